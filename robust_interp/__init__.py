@@ -1,0 +1,37 @@
+"""robust_interp: adversarial-robustness benchmarking, and the In-ResNet family as timm models.
+
+`import robust_interp` is enough for `timm.create_model("in_resnet110")`, in either import order.
+It imports neither torch nor timm: the models are registered the moment timm is there, and the
+rest of the public API is imported when it is first asked for.
+"""
+
+import importlib
+from typing import Any
+
+import wrapt
+
+__version__ = "0.1.0"
+
+# Public name -> the module that holds it, imported when the name is first used.
+_PUBLIC = {
+    "evaluate": "robust_interp.bench",
+}
+
+__all__ = ["__version__", "evaluate"]
+
+
+@wrapt.when_imported("timm")
+def _register_models(_timm: Any) -> None:
+    importlib.import_module("robust_interp.models")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_PUBLIC[name]), name)
+    globals()[name] = value  # the next access does not come here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

@@ -1,0 +1,261 @@
+"""Named attack specs, turned into torchattacks objects and guarded.
+
+A spec such as ``pgd(eps=2/255, alpha=eps/4, steps=40)`` names a registered attack. Its eps and alpha are
+[0, 1] pixel values as in torchattacks. torchattacks computes the attack; what is checked here, once for all
+of them, is what it returns: inside [0, 1], inside the eps-ball, finite, and not blind for want of a gradient.
+torch is imported only when an attack is built, so that a command line can be read without it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import zlib
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+
+from robust_interp.cells import Perturbation, in_255
+from robust_interp.errors import UserError
+from robust_interp.registry import OfEps, Registry, Spec, parse_spec, split_specs
+
+BALL_TOLERANCE = 1e-6  # float32 rounding: |(x + d) - x| may exceed |d| by about 2e-9
+
+
+@dataclass(frozen=True)
+class AttackType:
+    """A registered attack.
+
+    Attributes:
+        torchattacks_class: Name of the class in torchattacks.
+        defaults: The parameters it takes besides eps, at the paper's values.
+        random: Whether it draws a random start; its results then depend on the attack seed.
+    """
+
+    torchattacks_class: str
+    defaults: Mapping[str, float | int | OfEps]
+    random: bool = False
+
+
+ATTACKS: Registry[AttackType] = Registry("attack")
+ATTACKS.add("fgsm", AttackType("FGSM", {}))
+ATTACKS.add("ifgsm", AttackType("BIM", {"alpha": 2 / 255, "steps": 20}))
+ATTACKS.add("pgd", AttackType("PGD", {"alpha": 2 / 255, "steps": 20}, random=True))
+
+
+def resolve(text: str, eps: list[float], defaults: Mapping, seed: int) -> list[Perturbation]:
+    """Perturbations for a comma-separated list of attack specs; 'none' is empty.
+
+    Args:
+        eps: Radii in [0, 1] pixels that each spec without its own eps is measured at.
+        defaults: The dataset's parameters, where they differ from the paper's.
+        seed: The attack seed, for attacks that are random.
+
+    Raises:
+        UserError: for an unknown attack or parameter, or a value out of range.
+    """
+    if text.strip() == "none":
+        return []
+    specs = [parse_spec(part) for part in split_specs(text)]
+    if not specs:
+        raise UserError("no attack named; say none to measure without")
+    found = {}
+    for spec in specs:
+        for radius in [spec.params["eps"]] if "eps" in spec.params else eps:
+            perturbation = _perturbation(spec, radius, defaults, seed)
+            found.setdefault(perturbation.column, perturbation)
+    return list(found.values())
+
+
+def _perturbation(spec: Spec, eps, defaults: Mapping, seed: int) -> Perturbation:
+    kind = ATTACKS[spec.name]
+    if unexpected := set(spec.params) - set(kind.defaults) - {"eps"}:
+        takes = ", ".join(["eps", *kind.defaults])
+        raise UserError(f"{spec.name} has no parameter {min(unexpected)!r}; it takes {takes}")
+    check_eps(eps)
+    usual = dict(kind.defaults) | {key: value for key, value in defaults.items() if key in kind.defaults}
+    usual = {key: _absolute(value, eps) for key, value in usual.items()}
+    params = usual | {key: _absolute(spec.params[key], eps) for key in kind.defaults if key in spec.params}
+    _check_params(spec.name, params)
+    changed = {key: value for key, value in params.items() if value != usual[key]}
+    return Perturbation(
+        "attack",
+        spec.name,
+        f"{spec.name}{_brackets(changed)}_{in_255(eps):g}",
+        {"eps": float(eps), **params},
+        seed=seed if kind.random else None,
+    )
+
+
+def _absolute(value, eps: float):
+    return value.factor * eps if isinstance(value, OfEps) else value
+
+
+def _brackets(changed: Mapping) -> str:
+    shown = {key: f"{in_255(value):g}/255" if key == "alpha" else value for key, value in changed.items()}
+    return f"({','.join(f'{key}={value}' for key, value in shown.items())})" if shown else ""
+
+
+def check_eps(eps) -> None:
+    """Refuse a radius that is not a number in (0, 1] pixels."""
+    number = isinstance(eps, int | float) and not isinstance(eps, bool)
+    if not number or not math.isfinite(eps) or not 0 < eps <= 1:
+        raise UserError(f"eps must be above 0 and at most 1 in [0, 1] pixels (8/255, say), not {eps}")
+
+
+def _check_params(name: str, params: Mapping) -> None:
+    alpha, steps = params.get("alpha", 1.0), params.get("steps", 1)
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise UserError(f"{name}: steps must be a whole number from 1, not {steps}")
+    if not isinstance(alpha, int | float) or not math.isfinite(alpha) or not 0 < alpha <= 1:
+        raise UserError(f"{name}: alpha must be above 0 and at most 1 in [0, 1] pixels, not {alpha}")
+
+
+def step_warning(perturbation: Perturbation) -> str | None:
+    """One line where the step size fits the ball badly, as the paper's does at 1/255; else None."""
+    eps, alpha = perturbation.params["eps"], perturbation.params.get("alpha")
+    if alpha is None:
+        return None
+    alpha_255 = f"{in_255(alpha):g}/255"
+    if alpha > eps * (1 + 1e-9):
+        return f"{perturbation.column}: the step {alpha_255} exceeds eps, so each step overshoots the ball"
+    if alpha * perturbation.params["steps"] < eps * (1 - 1e-9):
+        return f"{perturbation.column}: {perturbation.params['steps']} steps of {alpha_255} cannot reach eps"
+    return None
+
+
+def passes(perturbation: Perturbation) -> int:
+    """How many forward passes' worth of work a sample costs (a gradient counts as two more)."""
+    if perturbation.kind != "attack":
+        return 1
+    return 3 * perturbation.params.get("steps", 1) + 1
+
+
+def torchattacks_version() -> str:
+    return importlib.metadata.version("torchattacks")
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """What an attack did to a batch.
+
+    Attributes:
+        images: (N, C, H, W) in [0, 1]; a sample whose result was not finite holds its clean image.
+        zero_gradient: (N,) bool, the first gradient was zero everywhere: there was nothing to follow.
+        not_finite: (N,) bool, a gradient or the attacked image was not finite.
+        max_delta: Largest |change of a pixel|.
+    """
+
+    images: object
+    zero_gradient: np.ndarray
+    not_finite: np.ndarray
+    max_delta: float
+
+
+class BoundAttack:
+    """An attack set up for one victim. Calling it attacks a batch and checks the result.
+
+    Args:
+        victim: Maps (N, C, H, W) pixels in [0, 1] to logits; in eval mode with frozen parameters.
+    """
+
+    def __init__(self, perturbation: Perturbation, victim) -> None:
+        import torchattacks
+
+        kind = ATTACKS[perturbation.name]
+        self.perturbation = perturbation
+        self._probe = _gradient_probe(victim)
+        self._attack = getattr(torchattacks, kind.torchattacks_class)(self._probe, **perturbation.params)
+
+    def __call__(self, images, labels, ids) -> Attacked:
+        """Attack images (N, C, H, W) in [0, 1] with labels (N,); `ids` key the random start.
+
+        Raises:
+            RuntimeError: if the result leaves [0, 1] or the eps-ball.
+        """
+        self._attack.set_device(images.device)
+        self._probe.start()
+        with _keyed_start(self.perturbation, images, ids):
+            adversarial = self._attack(images, labels).detach()
+        return self._checked(images, adversarial)
+
+    def _checked(self, images, adversarial) -> Attacked:
+        import torch
+
+        finite = torch.isfinite(adversarial).flatten(1).all(1)
+        adversarial = torch.where(finite.view(-1, 1, 1, 1), adversarial, images)
+        max_delta = (adversarial - images).abs().max().item()
+        if adversarial.min() < 0 or adversarial.max() > 1:
+            raise RuntimeError(f"{self.perturbation.column} left the range [0, 1]")
+        if max_delta > self.perturbation.params["eps"] + BALL_TOLERANCE:
+            raise RuntimeError(f"{self.perturbation.column} left its ball: it moved a pixel by {max_delta}")
+        zero, not_finite = self._probe.findings()
+        return Attacked(adversarial, zero, not_finite | ~finite.cpu().numpy(), max_delta)
+
+
+def _gradient_probe(victim):
+    """A module that passes its input on to the victim and looks at the gradients that come back."""
+    import torch
+
+    class GradientProbe(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.victim = victim
+            self.start()
+
+        def start(self) -> None:
+            self._zero = self._not_finite = None
+
+        def findings(self) -> tuple[np.ndarray, np.ndarray]:
+            return self._zero.cpu().numpy(), self._not_finite.cpu().numpy()
+
+        def forward(self, images):
+            if images.requires_grad:
+                images = images.view_as(images)
+                images.register_hook(self._look)
+            return self.victim(images)
+
+        def _look(self, gradient) -> None:
+            largest = gradient.detach().abs().flatten(1).amax(1)  # NaN and infinity survive abs and amax
+            not_finite = ~torch.isfinite(largest)
+            if self._zero is None:
+                # A sign attack that starts without a gradient never moves: the first one tells.
+                self._zero, self._not_finite = largest == 0, not_finite
+            else:
+                self._not_finite = self._not_finite | not_finite
+
+    return GradientProbe()
+
+
+def _keyed_start(perturbation: Perturbation, images, ids):
+    """Replace torchattacks' random start, and nothing else, by draws keyed by seed and sample id.
+
+    torchattacks draws one ``uniform_(-eps, eps)`` for the whole batch from torch's global generator, so that
+    a sample's start depends on its neighbours. Inside this context that one call yields our draws.
+    """
+    if perturbation.seed is None:
+        return nullcontext()
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class KeyedStart(TorchFunctionMode):
+        drawn = False
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            if not self.drawn and func is torch.Tensor.uniform_:
+                self.drawn = True
+                tensor, low, high = args
+                unit = torch.from_numpy(start_noise(perturbation, ids, tensor.shape[1:])).to(tensor)
+                return tensor.copy_(low + (high - low) * unit)
+            return func(*args, **(kwargs or {}))
+
+    return KeyedStart()
+
+
+def start_noise(perturbation: Perturbation, ids, shape) -> np.ndarray:
+    """U[0, 1) float32 of shape (N, *shape): a sample's draw depends on the attack seed and its id alone."""
+    stream = zlib.crc32(b"attack start")
+    draws = [np.random.default_rng((perturbation.seed, stream, int(sample))) for sample in ids]
+    return np.stack([rng.random(tuple(shape), dtype=np.float32) for rng in draws])

@@ -1,0 +1,436 @@
+"""Plan the cells of a benchmark, run the ones that are missing, and score them all.
+
+cells -> data -> victim -> perturbation -> per-sample predictions -> store -> leaderboard
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import nn
+
+from robust_interp import attacks, corruptions, data, leaderboard, sanity, zoo
+from robust_interp.cells import CLEAN, Cell, Perturbation, Plan, VictimCard, digest
+from robust_interp.errors import UserError
+from robust_interp.registry import is_glob
+from robust_interp.store import CHUNK, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
+from robust_interp.victim import Ensemble, Victim, check_victim, identity, resolve_device, undisturbed
+
+PROTOCOLS = ("final", "worst")
+DEFAULT_SEEDS = (0, 1, 2)  # of the embedded default run
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to measure. None stands for the dataset's or the machine's default.
+
+    Attributes:
+        models: Zoo names, globs or 'all'; None is 'all' with three seeds.
+        modules: Models that came as objects, by name; measured instead of `models`.
+        dataset: A registered name, or a dataset made by `data.from_arrays`.
+        eps: Linf radii in [0, 1] pixels.
+        seeds: Train seeds to take from the zoo; None is every one.
+        ensembles: Whether the seeds of a model are also measured as one averaged classifier.
+        n: The first n samples; None is the dataset's default, 0 the whole test set.
+        seed: Seed of every random draw of the measurement: attack starts and generated corruptions.
+        checkpoint: A weights file for the one registered model that `models` names.
+    """
+
+    models: tuple[str, ...] | None = None
+    modules: Mapping[str, Victim] = field(default_factory=dict)
+    dataset: str | data.Dataset = "digits"
+    attacks: str = "fgsm,ifgsm,pgd"
+    eps: tuple[float, ...] | None = None
+    corruptions: str = "noise"
+    seeds: tuple[int, ...] | None = None
+    ensembles: bool = True
+    n: int | None = None
+    protocol: str = "final"
+    batch_size: int | None = None
+    device: str | None = None
+    seed: int = 0
+    data_dir: str | None = None
+    corruptions_dir: str | None = None
+    zoo: str | None = None
+    checkpoint: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """Something to measure: its card, and how to load it as a victim on [0, 1] pixels."""
+
+    card: VictimCard
+    load: Callable[[], nn.Module]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run measured: results.csv and the leaderboard as tables, and what a reader should be told."""
+
+    results: pd.DataFrame
+    leaderboard: pd.DataFrame
+    warnings: list[str]
+
+
+Watch = Callable[[Cell, int], None]  # called with a cell and how many of its samples were just finished
+
+
+class Benchmark:
+    """A request worked out: data read, names resolved, every cell known. Nothing is measured yet.
+
+    Raises:
+        UserError: for anything in the request that cannot be measured.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self.device = _device(request)
+        self.batch_size = _batch_size(request.batch_size, self.device)
+        if request.protocol not in PROTOCOLS:
+            raise UserError(f"protocol must be one of {', '.join(PROTOCOLS)}, not {request.protocol!r}")
+        self.dataset = _dataset(request)
+        self.corruptor = corruptions.Corruptor(self.dataset, request.seed, _path(request.corruptions_dir))
+        self.subjects = _subjects(request, self.dataset)
+        self.plan = Plan(
+            self.dataset.name,
+            _sample_count(request, self.dataset),
+            request.protocol,
+            tuple(self._cells(_perturbations(request, self.dataset, self.corruptor))),
+        )
+
+    def _cells(self, perturbations: Sequence[Perturbation]) -> Iterator[Cell]:
+        versions = {"precision": "float32", "torch": str(torch.__version__)}
+        attacked = versions | {"torchattacks": attacks.torchattacks_version()}
+        for subject in self.subjects:
+            for perturbation in perturbations:
+                environment = attacked if perturbation.kind == "attack" else versions
+                yield Cell(
+                    subject.card, self.dataset.name, self.dataset.fingerprint, perturbation, environment
+                )
+
+    def missing(self, store: Store) -> list[tuple[Subject, list[Cell]]]:
+        """The cells of each subject that the store does not have in full."""
+        todo = []
+        for subject in self.subjects:
+            cells = [cell for cell in self.plan.cells if cell.victim is subject.card]
+            cells = [cell for cell in cells if store.covered(cell.key) < self.plan.n]
+            if cells:
+                todo.append((subject, cells))
+        return todo
+
+    def run(self, store: Store, watch: Watch = lambda cell, samples: None) -> Report:
+        """Measure what is missing, chunk by chunk, and score everything that was asked for."""
+        todo = self.missing(store)
+        victims = [self.load(subject) for subject, _ in todo]  # all, so that a bad one fails before the hours
+        store.put_labels(self.dataset.fingerprint, self.dataset.labels)
+        for victim, (_, cells) in zip(victims, todo, strict=True):
+            with undisturbed(victim), _exact_float32():
+                for cell in cells:
+                    self._measure(cell, victim, store, watch)
+        store.put_plan(self.plan)
+        return self.report(store)
+
+    def load(self, subject: Subject) -> nn.Module:
+        """The subject's victim on this benchmark's device, checked on two samples."""
+        victim = subject.load().to(self.device)
+        with undisturbed(victim):
+            check_victim(victim, self._pixels(CLEAN, 0, min(2, len(self.dataset))), self.dataset.classes)
+        return victim
+
+    def report(self, store: Store) -> Report:
+        scored = leaderboard.scores(self.plan, store)
+        return Report(
+            leaderboard.results_frame(scored),
+            leaderboard.entries_frame(scored),
+            sanity.findings(scored, self.dataset.classes),
+        )
+
+    def work(self, store: Store) -> int:
+        """Forward passes, over samples and members, that are still to be done."""
+        return sum(cost(cell) * samples for _, cell, samples in self._remaining(store))
+
+    def estimate(self, store: Store) -> float:
+        """Seconds that `run` would take, from one timed batch of each single model."""
+        return sum(
+            self._seconds_per_pass(subject) / subject.card.members * cost(cell) * samples
+            for subject, cell, samples in self._remaining(store)
+        )
+
+    def _remaining(self, store: Store) -> Iterator[tuple[Subject, Cell, int]]:
+        for subject, cells in self.missing(store):
+            for cell in cells:
+                yield subject, cell, self.plan.n - store.covered(cell.key)
+
+    @cache  # noqa: B019  one benchmark, one command
+    def _seconds_per_pass(self, subject: Subject) -> float:
+        victim, images = self.load(subject), self._pixels(CLEAN, 0, min(64, self.plan.n))
+        with undisturbed(victim), torch.no_grad():
+            victim(images)
+            started = time.perf_counter()
+            victim(images)[0, 0].item()
+        return (time.perf_counter() - started) / len(images)
+
+    def _measure(self, cell: Cell, victim: nn.Module, store: Store, watch: Watch) -> None:
+        attack = None
+        if cell.perturbation.kind == "attack":
+            attack = attacks.BoundAttack(cell.perturbation, victim)
+        start = store.covered(cell.key)
+        while start < self.plan.n:
+            # Batches end at multiples of their size: a run that goes on cuts as one that never stopped.
+            stop = min(self.plan.n, (start // self.batch_size + 1) * self.batch_size)
+            began = time.perf_counter()
+            predictions, flags, max_delta = self._batch(cell.perturbation, victim, attack, start, stop)
+            seconds = time.perf_counter() - began
+            store.append(cell.key, start, Outcome(predictions, flags, max_delta, seconds, str(self.device)))
+            watch(cell, stop - start)
+            start = stop
+
+    def _batch(self, perturbation: Perturbation, victim: nn.Module, attack, start: int, stop: int):
+        images = self._pixels(perturbation, start, stop)
+        flags = np.zeros(stop - start, dtype=np.uint8)
+        max_delta = None
+        if attack:
+            labels = torch.from_numpy(self.dataset.labels[start:stop]).to(self.device)
+            attacked = attack(images, labels, range(start, stop))
+            images, max_delta = attacked.images, attacked.max_delta
+            flags |= np.where(attacked.zero_gradient, ZERO_GRADIENT, 0).astype(np.uint8)
+            flags |= np.where(attacked.not_finite, NOT_FINITE, 0).astype(np.uint8)
+        with torch.no_grad():
+            logits = victim(images)
+        finite = torch.isfinite(logits).all(1)
+        flags |= np.where(finite.cpu().numpy(), 0, NOT_FINITE).astype(np.uint8)
+        predictions = torch.where(finite, logits.argmax(1), -1).cpu().numpy().astype(np.int16)
+        return predictions, flags, max_delta
+
+    def _pixels(self, perturbation: Perturbation, start: int, stop: int) -> torch.Tensor:
+        if perturbation.kind == "corruption":
+            pixels = self.corruptor.pixels(perturbation, start, stop)
+        else:
+            pixels = self.dataset.pixels(start, stop)
+        return torch.from_numpy(pixels).to(self.device)
+
+
+def evaluate(
+    models: str | Sequence[str] | nn.Module | Mapping[str, nn.Module] | None = None,
+    dataset: str | tuple = "digits",
+    *,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    out: str | os.PathLike | None = None,
+    **options,
+) -> pd.DataFrame:
+    """Measure models and return results.csv as a table, one line a cell.
+
+    Args:
+        models: Zoo names, globs or 'all'; a torch module, or several by name, that map images to logits.
+        dataset: A registered name, or (images, labels): (N, C, H, W) in [0, 1] or uint8, and (N,) classes.
+        mean: What a module's images are normalised with, in [0, 1] pixels; by default nothing, or what the
+            ``pretrained_cfg`` of a timm model says.
+        std: Likewise; give both or neither.
+        out: Folder of the store and the CSV files; by default nothing is kept.
+        options: The other fields of `Request`: attacks, eps (in [0, 1] pixels, e.g. ``(2/255, 4/255)``),
+            corruptions, seeds, ensembles, n, protocol, batch_size, device, seed, data_dir, corruptions_dir,
+            zoo, checkpoint.
+
+    Raises:
+        UserError: for anything that cannot be measured as asked.
+    """
+    for name in ("attacks", "corruptions"):
+        if name in options and not isinstance(options[name], str):
+            options[name] = ",".join(options[name])
+    request = Request(**_fields(models, dataset, mean, std), **options)
+    benchmark = Benchmark(request)
+    folder = Path(out) if out is not None else None
+    with Store(folder) as store:
+        report = benchmark.run(store)
+    if folder:
+        leaderboard.write(folder, report.results, report.leaderboard)
+    return report.results
+
+
+def _fields(models, dataset, mean, std) -> dict:
+    fields: dict = {"dataset": dataset if isinstance(dataset, str) else data.from_arrays(*dataset)}
+    if isinstance(models, nn.Module):
+        models = {type(models).__name__: models}
+    if isinstance(models, Mapping):
+        fields["modules"] = {name: _as_victim(model, name, mean, std) for name, model in models.items()}
+    elif models is not None:
+        fields["models"] = (models,) if isinstance(models, str) else tuple(models)
+    return fields
+
+
+def _as_victim(model: nn.Module, name: str, mean, std) -> Victim:
+    cfg = getattr(model, "pretrained_cfg", None) or {}
+    if mean is None and std is None and cfg:
+        mean, std = cfg["mean"], cfg["std"]
+    return Victim(model, mean, std, name)
+
+
+def cost(cell: Cell) -> int:
+    """Forward passes' worth of work that a sample of this cell takes."""
+    return attacks.passes(cell.perturbation) * cell.victim.members
+
+
+def _device(request: Request) -> torch.device:
+    """The one asked for, else the one that the modules are on, else the machine's best."""
+    parameters = [p for module in request.modules.values() for p in module.parameters()]
+    return resolve_device(request.device or (str(parameters[0].device) if parameters else None))
+
+
+def _dataset(request: Request) -> data.Dataset:
+    if isinstance(request.dataset, str):
+        return data.load(request.dataset, "test", request.data_dir)
+    return request.dataset
+
+
+def _path(folder: str | None) -> Path | None:
+    return Path(folder) if folder else None
+
+
+def _batch_size(batch_size: int | None, device: torch.device) -> int:
+    if batch_size is None:
+        return 4 * CHUNK if device.type == "cuda" else CHUNK
+    if batch_size < 1:
+        raise UserError(f"batch size must be at least 1, not {batch_size}")
+    return batch_size
+
+
+def _sample_count(request: Request, dataset: data.Dataset) -> int:
+    default = data.DATASETS[dataset.name].default_n if dataset.name in data.DATASETS else len(dataset)
+    n = default if request.n is None else request.n or len(dataset)
+    if not 1 <= n <= len(dataset):
+        raise UserError(f"n must be 1 to {len(dataset)}, the size of the {dataset.name} test set, not {n}")
+    return n
+
+
+def _perturbations(request: Request, dataset: data.Dataset, corruptor) -> list[Perturbation]:
+    kind = data.DATASETS[dataset.name] if dataset.name in data.DATASETS else data.DATASETS["cifar10"]
+    eps = tuple(value / 255 for value in kind.eps_255) if request.eps is None else request.eps
+    if not eps:
+        raise UserError("no eps given")
+    for value in eps:
+        attacks.check_eps(value)
+    return [
+        CLEAN,
+        *corruptions.resolve(request.corruptions, corruptor),
+        *attacks.resolve(request.attacks, sorted(set(eps)), kind.attack_defaults, request.seed),
+    ]
+
+
+def _subjects(request: Request, dataset: data.Dataset) -> list[Subject]:
+    if request.modules:
+        return [_module_subject(name, victim) for name, victim in request.modules.items()]
+    if request.models is not None and not request.models:
+        raise UserError("no model named; say all for every checkpoint of the dataset")
+    if request.checkpoint:
+        return [_file_subject(request, dataset)]
+    return _zoo_subjects(request, dataset)
+
+
+def _module_subject(name: str, victim: Victim) -> Subject:
+    known = {"module": identity(victim)}
+    card = VictimCard(name, known, params_m=_millions(victim), weights_sha256=known["module"]["state_sha256"])
+    return Subject(card, lambda: victim)
+
+
+def _file_subject(request: Request, dataset: data.Dataset) -> Subject:
+    if request.models is None or len(request.models) != 1 or is_glob(request.models[0]):
+        raise UserError("--checkpoint goes with exactly one registered model name in --models")
+    name, path = request.models[0], Path(request.checkpoint)
+    channels = dataset.images.shape[1]
+    model = zoo.create(name, num_classes=dataset.classes, in_chans=channels)
+    zoo.load_weights(model, path)
+    victim = Victim(model, *_normalisation(model, dataset), name=name)
+    known = identity(victim)
+    card = VictimCard(
+        name, {"module": known}, params_m=_millions(model), weights_sha256=known["state_sha256"]
+    )
+    return Subject(card, lambda: victim)
+
+
+def _normalisation(model: nn.Module, dataset: data.Dataset):
+    """The model's own mean and std, or the dataset's where those are for another number of channels."""
+    cfg = model.pretrained_cfg
+    if len(cfg["mean"]) == dataset.images.shape[1]:
+        return cfg["mean"], cfg["std"]
+    kind = data.DATASETS[dataset.name]
+    return kind.mean, kind.std
+
+
+def _millions(model: nn.Module) -> float:
+    return sum(p.numel() for p in model.parameters()) / 1e6
+
+
+def _zoo_subjects(request: Request, dataset: data.Dataset) -> list[Subject]:
+    candidates = zoo.checkpoints(request.zoo, dataset.name)
+    if not candidates:
+        raise UserError(
+            f"no checkpoint for {dataset.name} in the zoo: train one with "
+            f"robust-interp train in_resnet20 --dataset {dataset.name}, or name a folder with --zoo"
+        )
+    chosen = zoo.select(request.models or ("all",), candidates)
+    seeds = DEFAULT_SEEDS if request.models is None and request.seeds is None else request.seeds
+    chosen = [checkpoint for checkpoint in chosen if seeds is None or checkpoint.seed in seeds]
+    if not chosen:
+        raise UserError(f"no checkpoint with seeds {', '.join(map(str, seeds))} among the models named")
+    groups: dict[tuple, list[Subject]] = {}
+    for checkpoint in chosen:
+        subject = _checkpoint_subject(checkpoint)
+        card = subject.card
+        groups.setdefault((card.model, card.recipe, card.lambda_init), []).append(subject)
+    return [
+        subject
+        for group in groups.values()
+        for subject in [*group, *([_ensemble_subject(group)] if request.ensembles and len(group) > 1 else [])]
+    ]
+
+
+def _checkpoint_subject(checkpoint: zoo.Checkpoint) -> Subject:
+    cfg, record = checkpoint.config["pretrained_cfg"], checkpoint.record
+    known = {
+        "architecture": checkpoint.architecture,
+        "arguments": checkpoint.config.get("model_args", {}),
+        "weights": checkpoint.sha256,
+        "mean": cfg["mean"],
+        "std": cfg["std"],
+    }
+    interval = record["lambda_init"]
+    card = VictimCard(
+        checkpoint.architecture,
+        known,
+        recipe=checkpoint.recipe,
+        lambda_init="-".join(f"{end:.2f}" for end in interval) if interval else "",
+        train_seed=checkpoint.seed,
+        seeds=(checkpoint.seed,),
+        params_m=record["parameters"] / 1e6,
+        weights_sha256=checkpoint.sha256,
+        recorded_clean=record["clean_accuracy"],
+    )
+    return Subject(card, cache(lambda: Victim(checkpoint.load(), cfg["mean"], cfg["std"], checkpoint.name)))
+
+
+def _ensemble_subject(members: list[Subject]) -> Subject:
+    cards = [member.card for member in members]
+    card = replace(
+        cards[0],
+        identity={"ensemble": [card.identity for card in cards], "average": "probabilities"},
+        train_seed=None,
+        seeds=tuple(card.train_seed for card in cards),
+        members=len(cards),
+        params_m=sum(card.params_m for card in cards),
+        weights_sha256=digest([card.weights_sha256 for card in cards]),
+        recorded_clean=None,
+    )
+    return Subject(card, lambda: Ensemble([member.load() for member in members], card.label))
+
+
+def _exact_float32():
+    """cuDNN without TF32 and without algorithms that vary from run to run: precision means float32."""
+    return torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)

@@ -1,0 +1,140 @@
+"""What one measurement is: plain descriptions that need neither torch nor the data.
+
+A cell's key is a hash of everything that its result depends on, and of nothing else, so that a result
+is computed once and found again whatever the command that asks for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """What is done to the images before they are classified.
+
+    Attributes:
+        kind: ``clean``, ``attack`` or ``corruption``.
+        name: Registered name, e.g. ``pgd`` or ``shot_noise``.
+        column: Name of its accuracy in tables, e.g. ``pgd_2``.
+        params: Every parameter of the attack (eps and alpha in [0, 1] pixels) or the corruption's severity.
+        source: Corruptions only: ``released``, or ``generated@<seed>``.
+        seed: Random attacks only: the attack seed.
+    """
+
+    kind: str
+    name: str
+    column: str
+    params: dict[str, float | int | str | bool] = field(default_factory=dict)
+    source: str | None = None
+    seed: int | None = None
+
+    @property
+    def eps_255(self) -> float | None:
+        """Radius in units of 1/255, or None where there is none."""
+        return in_255(self.params["eps"]) if "eps" in self.params else None
+
+    def describe(self) -> dict:
+        """The part of a cell's key that this perturbation is (its column name is not)."""
+        return {"kind": self.kind, "name": self.name, "params": dict(sorted(self.params.items()))} | {
+            key: value for key, value in (("source", self.source), ("seed", self.seed)) if value is not None
+        }
+
+
+CLEAN = Perturbation("clean", "clean", "clean")
+
+
+@dataclass(frozen=True)
+class VictimCard:
+    """What a table says of a victim, and the identity that its cells are keyed by.
+
+    Attributes:
+        identity: Architecture with its arguments, weights hash and normalisation; for an ensemble those of
+            its members and how they are averaged.
+        recorded_clean: Clean accuracy in percent that the checkpoint claims, if it claims one.
+    """
+
+    model: str
+    identity: dict
+    recipe: str = ""
+    lambda_init: str = ""
+    train_seed: int | None = None
+    seeds: tuple[int, ...] = ()
+    members: int = 1
+    params_m: float | None = None
+    weights_sha256: str = ""
+    recorded_clean: float | None = None
+
+    @property
+    def label(self) -> str:
+        """A short name for progress lines and warnings."""
+        if self.members > 1:
+            return f"{self.model} x{self.members}"
+        return self.model if self.train_seed is None else f"{self.model} seed {self.train_seed}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One victim, one dataset, one perturbation, and the versions that computed it."""
+
+    victim: VictimCard
+    dataset: str
+    fingerprint: str
+    perturbation: Perturbation
+    environment: dict[str, str]
+
+    @cached_property
+    def key(self) -> str:
+        """SHA-256 over everything the predictions depend on."""
+        return digest(
+            {
+                "victim": self.victim.identity,
+                "dataset": self.fingerprint,
+                "perturbation": self.perturbation.describe(),
+                "environment": self.environment,
+            }
+        )
+
+    def to_json(self) -> dict:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: dict) -> Cell:
+        victim = VictimCard(**fields["victim"] | {"seeds": tuple(fields["victim"]["seeds"])})
+        return cls(**fields | {"victim": victim, "perturbation": Perturbation(**fields["perturbation"])})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one run asks for: cells of one dataset, all measured on its first `n` samples."""
+
+    dataset: str
+    n: int
+    protocol: str
+    cells: tuple[Cell, ...]
+
+    @cached_property
+    def key(self) -> str:
+        return digest([self.dataset, self.n, self.protocol, [cell.key for cell in self.cells]])
+
+    def to_json(self) -> str:
+        fields = {"dataset": self.dataset, "n": self.n, "protocol": self.protocol}
+        return json.dumps(fields | {"cells": [cell.to_json() for cell in self.cells]})
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        fields = json.loads(text)
+        return cls(**fields | {"cells": tuple(Cell.from_json(cell) for cell in fields["cells"])})
+
+
+def digest(value) -> str:
+    """SHA-256 of a JSON value, the same whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def in_255(pixels: float) -> float:
+    """A distance in [0, 1] pixels in units of 1/255, free of the division's rounding (2/255 gives 2.0)."""
+    return round(pixels * 255, 6)

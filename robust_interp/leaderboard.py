@@ -1,0 +1,357 @@
+"""Stored cells -> scored rows -> results.csv and the leaderboard. No torch here: tables rebuild at once.
+
+A *score* is one line of results.csv. An *entry* is one line of the leaderboard: an architecture with its
+recipe and λ interval averaged over its train seeds, or an ensemble of them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from robust_interp import metrics
+from robust_interp.cells import Cell, Plan, VictimCard, digest, in_255
+from robust_interp.corruptions import GROUPS, SEVERITIES
+from robust_interp.errors import UserError
+from robust_interp.store import FILE_NAME, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
+
+RESULT_COLUMNS = [
+    "model",
+    "weights_sha256",
+    "recipe",
+    "lambda_init",
+    "train_seed",
+    "members",
+    "dataset",
+    "subset_hash",
+    "n",
+    "perturbation",
+    "norm",
+    "eps_255",
+    "alpha_255",
+    "steps",
+    "restarts",
+    "severity",
+    "attack_seed",
+    "protocol",
+    "accuracy",
+    "ci_low",
+    "ci_high",
+    "max_delta_255",
+    "zero_grad",
+    "corruption_source",
+    "precision",
+    "torch",
+    "torchattacks",
+    "device",
+    "seconds",
+]
+ENTRY_COLUMNS = [
+    "rank",
+    "model",
+    "recipe",
+    "lambda_init",
+    "seeds",
+    "members",
+    "params_m",
+    "n_examples",
+    "protocol",
+]
+SOURCE_COLUMNS = ["corruption_source", "source"]
+RANKED_BY = "pgd"  # at the middle one of the measured radii
+
+
+@dataclass(frozen=True)
+class Score:
+    """One line of results.csv. `column` is where the accuracy (percent) stands in the leaderboard."""
+
+    victim: VictimCard
+    column: str
+    accuracy: float
+    row: dict
+    not_finite: int = 0
+
+
+def scores(plan: Plan, store: Store) -> list[Score]:
+    """Score the cells of a plan that are finished.
+
+    Under protocol ``final`` a cell's accuracy is that of the final iterate over all samples. Under ``worst``
+    a sample must also be right when clean, and a line ``worst`` per eps asks for all attacks at that eps.
+    """
+    scored = []
+    for cells in _by_victim(plan.cells):
+        outcomes = [(cell, store.read(cell.key, plan.n)) for cell in cells]
+        outcomes = [(cell, outcome) for cell, outcome in outcomes if outcome]
+        right = [outcome.correct(store.labels(cell.fingerprint)) for cell, outcome in outcomes]
+        if plan.protocol == "worst":
+            right, derived = _worst([cell for cell, _ in outcomes], right)
+            scored += [_worst_score(plan, cell, correct) for cell, correct in derived]
+        scored += [_score(plan, *done, correct) for done, correct in zip(outcomes, right, strict=True)]
+    return scored
+
+
+def _by_victim(cells: Iterable[Cell]) -> list[list[Cell]]:
+    grouped: dict[str, list[Cell]] = {}
+    for cell in cells:
+        grouped.setdefault(digest(cell.victim.identity), []).append(cell)
+    return list(grouped.values())
+
+
+def _worst(cells: list[Cell], right: list[np.ndarray]):
+    """Per attack: right when clean and under it; and per eps: right when clean and under all of them."""
+    kinds = [cell.perturbation.kind for cell in cells]
+    if "clean" not in kinds:
+        return [], []
+    clean = right[kinds.index("clean")]
+    right = [
+        metrics.robust(clean, [correct]) if kind == "attack" else correct
+        for kind, correct in zip(kinds, right, strict=True)
+    ]
+    by_eps: dict[float, tuple[Cell, np.ndarray]] = {}
+    for cell, correct in zip(cells, right, strict=True):
+        if cell.perturbation.kind == "attack":
+            _, sofar = by_eps.get(cell.perturbation.eps_255, (cell, clean))
+            by_eps[cell.perturbation.eps_255] = (cell, metrics.robust(sofar, [correct]))
+    return right, list(by_eps.values())
+
+
+def _score(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray) -> Score:
+    perturbation, params = cell.perturbation, cell.perturbation.params
+    attacked = perturbation.kind == "attack"
+    row = _row(plan, cell, right) | {
+        "perturbation": perturbation.name,
+        "norm": "Linf" if attacked else None,
+        "eps_255": perturbation.eps_255,
+        "alpha_255": in_255(params["alpha"]) if "alpha" in params else None,
+        "steps": params.get("steps", 1) if attacked else None,
+        "restarts": 1 if attacked else None,
+        "severity": params.get("severity"),
+        "attack_seed": perturbation.seed,
+        "max_delta_255": round(255 * outcome.max_delta, 4) if outcome.max_delta is not None else None,
+        "zero_grad": round(float((outcome.flags & ZERO_GRADIENT).astype(bool).mean()), 4)
+        if attacked
+        else None,
+        "corruption_source": perturbation.source,
+        "device": outcome.device,
+        "seconds": round(outcome.seconds, 3),
+    }
+    not_finite = int((outcome.flags & NOT_FINITE).astype(bool).sum())
+    return Score(cell.victim, perturbation.column, row["accuracy"], row, not_finite)
+
+
+def _worst_score(plan: Plan, cell: Cell, right: np.ndarray) -> Score:
+    eps_255 = cell.perturbation.eps_255
+    row = _row(plan, cell, right) | {"perturbation": "worst", "norm": "Linf", "eps_255": eps_255}
+    return Score(cell.victim, f"worst_{eps_255:g}", row["accuracy"], row)
+
+
+def _row(plan: Plan, cell: Cell, right: np.ndarray) -> dict:
+    low, high = metrics.wilson(int(right.sum()), len(right))
+    card = cell.victim
+    return {
+        "model": card.model,
+        "weights_sha256": card.weights_sha256,
+        "recipe": card.recipe,
+        "lambda_init": card.lambda_init,
+        "train_seed": card.train_seed,
+        "members": card.members,
+        "dataset": cell.dataset,
+        "subset_hash": digest([cell.fingerprint, plan.n])[:12],
+        "n": plan.n,
+        "protocol": plan.protocol,
+        "accuracy": 100 * float(right.mean()),
+        "ci_low": low,
+        "ci_high": high,
+        "precision": cell.environment["precision"],
+        "torch": cell.environment["torch"],
+        "torchattacks": cell.environment.get("torchattacks"),
+    }
+
+
+def results_frame(scored: Iterable[Score]) -> pd.DataFrame:
+    """results.csv as a table: one line a cell. Accuracies and intervals are percentages."""
+    frame = pd.DataFrame([score.row for score in scored]).reindex(columns=RESULT_COLUMNS)
+    whole = ["train_seed", "members", "n", "steps", "restarts", "severity", "attack_seed"]
+    return frame.astype(dict.fromkeys(whole, "Int64"))
+
+
+@dataclass
+class _Entry:
+    card: VictimCard
+    n: int
+    protocol: str
+    by_seed: dict[str, dict[str, float]] = field(default_factory=dict)  # identity -> column -> accuracy
+    corruption_sources: set[str] = field(default_factory=set)
+
+
+def entries_frame(*runs: list[Score]) -> pd.DataFrame:
+    """The leaderboard of one or more runs: one line an entry.
+
+    Accuracies are percentages, each followed by its ``_std`` over train seeds. Runs of the same entry over
+    the same seeds and samples share a line.
+    """
+    measured = _measured_columns([score for run in runs for score in run])
+    columns = [*ENTRY_COLUMNS, *(f"{c}{end}" for c in measured for end in ("", "_std")), *SOURCE_COLUMNS]
+    lines = [_line(entry, measured) for entry in _merged([_entries(run) for run in runs])]
+    frame = pd.DataFrame(lines).reindex(columns=columns)
+    return _ranked(frame, _ranking_column(measured))
+
+
+def _entries(run: list[Score]) -> list[_Entry]:
+    entries: dict[tuple, _Entry] = {}
+    for score in run:
+        card, row = score.victim, score.row
+        key = (card.model, card.recipe, card.lambda_init, card.members)
+        key += (digest(card.identity),) if card.train_seed is None else ()  # only seeds are averaged
+        entry = entries.setdefault(key, _Entry(card, row["n"], row["protocol"]))
+        entry.by_seed.setdefault(digest(card.identity), {})[score.column] = score.accuracy
+        if row.get("corruption_source"):
+            entry.corruption_sources.add(row["corruption_source"])
+    return list(entries.values())
+
+
+def _merged(runs: list[list[_Entry]]) -> list[_Entry]:
+    merged: dict[tuple, _Entry] = {}
+    for entry in (entry for run in runs for entry in run):
+        key = (entry.card.model, entry.n, entry.protocol, frozenset(entry.by_seed))
+        into = merged.setdefault(key, entry)
+        into.corruption_sources |= entry.corruption_sources
+        for identity, accuracies in entry.by_seed.items():
+            into.by_seed[identity] |= accuracies
+    for entry in merged.values():
+        for accuracies in entry.by_seed.values():
+            _add_means(accuracies)
+    return list(merged.values())
+
+
+def _add_means(accuracies: dict[str, float]) -> None:
+    """Per corruption the mean of its five severities; per group the mean of its corruptions."""
+    for name in {column.rpartition("_")[0] for column in accuracies}:
+        severities = [accuracies.get(f"{name}_{severity}") for severity in SEVERITIES]
+        if None not in severities:
+            accuracies[name] = math.fsum(severities) / len(severities)
+    for group, names in GROUPS.items():
+        if all(name in accuracies for name in names):
+            accuracies[group] = math.fsum(accuracies[name] for name in names) / len(names)
+
+
+def _measured_columns(scored: list[Score]) -> list[str]:
+    """clean, the groups, each corruption, then each attack by radius, then worst."""
+    seen = {score.column: score.row for score in scored}
+    corruption_rows = [(column, row) for column, row in seen.items() if row.get("severity") is not None]
+    severities: dict[str, list[int]] = {}
+    for _, row in corruption_rows:
+        severities.setdefault(row["perturbation"], []).append(row["severity"])
+    whole = [name for name, found in severities.items() if len(found) == len(SEVERITIES)]
+    groups = [group for group, names in GROUPS.items() if set(names) <= set(whole)]
+    partial = [column for column, row in corruption_rows if row["perturbation"] not in whole]
+    attacks = [column for column, row in seen.items() if row.get("eps_255") is not None]
+    series = list(dict.fromkeys(column.rpartition("_")[0] for column in attacks))
+    series.sort(key=lambda name: name == "worst")  # stable: last, the others as asked for
+    attacks.sort(key=lambda column: (series.index(column.rpartition("_")[0]), seen[column]["eps_255"]))
+    return [*(["clean"] if "clean" in seen else []), *groups, *whole, *partial, *attacks]
+
+
+def _line(entry: _Entry, measured: list[str]) -> dict:
+    card, per_seed = entry.card, list(entry.by_seed.values())
+    line = {
+        "model": card.model,
+        "recipe": card.recipe,
+        "lambda_init": card.lambda_init,
+        "seeds": len(card.seeds) if card.members > 1 else len(per_seed),
+        "members": card.members,
+        "params_m": card.params_m,
+        "n_examples": entry.n,
+        "protocol": entry.protocol,
+        "corruption_source": "+".join(sorted(entry.corruption_sources)),
+        "source": "measured",
+    }
+    for column in measured:
+        values = [accuracies[column] for accuracies in per_seed if column in accuracies]
+        if len(values) == len(per_seed):  # never a mean over fewer seeds than the line says
+            line[column], line[f"{column}_std"] = metrics.mean_std(values)
+    return line
+
+
+def _ranking_column(measured: list[str]) -> str | None:
+    radii = [column for column in measured if column.rpartition("_")[0] == RANKED_BY]
+    return radii[len(radii) // 2] if radii else None
+
+
+def _ranked(frame: pd.DataFrame, by: str | None) -> pd.DataFrame:
+    frame["rank"] = pd.array([pd.NA] * len(frame), dtype="Int64")
+    if by:
+        groups = frame.groupby(["protocol", "n_examples"])[by]
+        frame["rank"] = groups.rank(ascending=False, method="min").astype("Int64")
+    return frame.sort_values(
+        ["protocol", "n_examples", "rank", "model", "recipe", "lambda_init", "members"], na_position="last"
+    ).reset_index(drop=True)
+
+
+def to_csv(frame: pd.DataFrame) -> str:
+    """Percentages with two decimals, params_m with three; the same rows give the same bytes."""
+    shown = frame.copy()
+    if "params_m" in shown:
+        shown["params_m"] = [f"{value:.3f}" if pd.notna(value) else "" for value in shown["params_m"]]
+    return shown.to_csv(index=False, float_format="%.2f", lineterminator="\n")
+
+
+def to_markdown(frame: pd.DataFrame) -> str:
+    """The leaderboard as a Markdown table, with the same texts as its CSV."""
+    lines = list(csv.reader(io.StringIO(to_csv(frame))))
+    rows = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def to_json(frame: pd.DataFrame) -> str:
+    """The leaderboard as a list of objects; what was not measured is null."""
+    return frame.to_json(orient="records", indent=1, double_precision=2) + "\n"
+
+
+FORMATS = {"csv": to_csv, "markdown": to_markdown, "json": to_json}
+
+
+def results_csv(frame: pd.DataFrame) -> str:
+    """Tidy results: enough decimals that n x accuracy is a whole number again."""
+    return frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+
+
+def write(folder: Path, results: pd.DataFrame, board: pd.DataFrame) -> None:
+    """Write results.csv and leaderboard.csv."""
+    write_text(folder / "results.csv", results_csv(results))
+    write_text(folder / "leaderboard.csv", to_csv(board))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file in one step, so that a reader or a kill never meets half of it."""
+    part = path.with_name(f".{path.name}.part{os.getpid()}")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise UserError(f"cannot write {path}: {error}") from error
+
+
+def from_folder(folder: Path, dataset: str | None = None) -> tuple[pd.DataFrame, str]:
+    """The leaderboard of every finished run in a results folder, rebuilt from its store, and its dataset.
+
+    Raises:
+        UserError: if there is no store, or its runs are of several datasets and none is named.
+    """
+    if not (folder / FILE_NAME).is_file():
+        raise UserError(f"there are no results in {folder}: run robust-interp bench --out {folder}")
+    with Store(folder) as store:
+        plans = [plan for plan in store.plans() if dataset in (None, plan.dataset)]
+        if len(found := sorted({plan.dataset for plan in plans})) != 1:
+            names = ", ".join(found) or "no such dataset"
+            raise UserError(f"{folder} has runs on {names}: choose one with --dataset")
+        return entries_frame(*(scores(plan, store) for plan in plans)), found[0]

@@ -1,0 +1,32 @@
+"""The networks; importing this package registers them with timm."""
+
+from . import in_resnet, in_resnext
+from .base import InterpolationNet
+from .in_resnet import PreActResNet
+from .in_resnext import CifarResNeXt
+from .interpolation import Add, Branch, Damp, Gate, Keep, Lambda, ScaledDamp, damped
+
+__all__ = [
+    "ARCHITECTURES",
+    "Add",
+    "Branch",
+    "CifarResNeXt",
+    "Damp",
+    "Gate",
+    "InterpolationNet",
+    "Keep",
+    "Lambda",
+    "PreActResNet",
+    "ScaledDamp",
+    "damped",
+    "default_lambda_init",
+]
+
+
+ARCHITECTURES = in_resnet.ARCHITECTURES | in_resnext.ARCHITECTURES
+
+
+def default_lambda_init(architecture: str) -> tuple[float, float] | None:
+    """The interval that act(λ) starts in unless told otherwise; None for a network without λ, or not ours."""
+    damping = ARCHITECTURES[architecture].damping if architecture in ARCHITECTURES else None
+    return None if damping is None else damping["lambda_init"]

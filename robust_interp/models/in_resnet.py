@@ -1,0 +1,159 @@
+"""Pre-activation networks for CIFAR-sized images: ResNet, In-ResNet, λ-In-ResNet, plain.
+
+Layout: a 3x3 stem of 16 channels without pooling; three stages, the second and third of half the size;
+BN-ReLU, global average pooling, a linear classifier. Depth 164 has bottleneck blocks, the others basic
+ones. Where the dimensions change, the shortcut is a BN-ReLU-1x1 convolution of its own, with the stride.
+A block carries a λ if its shortcut is the identity and it is not the first block of the network: 51
+blocks at depths 110 and 164, 6 at depth 20, 3 at depth 14.
+
+Importing this module registers the networks with timm.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import nn
+
+from ..zoo import bundled_cfgs
+from .base import (
+    Architecture,
+    Block,
+    InterpolationNet,
+    Stage,
+    blocks_per_stage,
+    conv,
+    register,
+    stem_conv,
+    timm_cfgs,
+)
+from .interpolation import Add, Branch, Damp, ScaledDamp
+
+__all__ = ["PreActResNet"]
+
+_STEM_WIDTH = 16
+
+
+class PreActResNet(InterpolationNet):
+    """A pre-activation CIFAR network; `merge` makes it a ResNet, an In-ResNet, a plain net, ...
+
+    Args:
+        depth: 6n + 2, or with bottleneck 9n + 2.
+        merge: called as merge(channels, device=..., dtype=...) for each block that carries a λ; see
+            `robust_interp.models.interpolation`, whose `damped` gives such a callable.
+        bottleneck: blocks of 1x1, 3x3, 1x1 convolutions with four times the channels between them.
+        num_classes, global_pool, drop_rate: see `InterpolationNet`.
+        in_chans: channels of the images.
+        device, dtype: of the parameters.
+
+    Input (N, in_chans, H, W) with any H and W, normalised; output logits (N, num_classes).
+
+    Raises:
+        ValueError: for values outside these.
+    """
+
+    def __init__(
+        self,
+        depth: int,
+        merge: Callable[..., nn.Module] = Add,
+        bottleneck: bool = False,
+        num_classes: int = 10,
+        in_chans: int = 3,
+        global_pool: str = "avg",
+        drop_rate: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        dd = {"device": device, "dtype": dtype}
+        blocks = blocks_per_stage(depth, convs_per_block=3 if bottleneck else 2)
+        branch, expansion = (_bottleneck, 4) if bottleneck else (_basic, 1)
+        widths = [_STEM_WIDTH, *(expansion * _STEM_WIDTH * 2**i for i in range(3))]
+        stem = nn.Sequential(OrderedDict(conv=stem_conv(in_chans, _STEM_WIDTH, **dd)))
+        stages = [
+            Stage(*_stage(branch, widths[i], widths[i + 1], blocks, merge, first_stage=i == 0, **dd))
+            for i in range(3)
+        ]
+        norm = nn.Sequential(_norm_act(widths[-1], **dd))
+        super().__init__(stem, stages, norm, widths, num_classes, global_pool, drop_rate)
+
+
+def _stage(
+    branch: Callable[..., nn.Module],
+    in_channels: int,
+    channels: int,
+    blocks: int,
+    merge: Callable[..., nn.Module],
+    first_stage: bool,
+    **dd: Any,
+) -> Iterator[Block]:
+    stride = 1 if first_stage else 2
+    changes = stride > 1 or in_channels != channels
+    shortcut = _projection(in_channels, channels, stride, **dd) if changes else nn.Identity()
+    yield Block(branch(in_channels, channels, stride, **dd), shortcut, Add(channels, **dd))
+    for _ in range(blocks - 1):
+        yield Block(branch(channels, channels, 1, **dd), nn.Identity(), merge(channels, **dd))
+
+
+def _norm_act(channels: int, **dd: Any) -> OrderedDict[str, nn.Module]:
+    return OrderedDict(norm=nn.BatchNorm2d(channels, **dd), act=nn.ReLU())
+
+
+def _norm_act_convs(*convs: nn.Conv2d, **dd: Any) -> nn.Sequential:
+    """BN, ReLU and a convolution for each of these, numbered from 1."""
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    for i, layer in enumerate(convs, start=1):
+        layers[f"norm{i}"] = nn.BatchNorm2d(layer.in_channels, **dd)
+        layers[f"act{i}"] = nn.ReLU()
+        layers[f"conv{i}"] = layer
+    return nn.Sequential(layers)
+
+
+def _basic(in_channels: int, channels: int, stride: int, **dd: Any) -> nn.Sequential:
+    return _norm_act_convs(
+        conv(in_channels, channels, 3, stride, **dd),
+        conv(channels, channels, 3, **dd),
+        **dd,
+    )
+
+
+def _bottleneck(in_channels: int, channels: int, stride: int, **dd: Any) -> nn.Sequential:
+    inner = channels // 4
+    return _norm_act_convs(
+        conv(in_channels, inner, 1, **dd),
+        conv(inner, inner, 3, stride, **dd),
+        conv(inner, channels, 1, **dd),
+        **dd,
+    )
+
+
+def _projection(in_channels: int, channels: int, stride: int, **dd: Any) -> nn.Sequential:
+    return _norm_act_convs(conv(in_channels, channels, 1, stride, **dd), **dd)
+
+
+DEPTHS = (14, 20, 32, 44, 56, 110, 164)
+_FEW = (14, 20, 110)
+# family -> (depths, merge, and for a merge with λ how that is made)
+_FAMILIES: dict[str, tuple[tuple[int, ...], type[nn.Module], dict[str, Any] | None]] = {
+    "preact_resnet{}": (DEPTHS, Add, None),
+    "plain_net{}": (_FEW, Branch, None),
+    "in_resnet{}": (DEPTHS, Damp, {}),
+    "in_resnet{}_sig": (_FEW, Damp, {"act": "sigmoid"}),
+    "in_resnet{}_gating": (_FEW, Damp, {"gated": True}),
+    "in_resnet{}_gating_sig": (_FEW, Damp, {"gated": True, "act": "sigmoid"}),
+    "lambda_in_resnet{}": (DEPTHS, ScaledDamp, {}),
+}
+
+
+def _architectures() -> Iterator[tuple[str, Architecture]]:
+    for family, (depths, merge, damping) in _FAMILIES.items():
+        for depth in depths:
+            # The paper's initial intervals: one for depth 164, one for the others.
+            interval = (0.10, 0.20) if depth == 164 else (0.20, 0.25)
+            arguments = {"depth": depth, "bottleneck": depth == 164}
+            damped = None if damping is None else {"lambda_init": interval, **damping}
+            yield family.format(depth), Architecture(PreActResNet, arguments, merge, damped)
+
+
+ARCHITECTURES = dict(_architectures())
+default_cfgs = timm_cfgs(ARCHITECTURES, bundled_cfgs())
+globals().update({name: register(name, __name__, arch) for name, arch in ARCHITECTURES.items()})

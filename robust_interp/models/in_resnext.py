@@ -1,0 +1,159 @@
+"""ResNeXt, In-ResNeXt and λ-In-ResNeXt for CIFAR-sized images.
+
+Layout: a 3x3 stem of 64 channels with BN and ReLU; three stages of 256, 512 and 1024 channels, the second
+and third of half the size; global average pooling, a linear classifier. A block is a 1x1, a grouped 3x3 and
+a 1x1 convolution, each with BN, merged with the shortcut before the last ReLU; where the dimensions change,
+the shortcut is a 1x1 convolution with BN. The blocks whose shortcut is the identity carry a λ: 6 at depth
+29. (Xie et al., *Aggregated Residual Transformations for Deep Neural Networks*, CVPR 2017: its CIFAR form.)
+
+Importing this module registers the networks with timm.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import nn
+
+from ..zoo import bundled_cfgs
+from .base import (
+    Architecture,
+    Block,
+    InterpolationNet,
+    Stage,
+    blocks_per_stage,
+    conv,
+    register,
+    stem_conv,
+    timm_cfgs,
+)
+from .interpolation import Add, Damp, ScaledDamp
+
+__all__ = ["CifarResNeXt"]
+
+_STEM_WIDTH = 64
+
+
+class CifarResNeXt(InterpolationNet):
+    """A CIFAR ResNeXt; `merge` makes it an In-ResNeXt or λ-In-ResNeXt.
+
+    Args:
+        depth: 9n + 2.
+        cardinality: groups of the 3x3 convolutions.
+        base_width: channels of each group in the first stage; twice and four times that in the others.
+        merge, num_classes, in_chans, global_pool, drop_rate, device, dtype: as for `PreActResNet`.
+
+    Input (N, in_chans, H, W) with any H and W, normalised; output logits (N, num_classes).
+
+    Raises:
+        ValueError: for values outside these.
+    """
+
+    def __init__(
+        self,
+        depth: int,
+        cardinality: int,
+        base_width: int,
+        merge: Callable[..., nn.Module] = Add,
+        num_classes: int = 10,
+        in_chans: int = 3,
+        global_pool: str = "avg",
+        drop_rate: float = 0.0,
+        device=None,
+        dtype=None,
+    ) -> None:
+        if cardinality < 1 or base_width < 1:
+            raise ValueError(f"cardinality={cardinality} and base_width={base_width} are not at least 1")
+        dd = {"device": device, "dtype": dtype}
+        blocks = blocks_per_stage(depth, convs_per_block=3)
+        widths = [_STEM_WIDTH, *(4 * _STEM_WIDTH * 2**i for i in range(3))]
+        stem = nn.Sequential(
+            OrderedDict(
+                conv=stem_conv(in_chans, _STEM_WIDTH, **dd),
+                norm=nn.BatchNorm2d(_STEM_WIDTH, **dd),
+                act=nn.ReLU(),
+            )
+        )
+        stages = [
+            Stage(
+                *_stage(
+                    widths[i],
+                    cardinality * base_width * 2**i,
+                    widths[i + 1],
+                    blocks,
+                    cardinality,
+                    merge,
+                    **dd,
+                )
+            )
+            for i in range(3)
+        ]
+        super().__init__(stem, stages, nn.Identity(), widths, num_classes, global_pool, drop_rate)
+
+
+def _stage(
+    in_channels: int,
+    inner: int,
+    channels: int,
+    blocks: int,
+    groups: int,
+    merge: Callable[..., nn.Module],
+    **dd: Any,
+) -> Iterator[Block]:
+    stride = 1 if in_channels == _STEM_WIDTH else 2
+    shortcut = nn.Sequential(
+        OrderedDict(
+            conv=conv(in_channels, channels, 1, stride, **dd),
+            norm=nn.BatchNorm2d(channels, **dd),
+        )
+    )
+    yield Block(
+        _branch(in_channels, inner, channels, stride, groups, **dd),
+        shortcut,
+        Add(channels, **dd),
+        nn.ReLU(),
+    )
+    for _ in range(blocks - 1):
+        yield Block(
+            _branch(channels, inner, channels, 1, groups, **dd),
+            nn.Identity(),
+            merge(channels, **dd),
+            nn.ReLU(),
+        )
+
+
+def _branch(
+    in_channels: int, inner: int, channels: int, stride: int, groups: int, **dd: Any
+) -> nn.Sequential:
+    return nn.Sequential(
+        OrderedDict(
+            conv1=conv(in_channels, inner, 1, **dd),
+            norm1=nn.BatchNorm2d(inner, **dd),
+            act1=nn.ReLU(),
+            conv2=conv(inner, inner, 3, stride, groups, **dd),
+            norm2=nn.BatchNorm2d(inner, **dd),
+            act2=nn.ReLU(),
+            conv3=conv(inner, channels, 1, **dd),
+            norm3=nn.BatchNorm2d(channels, **dd),
+        )
+    )
+
+
+_LAYOUTS = {
+    "20_4x16d": {"depth": 20, "cardinality": 4, "base_width": 16},
+    "29_8x64d": {"depth": 29, "cardinality": 8, "base_width": 64},
+}
+# The paper's initial interval for both damped families
+_DAMPING = {"lambda_init": (0.20, 0.25)}
+
+
+def _architectures() -> Iterator[tuple[str, Architecture]]:
+    for layout, arguments in _LAYOUTS.items():
+        yield f"resnext{layout}", Architecture(CifarResNeXt, arguments, Add)
+        yield f"in_resnext{layout}", Architecture(CifarResNeXt, arguments, Damp, _DAMPING)
+        yield f"lambda_in_resnext{layout}", Architecture(CifarResNeXt, arguments, ScaledDamp, _DAMPING)
+
+
+ARCHITECTURES = dict(_architectures())
+default_cfgs = timm_cfgs(ARCHITECTURES, bundled_cfgs())
+globals().update({name: register(name, __name__, arch) for name, arch in ARCHITECTURES.items()})

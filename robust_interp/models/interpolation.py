@@ -1,0 +1,223 @@
+"""How a residual block puts its shortcut x and its branch f(x) together, and where its λ comes from.
+
+Two small kinds of module, so that a new variant is one small class and no block has an `if`:
+
+* a *merge* is built as `merge(channels, device=..., dtype=...)` and called as `merge(x, f)`;
+* a *coefficient* gives the λ of a merge, `act(d(x)) >= 0`: one number for the block, or, if gated, one
+  for each channel and position.
+
+Source: Yang, Liu, Bao, Shi, *Interpolation between Residual and Non-Residual Networks* (ICML 2020,
+arXiv 2006.05749): the In-ResNet and λ-In-ResNet update rules, and the -sig and -gating variants of its
+table of shortcut functions.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["Add", "Branch", "Damp", "Gate", "Keep", "Lambda", "ScaledDamp", "damped"]
+
+# act -> (its module, its inverse on the values that λ may start from)
+_ACTS: dict[str, tuple[type[nn.Module], Callable[[Tensor], Tensor]]] = {
+    "relu": (nn.ReLU, torch.clone),
+    "sigmoid": (nn.Sigmoid, torch.logit),
+}
+
+
+class Add(nn.Module):
+    """x + f: the residual network, λ = 0."""
+
+    def __init__(self, channels: int, device=None, dtype=None) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor, f: Tensor) -> Tensor:
+        return x + f
+
+
+class Branch(nn.Module):
+    """f alone: the plain network, λ = 1."""
+
+    def __init__(self, channels: int, device=None, dtype=None) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor, f: Tensor) -> Tensor:
+        return f
+
+
+class Damp(nn.Module):
+    """(1 - λ) x + f: In-ResNet.
+
+    `coefficient` builds the module that gives λ: `coefficient(channels, device=..., dtype=...)`.
+    """
+
+    def __init__(
+        self, channels: int, coefficient: Callable[..., nn.Module] | None = None, device=None, dtype=None
+    ) -> None:
+        super().__init__()
+        self.coefficient = (coefficient or Lambda)(channels, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor, f: Tensor) -> Tensor:
+        lam = self.coefficient(x)
+        return (1 - lam) * x + f
+
+
+class ScaledDamp(Damp):
+    """(1 - λ) x + (1 + λ) f: λ-In-ResNet."""
+
+    def forward(self, x: Tensor, f: Tensor) -> Tensor:
+        lam = self.coefficient(x)
+        return (1 - lam) * x + (1 + lam) * f
+
+
+class Coefficient(nn.Module):
+    """Base of what gives a merge its λ; `forward(x)` returns act(d(x)).
+
+    Args:
+        channels: of the x that it is called with.
+        lambda_init: (low, high); λ, that is act(d(x)), starts uniform in this interval.
+        act: "relu" or "sigmoid".
+
+    Raises:
+        ValueError: for an unknown act; unless 0 <= low <= high (for a sigmoid 0 < low <= high < 1).
+    """
+
+    depends_on_input = False
+
+    def __init__(
+        self,
+        channels: int,
+        lambda_init: Sequence[float] = (0.20, 0.25),
+        act: str = "relu",
+        device=None,
+        dtype=None,
+    ) -> None:
+        super().__init__()
+        if act not in _ACTS:
+            raise ValueError(f"act={act!r} is not one of {', '.join(_ACTS)}")
+        self.lambda_init = _interval(lambda_init, act)
+        act_class, self._inverse = _ACTS[act]
+        self.act = act_class()
+
+    def _start(self, parameter: Tensor) -> None:
+        """Fill with values whose act() is uniform in lambda_init."""
+        parameter.copy_(self._inverse(torch.empty_like(parameter).uniform_(*self.lambda_init)))
+
+    def reset_parameters(self) -> None:
+        raise NotImplementedError
+
+    def _load_from_state_dict(
+        self, state_dict, prefix, metadata, strict, missing, unexpected, errors
+    ) -> None:
+        """Refuse what another kind of coefficient saved.
+
+        Also where strict=False, as in timm for another number of classes: λ would silently stay random.
+        """
+        own = {prefix + name for name, _ in self.named_parameters()}
+        others = [key for key in state_dict if key.startswith(prefix) and key not in own]
+        if others:
+            errors.append(f"{', '.join(others)}: not stored as {type(self).__name__} stores its λ")
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+
+
+class Lambda(Coefficient):
+    """One λ for the block: a 0-dim parameter, so that it never promotes bf16 activations to float32."""
+
+    def __init__(self, channels: int, *args, device=None, dtype=None, **kwargs) -> None:
+        super().__init__(channels, *args, **kwargs)
+        self.lambda_ = nn.Parameter(torch.empty((), device=device, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.lambda_)
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        self._start(self.lambda_)
+
+
+class Keep(Coefficient):
+    """One λ for the block, stored as k = 1 - λ; λ = relu(1 - k).
+
+    Weight decay acts on what is stored: on `Lambda` it pulls toward the residual network, here toward
+    the plain one. The parameter has a name of its own, so no checkpoint of one loads as the other.
+    """
+
+    def __init__(self, channels: int, *args, device=None, dtype=None, **kwargs) -> None:
+        super().__init__(channels, *args, **kwargs)
+        self.keep = nn.Parameter(torch.empty((), device=device, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(1 - self.keep)
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        self._start(self.keep)
+        self.keep.neg_().add_(1)
+
+
+class Gate(Coefficient):
+    """λ for each channel and position: act(W x + b), W a 1x1 convolution that starts at zero.
+
+    So λ starts as act(b), one draw from `lambda_init` a channel.
+    """
+
+    depends_on_input = True
+
+    def __init__(self, channels: int, *args, device=None, dtype=None, **kwargs) -> None:
+        super().__init__(channels, *args, **kwargs)
+        # Not an nn.Conv2d: that would draw a random start of its own, and one torch seed would then give
+        # a gated network other convolutions than its baseline's.
+        self.weight = nn.Parameter(torch.empty(channels, channels, 1, 1, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(channels, device=device, dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(F.conv2d(x, self.weight, self.bias))
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        self.weight.zero_()
+        self._start(self.bias)
+
+
+_STORED = {"lambda": Lambda, "keep": Keep}
+
+
+def damped(
+    merge: type[Damp],
+    lambda_init: Sequence[float],
+    act: str = "relu",
+    gated: bool = False,
+    stored: str = "lambda",
+) -> Callable[..., nn.Module]:
+    """What a network's `merge` argument takes: `merge` with the λ that is described.
+
+    Args:
+        merge: Damp (In-ResNet) or ScaledDamp (λ-In-ResNet), or a class of your own derived from Damp.
+        lambda_init, act: as for `Coefficient`.
+        gated: λ depends on x, as in `Gate`.
+        stored: "lambda", or "keep" for 1 - λ (not gated, act="relu").
+
+    Raises:
+        ValueError: for a value outside these.
+    """
+    if stored not in _STORED:
+        raise ValueError(f"stored={stored!r} is not one of {', '.join(_STORED)}")
+    if stored == "keep" and (gated or act != "relu"):
+        raise ValueError("stored='keep' is 1 - λ itself, which only act='relu' without gating has")
+    coefficient = Gate if gated else _STORED[stored]
+    return partial(merge, coefficient=partial(coefficient, lambda_init=lambda_init, act=act))
+
+
+def _interval(lambda_init: Sequence[float], act: str) -> tuple[float, float]:
+    try:
+        low, high = (float(value) for value in lambda_init)
+    except (TypeError, ValueError):
+        raise ValueError(f"lambda_init={lambda_init!r} is not a pair of numbers (low, high)") from None
+    if not 0 <= low <= high < math.inf:
+        raise ValueError(f"lambda_init={lambda_init!r} does not satisfy 0 <= low <= high")
+    if act == "sigmoid" and not 0 < low <= high < 1:
+        raise ValueError(f"lambda_init={lambda_init!r}: a sigmoid lies strictly between 0 and 1")
+    return low, high

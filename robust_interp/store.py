@@ -1,0 +1,185 @@
+"""Every finished chunk of a cell, durable at once: one SQLite file in WAL mode.
+
+A cell always covers the first samples of its dataset, without gaps. `append` checks inside one transaction
+what is there already, so that two processes on one store, or a run that was killed, can neither lose a
+finished chunk nor count a sample twice; a larger n goes on where the smaller one ended.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from robust_interp.cells import Plan
+from robust_interp.errors import UserError
+
+FILE_NAME = "cells.sqlite"
+CHUNK = 250  # samples stored at a time, at most: what a kill can cost
+
+ZERO_GRADIENT = 1  # flag bits of a sample
+NOT_FINITE = 2
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS chunks (
+    cell TEXT NOT NULL, start INTEGER NOT NULL, count INTEGER NOT NULL,
+    predictions BLOB NOT NULL, flags BLOB NOT NULL,
+    max_delta REAL, seconds REAL NOT NULL, device TEXT NOT NULL,
+    PRIMARY KEY (cell, start)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS labels (dataset TEXT PRIMARY KEY, labels BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS runs (
+    plan TEXT PRIMARY KEY, dataset TEXT NOT NULL, finished INTEGER NOT NULL, text TEXT NOT NULL
+);
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a cell yields for consecutive samples.
+
+    Attributes:
+        predictions: (n,) int16 predicted labels; -1 where the logits or the images were not finite.
+        flags: (n,) uint8; ZERO_GRADIENT where the attack's first gradient was exactly zero, NOT_FINITE
+            where a gradient, an image or the logits were not finite.
+        max_delta: Largest change of a pixel by an attack, in [0, 1]; None where nothing was attacked.
+    """
+
+    predictions: np.ndarray
+    flags: np.ndarray
+    max_delta: float | None
+    seconds: float
+    device: str
+
+    def __len__(self) -> int:
+        return len(self.predictions)
+
+    def __getitem__(self, part: slice) -> Outcome:
+        predictions = self.predictions[part]
+        seconds = self.seconds * len(predictions) / len(self)  # its share
+        return Outcome(predictions, self.flags[part], self.max_delta, seconds, self.device)
+
+    def correct(self, labels: np.ndarray) -> np.ndarray:
+        """Which samples count as right, (n,) bool.
+
+        A sample whose gradient was zero or not finite was not attacked, and so is not counted as robust.
+        """
+        return (self.predictions == labels[: len(self)]) & (self.flags == 0)
+
+
+def _row(cell: str, start: int, part: Outcome) -> tuple:
+    predictions = part.predictions.astype("<i2").tobytes()
+    flags = part.flags.astype(np.uint8).tobytes()
+    return cell, start, len(part), predictions, flags, part.max_delta, part.seconds, part.device
+
+
+class Store:
+    """The finished cells in one folder; ``Store(None)`` keeps them in memory.
+
+    Raises:
+        UserError: if the folder cannot be written or the file is not a store.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.path = folder / FILE_NAME if folder else ":memory:"
+        try:
+            if folder:
+                folder.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(self.path, timeout=60, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.executescript(_SCHEMA)
+        except (OSError, sqlite3.Error) as error:
+            raise UserError(f"cannot use {self.path} as a store: {error}") from error
+
+    def close(self) -> None:
+        self._db.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    @contextmanager
+    def _write(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield self._db
+            self._db.execute("COMMIT")
+        except BaseException as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error):
+                raise UserError(f"cannot write to {self.path}: {error}; what was finished is kept") from error
+            raise
+
+    def covered(self, cell: str) -> int:
+        """How many of the first samples are finished."""
+        return self._db.execute(
+            "SELECT COALESCE(SUM(count), 0) FROM chunks WHERE cell = ?", (cell,)
+        ).fetchone()[0]
+
+    def append(self, cell: str, start: int, outcome: Outcome) -> None:
+        """Add samples from `start` on; those that are there already are left as they are.
+
+        Raises:
+            ValueError: if that would leave a gap.
+        """
+        with self._write() as db:
+            covered = self.covered(cell)
+            if start > covered:
+                raise ValueError(f"cell {cell} covers {covered} samples: cannot append from {start}")
+            for at in range(covered - start, len(outcome), CHUNK):
+                db.execute(
+                    "INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    _row(cell, start + at, outcome[at : at + CHUNK]),
+                )
+
+    def read(self, cell: str, n: int) -> Outcome | None:
+        """The first `n` samples of a cell, or None if not all of them are finished."""
+        rows = self._db.execute(
+            "SELECT predictions, flags, max_delta, seconds, device FROM chunks"
+            " WHERE cell = ? AND start < ? ORDER BY start",
+            (cell, n),
+        ).fetchall()
+        predictions = np.concatenate([np.frombuffer(row[0], "<i2") for row in rows] or [np.empty(0, "<i2")])
+        if len(predictions) < n:
+            return None
+        deltas = [row[2] for row in rows if row[2] is not None]
+        return Outcome(
+            predictions[:n],
+            np.concatenate([np.frombuffer(row[1], np.uint8) for row in rows])[:n],
+            max(deltas) if deltas else None,
+            math.fsum(row[3] for row in rows),
+            "+".join(sorted({row[4] for row in rows})),
+        )
+
+    def put_labels(self, fingerprint: str, labels: np.ndarray) -> None:
+        with self._write() as db:
+            db.execute(
+                "INSERT OR IGNORE INTO labels VALUES (?, ?)", (fingerprint, labels.astype("<i2").tobytes())
+            )
+
+    def labels(self, fingerprint: str) -> np.ndarray:
+        """All labels of a dataset that was measured here, (N,) int16."""
+        row = self._db.execute("SELECT labels FROM labels WHERE dataset = ?", (fingerprint,)).fetchone()
+        return np.frombuffer(row[0], "<i2")
+
+    def put_plan(self, plan: Plan) -> None:
+        """Remember a finished run, so that its tables can be rebuilt without a model or the data."""
+        with self._write() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO runs SELECT ?, ?, COALESCE(MAX(finished), 0) + 1, ? FROM runs",
+                (plan.key, plan.dataset, plan.to_json()),
+            )
+
+    def plans(self) -> list[Plan]:
+        """The finished runs, oldest first."""
+        rows = self._db.execute("SELECT text FROM runs ORDER BY finished").fetchall()
+        return [Plan.from_json(text) for (text,) in rows]

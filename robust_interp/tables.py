@@ -1,0 +1,120 @@
+"""Tables on the terminal."""
+
+from __future__ import annotations
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from robust_interp import __version__
+from robust_interp.store import Store
+from robust_interp.zoo import Checkpoint
+
+HEAD = ("rank", "model", "recipe", "seeds", "members")
+PLAIN_WIDTH = 250  # where there is no terminal to fit, a table need not be squeezed
+
+
+def console(stderr: bool = False) -> Console:
+    """A console that writes plain, uncut lines where there is no terminal."""
+    found = Console(stderr=stderr)
+    return found if found.is_terminal else Console(stderr=stderr, width=PLAIN_WIDTH, soft_wrap=True)
+
+
+def print_leaderboard(board: pd.DataFrame, dataset: str) -> None:
+    """One line an entry: percentages, with the standard deviation over seeds where there are several."""
+    measured = [column for column in board.columns if f"{column}_std" in board.columns]
+    whole = _without_parts(measured)
+    n = ", ".join(str(n) for n in sorted(set(board["n_examples"])))
+    protocol = ", ".join(sorted(set(board["protocol"])))
+    shown = console()
+    shown.print(f"{dataset}, n = {n}, protocol {protocol}; accuracy in %, ± std over seeds", highlight=False)
+    head = {column: [_text(value) for value in board[column]] for column in HEAD}
+    rest = {column: [_with_std(line, column) for _, line in board.iterrows()] for column in whole}
+    for part in _fitting(rest, shown.width - sum(_width(*column) for column in head.items())):
+        shown.print(_table(head | part))
+
+
+def _table(columns: dict[str, list[str]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name, justify="left" if name in ("model", "recipe") else "right", no_wrap=True)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
+    return table
+
+
+def _fitting(columns: dict[str, list[str]], width: int) -> list[dict[str, list[str]]]:
+    """Cut the columns into as many tables as it takes for none to be wider than the terminal."""
+    parts, left = [{}], width
+    for name, texts in columns.items():
+        need = _width(name, texts)
+        if need > left and parts[-1]:
+            parts.append({})
+            left = width
+        parts[-1][name] = texts
+        left -= need
+    return parts
+
+
+def _width(name: str, texts: list[str]) -> int:
+    return max(map(len, [name, *texts])) + 2  # and the space between columns
+
+
+def _without_parts(measured: list[str]) -> list[str]:
+    """Leave single corruptions to the CSV where their group's mean is shown."""
+    from robust_interp.corruptions import GROUPS
+
+    parts = {name for group, names in GROUPS.items() if group in measured for name in names}
+    return [column for column in measured if column not in parts]
+
+
+def _with_std(line: pd.Series, column: str) -> str:
+    if pd.isna(line[column]):
+        return ""
+    std = line[f"{column}_std"]
+    return f"{line[column]:.1f}" if pd.isna(std) else f"{line[column]:.1f} ±{std:.1f}"
+
+
+def _text(value) -> str:
+    return "" if pd.isna(value) else str(value)
+
+
+def print_plan(benchmark, store: Store) -> None:
+    """What a run would measure, and about how long it would take."""
+    plan, shown = benchmark.plan, console()
+    todo = benchmark.missing(store)
+    columns = ", ".join(dict.fromkeys(cell.perturbation.column for cell in plan.cells))
+    missing = {subject.card.label: len(cells) for subject, cells in todo}
+    lines = [
+        f"{plan.dataset}, n = {plan.n}, protocol {plan.protocol}: {len(plan.cells)} cells",
+        f"of each model: {columns}",
+        *(f"to measure: {count} cells of {label}" for label, count in missing.items()),
+        f"{(count := sum(missing.values()))} cells to measure, {len(plan.cells) - count} stored already; "
+        f"about {benchmark.estimate(store):.0f} s on {benchmark.device}",
+    ]
+    for line in lines:
+        shown.print(line, highlight=False, markup=False)
+
+
+def print_models(checkpoints: list[Checkpoint]) -> None:
+    """The zoo, and the names that can be trained."""
+    from robust_interp.models import in_resnet, in_resnext
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("checkpoint", "params", "clean", "lambda_init", "from"):
+        table.add_column(column, no_wrap=True)
+    for checkpoint in checkpoints:
+        record = checkpoint.record
+        interval = record["lambda_init"]
+        table.add_row(
+            checkpoint.name,
+            f"{record['parameters']:,}",
+            f"{record['clean_accuracy']:.2f} % of {record['clean_n']}",
+            "-".join(f"{end:.2f}" for end in interval) if interval else "",
+            str(checkpoint.folder.parent),
+        )
+    shown = console()
+    shown.print(f"robust-interp {__version__}", highlight=False)
+    shown.print(table)
+    names = sorted({*in_resnet.ARCHITECTURES, *in_resnext.ARCHITECTURES})
+    shown.print(f"registered: {', '.join(names)}", highlight=False)

@@ -1,0 +1,148 @@
+"""Any model as a victim: pixels in [0, 1] in, logits out; eval mode, frozen, and left as it was found."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from robust_interp.errors import UserError
+
+
+class Victim(nn.Module):
+    """A classifier on [0, 1] pixels, with its normalisation inside.
+
+    Args:
+        model: Maps normalised images (N, C, H, W) to logits (N, classes).
+        mean: Per-channel mean to subtract, in [0, 1] pixels; None if the model takes pixels.
+        std: Per-channel standard deviation to divide by.
+        name: What messages call it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        name: str = "model",
+    ) -> None:
+        super().__init__()
+        if (mean is None) != (std is None):
+            raise UserError("give both mean and std, or neither")
+        self.model = model
+        self.name = name
+        self.normalised = mean is not None
+        if self.normalised:
+            device = next((p.device for p in model.parameters()), None)
+            self.register_buffer("mean", torch.tensor(mean, device=device).view(-1, 1, 1), persistent=False)
+            self.register_buffer("std", torch.tensor(std, device=device).view(-1, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits = self.model((images - self.mean) / self.std if self.normalised else images)
+        if not isinstance(logits, Tensor):
+            raise UserError(
+                f"{self.name} returns a {type(logits).__name__}, not a tensor of logits: wrap it so that "
+                "its forward returns the logits alone"
+            )
+        return logits
+
+
+class Ensemble(nn.Module):
+    """The mean of its members' softmax probabilities, as log-probabilities (N, classes).
+
+    They are averaged in log space, so a confident member does not round the others' gradients away.
+    """
+
+    def __init__(self, members: Sequence[nn.Module], name: str = "ensemble") -> None:
+        super().__init__()
+        if not members:
+            raise UserError("an ensemble needs at least one member")
+        self.members = nn.ModuleList(members)
+        self.name = name
+
+    def forward(self, images: Tensor) -> Tensor:
+        each = torch.stack([member(images).log_softmax(dim=1) for member in self.members])
+        return each.logsumexp(dim=0) - math.log(len(self.members))
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Eval mode and frozen parameters inside; every flag, and torch's random state, as before afterwards."""
+    training = [(module, module.training) for module in model.modules()]
+    requires_grad = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    cuda = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
+    try:
+        with torch.random.fork_rng(devices=cuda):
+            model.eval()
+            model.requires_grad_(False)
+            yield
+    finally:
+        for module, mode in training:
+            module.training = mode
+        for parameter, flag in requires_grad:
+            parameter.requires_grad_(flag)
+
+
+@torch.no_grad()
+def check_victim(victim: nn.Module, images: Tensor, classes: int) -> None:
+    """Refuse what cannot be measured, on one small batch.
+
+    Args:
+        images: (N, C, H, W) pixels in [0, 1].
+        classes: Number of classes of the dataset.
+
+    Raises:
+        UserError: if the logits are not (N, classes), or a second forward pass gives other ones.
+    """
+    try:
+        logits = victim(images)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"{victim.name} cannot take images of shape {tuple(images.shape)}: {reason}"
+        ) from error
+    if logits.shape != (len(images), classes):
+        raise UserError(
+            f"{victim.name} returns logits of shape {tuple(logits.shape)}; "
+            f"the dataset needs {(len(images), classes)}"
+        )
+    if not torch.allclose(logits, victim(images), rtol=1e-3, atol=1e-4, equal_nan=True):
+        raise UserError(f"{victim.name} is random: two forward passes in eval mode differ")
+
+
+def identity(model: nn.Module) -> dict:
+    """What a model that came as an object is known by: its code, its structure and its state."""
+    sha = hashlib.sha256(repr(model).encode())
+    for kind in sorted({type(module) for module in model.modules()}, key=lambda kind: kind.__qualname__):
+        sha.update(_source(kind).encode())
+    for name, tensor in model.state_dict().items():
+        sha.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
+        sha.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return {"class": type(model).__qualname__, "state_sha256": sha.hexdigest()}
+
+
+def _source(kind: type) -> str:
+    try:
+        return inspect.getsource(kind)
+    except (OSError, TypeError):  # typed at a prompt, or built in
+        return kind.__qualname__
+
+
+def resolve_device(name: str | None) -> torch.device:
+    """The device called `name`; by default CUDA where there is one, else the CPU.
+
+    Raises:
+        UserError: if there is no such device here.
+    """
+    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"cannot use device {name!r}: {str(error).splitlines()[0]}") from error
+    return device

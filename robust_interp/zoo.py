@@ -1,0 +1,294 @@
+"""Checkpoints: timm's folder format plus train.json, found by name, checked, loaded, saved.
+
+A checkpoint is a folder ``<architecture>.<dataset>_<recipe>_seed<k>/`` with ``config.json`` and
+``model.safetensors`` as timm writes them and ``train.json``, which says how it was made. Folders are looked
+for in the folder given, then in ./model_zoo, then in the package; the first of a name wins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from robust_interp.errors import UserError
+from robust_interp.registry import is_glob, matching, unknown
+
+WEIGHTS, CONFIG, RECORD = "model.safetensors", "config.json", "train.json"
+_NAME = re.compile(
+    r"(?P<architecture>\w+)\.(?P<dataset>[a-z0-9]+)_(?P<recipe>[a-z0-9_]+)_seed(?P<seed>\d+)", re.ASCII
+)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint folder. What its name says is read from the name, the rest from its files."""
+
+    folder: Path
+    architecture: str
+    dataset: str
+    recipe: str
+    seed: int
+
+    @classmethod
+    def at(cls, folder: Path) -> Checkpoint | None:
+        """The checkpoint in a folder, or None if the folder's name is not a checkpoint's."""
+        match = _NAME.fullmatch(folder.name)
+        return cls(folder, **match.groupdict() | {"seed": int(match["seed"])}) if match else None
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @cached_property
+    def config(self) -> dict:
+        return self._json(CONFIG)
+
+    @cached_property
+    def record(self) -> dict:
+        """train.json: recipe, seed, data fingerprint, versions, curve, clean accuracy, λ per block."""
+        return self._json(RECORD)
+
+    def _json(self, file: str) -> dict:
+        path = self.folder / file
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"broken checkpoint {self.name}: cannot read {path}: {error}") from error
+
+    @cached_property
+    def sha256(self) -> str:
+        """Hash of the weights file, held against the one that train.json recorded.
+
+        Raises:
+            UserError: if the file cannot be read or is not the one that was written.
+        """
+        path = self.folder / WEIGHTS
+        try:
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise UserError(f"broken checkpoint {self.name}: cannot read {path}: {error}") from error
+        if found != self.record.get("weights_sha256"):
+            raise UserError(
+                f"broken checkpoint {self.name}: {path} is not the file that train.json describes"
+            )
+        return found
+
+    def load(self):
+        """The model, a torch module in eval mode with float32 weights; takes normalised images."""
+        config = self.config
+        cfg = config["pretrained_cfg"]
+        model = create(
+            config["architecture"],
+            num_classes=cfg["num_classes"],
+            in_chans=cfg["input_size"][0],
+            **config.get("model_args", {}),
+        )
+        load_weights(model, self.folder / WEIGHTS)
+        return model.eval()
+
+
+def bundled() -> Path:
+    """The checkpoints that come with the package: inside it when installed, beside it in a checkout."""
+    inside = Path(__file__).parent / "model_zoo"
+    return inside if inside.is_dir() else Path(__file__).parent.parent / "model_zoo"
+
+
+def checkpoints(zoo: str | os.PathLike | None = None, dataset: str | None = None) -> list[Checkpoint]:
+    """All checkpoints, of one dataset if named, ordered by architecture, recipe and seed.
+
+    Raises:
+        UserError: if a folder is named that is not there.
+    """
+    if zoo and not Path(zoo).is_dir():
+        raise UserError(f"there is no zoo folder {zoo}")
+    places = [Path(zoo)] if zoo else []
+    found: dict[str, Checkpoint] = {}
+    for place in [*places, Path("model_zoo"), bundled()]:
+        for folder in sorted(place.iterdir()) if place.is_dir() else ():
+            checkpoint = Checkpoint.at(folder)
+            if checkpoint and dataset in (None, checkpoint.dataset):
+                found.setdefault(checkpoint.name, checkpoint)
+    return sorted(found.values(), key=lambda c: (c.architecture, c.dataset, c.recipe, c.seed))
+
+
+def select(patterns: Iterable[str], candidates: list[Checkpoint]) -> list[Checkpoint]:
+    """The candidates that are named: by 'all', architecture, full name, or a glob over either.
+
+    Raises:
+        UserError: for a name or glob that matches none.
+    """
+    chosen: dict[str, Checkpoint] = {}
+    for pattern in patterns:
+        hits = [c for c in candidates if pattern == "all" or _matches(pattern, c)]
+        if not hits:
+            raise _no_checkpoint(pattern, candidates)
+        chosen |= {c.name: c for c in hits}
+    return [c for c in candidates if c.name in chosen]
+
+
+def _no_checkpoint(pattern: str, candidates: list[Checkpoint]) -> UserError:
+    import timm
+
+    import robust_interp.models  # noqa: F401  registers ours
+
+    have = sorted({c.architecture for c in candidates})
+    if not is_glob(pattern) and timm.is_model(pattern):
+        datasets = ", ".join(sorted({c.dataset for c in candidates}))
+        return UserError(
+            f"{pattern} has no checkpoint for {datasets} in the zoo (there are {', '.join(have)}): "
+            "train it with robust-interp train, or name its weights with --checkpoint"
+        )
+    return unknown("model", pattern, have)
+
+
+def _matches(pattern: str, checkpoint: Checkpoint) -> bool:
+    names = [checkpoint.architecture, checkpoint.name]
+    return bool(matching(pattern, names)) if is_glob(pattern) else pattern in names
+
+
+def bundled_cfgs() -> dict[str, dict]:
+    """timm pretrained cfgs of the bundled checkpoints, by ``<architecture>.<tag>``."""
+    cfgs = {}
+    for folder in sorted(bundled().iterdir()) if bundled().is_dir() else ():
+        checkpoint = Checkpoint.at(folder)
+        if checkpoint and (folder / CONFIG).is_file():
+            cfgs[checkpoint.name] = checkpoint.config["pretrained_cfg"] | {"file": str(folder / WEIGHTS)}
+    return cfgs
+
+
+def create(architecture: str, **arguments):
+    """An untrained model of any registered timm name, ours among them.
+
+    Raises:
+        UserError: if the name is unknown or the arguments do not fit.
+    """
+    import timm
+
+    import robust_interp.models  # noqa: F401  registers ours
+
+    if not timm.is_model(architecture):
+        raise unknown("model", architecture, timm.list_models())
+    try:
+        return timm.create_model(architecture, **arguments)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"cannot build {architecture}: {error}") from error
+
+
+def load_weights(model, path: Path) -> None:
+    """Load a state dict into `model`, all of it or nothing.
+
+    Reads .safetensors, or a .pt / .pth file by torch's weights-only loader (never a pickle of code); a
+    ``state_dict`` or ``model`` wrapper and DataParallel's ``module.`` prefix are taken off.
+
+    Raises:
+        UserError: naming the file and the first keys that are missing, unexpected or of another shape.
+    """
+    state = _read_state(path)
+    own = model.state_dict()
+    misfits = {
+        "missing": [key for key in own if key not in state],
+        "unexpected": [key for key in state if key not in own],
+        "of another shape": [key for key in own if key in state and own[key].shape != state[key].shape],
+    }
+    for what, keys in misfits.items():
+        if keys:
+            shown = ", ".join(keys[:5]) + (", ..." if len(keys) > 5 else "")
+            raise UserError(f"{path} does not fit the model: {len(keys)} keys {what}: {shown}")
+    model.load_state_dict(state)
+
+
+def _read_state(path: Path) -> dict:
+    import pickle
+
+    import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise UserError(f"there is no checkpoint file {path}")
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
+        raise UserError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
+    for wrapper in ("state_dict", "model"):
+        if isinstance(state, dict) and isinstance(state.get(wrapper), dict):
+            state = state[wrapper]
+    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+        raise UserError(f"{path} holds no state dict of tensors")
+    return {key.removeprefix("module."): value for key, value in state.items()}
+
+
+def made_with(folder: Path, model_args: dict) -> Checkpoint | None:
+    """The checkpoint in `folder` if it is there, or None.
+
+    Raises:
+        UserError: if it was made with other arguments of the architecture.
+    """
+    if not folder.exists():
+        return None
+    checkpoint = Checkpoint.at(folder)
+    there = checkpoint.config.get("model_args", {})
+    if json.loads(json.dumps(model_args)) != there:
+        raise UserError(f"{folder} was made with {there}, not {model_args}: choose another --out")
+    return checkpoint
+
+
+def check_writable(folder: Path) -> None:
+    """Refuse, before the work, a checkpoint folder that could not be written after it."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error}") from error
+    if folder.exists():
+        raise UserError(f"{folder} is there already; remove it to train it again")
+    if not os.access(folder.parent, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write {folder}: {folder.parent} is read-only")
+
+
+def save(model, folder: Path, pretrained_cfg: dict, model_args: dict, record: dict, half: bool) -> Checkpoint:
+    """Write a checkpoint folder, whole or not at all.
+
+    Args:
+        half: Store floating-point weights in half precision.
+
+    Raises:
+        UserError: if the folder cannot be written or exists.
+    """
+    import torch
+    from safetensors.torch import save_file
+
+    state = {
+        key: value.detach().cpu().to(torch.float16 if half and value.is_floating_point() else value.dtype)
+        for key, value in model.state_dict().items()
+    }
+    config = {
+        "architecture": Checkpoint.at(folder).architecture,
+        "num_classes": pretrained_cfg["num_classes"],
+        "num_features": model.num_features,
+        "model_args": model_args,
+        "pretrained_cfg": pretrained_cfg,
+    }
+    part = folder.with_name(f".{folder.name}.part{os.getpid()}")
+    try:
+        part.mkdir(parents=True)
+        save_file({key: value.contiguous() for key, value in state.items()}, part / WEIGHTS)
+        with (part / WEIGHTS).open("rb") as file:
+            record = record | {"weights_sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+        for file, content in ((CONFIG, config), (RECORD, record)):
+            (part / file).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        part.rename(folder)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error}") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return Checkpoint.at(folder)
