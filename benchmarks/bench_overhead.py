@@ -43,7 +43,9 @@ def bare(victim: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) ->
 
 
 def harness(victim: Victim, dataset: data.Dataset) -> None:
-    request = Request(modules={"model": victim}, dataset=dataset, eps=EPS, corruptions="none", batch_size=BATCH)
+    request = Request(
+        modules={"model": victim}, dataset=dataset, eps=EPS, corruptions="none", batch_size=BATCH
+    )
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder)) as store:
         Benchmark(request).run(store)
 
@@ -55,7 +57,9 @@ def seconds(function, *arguments) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--architecture", default="preact_resnet20")
     parser.add_argument("--n", type=int, default=250)
     parser.add_argument("--repeats", type=int, default=3)

@@ -9,11 +9,12 @@ torch is imported only when an attack is built, so that a command line can be re
 from __future__ import annotations
 
 import importlib.metadata
-import math
+import io
 import zlib
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
+from numbers import Real
 
 import numpy as np
 
@@ -100,16 +101,19 @@ def _brackets(changed: Mapping) -> str:
 
 def check_eps(eps) -> None:
     """Refuse a radius that is not a number in (0, 1] pixels."""
-    number = isinstance(eps, int | float) and not isinstance(eps, bool)
-    if not number or not math.isfinite(eps) or not 0 < eps <= 1:
+    if not _is_pixel_distance(eps):
         raise UserError(f"eps must be above 0 and at most 1 in [0, 1] pixels (8/255, say), not {eps}")
+
+
+def _is_pixel_distance(value) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 < value <= 1  # a NaN is not either
 
 
 def _check_params(name: str, params: Mapping) -> None:
     alpha, steps = params.get("alpha", 1.0), params.get("steps", 1)
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise UserError(f"{name}: steps must be a whole number from 1, not {steps}")
-    if not isinstance(alpha, int | float) or not math.isfinite(alpha) or not 0 < alpha <= 1:
+    if not _is_pixel_distance(alpha):
         raise UserError(f"{name}: alpha must be above 0 and at most 1 in [0, 1] pixels, not {alpha}")
 
 
@@ -167,7 +171,8 @@ class BoundAttack:
         kind = ATTACKS[perturbation.name]
         self.perturbation = perturbation
         self._probe = _gradient_probe(victim)
-        self._attack = getattr(torchattacks, kind.torchattacks_class)(self._probe, **perturbation.params)
+        with redirect_stdout(io.StringIO()):  # it prints where a model has no parameters to show its device
+            self._attack = getattr(torchattacks, kind.torchattacks_class)(self._probe, **perturbation.params)
 
     def __call__(self, images, labels, ids) -> Attacked:
         """Attack images (N, C, H, W) in [0, 1] with labels (N,); `ids` key the random start.
@@ -203,6 +208,7 @@ def _gradient_probe(victim):
         def __init__(self) -> None:
             super().__init__()
             self.victim = victim
+            self.training = False  # torchattacks puts the mode found here back, on everything below
             self.start()
 
         def start(self) -> None:
@@ -212,10 +218,15 @@ def _gradient_probe(victim):
             return self._zero.cpu().numpy(), self._not_finite.cpu().numpy()
 
         def forward(self, images):
-            if images.requires_grad:
-                images = images.view_as(images)
-                images.register_hook(self._look)
-            return self.victim(images)
+            if not images.requires_grad:
+                return self.victim(images)
+            images = images.view_as(images)
+            images.register_hook(self._look)
+            logits = self.victim(images)
+            if not logits.requires_grad:
+                name = getattr(self.victim, "name", "the model")
+                raise UserError(f"{name} lets no gradient through to its input, so it cannot be attacked")
+            return logits
 
         def _look(self, gradient) -> None:
             largest = gradient.detach().abs().flatten(1).amax(1)  # NaN and infinity survive abs and amax

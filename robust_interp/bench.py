@@ -347,7 +347,7 @@ def _file_subject(request: Request, dataset: data.Dataset) -> Subject:
     channels = dataset.images.shape[1]
     model = zoo.create(name, num_classes=dataset.classes, in_chans=channels)
     zoo.load_weights(model, path)
-    victim = Victim(model, *_normalisation(model, dataset), name=name)
+    victim = _fast(Victim(model, *_normalisation(model, dataset), name=name))
     known = identity(victim)
     card = VictimCard(
         name, {"module": known}, params_m=_millions(model), weights_sha256=known["state_sha256"]
@@ -413,7 +413,14 @@ def _checkpoint_subject(checkpoint: zoo.Checkpoint) -> Subject:
         weights_sha256=checkpoint.sha256,
         recorded_clean=record["clean_accuracy"],
     )
-    return Subject(card, cache(lambda: Victim(checkpoint.load(), cfg["mean"], cfg["std"], checkpoint.name)))
+    return Subject(
+        card, cache(lambda: _fast(Victim(checkpoint.load(), cfg["mean"], cfg["std"], checkpoint.name)))
+    )
+
+
+def _fast(victim: Victim) -> Victim:
+    """Channels last, which a sixth of an attack's time on a CPU hangs on. timm's models all allow it."""
+    return victim.to(memory_format=torch.channels_last)
 
 
 def _ensemble_subject(members: list[Subject]) -> Subject:

@@ -106,7 +106,7 @@ class Corruptor:
         """``generated@<seed>``, ``released``, or ``released(unverified)`` where no MD5 vouches for a file."""
         if self.folder is None:
             return f"generated@{self.seed}"
-        _open_released(self.folder, name, len(self.dataset))
+        _open_released(self.folder, name, self.dataset)
         known = RELEASED_MD5.get(name) if self.dataset.name == "cifar10" else None
         if known is None or len(self.dataset) != 10_000:
             return "released(unverified)"
@@ -123,7 +123,7 @@ class Corruptor:
             clean = self.dataset.images[start:stop]
             return corrupt(clean, name, severity, range(start, stop), self.seed)
         size = len(self.dataset)
-        rows = _open_released(self.folder, name, size)
+        rows = _open_released(self.folder, name, self.dataset)
         first = (severity - 1) * size  # the five severities are stacked
         return rows[first + start : first + stop].transpose(0, 3, 1, 2)
 
@@ -143,16 +143,20 @@ def _released_folder(dataset: Dataset, folder: Path) -> Path:
     return folder
 
 
-def _open_released(folder: Path, name: str, size: int) -> np.ndarray:
+def _open_released(folder: Path, name: str, dataset: Dataset) -> np.ndarray:
     rows = _open_array(folder / f"{name}.npy")
-    if rows.shape[:1] != (5 * size,) or rows.dtype != np.uint8 or rows.ndim != 4:
-        raise UserError(f"{folder / f'{name}.npy'} must hold {5 * size} uint8 images, not {rows.shape}")
+    N, C, H, W = dataset.images.shape
+    expected = (5 * N, H, W, C)
+    if rows.shape != expected or rows.dtype != np.uint8:
+        raise UserError(
+            f"{folder / f'{name}.npy'} must be uint8 of shape {expected}, not {rows.dtype} {rows.shape}"
+        )
     return rows
 
 
 def _open_array(path: Path) -> np.ndarray:
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        return np.lib.format.open_memmap(path, mode="r")  # reads nothing but .npy, and no pickled objects
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from robust_interp.errors import UserError
-from robust_interp.registry import OfEps, Registry
+from robust_interp.registry import OfEps, Registry, unknown
 
 SPLITS = ("train", "test")
 RANGE_TOLERANCE = 1e-6  # what a float32 round trip through a normalisation may cost
@@ -137,9 +137,11 @@ def load(name: str, split: str = "test", data_dir: str | os.PathLike | None = No
     """Read one split of a registered dataset.
 
     Raises:
-        UserError: if the name is unknown, or the files are missing or not the official ones.
+        UserError: if the name or the split is unknown, or the files are missing or not the official ones.
     """
     kind = DATASETS[name]
+    if split not in SPLITS:
+        raise unknown("split", split, SPLITS)
     images, labels = kind.load(split, data_root(data_dir))
     return Dataset(name, images, labels.astype(np.int64), kind.classes)
 

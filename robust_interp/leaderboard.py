@@ -92,6 +92,8 @@ def scores(plan: Plan, store: Store) -> list[Score]:
         outcomes = [(cell, outcome) for cell, outcome in outcomes if outcome]
         right = [outcome.correct(store.labels(cell.fingerprint)) for cell, outcome in outcomes]
         if plan.protocol == "worst":
+            if all(cell.perturbation.kind != "clean" for cell, _ in outcomes):
+                continue  # of no sample can it be said yet that it survives everything
             right, derived = _worst([cell for cell, _ in outcomes], right)
             scored += [_worst_score(plan, cell, correct) for cell, correct in derived]
         scored += [_score(plan, *done, correct) for done, correct in zip(outcomes, right, strict=True)]
@@ -108,8 +110,6 @@ def _by_victim(cells: Iterable[Cell]) -> list[list[Cell]]:
 def _worst(cells: list[Cell], right: list[np.ndarray]):
     """Per attack: right when clean and under it; and per eps: right when clean and under all of them."""
     kinds = [cell.perturbation.kind for cell in cells]
-    if "clean" not in kinds:
-        return [], []
     clean = right[kinds.index("clean")]
     right = [
         metrics.robust(clean, [correct]) if kind == "attack" else correct
@@ -188,21 +188,22 @@ class _Entry:
     card: VictimCard
     n: int
     protocol: str
+    subset_hash: str
     by_seed: dict[str, dict[str, float]] = field(default_factory=dict)  # identity -> column -> accuracy
-    corruption_sources: set[str] = field(default_factory=set)
+    corruption_sources: dict[str, str] = field(default_factory=dict)  # column -> source
 
 
 def entries_frame(*runs: list[Score]) -> pd.DataFrame:
     """The leaderboard of one or more runs: one line an entry.
 
     Accuracies are percentages, each followed by its ``_std`` over train seeds. Runs of the same entry over
-    the same seeds and samples share a line.
+    the same seeds and samples share a line; of what several of them measured, the last run's is shown.
     """
     measured = _measured_columns([score for run in runs for score in run])
     columns = [*ENTRY_COLUMNS, *(f"{c}{end}" for c in measured for end in ("", "_std")), *SOURCE_COLUMNS]
-    lines = [_line(entry, measured) for entry in _merged([_entries(run) for run in runs])]
-    frame = pd.DataFrame(lines).reindex(columns=columns)
-    return _ranked(frame, _ranking_column(measured))
+    entries = _merged([_entries(run) for run in runs])
+    frame = pd.DataFrame([_line(entry, measured) for entry in entries]).reindex(columns=columns)
+    return _ranked(frame, [entry.subset_hash for entry in entries], _ranking_column(measured))
 
 
 def _entries(run: list[Score]) -> list[_Entry]:
@@ -211,17 +212,17 @@ def _entries(run: list[Score]) -> list[_Entry]:
         card, row = score.victim, score.row
         key = (card.model, card.recipe, card.lambda_init, card.members)
         key += (digest(card.identity),) if card.train_seed is None else ()  # only seeds are averaged
-        entry = entries.setdefault(key, _Entry(card, row["n"], row["protocol"]))
+        entry = entries.setdefault(key, _Entry(card, row["n"], row["protocol"], row["subset_hash"]))
         entry.by_seed.setdefault(digest(card.identity), {})[score.column] = score.accuracy
         if row.get("corruption_source"):
-            entry.corruption_sources.add(row["corruption_source"])
+            entry.corruption_sources[score.column] = row["corruption_source"]
     return list(entries.values())
 
 
 def _merged(runs: list[list[_Entry]]) -> list[_Entry]:
     merged: dict[tuple, _Entry] = {}
     for entry in (entry for run in runs for entry in run):
-        key = (entry.card.model, entry.n, entry.protocol, frozenset(entry.by_seed))
+        key = (entry.card.model, entry.subset_hash, entry.protocol, frozenset(entry.by_seed))
         into = merged.setdefault(key, entry)
         into.corruption_sources |= entry.corruption_sources
         for identity, accuracies in entry.by_seed.items():
@@ -271,7 +272,7 @@ def _line(entry: _Entry, measured: list[str]) -> dict:
         "params_m": card.params_m,
         "n_examples": entry.n,
         "protocol": entry.protocol,
-        "corruption_source": "+".join(sorted(entry.corruption_sources)),
+        "corruption_source": "+".join(sorted(set(entry.corruption_sources.values()))),
         "source": "measured",
     }
     for column in measured:
@@ -286,10 +287,11 @@ def _ranking_column(measured: list[str]) -> str | None:
     return radii[len(radii) // 2] if radii else None
 
 
-def _ranked(frame: pd.DataFrame, by: str | None) -> pd.DataFrame:
+def _ranked(frame: pd.DataFrame, subsets: list[str], by: str | None) -> pd.DataFrame:
+    """Ranks only among entries of the same protocol and samples."""
     frame["rank"] = pd.array([pd.NA] * len(frame), dtype="Int64")
     if by:
-        groups = frame.groupby(["protocol", "n_examples"])[by]
+        groups = frame.groupby([frame["protocol"], subsets])[by]
         frame["rank"] = groups.rank(ascending=False, method="min").astype("Int64")
     return frame.sort_values(
         ["protocol", "n_examples", "rank", "model", "recipe", "lambda_init", "members"], na_position="last"
@@ -313,7 +315,8 @@ def to_markdown(frame: pd.DataFrame) -> str:
 
 def to_json(frame: pd.DataFrame) -> str:
     """The leaderboard as a list of objects; what was not measured is null."""
-    return frame.to_json(orient="records", indent=1, double_precision=2) + "\n"
+    shown = frame.round(dict.fromkeys(frame.select_dtypes("float").columns, 2) | {"params_m": 3})
+    return shown.to_json(orient="records", indent=1, double_precision=3) + "\n"
 
 
 FORMATS = {"csv": to_csv, "markdown": to_markdown, "json": to_json}
@@ -345,13 +348,19 @@ def from_folder(folder: Path, dataset: str | None = None) -> tuple[pd.DataFrame,
     """The leaderboard of every finished run in a results folder, rebuilt from its store, and its dataset.
 
     Raises:
-        UserError: if there is no store, or its runs are of several datasets and none is named.
+        UserError: if there is no finished run, or the runs are of several datasets and none is named.
     """
     if not (folder / FILE_NAME).is_file():
         raise UserError(f"there are no results in {folder}: run robust-interp bench --out {folder}")
     with Store(folder) as store:
-        plans = [plan for plan in store.plans() if dataset in (None, plan.dataset)]
-        if len(found := sorted({plan.dataset for plan in plans})) != 1:
-            names = ", ".join(found) or "no such dataset"
-            raise UserError(f"{folder} has runs on {names}: choose one with --dataset")
-        return entries_frame(*(scores(plan, store) for plan in plans)), found[0]
+        plans = store.plans()
+        found = sorted({plan.dataset for plan in plans})
+        if not found:
+            raise UserError(f"no run in {folder} has finished: the command that began it goes on there")
+        if dataset is None and len(found) > 1:
+            raise UserError(f"{folder} has runs on {', '.join(found)}: choose one with --dataset")
+        if dataset not in (None, *found):
+            raise UserError(f"{folder} has no finished run on {dataset}, only on {', '.join(found)}")
+        dataset = dataset or found[0]
+        chosen = [scores(plan, store) for plan in plans if plan.dataset == dataset]
+        return entries_frame(*chosen), dataset

@@ -68,6 +68,8 @@ def parse_spec(text: str) -> Spec:
     for keyword in node.keywords:
         if keyword.arg is None:
             raise UserError(f"cannot read {text!r}: expected name or name(key=value, ...)")
+        if keyword.arg in params:
+            raise UserError(f"cannot read {text!r}: {keyword.arg} is given twice")
         params[keyword.arg] = _value(keyword.value, text)
     return Spec(node.func.id, params)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from robust_interp.errors import UserError
 
 FILE_NAME = "cells.sqlite"
 CHUNK = 250  # samples stored at a time, at most: what a kill can cost
+PATIENCE = 60  # seconds to wait for another process that writes
 
 ZERO_GRADIENT = 1  # flag bits of a sample
 NOT_FINITE = 2
@@ -78,6 +80,20 @@ def _row(cell: str, start: int, part: Outcome) -> tuple:
     return cell, start, len(part), predictions, flags, part.max_delta, part.seconds, part.device
 
 
+def _connect(path: Path | str) -> sqlite3.Connection:
+    """Open a database in WAL mode. To switch to it is the one thing that SQLite does not wait for itself."""
+    db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+    give_up = time.monotonic() + PATIENCE
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode=WAL")
+            return db
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
+                raise
+            time.sleep(0.01)
+
+
 class Store:
     """The finished cells in one folder; ``Store(None)`` keeps them in memory.
 
@@ -90,8 +106,7 @@ class Store:
         try:
             if folder:
                 folder.mkdir(parents=True, exist_ok=True)
-            self._db = sqlite3.connect(self.path, timeout=60, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db = _connect(self.path)
             self._db.execute("PRAGMA synchronous=FULL")
             self._db.executescript(_SCHEMA)
         except (OSError, sqlite3.Error) as error:
@@ -119,11 +134,15 @@ class Store:
                 raise UserError(f"cannot write to {self.path}: {error}; what was finished is kept") from error
             raise
 
+    def _rows(self, query: str, *values) -> list[tuple]:
+        try:
+            return self._db.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise UserError(f"cannot read {self.path}: {error}") from error
+
     def covered(self, cell: str) -> int:
         """How many of the first samples are finished."""
-        return self._db.execute(
-            "SELECT COALESCE(SUM(count), 0) FROM chunks WHERE cell = ?", (cell,)
-        ).fetchone()[0]
+        return self._rows("SELECT COALESCE(SUM(count), 0) FROM chunks WHERE cell = ?", cell)[0][0]
 
     def append(self, cell: str, start: int, outcome: Outcome) -> None:
         """Add samples from `start` on; those that are there already are left as they are.
@@ -143,11 +162,12 @@ class Store:
 
     def read(self, cell: str, n: int) -> Outcome | None:
         """The first `n` samples of a cell, or None if not all of them are finished."""
-        rows = self._db.execute(
+        rows = self._rows(
             "SELECT predictions, flags, max_delta, seconds, device FROM chunks"
             " WHERE cell = ? AND start < ? ORDER BY start",
-            (cell, n),
-        ).fetchall()
+            cell,
+            n,
+        )
         predictions = np.concatenate([np.frombuffer(row[0], "<i2") for row in rows] or [np.empty(0, "<i2")])
         if len(predictions) < n:
             return None
@@ -168,8 +188,8 @@ class Store:
 
     def labels(self, fingerprint: str) -> np.ndarray:
         """All labels of a dataset that was measured here, (N,) int16."""
-        row = self._db.execute("SELECT labels FROM labels WHERE dataset = ?", (fingerprint,)).fetchone()
-        return np.frombuffer(row[0], "<i2")
+        ((labels,),) = self._rows("SELECT labels FROM labels WHERE dataset = ?", fingerprint)
+        return np.frombuffer(labels, "<i2")
 
     def put_plan(self, plan: Plan) -> None:
         """Remember a finished run, so that its tables can be rebuilt without a model or the data."""
@@ -181,5 +201,4 @@ class Store:
 
     def plans(self) -> list[Plan]:
         """The finished runs, oldest first."""
-        rows = self._db.execute("SELECT text FROM runs ORDER BY finished").fetchall()
-        return [Plan.from_json(text) for (text,) in rows]
+        return [Plan.from_json(text) for (text,) in self._rows("SELECT text FROM runs ORDER BY finished")]

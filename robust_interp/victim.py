@@ -101,8 +101,10 @@ def check_victim(victim: nn.Module, images: Tensor, classes: int) -> None:
     """
     try:
         logits = victim(images)
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0]
+    except UserError:
+        raise
+    except Exception as error:  # a model may refuse its input in any way
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(
             f"{victim.name} cannot take images of shape {tuple(images.shape)}: {reason}"
         ) from error
@@ -116,14 +118,32 @@ def check_victim(victim: nn.Module, images: Tensor, classes: int) -> None:
 
 
 def identity(model: nn.Module) -> dict:
-    """What a model that came as an object is known by: its code, its structure and its state."""
+    """What a model that came as an object is known by: its code, structure, settings and state."""
     sha = hashlib.sha256(repr(model).encode())
     for kind in sorted({type(module) for module in model.modules()}, key=lambda kind: kind.__qualname__):
         sha.update(_source(kind).encode())
-    for name, tensor in model.state_dict().items():
+    for name, module in model.named_modules():
+        sha.update(f"{name}{_settings(module)}".encode())
+    # not the state dict, which lacks some buffers: a victim's mean and std among them
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         sha.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
         sha.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return {"class": type(model).__qualname__, "state_sha256": sha.hexdigest()}
+
+
+def _settings(module: nn.Module) -> dict:
+    """What its constructor kept as plain values, such as a temperature."""
+    return {
+        key: value
+        for key, value in sorted(vars(module).items())
+        if key not in ("training", "name") and not key.startswith("_") and _is_plain(value)
+    }
+
+
+def _is_plain(value) -> bool:
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _source(kind: type) -> str:

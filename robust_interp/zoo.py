@@ -160,7 +160,9 @@ def bundled_cfgs() -> dict[str, dict]:
     for folder in sorted(bundled().iterdir()) if bundled().is_dir() else ():
         checkpoint = Checkpoint.at(folder)
         if checkpoint and (folder / CONFIG).is_file():
-            cfgs[checkpoint.name] = checkpoint.config["pretrained_cfg"] | {"file": str(folder / WEIGHTS)}
+            config = checkpoint.config
+            own = {"file": str(folder / WEIGHTS), "model_args": config.get("model_args", {})}
+            cfgs[checkpoint.name] = config["pretrained_cfg"] | own
     return cfgs
 
 

@@ -1,10 +1,10 @@
 """The networks; importing this package registers them with timm."""
 
-from . import in_resnet, in_resnext
-from .base import InterpolationNet
-from .in_resnet import PreActResNet
-from .in_resnext import CifarResNeXt
-from .interpolation import Add, Branch, Damp, Gate, Keep, Lambda, ScaledDamp, damped
+from robust_interp.models import in_resnet, in_resnext
+from robust_interp.models.base import InterpolationNet
+from robust_interp.models.in_resnet import PreActResNet
+from robust_interp.models.in_resnext import CifarResNeXt
+from robust_interp.models.interpolation import Add, Branch, Damp, Gate, Keep, Lambda, ScaledDamp, damped
 
 __all__ = [
     "ARCHITECTURES",

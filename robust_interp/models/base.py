@@ -11,7 +11,7 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .interpolation import Coefficient, damped
+from robust_interp.models.interpolation import Coefficient, damped
 
 __all__ = ["Block", "InterpolationNet", "Stage"]
 
@@ -343,7 +343,7 @@ def register(name: str, module: str, architecture: Architecture) -> Callable[...
 def timm_cfgs(
     architectures: Mapping[str, Architecture], checkpoints: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """timm's default_cfgs of a module: each architecture without weights, and those checkpoints that fit.
+    """timm's default_cfgs of a module: its architectures without weights, and checkpoints of these.
 
     Args:
         checkpoints: "architecture.tag" -> a pretrained cfg with `file`, and under "model_args" the

@@ -6,7 +6,10 @@ ones. Where the dimensions change, the shortcut is a BN-ReLU-1x1 convolution of 
 A block carries a λ if its shortcut is the identity and it is not the first block of the network: 51
 blocks at depths 110 and 164, 6 at depth 20, 3 at depth 14.
 
-Importing this module registers the networks with timm.
+Importing this module registers the networks with timm. Of the arguments of `PreActResNet` a timm name
+leaves all but depth, bottleneck and merge; one with a λ also takes `lambda_init=(low, high)`, the interval
+that act(λ) starts in (by default the paper's: 0.10 to 0.20 at depth 164, else 0.20 to 0.25), and
+`stored="lambda"` or `"keep"` for what is the parameter, λ or 1 - λ; see `interpolation.damped`.
 """
 
 from collections import OrderedDict
@@ -15,8 +18,7 @@ from typing import Any
 
 from torch import nn
 
-from ..zoo import bundled_cfgs
-from .base import (
+from robust_interp.models.base import (
     Architecture,
     Block,
     InterpolationNet,
@@ -27,7 +29,8 @@ from .base import (
     stem_conv,
     timm_cfgs,
 )
-from .interpolation import Add, Branch, Damp, ScaledDamp
+from robust_interp.models.interpolation import Add, Branch, Damp, ScaledDamp
+from robust_interp.zoo import bundled_cfgs
 
 __all__ = ["PreActResNet"]
 

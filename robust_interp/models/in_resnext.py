@@ -6,7 +6,8 @@ a 1x1 convolution, each with BN, merged with the shortcut before the last ReLU; 
 the shortcut is a 1x1 convolution with BN. The blocks whose shortcut is the identity carry a λ: 6 at depth
 29. (Xie et al., *Aggregated Residual Transformations for Deep Neural Networks*, CVPR 2017: its CIFAR form.)
 
-Importing this module registers the networks with timm.
+Importing this module registers the networks with timm; one with a λ also takes `lambda_init` and `stored`,
+as in `in_resnet`.
 """
 
 from collections import OrderedDict
@@ -15,8 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from ..zoo import bundled_cfgs
-from .base import (
+from robust_interp.models.base import (
     Architecture,
     Block,
     InterpolationNet,
@@ -27,7 +27,8 @@ from .base import (
     stem_conv,
     timm_cfgs,
 )
-from .interpolation import Add, Damp, ScaledDamp
+from robust_interp.models.interpolation import Add, Damp, ScaledDamp
+from robust_interp.zoo import bundled_cfgs
 
 __all__ = ["CifarResNeXt"]
 
@@ -74,20 +75,11 @@ class CifarResNeXt(InterpolationNet):
                 act=nn.ReLU(),
             )
         )
-        stages = [
-            Stage(
-                *_stage(
-                    widths[i],
-                    cardinality * base_width * 2**i,
-                    widths[i + 1],
-                    blocks,
-                    cardinality,
-                    merge,
-                    **dd,
-                )
-            )
-            for i in range(3)
-        ]
+        stages = []
+        for i in range(3):
+            inner = cardinality * base_width * 2**i
+            stage = _stage(widths[i], inner, widths[i + 1], blocks, cardinality, merge, **dd)
+            stages.append(Stage(*stage))
         super().__init__(stem, stages, nn.Identity(), widths, num_classes, global_pool, drop_rate)
 
 
