@@ -14,10 +14,13 @@ __version__ = "0.1.0"
 
 # Public name -> the module that holds it, imported when the name is first used.
 _PUBLIC = {
+    "Ensemble": "robust_interp.victim",
+    "UserError": "robust_interp.errors",
+    "Victim": "robust_interp.victim",
     "evaluate": "robust_interp.bench",
 }
 
-__all__ = ["__version__", "evaluate"]
+__all__ = ["Ensemble", "UserError", "Victim", "__version__", "evaluate"]
 
 
 @wrapt.when_imported("timm")

@@ -119,9 +119,10 @@ def _check_params(name: str, params: Mapping) -> None:
 
 def step_warning(perturbation: Perturbation) -> str | None:
     """One line where the step size fits the ball badly, as the paper's does at 1/255; else None."""
-    eps, alpha = perturbation.params["eps"], perturbation.params.get("alpha")
+    alpha = perturbation.params.get("alpha")
     if alpha is None:
         return None
+    eps = perturbation.params["eps"]
     alpha_255 = f"{in_255(alpha):g}/255"
     if alpha > eps * (1 + 1e-9):
         return f"{perturbation.column}: the step {alpha_255} exceeds eps, so each step overshoots the ball"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -35,6 +36,9 @@ class Request:
     Attributes:
         models: Zoo names, globs or 'all'; None is 'all' with three seeds.
         modules: Models that came as objects, by name; measured instead of `models`.
+        mean: What the modules' images are normalised with, in [0, 1] pixels; None is what the
+            ``pretrained_cfg`` of a timm model says, and nothing for any other.
+        std: Likewise.
         dataset: A registered name, or a dataset made by `data.from_arrays`.
         eps: Linf radii in [0, 1] pixels.
         seeds: Train seeds to take from the zoo; None is every one.
@@ -45,7 +49,9 @@ class Request:
     """
 
     models: tuple[str, ...] | None = None
-    modules: Mapping[str, Victim] = field(default_factory=dict)
+    modules: Mapping[str, nn.Module] = field(default_factory=dict)
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
     dataset: str | data.Dataset = "digits"
     attacks: str = "fgsm,ifgsm,pgd"
     eps: tuple[float, ...] | None = None
@@ -149,8 +155,13 @@ class Benchmark:
         return Report(
             leaderboard.results_frame(scored),
             leaderboard.entries_frame(scored),
-            sanity.findings(scored, self.dataset.classes),
+            [*self._step_warnings(), *sanity.findings(scored, self.dataset.classes)],
         )
+
+    def _step_warnings(self) -> list[str]:
+        attacked = {cell.perturbation.column: cell.perturbation for cell in self.plan.cells}
+        found = (attacks.step_warning(perturbation) for perturbation in attacked.values())
+        return [line for line in found if line]
 
     def work(self, store: Store) -> int:
         """Forward passes, over samples and members, that are still to be done."""
@@ -221,8 +232,6 @@ def evaluate(
     models: str | Sequence[str] | nn.Module | Mapping[str, nn.Module] | None = None,
     dataset: str | tuple = "digits",
     *,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
     out: str | os.PathLike | None = None,
     **options,
 ) -> pd.DataFrame:
@@ -231,13 +240,10 @@ def evaluate(
     Args:
         models: Zoo names, globs or 'all'; a torch module, or several by name, that map images to logits.
         dataset: A registered name, or (images, labels): (N, C, H, W) in [0, 1] or uint8, and (N,) classes.
-        mean: What a module's images are normalised with, in [0, 1] pixels; by default nothing, or what the
-            ``pretrained_cfg`` of a timm model says.
-        std: Likewise; give both or neither.
         out: Folder of the store and the CSV files; by default nothing is kept.
-        options: The other fields of `Request`: attacks, eps (in [0, 1] pixels, e.g. ``(2/255, 4/255)``),
-            corruptions, seeds, ensembles, n, protocol, batch_size, device, seed, data_dir, corruptions_dir,
-            zoo, checkpoint.
+        options: The other fields of `Request`: mean, std, attacks, eps (in [0, 1] pixels, e.g.
+            ``(2/255, 4/255)``), corruptions, seeds, ensembles, n, protocol, batch_size, device, seed,
+            data_dir, corruptions_dir, zoo, checkpoint.
 
     Raises:
         UserError: for anything that cannot be measured as asked.
@@ -245,32 +251,27 @@ def evaluate(
     for name in ("attacks", "corruptions"):
         if name in options and not isinstance(options[name], str):
             options[name] = ",".join(options[name])
-    request = Request(**_fields(models, dataset, mean, std), **options)
+    if not isinstance(dataset, str):
+        dataset = data.from_arrays(*dataset)
+    request = Request(**_named(models), dataset=dataset, **options)
     benchmark = Benchmark(request)
     folder = Path(out) if out is not None else None
     with Store(folder) as store:
         report = benchmark.run(store)
     if folder:
         leaderboard.write(folder, report.results, report.leaderboard)
+    for line in report.warnings:
+        warnings.warn(line, stacklevel=2)
     return report.results
 
 
-def _fields(models, dataset, mean, std) -> dict:
-    fields: dict = {"dataset": dataset if isinstance(dataset, str) else data.from_arrays(*dataset)}
+def _named(models) -> dict:
+    """The field of a Request that what was given as `models` belongs in."""
     if isinstance(models, nn.Module):
-        models = {type(models).__name__: models}
+        return {"modules": {type(models).__name__: models}}
     if isinstance(models, Mapping):
-        fields["modules"] = {name: _as_victim(model, name, mean, std) for name, model in models.items()}
-    elif models is not None:
-        fields["models"] = (models,) if isinstance(models, str) else tuple(models)
-    return fields
-
-
-def _as_victim(model: nn.Module, name: str, mean, std) -> Victim:
-    cfg = getattr(model, "pretrained_cfg", None) or {}
-    if mean is None and std is None and cfg:
-        mean, std = cfg["mean"], cfg["std"]
-    return Victim(model, mean, std, name)
+        return {"modules": models}
+    return {"models": (models,) if isinstance(models, str) else models and tuple(models)}
 
 
 def cost(cell: Cell) -> int:
@@ -326,7 +327,7 @@ def _perturbations(request: Request, dataset: data.Dataset, corruptor) -> list[P
 
 def _subjects(request: Request, dataset: data.Dataset) -> list[Subject]:
     if request.modules:
-        return [_module_subject(name, victim) for name, victim in request.modules.items()]
+        return [_module_subject(name, model, request, dataset) for name, model in request.modules.items()]
     if request.models is not None and not request.models:
         raise UserError("no model named; say all for every checkpoint of the dataset")
     if request.checkpoint:
@@ -334,9 +335,17 @@ def _subjects(request: Request, dataset: data.Dataset) -> list[Subject]:
     return _zoo_subjects(request, dataset)
 
 
-def _module_subject(name: str, victim: Victim) -> Subject:
-    known = {"module": identity(victim)}
-    card = VictimCard(name, known, params_m=_millions(victim), weights_sha256=known["module"]["state_sha256"])
+def _module_subject(name: str, model: nn.Module, request: Request, dataset: data.Dataset) -> Subject:
+    mean, std = request.mean, request.std
+    if mean is None and std is None:
+        mean, std = _normalisation(model, dataset)
+    return _victim_subject(Victim(model, mean, std, name))
+
+
+def _victim_subject(victim: Victim) -> Subject:
+    known = identity(victim.model) | {"normalisation": victim.normalisation}
+    params_m = sum(p.numel() for p in victim.parameters()) / 1e6
+    card = VictimCard(victim.name, known, params_m=params_m, weights_sha256=known["state_sha256"])
     return Subject(card, lambda: victim)
 
 
@@ -347,25 +356,18 @@ def _file_subject(request: Request, dataset: data.Dataset) -> Subject:
     channels = dataset.images.shape[1]
     model = zoo.create(name, num_classes=dataset.classes, in_chans=channels)
     zoo.load_weights(model, path)
-    victim = _fast(Victim(model, *_normalisation(model, dataset), name=name))
-    known = identity(victim)
-    card = VictimCard(
-        name, {"module": known}, params_m=_millions(model), weights_sha256=known["state_sha256"]
-    )
-    return Subject(card, lambda: victim)
+    return _victim_subject(_fast(Victim(model, *_normalisation(model, dataset), name)))
 
 
 def _normalisation(model: nn.Module, dataset: data.Dataset):
-    """The model's own mean and std, or the dataset's where those are for another number of channels."""
-    cfg = model.pretrained_cfg
+    """A timm model's own mean and std, the dataset's if those are for other channels; else none."""
+    cfg = getattr(model, "pretrained_cfg", None)
+    if not cfg:
+        return None, None
     if len(cfg["mean"]) == dataset.images.shape[1]:
         return cfg["mean"], cfg["std"]
     kind = data.DATASETS[dataset.name]
     return kind.mean, kind.std
-
-
-def _millions(model: nn.Module) -> float:
-    return sum(p.numel() for p in model.parameters()) / 1e6
 
 
 def _zoo_subjects(request: Request, dataset: data.Dataset) -> list[Subject]:

@@ -100,7 +100,7 @@ def from_arrays(images, labels, classes: int | None = None, name: str = "custom"
     Raises:
         UserError: on any other shape, type or range, normalised images among them.
     """
-    images, labels = np.asarray(images), np.asarray(labels)
+    images, labels = _as_array(images), _as_array(labels)
     if images.ndim != 4 or images.shape[1] not in (1, 3):
         raise UserError(f"images must be (N, C, H, W) with 1 or 3 channels, not {images.shape}")
     if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
@@ -113,6 +113,11 @@ def from_arrays(images, labels, classes: int | None = None, name: str = "custom"
     if labels.min() < 0 or labels.max() >= classes:
         raise UserError(f"labels run from {labels.min()} to {labels.max()}, outside 0 to {classes - 1}")
     return Dataset(name, images, labels.astype(np.int64), classes)
+
+
+def _as_array(values) -> np.ndarray:
+    """A NumPy array of an array, a list or a tensor, wherever that lives."""
+    return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
 
 
 def _checked_range(images: np.ndarray) -> np.ndarray:

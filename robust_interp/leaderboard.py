@@ -95,8 +95,10 @@ def scores(plan: Plan, store: Store) -> list[Score]:
             if all(cell.perturbation.kind != "clean" for cell, _ in outcomes):
                 continue  # of no sample can it be said yet that it survives everything
             right, derived = _worst([cell for cell, _ in outcomes], right)
-            scored += [_worst_score(plan, cell, correct) for cell, correct in derived]
+        else:
+            derived = []
         scored += [_score(plan, *done, correct) for done, correct in zip(outcomes, right, strict=True)]
+        scored += [_worst_score(plan, cell, correct) for cell, correct in derived]
     return scored
 
 

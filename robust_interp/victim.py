@@ -36,14 +36,21 @@ class Victim(nn.Module):
             raise UserError("give both mean and std, or neither")
         self.model = model
         self.name = name
-        self.normalised = mean is not None
-        if self.normalised:
+        self.normalisation = None if mean is None else [list(map(float, mean)), list(map(float, std))]
+        if self.normalisation:
             device = next((p.device for p in model.parameters()), None)
-            self.register_buffer("mean", torch.tensor(mean, device=device).view(-1, 1, 1), persistent=False)
-            self.register_buffer("std", torch.tensor(std, device=device).view(-1, 1, 1), persistent=False)
+            for key, values in zip(("mean", "std"), self.normalisation, strict=True):
+                self.register_buffer(
+                    key, torch.tensor(values, device=device).view(-1, 1, 1), persistent=False
+                )
 
     def forward(self, images: Tensor) -> Tensor:
-        logits = self.model((images - self.mean) / self.std if self.normalised else images)
+        if self.normalisation:
+            if images.shape[1] != len(self.mean):
+                channels = f"{len(self.mean)} channels; the images have {images.shape[1]}"
+                raise UserError(f"{self.name} is normalised with {channels}")
+            images = (images - self.mean) / self.std
+        logits = self.model(images)
         if not isinstance(logits, Tensor):
             raise UserError(
                 f"{self.name} returns a {type(logits).__name__}, not a tensor of logits: wrap it so that "

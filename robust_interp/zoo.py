@@ -21,6 +21,10 @@ from robust_interp.errors import UserError
 from robust_interp.registry import is_glob, matching, unknown
 
 WEIGHTS, CONFIG, RECORD = "model.safetensors", "config.json", "train.json"
+_NEEDED = {
+    CONFIG: ("architecture", "pretrained_cfg"),
+    RECORD: ("weights_sha256", "lambda_init", "parameters", "clean_accuracy", "clean_n"),
+}
 _NAME = re.compile(
     r"(?P<architecture>\w+)\.(?P<dataset>[a-z0-9]+)_(?P<recipe>[a-z0-9_]+)_seed(?P<seed>\d+)", re.ASCII
 )
@@ -48,7 +52,10 @@ class Checkpoint:
 
     @cached_property
     def config(self) -> dict:
-        return self._json(CONFIG)
+        config = self._json(CONFIG)
+        if config["architecture"] != self.architecture:
+            raise self._broken(f"{self.folder / CONFIG} is of {config['architecture']}")
+        return config
 
     @cached_property
     def record(self) -> dict:
@@ -58,9 +65,16 @@ class Checkpoint:
     def _json(self, file: str) -> dict:
         path = self.folder / file
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise UserError(f"broken checkpoint {self.name}: cannot read {path}: {error}") from error
+            raise self._broken(f"cannot read {path}: {error}") from error
+        missing = [key for key in _NEEDED[file] if not isinstance(content, dict) or key not in content]
+        if missing:
+            raise self._broken(f"{path} lacks {', '.join(missing)}")
+        return content
+
+    def _broken(self, why: str) -> UserError:
+        return UserError(f"broken checkpoint {self.name}: {why}")
 
     @cached_property
     def sha256(self) -> str:
@@ -74,11 +88,9 @@ class Checkpoint:
             with path.open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
-            raise UserError(f"broken checkpoint {self.name}: cannot read {path}: {error}") from error
-        if found != self.record.get("weights_sha256"):
-            raise UserError(
-                f"broken checkpoint {self.name}: {path} is not the file that train.json describes"
-            )
+            raise self._broken(f"cannot read {path}: {error}") from error
+        if found != self.record["weights_sha256"]:
+            raise self._broken(f"{path} is not the file that train.json describes")
         return found
 
     def load(self):
@@ -208,10 +220,7 @@ def load_weights(model, path: Path) -> None:
 
 
 def _read_state(path: Path) -> dict:
-    import pickle
-
     import torch
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     if not path.is_file():
@@ -220,12 +229,15 @@ def _read_state(path: Path) -> dict:
         if path.suffix == ".safetensors":
             return load_file(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
-        raise UserError(f"cannot read {path}: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # where a file is damaged, its readers fail in many ways
+        reason, *_ = [*str(error).splitlines(), type(error).__name__]
+        raise UserError(f"cannot read {path}: {reason}") from error
     for wrapper in ("state_dict", "model"):
         if isinstance(state, dict) and isinstance(state.get(wrapper), dict):
             state = state[wrapper]
-    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
+    if not isinstance(state, dict) or not all(
+        isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in state.items()
+    ):
         raise UserError(f"{path} holds no state dict of tensors")
     return {key.removeprefix("module."): value for key, value in state.items()}
 
@@ -267,7 +279,7 @@ def save(model, folder: Path, pretrained_cfg: dict, model_args: dict, record: di
         UserError: if the folder cannot be written or exists.
     """
     import torch
-    from safetensors.torch import save_file
+    from safetensors.torch import save as to_bytes
 
     state = {
         key: value.detach().cpu().to(torch.float16 if half and value.is_floating_point() else value.dtype)
@@ -283,9 +295,9 @@ def save(model, folder: Path, pretrained_cfg: dict, model_args: dict, record: di
     part = folder.with_name(f".{folder.name}.part{os.getpid()}")
     try:
         part.mkdir(parents=True)
-        save_file({key: value.contiguous() for key, value in state.items()}, part / WEIGHTS)
-        with (part / WEIGHTS).open("rb") as file:
-            record = record | {"weights_sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+        weights = to_bytes({key: value.contiguous() for key, value in state.items()})
+        (part / WEIGHTS).write_bytes(weights)
+        record = record | {"weights_sha256": hashlib.sha256(weights).hexdigest()}
         for file, content in ((CONFIG, config), (RECORD, record)):
             (part / file).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         part.rename(folder)
