@@ -9,7 +9,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -18,12 +18,12 @@ import pandas as pd
 import torch
 from torch import nn
 
-from robust_interp import attacks, corruptions, data, leaderboard, sanity, zoo
-from robust_interp.cells import CLEAN, Cell, Perturbation, Plan, VictimCard, digest
+from robust_interp import attacks, corruptions, data, leaderboard, sanity, subjects
+from robust_interp.cells import CLEAN, Cell, Perturbation, Plan
 from robust_interp.errors import UserError
-from robust_interp.registry import is_glob
 from robust_interp.store import CHUNK, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
-from robust_interp.victim import Ensemble, Victim, check_victim, identity, resolve_device, undisturbed
+from robust_interp.subjects import Subject
+from robust_interp.victim import check_victim, resolve_device, undisturbed
 
 PROTOCOLS = ("final", "worst")
 DEFAULT_SEEDS = (0, 1, 2)  # of the embedded default run
@@ -67,14 +67,6 @@ class Request:
     corruptions_dir: str | None = None
     zoo: str | None = None
     checkpoint: str | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Subject:
-    """Something to measure: its card, and how to load it as a victim on [0, 1] pixels."""
-
-    card: VictimCard
-    load: Callable[[], nn.Module]
 
 
 @dataclass(frozen=True)
@@ -327,117 +319,13 @@ def _perturbations(request: Request, dataset: data.Dataset, corruptor) -> list[P
 
 def _subjects(request: Request, dataset: data.Dataset) -> list[Subject]:
     if request.modules:
-        return [_module_subject(name, model, request, dataset) for name, model in request.modules.items()]
+        return subjects.from_modules(request.modules, request.mean, request.std, dataset)
     if request.models is not None and not request.models:
         raise UserError("no model named; say all for every checkpoint of the dataset")
     if request.checkpoint:
-        return [_file_subject(request, dataset)]
-    return _zoo_subjects(request, dataset)
-
-
-def _module_subject(name: str, model: nn.Module, request: Request, dataset: data.Dataset) -> Subject:
-    mean, std = request.mean, request.std
-    if mean is None and std is None:
-        mean, std = _normalisation(model, dataset)
-    return _victim_subject(Victim(model, mean, std, name))
-
-
-def _victim_subject(victim: Victim) -> Subject:
-    known = identity(victim.model) | {"normalisation": victim.normalisation}
-    params_m = sum(p.numel() for p in victim.parameters()) / 1e6
-    card = VictimCard(victim.name, known, params_m=params_m, weights_sha256=known["state_sha256"])
-    return Subject(card, lambda: victim)
-
-
-def _file_subject(request: Request, dataset: data.Dataset) -> Subject:
-    if request.models is None or len(request.models) != 1 or is_glob(request.models[0]):
-        raise UserError("--checkpoint goes with exactly one registered model name in --models")
-    name, path = request.models[0], Path(request.checkpoint)
-    channels = dataset.images.shape[1]
-    model = zoo.create(name, num_classes=dataset.classes, in_chans=channels)
-    zoo.load_weights(model, path)
-    return _victim_subject(_fast(Victim(model, *_normalisation(model, dataset), name)))
-
-
-def _normalisation(model: nn.Module, dataset: data.Dataset):
-    """A timm model's own mean and std, the dataset's if those are for other channels; else none."""
-    cfg = getattr(model, "pretrained_cfg", None)
-    if not cfg:
-        return None, None
-    if len(cfg["mean"]) == dataset.images.shape[1]:
-        return cfg["mean"], cfg["std"]
-    kind = data.DATASETS[dataset.name]
-    return kind.mean, kind.std
-
-
-def _zoo_subjects(request: Request, dataset: data.Dataset) -> list[Subject]:
-    candidates = zoo.checkpoints(request.zoo, dataset.name)
-    if not candidates:
-        raise UserError(
-            f"no checkpoint for {dataset.name} in the zoo: train one with "
-            f"robust-interp train in_resnet20 --dataset {dataset.name}, or name a folder with --zoo"
-        )
-    chosen = zoo.select(request.models or ("all",), candidates)
+        return subjects.from_file(request.models, Path(request.checkpoint), dataset)
     seeds = DEFAULT_SEEDS if request.models is None and request.seeds is None else request.seeds
-    chosen = [checkpoint for checkpoint in chosen if seeds is None or checkpoint.seed in seeds]
-    if not chosen:
-        raise UserError(f"no checkpoint with seeds {', '.join(map(str, seeds))} among the models named")
-    groups: dict[tuple, list[Subject]] = {}
-    for checkpoint in chosen:
-        subject = _checkpoint_subject(checkpoint)
-        card = subject.card
-        groups.setdefault((card.model, card.recipe, card.lambda_init), []).append(subject)
-    return [
-        subject
-        for group in groups.values()
-        for subject in [*group, *([_ensemble_subject(group)] if request.ensembles and len(group) > 1 else [])]
-    ]
-
-
-def _checkpoint_subject(checkpoint: zoo.Checkpoint) -> Subject:
-    cfg, record = checkpoint.config["pretrained_cfg"], checkpoint.record
-    known = {
-        "architecture": checkpoint.architecture,
-        "arguments": checkpoint.config.get("model_args", {}),
-        "weights": checkpoint.sha256,
-        "mean": cfg["mean"],
-        "std": cfg["std"],
-    }
-    interval = record["lambda_init"]
-    card = VictimCard(
-        checkpoint.architecture,
-        known,
-        recipe=checkpoint.recipe,
-        lambda_init="-".join(f"{end:.2f}" for end in interval) if interval else "",
-        train_seed=checkpoint.seed,
-        seeds=(checkpoint.seed,),
-        params_m=record["parameters"] / 1e6,
-        weights_sha256=checkpoint.sha256,
-        recorded_clean=record["clean_accuracy"],
-    )
-    return Subject(
-        card, cache(lambda: _fast(Victim(checkpoint.load(), cfg["mean"], cfg["std"], checkpoint.name)))
-    )
-
-
-def _fast(victim: Victim) -> Victim:
-    """Channels last, which a sixth of an attack's time on a CPU hangs on. timm's models all allow it."""
-    return victim.to(memory_format=torch.channels_last)
-
-
-def _ensemble_subject(members: list[Subject]) -> Subject:
-    cards = [member.card for member in members]
-    card = replace(
-        cards[0],
-        identity={"ensemble": [card.identity for card in cards], "average": "probabilities"},
-        train_seed=None,
-        seeds=tuple(card.train_seed for card in cards),
-        members=len(cards),
-        params_m=sum(card.params_m for card in cards),
-        weights_sha256=digest([card.weights_sha256 for card in cards]),
-        recorded_clean=None,
-    )
-    return Subject(card, lambda: Ensemble([member.load() for member in members], card.label))
+    return subjects.from_zoo(request.models or ("all",), request.zoo, seeds, request.ensembles, dataset.name)
 
 
 def _exact_float32():

@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,10 +22,6 @@ from robust_interp.errors import UserError
 from robust_interp.registry import is_glob, matching, unknown
 
 WEIGHTS, CONFIG, RECORD = "model.safetensors", "config.json", "train.json"
-_NEEDED = {
-    CONFIG: ("architecture", "pretrained_cfg"),
-    RECORD: ("weights_sha256", "lambda_init", "parameters", "clean_accuracy", "clean_n"),
-}
 _NAME = re.compile(
     r"(?P<architecture>\w+)\.(?P<dataset>[a-z0-9]+)_(?P<recipe>[a-z0-9_]+)_seed(?P<seed>\d+)", re.ASCII
 )
@@ -52,26 +49,30 @@ class Checkpoint:
 
     @cached_property
     def config(self) -> dict:
-        config = self._json(CONFIG)
+        config = self._json(CONFIG, "architecture", "pretrained_cfg")
         if config["architecture"] != self.architecture:
             raise self._broken(f"{self.folder / CONFIG} is of {config['architecture']}")
+        self._require(CONFIG, config["pretrained_cfg"], "num_classes", "input_size", "mean", "std")
         return config
 
     @cached_property
     def record(self) -> dict:
         """train.json: recipe, seed, data fingerprint, versions, curve, clean accuracy, λ per block."""
-        return self._json(RECORD)
+        return self._json(RECORD, "weights_sha256", "lambda_init", "parameters", "clean_accuracy", "clean_n")
 
-    def _json(self, file: str) -> dict:
+    def _json(self, file: str, *needed: str) -> dict:
         path = self.folder / file
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise self._broken(f"cannot read {path}: {error}") from error
-        missing = [key for key in _NEEDED[file] if not isinstance(content, dict) or key not in content]
-        if missing:
-            raise self._broken(f"{path} lacks {', '.join(missing)}")
+        self._require(file, content, *needed)
         return content
+
+    def _require(self, file: str, content, *needed: str) -> None:
+        missing = [key for key in needed if not isinstance(content, dict) or key not in content]
+        if missing:
+            raise self._broken(f"{self.folder / file} lacks {', '.join(missing)}")
 
     def _broken(self, why: str) -> UserError:
         return UserError(f"broken checkpoint {self.name}: {why}")
@@ -147,9 +148,7 @@ def select(patterns: Iterable[str], candidates: list[Checkpoint]) -> list[Checkp
 
 
 def _no_checkpoint(pattern: str, candidates: list[Checkpoint]) -> UserError:
-    import timm
-
-    import robust_interp.models  # noqa: F401  registers ours
+    import timm  # which registers our models, too
 
     have = sorted({c.architecture for c in candidates})
     if not is_glob(pattern) and timm.is_model(pattern):
@@ -171,7 +170,9 @@ def bundled_cfgs() -> dict[str, dict]:
     cfgs = {}
     for folder in sorted(bundled().iterdir()) if bundled().is_dir() else ():
         checkpoint = Checkpoint.at(folder)
-        if checkpoint and (folder / CONFIG).is_file():
+        if not checkpoint:
+            continue
+        with suppress(UserError):  # a broken one is named when it is asked for, and breaks no import
             config = checkpoint.config
             own = {"file": str(folder / WEIGHTS), "model_args": config.get("model_args", {})}
             cfgs[checkpoint.name] = config["pretrained_cfg"] | own
@@ -184,9 +185,7 @@ def create(architecture: str, **arguments):
     Raises:
         UserError: if the name is unknown or the arguments do not fit.
     """
-    import timm
-
-    import robust_interp.models  # noqa: F401  registers ours
+    import timm  # which registers our models, too
 
     if not timm.is_model(architecture):
         raise unknown("model", architecture, timm.list_models())
