@@ -41,9 +41,9 @@ class Request:
         std: Likewise.
         dataset: A registered name, or a dataset made by `data.from_arrays`.
         eps: Linf radii in [0, 1] pixels.
-        seeds: Train seeds to take from the zoo; None is every one.
+        seeds: Train seeds to take from the zoo (3 means 0, 1, 2); None is every one.
         ensembles: Whether the seeds of a model are also measured as one averaged classifier.
-        n: The first n samples; None is the dataset's default, 0 the whole test set.
+        n: How many of the first samples, or 'all'.
         seed: Seed of every random draw of the measurement: attack starts and generated corruptions.
         checkpoint: A weights file for the one registered model that `models` names.
     """
@@ -56,9 +56,9 @@ class Request:
     attacks: str = "fgsm,ifgsm,pgd"
     eps: tuple[float, ...] | None = None
     corruptions: str = "noise"
-    seeds: tuple[int, ...] | None = None
+    seeds: int | Sequence[int] | None = None
     ensembles: bool = True
-    n: int | None = None
+    n: int | str | None = None
     protocol: str = "final"
     batch_size: int | None = None
     device: str | None = None
@@ -296,9 +296,12 @@ def _batch_size(batch_size: int | None, device: torch.device) -> int:
 
 
 def _sample_count(request: Request, dataset: data.Dataset) -> int:
-    default = data.DATASETS[dataset.name].default_n if dataset.name in data.DATASETS else len(dataset)
-    n = default if request.n is None else request.n or len(dataset)
-    if not 1 <= n <= len(dataset):
+    n = request.n
+    if n is None and dataset.name in data.DATASETS:
+        n = data.DATASETS[dataset.name].default_n
+    if n in (None, "all"):
+        return len(dataset)
+    if not isinstance(n, int) or not 1 <= n <= len(dataset):
         raise UserError(f"n must be 1 to {len(dataset)}, the size of the {dataset.name} test set, not {n}")
     return n
 
@@ -325,6 +328,7 @@ def _subjects(request: Request, dataset: data.Dataset) -> list[Subject]:
     if request.checkpoint:
         return subjects.from_file(request.models, Path(request.checkpoint), dataset)
     seeds = DEFAULT_SEEDS if request.models is None and request.seeds is None else request.seeds
+    seeds = range(seeds) if isinstance(seeds, int) else seeds
     return subjects.from_zoo(request.models or ("all",), request.zoo, seeds, request.ensembles, dataset.name)
 
 

@@ -254,9 +254,8 @@ def _eps(text: str) -> tuple[float, ...]:
     return tuple(value / 255 for value in values)
 
 
-def _count(text: str) -> int:
-    """A number of samples; 0 stands for all of them."""
-    return 0 if text == "all" else _positive(text)
+def _count(text: str) -> int | str:
+    return text if text == "all" else _positive(text)
 
 
 def _positive(text: str) -> int:

@@ -83,10 +83,9 @@ class Dataset:
 
 
 def as_pixels(images: np.ndarray) -> np.ndarray:
-    """uint8 images as float32 in [0, 1], exactly as torchvision's ToTensor scales; float ones unchanged."""
-    if images.dtype == np.uint8:
-        return images.astype(np.float32) / np.float32(255)
-    return images.astype(np.float32, copy=False)
+    """A float32 copy: uint8 scaled to [0, 1] exactly as torchvision's ToTensor does, floats unchanged."""
+    pixels = images.astype(np.float32)
+    return pixels / np.float32(255) if images.dtype == np.uint8 else pixels
 
 
 def from_arrays(images, labels, classes: int | None = None, name: str = "custom") -> Dataset:

@@ -105,7 +105,7 @@ def scores(plan: Plan, store: Store) -> list[Score]:
 def _by_victim(cells: Iterable[Cell]) -> list[list[Cell]]:
     grouped: dict[str, list[Cell]] = {}
     for cell in cells:
-        grouped.setdefault(digest(cell.victim.identity), []).append(cell)
+        grouped.setdefault(digest([cell.victim.model, cell.victim.identity]), []).append(cell)
     return list(grouped.values())
 
 
