@@ -93,6 +93,8 @@ class Benchmark:
         self.batch_size = _batch_size(request.batch_size, self.device)
         if request.protocol not in PROTOCOLS:
             raise UserError(f"protocol must be one of {', '.join(PROTOCOLS)}, not {request.protocol!r}")
+        if not isinstance(request.seed, int) or request.seed < 0:
+            raise UserError(f"seed must be a whole number from 0, not {request.seed}")
         self.dataset = _dataset(request)
         self.corruptor = corruptions.Corruptor(self.dataset, request.seed, _path(request.corruptions_dir))
         self.subjects = _subjects(request, self.dataset)
@@ -231,7 +233,8 @@ def evaluate(
 
     Args:
         models: Zoo names, globs or 'all'; a torch module, or several by name, that map images to logits.
-        dataset: A registered name, or (images, labels): (N, C, H, W) in [0, 1] or uint8, and (N,) classes.
+        dataset: A registered name, or (images, labels) or (images, labels, number of classes): images are
+            (N, C, H, W) in [0, 1] or uint8, labels (N,).
         out: Folder of the store and the CSV files; by default nothing is kept.
         options: The other fields of `Request`: mean, std, attacks, eps (in [0, 1] pixels, e.g.
             ``(2/255, 4/255)``), corruptions, seeds, ensembles, n, protocol, batch_size, device, seed,
@@ -243,9 +246,7 @@ def evaluate(
     for name in ("attacks", "corruptions"):
         if name in options and not isinstance(options[name], str):
             options[name] = ",".join(options[name])
-    if not isinstance(dataset, str):
-        dataset = data.from_arrays(*dataset)
-    request = Request(**_named(models), dataset=dataset, **options)
+    request = Request(**_named(models), dataset=_given(dataset), **options)
     benchmark = Benchmark(request)
     folder = Path(out) if out is not None else None
     with Store(folder) as store:
@@ -261,9 +262,20 @@ def _named(models) -> dict:
     """The field of a Request that what was given as `models` belongs in."""
     if isinstance(models, nn.Module):
         return {"modules": {type(models).__name__: models}}
-    if isinstance(models, Mapping):
+    if isinstance(models, Mapping) and all(isinstance(model, nn.Module) for model in models.values()):
         return {"modules": models}
-    return {"models": (models,) if isinstance(models, str) else models and tuple(models)}
+    names = (models,) if isinstance(models, str) else models
+    if names is not None and not (isinstance(names, Sequence) and all(isinstance(n, str) for n in names)):
+        raise UserError(f"models must be names, torch modules or a dict of modules, not {models!r}")
+    return {"models": names and tuple(names)}
+
+
+def _given(dataset) -> str | data.Dataset:
+    if isinstance(dataset, str):
+        return dataset
+    if not isinstance(dataset, tuple | list) or len(dataset) not in (2, 3):
+        raise UserError("dataset must be a name, (images, labels) or (images, labels, classes)")
+    return data.from_arrays(*dataset)
 
 
 def cost(cell: Cell) -> int:
@@ -290,8 +302,8 @@ def _path(folder: str | None) -> Path | None:
 def _batch_size(batch_size: int | None, device: torch.device) -> int:
     if batch_size is None:
         return 4 * CHUNK if device.type == "cuda" else CHUNK
-    if batch_size < 1:
-        raise UserError(f"batch size must be at least 1, not {batch_size}")
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise UserError(f"batch size must be a whole number from 1, not {batch_size}")
     return batch_size
 
 
@@ -309,8 +321,8 @@ def _sample_count(request: Request, dataset: data.Dataset) -> int:
 def _perturbations(request: Request, dataset: data.Dataset, corruptor) -> list[Perturbation]:
     kind = data.DATASETS[dataset.name] if dataset.name in data.DATASETS else data.DATASETS["cifar10"]
     eps = tuple(value / 255 for value in kind.eps_255) if request.eps is None else request.eps
-    if not eps:
-        raise UserError("no eps given")
+    if isinstance(eps, str) or not isinstance(eps, Sequence) or not eps:
+        raise UserError(f"eps must be a list of radii in [0, 1] pixels such as (2/255, 4/255), not {eps!r}")
     for value in eps:
         attacks.check_eps(value)
     return [

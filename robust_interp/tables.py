@@ -114,7 +114,9 @@ def print_models(checkpoints: list[Checkpoint]) -> None:
             str(checkpoint.folder.parent),
         )
     shown = console()
-    shown.print(f"robust-interp {__version__}", highlight=False)
+    shown.print(
+        f"robust-interp {__version__}; pixels in [0, 1] go in, each config.json's mean and std are applied"
+    )
     shown.print(table)
     names = sorted({*in_resnet.ARCHITECTURES, *in_resnext.ARCHITECTURES})
     shown.print(f"registered: {', '.join(names)}", highlight=False)

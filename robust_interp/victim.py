@@ -104,7 +104,8 @@ def check_victim(victim: nn.Module, images: Tensor, classes: int) -> None:
         classes: Number of classes of the dataset.
 
     Raises:
-        UserError: if the logits are not (N, classes), or a second forward pass gives other ones.
+        UserError: if the logits are not (N, classes), or another forward pass, of the batch or image by
+            image, gives other ones.
     """
     try:
         logits = victim(images)
@@ -113,15 +114,24 @@ def check_victim(victim: nn.Module, images: Tensor, classes: int) -> None:
     except Exception as error:  # a model may refuse its input in any way
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(
-            f"{victim.name} cannot take images of shape {tuple(images.shape)}: {reason}"
+            f"{victim.name} cannot take {images.dtype} images of shape {tuple(images.shape)}: {reason}"
         ) from error
     if logits.shape != (len(images), classes):
         raise UserError(
             f"{victim.name} returns logits of shape {tuple(logits.shape)}; "
             f"the dataset needs {(len(images), classes)}"
         )
-    if not torch.allclose(logits, victim(images), rtol=1e-3, atol=1e-4, equal_nan=True):
+    if not _alike(logits, victim(images)):
         raise UserError(f"{victim.name} is random: two forward passes in eval mode differ")
+    if not _alike(logits, torch.cat([victim(image[None]) for image in images])):
+        raise UserError(
+            f"{victim.name} is not a classifier of single images: in eval mode its logits for one depend on "
+            "the others in the batch (BatchNorm with track_running_stats=False does that)"
+        )
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one, other, rtol=1e-3, atol=1e-4, equal_nan=True)
 
 
 def identity(model: nn.Module) -> dict:
