@@ -1,0 +1,86 @@
+"""What several test modules share: small checkpoints, and processes that can be killed."""
+
+import multiprocessing
+import os
+import sys
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # on such small tensors more threads only cost
+
+
+@pytest.fixture(scope="session")
+def tiny_zoo(tmp_path_factory):
+    """A zoo of untrained digits networks of depth 14: in_resnet14 with seeds 0 and 1, preact_resnet14."""
+    import torch
+
+    from robust_interp import zoo
+    from robust_interp.data import DATASETS
+
+    place, kind = tmp_path_factory.mktemp("zoo"), DATASETS["digits"]
+    for architecture, seed in (("in_resnet14", 0), ("in_resnet14", 1), ("preact_resnet14", 0)):
+        torch.manual_seed(seed)
+        model = zoo.create(architecture, num_classes=10, in_chans=1)
+        cfg = {"num_classes": 10, "input_size": [1, 8, 8], "mean": list(kind.mean), "std": list(kind.std)}
+        record = {
+            "lambda_init": [0.2, 0.25] if architecture == "in_resnet14" else None,
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "clean_accuracy": 10.0,
+            "clean_n": 450,
+        }
+        zoo.save(model, place / f"{architecture}.digits_none_seed{seed}", cfg, {}, record, half=False)
+    return place
+
+
+@pytest.fixture
+def cifar_root():
+    """The folder that holds the official CIFAR-10; without it a test is skipped, and fails in CI."""
+    root = os.environ.get("ROBUST_INTERP_DATA")
+    if not root or not os.path.isdir(os.path.join(root, "cifar-10-batches-py")):
+        message = "CIFAR-10 is not there: set ROBUST_INTERP_DATA to the folder of cifar-10-batches-py"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(message)
+    return root
+
+
+def _command(argv):
+    from robust_interp import cli
+
+    sys.exit(cli.main(argv))
+
+
+@pytest.fixture(scope="session")
+def start_command():
+    """Starts `robust-interp` with arguments in a process of its own, which comes with torch imported."""
+    context = multiprocessing.get_context("forkserver")
+    heavy = ["timm", "torchattacks", "sklearn.datasets", "pandas", "pytest"]
+    context.set_forkserver_preload(["robust_interp.bench", "robust_interp.tables", *heavy])
+
+    def start(argv):
+        process = context.Process(target=_command, args=(argv,))
+        process.start()
+        return process
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def digits_victim():
+    """A bundled, trained digits network on pixels, in eval mode and frozen; not to be changed."""
+    from robust_interp import zoo
+    from robust_interp.victim import Victim
+
+    bundled = zoo.checkpoints(dataset="digits")
+    assert bundled, "the digits checkpoints that come with the package are missing"
+    cfg = bundled[0].config["pretrained_cfg"]
+    return Victim(bundled[0].load(), cfg["mean"], cfg["std"], bundled[0].name).eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="session")
+def digits_test():
+    """All pixels (450, 1, 8, 8) and labels of the digits test set, as tensors."""
+    import torch
+
+    from robust_interp import data
+
+    digits = data.load("digits")
+    return torch.from_numpy(digits.pixels(0, len(digits))), torch.from_numpy(digits.labels)
