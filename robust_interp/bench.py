@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from numbers import Integral
 from pathlib import Path
 
 import numpy as np
@@ -93,16 +94,15 @@ class Benchmark:
         self.batch_size = _batch_size(request.batch_size, self.device)
         if request.protocol not in PROTOCOLS:
             raise UserError(f"protocol must be one of {', '.join(PROTOCOLS)}, not {request.protocol!r}")
-        if not isinstance(request.seed, int) or request.seed < 0:
-            raise UserError(f"seed must be a whole number from 0, not {request.seed}")
+        seed = _seed(request.seed)
         self.dataset = _dataset(request)
-        self.corruptor = corruptions.Corruptor(self.dataset, request.seed, _path(request.corruptions_dir))
+        self.corruptor = corruptions.Corruptor(self.dataset, seed, _path(request.corruptions_dir))
         self.subjects = _subjects(request, self.dataset)
         self.plan = Plan(
             self.dataset.name,
             _sample_count(request, self.dataset),
             request.protocol,
-            tuple(self._cells(_perturbations(request, self.dataset, self.corruptor))),
+            tuple(self._cells(_perturbations(request, seed, self.dataset, self.corruptor))),
         )
 
     def _cells(self, perturbations: Sequence[Perturbation]) -> Iterator[Cell]:
@@ -263,7 +263,7 @@ def _named(models) -> dict:
     if isinstance(models, nn.Module):
         return {"modules": {type(models).__name__: models}}
     if isinstance(models, Mapping) and all(isinstance(model, nn.Module) for model in models.values()):
-        return {"modules": models}
+        return {"modules": models} if models else {"models": ()}
     names = (models,) if isinstance(models, str) else models
     if names is not None and not (isinstance(names, Sequence) and all(isinstance(n, str) for n in names)):
         raise UserError(f"models must be names, torch modules or a dict of modules, not {models!r}")
@@ -302,9 +302,15 @@ def _path(folder: str | None) -> Path | None:
 def _batch_size(batch_size: int | None, device: torch.device) -> int:
     if batch_size is None:
         return 4 * CHUNK if device.type == "cuda" else CHUNK
-    if not isinstance(batch_size, int) or batch_size < 1:
+    if not isinstance(batch_size, Integral) or batch_size < 1:
         raise UserError(f"batch size must be a whole number from 1, not {batch_size}")
-    return batch_size
+    return int(batch_size)
+
+
+def _seed(seed: int) -> int:
+    if not isinstance(seed, Integral) or seed < 0:
+        raise UserError(f"seed must be a whole number from 0, not {seed}")
+    return int(seed)
 
 
 def _sample_count(request: Request, dataset: data.Dataset) -> int:
@@ -313,12 +319,12 @@ def _sample_count(request: Request, dataset: data.Dataset) -> int:
         n = data.DATASETS[dataset.name].default_n
     if n in (None, "all"):
         return len(dataset)
-    if not isinstance(n, int) or not 1 <= n <= len(dataset):
+    if not isinstance(n, Integral) or not 1 <= n <= len(dataset):
         raise UserError(f"n must be 1 to {len(dataset)}, the size of the {dataset.name} test set, not {n}")
-    return n
+    return int(n)
 
 
-def _perturbations(request: Request, dataset: data.Dataset, corruptor) -> list[Perturbation]:
+def _perturbations(request: Request, seed: int, dataset: data.Dataset, corruptor) -> list[Perturbation]:
     kind = data.DATASETS[dataset.name] if dataset.name in data.DATASETS else data.DATASETS["cifar10"]
     eps = tuple(value / 255 for value in kind.eps_255) if request.eps is None else request.eps
     if isinstance(eps, str) or not isinstance(eps, Sequence) or not eps:
@@ -328,19 +334,21 @@ def _perturbations(request: Request, dataset: data.Dataset, corruptor) -> list[P
     return [
         CLEAN,
         *corruptions.resolve(request.corruptions, corruptor),
-        *attacks.resolve(request.attacks, sorted(set(eps)), kind.attack_defaults, request.seed),
+        *attacks.resolve(request.attacks, sorted(set(eps)), kind.attack_defaults, seed),
     ]
 
 
 def _subjects(request: Request, dataset: data.Dataset) -> list[Subject]:
-    if request.modules:
-        return subjects.from_modules(request.modules, request.mean, request.std, dataset)
     if request.models is not None and not request.models:
         raise UserError("no model named; say all for every checkpoint of the dataset")
+    if request.modules:
+        return subjects.from_modules(request.modules, request.mean, request.std, dataset)
     if request.checkpoint:
         return subjects.from_file(request.models, Path(request.checkpoint), dataset)
     seeds = DEFAULT_SEEDS if request.models is None and request.seeds is None else request.seeds
     seeds = range(seeds) if isinstance(seeds, int) else seeds
+    if seeds is not None and not len(seeds):
+        raise UserError("no train seed named: 3 means 0, 1, 2; None every one")
     return subjects.from_zoo(request.models or ("all",), request.zoo, seeds, request.ensembles, dataset.name)
 
 

@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from pathlib import Path
+from typing import NoReturn
 
 from robust_interp import __version__
 from robust_interp.errors import UserError
@@ -31,8 +32,14 @@ def main(argv: list[str] | None = None) -> int:
         return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line for bad usage; argparse would print the whole usage before it."""
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="robust-interp",
         description="Measure how robust image classifiers are: clean, under noise, under attack.",
     )
@@ -74,7 +81,7 @@ def _bench(arguments: argparse.Namespace) -> int:
     from robust_interp import leaderboard
     from robust_interp.bench import Benchmark, Request, cost
     from robust_interp.progress import reporter
-    from robust_interp.store import Store
+    from robust_interp.store import FILE_NAME, Store
     from robust_interp.tables import console, print_leaderboard, print_plan
 
     request = Request(
@@ -84,7 +91,8 @@ def _bench(arguments: argparse.Namespace) -> int:
     )
     benchmark = Benchmark(request)
     if arguments.dry_run:
-        with Store(arguments.out if arguments.out.is_dir() else None) as store:
+        # A dry run reads a store that is there, and makes none.
+        with Store(arguments.out if (arguments.out / FILE_NAME).is_file() else None) as store:
             print_plan(benchmark, store)
         return 0
     errors = console(stderr=True)
@@ -272,10 +280,13 @@ def _natural(text: str) -> int:
 
 
 def _seeds(text: str) -> tuple[int, ...]:
-    """``3`` means 0, 1, 2; ``0,4`` means those."""
-    if "," in text:
-        return tuple(sorted({_natural(part.strip()) for part in text.split(",") if part.strip()}))
-    return tuple(range(_positive(text)))
+    """``3`` means 0, 1, 2; ``0,4`` means those, and ``4,`` that one."""
+    if "," not in text:
+        return tuple(range(_positive(text)))
+    seeds = {_natural(part.strip()) for part in text.split(",") if part.strip()}
+    if not seeds:
+        raise argparse.ArgumentTypeError(f"{text!r} names no seed")
+    return tuple(sorted(seeds))
 
 
 def _interval(text: str) -> tuple[float, float]:

@@ -67,8 +67,8 @@ class Loader:
 
     Args:
         images: (N, C, H, W), uint8 or float32 in [0, 1].
-        padding: Zero pixels around the image before the random crop.
-        flip: Mirror every second image, at random.
+        kind: Says how far a random crop may move an image, whether it may be mirrored, and how to normalise.
+        seed: Of the order, the crops and the flips.
     """
 
     def __init__(self, images, labels, kind: data.DatasetType, batch_size: int, seed: int, device) -> None:

@@ -209,7 +209,9 @@ def test_logits_of_another_shape_are_refused():
 
 
 def test_images_that_the_model_cannot_take_are_refused_in_one_line():
-    with pytest.raises(UserError, match=r"Small cannot take torch.float32 images of shape \(2, 1, 6, 6\)") as caught:
+    with pytest.raises(
+        UserError, match=r"Small cannot take torch.float32 images of shape \(2, 1, 6, 6\)"
+    ) as caught:
         evaluate(Small(channels=3), (*batch(channels=1), 5))
     assert_one_line(caught)
 
@@ -227,7 +229,9 @@ class RaisesNothingToSay(Small):
 
 def test_however_a_model_refuses_its_input_the_message_is_one_line():
     for model, reason in ((Asserts(), "wrong size"), (RaisesNothingToSay(), "IndexError")):
-        with pytest.raises(UserError, match=f"cannot take torch.float32 images of shape .*: {reason}") as caught:
+        with pytest.raises(
+            UserError, match=f"cannot take torch.float32 images of shape .*: {reason}"
+        ) as caught:
             evaluate(model)
         assert_one_line(caught)
 
