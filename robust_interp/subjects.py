@@ -97,13 +97,9 @@ def _loaded(victim: Victim) -> Subject:
 
 
 def _checkpoint(checkpoint: zoo.Checkpoint) -> Subject:
-    try:
-        cfg, record = checkpoint.config["pretrained_cfg"], checkpoint.record
-        mean, std, interval = cfg["mean"], cfg["std"], record["lambda_init"]
-        parameters, recorded_clean = record["parameters"], record["clean_accuracy"]
-    except KeyError as error:
-        raise UserError(f"broken checkpoint {checkpoint.name}: {error} is not in its JSON files") from error
-    identity = {
+    cfg, record = checkpoint.config["pretrained_cfg"], checkpoint.record
+    mean, std, interval = cfg["mean"], cfg["std"], record["lambda_init"]
+    known = {
         "architecture": checkpoint.architecture,
         "arguments": checkpoint.config.get("model_args", {}),
         "weights": checkpoint.sha256,
@@ -111,14 +107,14 @@ def _checkpoint(checkpoint: zoo.Checkpoint) -> Subject:
     }
     card = VictimCard(
         checkpoint.architecture,
-        identity,
+        known,
         recipe=checkpoint.recipe,
         lambda_init="-".join(f"{end:.2f}" for end in interval) if interval else "",
         train_seed=checkpoint.seed,
         seeds=(checkpoint.seed,),
-        params_m=parameters / 1e6,
+        params_m=record["parameters"] / 1e6,
         weights_sha256=checkpoint.sha256,
-        recorded_clean=recorded_clean,
+        recorded_clean=record["clean_accuracy"],
     )
     # Cached, so that an ensemble shares its members with the single models.
     return Subject(card, cache(lambda: _fast(Victim(checkpoint.load(), mean, std, checkpoint.name))))
