@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -15,7 +16,7 @@ from robust_interp.errors import UserError
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command. Exit status: 0, or 1 for a UserError, 2 for bad usage, 130 for Ctrl-C."""
+    """Run one command. Exit status: 0; 1 for a UserError, 2 for bad usage, 130 or 143 if it was stopped."""
     # timm 1.0.9 uses parts of torch.jit that newer torch announces the end of: nothing a user can act on.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.jit")
     arguments = _parser().parse_args(argv)
@@ -24,9 +25,9 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         print(f"robust-interp: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("\nrobust-interp: stopped; what is finished is kept, the same command goes on", file=sys.stderr)
-        return 130
+        return 128 + getattr(stop, "signum", signal.SIGINT)
     except BrokenPipeError:  # the reader of a pipe has gone, as with | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -135,7 +136,17 @@ def _add_train(commands) -> None:
     add = parser.add_argument
     add("architecture", help="a registered name, e.g. in_resnet20")
     add("--dataset", default="digits")
-    add("--recipe", help="paper, quick or digits (default: digits for digits, else quick)")
+    add(
+        "--recipe",
+        help="paper, authors, quick, digits or your own .toml file (default: digits for digits, else quick)",
+    )
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE,...",
+        help="change fields of the recipe, whose name then says so, e.g. lr=0.05,steps=0.6,0.8",
+    )
     add("--epochs", type=int, help="another number of epochs; the recipe's name then says so")
     add(
         "--seeds",
@@ -148,47 +159,74 @@ def _add_train(commands) -> None:
     add("--out", default="model_zoo", type=Path, metavar="FOLDER", help="zoo folder (default: model_zoo)")
     add("--data-dir", metavar="FOLDER")
     add("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
-    add("--quiet", action="store_true", help="no line per epoch")
+    add(
+        "--save-every",
+        type=_positive,
+        default=1,
+        metavar="N",
+        help="keep the unfinished training every N epochs (default: 1)",
+    )
+    add("--quiet", action="store_true", help="no progress")
 
 
 def _train(arguments: argparse.Namespace) -> int:
+    from robust_interp import recipe as recipes
     from robust_interp import zoo
-    from robust_interp.train import RECIPES, destination, train, with_epochs
+    from robust_interp.fit import TrainingError
+    from robust_interp.tables import console
+    from robust_interp.train import destination
     from robust_interp.victim import resolve_device
 
-    usual = "digits" if arguments.dataset == "digits" else "quick"
-    recipe = with_epochs(RECIPES[arguments.recipe or usual], arguments.epochs)
-    device = resolve_device(arguments.device)
-    model_args = {"lambda_init": arguments.lambda_init} if arguments.lambda_init else {}
+    recipe = _recipe(arguments)
+    if recipe.deviations:
+        print(f"recipe {recipe.name}: {recipes.describe(recipe.deviations)}")
+    device, failures = resolve_device(arguments.device), 0
     for seed in arguments.seeds:
         folder = destination(arguments.architecture, arguments.dataset, recipe, seed, arguments.out)
-        if done := zoo.made_with(folder, model_args):
+        if done := zoo.made_with(folder, recipe.model_args()):
             print(f"{done.folder} is there already, skipped")
             continue
+        try:
+            _train_seed(arguments, recipe, seed, device)
+        except TrainingError as failure:
+            failures += 1
+            console(stderr=True).print(f"failed: {failure}", highlight=False, markup=False)
+    return 1 if failures == len(arguments.seeds) else 0
+
+
+def _recipe(arguments: argparse.Namespace):
+    from robust_interp import recipe as recipes
+
+    usual = "digits" if arguments.dataset == "digits" else "quick"
+    named = recipes.load(arguments.recipe or usual, arguments.architecture, arguments.dataset)
+    flags = {"epochs": arguments.epochs, "lambda_init": arguments.lambda_init}
+    flags = {field: value for field, value in flags.items() if value is not None}
+    changes = recipes.settings(arguments.set)
+    if twice := flags.keys() & changes.keys():
+        raise UserError(f"{', '.join(sorted(twice))} is given twice")
+    return recipes.overridden(named, changes | flags)
+
+
+def _train_seed(arguments: argparse.Namespace, recipe, seed: int, device) -> None:
+    from robust_interp.progress import training_reporter
+    from robust_interp.tables import console
+    from robust_interp.train import train
+
+    label = f"{arguments.architecture} seed {seed}"
+    with training_reporter(console(stderr=True), label, arguments.quiet) as report:
         checkpoint = train(
             arguments.architecture,
             arguments.dataset,
             recipe,
             seed,
             arguments.out,
-            model_args,
-            arguments.data_dir,
-            device,
-            (lambda line: None) if arguments.quiet else _print_epoch(recipe.epochs),
+            data_dir=arguments.data_dir,
+            device=device,
+            report=report,
+            save_every=arguments.save_every,
         )
-        print(f"wrote {checkpoint.folder}: clean accuracy {checkpoint.record['clean_accuracy']:.2f} %")
-    return 0
-
-
-def _print_epoch(epochs: int):
-    def show(line: dict) -> None:
-        print(
-            f"epoch {line['epoch']}/{epochs}  loss {line['loss']:.4f}  accuracy {line['accuracy']:.2f} %  "
-            f"lr {line['lr']:g}  {line['images_per_second']:.0f} images/s",
-            flush=True,
-        )
-
-    return show
+    accuracy = checkpoint.record["clean_accuracy"]
+    print(f"wrote {checkpoint.folder}: clean accuracy {accuracy:.2f} %", flush=True)
 
 
 def _add_models(commands) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -18,13 +18,17 @@ from rich.progress import (
 
 from robust_interp.cells import Cell
 
-PLAIN_EVERY = 10.0  # seconds between plain lines
+PLAIN_EVERY = 10.0  # seconds between plain lines of a benchmark
+PLAIN_EVERY_IN_EPOCH = 60.0  # and of an epoch that takes long
+
+# (share done in [0, 1], what is done, its numbers, seconds left, whether the line must be seen)
+Show = Callable[[float, str, str, float, bool], None]
 
 
 class Reporter:
     """Counts finished work and says how fast it goes. `total` and `cost` are forward passes per sample."""
 
-    def __init__(self, total: int, cost, show) -> None:
+    def __init__(self, total: int, cost, show: Show) -> None:
         self.total, self.done, self.images = total, 0, 0
         self._cost, self._show = cost, show
         self._started = time.perf_counter()
@@ -33,45 +37,74 @@ class Reporter:
         self.done += samples * self._cost(cell)
         self.images += samples
         elapsed = time.perf_counter() - self._started
-        rate = self.images / elapsed
         left = elapsed / self.done * (self.total - self.done)
-        self._show(self, f"{cell.victim.label}  {cell.perturbation.column}", rate, left)
+        what, rate = (
+            f"{cell.victim.label}  {cell.perturbation.column}",
+            f"{self.images / elapsed:.0f} images/s",
+        )
+        self._show(self.done / self.total, what, rate, left, self.done == self.total)
 
 
 @contextmanager
 def reporter(console: Console, total: int, cost, quiet: bool) -> Iterator[Reporter]:
     """A Reporter that suits the console."""
-    if quiet or not total:
-        yield Reporter(total, cost, lambda *_: None)
+    with _display(console, quiet or not total, PLAIN_EVERY) as show:
+        yield Reporter(total, cost, show)
+
+
+@contextmanager
+def training_reporter(console: Console, label: str, quiet: bool) -> Iterator[Callable]:
+    """What `train.train` takes as its report, in a form that suits the console: a line for every epoch."""
+    with _display(console, quiet, PLAIN_EVERY_IN_EPOCH) as show:
+
+        def report(status) -> None:
+            numbers = (
+                f"loss {status.loss:.4f}  accuracy {status.accuracy:.2f} %  lr {status.lr:g}  "
+                f"{status.images_per_second:.0f} images/s"
+            )
+            what = f"{label}  epoch {status.epoch}/{status.epochs}"
+            show(status.share, what, numbers, status.seconds_left, status.epoch_done)
+
+        yield report
+
+
+@contextmanager
+def _display(console: Console, quiet: bool, plain_every: float) -> Iterator[Show]:
+    if quiet:
+        yield lambda *_: None
     elif console.is_terminal:
         columns = [
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TaskProgressColumn(),
-            TextColumn("{task.fields[rate]}"),
+            TextColumn("{task.fields[numbers]}"),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(elapsed_when_finished=True),
         ]
         with Progress(*columns, console=console) as bar:
-            task = bar.add_task("", total=total, rate="")
-
-            def show(state: Reporter, what: str, rate: float, left: float) -> None:
-                bar.update(task, completed=state.done, description=what, rate=f"{rate:.0f} images/s")
-
-            yield Reporter(total, cost, show)
+            task = bar.add_task("", total=1.0, numbers="")
+            yield lambda share, what, numbers, left, must: bar.update(
+                task, completed=share, description=what, numbers=numbers
+            )
     else:
-        yield Reporter(total, cost, _plain_lines(console))
+        yield _plain_lines(console, plain_every)
 
 
-def _plain_lines(console: Console):
+def _plain_lines(console: Console, every: float) -> Show:
     last = time.perf_counter()
 
-    def show(state: Reporter, what: str, rate: float, left: float) -> None:
+    def show(share: float, what: str, numbers: str, left: float, must: bool) -> None:
         nonlocal last
-        if time.perf_counter() - last >= PLAIN_EVERY or state.done == state.total:
+        if time.perf_counter() - last >= every or must:
             last = time.perf_counter()
-            share = state.done / state.total
-            console.print(f"{share:4.0%}  {what}  {rate:.0f} images/s  {left:.0f} s left", highlight=False)
+            console.print(f"{share:4.0%}  {what}  {numbers}  {duration(left)} left", highlight=False)
 
     return show
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that suits it."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -1,110 +1,97 @@
-"""Training by the paper's recipe: plain SGD with momentum, steps of the learning rate, crops and flips.
+"""From a recipe and a seed to a checkpoint folder: resumable, and with a record of what failed.
 
-A seed fixes everything: initialisation, order of the samples and augmentation. The whole training set stays
-in memory as pixels, a batch is cut and flipped by one indexing operation, and its padding is added before
-the normalisation, as torchvision's transforms would.
-Source: Yang et al., *Interpolation between Residual and Non-Residual Networks*, ICML 2020, section 5.1.
+A seed fixes everything: initialisation, order of the samples and augmentation. An unfinished training is
+kept beside its destination, and the same call goes on from there.
 """
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
+import json
 import math
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
 import robust_interp
-from robust_interp import data, zoo
+from robust_interp import data, resume, zoo
+from robust_interp.batches import Loader
 from robust_interp.errors import UserError
+from robust_interp.fit import Fit, Status, TrainingError, coefficients
 from robust_interp.models import default_lambda_init
-from robust_interp.registry import Registry
+from robust_interp.recipe import Recipe
 
 HALF_MAY_CHANGE = 1 / 1000  # predictions that storing half-precision weights may change
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a network is trained.
-
-    Attributes:
-        steps: Shares of the epochs after which the learning rate is divided by 10.
-        weight_decay: On every parameter that is stored, λ included, as torch.optim.SGD applies it.
-    """
-
-    name: str
-    epochs: int
-    lr: float = 0.1
-    steps: tuple[float, ...] = (0.5, 0.75)
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    batch_size: int = 128
-
-
-RECIPES: Registry[Recipe] = Registry("recipe")
-RECIPES.add("paper", Recipe("paper", epochs=160))
-RECIPES.add("quick", Recipe("quick", epochs=22))
-RECIPES.add("digits", Recipe("digits", epochs=60))
-
-
-def with_epochs(recipe: Recipe, epochs: int | None) -> Recipe:
-    """The same recipe on another number of epochs, which then stands in its name."""
-    if epochs is None or epochs == recipe.epochs:
-        return recipe
-    if epochs < 1:
-        raise UserError(f"epochs must be at least 1, not {epochs}")
-    return dataclasses.replace(recipe, name=f"{recipe.name}_{epochs}epochs", epochs=epochs)
-
-
-class Loader:
-    """Shuffled, augmented, normalised batches of a training set, drawn from a generator of its own.
-
-    Args:
-        images: (N, C, H, W), uint8 or float32 in [0, 1].
-        kind: Says how far a random crop may move an image, whether it may be mirrored, and how to normalise.
-        seed: Of the order, the crops and the flips.
-    """
-
-    def __init__(self, images, labels, kind: data.DatasetType, batch_size: int, seed: int, device) -> None:
-        padding = kind.crop_padding
-        pixels = F.pad(torch.from_numpy(images), (padding,) * 4)
-        self.padded = pixels.permute(0, 2, 3, 1).contiguous().to(device)  # a batch is then channels_last
-        self.labels = torch.from_numpy(labels).to(device)
-        self.scale = 255.0 if images.dtype == np.uint8 else 1.0
-        self.mean = torch.tensor(kind.mean, device=device)
-        self.std = torch.tensor(kind.std, device=device)
-        self.padding, self.flip, self.batch_size = padding, kind.flip, batch_size
-        self.generator = torch.Generator().manual_seed(seed)
-
-    def __len__(self) -> int:
-        return math.ceil(len(self.labels) / self.batch_size)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        order = torch.randperm(len(self.labels), generator=self.generator)
-        for index in order.split(self.batch_size):  # the last, smaller batch is kept
-            yield self._batch(index.to(self.labels.device))
-
-    def _batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        n, side = len(index), self.padded.shape[1] - 2 * self.padding
-        top, left = torch.randint(2 * self.padding + 1, (2, n, 1), generator=self.generator)
-        mirrored = torch.rand(n, 1, generator=self.generator) < (0.5 if self.flip else 0.0)
-        across = torch.arange(side)
-        rows = (top + across).to(index.device)
-        columns = (left + torch.where(mirrored, across.flip(0), across)).to(index.device)
-        pixels = self.padded[index[:, None, None], rows[:, :, None], columns[:, None, :]]
-        normalised = (pixels.float() / self.scale - self.mean) / self.std
-        return normalised.permute(0, 3, 1, 2), self.labels[index]
 
 
 def destination(architecture: str, dataset: str, recipe: Recipe, seed: int, out: Path) -> Path:
     """The checkpoint folder of one training."""
     return Path(out) / f"{architecture}.{dataset}_{recipe.name}_seed{seed}"
+
+
+def failure_file(folder: Path) -> Path:
+    """Where it is recorded that a training failed; its name is no checkpoint's."""
+    return folder.with_name(f"{folder.name}.failed.json")
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One training: what is trained on what, and where it is written. The recipe is filled."""
+
+    architecture: str
+    recipe: Recipe
+    seed: int
+    model_args: dict
+    training: data.Dataset
+    folder: Path
+    device: str | torch.device
+
+    @property
+    def kind(self) -> data.DatasetType:
+        return data.DATASETS[self.training.name]
+
+    @property
+    def identity(self) -> dict:
+        """What fixes the result, as JSON values."""
+        facts = {
+            "recipe": dataclasses.asdict(self.recipe),
+            "seed": self.seed,
+            "dataset": self.training.name,
+            "data_fingerprint": self.training.fingerprint,
+            "model_args": self.model_args,
+        }
+        return json.loads(json.dumps(facts))
+
+    def fit(self) -> Fit:
+        """The model at its start."""
+        torch.manual_seed(self.seed)
+        kind, images = self.kind, self.training.images
+        model = zoo.create(
+            self.architecture, num_classes=kind.classes, in_chans=kind.shape[0], **self.model_args
+        )
+        model = model.to(self.device, memory_format=torch.channels_last)
+        loader = Loader(images, self.training.labels, self.recipe, kind.flip, self.seed, self.device)
+        return Fit(model, loader, self.recipe)
+
+    def record(self, fit: Fit) -> dict:
+        """How the checkpoint was made, for train.json."""
+        interval = self.model_args.get("lambda_init") or default_lambda_init(self.architecture)
+        return self.identity | {
+            "checkpoint": "last",  # no epoch is chosen: the test set is read once, after training
+            "lambda_init": list(interval) if interval else None,
+            "parameters": sum(p.numel() for p in fit.model.parameters()),
+            "lambda": coefficients(fit.model),
+            "versions": {"robust_interp": robust_interp.__version__, "torch": str(torch.__version__)},
+            "curve": fit.curve,
+            "seconds": round(fit.seconds, 1),
+            "device": str(self.device),
+        }
 
 
 def train(
@@ -116,107 +103,115 @@ def train(
     model_args: dict | None = None,
     data_dir: str | None = None,
     device: str | torch.device = "cpu",
-    report: Callable[[dict], None] = lambda epoch: None,
+    report: Callable[[Status], None] = lambda status: None,
+    save_every: int = 1,
 ) -> zoo.Checkpoint:
     """Train one network with one seed and write its checkpoint folder below `out`.
 
     Args:
-        model_args: Arguments of the architecture, e.g. ``{"lambda_init": (0.1, 0.2)}``.
-        report: Called after each epoch with its line of the curve.
+        model_args: Arguments of the architecture beside those that the recipe gives.
+        report: Called at the end of each epoch, and about every half second within one.
+        save_every: Epochs after which the unfinished training is kept, to go on from.
 
     Raises:
-        UserError: if the checkpoint is there already, or the training diverges.
+        TrainingError: if the training diverges or learns nothing, which is recorded, or did so before.
+        resume.Stopped: after Ctrl-C or SIGTERM; the training is kept, and the same call goes on.
+        UserError: if the checkpoint is there already or cannot be written, or an unfinished training that
+            was made otherwise is in the way.
     """
-    model_args = model_args or {}
-    kind = data.DATASETS[dataset]
     folder = destination(architecture, dataset, recipe, seed, out)
     zoo.check_writable(folder)
+    _check_not_failed(folder)
+    recipe = recipe.filled(data.DATASETS[dataset])
     training = data.load(dataset, "train", data_dir)
-    torch.manual_seed(seed)
-    model = zoo.create(architecture, num_classes=kind.classes, in_chans=kind.shape[0], **model_args)
-    model = model.to(device, memory_format=torch.channels_last)
-    loader = Loader(training.images, training.labels, kind, recipe.batch_size, seed, device)
-    started = time.perf_counter()
-    curve = list(_fit(model, loader, recipe, report))
-    seconds = time.perf_counter() - started
-    record = _record(recipe, seed, training, model, architecture, model_args) | {
-        "curve": curve,
-        "seconds": round(seconds, 1),
-        "device": str(device),
-    }
-    return _save(model, folder, kind, model_args, record, data.load(dataset, "test", data_dir), device)
+    job = _Job(architecture, recipe, seed, recipe.model_args() | (model_args or {}), training, folder, device)
+    fit = job.fit()
+    _restore(job, fit)
+    caught = _run(job, fit, report, save_every)
+    checkpoint = _save(job, fit, data.load(dataset, "test", data_dir))
+    resume.state_file(folder).unlink(missing_ok=True)
+    if caught:  # too late to stop this training, not the next one
+        raise resume.Stopped(caught)
+    return checkpoint
 
 
-def _fit(model: nn.Module, loader: Loader, recipe: Recipe, report) -> Iterator[dict]:
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=recipe.lr, momentum=recipe.momentum, weight_decay=recipe.weight_decay
-    )
-    # in steps, not epochs, so that half of 11 epochs is half of them
-    milestones = [round(share * recipe.epochs * len(loader)) for share in recipe.steps]
-    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones)
-    for epoch in range(1, recipe.epochs + 1):
-        started = time.perf_counter()
-        lr = schedule.get_last_lr()[0]
-        loss, accuracy = _epoch(model, loader, optimizer, schedule)
-        line = {
-            "epoch": epoch,
-            "lr": lr,
-            "loss": round(loss, 6),
-            "accuracy": round(accuracy, 3),
-            "images_per_second": round(len(loader.labels) / (time.perf_counter() - started), 1),
-            "lambda": coefficients(model),
-        }
-        report(line)
-        if not math.isfinite(loss):
-            raise UserError(f"training diverged: the loss of epoch {epoch} is {loss}; nothing was written")
-        yield line
+def _run(job: _Job, fit: Fit, report: Callable[[Status], None], save_every: int) -> int | None:
+    """Train to the end, keeping the state; the signal that came too late to stop before it, if one did."""
+    with resume.StopSignals() as stop:
+        for line in fit.epochs(report, stop.__bool__):
+            if line:
+                _check_learning(job, fit)
+            if line is None or line["epoch"] % save_every == 0 or line["epoch"] == job.recipe.epochs:
+                tensors, values = fit.state()
+                resume.write(resume.state_file(job.folder), tensors, {"of": job.identity, "fit": values})
+            if line is None:
+                raise resume.Stopped(stop.caught)
+    return stop.caught
 
 
-def _epoch(model: nn.Module, loader: Loader, optimizer, schedule) -> tuple[float, float]:
-    """One pass over the data; mean loss and accuracy in percent, of the weights as they moved."""
-    model.train()
-    loss_sum = correct = torch.zeros((), device=loader.labels.device)
-    for images, labels in loader:
-        logits = model(images)
-        loss = F.cross_entropy(logits, labels)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
-        schedule.step()
-        loss_sum = loss_sum + loss.detach() * len(labels)
-        correct = correct + (logits.detach().argmax(1) == labels).sum()
-    return loss_sum.item() / len(loader.labels), 100 * correct.item() / len(loader.labels)
+def _restore(job: _Job, fit: Fit) -> None:
+    """Go on from the unfinished training of this job, if there is one.
+
+    Raises:
+        UserError: if it is of another job.
+    """
+    path = resume.state_file(job.folder)
+    found = resume.read(path)
+    if not found:
+        return
+    tensors, values = found
+    if values["of"] != job.identity:
+        differing = [key for key, value in job.identity.items() if values["of"].get(key) != value]
+        raise UserError(
+            f"{path} is an unfinished training with another {', '.join(differing)}; remove it to start over"
+        )
+    fit.restore(tensors, values["fit"])
 
 
-def coefficients(model: nn.Module) -> dict[str, float]:
-    """act(λ) per block; empty for a model without λ, or whose λ depends on the input."""
+def _check_not_failed(folder: Path) -> None:
+    path = failure_file(folder)
+    if not path.exists():
+        return
     try:
-        found = model.interpolation_coefficients()
-    except (AttributeError, ValueError):
-        return {}
-    return {name: round(value.item(), 6) for name, value in found.items()}
+        reason = json.loads(path.read_text(encoding="utf-8"))["failed"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"cannot read {path}: {error}; remove it to train again") from error
+    raise TrainingError(f"{folder.name} failed before: {reason} (remove {path} to try again)")
 
 
-def _record(recipe: Recipe, seed: int, training: data.Dataset, model, architecture: str, model_args) -> dict:
-    interval = model_args.get("lambda_init") or default_lambda_init(architecture)
-    return {
-        "recipe": dataclasses.asdict(recipe),
-        "seed": seed,
-        "dataset": training.name,
-        "data_fingerprint": training.fingerprint,
-        "checkpoint": "last",  # no epoch is chosen: the test set is read once, after training
-        "lambda_init": list(interval) if interval else None,
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "lambda": coefficients(model),
-        "versions": {"robust_interp": robust_interp.__version__, "torch": str(torch.__version__)},
-    }
+def _check_learning(job: _Job, fit: Fit) -> None:
+    """Record it if the training has failed.
+
+    Raises:
+        TrainingError: then.
+    """
+    try:
+        fit.check(job.kind.classes)
+    except TrainingError as failure:
+        path = failure_file(job.folder)
+        record = {"failed": str(failure)} | job.record(fit)
+        path.write_text(json.dumps(_finite(record), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        resume.state_file(job.folder).unlink(missing_ok=True)
+        raise TrainingError(f"{job.folder.name}: {failure}; recorded in {path}") from None
 
 
-def _save(model, folder: Path, kind: data.DatasetType, model_args, record, test: data.Dataset, device):
-    full = predictions(model, test, kind, device)
+def _finite(value):
+    """The same with null for numbers that JSON does not know."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _save(job: _Job, fit: Fit, test: data.Dataset) -> zoo.Checkpoint:
+    """Write the folder, in half precision if that changes hardly a prediction."""
+    model, record = fit.model, job.record(fit)
+    normalisation = job.recipe.mean, job.recipe.std
+    full = predictions(model, test, *normalisation, job.device)
     state = {key: value.clone() for key, value in model.state_dict().items()}
     model.load_state_dict({k: v.half() if v.is_floating_point() else v for k, v in state.items()})
-    shipped = predictions(model, test, kind, device)
+    shipped = predictions(model, test, *normalisation, job.device)
     half = float((full != shipped).mean()) <= HALF_MAY_CHANGE
     if not half:
         model.load_state_dict(state)
@@ -224,13 +219,14 @@ def _save(model, folder: Path, kind: data.DatasetType, model_args, record, test:
     record["precision"] = "float16" if half else "float32"
     record["clean_accuracy"] = round(100 * float((shipped == test.labels).mean()), 4)
     record["clean_n"] = len(test)
-    return zoo.save(model, folder, _pretrained_cfg(model, folder, kind), model_args, record, half)
+    cfg = _pretrained_cfg(model, job)
+    return zoo.save(model, job.folder, cfg, job.model_args, record, half, {"curve.csv": _csv(fit.curve)})
 
 
 @torch.no_grad()
-def predictions(model: nn.Module, test: data.Dataset, kind: data.DatasetType, device) -> np.ndarray:
-    """Predicted labels (N,) of a model that takes normalised images, in eval mode."""
-    mean, std = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (kind.mean, kind.std))
+def predictions(model: nn.Module, test: data.Dataset, mean, std, device) -> np.ndarray:
+    """Predicted labels (N,) of a model that takes images normalised by mean and std, in eval mode."""
+    mean, std = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (mean, std))
     model.eval()
     found = [
         model((torch.from_numpy(test.pixels(at, at + 500)).to(device) - mean) / std).argmax(1).cpu()
@@ -239,17 +235,31 @@ def predictions(model: nn.Module, test: data.Dataset, kind: data.DatasetType, de
     return torch.cat(found).numpy()
 
 
-def _pretrained_cfg(model, folder: Path, kind: data.DatasetType) -> dict:
-    cfg = model.pretrained_cfg
+def _csv(curve: list[dict]) -> str:
+    """One line an epoch, with a column ``lambda.<block>`` for each λ."""
+    text = io.StringIO()
+    lines = [
+        {key: value for key, value in line.items() if key != "lambda"}
+        | {f"lambda.{block}": value for block, value in line["lambda"].items()}
+        for line in curve
+    ]
+    writer = csv.DictWriter(text, lines[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def _pretrained_cfg(model: nn.Module, job: _Job) -> dict:
+    cfg, kind = model.pretrained_cfg, job.kind
     return {
-        "tag": folder.name.partition(".")[2],
+        "tag": job.folder.name.partition(".")[2],
         "num_classes": kind.classes,
         "input_size": list(kind.shape),
         "pool_size": [max(1, kind.shape[1] // 4), max(1, kind.shape[2] // 4)],
         "crop_pct": 1.0,
         "interpolation": "bilinear",
-        "mean": list(kind.mean),
-        "std": list(kind.std),
+        "mean": list(job.recipe.mean),
+        "std": list(job.recipe.std),
         "first_conv": cfg["first_conv"],
         "classifier": cfg["classifier"],
     }

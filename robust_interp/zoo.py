@@ -12,7 +12,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -268,11 +268,20 @@ def check_writable(folder: Path) -> None:
         raise UserError(f"cannot write {folder}: {folder.parent} is read-only")
 
 
-def save(model, folder: Path, pretrained_cfg: dict, model_args: dict, record: dict, half: bool) -> Checkpoint:
+def save(
+    model,
+    folder: Path,
+    pretrained_cfg: dict,
+    model_args: dict,
+    record: dict,
+    half: bool,
+    texts: Mapping[str, str] | None = None,
+) -> Checkpoint:
     """Write a checkpoint folder, whole or not at all.
 
     Args:
         half: Store floating-point weights in half precision.
+        texts: More files, by name.
 
     Raises:
         UserError: if the folder cannot be written or exists.
@@ -299,6 +308,8 @@ def save(model, folder: Path, pretrained_cfg: dict, model_args: dict, record: di
         record = record | {"weights_sha256": hashlib.sha256(weights).hexdigest()}
         for file, content in ((CONFIG, config), (RECORD, record)):
             (part / file).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        for file, text in (texts or {}).items():
+            (part / file).write_text(text, encoding="utf-8")
         part.rename(folder)
     except OSError as error:
         raise UserError(f"cannot write {folder}: {error}") from error
