@@ -6,11 +6,9 @@ recipe and λ interval averaged over its train seeds, or an ensemble of them.
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,9 +16,10 @@ import numpy as np
 import pandas as pd
 
 from robust_interp import metrics
-from robust_interp.cells import Cell, Plan, VictimCard, digest, in_255
+from robust_interp.cells import Cell, Perturbation, Plan, VictimCard, digest, in_255
 from robust_interp.corruptions import GROUPS, SEVERITIES
 from robust_interp.errors import UserError
+from robust_interp.formats import to_csv
 from robust_interp.store import FILE_NAME, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
 
 RESULT_COLUMNS = [
@@ -71,13 +70,21 @@ RANKED_BY = "pgd"  # at the middle one of the measured radii
 
 @dataclass(frozen=True)
 class Score:
-    """One line of results.csv. `column` is where the accuracy (percent) stands in the leaderboard."""
+    """One line of results.csv.
+
+    Attributes:
+        column: Where the accuracy (percent) stands in the leaderboard.
+        right: Which samples count as right, (n,) bool: the accuracy is their share.
+        perturbations: What the samples went through: one perturbation, or under ``worst`` several.
+    """
 
     victim: VictimCard
     column: str
     accuracy: float
     row: dict
     not_finite: int = 0
+    right: np.ndarray | None = field(default=None, repr=False, compare=False)
+    perturbations: tuple[Perturbation, ...] = ()
 
 
 def scores(plan: Plan, store: Store) -> list[Score]:
@@ -98,7 +105,7 @@ def scores(plan: Plan, store: Store) -> list[Score]:
         else:
             derived = []
         scored += [_score(plan, *done, correct) for done, correct in zip(outcomes, right, strict=True)]
-        scored += [_worst_score(plan, cell, correct) for cell, correct in derived]
+        scored += [_worst_score(plan, attacked, correct) for attacked, correct in derived]
     return scored
 
 
@@ -117,11 +124,11 @@ def _worst(cells: list[Cell], right: list[np.ndarray]):
         metrics.robust(clean, [correct]) if kind == "attack" else correct
         for kind, correct in zip(kinds, right, strict=True)
     ]
-    by_eps: dict[float, tuple[Cell, np.ndarray]] = {}
+    by_eps: dict[float, tuple[list[Cell], np.ndarray]] = {}
     for cell, correct in zip(cells, right, strict=True):
         if cell.perturbation.kind == "attack":
-            _, sofar = by_eps.get(cell.perturbation.eps_255, (cell, clean))
-            by_eps[cell.perturbation.eps_255] = (cell, metrics.robust(sofar, [correct]))
+            attacked, sofar = by_eps.get(cell.perturbation.eps_255, ([], clean))
+            by_eps[cell.perturbation.eps_255] = ([*attacked, cell], metrics.robust(sofar, [correct]))
     return right, list(by_eps.values())
 
 
@@ -146,13 +153,15 @@ def _score(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray) -> Score
         "seconds": round(outcome.seconds, 3),
     }
     not_finite = int((outcome.flags & NOT_FINITE).astype(bool).sum())
-    return Score(cell.victim, perturbation.column, row["accuracy"], row, not_finite)
+    return Score(cell.victim, perturbation.column, row["accuracy"], row, not_finite, right, (perturbation,))
 
 
-def _worst_score(plan: Plan, cell: Cell, right: np.ndarray) -> Score:
+def _worst_score(plan: Plan, cells: list[Cell], right: np.ndarray) -> Score:
+    cell, perturbations = cells[0], tuple(cell.perturbation for cell in cells)
     eps_255 = cell.perturbation.eps_255
     row = _row(plan, cell, right) | {"perturbation": "worst", "norm": "Linf", "eps_255": eps_255}
-    return Score(cell.victim, f"worst_{eps_255:g}", row["accuracy"], row)
+    column = f"worst_{eps_255:g}"
+    return Score(cell.victim, column, row["accuracy"], row, right=right, perturbations=perturbations)
 
 
 def _row(plan: Plan, cell: Cell, right: np.ndarray) -> dict:
@@ -201,7 +210,7 @@ def entries_frame(*runs: list[Score]) -> pd.DataFrame:
     Accuracies are percentages, each followed by its ``_std`` over train seeds. Runs of the same entry over
     the same seeds and samples share a line; of what several of them measured, the last run's is shown.
     """
-    measured = _measured_columns([score for run in runs for score in run])
+    measured = measured_columns([score for run in runs for score in run])
     columns = [*ENTRY_COLUMNS, *(f"{c}{end}" for c in measured for end in ("", "_std")), *SOURCE_COLUMNS]
     entries = _merged([_entries(run) for run in runs])
     frame = pd.DataFrame([_line(entry, measured) for entry in entries]).reindex(columns=columns)
@@ -212,13 +221,19 @@ def _entries(run: list[Score]) -> list[_Entry]:
     entries: dict[tuple, _Entry] = {}
     for score in run:
         card, row = score.victim, score.row
-        key = (card.model, card.recipe, card.lambda_init, card.members)
-        key += (digest(card.identity),) if card.train_seed is None else ()  # only seeds are averaged
-        entry = entries.setdefault(key, _Entry(card, row["n"], row["protocol"], row["subset_hash"]))
+        entry = entries.setdefault(
+            entry_key(card), _Entry(card, row["n"], row["protocol"], row["subset_hash"])
+        )
         entry.by_seed.setdefault(digest(card.identity), {})[score.column] = score.accuracy
         if row.get("corruption_source"):
             entry.corruption_sources[score.column] = row["corruption_source"]
     return list(entries.values())
+
+
+def entry_key(card: VictimCard) -> tuple:
+    """What the victims of one entry share: only train seeds are averaged."""
+    alone = (digest(card.identity),) if card.train_seed is None else ()
+    return card.model, card.recipe, card.lambda_init, card.members, *alone
 
 
 def _merged(runs: list[list[_Entry]]) -> list[_Entry]:
@@ -246,8 +261,8 @@ def _add_means(accuracies: dict[str, float]) -> None:
             accuracies[group] = math.fsum(accuracies[name] for name in names) / len(names)
 
 
-def _measured_columns(scored: list[Score]) -> list[str]:
-    """clean, the groups, each corruption, then each attack by radius, then worst."""
+def measured_columns(scored: list[Score]) -> list[str]:
+    """In order: clean, the groups, each corruption, then each attack by radius, then worst."""
     seen = {score.column: score.row for score in scored}
     corruption_rows = [(column, row) for column, row in seen.items() if row.get("severity") is not None]
     severities: dict[str, list[int]] = {}
@@ -300,30 +315,6 @@ def _ranked(frame: pd.DataFrame, subsets: list[str], by: str | None) -> pd.DataF
     ).reset_index(drop=True)
 
 
-def to_csv(frame: pd.DataFrame) -> str:
-    """Percentages with two decimals, params_m with three; the same rows give the same bytes."""
-    shown = frame.copy()
-    if "params_m" in shown:
-        shown["params_m"] = [f"{value:.3f}" if pd.notna(value) else "" for value in shown["params_m"]]
-    return shown.to_csv(index=False, float_format="%.2f", lineterminator="\n")
-
-
-def to_markdown(frame: pd.DataFrame) -> str:
-    """The leaderboard as a Markdown table, with the same texts as its CSV."""
-    lines = list(csv.reader(io.StringIO(to_csv(frame))))
-    rows = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
-
-
-def to_json(frame: pd.DataFrame) -> str:
-    """The leaderboard as a list of objects; what was not measured is null."""
-    shown = frame.round(dict.fromkeys(frame.select_dtypes("float").columns, 2) | {"params_m": 3})
-    return shown.to_json(orient="records", indent=1, double_precision=3) + "\n"
-
-
-FORMATS = {"csv": to_csv, "markdown": to_markdown, "json": to_json}
-
-
 def results_csv(frame: pd.DataFrame) -> str:
     """Tidy results: enough decimals that n x accuracy is a whole number again."""
     return frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
@@ -350,19 +341,38 @@ def from_folder(folder: Path, dataset: str | None = None) -> tuple[pd.DataFrame,
     """The leaderboard of every finished run in a results folder, rebuilt from its store, and its dataset.
 
     Raises:
-        UserError: if there is no finished run, or the runs are of several datasets and none is named.
+        UserError: as `runs_in` does.
     """
+    runs, dataset = runs_in([folder], dataset)
+    return entries_frame(*runs), dataset
+
+
+def runs_in(folders: Sequence[Path], dataset: str | None = None) -> tuple[list[list[Score]], str]:
+    """The scores of every finished run on one dataset in results folders, oldest first, and the dataset.
+
+    Raises:
+        UserError: if there is no finished run in a folder, or the runs are of several datasets and none is
+            named.
+    """
+    found = sorted({plan.dataset for folder in folders for plan in _plans(folder)})
+    where = ", ".join(map(str, folders))
+    if dataset is None and len(found) > 1:
+        raise UserError(f"{where} has runs on {', '.join(found)}: choose one with --dataset")
+    if dataset not in (None, *found):
+        raise UserError(f"{where} has no finished run on {dataset}, only on {', '.join(found)}")
+    dataset = dataset or found[0]
+    runs = []
+    for folder in folders:
+        with Store(folder) as store:
+            runs += [scores(plan, store) for plan in store.plans() if plan.dataset == dataset]
+    return runs, dataset
+
+
+def _plans(folder: Path) -> list[Plan]:
     if not (folder / FILE_NAME).is_file():
         raise UserError(f"there are no results in {folder}: run robust-interp bench --out {folder}")
     with Store(folder) as store:
         plans = store.plans()
-        found = sorted({plan.dataset for plan in plans})
-        if not found:
-            raise UserError(f"no run in {folder} has finished: the command that began it goes on there")
-        if dataset is None and len(found) > 1:
-            raise UserError(f"{folder} has runs on {', '.join(found)}: choose one with --dataset")
-        if dataset not in (None, *found):
-            raise UserError(f"{folder} has no finished run on {dataset}, only on {', '.join(found)}")
-        dataset = dataset or found[0]
-        chosen = [scores(plan, store) for plan in plans if plan.dataset == dataset]
-        return entries_frame(*chosen), dataset
+    if not plans:
+        raise UserError(f"no run in {folder} has finished: the command that began it goes on there")
+    return plans

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from robust_interp import __version__
+from robust_interp import __version__, formats
+from robust_interp.compare import Comparison
 from robust_interp.store import Store
 from robust_interp.zoo import Checkpoint
 
-HEAD = ("rank", "model", "recipe", "seeds", "members")
 PLAIN_WIDTH = 250  # where there is no terminal to fit, a table need not be squeezed
 
 
@@ -20,16 +22,53 @@ def console(stderr: bool = False) -> Console:
     return found if found.is_terminal else Console(stderr=stderr, width=PLAIN_WIDTH, soft_wrap=True)
 
 
-def print_leaderboard(board: pd.DataFrame, dataset: str) -> None:
+def print_leaderboard(board: pd.DataFrame, title: str) -> None:
     """One line an entry: percentages, with the standard deviation over seeds where there are several."""
-    measured = [column for column in board.columns if f"{column}_std" in board.columns]
-    whole = _without_parts(measured)
-    n = ", ".join(str(n) for n in sorted(set(board["n_examples"])))
+    n = ", ".join(str(n) for n in sorted(set(board["n_examples"].dropna())))
     protocol = ", ".join(sorted(set(board["protocol"])))
     shown = console()
-    shown.print(f"{dataset}, n = {n}, protocol {protocol}; accuracy in %, ± std over seeds", highlight=False)
-    head = {column: [_text(value) for value in board[column]] for column in HEAD}
-    rest = {column: [_with_std(line, column) for _, line in board.iterrows()] for column in whole}
+    shown.print(
+        f"{title}, n = {n}, protocol {protocol}; accuracy in %, ± std over seeds",
+        highlight=False,
+        markup=False,
+    )
+    _print_fitting(shown, *formats.in_short(board))
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """One line a column: two accuracies in percent, their difference, and whether it stands."""
+    frame, samples, shown = comparison.frame, comparison.samples, console()
+    lines = [
+        f"A {comparison.a}, B {comparison.b}: {comparison.dataset}, n = {samples.n}, "
+        f"protocol {samples.protocol}; accuracy in %"
+    ]
+    rest = {
+        "A": [f"{value:.1f}" for value in frame["accuracy_a"]],
+        "B": [f"{value:.1f}" for value in frame["accuracy_b"]],
+        "A - B": [f"{value:+.1f}" for value in frame["difference"]],
+        "only A": [str(value) for value in frame["only_a"]],
+        "only B": [str(value) for value in frame["only_b"]],
+        "p": [f"{value:.2g}" for value in frame["p"]],
+        "Holm p": [f"{value:.2g}" for value in frame["p_holm"]],
+        "95 % over seeds": [_interval(*ends) for ends in frame[["ci_low", "ci_high"]].to_numpy()],
+        "verdict": list(frame["verdict"]),
+    }
+    for line in lines:
+        shown.print(line, highlight=False, markup=False)
+    _print_fitting(shown, {"column": list(frame["column"])}, rest)
+    if frame["ci_low"].isna().any():
+        shown.print(
+            "no interval over seeds where an entry has fewer than two: what stands there, stands for these "
+            "weights, not for others trained in the same way",
+            highlight=False,
+        )
+
+
+def _interval(low: float, high: float) -> str:
+    return "" if math.isnan(low) else f"{low:+.1f} to {high:+.1f}"
+
+
+def _print_fitting(shown: Console, head: dict[str, list[str]], rest: dict[str, list[str]]) -> None:
     for part in _fitting(rest, shown.width - sum(_width(*column) for column in head.items())):
         shown.print(_table(head | part))
 
@@ -37,7 +76,8 @@ def print_leaderboard(board: pd.DataFrame, dataset: str) -> None:
 def _table(columns: dict[str, list[str]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
-        table.add_column(name, justify="left" if name in ("model", "recipe") else "right", no_wrap=True)
+        left = name in (*formats.TEXT_COLUMNS, "column", "verdict")
+        table.add_column(name, justify="left" if left else "right", no_wrap=True)
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
     return table
@@ -58,25 +98,6 @@ def _fitting(columns: dict[str, list[str]], width: int) -> list[dict[str, list[s
 
 def _width(name: str, texts: list[str]) -> int:
     return max(map(len, [name, *texts])) + 2  # and the space between columns
-
-
-def _without_parts(measured: list[str]) -> list[str]:
-    """Leave single corruptions to the CSV where their group's mean is shown."""
-    from robust_interp.corruptions import GROUPS
-
-    parts = {name for group, names in GROUPS.items() if group in measured for name in names}
-    return [column for column in measured if column not in parts]
-
-
-def _with_std(line: pd.Series, column: str) -> str:
-    if pd.isna(line[column]):
-        return ""
-    std = line[f"{column}_std"]
-    return f"{line[column]:.1f}" if pd.isna(std) else f"{line[column]:.1f} ±{std:.1f}"
-
-
-def _text(value) -> str:
-    return "" if pd.isna(value) else str(value)
 
 
 def print_plan(benchmark, store: Store) -> None:

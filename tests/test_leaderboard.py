@@ -11,66 +11,14 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from hand_made import LABELS, attack, card, corruption, ensemble, first, run
 
-from robust_interp import cli, leaderboard
-from robust_interp.cells import CLEAN, Cell, Perturbation, Plan, VictimCard
+from robust_interp import cli, formats, leaderboard
+from robust_interp.cells import CLEAN, Cell, Plan
 from robust_interp.errors import UserError
 from robust_interp.store import FILE_NAME, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
 
-LABELS = np.arange(10)
 NOISES = ("impulse_noise", "speckle_noise", "gaussian_noise", "shot_noise")
-
-
-def card(model="net", seed=0, recipe="quick", **fields):
-    seeds = () if seed is None else (seed,)
-    identity = {"weights": f"{model}-{recipe}-{seed}"}
-    return VictimCard(model, identity, recipe, "0.20-0.25", seed, seeds, params_m=0.272, **fields)
-
-
-def ensemble(*members):
-    identity = {"ensemble": [member.identity for member in members]}
-    seeds = tuple(member.train_seed for member in members)
-    return replace(members[0], identity=identity, train_seed=None, seeds=seeds, members=len(members))
-
-
-def attack(name, eps_255, seed=None, **params):
-    seed = 0 if name == "pgd" and seed is None else seed
-    return Perturbation("attack", name, f"{name}_{eps_255:g}", {"eps": eps_255 / 255, **params}, seed=seed)
-
-
-def corruption(name, severity, source="generated@0"):
-    return Perturbation("corruption", name, f"{name}_{severity}", {"severity": severity}, source)
-
-
-def first(right, n=10):
-    """The pattern in which the first `right` of n samples are right."""
-    return "1" * right + "0" * (n - right)
-
-
-def run(store, measured, protocol="final", dataset="digits"):
-    """Store cells and a finished run. `measured`: (card, perturbation, pattern of right ones, flags)."""
-    environment = {"precision": "float32", "torch": "2.9"}
-    cells = []
-    for victim, perturbation, pattern, *flags in measured:
-        right = np.array([mark == "1" for mark in pattern])
-        labels = LABELS[: len(right)]
-        attacked = perturbation.kind == "attack"
-        cell = Cell(
-            victim,
-            dataset,
-            f"{dataset}-images",
-            perturbation,
-            environment | ({"torchattacks": "3.5.1"} if attacked else {}),
-        )
-        predictions = np.where(right, labels, (labels + 1) % 10).astype(np.int16)
-        bits = np.array([int(bit) for bit in (flags[0] if flags else "0" * len(right))], dtype=np.uint8)
-        delta = perturbation.params["eps"] if attacked else None
-        store.append(cell.key, 0, Outcome(predictions, bits, delta, 2.0, "cpu"))
-        store.put_labels(cell.fingerprint, LABELS)
-        cells.append(cell)
-    plan = Plan(dataset, len(measured[0][2]), protocol, tuple(cells))
-    store.put_plan(plan)
-    return plan
 
 
 def board(store, *measured, protocol="final"):
@@ -423,7 +371,7 @@ def test_runs_on_other_images_of_the_same_name_are_kept_apart(store, tmp_path):
     environment = {"precision": "float32", "torch": "2.9"}
     for images, right in (("one", 4), ("two", 9)):
         cell = Cell(card(), "custom", images, attack("pgd", 2), environment)
-        predictions = np.where(np.arange(10) < right, LABELS, -1).astype(np.int16)
+        predictions = np.where(np.arange(10) < right, LABELS[:10], -1).astype(np.int16)
         store.append(cell.key, 0, Outcome(predictions, np.zeros(10, np.uint8), None, 1.0, "cpu"))
         store.put_labels(images, LABELS)
         store.put_plan(Plan("custom", 10, "final", (cell,)))
@@ -494,7 +442,7 @@ CSV = (
 
 def test_the_csv_has_two_decimals_and_the_same_bytes_each_time(store, tmp_path):
     two_entries(store)
-    texts = [leaderboard.to_csv(leaderboard.from_folder(tmp_path)[0]) for _ in range(2)]
+    texts = [formats.to_csv(leaderboard.from_folder(tmp_path)[0]) for _ in range(2)]
     assert texts == [CSV, CSV]
     for _ in range(2):
         leaderboard.write(tmp_path, pd.DataFrame(), leaderboard.from_folder(tmp_path)[0])
@@ -551,6 +499,7 @@ def answer(*arguments):
 assert answer("--help") == 0
 assert answer("bench", "--help") == 0
 assert answer("leaderboard", sys.argv[1]) == 0
+assert answer("leaderboard", "compare", "a", "b", "--results", sys.argv[1]) == 0
 heavy = {"torch", "torchvision", "torchattacks", "timm", "sklearn"} & set(sys.modules)
 sys.exit(f"imported {heavy}" if heavy else 0)
 """
