@@ -122,7 +122,7 @@ class Fit:
         before, started = self.epoch_seconds, time.perf_counter()
         reported = started
         for images, labels in self.loader:
-            self._step(images, labels)
+            self.train_step(images, labels)
             now = time.perf_counter()
             self.epoch_seconds = before + now - started
             if now - reported >= REPORT_EVERY:  # reading the loss waits for the device: not at each step
@@ -132,7 +132,8 @@ class Fit:
                 break
         return not len(self.loader.left)
 
-    def _step(self, images: Tensor, labels: Tensor) -> None:
+    def train_step(self, images: Tensor, labels: Tensor) -> None:
+        """One step on normalised images (n, C, H, W) and labels (n,); the model is in training mode."""
         rate = learning_rate(self.recipe, self.step, len(self.loader))
         for group in self.optimizer.param_groups:
             group["lr"] = rate
