@@ -84,7 +84,7 @@ def _perturbation(spec: Spec, eps, defaults: Mapping, seed: int) -> Perturbation
     return Perturbation(
         "attack",
         spec.name,
-        f"{spec.name}{_brackets(changed)}_{in_255(eps):g}",
+        f"{spec.name}{_brackets(changed)}_{in_255(eps):.10g}",
         {"eps": float(eps), **params},
         seed=seed if kind.random else None,
     )
@@ -95,8 +95,13 @@ def _absolute(value, eps: float):
 
 
 def _brackets(changed: Mapping) -> str:
-    shown = {key: f"{in_255(value):g}/255" if key == "alpha" else value for key, value in changed.items()}
+    shown = {key: f"{_exactly(value)}/255" if key == "alpha" else value for key, value in changed.items()}
     return f"({','.join(f'{key}={value}' for key, value in shown.items())})" if shown else ""
+
+
+def _exactly(pixels: float) -> str:
+    """A distance in units of 1/255; a tiny one is not rounded to nothing."""
+    return f"{in_255(pixels) or pixels * 255:.10g}"
 
 
 def check_eps(eps) -> None:
@@ -123,7 +128,7 @@ def step_warning(perturbation: Perturbation) -> str | None:
     if alpha is None:
         return None
     eps = perturbation.params["eps"]
-    alpha_255 = f"{in_255(alpha):g}/255"
+    alpha_255 = f"{_exactly(alpha)}/255"
     if alpha > eps * (1 + 1e-9):
         return f"{perturbation.column}: the step {alpha_255} exceeds eps, so each step overshoots the ball"
     if alpha * perturbation.params["steps"] < eps * (1 - 1e-9):
@@ -150,13 +155,13 @@ class Attacked:
         images: (N, C, H, W) in [0, 1]; a sample whose result was not finite holds its clean image.
         zero_gradient: (N,) bool, the first gradient was zero everywhere: there was nothing to follow.
         not_finite: (N,) bool, a gradient or the attacked image was not finite.
-        max_delta: Largest |change of a pixel|.
+        deltas: (N,) float32, each sample's largest |change of a pixel|.
     """
 
     images: object
     zero_gradient: np.ndarray
     not_finite: np.ndarray
-    max_delta: float
+    deltas: np.ndarray
 
 
 class BoundAttack:
@@ -192,13 +197,15 @@ class BoundAttack:
 
         finite = torch.isfinite(adversarial).flatten(1).all(1)
         adversarial = torch.where(finite.view(-1, 1, 1, 1), adversarial, images)
-        max_delta = (adversarial - images).abs().max().item()
+        deltas = (adversarial - images).abs().flatten(1).amax(1).cpu().numpy()
         if adversarial.min() < 0 or adversarial.max() > 1:
             raise RuntimeError(f"{self.perturbation.column} left the range [0, 1]")
-        if max_delta > self.perturbation.params["eps"] + BALL_TOLERANCE:
-            raise RuntimeError(f"{self.perturbation.column} left its ball: it moved a pixel by {max_delta}")
+        if deltas.max() > self.perturbation.params["eps"] + BALL_TOLERANCE:
+            raise RuntimeError(
+                f"{self.perturbation.column} left its ball: it moved a pixel by {deltas.max()}"
+            )
         zero, not_finite = self._probe.findings()
-        return Attacked(adversarial, zero, not_finite | ~finite.cpu().numpy(), max_delta)
+        return Attacked(adversarial, zero, not_finite | ~finite.cpu().numpy(), deltas)
 
 
 def _gradient_probe(victim):
@@ -221,7 +228,7 @@ def _gradient_probe(victim):
         def forward(self, images):
             if not images.requires_grad:
                 return self.victim(images)
-            images = images.view_as(images)
+            images = images.clone()  # not the leaf: a model may work in place on what it is given
             images.register_hook(self._look)
             logits = self.victim(images)
             if not logits.requires_grad:

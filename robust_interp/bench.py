@@ -9,7 +9,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from numbers import Integral
 from pathlib import Path
@@ -131,7 +131,7 @@ class Benchmark:
         victims = [self.load(subject) for subject, _ in todo]  # all, so that a bad one fails before the hours
         store.put_labels(self.dataset.fingerprint, self.dataset.labels)
         for victim, (_, cells) in zip(victims, todo, strict=True):
-            with undisturbed(victim), _exact_float32():
+            with undisturbed(victim):
                 for cell in cells:
                     self._measure(cell, victim, store, watch)
         store.put_plan(self.plan)
@@ -149,7 +149,11 @@ class Benchmark:
         return Report(
             leaderboard.results_frame(scored),
             leaderboard.entries_frame(scored),
-            [*self._step_warnings(), *sanity.findings(scored, self.dataset.classes)],
+            [
+                *(note for subject in self.subjects for note in subject.notes),
+                *self._step_warnings(),
+                *sanity.findings(scored, self.dataset.classes),
+            ],
         )
 
     def _step_warnings(self) -> list[str]:
@@ -191,28 +195,28 @@ class Benchmark:
             # Batches end at multiples of their size: a run that goes on cuts as one that never stopped.
             stop = min(self.plan.n, (start // self.batch_size + 1) * self.batch_size)
             began = time.perf_counter()
-            predictions, flags, max_delta = self._batch(cell.perturbation, victim, attack, start, stop)
+            predictions, flags, deltas = self._batch(cell.perturbation, victim, attack, start, stop)
             seconds = time.perf_counter() - began
-            store.append(cell.key, start, Outcome(predictions, flags, max_delta, seconds, str(self.device)))
+            store.append(cell.key, start, Outcome(predictions, flags, deltas, seconds, str(self.device)))
             watch(cell, stop - start)
             start = stop
 
     def _batch(self, perturbation: Perturbation, victim: nn.Module, attack, start: int, stop: int):
         images = self._pixels(perturbation, start, stop)
         flags = np.zeros(stop - start, dtype=np.uint8)
-        max_delta = None
+        deltas = None
         if attack:
             labels = torch.from_numpy(self.dataset.labels[start:stop]).to(self.device)
             attacked = attack(images, labels, range(start, stop))
-            images, max_delta = attacked.images, attacked.max_delta
+            images, deltas = attacked.images, attacked.deltas
             flags |= np.where(attacked.zero_gradient, ZERO_GRADIENT, 0).astype(np.uint8)
             flags |= np.where(attacked.not_finite, NOT_FINITE, 0).astype(np.uint8)
         with torch.no_grad():
-            logits = victim(images)
+            logits = victim(images.clone())  # which a model may work on in place
         finite = torch.isfinite(logits).all(1)
         flags |= np.where(finite.cpu().numpy(), 0, NOT_FINITE).astype(np.uint8)
         predictions = torch.where(finite, logits.argmax(1), -1).cpu().numpy().astype(np.int16)
-        return predictions, flags, max_delta
+        return predictions, flags, deltas
 
     def _pixels(self, perturbation: Perturbation, start: int, stop: int) -> torch.Tensor:
         if perturbation.kind == "corruption":
@@ -245,12 +249,21 @@ def evaluate(
     """
     for name in ("attacks", "corruptions"):
         if name in options and not isinstance(options[name], str):
-            options[name] = ",".join(options[name])
+            options[name] = ",".join(map(str, options[name] or ["none"]))
+    if unexpected := options.keys() - {option.name for option in fields(Request)}:
+        raise TypeError(f"evaluate() got an unexpected keyword argument {min(unexpected)!r}")
     request = Request(**_named(models), dataset=_given(dataset), **options)
-    benchmark = Benchmark(request)
+    places = {name: _place(module) for name, module in request.modules.items()}
     folder = Path(out) if out is not None else None
-    with Store(folder) as store:
-        report = benchmark.run(store)
+    try:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):  # building a model draws
+            benchmark = Benchmark(request)
+            with Store(folder) as store:
+                report = benchmark.run(store)
+    finally:
+        for name, module in request.modules.items():
+            if places[name]:
+                module.to(places[name])
     if folder:
         leaderboard.write(folder, report.results, report.leaderboard)
     for line in report.warnings:
@@ -262,11 +275,15 @@ def _named(models) -> dict:
     """The field of a Request that what was given as `models` belongs in."""
     if isinstance(models, nn.Module):
         return {"modules": {type(models).__name__: models}}
-    if isinstance(models, Mapping) and all(isinstance(model, nn.Module) for model in models.values()):
+    if isinstance(models, Mapping) and all(
+        isinstance(name, str) and isinstance(model, nn.Module) for name, model in models.items()
+    ):
         return {"modules": models} if models else {"models": ()}
     names = (models,) if isinstance(models, str) else models
     if names is not None and not (isinstance(names, Sequence) and all(isinstance(n, str) for n in names)):
-        raise UserError(f"models must be names, torch modules or a dict of modules, not {models!r}")
+        raise UserError(
+            f"models must be names, torch modules or a dict of modules, not {type(models).__name__}"
+        )
     return {"models": names and tuple(names)}
 
 
@@ -285,8 +302,13 @@ def cost(cell: Cell) -> int:
 
 def _device(request: Request) -> torch.device:
     """The one asked for, else the one that the modules are on, else the machine's best."""
-    parameters = [p for module in request.modules.values() for p in module.parameters()]
-    return resolve_device(request.device or (str(parameters[0].device) if parameters else None))
+    places = [_place(module) for module in request.modules.values()]
+    return resolve_device(request.device or next((str(place) for place in places if place), None))
+
+
+def _place(module: nn.Module) -> torch.device | None:
+    """The device that a module is on; None if it has no parameters."""
+    return next((parameter.device for parameter in module.parameters()), None)
 
 
 def _dataset(request: Request) -> data.Dataset:
@@ -308,8 +330,8 @@ def _batch_size(batch_size: int | None, device: torch.device) -> int:
 
 
 def _seed(seed: int) -> int:
-    if not isinstance(seed, Integral) or seed < 0:
-        raise UserError(f"seed must be a whole number from 0, not {seed}")
+    if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+        raise UserError(f"seed must be a whole number from 0 to 2**63 - 1, not {seed}")
     return int(seed)
 
 
@@ -319,7 +341,7 @@ def _sample_count(request: Request, dataset: data.Dataset) -> int:
         n = data.DATASETS[dataset.name].default_n
     if n in (None, "all"):
         return len(dataset)
-    if not isinstance(n, Integral) or not 1 <= n <= len(dataset):
+    if not isinstance(n, Integral) or isinstance(n, bool) or not 1 <= n <= len(dataset):
         raise UserError(f"n must be 1 to {len(dataset)}, the size of the {dataset.name} test set, not {n}")
     return int(n)
 
@@ -338,7 +360,20 @@ def _perturbations(request: Request, seed: int, dataset: data.Dataset, corruptor
     ]
 
 
+def _check_belongings(request: Request) -> None:
+    """Refuse an option that would be ignored."""
+    if request.modules:
+        idle, what = ("zoo", "checkpoint", "seeds"), "models that are objects"
+    elif request.checkpoint:
+        idle, what = ("seeds", "mean", "std"), "a checkpoint file"
+    else:
+        idle, what = ("mean", "std"), "models from the zoo"
+    if given := [name for name in idle if getattr(request, name) is not None]:
+        raise UserError(f"{given[0]} does not go with {what}")
+
+
 def _subjects(request: Request, dataset: data.Dataset) -> list[Subject]:
+    _check_belongings(request)
     if request.models is not None and not request.models:
         raise UserError("no model named; say all for every checkpoint of the dataset")
     if request.modules:
@@ -350,8 +385,3 @@ def _subjects(request: Request, dataset: data.Dataset) -> list[Subject]:
     if seeds is not None and not len(seeds):
         raise UserError("no train seed named: 3 means 0, 1, 2; None every one")
     return subjects.from_zoo(request.models or ("all",), request.zoo, seeds, request.ensembles, dataset.name)
-
-
-def _exact_float32():
-    """cuDNN without TF32 and without algorithms that vary from run to run: precision means float32."""
-    return torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)

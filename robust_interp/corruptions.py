@@ -103,14 +103,15 @@ class Corruptor:
         self._chunk = lru_cache(maxsize=_CACHED_CHUNKS)(self._chunk)
 
     def source(self, name: str) -> str:
-        """``generated@<seed>``, ``released``, or ``released(unverified)`` where no MD5 vouches for a file."""
+        """``generated@<seed>``, ``released``, or with the file's MD5 where there is no official one."""
         if self.folder is None:
             return f"generated@{self.seed}"
         _open_released(self.folder, name, self.dataset)
+        found = _md5(self.folder / f"{name}.npy")
         known = RELEASED_MD5.get(name) if self.dataset.name == "cifar10" else None
         if known is None or len(self.dataset) != 10_000:
-            return "released(unverified)"
-        if _md5(self.folder / f"{name}.npy") != known:
+            return f"released(unverified, MD5 {found})"
+        if found != known:
             raise UserError(f"{self.folder / f'{name}.npy'} is not the released file: its MD5 is not {known}")
         return "released"
 

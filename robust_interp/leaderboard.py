@@ -112,7 +112,8 @@ def scores(plan: Plan, store: Store) -> list[Score]:
 def _by_victim(cells: Iterable[Cell]) -> list[list[Cell]]:
     grouped: dict[str, list[Cell]] = {}
     for cell in cells:
-        grouped.setdefault(digest([cell.victim.model, cell.victim.identity]), []).append(cell)
+        card = cell.victim
+        grouped.setdefault(digest([card.model, card.train_seed, card.identity]), []).append(cell)
     return list(grouped.values())
 
 
@@ -200,15 +201,29 @@ class _Entry:
     n: int
     protocol: str
     subset_hash: str
-    by_seed: dict[str, dict[str, float]] = field(default_factory=dict)  # identity -> column -> accuracy
-    corruption_sources: dict[str, str] = field(default_factory=dict)  # column -> source
+    by_seed: dict[str, dict[str, float]] = field(default_factory=dict)  # victim -> column -> accuracy
+    sources: set[str] = field(default_factory=set)  # of its corrupted images
+    seeds: set[int] = field(default_factory=set)  # of its random attacks
+
+    def agrees(self, other: _Entry) -> bool:
+        """Whether columns of both may stand in one line: drawn from the same source, with the same seed."""
+        return all(
+            not mine or not theirs or mine == theirs
+            for mine, theirs in ((self.sources, other.sources), (self.seeds, other.seeds))
+        )
+
+    def take(self, other: _Entry) -> None:
+        self.sources |= other.sources
+        self.seeds |= other.seeds
+        for victim, accuracies in other.by_seed.items():
+            self.by_seed[victim] |= accuracies
 
 
 def entries_frame(*runs: list[Score]) -> pd.DataFrame:
     """The leaderboard of one or more runs: one line an entry.
 
     Accuracies are percentages, each followed by its ``_std`` over train seeds. Runs of the same entry over
-    the same seeds and samples share a line; of what several of them measured, the last run's is shown.
+    the same train seeds and samples share a line, unless their noise or their attacks were drawn otherwise.
     """
     measured = measured_columns([score for run in runs for score in run])
     columns = [*ENTRY_COLUMNS, *(f"{c}{end}" for c in measured for end in ("", "_std")), *SOURCE_COLUMNS]
@@ -224,9 +239,12 @@ def _entries(run: list[Score]) -> list[_Entry]:
         entry = entries.setdefault(
             entry_key(card), _Entry(card, row["n"], row["protocol"], row["subset_hash"])
         )
-        entry.by_seed.setdefault(digest(card.identity), {})[score.column] = score.accuracy
+        victim = digest([card.train_seed, card.identity])
+        entry.by_seed.setdefault(victim, {})[score.column] = score.accuracy
         if row.get("corruption_source"):
-            entry.corruption_sources[score.column] = row["corruption_source"]
+            entry.sources.add(row["corruption_source"])
+        if row.get("attack_seed") is not None:
+            entry.seeds.add(row["attack_seed"])
     return list(entries.values())
 
 
@@ -237,17 +255,20 @@ def entry_key(card: VictimCard) -> tuple:
 
 
 def _merged(runs: list[list[_Entry]]) -> list[_Entry]:
-    merged: dict[tuple, _Entry] = {}
+    merged: dict[tuple, list[_Entry]] = {}
     for entry in (entry for run in runs for entry in run):
         key = (entry.card.model, entry.subset_hash, entry.protocol, frozenset(entry.by_seed))
-        into = merged.setdefault(key, entry)
-        into.corruption_sources |= entry.corruption_sources
-        for identity, accuracies in entry.by_seed.items():
-            into.by_seed[identity] |= accuracies
-    for entry in merged.values():
+        alike = merged.setdefault(key, [])
+        into = next((other for other in alike if other.agrees(entry)), None)
+        if into:
+            into.take(entry)
+        else:
+            alike.append(entry)
+    entries = [entry for alike in merged.values() for entry in alike]
+    for entry in entries:
         for accuracies in entry.by_seed.values():
             _add_means(accuracies)
-    return list(merged.values())
+    return entries
 
 
 def _add_means(accuracies: dict[str, float]) -> None:
@@ -289,7 +310,7 @@ def _line(entry: _Entry, measured: list[str]) -> dict:
         "params_m": card.params_m,
         "n_examples": entry.n,
         "protocol": entry.protocol,
-        "corruption_source": "+".join(sorted(set(entry.corruption_sources.values()))),
+        "corruption_source": "+".join(sorted(entry.sources)),
         "source": "measured",
     }
     for column in measured:

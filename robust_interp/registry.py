@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 from robust_interp.errors import UserError
 
 T = TypeVar("T")
+LONGEST_SPEC = 500  # characters; Python's parser gives up on deep nesting only far beyond
 Scalar = bool | int | float | str
 
 
@@ -56,9 +57,11 @@ def parse_spec(text: str) -> Spec:
     Raises:
         UserError: if the text is anything else.
     """
+    if len(text) > LONGEST_SPEC or "#" in text:
+        raise UserError(f"cannot read {text[:40]!r}: expected name or name(key=value, ...)")
     try:
         node = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise UserError(f"cannot read {text!r}: expected name or name(key=value, ...)") from error
     if isinstance(node, ast.Name):
         return Spec(node.id)

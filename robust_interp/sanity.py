@@ -22,9 +22,8 @@ def findings(scored: Iterable[Score], classes: int) -> list[str]:
 
 
 def _of_victim(scores: list[Score], classes: int) -> list[str]:
-    card = scores[0].victim
-    accuracy = {score.column: score.accuracy for score in scores}
-    lines = _clean(card, accuracy, classes)
+    card, by_column = scores[0].victim, {score.column: score for score in scores}
+    lines = _clean(card, by_column["clean"], classes) if "clean" in by_column else []
     for score in scores:
         if score.row.get("zero_grad"):
             lines.append(
@@ -36,44 +35,52 @@ def _of_victim(scores: list[Score], classes: int) -> list[str]:
                 f"{card.label}, {score.column}: {score.not_finite} samples with values that are not finite, "
                 "counted as wrong"
             )
-    return lines + _masking(card, scores, accuracy)
+    return lines + _masking(card, by_column)
 
 
-def _clean(card: VictimCard, accuracy: dict[str, float], classes: int) -> list[str]:
-    clean = accuracy.get("clean")
-    if clean is None:
-        return []
-    if clean <= 100 / classes + CHANCE_MARGIN:
+def _clean(card: VictimCard, clean: Score, classes: int) -> list[str]:
+    if clean.accuracy <= 100 / classes + CHANCE_MARGIN:
         return [
-            f"{card.label}: clean accuracy {clean:.1f} % is chance: are the normalisation, the label order "
-            "and the BatchNorm statistics those it was trained with?"
+            f"{card.label}: clean accuracy {clean.accuracy:.1f} % is chance: are the normalisation, the "
+            "label order and the BatchNorm statistics those it was trained with?"
         ]
-    if card.recorded_clean is not None and clean < card.recorded_clean - CLEAN_MARGIN:
+    if card.recorded_clean is not None and card.recorded_clean > clean.accuracy + _slack(clean, CLEAN_MARGIN):
         return [
-            f"{card.label}: clean accuracy {clean:.1f} %, but its record says {card.recorded_clean:.1f} %"
+            f"{card.label}: clean accuracy {clean.accuracy:.1f} %, but its record says "
+            f"{card.recorded_clean:.1f} %"
         ]
     return []
 
 
-def _masking(card: VictimCard, scores: list[Score], accuracy: dict[str, float]) -> list[str]:
+def _slack(score: Score, margin: float) -> float:
+    """How far another accuracy may lie above this one: the margin, or more if n leaves more open."""
+    return max(margin, score.row["ci_high"] - score.accuracy)
+
+
+def _masking(card: VictimCard, by_column: dict[str, Score]) -> list[str]:
     """Signs of masked gradients: one step beats many, or a larger ball helps the model."""
-    rows = [score.row for score in scores if score.row["norm"] and score.row["perturbation"] != "worst"]
-    radii = sorted({row["eps_255"] for row in rows})
-    series = dict.fromkeys(score.column.rpartition("_")[0] for score in scores if score.row in rows)
+    attacked = {
+        column: score
+        for column, score in by_column.items()
+        if score.row["norm"] and score.row["perturbation"] != "worst"
+    }
     lines = []
-    for name in series:
-        for radius in radii:
-            many, one = accuracy.get(f"{name}_{radius:g}"), accuracy.get(f"fgsm_{radius:g}")
-            if many is not None and one is not None and many > one + NOISE_MARGIN:
+    for column, many in attacked.items():
+        one = attacked.get(f"fgsm_{column.rpartition('_')[2]}")
+        if one and many.accuracy > one.accuracy + _slack(one, NOISE_MARGIN):
+            lines.append(
+                f"{card.label}: {column} leaves {many.accuracy:.1f} %, one FGSM step {one.accuracy:.1f} %: "
+                "the iterative attack is badly tuned, or gradients are masked"
+            )
+    series: dict[str, list[Score]] = {}
+    for column, score in attacked.items():
+        series.setdefault(column.rpartition("_")[0], []).append(score)
+    for name, members in series.items():
+        members.sort(key=lambda score: score.row["eps_255"])
+        for small, large in itertools.pairwise(members):
+            if large.accuracy > small.accuracy + _slack(small, NOISE_MARGIN):
                 lines.append(
-                    f"{card.label}: {name}_{radius:g} leaves {many:.1f} %, one FGSM step {one:.1f} %: "
-                    "the iterative attack is badly tuned, or gradients are masked"
-                )
-        for small, large in itertools.pairwise(radii):
-            low, high = accuracy.get(f"{name}_{small:g}"), accuracy.get(f"{name}_{large:g}")
-            if low is not None and high is not None and high > low + NOISE_MARGIN:
-                lines.append(
-                    f"{card.label}: {name} leaves {high:.1f} % at eps {large:g}/255 and {low:.1f} % at "
-                    f"{small:g}/255: gradients may be masked"
+                    f"{card.label}: {name} leaves {large.accuracy:.1f} % at eps {large.row['eps_255']:g}/255 "
+                    f"and {small.accuracy:.1f} % at {small.row['eps_255']:g}/255: gradients may be masked"
                 )
     return lines

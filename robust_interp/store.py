@@ -31,7 +31,7 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS chunks (
     cell TEXT NOT NULL, start INTEGER NOT NULL, count INTEGER NOT NULL,
     predictions BLOB NOT NULL, flags BLOB NOT NULL,
-    max_delta REAL, seconds REAL NOT NULL, device TEXT NOT NULL,
+    deltas BLOB, seconds REAL NOT NULL, device TEXT NOT NULL,
     PRIMARY KEY (cell, start)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS labels (dataset TEXT PRIMARY KEY, labels BLOB NOT NULL);
@@ -49,12 +49,13 @@ class Outcome:
         predictions: (n,) int16 predicted labels; -1 where the logits or the images were not finite.
         flags: (n,) uint8; ZERO_GRADIENT where the attack's first gradient was exactly zero, NOT_FINITE
             where a gradient, an image or the logits were not finite.
-        max_delta: Largest change of a pixel by an attack, in [0, 1]; None where nothing was attacked.
+        deltas: (n,) float32, the largest change of a pixel of each sample by an attack, in [0, 1]; None where
+            nothing was attacked.
     """
 
     predictions: np.ndarray
     flags: np.ndarray
-    max_delta: float | None
+    deltas: np.ndarray | None
     seconds: float
     device: str
 
@@ -64,7 +65,12 @@ class Outcome:
     def __getitem__(self, part: slice) -> Outcome:
         predictions = self.predictions[part]
         seconds = self.seconds * len(predictions) / len(self)  # its share
-        return Outcome(predictions, self.flags[part], self.max_delta, seconds, self.device)
+        deltas = None if self.deltas is None else self.deltas[part]
+        return Outcome(predictions, self.flags[part], deltas, seconds, self.device)
+
+    @property
+    def max_delta(self) -> float | None:
+        return None if self.deltas is None else float(self.deltas.max())
 
     def correct(self, labels: np.ndarray) -> np.ndarray:
         """Which samples count as right, (n,) bool.
@@ -77,7 +83,18 @@ class Outcome:
 def _row(cell: str, start: int, part: Outcome) -> tuple:
     predictions = part.predictions.astype("<i2").tobytes()
     flags = part.flags.astype(np.uint8).tobytes()
-    return cell, start, len(part), predictions, flags, part.max_delta, part.seconds, part.device
+    deltas = None if part.deltas is None else part.deltas.astype("<f4").tobytes()
+    return cell, start, len(part), predictions, flags, deltas, part.seconds, part.device
+
+
+def _outcome(predictions: bytes, flags: bytes, deltas: bytes | None, seconds: float, device: str) -> Outcome:
+    return Outcome(
+        np.frombuffer(predictions, "<i2"),
+        np.frombuffer(flags, np.uint8),
+        None if deltas is None else np.frombuffer(deltas, "<f4"),
+        seconds,
+        device,
+    )
 
 
 def _connect(path: Path | str) -> sqlite3.Connection:
@@ -163,21 +180,21 @@ class Store:
     def read(self, cell: str, n: int) -> Outcome | None:
         """The first `n` samples of a cell, or None if not all of them are finished."""
         rows = self._rows(
-            "SELECT predictions, flags, max_delta, seconds, device FROM chunks"
+            "SELECT start, predictions, flags, deltas, seconds, device FROM chunks"
             " WHERE cell = ? AND start < ? ORDER BY start",
             cell,
             n,
         )
-        predictions = np.concatenate([np.frombuffer(row[0], "<i2") for row in rows] or [np.empty(0, "<i2")])
-        if len(predictions) < n:
+        chunks = [_outcome(*columns)[: n - start] for start, *columns in rows]
+        if sum(map(len, chunks)) < n:
             return None
-        deltas = [row[2] for row in rows if row[2] is not None]
+        attacked = chunks[0].deltas is not None
         return Outcome(
-            predictions[:n],
-            np.concatenate([np.frombuffer(row[1], np.uint8) for row in rows])[:n],
-            max(deltas) if deltas else None,
-            math.fsum(row[3] for row in rows),
-            "+".join(sorted({row[4] for row in rows})),
+            np.concatenate([chunk.predictions for chunk in chunks]),
+            np.concatenate([chunk.flags for chunk in chunks]),
+            np.concatenate([chunk.deltas for chunk in chunks]) if attacked else None,
+            math.fsum(chunk.seconds for chunk in chunks),
+            "+".join(sorted({chunk.device for chunk in chunks})),
         )
 
     def put_labels(self, fingerprint: str, labels: np.ndarray) -> None:
@@ -201,4 +218,8 @@ class Store:
 
     def plans(self) -> list[Plan]:
         """The finished runs, oldest first."""
-        return [Plan.from_json(text) for (text,) in self._rows("SELECT text FROM runs ORDER BY finished")]
+        rows = self._rows("SELECT text FROM runs ORDER BY finished")
+        try:
+            return [Plan.from_json(text) for (text,) in rows]
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{self.path} holds runs that this version cannot read") from error

@@ -5,6 +5,7 @@ A subject is a card, which says what it is without loading it, and a way to load
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -17,15 +18,18 @@ from robust_interp import data, zoo
 from robust_interp.cells import VictimCard, digest
 from robust_interp.errors import UserError
 from robust_interp.registry import is_glob
-from robust_interp.victim import Ensemble, Victim, identity
+from robust_interp.victim import Ensemble, Victim, behaviour, check_victim, identity, undisturbed
+
+KNOWN_BY = 8  # images whose logits and gradients tell one object from another
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """Something to measure: its card, and how to load it as a victim on [0, 1] pixels."""
+    """Something to measure: its card, how to load it as a victim on [0, 1] pixels, and what to say of it."""
 
     card: VictimCard
     load: Callable[[], nn.Module]
+    notes: tuple[str, ...] = ()
 
 
 def from_modules(modules: Mapping[str, nn.Module], mean, std, dataset: data.Dataset) -> list[Subject]:
@@ -35,11 +39,7 @@ def from_modules(modules: Mapping[str, nn.Module], mean, std, dataset: data.Data
         mean: What their images are normalised with; None is what a timm model's ``pretrained_cfg`` says,
             and nothing for any other model. `std` likewise.
     """
-    own = mean is None and std is None
-    return [
-        _loaded(Victim(model, *(_normalisation(model, dataset) if own else (mean, std)), name))
-        for name, model in modules.items()
-    ]
+    return [_module(name, model, mean, std, dataset) for name, model in modules.items()]
 
 
 def from_file(names: Sequence[str] | None, path: Path, dataset: data.Dataset) -> list[Subject]:
@@ -52,7 +52,9 @@ def from_file(names: Sequence[str] | None, path: Path, dataset: data.Dataset) ->
         raise UserError("--checkpoint goes with exactly one registered model name in --models")
     model = zoo.create(names[0], num_classes=dataset.classes, in_chans=dataset.images.shape[1])
     zoo.load_weights(model, path)
-    return [_loaded(_fast(Victim(model, *_normalisation(model, dataset), names[0])))]
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    return [_loaded(_fast(Victim(model, *_normalisation(model, dataset), names[0])), dataset, sha256)]
 
 
 def from_zoo(
@@ -89,11 +91,30 @@ def from_zoo(
     return [subject for group in groups.values() for subject in group]
 
 
-def _loaded(victim: Victim) -> Subject:
-    known = identity(victim.model) | {"normalisation": victim.normalisation}
+def _module(name: str, model: nn.Module, mean, std, dataset: data.Dataset) -> Subject:
+    notes = ()
+    if mean is None and std is None:
+        mean, std = _normalisation(model, dataset)
+        if mean is None and (inner := _normalised_inside(model)):
+            notes = (
+                f"{name} holds a timm model trained with mean {inner[0]} and std {inner[1]}, which are not "
+                "applied: pass mean and std, unless something in front of it does that",
+            )
+    victim = Victim(model, mean, std, name)
+    return _loaded(victim, dataset, None, notes)
+
+
+def _loaded(victim: Victim, dataset: data.Dataset, sha256: str | None, notes=()) -> Subject:
+    """A victim that is there, known by its code and state and by what it does to a few images."""
+    device = next((p.device for p in victim.parameters()), torch.device("cpu"))
+    images = torch.from_numpy(dataset.pixels(0, KNOWN_BY)).to(device)
+    with undisturbed(victim):
+        check_victim(victim, images, dataset.classes)
+        known = identity(victim.model) | {"behaviour": behaviour(victim, images)}
+    known["normalisation"] = victim.normalisation
     params_m = sum(p.numel() for p in victim.parameters()) / 1e6
-    card = VictimCard(victim.name, known, params_m=params_m, weights_sha256=known["state_sha256"])
-    return Subject(card, lambda: victim)
+    card = VictimCard(victim.name, known, params_m=params_m, weights_sha256=sha256 or known["state_sha256"])
+    return Subject(card, lambda: victim, notes)
 
 
 def _checkpoint(checkpoint: zoo.Checkpoint) -> Subject:
@@ -138,6 +159,8 @@ def _ensemble(members: list[Subject]) -> Subject:
 
 def _normalisation(model: nn.Module, dataset: data.Dataset):
     """A timm model's own mean and std, the dataset's if those are for other channels; else none."""
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        model = model.module
     cfg = getattr(model, "pretrained_cfg", None)
     if not cfg:
         return None, None
@@ -147,6 +170,16 @@ def _normalisation(model: nn.Module, dataset: data.Dataset):
         raise UserError(f"{type(model).__name__} is normalised for other channels: pass its mean and std")
     kind = data.DATASETS[dataset.name]
     return kind.mean, kind.std
+
+
+def _normalised_inside(model: nn.Module):
+    """Mean and std of a timm model somewhere below `model` that no Victim applies; None if there is none."""
+    if isinstance(model, Victim) and model.normalisation:
+        return None
+    cfg = getattr(model, "pretrained_cfg", None)
+    if cfg and any(cfg["mean"]):
+        return cfg["mean"], cfg["std"]
+    return next(filter(None, map(_normalised_inside, model.children())), None)
 
 
 def _fast(victim: Victim) -> Victim:

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -79,12 +79,16 @@ class Ensemble(nn.Module):
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Eval mode and frozen parameters inside; every flag, and torch's random state, as before afterwards."""
+    """The conditions of a measurement, and everything as it was found afterwards.
+
+    Inside: eval mode, frozen parameters, gradients possible, float32 without autocast or TF32, deterministic
+    cuDNN. Restored: the mode of every module, requires_grad, buffers, torch's settings and random state.
+    """
     training = [(module, module.training) for module in model.modules()]
     requires_grad = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    cuda = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
-        with torch.random.fork_rng(devices=cuda):
+        with _torch_settings():
             model.eval()
             model.requires_grad_(False)
             yield
@@ -93,6 +97,26 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
             module.training = mode
         for parameter, flag in requires_grad:
             parameter.requires_grad_(flag)
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+
+
+@contextmanager
+def _torch_settings() -> Iterator[None]:
+    precision = torch.get_float32_matmul_precision()
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+            stack.enter_context(torch.autocast(device, enabled=False))
+        stack.enter_context(
+            torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
+        )
+        stack.callback(torch.set_float32_matmul_precision, precision)
+        torch.set_float32_matmul_precision("highest")
+        yield
 
 
 @torch.no_grad()
@@ -108,10 +132,10 @@ def check_victim(victim: nn.Module, images: Tensor, classes: int) -> None:
             image, gives other ones.
     """
     try:
-        logits = victim(images)
+        logits = victim(images.clone())  # a model may work in place on what it is given
     except UserError:
         raise
-    except Exception as error:  # a model may refuse its input in any way
+    except Exception as error:  # and refuse its input in any way
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(
             f"{victim.name} cannot take {images.dtype} images of shape {tuple(images.shape)}: {reason}"
@@ -121,9 +145,9 @@ def check_victim(victim: nn.Module, images: Tensor, classes: int) -> None:
             f"{victim.name} returns logits of shape {tuple(logits.shape)}; "
             f"the dataset needs {(len(images), classes)}"
         )
-    if not _alike(logits, victim(images)):
+    if not _alike(logits, victim(images.clone())):
         raise UserError(f"{victim.name} is random: two forward passes in eval mode differ")
-    if not _alike(logits, torch.cat([victim(image[None]) for image in images])):
+    if not _alike(logits, torch.cat([victim(image[None].clone()) for image in images])):
         raise UserError(
             f"{victim.name} is not a classifier of single images: in eval mode its logits for one depend on "
             "the others in the batch (BatchNorm with track_running_stats=False does that)"
@@ -132,6 +156,23 @@ def check_victim(victim: nn.Module, images: Tensor, classes: int) -> None:
 
 def _alike(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=1e-3, atol=1e-4, equal_nan=True)
+
+
+def behaviour(victim: nn.Module, images: Tensor) -> str:
+    """SHA-256 of the logits at a few images (N, C, H, W), and of the gradients that come back to them.
+
+    No hash of code or state sees everything that an object's output depends on; this sees the output.
+    """
+    pixels = images.clone().requires_grad_()
+    logits = victim(pixels.clone())
+    parts = [logits.detach()]
+    if logits.requires_grad:
+        weights = torch.arange(1, logits.shape[1] + 1, device=logits.device)  # tells the classes apart
+        parts += torch.autograd.grad((logits * weights).sum(), pixels, allow_unused=True)
+    sha = hashlib.sha256()
+    for part in parts:
+        sha.update(b"none" if part is None else part.cpu().contiguous().numpy().tobytes())
+    return sha.hexdigest()
 
 
 def identity(model: nn.Module) -> dict:
@@ -179,7 +220,7 @@ def resolve_device(name: str | None) -> torch.device:
     name = name or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=device).item()  # which a meta device cannot do
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise UserError(f"cannot use device {name!r}: {str(error).splitlines()[0]}") from error
     return device

@@ -53,7 +53,7 @@ def run(store, measured, protocol="final", dataset="digits"):
         )
         predictions = np.where(right, labels, (labels + 1) % 10).astype(np.int16)
         bits = np.array([int(bit) for bit in (flags[0] if flags else "0" * len(right))], dtype=np.uint8)
-        delta = perturbation.params["eps"] if attacked else None
+        delta = np.full(len(right), perturbation.params["eps"], np.float32) if attacked else None
         store.append(cell.key, 0, Outcome(predictions, bits, delta, 2.0, "cpu"))
         store.put_labels(cell.fingerprint, LABELS)
         cells.append(cell)

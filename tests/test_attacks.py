@@ -384,12 +384,14 @@ def test_a_hundred_steps_of_alpha_eps_stay_in_the_ball_and_in_range(name, eps):
     assert moved <= eps + 1e-6
     assert result.images.min() >= 0
     assert result.images.max() <= 1
-    assert result.max_delta == pytest.approx(moved, abs=1e-7)
+    assert result.deltas.max() == pytest.approx(moved, abs=1e-7)
 
 
 def test_the_largest_change_is_eps_where_nothing_is_clipped():
     images, labels = torch.full((4, 3, 6, 6), 0.5), torch.tensor([0, 1, 2, 3])
-    assert attack(tiny(), "fgsm", images, labels, eps=8 / 255).max_delta == pytest.approx(8 / 255, abs=1e-7)
+    assert attack(tiny(), "fgsm", images, labels, eps=8 / 255).deltas.max() == pytest.approx(
+        8 / 255, abs=1e-7
+    )
 
 
 def test_the_largest_change_in_the_table_is_eps_whatever_the_normalisation():
@@ -429,7 +431,7 @@ def test_rounding_just_outside_the_ball_is_accepted(monkeypatch):
     monkeypatch.setattr(torchattacks.FGSM, "forward", lambda self, images, labels: images + outside)
     monkeypatch.setattr(BoundAttack, "__init__", _without_gradient(BoundAttack.__init__))
     images = torch.zeros(2, 3, 6, 6)
-    assert attack(tiny(), "fgsm", images, torch.tensor([0, 1]), eps=8 / 255).max_delta > 8 / 255
+    assert attack(tiny(), "fgsm", images, torch.tensor([0, 1]), eps=8 / 255).deltas.max() > 8 / 255
 
 
 def _without_gradient(init):

@@ -279,8 +279,15 @@ def test_released_arrays_are_read_at_the_rows_of_their_severity(released, inner)
 
 def test_released_arrays_say_what_vouches_for_them(released, monkeypatch):
     corruptor = Corruptor(fake_cifar10(), 0, released)
-    assert corruptor.source("shot_noise") == "released(unverified)"
-    assert {p.source for p in resolve("noise", corruptor)} == {"released(unverified)"}
+    # the file's hash is part of a cell's key: once it is replaced, nothing measured on it is believed
+    assert (
+        corruptor.source("shot_noise") == f"released(unverified, MD5 {md5_of(released / 'shot_noise.npy')})"
+    )
+    sources = {
+        f"released(unverified, MD5 {md5_of(released / f'{name}.npy')})"
+        for name in corruptions.GROUPS["noise"]
+    }
+    assert {p.source for p in resolve("noise", corruptor)} == sources
 
 
 def full_size(folder):
@@ -344,7 +351,12 @@ def test_a_benchmark_on_released_arrays_measures_each_severity_on_its_own_rows(r
     noise = results[results["perturbation"] == "gaussian_noise"].sort_values("severity")
     assert noise["severity"].tolist() == list(SEVERITIES)
     assert noise["accuracy"].tolist() == pytest.approx([100 * (22 - 4 * s) / 20 for s in SEVERITIES])
-    assert set(noise["corruption_source"]) == {"released(unverified)"}
+    (source,) = set(noise["corruption_source"])
+    assert source == f"released(unverified, MD5 {md5_of(released / 'gaussian_noise.npy')})"
+
+
+def md5_of(path):
+    return hashlib.md5(path.read_bytes()).hexdigest()
 
 
 def refused(released, match, names="gaussian_noise"):

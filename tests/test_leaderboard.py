@@ -379,13 +379,26 @@ def test_runs_on_other_images_of_the_same_name_are_kept_apart(store, tmp_path):
     assert sorted(frame[["rank", "pgd_2"]].values.tolist()) == [[1, 40], [1, 90]]
 
 
-def test_a_line_names_the_corruption_source_of_the_numbers_it_shows(store, tmp_path):
+def test_noise_of_several_sources_is_never_averaged_into_one_line(store, tmp_path):
     whole = [(card(), corruption("shot_noise", s, "generated@0"), first(5)) for s in range(1, 6)]
     released = [(card(), corruption("shot_noise", s, "released"), first(3)) for s in range(1, 6)]
     run(store, whole)
     run(store, released)
     frame, _ = leaderboard.from_folder(tmp_path)
-    assert frame[["corruption_source", "shot_noise"]].values.tolist() == [["released", 30]]
+    shown = sorted(frame[["corruption_source", "shot_noise"]].values.tolist())
+    assert shown == [["generated@0", 50], ["released", 30]]
+
+
+def test_attacks_of_several_seeds_stand_in_lines_of_their_own(store, tmp_path):
+    def pgd(seed):
+        return replace(attack("pgd", 2), seed=seed)
+
+    run(store, [(card(), CLEAN, first(9)), (card(), pgd(0), first(5))])
+    run(store, [(card(), pgd(1), first(4))])
+    run(store, [(card(), corruption("shot_noise", 1, "generated@0"), first(3))])
+    frame, _ = leaderboard.from_folder(tmp_path)
+    assert sorted(frame["pgd_2"].tolist()) == [40, 50]
+    assert frame.loc[frame["pgd_2"] == 50, ["clean", "shot_noise_1"]].values.tolist() == [[90, 30]]
 
 
 def test_the_dataset_is_asked_for_where_a_folder_has_two(store, tmp_path, capsys):

@@ -10,7 +10,7 @@ CARD = VictimCard("net", {"weights": "a"}, "quick", train_seed=0, seeds=(0,))
 SURE = VictimCard("net", {"weights": "a"}, "quick", train_seed=0, seeds=(0,), recorded_clean=95.0)
 
 
-def score(column, accuracy, card=CARD, zero_grad=0.0, not_finite=0):
+def score(column, accuracy, card=CARD, zero_grad=0.0, not_finite=0, open_by=0.0):
     name, _, eps = column.partition("_")
     attacked = bool(eps)
     row = {
@@ -18,6 +18,7 @@ def score(column, accuracy, card=CARD, zero_grad=0.0, not_finite=0):
         "norm": "Linf" if attacked else None,
         "eps_255": float(eps) if attacked else None,
         "zero_grad": zero_grad if attacked else None,
+        "ci_high": accuracy + open_by,
     }
     return Score(card, column, accuracy, row, not_finite)
 
@@ -92,3 +93,13 @@ def test_each_victim_is_judged_by_its_own_numbers():
     assert findings(scores, 10) == []
     (line,) = findings([*scores, score("fgsm_2", 30, other)], 10)
     assert line.startswith("net seed 1")
+
+
+def test_what_few_samples_leave_open_is_not_remarked_on():
+    few = [
+        score("clean", 60, SURE, open_by=36),
+        score("fgsm_2", 40, open_by=9),
+        score("pgd_2", 48, open_by=9),
+    ]
+    assert findings(few, 10) == []
+    assert len(findings([few[1], score("pgd_2", 50)], 10)) == 1

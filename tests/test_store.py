@@ -24,7 +24,8 @@ from robust_interp.store import CHUNK, FILE_NAME, NOT_FINITE, ZERO_GRADIENT, Out
 def outcome(predictions, flags=None, max_delta=None, seconds=0.0, device="cpu"):
     predictions = np.asarray(predictions, dtype=np.int16)
     flags = np.zeros(len(predictions)) if flags is None else np.asarray(flags)
-    return Outcome(predictions, flags.astype(np.uint8), max_delta, seconds, device)
+    deltas = None if max_delta is None else np.full(len(predictions), max_delta, np.float32)
+    return Outcome(predictions, flags.astype(np.uint8), deltas, seconds, device)
 
 
 def chunk_rows(folder, columns="cell, start, count"):
@@ -62,15 +63,21 @@ def test_what_was_appended_is_read(store):
 
 
 def test_a_cell_extends_and_any_prefix_is_read(store):
-    store.append("a", 0, outcome([0, 1, 2], max_delta=0.1, seconds=1))
-    store.append("a", 3, outcome([3, 4], max_delta=0.3, seconds=2, device="cuda:0"))
+    store.append("a", 0, outcome([0, 1, 2], max_delta=0.125, seconds=1))
+    store.append("a", 3, outcome([3, 4], max_delta=0.375, seconds=2, device="cuda:0"))
     assert store.covered("a") == 5
     for n in range(1, 6):
         assert store.read("a", n).predictions.tolist() == list(range(n))
     whole = store.read("a", 5)
-    assert (whole.max_delta, whole.seconds, whole.device) == (0.3, 3, "cpu+cuda:0")
+    assert (whole.max_delta, whole.seconds, whole.device) == (0.375, 3, "cpu+cuda:0")
     first = store.read("a", 2)
-    assert (first.max_delta, first.device) == (0.1, "cpu")
+    assert (first.max_delta, first.device) == (0.125, "cpu")
+
+
+def test_a_prefix_reads_its_own_largest_change_and_its_share_of_the_time(store):
+    store.append("a", 0, Outcome(np.arange(4), np.zeros(4), np.float32([0, 0.25, 0.5, 0]), 2.0, "cpu"))
+    assert [store.read("a", n).max_delta for n in (1, 2, 3, 4)] == [0, 0.25, 0.5, 0.5]
+    assert [store.read("a", n).seconds for n in (1, 2, 4)] == [0.5, 1.0, 2.0]
 
 
 def test_a_cell_without_enough_samples_is_not_read(store):
@@ -188,7 +195,8 @@ with Store(folder / "store") as store:
         for start in range(0, n, step):
             ids = np.arange(start, min(n, start + step), dtype=np.int16)
             flags = np.zeros(len(ids), dtype=np.uint8)
-            store.append(str(cell), start, Outcome(ids * 10 + cell, flags, 0.5, 1.0, "cpu"))
+            deltas = np.full(len(ids), 0.5, np.float32)
+            store.append(str(cell), start, Outcome(ids * 10 + cell, flags, deltas, 1.0, "cpu"))
 """
 
 

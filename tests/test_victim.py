@@ -197,7 +197,7 @@ def test_outputs_that_are_no_tensor_are_refused_by_name_and_type(wrap, kind, tmp
 
 @pytest.mark.parametrize("classes", [4, 6, 1000])
 def test_another_number_of_classes_is_refused(classes):
-    with pytest.raises(UserError, match=rf"shape \(2, {classes}\); the dataset needs \(2, 5\)") as caught:
+    with pytest.raises(UserError, match=rf"shape \(8, {classes}\); the dataset needs \(8, 5\)") as caught:
         evaluate(Small(classes=classes))
     assert_one_line(caught)
 
@@ -210,7 +210,7 @@ def test_logits_of_another_shape_are_refused():
 
 def test_images_that_the_model_cannot_take_are_refused_in_one_line():
     with pytest.raises(
-        UserError, match=r"Small cannot take torch.float32 images of shape \(2, 1, 6, 6\)"
+        UserError, match=r"Small cannot take torch.float32 images of shape \(8, 1, 6, 6\)"
     ) as caught:
         evaluate(Small(channels=3), (*batch(channels=1), 5))
     assert_one_line(caught)
