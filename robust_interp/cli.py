@@ -19,6 +19,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command. Exit status: 0; 1 for a UserError, 2 for bad usage, 130 or 143 if it was stopped."""
     # timm 1.0.9 uses parts of torch.jit that newer torch announces the end of: nothing a user can act on.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.jit")
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # λ and ± must not end a run on a terminal that lacks them
+            stream.reconfigure(errors="replace")
     arguments = _parser().parse_args(_spelt_out(sys.argv[1:] if argv is None else argv))
     try:
         return arguments.run(arguments)
@@ -93,7 +96,8 @@ def _bench(arguments: argparse.Namespace) -> int:
     benchmark = Benchmark(request)
     if arguments.dry_run:
         # A dry run reads a store that is there, and makes none.
-        with Store(arguments.out if (arguments.out / FILE_NAME).is_file() else None) as store:
+        there = (arguments.out / FILE_NAME).is_file()
+        with Store(arguments.out if there else None, read_only=there) as store:
             print_plan(benchmark, store)
         return 0
     errors = console(stderr=True)
@@ -346,6 +350,8 @@ def _eps(text: str) -> tuple[float, ...]:
     """Radii in units of 1/255 as [0, 1] pixels."""
     try:
         values = [float(part) for part in text.split(",") if part.strip()]
+        if not text.isascii() or "_" in text:  # which float would take
+            raise ValueError
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 1,2,4") from None
     if not values:
@@ -372,7 +378,7 @@ def _positive(text: str) -> int:
 
 
 def _natural(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
     return int(text)
 

@@ -134,7 +134,10 @@ def _checked_range(images: np.ndarray) -> np.ndarray:
 def data_root(data_dir: str | os.PathLike | None = None) -> Path:
     """The data folder: the argument, else $ROBUST_INTERP_DATA, else ~/.cache/robust-interp."""
     chosen = data_dir or os.environ.get("ROBUST_INTERP_DATA") or "~/.cache/robust-interp"
-    return Path(chosen).expanduser()
+    try:
+        return Path(chosen).expanduser()
+    except RuntimeError as error:
+        raise UserError(f"cannot use {chosen} as the data folder: {error}") from error
 
 
 def load(name: str, split: str = "test", data_dir: str | os.PathLike | None = None) -> Dataset:

@@ -384,7 +384,7 @@ def runs_in(folders: Sequence[Path], dataset: str | None = None) -> tuple[list[l
     dataset = dataset or found[0]
     runs = []
     for folder in folders:
-        with Store(folder) as store:
+        with Store(folder, read_only=True) as store:
             runs += [scores(plan, store) for plan in store.plans() if plan.dataset == dataset]
     return runs, dataset
 
@@ -392,7 +392,7 @@ def runs_in(folders: Sequence[Path], dataset: str | None = None) -> tuple[list[l
 def _plans(folder: Path) -> list[Plan]:
     if not (folder / FILE_NAME).is_file():
         raise UserError(f"there are no results in {folder}: run robust-interp bench --out {folder}")
-    with Store(folder) as store:
+    with Store(folder, read_only=True) as store:
         plans = store.plans()
     if not plans:
         raise UserError(f"no run in {folder} has finished: the command that began it goes on there")

@@ -111,16 +111,37 @@ def _connect(path: Path | str) -> sqlite3.Connection:
             time.sleep(0.01)
 
 
+def _connect_to_read(path: Path) -> sqlite3.Connection:
+    """Open a database that is there; where nothing can be written, not even beside it, as it lies on disk."""
+    where = path.resolve().as_uri()
+    try:
+        # Not mode=ro: that would leave behind the file of WAL's shared memory.
+        return _probed(sqlite3.connect(f"{where}?mode=rw", uri=True, timeout=PATIENCE))
+    except sqlite3.OperationalError:
+        return _probed(sqlite3.connect(f"{where}?immutable=1", uri=True))
+
+
+def _probed(db: sqlite3.Connection) -> sqlite3.Connection:
+    db.execute("SELECT cell FROM chunks LIMIT 1").fetchall()
+    return db
+
+
 class Store:
     """The finished cells in one folder; ``Store(None)`` keeps them in memory.
+
+    Args:
+        read_only: Write nothing, so that the folder need not be writable. The store must be there.
 
     Raises:
         UserError: if the folder cannot be written or the file is not a store.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, read_only: bool = False) -> None:
         self.path = folder / FILE_NAME if folder else ":memory:"
         try:
+            if read_only:
+                self._db = _connect_to_read(self.path)
+                return
             if folder:
                 folder.mkdir(parents=True, exist_ok=True)
             self._db = _connect(self.path)

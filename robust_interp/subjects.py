@@ -122,7 +122,7 @@ def _checkpoint(checkpoint: zoo.Checkpoint) -> Subject:
     mean, std, interval = cfg["mean"], cfg["std"], record["lambda_init"]
     known = {
         "architecture": checkpoint.architecture,
-        "arguments": checkpoint.config.get("model_args", {}),
+        "arguments": checkpoint.config["model_args"],
         "weights": checkpoint.sha256,
         "normalisation": [mean, std],
     }

@@ -6,10 +6,12 @@ import math
 
 import pandas as pd
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from robust_interp import __version__, formats
 from robust_interp.compare import Comparison
+from robust_interp.errors import UserError
 from robust_interp.store import Store
 from robust_interp.zoo import Checkpoint
 
@@ -79,7 +81,7 @@ def _table(columns: dict[str, list[str]]) -> Table:
         left = name in (*formats.TEXT_COLUMNS, "column", "verdict")
         table.add_column(name, justify="left" if left else "right", no_wrap=True)
     for row in zip(*columns.values(), strict=True):
-        table.add_row(*row)
+        table.add_row(*map(escape, row))  # a name in brackets is no markup
     return table
 
 
@@ -124,8 +126,13 @@ def print_models(checkpoints: list[Checkpoint]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("checkpoint", "params", "clean", "lambda_init", "from"):
         table.add_column(column, no_wrap=True)
+    broken = []
     for checkpoint in checkpoints:
-        record = checkpoint.record
+        try:
+            record = checkpoint.record
+        except UserError as error:
+            broken.append(str(error))
+            continue
         interval = record["lambda_init"]
         table.add_row(
             checkpoint.name,
@@ -141,3 +148,5 @@ def print_models(checkpoints: list[Checkpoint]) -> None:
     shown.print(table)
     names = sorted({*in_resnet.ARCHITECTURES, *in_resnext.ARCHITECTURES})
     shown.print(f"registered: {', '.join(names)}", highlight=False)
+    for line in broken:
+        shown.print(line, highlight=False, markup=False)

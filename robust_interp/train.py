@@ -120,6 +120,8 @@ def train(
             was made otherwise is in the way.
     """
     folder = destination(architecture, dataset, recipe, seed, out)
+    if zoo.Checkpoint.at(folder) is None:
+        raise UserError(f"{folder.name} cannot name a checkpoint: train a plain architecture, without a tag")
     zoo.check_writable(folder)
     _check_not_failed(folder)
     recipe = recipe.filled(data.DATASETS[dataset])

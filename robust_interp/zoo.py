@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +26,16 @@ WEIGHTS, CONFIG, RECORD = "model.safetensors", "config.json", "train.json"
 _NAME = re.compile(
     r"(?P<architecture>\w+)\.(?P<dataset>[a-z0-9]+)_(?P<recipe>[a-z0-9_]+)_seed(?P<seed>\d+)", re.ASCII
 )
+
+
+def _is(*kinds: type) -> Callable[[object], bool]:
+    return lambda value: isinstance(value, kinds) and not isinstance(value, bool)
+
+
+def _numbers(above: float = -math.inf) -> Callable[[object], bool]:
+    """A test for lists of finite numbers, each above a bound."""
+    number = _is(int, float)
+    return lambda value: isinstance(value, list) and all(number(v) and above < v < math.inf for v in value)
 
 
 @dataclass(frozen=True)
@@ -49,30 +60,41 @@ class Checkpoint:
 
     @cached_property
     def config(self) -> dict:
-        config = self._json(CONFIG, "architecture", "pretrained_cfg")
+        config = {"model_args": {}} | self._json(CONFIG)
+        self._require(CONFIG, config, architecture=_is(str), pretrained_cfg=_is(dict), model_args=_is(dict))
         if config["architecture"] != self.architecture:
             raise self._broken(f"{self.folder / CONFIG} is of {config['architecture']}")
-        self._require(CONFIG, config["pretrained_cfg"], "num_classes", "input_size", "mean", "std")
+        cfg = {"num_classes": _is(int), "input_size": _numbers(0), "mean": _numbers(), "std": _numbers(0)}
+        self._require(CONFIG, config["pretrained_cfg"], **cfg)
         return config
 
     @cached_property
     def record(self) -> dict:
         """train.json: recipe, seed, data fingerprint, versions, curve, clean accuracy, λ per block."""
-        return self._json(RECORD, "weights_sha256", "lambda_init", "parameters", "clean_accuracy", "clean_n")
+        record = self._json(RECORD)
+        counts = {"parameters": _is(int), "clean_n": _is(int), "clean_accuracy": _is(int, float)}
+        interval = lambda value: value is None or (_numbers()(value) and len(value) == 2)  # noqa: E731
+        self._require(RECORD, record, weights_sha256=_is(str), lambda_init=interval, **counts)
+        return record
 
-    def _json(self, file: str, *needed: str) -> dict:
+    def _json(self, file: str) -> dict:
         path = self.folder / file
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise self._broken(f"cannot read {path}: {error}") from error
-        self._require(file, content, *needed)
+        if not isinstance(content, dict):
+            raise self._broken(f"{path} holds no object")
         return content
 
-    def _require(self, file: str, content, *needed: str) -> None:
-        missing = [key for key in needed if not isinstance(content, dict) or key not in content]
+    def _require(self, file: str, content: dict, **needed: Callable[[object], bool]) -> None:
+        """Refuse a file that lacks what is needed, or holds it in another form."""
+        missing = [key for key in needed if key not in content]
         if missing:
             raise self._broken(f"{self.folder / file} lacks {', '.join(missing)}")
+        wrong = [key for key, is_valid in needed.items() if not is_valid(content[key])]
+        if wrong:
+            raise self._broken(f"{self.folder / file}: {wrong[0]} cannot be {content[wrong[0]]!r}")
 
     def _broken(self, why: str) -> UserError:
         return UserError(f"broken checkpoint {self.name}: {why}")
@@ -102,7 +124,7 @@ class Checkpoint:
             config["architecture"],
             num_classes=cfg["num_classes"],
             in_chans=cfg["input_size"][0],
-            **config.get("model_args", {}),
+            **config["model_args"],
         )
         load_weights(model, self.folder / WEIGHTS)
         return model.eval()
@@ -174,7 +196,7 @@ def bundled_cfgs() -> dict[str, dict]:
             continue
         with suppress(UserError):  # a broken one is named when it is asked for, and breaks no import
             config = checkpoint.config
-            own = {"file": str(folder / WEIGHTS), "model_args": config.get("model_args", {})}
+            own = {"file": str(folder / WEIGHTS), "model_args": config["model_args"]}
             cfgs[checkpoint.name] = config["pretrained_cfg"] | own
     return cfgs
 
@@ -250,7 +272,7 @@ def made_with(folder: Path, model_args: dict) -> Checkpoint | None:
     if not folder.exists():
         return None
     checkpoint = Checkpoint.at(folder)
-    there = checkpoint.config.get("model_args", {})
+    there = checkpoint.config["model_args"]
     if json.loads(json.dumps(model_args)) != there:
         raise UserError(f"{folder} was made with {there}, not {model_args}: choose another --out")
     return checkpoint
