@@ -84,7 +84,7 @@ def _perturbation(spec: Spec, eps, defaults: Mapping, seed: int) -> Perturbation
     return Perturbation(
         "attack",
         spec.name,
-        f"{spec.name}{_brackets(changed)}_{in_255(eps):.10g}",
+        f"{spec.name}{_brackets(changed)}_{_exactly(eps)}",
         {"eps": float(eps), **params},
         seed=seed if kind.random else None,
     )
@@ -100,8 +100,8 @@ def _brackets(changed: Mapping) -> str:
 
 
 def _exactly(pixels: float) -> str:
-    """A distance in units of 1/255; a tiny one is not rounded to nothing."""
-    return f"{in_255(pixels) or pixels * 255:.10g}"
+    """A distance in units of 1/255, so that no two of them look alike."""
+    return f"{in_255(pixels):.10g}"
 
 
 def check_eps(eps) -> None:

@@ -24,7 +24,7 @@ from robust_interp.cells import CLEAN, Cell, Perturbation, Plan
 from robust_interp.errors import UserError
 from robust_interp.store import CHUNK, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
 from robust_interp.subjects import Subject
-from robust_interp.victim import check_victim, resolve_device, undisturbed
+from robust_interp.victim import CHECKED_ON, check_victim, resolve_device, undisturbed
 
 PROTOCOLS = ("final", "worst")
 DEFAULT_SEEDS = (0, 1, 2)  # of the embedded default run
@@ -138,10 +138,12 @@ class Benchmark:
         return self.report(store)
 
     def load(self, subject: Subject) -> nn.Module:
-        """The subject's victim on this benchmark's device, checked on two samples."""
+        """The subject's victim on this benchmark's device, checked on a few samples."""
         victim = subject.load().to(self.device)
         with undisturbed(victim):
-            check_victim(victim, self._pixels(CLEAN, 0, min(2, len(self.dataset))), self.dataset.classes)
+            check_victim(
+                victim, self._pixels(CLEAN, 0, min(CHECKED_ON, len(self.dataset))), self.dataset.classes
+            )
         return victim
 
     def report(self, store: Store) -> Report:
@@ -326,7 +328,7 @@ def _path(folder: str | None) -> Path | None:
 def _batch_size(batch_size: int | None, device: torch.device) -> int:
     if batch_size is None:
         return 4 * CHUNK if device.type == "cuda" else CHUNK
-    if not isinstance(batch_size, Integral) or batch_size < 1:
+    if not isinstance(batch_size, Integral) or isinstance(batch_size, bool) or batch_size < 1:
         raise UserError(f"batch size must be a whole number from 1, not {batch_size}")
     return int(batch_size)
 

@@ -137,4 +137,4 @@ def digest(value) -> str:
 
 def in_255(pixels: float) -> float:
     """A distance in [0, 1] pixels in units of 1/255, free of the division's rounding (2/255 gives 2.0)."""
-    return round(pixels * 255, 6)
+    return float(f"{pixels * 255:.10g}")

@@ -100,6 +100,7 @@ class Corruptor:
         self.dataset = dataset
         self.seed = seed
         self.folder = _released_folder(dataset, folder) if folder else None
+        self.source = cache(self.source)  # hashing a released file takes a while
         self._chunk = lru_cache(maxsize=_CACHED_CHUNKS)(self._chunk)
 
     def source(self, name: str) -> str:
@@ -162,7 +163,6 @@ def _open_array(path: Path) -> np.ndarray:
         raise UserError(f"cannot read {path}: {error}") from error
 
 
-@cache
 def _md5(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "md5").hexdigest()

@@ -161,7 +161,7 @@ def _worst_score(plan: Plan, cells: list[Cell], right: np.ndarray) -> Score:
     cell, perturbations = cells[0], tuple(cell.perturbation for cell in cells)
     eps_255 = cell.perturbation.eps_255
     row = _row(plan, cell, right) | {"perturbation": "worst", "norm": "Linf", "eps_255": eps_255}
-    column = f"worst_{eps_255:g}"
+    column = f"worst_{eps_255:.10g}"
     return Score(cell.victim, column, row["accuracy"], row, right=right, perturbations=perturbations)
 
 
@@ -338,7 +338,7 @@ def _ranked(frame: pd.DataFrame, subsets: list[str], by: str | None) -> pd.DataF
 
 def results_csv(frame: pd.DataFrame) -> str:
     """Tidy results: enough decimals that n x accuracy is a whole number again."""
-    return frame.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    return frame.to_csv(index=False, float_format="%.10g", lineterminator="\n")
 
 
 def write(folder: Path, results: pd.DataFrame, board: pd.DataFrame) -> None:

@@ -73,7 +73,10 @@ def parse_spec(text: str) -> Spec:
             raise UserError(f"cannot read {text!r}: expected name or name(key=value, ...)")
         if keyword.arg in params:
             raise UserError(f"cannot read {text!r}: {keyword.arg} is given twice")
-        params[keyword.arg] = _value(keyword.value, text)
+        try:
+            params[keyword.arg] = _value(keyword.value, text)
+        except OverflowError as error:
+            raise UserError(f"a number is too large in {text[:40]!r}") from error
     return Spec(node.func.id, params)
 
 

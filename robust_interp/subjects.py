@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -18,9 +19,17 @@ from robust_interp import data, zoo
 from robust_interp.cells import VictimCard, digest
 from robust_interp.errors import UserError
 from robust_interp.registry import is_glob
-from robust_interp.victim import Ensemble, Victim, behaviour, check_victim, identity, undisturbed
+from robust_interp.victim import (
+    CHECKED_ON,
+    Ensemble,
+    Victim,
+    behaviour,
+    check_victim,
+    identity,
+    undisturbed,
+)
 
-KNOWN_BY = 8  # images whose logits and gradients tell one object from another
+KNOWN_BY = 32  # images, spread over the set, whose logits and gradients tell one object from another
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,9 +116,10 @@ def _module(name: str, model: nn.Module, mean, std, dataset: data.Dataset) -> Su
 def _loaded(victim: Victim, dataset: data.Dataset, sha256: str | None, notes=()) -> Subject:
     """A victim that is there, known by its code and state and by what it does to a few images."""
     device = next((p.device for p in victim.parameters()), torch.device("cpu"))
-    images = torch.from_numpy(dataset.pixels(0, KNOWN_BY)).to(device)
+    spread = np.unique(np.linspace(0, len(dataset) - 1, KNOWN_BY).astype(int))
+    images = torch.from_numpy(data.as_pixels(dataset.images[spread])).to(device)
     with undisturbed(victim):
-        check_victim(victim, images, dataset.classes)
+        check_victim(victim, images[:CHECKED_ON], dataset.classes)
         known = identity(victim.model) | {"behaviour": behaviour(victim, images)}
     known["normalisation"] = victim.normalisation
     params_m = sum(p.numel() for p in victim.parameters()) / 1e6

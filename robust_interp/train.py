@@ -31,8 +31,15 @@ HALF_MAY_CHANGE = 1 / 1000  # predictions that storing half-precision weights ma
 
 
 def destination(architecture: str, dataset: str, recipe: Recipe, seed: int, out: Path) -> Path:
-    """The checkpoint folder of one training."""
-    return Path(out) / f"{architecture}.{dataset}_{recipe.name}_seed{seed}"
+    """The checkpoint folder of one training.
+
+    Raises:
+        UserError: if that is no checkpoint's name, as for an architecture with a tag.
+    """
+    folder = Path(out) / f"{architecture}.{dataset}_{recipe.name}_seed{seed}"
+    if zoo.Checkpoint.at(folder) is None:
+        raise UserError(f"{folder.name} cannot name a checkpoint: train a plain architecture, without a tag")
+    return folder
 
 
 def failure_file(folder: Path) -> Path:
@@ -120,8 +127,6 @@ def train(
             was made otherwise is in the way.
     """
     folder = destination(architecture, dataset, recipe, seed, out)
-    if zoo.Checkpoint.at(folder) is None:
-        raise UserError(f"{folder.name} cannot name a checkpoint: train a plain architecture, without a tag")
     zoo.check_writable(folder)
     _check_not_failed(folder)
     recipe = recipe.filled(data.DATASETS[dataset])

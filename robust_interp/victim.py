@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from robust_interp.errors import UserError
 
+CHECKED_ON = 8  # images that a model must classify alone as in a batch, and twice alike
+
 
 class Victim(nn.Module):
     """A classifier on [0, 1] pixels, with its normalisation inside.
@@ -86,7 +88,11 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     """
     training = [(module, module.training) for module in model.modules()]
     requires_grad = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    buffers = [
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
     try:
         with _torch_settings():
             model.eval()
@@ -98,8 +104,9 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
         for parameter, flag in requires_grad:
             parameter.requires_grad_(flag)
         with torch.no_grad():
-            for buffer, before in buffers:
+            for module, name, buffer, before in buffers:
                 buffer.copy_(before)
+                setattr(module, name, buffer)  # a forward may have put another in its place
 
 
 @contextmanager

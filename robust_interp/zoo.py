@@ -38,6 +38,19 @@ def _numbers(above: float = -math.inf) -> Callable[[object], bool]:
     return lambda value: isinstance(value, list) and all(number(v) and above < v < math.inf for v in value)
 
 
+def _is_size(value) -> bool:
+    return _numbers(0)(value) and len(value) == 3
+
+
+def _is_interval_or_none(value) -> bool:
+    return value is None or (_numbers()(value) and len(value) == 2)
+
+
+def _is_model_args(value) -> bool:
+    """Two of a model's arguments follow from its pretrained_cfg instead."""
+    return isinstance(value, dict) and not value.keys() & {"num_classes", "in_chans"}
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """One checkpoint folder. What its name says is read from the name, the rest from its files."""
@@ -61,10 +74,12 @@ class Checkpoint:
     @cached_property
     def config(self) -> dict:
         config = {"model_args": {}} | self._json(CONFIG)
-        self._require(CONFIG, config, architecture=_is(str), pretrained_cfg=_is(dict), model_args=_is(dict))
+        self._require(
+            CONFIG, config, architecture=_is(str), pretrained_cfg=_is(dict), model_args=_is_model_args
+        )
         if config["architecture"] != self.architecture:
             raise self._broken(f"{self.folder / CONFIG} is of {config['architecture']}")
-        cfg = {"num_classes": _is(int), "input_size": _numbers(0), "mean": _numbers(), "std": _numbers(0)}
+        cfg = {"num_classes": _is(int), "input_size": _is_size, "mean": _numbers(), "std": _numbers(0)}
         self._require(CONFIG, config["pretrained_cfg"], **cfg)
         return config
 
@@ -73,8 +88,7 @@ class Checkpoint:
         """train.json: recipe, seed, data fingerprint, versions, curve, clean accuracy, λ per block."""
         record = self._json(RECORD)
         counts = {"parameters": _is(int), "clean_n": _is(int), "clean_accuracy": _is(int, float)}
-        interval = lambda value: value is None or (_numbers()(value) and len(value) == 2)  # noqa: E731
-        self._require(RECORD, record, weights_sha256=_is(str), lambda_init=interval, **counts)
+        self._require(RECORD, record, weights_sha256=_is(str), lambda_init=_is_interval_or_none, **counts)
         return record
 
     def _json(self, file: str) -> dict:
@@ -120,12 +134,14 @@ class Checkpoint:
         """The model, a torch module in eval mode with float32 weights; takes normalised images."""
         config = self.config
         cfg = config["pretrained_cfg"]
-        model = create(
-            config["architecture"],
-            num_classes=cfg["num_classes"],
-            in_chans=cfg["input_size"][0],
-            **config["model_args"],
-        )
+        arguments = config["model_args"] | {
+            "num_classes": cfg["num_classes"],
+            "in_chans": cfg["input_size"][0],
+        }
+        try:
+            model = create(config["architecture"], **arguments)
+        except UserError as error:
+            raise self._broken(str(error)) from error
         load_weights(model, self.folder / WEIGHTS)
         return model.eval()
 
