@@ -334,7 +334,7 @@ def test_a_checkpoint_for_another_number_of_classes_is_refused(small, tiny_zoo, 
     cfg = {"num_classes": 7, "input_size": [1, 8, 8], "mean": [0.3], "std": [0.4]}
     record = {"lambda_init": None, "parameters": 1, "clean_accuracy": 99.0, "clean_n": 450}
     zoo.save(model, tmp_path / "other" / "in_resnet14.digits_none_seed0", cfg, {}, record, half=False)
-    refused(small("--zoo", tmp_path / "other"), "in_resnet14.digits_none_seed0", "(8, 7)", "(2, 10)")
+    refused(small("--zoo", tmp_path / "other"), "in_resnet14.digits_none_seed0", "(8, 7)", "(8, 10)")
     assert believed(tmp_path / "results") == []
 
 
