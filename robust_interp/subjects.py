@@ -95,6 +95,9 @@ def from_zoo(
             card = subject.card
             groups.setdefault((card.model, card.recipe, card.lambda_init), []).append(subject)
     for group in groups.values():
+        if absent := sorted(set(seeds or ()) - {subject.card.train_seed for subject in group}):
+            note = f"{group[0].card.model} {group[0].card.recipe} has no train seed {absent[0]}"
+            group[0] = replace(group[0], notes=(f"{note}: its line is over fewer seeds than others",))
         if ensembles and len(group) > 1:
             group.append(_ensemble(group))
     return [subject for group in groups.values() for subject in group]

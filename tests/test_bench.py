@@ -120,6 +120,12 @@ def test_masked_gradients_are_warned_of():
         evaluate()
 
 
+def test_a_model_that_lacks_a_seed_that_others_have_is_remarked_on(tiny_zoo):
+    options = {"n": 4, "attacks": "none", "corruptions": "none", "zoo": str(tiny_zoo), "seeds": 2}
+    with pytest.warns(UserWarning, match=r"preact_resnet14 \w+ has no train seed 1: its line is over fewer"):
+        robust_interp.evaluate(["in_resnet14", "preact_resnet14"], **options)
+
+
 def test_the_work_of_a_run_is_counted_in_forward_passes():
     request = Request(
         modules={"net": Threshold()},
