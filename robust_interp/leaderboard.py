@@ -137,7 +137,7 @@ def _score(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray) -> Score
     perturbation, params = cell.perturbation, cell.perturbation.params
     attacked = perturbation.kind == "attack"
     row = _row(plan, cell, right) | {
-        "perturbation": perturbation.name,
+        "perturbation": _named(perturbation),
         "norm": "Linf" if attacked else None,
         "eps_255": perturbation.eps_255,
         "alpha_255": in_255(params["alpha"]) if "alpha" in params else None,
@@ -155,6 +155,13 @@ def _score(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray) -> Score
     }
     not_finite = int((outcome.flags & NOT_FINITE).astype(bool).sum())
     return Score(cell.victim, perturbation.column, row["accuracy"], row, not_finite, right, (perturbation,))
+
+
+def _named(perturbation: Perturbation) -> str:
+    """The name, with the parameters that have no column of their own."""
+    extra = {k: v for k, v in perturbation.params.items() if k not in ("eps", "alpha", "steps", "severity")}
+    listed = ",".join(f"{key}={value}" for key, value in extra.items())
+    return f"{perturbation.name}({listed})" if extra else perturbation.name
 
 
 def _worst_score(plan: Plan, cells: list[Cell], right: np.ndarray) -> Score:

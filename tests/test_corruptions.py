@@ -498,7 +498,7 @@ def test_a_severity_that_is_not_one_to_five_is_refused(severity):
     [
         ("gausian_noise", "unknown corruption 'gausian_noise'; did you mean gaussian_noise"),
         ("nose", "unknown corruption 'nose'; did you mean .*noise"),
-        ("xyz", "unknown corruption 'xyz'; known: gaussian_noise, impulse_noise, noise, "),
+        ("xyz", "unknown corruption 'xyz'; known: "),
         ("shot_noise(strength=2)", r"shot_noise has no parameter 'strength'; it takes severity=1 to 5"),
         ("shot_noise(3)", r"cannot read 'shot_noise\(3\)'"),
         ("shot noise", "cannot read 'shot noise'"),

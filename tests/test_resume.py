@@ -18,6 +18,14 @@ RECIPE = Recipe("any", epochs=2, batch_size=256, stored="keep", warmup_epochs=1)
 DROPOUT = {"drop_rate": 0.2}  # so that torch's own random state matters
 
 
+@pytest.fixture(autouse=True)
+def _signals_are_not_ignored():
+    """As they are where a test run was started in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def last_state(monkeypatch):
     """The state that was kept last, after its file has gone."""
