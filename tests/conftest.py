@@ -84,3 +84,19 @@ def digits_test():
 
     digits = data.load("digits")
     return torch.from_numpy(digits.pixels(0, len(digits))), torch.from_numpy(digits.labels)
+
+
+@pytest.fixture
+def command(capsys):
+    """Runs a command line in this process: exit status, standard output, standard error."""
+
+    from robust_interp import cli
+
+    def run(*argv):
+        try:
+            status = cli.main([str(argument) for argument in argv])
+        except SystemExit as stop:
+            status = stop.code
+        return status, *capsys.readouterr()
+
+    return run

@@ -27,15 +27,6 @@ AGREEMENT = 0.999  # share of samples that must get the same predicted label
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Such small tensors gain nothing from more, and lose much where the cores are shared."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def perturbation(spec, eps=EPS, seed=0):
     (found,) = attacks.resolve(spec, [eps], {}, seed)
     return found

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from robust_interp import __version__, bench, cli, zoo
+from robust_interp import __version__, bench, zoo
 from robust_interp.store import FILE_NAME
 
 OPTIONS = "--models in_resnet14 --n 10 --attacks fgsm --eps 16 --corruptions none --device cpu"
@@ -21,20 +21,6 @@ SMALL = OPTIONS.split()
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def command(capsys):
-    """Runs a command line in this process: exit status, standard output, standard error."""
-
-    def run(*argv):
-        try:
-            status = cli.main([str(argument) for argument in argv])
-        except SystemExit as stop:
-            status = stop.code
-        return status, *capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture

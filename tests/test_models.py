@@ -54,15 +54,6 @@ def _seeded():
     torch.manual_seed(0)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """Such small tensors gain nothing from more, and lose much where the cores are shared."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def digits():
     return torch.randn(4, 1, 8, 8)

@@ -99,20 +99,6 @@ def one_line(message, *parts):
 
 
 @pytest.fixture
-def command(capsys):
-    """Runs a command line in this process: exit status, standard output, standard error."""
-
-    def run(*argv):
-        try:
-            status = cli.main([str(argument) for argument in argv])
-        except SystemExit as stop:
-            status = stop.code
-        return status, *capsys.readouterr()
-
-    return run
-
-
-@pytest.fixture
 def own_zoo(tiny_zoo, tmp_path):
     return Path(shutil.copytree(tiny_zoo, tmp_path / "zoo"))
 
