@@ -1,0 +1,66 @@
+"""robust-interp bench"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from robust_interp.commands.options import eps_list, name_list, natural, picked, sample_count, seed_list
+
+
+def add_to(commands) -> None:
+    parser = commands.add_parser("bench", help="measure models into a leaderboard")
+    parser.set_defaults(run=run)
+    add = parser.add_argument
+    add("--models", type=name_list, metavar="NAMES", help="zoo names, globs, all (default: all, seeds 0,1,2)")
+    add("--checkpoint", metavar="FILE", help="weights for the one registered model in --models")
+    add("--dataset", default="digits", help="digits (embedded, default), cifar10, cifar100")
+    add("--attacks", default="fgsm,ifgsm,pgd", metavar="SPECS", help="e.g. 'fgsm,pgd(steps=50)', or none")
+    add("--eps", type=eps_list, metavar="LIST", help="Linf radii in units of 1/255, e.g. 1,2,4")
+    add("--corruptions", default="noise", metavar="SPECS", help="noise (default), names, or none")
+    add("--n", type=sample_count, metavar="N", help="measure the first N test images, or all")
+    add("--seeds", type=seed_list, metavar="SEEDS", help="train seeds: 3 means 0,1,2; 0,4 means those")
+    add("--no-ensembles", action="store_true", help="leave out each model's ensemble over its seeds")
+    add("--protocol", choices=("final", "worst"), default="final", help="see the README (default: final)")
+    add("--batch-size", type=int, metavar="N")
+    add("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
+    add("--seed", type=natural, default=0, help="seed of attack starts and generated noise (default: 0)")
+    add(
+        "--out", default="results", type=Path, metavar="FOLDER", help="store and CSV files (default: results)"
+    )
+    add("--zoo", metavar="FOLDER", help="more checkpoints, before ./model_zoo and the bundled ones")
+    add("--data-dir", metavar="FOLDER", help="default: $ROBUST_INTERP_DATA, then ~/.cache/robust-interp")
+    add("--corruptions-dir", metavar="FOLDER", help="released CIFAR-10-C / CIFAR-100-C arrays")
+    add("--dry-run", action="store_true", help="print the cells and an estimate of the time")
+    add("--quiet", action="store_true", help="no progress")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from robust_interp import leaderboard
+    from robust_interp.bench import Benchmark, Request, cost
+    from robust_interp.progress import reporter
+    from robust_interp.store import FILE_NAME, Store
+    from robust_interp.tables import console, print_leaderboard, print_plan
+
+    request = Request(
+        ensembles=not arguments.no_ensembles,
+        **picked(arguments, "models checkpoint dataset attacks eps corruptions n seeds protocol batch_size"),
+        **picked(arguments, "device seed zoo data_dir corruptions_dir"),
+    )
+    benchmark = Benchmark(request)
+    if arguments.dry_run:
+        # A dry run reads a store that is there, and makes none.
+        there = (arguments.out / FILE_NAME).is_file()
+        with Store(arguments.out if there else None, read_only=there) as store:
+            print_plan(benchmark, store)
+        return 0
+    errors = console(stderr=True)
+    with Store(arguments.out) as store:
+        with reporter(errors, benchmark.work(store), cost, arguments.quiet) as watch:
+            report = benchmark.run(store, watch)
+        leaderboard.write(arguments.out, report.results, report.leaderboard)
+    print_leaderboard(report.leaderboard, benchmark.plan.dataset)
+    for line in report.warnings:
+        errors.print(f"warning: {line}", highlight=False, markup=False)
+    print(f"wrote {arguments.out / 'leaderboard.csv'} and {arguments.out / 'results.csv'}")
+    return 0

@@ -1,0 +1,91 @@
+"""robust-interp leaderboard"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from robust_interp.commands.options import name_list, picked, positive
+
+
+def add_to(commands) -> None:
+    parser = commands.add_parser(
+        "leaderboard",
+        help="show what is stored in results folders, or compare two models; needs no model",
+        epilog="robust-interp leaderboard FOLDER is robust-interp leaderboard show FOLDER",
+    )
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    _add_show(actions)
+    _add_compare(actions)
+
+
+def spelt_out(argv: list[str]) -> list[str]:
+    """`leaderboard` without an action shows."""
+    if argv[:1] != ["leaderboard"] or argv[1:2] in (["show"], ["compare"], ["-h"], ["--help"]):
+        return argv
+    return ["leaderboard", "show", *argv[1:]]
+
+
+def _add_show(actions) -> None:
+    parser = actions.add_parser("show", help="the leaderboard of results folders and CSV files")
+    parser.set_defaults(run=_show)
+    add = parser.add_argument
+    add(
+        "sources",
+        nargs="*",
+        default=[Path("results")],
+        type=Path,
+        metavar="SOURCE",
+        help="results folders and leaderboard CSV files (default: results)",
+    )
+    add("--dataset", help="which one, if the folders have several")
+    add("--models", type=name_list, metavar="NAMES", help="only these: names or globs")
+    add("--sort", metavar="COLUMN", help="accuracies from the best down, anything else upwards")
+    add("--format", choices=("table", "csv", "markdown", "latex", "json"), default="table")
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from robust_interp import merge
+    from robust_interp.formats import FORMATS
+    from robust_interp.tables import print_leaderboard
+
+    board, title = merge.gather(arguments.sources, arguments.dataset)
+    if arguments.models is not None:
+        board = merge.pick(board, arguments.models)
+    if arguments.sort:
+        board = merge.sort(board, arguments.sort)
+    if arguments.format == "table":
+        print_leaderboard(board, title)
+    else:
+        print(FORMATS[arguments.format](board), end="")
+    return 0
+
+
+def _add_compare(actions) -> None:
+    parser = actions.add_parser("compare", help="say which differences between two models stand")
+    parser.set_defaults(run=_compare)
+    add = parser.add_argument
+    entry = "a model's name, its single models over their seeds; NAMExK is the ensemble of K"
+    add("a", metavar="A", help=entry)
+    add("b", metavar="B", help="the same; @RECIPE after a name, or another tag, where several share it")
+    add("--results", default="results", type=Path, metavar="FOLDER", help="default: results")
+    add("--dataset", help="which one, if the folder has several")
+    add("--protocol", choices=("final", "worst"), help="which one, if both were measured in several")
+    add("--n", type=positive, metavar="N", help="which one, if both were measured on several")
+    add("--format", choices=("table", "csv", "markdown", "json"), default="table")
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from robust_interp import compare
+    from robust_interp.formats import FORMATS
+    from robust_interp.tables import print_comparison
+
+    comparison = compare.from_folder(arguments.results, **picked(arguments, "a b dataset protocol n"))
+    if arguments.format == "table":
+        print_comparison(comparison)
+    else:
+        print(FORMATS[arguments.format](comparison.frame), end="")
+    for line in comparison.left_out:
+        print(f"warning: {line}", file=sys.stderr)
+    return 0
