@@ -24,7 +24,8 @@ def with_mce(board: pd.DataFrame, baseline: str = NO_BASELINE) -> pd.DataFrame:
     ``mce_abs`` is the mean error, lower is better. With a baseline, ``mce_rel(BASELINE)`` weighs each
     corruption by the baseline's error under it, and ``relative_mce(BASELINE)`` does so with what each error
     is above the clean one; the baseline itself has 100. They stay empty where a line lacks one of the 15, or
-    was not measured as the baseline was: the same n, protocol and source of the corruptions.
+    was not measured as the baseline was: the same n, protocol and source of the corruptions. A baseline with
+    an error of 0 under one of them, or for the last column one equal to the clean one, leaves them empty too.
 
     Args:
         baseline: ``NAME`` for single models, ``NAMExK`` for the ensemble of K, ``@RECIPE`` after either where

@@ -160,7 +160,7 @@ def mce(errors, baseline) -> float:
     Perturbations*, ICLR 2019, section 4.2.
     """
     errors, baseline = np.asarray(errors, dtype=float), np.asarray(baseline, dtype=float)
-    if not baseline.all():
+    if np.isclose(baseline, 0, atol=1e-9).any():  # differences of percentages carry their rounding
         return math.nan
     return float(100 * (errors / baseline).mean())
 

@@ -744,6 +744,7 @@ def test_mce_by_hand():
     assert metrics.mce([20, 30], [40, 20]) == pytest.approx(100)
     assert metrics.mce(np.array([20, 30]) - 10, np.array([40, 20]) - 15) == pytest.approx(220)
     assert math.isnan(metrics.mce([20, 30], [40, 0]))
+    assert math.isnan(metrics.mce([20, 30], [40, (100 - 3 * 33.3) - 0.1]))  # 0 but for rounding
 
 
 def two_models(store):
@@ -828,6 +829,10 @@ def test_the_command_shows_corruption_errors(store, tmp_path, command):
     frame = pd.read_csv(StringIO(out))
     assert frame["model"].tolist() == ["net", "base"]
     assert frame["mce_rel(base)"].tolist() == [54.33, 100]
+    (tmp_path / "board.csv").write_text(out)
+    status, out, _ = command("leaderboard", tmp_path / "board.csv", "--format", "csv")
+    assert status == 0
+    assert "mce" not in out  # worked out anew when asked for
     status, out, _ = command("leaderboard", tmp_path / "store", "--mce", "none")
     assert status == 0
     assert "mce_abs" in out
