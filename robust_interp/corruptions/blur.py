@@ -26,7 +26,7 @@ def defocus_blur(image, severity, rng):
 def _disk(radius: float, alias: float) -> np.ndarray:
     """A disk whose edge is smoothed by a 3x3 Gaussian of sigma `alias`.
 
-    Rounded to float32 where OpenCV does, or one pixel in some thousands would be truncated differently.
+    Rounded to float32 where OpenCV, which the released arrays were made with, rounds.
     """
     across = np.arange(-2, 3)  # all that is not zero
     disk = (across**2 + across[:, None] ** 2 <= radius**2).astype(np.float32)
@@ -40,7 +40,10 @@ def _disk(radius: float, alias: float) -> np.ndarray:
 
 @corruption
 def glass_blur(image, severity, rng):
-    """Every pixel but those of a border takes its own place or a neighbour's above, left or both."""
+    """Every pixel but those of two rows and columns takes its own value or its neighbour's above, left or both.
+
+    It is no swap: in the original, whose pixels are views of one array, the neighbour keeps its value.
+    """
     sigma, rounds = ((0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2))[severity - 1]
     shuffled = (smooth(image, sigma) * 255).astype(np.uint8)  # truncated, as the released arrays were
     _, H, W = image.shape
