@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 from pathlib import Path
 
 from robust_interp.commands.options import interval, positive, seed_list
@@ -45,6 +46,7 @@ def add_to(commands) -> None:
         metavar="N",
         help="keep the unfinished training every N epochs (default: 1)",
     )
+    add("--tensorboard", type=Path, metavar="FOLDER", help="write the curve there, one run a seed")
     add("--quiet", action="store_true", help="no progress")
 
 
@@ -89,10 +91,16 @@ def _recipe(arguments: argparse.Namespace):
 def _train_seed(arguments: argparse.Namespace, recipe, seed: int, device) -> None:
     from robust_interp.progress import training_reporter
     from robust_interp.tables import console
-    from robust_interp.train import train
+    from robust_interp.train import destination, train
 
     label = f"{arguments.architecture} seed {seed}"
-    with training_reporter(console(stderr=True), label, arguments.quiet) as report:
+    with ExitStack() as stack:
+        reports = [stack.enter_context(training_reporter(console(stderr=True), label, arguments.quiet))]
+        if arguments.tensorboard:
+            from robust_interp.tensorboard import curve_writer
+
+            name = destination(arguments.architecture, arguments.dataset, recipe, seed, arguments.out).name
+            reports.append(stack.enter_context(curve_writer(arguments.tensorboard / name)))
         checkpoint = train(
             arguments.architecture,
             arguments.dataset,
@@ -101,7 +109,7 @@ def _train_seed(arguments: argparse.Namespace, recipe, seed: int, device) -> Non
             arguments.out,
             data_dir=arguments.data_dir,
             device=device,
-            report=report,
+            report=lambda status: [report(status) for report in reports],
             save_every=arguments.save_every,
         )
     accuracy = checkpoint.record["clean_accuracy"]
