@@ -328,12 +328,19 @@ def _tried(board: pd.DataFrame, dataset: str, source: str) -> Iterator[dict]:
             continue
         lines = [
             _verdict(claim, dataset, differences) | {"scope": _scope(scope, source, *made)}
-            for made, alike in board.groupby(["recipe", "n_examples"], sort=False)
+            for made, alike in board.groupby(
+                [board["recipe"].map(_without_interval), "n_examples"], sort=False
+            )
             for scope, differences in claim.differences(alike)
             if differences
         ]
         for line in lines or [{"claim": claim.text, "verdict": "not measured"}]:
             yield line | {"source": source}
+
+
+def _without_interval(recipe: str) -> str:
+    """A recipe's name without the interval of λ that it was given, which has a column of its own."""
+    return re.sub(r"_lambda_init_[0-9p]+_[0-9p]+", "", recipe)
 
 
 def _scope(scope: str, source: str, recipe: str, n: int) -> str:

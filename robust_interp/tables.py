@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from robust_interp import __version__, formats
+from robust_interp import __version__, formats, zoo
 from robust_interp.compare import Comparison
 from robust_interp.errors import UserError
 from robust_interp.paper import Comparison as Paper
@@ -154,6 +154,16 @@ def _width(name: str, texts: list[str]) -> int:
     return max(map(len, [name, *texts])) + 2  # and the space between columns
 
 
+def print_sweep(table: pd.DataFrame, title: str) -> None:
+    """One line a network: how many seeds trained and failed, and the numbers over those that trained."""
+    shown = console()
+    shown.print(f"{title}; accuracy in %, ± std over seeds", highlight=False, markup=False)
+    head = {
+        name: [str(value) for value in table[name]] for name in ("model", "lambda_init", "seeds", "failed")
+    }
+    _print_fitting(shown, head, formats.numbers_in_short(table))
+
+
 def print_plan(benchmark, store: Store) -> None:
     """What a run would measure, and about how long it would take."""
     plan, shown = benchmark.plan, console()
@@ -185,12 +195,11 @@ def print_models(checkpoints: list[Checkpoint]) -> None:
         except UserError as error:
             broken.append(str(error))
             continue
-        interval = record["lambda_init"]
         table.add_row(
             checkpoint.name,
             f"{record['parameters']:,}",
             f"{record['clean_accuracy']:.2f} % of {record['clean_n']}",
-            "-".join(f"{end:.2f}" for end in interval) if interval else "",
+            zoo.interval_text(record["lambda_init"]),
             str(checkpoint.folder.parent),
         )
     shown = console()
