@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,7 @@ class Status:
 
     Attributes:
         share: Of all steps, in [0, 1].
-        epoch_done: Whether this is the end of the epoch.
+        line: The curve's line of the epoch, at its end; None within it.
     """
 
     epoch: int
@@ -44,7 +44,7 @@ class Status:
     images_per_second: float
     share: float
     seconds_left: float
-    epoch_done: bool
+    line: dict | None
 
 
 def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
@@ -127,7 +127,7 @@ class Fit:
             self.epoch_seconds = before + now - started
             if now - reported >= REPORT_EVERY:  # reading the loss waits for the device: not at each step
                 reported = now
-                report(self._status(epoch_done=False))
+                report(self._status())
             if stopping():
                 break
         return not len(self.loader.left)
@@ -147,23 +147,22 @@ class Fit:
         self.step += 1
 
     def _end_epoch(self, report: Callable[[Status], None]) -> None:
-        status = self._status(epoch_done=True)
-        self.curve.append(
-            {
-                "epoch": status.epoch,
-                "lr": learning_rate(self.recipe, self.step - len(self.loader), len(self.loader)),
-                "loss": round(status.loss, 6),
-                "accuracy": round(status.accuracy, 3),
-                "images_per_second": round(status.images_per_second, 1),
-                "lambda": coefficients(self.model),
-            }
-        )
+        status = self._status()
+        line = {
+            "epoch": status.epoch,
+            "lr": learning_rate(self.recipe, self.step - len(self.loader), len(self.loader)),
+            "loss": round(status.loss, 6),
+            "accuracy": round(status.accuracy, 3),
+            "images_per_second": round(status.images_per_second, 1),
+            "lambda": coefficients(self.model),
+        }
+        self.curve.append(line)
         self.seconds += self.epoch_seconds
         self.epoch_seconds = 0.0
         self.loss_sum = self.correct = torch.zeros_like(self.loss_sum)
-        report(status)
+        report(replace(status, line=line))
 
-    def _status(self, epoch_done: bool) -> Status:
+    def _status(self) -> Status:
         seen = len(self.loader.labels) - len(self.loader.left)
         first, started = self._session
         done = max(1, self.step - first)
@@ -176,7 +175,7 @@ class Fit:
             images_per_second=seen / self.epoch_seconds,
             share=self.step / self.steps,
             seconds_left=(time.perf_counter() - started) / done * (self.steps - self.step),
-            epoch_done=epoch_done,
+            line=None,
         )
 
     def check(self, classes: int) -> None:

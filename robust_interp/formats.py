@@ -82,24 +82,28 @@ def _latex(text: str) -> str:
 def in_short(board: pd.DataFrame) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """A leaderboard for a reader: the texts of what names a line, and of its numbers with their deviation.
 
-    Single corruptions are left out where their group's mean is there, and so is what all lines share.
+    What all lines share is left out.
     """
-    whole = [column for column in board if f"{column}_std" in board]
-    parts = {name for group, names in MEANS.items() if group in whole for name in names}
     alike = board.groupby(["model", "recipe", "members"])["lambda_init"]
     telling = {name for name in SHOWN_IF_TELLING if board[name].nunique() > 1}
     if not (alike.nunique() > 1).any():
         telling.discard("lambda_init")  # the architecture says it already
     names = [name for name in HEAD_COLUMNS if name in telling or name not in SHOWN_IF_TELLING]
     head = {name: ["" if pd.isna(value) else str(value) for value in board[name]] for name in names}
+    return head, numbers_in_short(board)
+
+
+def numbers_in_short(board: pd.DataFrame) -> dict[str, list[str]]:
+    """Texts of each measured column, mean ± deviation, and of mCE columns; of a group only the mean."""
+    whole = [column for column in board if f"{column}_std" in board]
+    parts = {name for group, names in MEANS.items() if group in whole for name in names}
     numbers = {
         name: [_with_std(*pair) for pair in zip(board[name], board[f"{name}_std"], strict=True)]
         for name in whole
         if name not in parts
     }
     errors = [column for column in board if column.startswith(MCE_COLUMNS)]
-    numbers |= {name: [_with_std(value, float("nan")) for value in board[name]] for name in errors}
-    return head, numbers
+    return numbers | {name: [_with_std(value, float("nan")) for value in board[name]] for name in errors}
 
 
 def _with_std(mean: float, std: float) -> str:

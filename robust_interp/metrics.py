@@ -44,19 +44,24 @@ def t_interval(values) -> tuple[float, float]:
 
 
 def welch_interval(a, b) -> tuple[float, float]:
-    """95 % interval of mean(a) - mean(b) over train seeds, whose variances may differ.
+    """95 % interval of mean(a) - mean(b) over train seeds, whose variances may differ."""
+    return welch_interval_of((*mean_std(a), len(a)), (*mean_std(b), len(b)))
+
+
+def welch_interval_of(a: tuple[float, float, int], b: tuple[float, float, int]) -> tuple[float, float]:
+    """The same from mean, standard deviation (ddof 1) and number of seeds of each.
 
     NaN where one of them has fewer than two values; without any spread it is the difference alone.
 
     Source: B. L. Welch, *The Generalization of 'Student's' Problem when Several Different Population
     Variances are Involved*, 1947.
     """
-    (mean_a, std_a), (mean_b, std_b) = mean_std(a), mean_std(b)
-    part_a, part_b = std_a**2 / len(a), std_b**2 / len(b)
+    (mean_a, std_a, n_a), (mean_b, std_b, n_b) = a, b
+    part_a, part_b = std_a**2 / n_a, std_b**2 / n_b
     variance = part_a + part_b
     if not variance > 0:  # no spread, or NaN: Welch's degrees of freedom are undefined
         return _around(mean_a - mean_b, variance, 1)
-    degrees = variance**2 / (part_a**2 / (len(a) - 1) + part_b**2 / (len(b) - 1))
+    degrees = variance**2 / (part_a**2 / (n_a - 1) + part_b**2 / (n_b - 1))
     return _around(mean_a - mean_b, math.sqrt(variance), degrees)
 
 

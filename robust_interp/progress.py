@@ -63,7 +63,7 @@ def training_reporter(console: Console, label: str, quiet: bool) -> Iterator[Cal
                 f"{status.images_per_second:.0f} images/s"
             )
             what = f"{label}  epoch {status.epoch}/{status.epochs}"
-            show(status.share, what, numbers, status.seconds_left, status.epoch_done)
+            show(status.share, what, numbers, status.seconds_left, status.line is not None)
 
         yield report
 

@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from robust_interp import __version__, formats
+from robust_interp import __version__, formats, zoo
 from robust_interp.compare import Comparison
 from robust_interp.errors import UserError
+from robust_interp.paper import Comparison as Paper
 from robust_interp.store import Store
 from robust_interp.zoo import Checkpoint
 
@@ -66,6 +67,57 @@ def print_comparison(comparison: Comparison) -> None:
         )
 
 
+def print_paper(comparison: Paper, dataset: str) -> None:
+    """The paper's tables with our numbers in them, and its claims."""
+    shown = console()
+    shown.print(
+        f"{dataset}, accuracy in %: the paper's / ours; = within two of its standard deviations, ≠ not",
+        highlight=False,
+        markup=False,
+    )
+    for name, cells in comparison.cells.groupby("table", sort=False):
+        shown.print(f"\n{name}", style="bold")
+        if cells["measured"].isna().all():
+            shown.print("nothing of this table was measured", highlight=False)
+            continue
+        _print_fitting(shown, *_paper_table(cells))
+    shown.print("\nclaims", style="bold")
+    print_claims(comparison.claims)
+
+
+def _paper_table(cells: pd.DataFrame) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """The texts of what names a line of one of the paper's tables, and of its numbers."""
+    keys = ["model", "lambda_init", "members"]
+    lines = [line for _, line in cells.fillna({"measured_as": ""}).groupby(keys, sort=False)]
+    head = {key: [str(line[key].iloc[0]) for line in lines] for key in keys}
+    head["ours"] = [max(line["measured_as"]) for line in lines]
+    by_column = [dict(zip(line["column"], line.itertuples(), strict=True)) for line in lines]
+    columns = dict.fromkeys(cells["column"])
+    return head, {name: [_beside(line.get(name)) for line in by_column] for name in columns}
+
+
+def _beside(cell) -> str:
+    if cell is None:
+        return ""
+    if math.isnan(cell.measured):
+        return f"{cell.paper:.1f} /     "
+    return f"{cell.paper:.1f} / {cell.measured:.1f}{ {'yes': ' =', 'no': ' ≠'}.get(cell.within_2_std, '') }"
+
+
+def print_claims(claims: pd.DataFrame) -> None:
+    """One line a claim and scope: its smallest difference with the interval over seeds, and a verdict."""
+    shown = console()
+    for claim, lines in claims.groupby("claim", sort=False):
+        shown.print(claim, highlight=False, markup=False)
+        for line in lines.itertuples():
+            where = f"  {line.source}: "
+            if not pd.isna(line.scope):
+                interval = _interval(line.ci_low, line.ci_high)
+                of = f"smallest of {line.comparisons} differences {line.smallest:+.1f}"
+                where += f"{line.scope}, {of}{f' ({interval})' if interval else ''}: "
+            shown.print(f"{where}{line.verdict}", highlight=False, markup=False)
+
+
 def _interval(low: float, high: float) -> str:
     return "" if math.isnan(low) else f"{low:+.1f} to {high:+.1f}"
 
@@ -102,6 +154,16 @@ def _width(name: str, texts: list[str]) -> int:
     return max(map(len, [name, *texts])) + 2  # and the space between columns
 
 
+def print_sweep(table: pd.DataFrame, title: str) -> None:
+    """One line a network: how many seeds trained and failed, and the numbers over those that trained."""
+    shown = console()
+    shown.print(f"{title}; accuracy in %, ± std over seeds", highlight=False, markup=False)
+    head = {
+        name: [str(value) for value in table[name]] for name in ("model", "lambda_init", "seeds", "failed")
+    }
+    _print_fitting(shown, head, formats.numbers_in_short(table))
+
+
 def print_plan(benchmark, store: Store) -> None:
     """What a run would measure, and about how long it would take."""
     plan, shown = benchmark.plan, console()
@@ -133,12 +195,11 @@ def print_models(checkpoints: list[Checkpoint]) -> None:
         except UserError as error:
             broken.append(str(error))
             continue
-        interval = record["lambda_init"]
         table.add_row(
             checkpoint.name,
             f"{record['parameters']:,}",
             f"{record['clean_accuracy']:.2f} % of {record['clean_n']}",
-            "-".join(f"{end:.2f}" for end in interval) if interval else "",
+            zoo.interval_text(record["lambda_init"]),
             str(checkpoint.folder.parent),
         )
     shown = console()

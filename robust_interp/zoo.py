@@ -279,6 +279,11 @@ def _read_state(path: Path) -> dict:
     return {key.removeprefix("module."): value for key, value in state.items()}
 
 
+def interval_text(interval) -> str:
+    """An interval of act(λ) as tables write it: ``0.20-0.25``; empty for None."""
+    return "-".join(f"{end:.2f}" for end in interval) if interval else ""
+
+
 def made_with(folder: Path, model_args: dict) -> Checkpoint | None:
     """The checkpoint in `folder` if it is there, or None.
 

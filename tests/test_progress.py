@@ -10,8 +10,8 @@ from robust_interp import cli
 from robust_interp.fit import Status
 from robust_interp.progress import duration, training_reporter
 
-HALF = Status(2, 4, 1.25, 61.5, 0.01, 812.3, 0.375, 610.0, epoch_done=False)
-END = Status(2, 4, 1.2, 62.5, 0.01, 800.0, 0.5, 500.0, epoch_done=True)
+HALF = Status(2, 4, 1.25, 61.5, 0.01, 812.3, 0.375, 610.0, line=None)
+END = Status(2, 4, 1.2, 62.5, 0.01, 800.0, 0.5, 500.0, line={"epoch": 2})
 
 
 def shown(quiet=False, **console):

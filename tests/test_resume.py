@@ -61,7 +61,7 @@ def same(left, right):
 
 def at_step(step, action):
     """A report that acts once so many steps are done."""
-    return lambda status: action() if round(status.share * 12) == step and not status.epoch_done else None
+    return lambda status: action() if round(status.share * 12) == step and not status.line else None
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,12 @@ def add_to(commands) -> None:
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     _add_show(actions)
     _add_compare(actions)
+    _add_paper(actions)
 
 
 def spelt_out(argv: list[str]) -> list[str]:
     """`leaderboard` without an action shows."""
-    if argv[:1] != ["leaderboard"] or argv[1:2] in (["show"], ["compare"], ["-h"], ["--help"]):
+    if argv[:1] != ["leaderboard"] or argv[1:2] in (["show"], ["compare"], ["paper"], ["-h"], ["--help"]):
         return argv
     return ["leaderboard", "show", *argv[1:]]
 
@@ -31,7 +32,16 @@ def _add_show(actions) -> None:
     parser = actions.add_parser("show", help="the leaderboard of results folders and CSV files")
     parser.set_defaults(run=_show)
     add = parser.add_argument
-    add(
+    _add_sources(parser)
+    add("--dataset", help="which one, if the folders have several")
+    add("--models", type=name_list, metavar="NAMES", help="only these: names or globs")
+    add("--mce", metavar="BASELINE", help="add mean corruption errors, against a model's; none: absolute")
+    add("--sort", metavar="COLUMN", help="accuracies from the best down, anything else upwards")
+    add("--format", choices=("table", "csv", "markdown", "latex", "json"), default="table")
+
+
+def _add_sources(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "sources",
         nargs="*",
         default=[Path("results")],
@@ -39,11 +49,6 @@ def _add_show(actions) -> None:
         metavar="SOURCE",
         help="results folders and leaderboard CSV files (default: results)",
     )
-    add("--dataset", help="which one, if the folders have several")
-    add("--models", type=name_list, metavar="NAMES", help="only these: names or globs")
-    add("--mce", metavar="BASELINE", help="add mean corruption errors, against a model's; none: absolute")
-    add("--sort", metavar="COLUMN", help="accuracies from the best down, anything else upwards")
-    add("--format", choices=("table", "csv", "markdown", "latex", "json"), default="table")
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -93,4 +98,30 @@ def _compare(arguments: argparse.Namespace) -> int:
         print(FORMATS[arguments.format](comparison.frame), end="")
     for line in comparison.left_out:
         print(f"warning: {line}", file=sys.stderr)
+    return 0
+
+
+def _add_paper(actions) -> None:
+    parser = actions.add_parser("paper", help="our rows in the layout of the paper's tables, and its claims")
+    parser.set_defaults(run=_paper)
+    _add_sources(parser)
+    add = parser.add_argument
+    add("--dataset", default="cifar10", choices=("cifar10", "cifar100"), help="default: cifar10")
+    add("--claims", action="store_true", help="the claims alone")
+    add("--format", choices=("table", "csv", "markdown", "json"), default="table")
+
+
+def _paper(arguments: argparse.Namespace) -> int:
+    from robust_interp import merge, paper, tables
+    from robust_interp.formats import FORMATS
+
+    board, _ = merge.gather(arguments.sources, arguments.dataset)
+    comparison = paper.compare(board, arguments.dataset)
+    if arguments.format != "table":
+        frame = comparison.claims if arguments.claims else comparison.cells
+        print(FORMATS[arguments.format](frame), end="")
+    elif arguments.claims:
+        tables.print_claims(comparison.claims)
+    else:
+        tables.print_paper(comparison, arguments.dataset)
     return 0

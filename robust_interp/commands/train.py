@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 from pathlib import Path
 
 from robust_interp.commands.options import interval, positive, seed_list
@@ -14,6 +15,14 @@ def add_to(commands) -> None:
     parser.set_defaults(run=run)
     add = parser.add_argument
     add("architecture", help="a registered name, e.g. in_resnet20")
+    add_training(parser, seeds=(0,))
+    add("--lambda-init", type=interval, metavar="LOW,HIGH", help="interval of act(λ) at the start")
+    add("--out", default="model_zoo", type=Path, metavar="FOLDER", help="zoo folder (default: model_zoo)")
+
+
+def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> None:
+    """The arguments that say how networks are trained, whichever they are."""
+    add = parser.add_argument
     add("--dataset", default="digits")
     add(
         "--recipe",
@@ -30,12 +39,10 @@ def add_to(commands) -> None:
     add(
         "--seeds",
         type=seed_list,
-        default=(0,),
+        default=seeds,
         metavar="SEEDS",
-        help="3 means 0,1,2; 0,4 means those (default: 0)",
+        help=f"3 means 0,1,2; 0,4 means those (default: {','.join(map(str, seeds))})",
     )
-    add("--lambda-init", type=interval, metavar="LOW,HIGH", help="interval of act(λ) at the start")
-    add("--out", default="model_zoo", type=Path, metavar="FOLDER", help="zoo folder (default: model_zoo)")
     add("--data-dir", metavar="FOLDER")
     add("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
     add(
@@ -45,6 +52,7 @@ def add_to(commands) -> None:
         metavar="N",
         help="keep the unfinished training every N epochs (default: 1)",
     )
+    add("--tensorboard", type=Path, metavar="FOLDER", help="write the curve there, one run a seed")
     add("--quiet", action="store_true", help="no progress")
 
 
@@ -56,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.train import destination
     from robust_interp.victim import resolve_device
 
-    recipe = _recipe(arguments)
+    recipe = recipe_of(arguments, arguments.architecture, arguments.lambda_init)
     if recipe.deviations:
         print(f"recipe {recipe.name}: {recipes.describe(recipe.deviations)}")
     device, failures = resolve_device(arguments.device), 0
@@ -66,19 +74,20 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"{done.folder} is there already, skipped")
             continue
         try:
-            _train_seed(arguments, recipe, seed, device)
+            train_seed(arguments, arguments.architecture, recipe, seed, arguments.out, device)
         except TrainingError as failure:
             failures += 1
             console(stderr=True).print(f"failed: {failure}", highlight=False, markup=False)
     return 1 if failures == len(arguments.seeds) else 0
 
 
-def _recipe(arguments: argparse.Namespace):
+def recipe_of(arguments: argparse.Namespace, architecture: str, lambda_init: tuple[float, float] | None):
+    """The recipe that the arguments of `add_training` ask for, with the interval that act(λ) starts in."""
     from robust_interp import recipe as recipes
 
     usual = "digits" if arguments.dataset == "digits" else "quick"
-    named = recipes.load(arguments.recipe or usual, arguments.architecture, arguments.dataset)
-    flags = {"epochs": arguments.epochs, "lambda_init": arguments.lambda_init}
+    named = recipes.load(arguments.recipe or usual, architecture, arguments.dataset)
+    flags = {"epochs": arguments.epochs, "lambda_init": lambda_init}
     flags = {field: value for field, value in flags.items() if value is not None}
     changes = recipes.settings(arguments.set)
     if twice := flags.keys() & changes.keys():
@@ -86,23 +95,31 @@ def _recipe(arguments: argparse.Namespace):
     return recipes.overridden(named, changes | flags)
 
 
-def _train_seed(arguments: argparse.Namespace, recipe, seed: int, device) -> None:
+def train_seed(arguments: argparse.Namespace, architecture: str, recipe, seed: int, out: Path, device):
+    """Train one network with one seed into the zoo folder `out`, showing how far it is."""
     from robust_interp.progress import training_reporter
     from robust_interp.tables import console
-    from robust_interp.train import train
+    from robust_interp.train import destination, train
 
-    label = f"{arguments.architecture} seed {seed}"
-    with training_reporter(console(stderr=True), label, arguments.quiet) as report:
+    with ExitStack() as stack:
+        label = f"{architecture} seed {seed}"
+        reports = [stack.enter_context(training_reporter(console(stderr=True), label, arguments.quiet))]
+        if arguments.tensorboard:
+            from robust_interp.tensorboard import curve_writer
+
+            name = destination(architecture, arguments.dataset, recipe, seed, out).name
+            reports.append(stack.enter_context(curve_writer(arguments.tensorboard / name)))
         checkpoint = train(
-            arguments.architecture,
+            architecture,
             arguments.dataset,
             recipe,
             seed,
-            arguments.out,
+            out,
             data_dir=arguments.data_dir,
             device=device,
-            report=report,
+            report=lambda status: [report(status) for report in reports],
             save_every=arguments.save_every,
         )
     accuracy = checkpoint.record["clean_accuracy"]
     print(f"wrote {checkpoint.folder}: clean accuracy {accuracy:.2f} %", flush=True)
+    return checkpoint

@@ -40,7 +40,7 @@ def _disk(radius: float, alias: float) -> np.ndarray:
 
 @corruption
 def glass_blur(image, severity, rng):
-    """All pixels but two rows and columns their own value or a neighbour's, above, left or both.
+    """All pixels but two rows and columns take their own value or a neighbour's, above, left or both.
 
     It is no swap: in the original, whose pixels are views of one array, the neighbour keeps its value.
     """
