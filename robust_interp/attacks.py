@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib.metadata
 import io
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import dataclass
 from numbers import Real
@@ -30,17 +30,27 @@ class AttackType:
     """A registered attack.
 
     Attributes:
-        torchattacks_class: Name of the class in torchattacks.
+        torchattacks_class: Name of the class in torchattacks; or, of a plug-in, a function
+            (model, **parameters) -> a function (images, labels) -> adversarial images.
         defaults: The parameters it takes besides eps, at the paper's values.
         random: Whether it draws a random start; its results then depend on the attack seed.
     """
 
-    torchattacks_class: str
+    torchattacks_class: str | Callable
     defaults: Mapping[str, float | int | OfEps]
     random: bool = False
 
+    def bind(self, model, params: Mapping) -> Callable:
+        """The attack on one model: a function (images, labels) -> adversarial images."""
+        if callable(self.torchattacks_class):
+            return self.torchattacks_class(model, **params)
+        import torchattacks
 
-ATTACKS: Registry[AttackType] = Registry("attack")
+        with redirect_stdout(io.StringIO()):  # it prints where a model has no parameters to show its device
+            return getattr(torchattacks, self.torchattacks_class)(model, **params)
+
+
+ATTACKS: Registry[AttackType] = Registry("attack", group="robust_interp.attacks", holds=AttackType)
 ATTACKS.add("fgsm", AttackType("FGSM", {}))
 ATTACKS.add("ifgsm", AttackType("BIM", {"alpha": 2 / 255, "steps": 20}))
 ATTACKS.add("pgd", AttackType("PGD", {"alpha": 2 / 255, "steps": 20}, random=True))
@@ -172,13 +182,9 @@ class BoundAttack:
     """
 
     def __init__(self, perturbation: Perturbation, victim) -> None:
-        import torchattacks
-
-        kind = ATTACKS[perturbation.name]
         self.perturbation = perturbation
         self._probe = _gradient_probe(victim)
-        with redirect_stdout(io.StringIO()):  # it prints where a model has no parameters to show its device
-            self._attack = getattr(torchattacks, kind.torchattacks_class)(self._probe, **perturbation.params)
+        self._attack = ATTACKS[perturbation.name].bind(self._probe, perturbation.params)
 
     def __call__(self, images, labels, ids) -> Attacked:
         """Attack images (N, C, H, W) in [0, 1] with labels (N,); `ids` key the random start.
@@ -186,7 +192,8 @@ class BoundAttack:
         Raises:
             RuntimeError: if the result leaves [0, 1] or the eps-ball.
         """
-        self._attack.set_device(images.device)
+        if hasattr(self._attack, "set_device"):  # torchattacks
+            self._attack.set_device(images.device)
         self._probe.start()
         with _keyed_start(self.perturbation, images, ids):
             adversarial = self._attack(images, labels).detach()

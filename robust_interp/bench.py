@@ -111,6 +111,7 @@ class Benchmark:
         for subject in self.subjects:
             for perturbation in perturbations:
                 environment = attacked if perturbation.kind == "attack" else versions
+                environment = environment | _plugin(perturbation)
                 yield Cell(
                     subject.card, self.dataset.name, self.dataset.fingerprint, perturbation, environment
                 )
@@ -362,6 +363,13 @@ def _perturbations(request: Request, seed: int, dataset: data.Dataset, corruptor
         *corruptions.resolve(request.corruptions, corruptor),
         *attacks.resolve(request.attacks, sorted(set(eps)), kind.attack_defaults, seed),
     ]
+
+
+def _plugin(perturbation: Perturbation) -> dict[str, str]:
+    """The code of the plug-in that an attack or a corruption is of, if it is of one."""
+    registries = {"attack": attacks.ATTACKS, "corruption": corruptions.CORRUPTIONS}
+    registry = registries.get(perturbation.kind)
+    return registry.code(perturbation.name) if registry else {}
 
 
 def _check_belongings(request: Request) -> None:

@@ -26,7 +26,7 @@ SEVERITIES = (1, 2, 3, 4, 5)
 # image in [0, 1] as float64, severity 1..5, generator -> corrupted image, not yet clipped
 Corrupt = Callable[[np.ndarray, int, np.random.Generator], np.ndarray]
 
-CORRUPTIONS: Registry[Corrupt] = Registry("corruption")
+CORRUPTIONS: Registry[Corrupt] = Registry("corruption", group="robust_interp.corruptions", holds=Callable)
 GROUPS = {"noise": ("impulse_noise", "speckle_noise", "gaussian_noise", "shot_noise")}
 
 # MD5 of the released CIFAR-10-C files.

@@ -20,8 +20,10 @@ from functools import cached_property
 from pathlib import Path
 
 from robust_interp.errors import UserError
-from robust_interp.registry import is_glob, matching, unknown
+from robust_interp.registry import Registry, is_glob, matching, unknown
 
+# Plug-in models, by timm name: importing one registers it with timm.
+MODELS: Registry[Callable] = Registry("model", group="robust_interp.models", holds=Callable)
 WEIGHTS, CONFIG, RECORD = "model.safetensors", "config.json", "train.json"
 _NAME = re.compile(
     r"(?P<architecture>\w+)\.(?P<dataset>[a-z0-9]+)_(?P<recipe>[a-z0-9_]+)_seed(?P<seed>\d+)", re.ASCII
@@ -186,10 +188,8 @@ def select(patterns: Iterable[str], candidates: list[Checkpoint]) -> list[Checkp
 
 
 def _no_checkpoint(pattern: str, candidates: list[Checkpoint]) -> UserError:
-    import timm  # which registers our models, too
-
     have = sorted({c.architecture for c in candidates})
-    if not is_glob(pattern) and timm.is_model(pattern):
+    if not is_glob(pattern) and is_model(pattern):
         datasets = ", ".join(sorted({c.dataset for c in candidates}))
         return UserError(
             f"{pattern} has no checkpoint for {datasets} in the zoo (there are {', '.join(have)}): "
@@ -218,19 +218,49 @@ def bundled_cfgs() -> dict[str, dict]:
 
 
 def create(architecture: str, **arguments):
-    """An untrained model of any registered timm name, ours among them.
+    """An untrained model of any registered timm name, ours and those of plug-ins among them.
 
     Raises:
-        UserError: if the name is unknown or the arguments do not fit.
+        UserError: if the name is unknown, its plug-in is broken, or the arguments do not fit.
     """
     import timm  # which registers our models, too
 
-    if not timm.is_model(architecture):
-        raise unknown("model", architecture, timm.list_models())
+    if not is_model(architecture):
+        raise unknown("model", architecture, [*timm.list_models(), *MODELS])
     try:
         return timm.create_model(architecture, **arguments)
     except (TypeError, ValueError) as error:
         raise UserError(f"cannot build {architecture}: {error}") from error
+
+
+def is_model(name: str) -> bool:
+    """Whether timm knows this name, once the plug-in that provides it, if one does, is imported.
+
+    Raises:
+        UserError: if that plug-in is broken, or the name is another model's.
+    """
+    import timm  # which registers our models, too
+
+    if name not in MODELS:
+        return timm.is_model(name)
+    origin = MODELS.origins(name)[0].name
+    there = timm.model_entrypoint(name) if timm.is_model(name) else None
+    try:
+        entry = MODELS[name]
+    except UserError:
+        if there is None:
+            raise
+        entry = None
+    if there not in (None, entry):
+        raise UserError(f"model {name!r} is claimed by {origin} and by {there.__module__}")
+    if not timm.is_model(name):
+        raise UserError(f"model {name!r} of {origin} is not registered with timm")
+    return True
+
+
+def code(architecture: str) -> dict[str, str]:
+    """What tells the code of a plug-in's architecture; {} for any other, as `Registry.code`."""
+    return MODELS.code(architecture) if architecture in MODELS else {}
 
 
 def load_weights(model, path: Path) -> None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from robust_interp.commands.options import eps_list, name_list, natural, picked, sample_count, seed_list
+from robust_interp.commands.options import (
+    add_plugin,
+    eps_list,
+    name_list,
+    natural,
+    picked,
+    sample_count,
+    seed_list,
+)
 
 
 def add_to(commands) -> None:
@@ -33,6 +41,7 @@ def add_to(commands) -> None:
     add("--corruptions-dir", metavar="FOLDER", help="released CIFAR-10-C / CIFAR-100-C arrays")
     add("--dry-run", action="store_true", help="print the cells and an estimate of the time")
     add("--quiet", action="store_true", help="no progress")
+    add_plugin(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

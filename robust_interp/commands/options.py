@@ -10,6 +10,25 @@ def picked(arguments: argparse.Namespace, names: str) -> dict:
     return {name: getattr(arguments, name) for name in names.split()}
 
 
+def add_plugin(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--plugin",
+        action="append",
+        default=[],
+        metavar="FILE.py",
+        help="attacks, corruptions, datasets and models of your own (may be given several times)",
+    )
+
+
+def load_plugins(arguments: argparse.Namespace) -> None:
+    """Register what the files of --plugin declare, for a command that has it."""
+    if files := getattr(arguments, "plugin", None):
+        from robust_interp import plugins
+
+        for file in files:
+            plugins.load(file)
+
+
 def name_list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 

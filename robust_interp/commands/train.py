@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from robust_interp.commands.options import interval, positive, seed_list
+from robust_interp.commands.options import add_plugin, interval, positive, seed_list
 from robust_interp.errors import UserError
 
 
@@ -46,6 +46,7 @@ def add_to(commands) -> None:
         help="keep the unfinished training every N epochs (default: 1)",
     )
     add("--quiet", action="store_true", help="no progress")
+    add_plugin(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
