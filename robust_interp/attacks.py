@@ -141,8 +141,9 @@ def step_warning(perturbation: Perturbation) -> str | None:
     alpha_255 = f"{_exactly(alpha)}/255"
     if alpha > eps * (1 + 1e-9):
         return f"{perturbation.column}: the step {alpha_255} exceeds eps, so each step overshoots the ball"
-    if alpha * perturbation.params["steps"] < eps * (1 - 1e-9):
-        return f"{perturbation.column}: {perturbation.params['steps']} steps of {alpha_255} cannot reach eps"
+    steps = perturbation.params.get("steps", 1)
+    if alpha * steps < eps * (1 - 1e-9):
+        return f"{perturbation.column}: {steps} steps of {alpha_255} cannot reach eps"
     return None
 
 
