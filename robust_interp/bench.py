@@ -154,6 +154,7 @@ class Benchmark:
             leaderboard.entries_frame(scored),
             [
                 *(note for subject in self.subjects for note in subject.notes),
+                *self.corruptor.notes,
                 *self._step_warnings(),
                 *sanity.findings(scored, self.dataset.classes),
             ],

@@ -12,7 +12,7 @@ import pandas as pd
 
 from robust_interp import leaderboard, metrics
 from robust_interp.cells import VictimCard, digest
-from robust_interp.corruptions import GROUPS, SEVERITIES
+from robust_interp.corruptions import MEANS, SEVERITIES
 from robust_interp.errors import UserError
 from robust_interp.leaderboard import Score
 from robust_interp.registry import unknown
@@ -204,7 +204,7 @@ def _lines(a: dict, b: dict) -> tuple[list[dict], list[str]]:
 
 def _parts(column: str, by_seed: dict[int | None, dict[str, Score]]) -> dict[int | None, list[Score]]:
     """Per seed that has them all, the scores that a column is the mean of: a group's are its severities."""
-    names = [f"{name}_{severity}" for name in GROUPS.get(column, (column,)) for severity in SEVERITIES]
+    names = [f"{name}_{severity}" for name in MEANS.get(column, (column,)) for severity in SEVERITIES]
     wanted = {seed: [column] if column in scores else names for seed, scores in by_seed.items()}
     return {
         seed: [by_seed[seed][name] for name in parts]

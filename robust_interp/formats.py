@@ -6,7 +6,7 @@ import json
 
 import pandas as pd
 
-from robust_interp.corruptions import GROUPS
+from robust_interp.corruptions import MEANS
 
 TEXT_COLUMNS = ["model", "recipe", "lambda_init", "protocol", "corruption_source", "source"]
 # What names a line to a reader, and what of it only where the lines differ in it.
@@ -84,7 +84,7 @@ def in_short(board: pd.DataFrame) -> tuple[dict[str, list[str]], dict[str, list[
     Single corruptions are left out where their group's mean is there, and so is what all lines share.
     """
     whole = [column for column in board if f"{column}_std" in board]
-    parts = {name for group, names in GROUPS.items() if group in whole for name in names}
+    parts = {name for group, names in MEANS.items() if group in whole for name in names}
     alike = board.groupby(["model", "recipe", "members"])["lambda_init"]
     telling = {name for name in SHOWN_IF_TELLING if board[name].nunique() > 1}
     if not (alike.nunique() > 1).any():

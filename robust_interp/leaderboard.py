@@ -17,7 +17,7 @@ import pandas as pd
 
 from robust_interp import metrics
 from robust_interp.cells import Cell, Perturbation, Plan, VictimCard, digest, in_255
-from robust_interp.corruptions import GROUPS, SEVERITIES
+from robust_interp.corruptions import MEANS, SEVERITIES
 from robust_interp.errors import UserError
 from robust_interp.formats import to_csv
 from robust_interp.store import FILE_NAME, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
@@ -65,6 +65,7 @@ ENTRY_COLUMNS = [
     "protocol",
 ]
 SOURCE_COLUMNS = ["corruption_source", "source"]
+LIBRARY = "(lib"  # in generated@0(libjpeg-turbo): the same origin as generated@0, but for JPEG's library
 RANKED_BY = "pgd"  # at the middle one of the measured radii
 
 
@@ -216,8 +217,21 @@ class _Entry:
         """Whether columns of both may stand in one line: drawn from the same source, with the same seed."""
         return all(
             not mine or not theirs or mine == theirs
-            for mine, theirs in ((self.sources, other.sources), (self.seeds, other.seeds))
+            for mine, theirs in (
+                (self.origins, other.origins),
+                (self.libraries, other.libraries),
+                (self.seeds, other.seeds),
+            )
         )
+
+    @property
+    def origins(self) -> set[str]:
+        return {source.partition(LIBRARY)[0] for source in self.sources}
+
+    @property
+    def libraries(self) -> set[str]:
+        """That generated JPEG depends on."""
+        return {source for source in self.sources if LIBRARY in source}
 
     def take(self, other: _Entry) -> None:
         self.sources |= other.sources
@@ -279,31 +293,31 @@ def _merged(runs: list[list[_Entry]]) -> list[_Entry]:
 
 
 def _add_means(accuracies: dict[str, float]) -> None:
-    """Per corruption the mean of its five severities; per group the mean of its corruptions."""
+    """Per corruption the mean of its five severities; per group of them the mean over all."""
     for name in {column.rpartition("_")[0] for column in accuracies}:
         severities = [accuracies.get(f"{name}_{severity}") for severity in SEVERITIES]
         if None not in severities:
             accuracies[name] = math.fsum(severities) / len(severities)
-    for group, names in GROUPS.items():
+    for mean, names in MEANS.items():
         if all(name in accuracies for name in names):
-            accuracies[group] = math.fsum(accuracies[name] for name in names) / len(names)
+            accuracies[mean] = math.fsum(accuracies[name] for name in names) / len(names)
 
 
 def measured_columns(scored: list[Score]) -> list[str]:
-    """In order: clean, the groups, each corruption, then each attack by radius, then worst."""
+    """In order: clean, the means, each corruption, then each attack by radius, then worst."""
     seen = {score.column: score.row for score in scored}
     corruption_rows = [(column, row) for column, row in seen.items() if row.get("severity") is not None]
     severities: dict[str, list[int]] = {}
     for _, row in corruption_rows:
         severities.setdefault(row["perturbation"], []).append(row["severity"])
     whole = [name for name, found in severities.items() if len(found) == len(SEVERITIES)]
-    groups = [group for group, names in GROUPS.items() if set(names) <= set(whole)]
+    means = [mean for mean, names in MEANS.items() if set(names) <= set(whole)]
     partial = [column for column, row in corruption_rows if row["perturbation"] not in whole]
     attacks = [column for column, row in seen.items() if row.get("eps_255") is not None]
     series = list(dict.fromkeys(column.rpartition("_")[0] for column in attacks))
     series.sort(key=lambda name: name == "worst")  # stable: last, the others as asked for
     attacks.sort(key=lambda column: (series.index(column.rpartition("_")[0]), seen[column]["eps_255"]))
-    return [*(["clean"] if "clean" in seen else []), *groups, *whole, *partial, *attacks]
+    return [*(["clean"] if "clean" in seen else []), *means, *whole, *partial, *attacks]
 
 
 def _line(entry: _Entry, measured: list[str]) -> dict:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from robust_interp import leaderboard
-from robust_interp.corruptions import CORRUPTIONS, GROUPS
+from robust_interp.corruptions import CORRUPTIONS, MEANS
 from robust_interp.errors import UserError
 from robust_interp.leaderboard import ENTRY_COLUMNS, SOURCE_COLUMNS
 from robust_interp.registry import matching, unknown
@@ -130,8 +130,8 @@ def _place(column: str, series: list[str]) -> tuple[int, int, float]:
     corruptions, (base, number) = list(CORRUPTIONS), _split(column)
     if column == "clean":
         return 0, 0, 0
-    if column in GROUPS:
-        return 1, list(GROUPS).index(column), 0
+    if column in MEANS:
+        return 1, list(MEANS).index(column), 0
     if column in corruptions:
         return 2, corruptions.index(column), 0
     if base in corruptions:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from robust_interp.attacks import ATTACKS, AttackType
-from robust_interp.corruptions import CORRUPTIONS, Corrupt
+from robust_interp.corruptions.engine import CORRUPTIONS, Corrupt
 from robust_interp.data import DATASETS, DatasetType
 from robust_interp.errors import UserError
 from robust_interp.registry import OfEps, Origin, Registry, cause, imported

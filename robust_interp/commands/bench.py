@@ -25,7 +25,9 @@ def add_to(commands) -> None:
     add("--dataset", default="digits", help="digits (embedded, default), cifar10, cifar100")
     add("--attacks", default="fgsm,ifgsm,pgd", metavar="SPECS", help="e.g. 'fgsm,pgd(steps=50)', or none")
     add("--eps", type=eps_list, metavar="LIST", help="Linf radii in units of 1/255, e.g. 1,2,4")
-    add("--corruptions", default="noise", metavar="SPECS", help="noise (default), names, or none")
+    add(
+        "--corruptions", default="noise", metavar="SPECS", help="noise (default), common, all, names, or none"
+    )
     add("--n", type=sample_count, metavar="N", help="measure the first N test images, or all")
     add("--seeds", type=seed_list, metavar="SEEDS", help="train seeds: 3 means 0,1,2; 0,4 means those")
     add("--no-ensembles", action="store_true", help="leave out each model's ensemble over its seeds")

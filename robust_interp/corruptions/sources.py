@@ -1,87 +1,20 @@
-"""CIFAR-C corruptions: generated with the CIFAR parameters (not ImageNet-C's), or read as released.
-
-A generated image depends on the seed, the corruption, the severity and the sample's id alone, so the first
-n images are the same whatever n and the batch size are. As in the released arrays, the result is clipped
-to [0, 1], scaled by 255 and truncated to uint8.
-Source: Hendrycks & Dietterich, *Benchmarking Neural Network Robustness to Common Corruptions and
-Perturbations*, ICLR 2019, and its CIFAR-10-C generator's constants.
-"""
+"""Where a run's corrupted images come from, and which ones a command line asks for."""
 
 from __future__ import annotations
 
 import hashlib
-import zlib
-from collections.abc import Callable
 from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from robust_interp.cells import Perturbation
+from robust_interp.corruptions.digital import jpeg_library
+from robust_interp.corruptions.engine import CORRUPTIONS, corrupt, obstacle
+from robust_interp.corruptions.names import GROUPS, RELEASED_MD5, SEVERITIES
 from robust_interp.data import DATASETS, Dataset, as_pixels
 from robust_interp.errors import UserError
-from robust_interp.registry import Registry, Spec, parse_spec, split_specs, unknown
-
-SEVERITIES = (1, 2, 3, 4, 5)
-# image in [0, 1] as float64, severity 1..5, generator -> corrupted image, not yet clipped
-Corrupt = Callable[[np.ndarray, int, np.random.Generator], np.ndarray]
-
-CORRUPTIONS: Registry[Corrupt] = Registry("corruption", group="robust_interp.corruptions", holds=Callable)
-GROUPS = {"noise": ("impulse_noise", "speckle_noise", "gaussian_noise", "shot_noise")}
-
-# MD5 of the released CIFAR-10-C files.
-RELEASED_MD5 = {
-    "gaussian_noise": "ecaf8b9a2399ffeda7680934c33405fd",
-    "shot_noise": "3a7239bb118894f013d9bf1984be7f11",
-    "impulse_noise": "2090e01c83519ec51427e65116af6b1a",
-    "speckle_noise": "ef00b87611792b00df09c0b0237a1e30",
-}
-
-
-def _corruption(function: Corrupt) -> Corrupt:
-    return CORRUPTIONS.add(function.__name__, function)
-
-
-@_corruption
-def gaussian_noise(image, severity, rng):
-    sd = (0.04, 0.06, 0.08, 0.09, 0.10)[severity - 1]
-    return image + rng.normal(scale=sd, size=image.shape)
-
-
-@_corruption
-def shot_noise(image, severity, rng):
-    photons = (500, 250, 100, 75, 50)[severity - 1]
-    return rng.poisson(image * photons) / photons
-
-
-@_corruption
-def impulse_noise(image, severity, rng):
-    """Salt and pepper: a share of the values (per channel), half of them set to 0 and half to 1."""
-    share = (0.01, 0.02, 0.03, 0.05, 0.07)[severity - 1]
-    draw = rng.random(image.shape)
-    return np.where(draw < share / 2, 0.0, np.where(draw < share, 1.0, image))
-
-
-@_corruption
-def speckle_noise(image, severity, rng):
-    sd = (0.06, 0.1, 0.12, 0.16, 0.2)[severity - 1]
-    return image + image * rng.normal(scale=sd, size=image.shape)
-
-
-def corrupt(images: np.ndarray, name: str, severity: int, ids, seed: int) -> np.ndarray:
-    """Corrupt images (N, C, H, W), uint8 or float in [0, 1]; `ids` are the samples' ids. Returns uint8.
-
-    All arithmetic is in float64, as the released arrays' was: truncation would show the difference.
-    """
-    function = CORRUPTIONS[name]
-    stream = zlib.crc32(name.encode())  # a stream of its own, whatever else is registered
-    out = np.empty(images.shape, dtype=np.uint8)
-    for at, sample in enumerate(ids):
-        rng = np.random.default_rng((seed, stream, severity, int(sample)))
-        image = images[at] / 255.0 if images.dtype == np.uint8 else images[at].astype(np.float64)
-        corrupted = function(image, severity, rng)
-        out[at] = (corrupted.clip(0, 1) * 255).astype(np.uint8)
-    return out
+from robust_interp.registry import Spec, parse_spec, split_specs, unknown
 
 
 class Corruptor:
@@ -92,6 +25,9 @@ class Corruptor:
         seed: Seed of the generated corruptions.
         folder: Folder that holds the released ``<corruption>.npy`` and ``labels.npy``, or its parent.
 
+    Attributes:
+        notes: What a reader of the results should be told, one line each; `resolve` adds to them.
+
     Raises:
         UserError: if the folder's labels are missing or not those of the dataset.
     """
@@ -100,13 +36,18 @@ class Corruptor:
         self.dataset = dataset
         self.seed = seed
         self.folder = _released_folder(dataset, folder) if folder else None
+        self.notes: list[str] = []
         self.source = cache(self.source)  # hashing a released file takes a while
         self._chunk = lru_cache(maxsize=_CACHED_CHUNKS)(self._chunk)
 
     def source(self, name: str) -> str:
-        """``generated@<seed>``, ``released``, or with the file's MD5 where there is no official one."""
+        """``generated@<seed>``, ``released``, or with the file's MD5 where there is no official one.
+
+        Generated JPEG that cannot equal the released names its library: ``generated@0(libjpeg-turbo)``.
+        """
         if self.folder is None:
-            return f"generated@{self.seed}"
+            library = jpeg_library() if name == JPEG else None
+            return f"generated@{self.seed}({library})" if library else f"generated@{self.seed}"
         _open_released(self.folder, name, self.dataset)
         found = _md5(self.folder / f"{name}.npy")
         known = RELEASED_MD5.get(name) if self.dataset.name == "cifar10" else None
@@ -115,6 +56,14 @@ class Corruptor:
         if found != known:
             raise UserError(f"{self.folder / f'{name}.npy'} is not the released file: its MD5 is not {known}")
         return "released"
+
+    def obstacle(self, name: str) -> str | None:
+        """Why there can be no images of this corruption, or None. What is released needs no generator."""
+        return obstacle(name, self.dataset.images.shape[1:]) if self.folder is None else None
+
+    def note(self, line: str) -> None:
+        if line not in self.notes:
+            self.notes.append(line)
 
     def pixels(self, perturbation: Perturbation, start: int, stop: int) -> np.ndarray:
         """Samples [start, stop) under a corruption, float32 NCHW in [0, 1]."""
@@ -130,11 +79,16 @@ class Corruptor:
         return rows[first + start : first + stop].transpose(0, 3, 1, 2)
 
 
+JPEG = "jpeg_compression"
 _CACHED_CHUNKS = 256  # 250 CIFAR images are 0.77 MB, so that many victims share what is generated once
 
 
+def _archive(dataset: Dataset) -> str | None:
+    return DATASETS[dataset.name].corruption_archive if dataset.name in DATASETS else None
+
+
 def _released_folder(dataset: Dataset, folder: Path) -> Path:
-    archive = DATASETS[dataset.name].corruption_archive if dataset.name in DATASETS else None
+    archive = _archive(dataset)
     if archive is None:
         raise UserError(f"there are no released corruption arrays for {dataset.name}")
     inner = folder / archive
@@ -159,6 +113,11 @@ def _open_released(folder: Path, name: str, dataset: Dataset) -> np.ndarray:
 def _open_array(path: Path) -> np.ndarray:
     try:
         return np.lib.format.open_memmap(path, mode="r")  # reads nothing but .npy, and no pickled objects
+    except FileNotFoundError as error:
+        raise UserError(
+            f"cannot read {path}: no such file; a released folder, such as CIFAR-10-C, holds labels.npy and "
+            f"{', '.join(f'{name}.npy' for name in GROUPS['all'])}"
+        ) from error
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
 
@@ -171,10 +130,13 @@ def _md5(path: Path) -> str:
 def resolve(text: str, corruptor: Corruptor) -> list[Perturbation]:
     """Perturbations for a comma-separated list of names, groups or ``name(severity=3)``; 'none' is empty.
 
-    Without a severity all five are meant; what is named twice is measured once.
+    Without a severity all five are meant; what is named twice is measured once. A corruption that cannot be
+    generated for these images is an error if it is named, and left out of a group with a note: the group's
+    mean, which is only ever taken over all of it, is then absent.
 
     Raises:
-        UserError: for an unknown name or a severity that is not a whole number from 1 to 5.
+        UserError: for an unknown name, a severity that is not a whole number from 1 to 5, or a corruption
+            that cannot be generated.
     """
     if text.strip() == "none":
         return []
@@ -182,16 +144,33 @@ def resolve(text: str, corruptor: Corruptor) -> list[Perturbation]:
     for part in split_specs(text):
         spec = parse_spec(part)
         for name in GROUPS.get(spec.name, (spec.name,)):
-            for severity in _severities(name, spec):
-                found.setdefault((name, severity), None)
+            severities = _severities(name, spec)
+            reason = corruptor.obstacle(name)
+            if reason and spec.name not in GROUPS:
+                raise UserError(f"{name} cannot be generated: {reason}")
+            if reason:
+                corruptor.note(f"{name} is left out, and so is every mean that it is part of: {reason}")
+                continue
+            found.update(dict.fromkeys((name, severity) for severity in severities))
     if not found:
         raise UserError("no corruption named; say none to measure without")
+    if any(name == JPEG for name, _ in found) and (line := _jpeg_note(corruptor)):
+        corruptor.note(line)
     return [
         Perturbation(
             "corruption", name, f"{name}_{severity}", {"severity": severity}, source=corruptor.source(name)
         )
         for name, severity in found
     ]
+
+
+def _jpeg_note(corruptor: Corruptor) -> str | None:
+    """Said where released arrays exist that the generated ones could be taken for."""
+    library = None if corruptor.folder or not _archive(corruptor.dataset) else jpeg_library()
+    return library and (
+        f"{JPEG} is generated with {library}: a third to a half of its values differ from the released "
+        "arrays', which were made with libjpeg 9"
+    )
 
 
 def _severities(name: str, spec: Spec) -> tuple[int, ...]:

@@ -1,0 +1,32 @@
+"""CIFAR-C corruptions: generated with the CIFAR parameters (not ImageNet-C's), or read as released.
+
+A generated image depends on the seed, the corruption, the severity and the sample's id alone, so the first
+n images are the same whatever n and the batch size are. As in the released arrays, the result is clipped
+to [0, 1], scaled by 255 and truncated to uint8. What draws nothing reproduces the released arrays from
+CIFAR-10's test images bit for bit (JPEG with libjpeg 9 only); the rest matches them in distribution.
+Source: Hendrycks & Dietterich, *Benchmarking Neural Network Robustness to Common Corruptions and
+Perturbations*, ICLR 2019, and its CIFAR-10-C generator's constants.
+"""
+
+from __future__ import annotations
+
+# They register in this order.
+# isort: off
+from robust_interp.corruptions import noise, blur, weather, digital  # noqa: F401
+
+# isort: on
+from robust_interp.corruptions.engine import CORRUPTIONS, corrupt
+from robust_interp.corruptions.names import GROUPS, MEANS, RELEASED_LABELS_MD5, RELEASED_MD5, SEVERITIES
+from robust_interp.corruptions.sources import Corruptor, resolve
+
+__all__ = [
+    "CORRUPTIONS",
+    "GROUPS",
+    "MEANS",
+    "RELEASED_LABELS_MD5",
+    "RELEASED_MD5",
+    "SEVERITIES",
+    "Corruptor",
+    "corrupt",
+    "resolve",
+]
