@@ -42,7 +42,7 @@ _declared: ContextVar[_Declared | None] = ContextVar("declared", default=None)
 _loaded: dict[Path, str] = {}
 
 
-def attack(random: bool = False) -> Callable[[Callable], AttackType]:
+def attack(**about: Any) -> Callable[[Callable], AttackType]:
     """Declare ``function(model, images, labels, *, eps, ...) -> adversarial images`` as an attack.
 
     `model` maps (N, C, H, W) pixels in [0, 1] to logits, in eval mode with frozen parameters; `eps` is an
@@ -51,15 +51,17 @@ def attack(random: bool = False) -> Callable[[Callable], AttackType]:
     is in [0, 1], in the ball and finite is checked for it, and so are the gradients that it sees.
 
     Args:
-        random: Whether it draws a random start, by one ``uniform_`` call on a tensor of the batch's shape:
-            that call yields draws keyed by the attack seed and each sample's id.
+        about: Further fields of `AttackType`. An attack that draws says ``random=True``, and draws uniform or
+            normal numbers of the batch's shape with torch's functions: inside the attack these yield draws
+            keyed by the attack seed and each sample's id.
     """
 
     def declare(function: Callable) -> AttackType:
         def bound(model, **params):
             return _named("attack", functools.partial(function, model, **params), function)
 
-        kind = AttackType(bound, _defaults(function), random)
+        bound.__name__ = function.__name__
+        kind = AttackType(bound, _defaults(function), **about)
         return _declare(ATTACKS, function.__name__, kind)
 
     return declare
@@ -70,7 +72,7 @@ def corruption(function: Corrupt) -> Corrupt:
 
     `image` is float64 (C, H, W) in [0, 1], its own copy; `severity` is 1 to 5; `rng` is the NumPy generator
     that every draw must come from, keyed by the seed, the corruption, the severity and the sample's id. What
-    it returns is clipped to [0, 1] and truncated to uint8.
+    it returns, of the same shape, is uint8, or is clipped to [0, 1] and truncated to uint8.
     """
     call = _named("corruption", function, function)
 

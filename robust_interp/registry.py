@@ -14,6 +14,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
@@ -180,6 +181,15 @@ class Registry(Generic[T]):
         self._added[name] = entry, origin
         return entry
 
+    @contextmanager
+    def lent(self, name: str, entry: T) -> Iterator[None]:
+        """Registered within the context only."""
+        self.add(name, entry)
+        try:
+            yield
+        finally:
+            del self._added[name]
+
     def __getitem__(self, name: str) -> T:
         """The entry; that of an installed plug-in is imported.
 
@@ -213,12 +223,12 @@ class Registry(Generic[T]):
         return found
 
     def code(self, name: str) -> dict[str, str]:
-        """What tells a plug-in's code in the key of a cell: ``{"plugin": ...}``; {} for what is built in.
+        """What tells a plug-in's code in the key of a cell: ``{"plugin": ...}``; {} for any other name.
 
         Raises:
-            UserError: as looking it up does.
+            UserError: if the plug-in cannot be used.
         """
-        code = self._found(name)[1].code
+        code = self._found(name)[1].code if name in self else None
         return {"plugin": code} if code else {}
 
     def _claimed(self, name: str, claims: list[Origin]) -> str:

@@ -138,7 +138,7 @@ def _checkpoint(checkpoint: zoo.Checkpoint) -> Subject:
         "arguments": checkpoint.config["model_args"],
         "weights": checkpoint.sha256,
         "normalisation": [mean, std],
-    } | zoo.code(checkpoint.architecture)
+    } | zoo.MODELS.code(checkpoint.architecture)
     card = VictimCard(
         checkpoint.architecture,
         known,

@@ -258,11 +258,6 @@ def is_model(name: str) -> bool:
     return True
 
 
-def code(architecture: str) -> dict[str, str]:
-    """What tells the code of a plug-in's architecture; {} for any other, as `Registry.code`."""
-    return MODELS.code(architecture) if architecture in MODELS else {}
-
-
 def load_weights(model, path: Path) -> None:
     """Load a state dict into `model`, all of it or nothing.
 

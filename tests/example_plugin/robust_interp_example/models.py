@@ -8,8 +8,8 @@ default_cfgs = generate_default_cfgs(
         f"example_net{width}": {
             "num_classes": 4,
             "input_size": (1, 8, 8),
-            "mean": (0.5,),
-            "std": (0.25,),
+            "mean": (0.2253,),
+            "std": (0.0895,),
             "first_conv": "stem",
             "classifier": "head",
         }
