@@ -256,7 +256,7 @@ class Registry(Generic[T]):
             else:
                 if isinstance(entry, self.holds):
                     return entry, replace(origin, code=f"{origin.name} {_source_hash(point)}")
-                self._broken[name] = f"it is a {type(entry).__name__}, not a {self.holds.__name__}"
+                self._broken[name] = f"its type is {type(entry).__name__}, not {self.holds.__name__}"
         raise UserError(f"{self.kind} {name!r} of {origin.name} cannot be used: {self._broken[name]}")
 
 
@@ -264,14 +264,15 @@ def imported(load: Callable[[], Any]) -> Any:
     """What `load`, which imports foreign code, returns. A model must not take another's place in timm.
 
     Raises:
-        Exception: whatever that code raises; what would end the process as a RuntimeError.
+        Exception: whatever that code raises; UserError if that would end the process.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="Overwriting .* in registry")
         try:
             return load()
         except SystemExit as error:
-            raise RuntimeError(f"it ends the process with status {error.code}") from error
+            stopped = UserError(f"it ends the process with status {error.code}")
+            raise stopped.with_traceback(error.__traceback__) from error
 
 
 def cause(error: BaseException, file: str | None = None) -> str:

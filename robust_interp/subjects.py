@@ -97,7 +97,8 @@ def from_zoo(
         seeds: Train seeds to take; None is every one.
 
     Raises:
-        UserError: if a pattern or a seed finds nothing, or a checkpoint is broken.
+        UserError: if a pattern or a seed finds nothing, or a checkpoint, or the plug-in of a model that is
+            named, is broken.
     """
     candidates = zoo.checkpoints(folder, dataset)
     if not candidates:
@@ -109,8 +110,9 @@ def from_zoo(
     if absent := sorted(set(seeds or ()) - {checkpoint.seed for checkpoint in chosen}):
         raise UserError(f"no checkpoint with train seed {absent[0]} among the models named")
     groups: dict[tuple, list[Subject]] = {}
+    broken = _broken_plugins(chosen, patterns)
     for checkpoint in chosen:
-        if seeds is None or checkpoint.seed in seeds:
+        if checkpoint.architecture not in broken and (seeds is None or checkpoint.seed in seeds):
             subject = from_checkpoint(checkpoint)
             card = subject.card
             groups.setdefault((card.model, card.recipe, card.lambda_init), []).append(subject)
@@ -120,7 +122,31 @@ def from_zoo(
             group[0] = replace(group[0], notes=(f"{note}: its line is over fewer seeds than others",))
         if ensembles and len(group) > 1:
             group.append(_ensemble(group))
-    return [subject for group in groups.values() for subject in group]
+    found = [subject for group in groups.values() for subject in group]
+    if broken and not found:
+        raise UserError("; ".join(broken.values()))
+    if broken:
+        found[0] = replace(found[0], notes=(*found[0].notes, *broken.values()))
+    return found
+
+
+def _broken_plugins(chosen: Sequence[zoo.Checkpoint], patterns: Sequence[str]) -> dict[str, str]:
+    """The architectures whose plug-in cannot be used, and why: they are left out of 'all' and globs.
+
+    Raises:
+        UserError: if a model of one is named itself.
+    """
+    broken = {}
+    for architecture in dict.fromkeys(checkpoint.architecture for checkpoint in chosen):
+        try:
+            if architecture in zoo.MODELS:
+                zoo.is_model(architecture)
+        except UserError as error:
+            names = {c.name for c in chosen if c.architecture == architecture}
+            if {architecture, *names} & set(patterns):
+                raise
+            broken[architecture] = f"{error}; it is left out"
+    return broken
 
 
 def _known(victim: Victim, dataset: data.Dataset) -> tuple[dict, bool]:

@@ -249,6 +249,7 @@ def is_model(name: str) -> bool:
     """
     import timm  # which registers our models, too
 
+    name = name.partition(".")[0]  # the rest is a tag
     if name not in MODELS:
         return timm.is_model(name)
     origin = MODELS.origins(name)[0].name
