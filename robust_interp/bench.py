@@ -109,11 +109,10 @@ class Benchmark:
 
     def _cells(self, perturbations: Sequence[Perturbation]) -> Iterator[Cell]:
         versions = {"precision": "float32", "torch": str(torch.__version__)}
-        attacked = versions | {"torchattacks": attacks.torchattacks_version()}
         for subject in self.subjects:
             for perturbation in perturbations:
-                environment = attacked if perturbation.kind == "attack" else versions
-                environment = environment | _plugin(perturbation)
+                attacked = attacks.environment(perturbation) if perturbation.kind == "attack" else {}
+                environment = versions | attacked | _plugin(perturbation)
                 yield Cell(
                     subject.card, self.dataset.name, self.dataset.fingerprint, perturbation, environment
                 )
@@ -157,14 +156,18 @@ class Benchmark:
             [
                 *(note for subject in self.subjects for note in subject.notes),
                 *self.corruptor.notes,
-                *self._step_warnings(),
+                *self._attack_warnings(),
                 *sanity.findings(scored, self.dataset.classes),
             ],
         )
 
-    def _step_warnings(self) -> list[str]:
+    def _attack_warnings(self) -> list[str]:
         attacked = {cell.perturbation.column: cell.perturbation for cell in self.plan.cells}
-        found = (attacks.step_warning(perturbation) for perturbation in attacked.values())
+        found = (
+            warning(perturbation)
+            for perturbation in attacked.values()
+            for warning in (attacks.step_warning, attacks.pace_warning)
+        )
         return [line for line in found if line]
 
     def work(self, store: Store) -> int:
@@ -359,11 +362,10 @@ def _perturbations(request: Request, seed: int, dataset: data.Dataset, corruptor
         raise UserError(f"eps must be a list of radii in [0, 1] pixels such as (2/255, 4/255), not {eps!r}")
     for value in eps:
         attacks.check_eps(value)
-    return [
-        CLEAN,
-        *corruptions.resolve(request.corruptions, corruptor),
-        *attacks.resolve(request.attacks, sorted(set(eps)), kind.attack_defaults, seed),
-    ]
+    attacked = attacks.resolve(request.attacks, sorted(set(eps)), kind.attack_defaults, seed)
+    for perturbation in attacked:
+        attacks.check_classes(perturbation, dataset.classes)
+    return [CLEAN, *corruptions.resolve(request.corruptions, corruptor), *attacked]
 
 
 def _plugin(perturbation: Perturbation) -> dict[str, str]:

@@ -62,7 +62,7 @@ def check_model(
         network = build()
         _require(isinstance(network, nn.Module), f"it is a {type(network).__name__}, not a torch module")
         if isinstance(model, str):
-            _check_cfg(network, classes, shape[0])
+            _check_cfg(network, classes)
         victim = Victim(network, name=name)
         images = _images(shape)
         with undisturbed(victim):
@@ -184,7 +184,7 @@ def _registered(registry: Registry, given) -> Iterator[str]:
         yield given
         return
     if not isinstance(given, registry.holds):
-        raise AssertionError(f"it is a {type(given).__name__}, not a {registry.holds.__name__}")
+        raise AssertionError(f"its type is {type(given).__name__}, not {registry.holds.__name__}")
     function = given.torchattacks_class if isinstance(given, AttackType) else given
     name = f"given_{getattr(function, '__name__', registry.kind)}"
     with registry.lent(name, given):
@@ -204,12 +204,11 @@ def _builder(model, classes: int, channels: int) -> Callable[[], nn.Module]:
     return (lambda: model) if isinstance(model, nn.Module) else model
 
 
-def _check_cfg(network: nn.Module, classes: int, channels: int) -> None:
+def _check_cfg(network: nn.Module, classes: int) -> None:
     cfg = getattr(network, "pretrained_cfg", None)
     _require(cfg, "it has no pretrained_cfg: build it with timm.models.build_model_with_cfg")
     for key in ("mean", "std", "first_conv", "classifier"):
         _require(key in cfg, f"its pretrained_cfg lacks {key}")
-    _require(len(cfg["mean"]) in (1, channels), f"its pretrained_cfg's mean is not of {channels} channels")
     for attribute in ("num_classes", "num_features"):
         _require(hasattr(network, attribute), f"it has no {attribute}, which a checkpoint records")
     _require(

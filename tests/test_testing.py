@@ -291,7 +291,7 @@ def test_an_attack_is_checked_with_other_parameters_and_on_ones_own_model():
         (returns_a_pair, "returns a tuple"),
         (fails, "KeyError: 'missing'"),
         (other_precision, r"returns torch.float64 for torch.float32"),
-        (lambda model, images, labels: images, "it is a function, not an AttackType"),
+        (lambda model, images, labels: images, "its type is function, not AttackType"),
     ],
     ids=lambda value: getattr(getattr(value, "torchattacks_class", None), "__name__", ""),
 )
@@ -407,7 +407,7 @@ def test_a_check_leaves_the_global_generators_as_they_were():
     torch.manual_seed(5)
     testing.check_corruption(noise)
     testing.check_attack(honest_start)
-    testing.check_model(Net())
+    testing.check_model(Net)
     after = np.random.random(), random.random(), torch.rand(1).item()
     np.random.seed(5)
     random.seed(5)
