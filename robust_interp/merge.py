@@ -11,7 +11,7 @@ from robust_interp import leaderboard
 from robust_interp.corruptions import CORRUPTIONS, MEANS
 from robust_interp.errors import UserError
 from robust_interp.leaderboard import ENTRY_COLUMNS, SOURCE_COLUMNS
-from robust_interp.registry import matching, unknown
+from robust_interp.registry import BUILT_IN, matching, unknown
 
 WHOLE_COLUMNS = ["rank", "seeds", "members", "n_examples"]
 
@@ -125,9 +125,14 @@ def _stacked(frames: list[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(typed, ignore_index=True).reindex(columns=columns)
 
 
+def _built_in() -> list[str]:
+    """The corruptions whose place does not hang on which plug-ins are installed."""
+    return [name for name in CORRUPTIONS if CORRUPTIONS.origins(name)[0] is BUILT_IN]
+
+
 def _place(column: str, series: list[str]) -> tuple[int, int, float]:
     """Where a measured column stands: in the leaderboard's own order, whatever file it comes from."""
-    corruptions, (base, number) = list(CORRUPTIONS), leaderboard.split_column(column)
+    corruptions, (base, number) = _built_in(), leaderboard.split_column(column)
     if column == "clean":
         return 0, 0, 0
     if column in MEANS:

@@ -42,18 +42,23 @@ _declared: ContextVar[_Declared | None] = ContextVar("declared", default=None)
 _loaded: dict[Path, str] = {}
 
 
-def attack(**about: Any) -> Callable[[Callable], AttackType]:
+def attack(
+    *, random: bool = False, norm: str = "Linf", gradient: bool = True, alone: bool = False, classes: int = 2
+) -> Callable[[Callable], AttackType]:
     """Declare ``function(model, images, labels, *, eps, ...) -> adversarial images`` as an attack.
 
-    `model` maps (N, C, H, W) pixels in [0, 1] to logits, in eval mode with frozen parameters; `eps` is an
-    Linf radius in [0, 1] pixels. The function's other keyword arguments are the attack's parameters, and
+    `model` maps (N, C, H, W) pixels in [0, 1] to logits, in eval mode with frozen parameters; `eps` is a
+    radius in [0, 1] pixels. The function's other keyword arguments are the attack's parameters, and
     their default values its defaults: numbers, or shares of eps such as ``OfEps(1 / 4)``. That the result
     is in [0, 1], in the ball and finite is checked for it, and so are the gradients that it sees.
 
     Args:
-        about: Further fields of `AttackType`. An attack that draws says ``random=True``, and draws uniform or
-            normal numbers of the batch's shape with torch's functions: inside the attack these yield draws
-            keyed by the attack seed and each sample's id.
+        random: Whether it draws: uniform or normal numbers of the batch's shape, by torch's functions, which
+            inside the attack yield draws keyed by the attack seed and each sample's id.
+        norm: What its ball is measured in: Linf, L2, L1 or L0.
+        gradient: Whether it follows gradients; a sample without one is then not counted as robust.
+        alone: Whether it must be given one sample at a time.
+        classes: The least number of classes that its loss is defined for.
     """
 
     def declare(function: Callable) -> AttackType:
@@ -61,7 +66,15 @@ def attack(**about: Any) -> Callable[[Callable], AttackType]:
             return _named("attack", functools.partial(function, model, **params), function)
 
         bound.__name__ = function.__name__
-        kind = AttackType(bound, _defaults(function), **about)
+        kind = AttackType(
+            bound,
+            _defaults(function),
+            random=random,
+            norm=norm,
+            gradient=gradient,
+            alone=alone,
+            classes=classes,
+        )
         return _declare(ATTACKS, function.__name__, kind)
 
     return declare

@@ -83,7 +83,7 @@ def check_attack(
 
     Args:
         params: The attack's parameters, where they are not its defaults.
-        eps: Radii in [0, 1] pixels.
+        eps: Radii in [0, 1] pixels, of the attack's norm.
         model: Maps `images` to logits; by default a small convolutional network for RGB images.
         images: (N, C, H, W) float32 in [0, 1], at least 4; each is attacked from the class that it is given.
 
@@ -270,8 +270,9 @@ def _check_attack(
     name: str, params: Mapping, eps: Sequence[float], victim: nn.Module, images: Tensor
 ) -> None:
     labels = victim(images).argmax(1)
-    written = ", ".join(f"{key}={value}" for key, value in params.items())
-    for perturbation in resolve(f"{name}({written})" if params else name, list(eps), {}, seed=0):
+    for radius in eps:
+        written = ", ".join(f"{key}={value}" for key, value in {"eps": radius, **params}.items())
+        [perturbation] = resolve(f"{name}({written})", [], {}, seed=0)
         _check_attack_at(perturbation, victim, images, labels)
 
 

@@ -1,5 +1,6 @@
 """Plug-ins: installed ones and files, what is refused, what identifies them, and the checks for authors."""
 
+import ast
 import json
 import os
 import sqlite3
@@ -331,7 +332,7 @@ def environments(**options):
 
 def test_the_code_of_a_plug_in_is_in_the_key_of_its_cells_and_in_no_other(fresh, write, monkeypatch):
     asked = {"attacks": "up,fgsm", "corruptions": "darker(severity=1),shot_noise(severity=1)"}
-    with pytest.raises(UserError, match="unknown corruption 'darker'"):
+    with pytest.raises(UserError, match="unknown attack 'up'"):
         environments(**asked)
     found = []
     for source in (SHIFT, SHIFT + "\n    # changed"):
@@ -368,7 +369,85 @@ def test_an_error_in_an_attack_names_it_and_its_line(fresh, write, command, tmp_
     assert err.count("\n") == 1
 
 
-# The command.
+WHOLE = """
+    import numpy as np
+    from timm.models import build_model_with_cfg, register_model
+    from torch import nn
+
+    from robust_interp.plugins import corruption, dataset
+
+    class Flat(nn.Sequential):
+        def __init__(self, num_classes=2, in_chans=1):
+            super().__init__(nn.Flatten(), nn.Linear(16 * in_chans, num_classes))
+
+    default_cfgs = {"of_a_file": {"num_classes": 2, "input_size": (1, 4, 4), "mean": (0.0,), "std": (1.0,)}}
+
+    @register_model
+    def of_a_file(pretrained=False, **arguments):
+        return build_model_with_cfg(Flat, "of_a_file", pretrained, **arguments)
+
+    @dataset(classes=2, shape=(1, 4, 4), mean=(0.5,), std=(0.5,), eps_255=(8,), default_n=10)
+    def halves(split, root):
+        images = np.zeros((10, 1, 4, 4), np.float32)
+        images[1::2] = SCALE
+        return images, np.arange(10) % 2
+
+    @corruption
+    def inverted(image, severity, rng):
+        return 1 - image
+"""
+
+
+def test_a_file_holds_a_whole_benchmark(fresh, write, command, tmp_path, monkeypatch):
+    """The network says 1 for white and 0 for black: right on every image, wrong on every inverted one."""
+    monkeypatch.chdir(tmp_path)
+    path = write(WHOLE.replace("SCALE", "1"))
+    weights = torch.stack([torch.full((16,), -1.0), torch.full((16,), 1.0)])
+    torch.save({"1.weight": weights, "1.bias": torch.tensor([8.0, -8.0])}, "weights.pt")
+    options = "--dataset halves --attacks none --corruptions inverted --device cpu --quiet"
+    named = ["--models", "of_a_file", "--checkpoint", "weights.pt", "--plugin", path]
+    status, _, err = command("bench", *named, *options.split())
+    assert status == 0, err
+    board = pd.read_csv("results/leaderboard.csv")
+    assert board[["model", "clean", "inverted"]].values.tolist() == [["of_a_file", 100, 0]]
+    assert command("ls", "models", "--plugin", path)[1].splitlines()[-1].split() == ["of_a_file", str(path)]
+
+
+def test_what_a_dataset_of_a_plug_in_loads_is_checked(fresh, write, command, tmp_path):
+    path = write(WHOLE.replace("SCALE", "255").replace("of_a_file", "of_another_file"))
+    status, out, err = command("bench", "--plugin", path, "--dataset", "halves", "--out", tmp_path / "out")
+    assert (status, out) == (1, "")
+    assert err.startswith("robust-interp: dataset halves: images run from 0 to 255: inputs must be in [0, 1]")
+    assert err.count("\n") == 1
+
+
+def test_a_merged_leaderboard_is_the_same_whatever_is_installed(fresh, write, tmp_path):
+    """Built-in corruptions first; what a plug-in measured stands with the attacks, in the file's order."""
+    from robust_interp import merge
+
+    lines = ["rank,model,recipe,lambda_init,seeds,members,params_m,n_examples,protocol,clean,clean_std"]
+    lines[0] += ",darker,darker_std,shot_noise,shot_noise_std,fgsm_2,fgsm_2_std,corruption_source,source"
+    lines += [",net,quick,,1,1,0.2,10,final,90,0,80,0,70,0,60,0,generated@0,measured"]
+    boards = [tmp_path / "one.csv", tmp_path / "two.csv"]
+    for board in boards:
+        board.write_text("\n".join(lines) + "\n")
+    before = list(merge.gather(boards)[0].columns)
+    plugins.load(write(SHIFT))
+    assert list(merge.gather(boards)[0].columns) == before
+    assert [c for c in before if f"{c}_std" in before] == ["clean", "shot_noise", "darker", "fgsm_2"]
+
+
+def test_only_what_timm_makes_public_is_used():
+    public = {"timm", "timm.layers", "timm.models"}
+    for file in (ROOT / "robust_interp").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [node.module] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for name in names:
+                assert name.partition(".")[0] != "timm" or name in public, f"{file}: {name}"
+
+
+# The commands.
 
 
 def test_ls_says_where_each_comes_from(fresh, write, command):
@@ -421,6 +500,17 @@ def test_ls_check_says_which_plug_ins_are_broken(install, command, monkeypatch):
         "warning: dataset 'gone' of broken 1.0 cannot be used: ModuleNotFoundError: No module named "
         "'no_such_module'\n"
     )
+
+
+def test_models_says_which_come_from_a_plug_in(install, command, monkeypatch):
+    from robust_interp import tables
+
+    install("shy", {"models": {"shy_net": "shy:shy_net"}}, "shy", "raise SystemExit")
+    monkeypatch.setattr(tables, "MODELS", Registry("model", group="robust_interp.models"))
+    status, out, _ = command("models")
+    assert status == 0
+    assert out.startswith("robust-interp 0.")
+    assert "plug-in: shy_net from shy 1.0" in out.splitlines()
 
 
 def environment(site):

@@ -154,6 +154,20 @@ def honest_start(model, images, labels, *, eps):
     return (images + (step(model, started, labels, eps) - images).clamp(-eps, eps)).clamp(0, 1)
 
 
+@attack(norm="L2")
+def honest_l2(model, images, labels, *, eps):
+    """Along the gradient to half the radius, so that clamping cannot matter much."""
+    direction = (step(model, images, labels, 1.0) - images).flatten(1)
+    change = 0.5 * eps * direction / direction.norm(dim=1, keepdim=True)
+    return (images + change.view_as(images)).clamp(0, 1)
+
+
+@attack(norm="L2")
+def too_far_l2(model, images, labels, *, eps):
+    """In the Linf ball, which here is not the one that counts."""
+    return step(model, images, labels, eps).clamp(0, 1)
+
+
 @attack()
 def too_far(model, images, labels, *, eps):
     return step(model, images, labels, 1.01 * eps).clamp(0, 1)
@@ -260,7 +274,7 @@ def other_precision(model, images, labels, *, eps):
     return images.double()
 
 
-@pytest.mark.parametrize("kind", [honest, honest_start, "fgsm", "pgd"], ids=str)
+@pytest.mark.parametrize("kind", [honest, honest_start, honest_l2, "fgsm", "pgd"], ids=str)
 def test_an_honest_attack_passes(kind):
     testing.check_attack(kind)
 
@@ -274,6 +288,7 @@ def test_an_attack_is_checked_with_other_parameters_and_on_ones_own_model():
     ("kind", "why"),
     [
         (too_far, "left its ball"),
+        (too_far_l2, "left its ball: the L2 size"),
         (unclamped, r"left the range \[0, 1\]"),
         (undeclared_draw, "be declared with random=True"),
         (numpy_draw, "must draw with torch's functions"),
