@@ -80,7 +80,7 @@ def _normalisation(mean, std) -> list[list[float]] | None:
     if (
         not all(map(math.isfinite, values[0] + values[1]))
         or len(values[0]) != len(values[1])
-        or min(values[1]) <= 0
+        or min(values[1], default=0) <= 0
     ):
         raise UserError(
             f"mean {values[0]} and std {values[1]} must be finite, a number per channel, and std above 0"
