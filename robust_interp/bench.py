@@ -401,8 +401,8 @@ def _device(request: Request) -> torch.device:
 
 
 def _place(module: nn.Module) -> torch.device | None:
-    """The device that a module is on; None if it has no parameters."""
-    return next((parameter.device for parameter in module.parameters()), None)
+    """The device that a module is on; None if it has no parameters with data."""
+    return next((parameter.device for parameter in module.parameters() if not parameter.is_meta), None)
 
 
 def _dataset(request: Request) -> data.Dataset:

@@ -76,9 +76,9 @@ def find(names: Sequence[str], context: Context) -> list[Subject]:
 
 def with_weights(names: Sequence[str] | None) -> Sequence[str]:
     """The names for a run with a checkpoint: a single registered one is meant as ``timm:NAME``."""
-    if names and len(names) == 1 and is_of_the_zoo(names[0]) and not is_glob(names[0]):
-        return [f"timm:{names[0]}"]
-    return names or ()
+    if not names or len(names) > 1 or names[0] == "all" or is_glob(names[0]) or not is_of_the_zoo(names[0]):
+        return names or ()
+    return [f"timm:{names[0]}"]
 
 
 def _takes_checkpoint(names: Sequence[str]) -> str:
@@ -108,7 +108,10 @@ def _is_path(name: str) -> bool:
 def _call(text: str) -> tuple[str, dict]:
     """``name`` or ``name(key=value, ...)`` as the name, which may hold dots, and its arguments."""
     name, bracket, rest = text.partition("(")
-    arguments = parse_spec(f"model{bracket}{rest}").params if bracket else {}
+    try:
+        arguments = parse_spec(f"model{bracket}{rest}").params if bracket else {}
+    except UserError as error:
+        raise UserError(f"{text}: {error}") from error
     if worded := [key for key, value in arguments.items() if isinstance(value, OfEps)]:
         raise UserError(f"{text}: {worded[0]} cannot be a share of eps")
     return name.strip(), arguments
