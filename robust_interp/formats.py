@@ -9,6 +9,7 @@ import pandas as pd
 from robust_interp.corruptions import MEANS
 
 TEXT_COLUMNS = ["model", "recipe", "lambda_init", "protocol", "corruption_source", "source"]
+MCE_COLUMNS = ("mce_abs", "mce_rel(", "relative_mce(")  # how they begin; they have no deviation beside them
 # What names a line to a reader, and what of it only where the lines differ in it.
 HEAD_COLUMNS = [
     "rank",
@@ -96,6 +97,8 @@ def in_short(board: pd.DataFrame) -> tuple[dict[str, list[str]], dict[str, list[
         for name in whole
         if name not in parts
     }
+    errors = [column for column in board if column.startswith(MCE_COLUMNS)]
+    numbers |= {name: [_with_std(value, float("nan")) for value in board[name]] for name in errors}
     return head, numbers
 
 

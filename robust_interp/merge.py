@@ -10,6 +10,7 @@ import pandas as pd
 from robust_interp import leaderboard
 from robust_interp.corruptions import CORRUPTIONS, MEANS
 from robust_interp.errors import UserError
+from robust_interp.formats import MCE_COLUMNS
 from robust_interp.leaderboard import ENTRY_COLUMNS, SOURCE_COLUMNS
 from robust_interp.registry import BUILT_IN, matching, unknown
 
@@ -55,6 +56,9 @@ def read(path: Path) -> pd.DataFrame:
         board = pd.read_csv(path, dtype=str, keep_default_na=False)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
+    board = board.drop(
+        columns=[name for name in board if name.startswith(MCE_COLUMNS)]
+    )  # anew when asked for
     measured = _measured(board)
     columns = _columns(measured)
     for what, names in (

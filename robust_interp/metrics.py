@@ -145,6 +145,26 @@ def holm(p_values) -> np.ndarray:
     return adjusted
 
 
+def mce(errors, baseline) -> float:
+    """Mean corruption error in percent of a baseline's: 100 times the mean of the corruptions' quotients.
+
+    With what each error is above the clean one instead of the errors, it is the *relative* mCE.
+
+    Args:
+        errors: Per corruption (c,) the error, averaged over severities; `baseline` those of the baseline.
+
+    Returns:
+        NaN where an error of the baseline is 0: the quotient is undefined.
+
+    Source: Hendrycks & Dietterich, *Benchmarking Neural Network Robustness to Common Corruptions and
+    Perturbations*, ICLR 2019, section 4.2.
+    """
+    errors, baseline = np.asarray(errors, dtype=float), np.asarray(baseline, dtype=float)
+    if np.isclose(baseline, 0, atol=1e-9).any():  # differences of percentages carry their rounding
+        return math.nan
+    return float(100 * (errors / baseline).mean())
+
+
 def robust(clean: np.ndarray, attacked: list[np.ndarray]) -> np.ndarray:
     """Which samples survive everything: right when clean and under each attack (boolean arrays (n,))."""
     return np.logical_and.reduce([clean, *attacked])

@@ -305,12 +305,15 @@ def test_files_of_the_official_size_must_have_the_official_md5(tmp_path, monkeyp
 
 
 def test_the_md5_of_the_released_noises_are_those_published():
-    assert corruptions.RELEASED_MD5 == {
-        "gaussian_noise": "ecaf8b9a2399ffeda7680934c33405fd",
-        "shot_noise": "3a7239bb118894f013d9bf1984be7f11",
-        "impulse_noise": "2090e01c83519ec51427e65116af6b1a",
-        "speckle_noise": "ef00b87611792b00df09c0b0237a1e30",
-    }
+    assert (
+        corruptions.RELEASED_MD5.items()
+        >= {
+            "gaussian_noise": "ecaf8b9a2399ffeda7680934c33405fd",
+            "shot_noise": "3a7239bb118894f013d9bf1984be7f11",
+            "impulse_noise": "2090e01c83519ec51427e65116af6b1a",
+            "speckle_noise": "ef00b87611792b00df09c0b0237a1e30",
+        }.items()
+    )
 
 
 class ReadsRed(nn.Module):

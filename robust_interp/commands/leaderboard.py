@@ -41,6 +41,7 @@ def _add_show(actions) -> None:
     )
     add("--dataset", help="which one, if the folders have several")
     add("--models", type=name_list, metavar="NAMES", help="only these: names or globs")
+    add("--mce", metavar="BASELINE", help="add mean corruption errors, against a model's; none: absolute")
     add("--sort", metavar="COLUMN", help="accuracies from the best down, anything else upwards")
     add("--format", choices=("table", "csv", "markdown", "latex", "json"), default="table")
 
@@ -51,6 +52,10 @@ def _show(arguments: argparse.Namespace) -> int:
     from robust_interp.tables import print_leaderboard
 
     board, title = merge.gather(arguments.sources, arguments.dataset)
+    if arguments.mce:
+        from robust_interp.mce import with_mce
+
+        board = with_mce(board, arguments.mce)
     if arguments.models is not None:
         board = merge.pick(board, arguments.models)
     if arguments.sort:

@@ -15,7 +15,7 @@ def smooth(image: np.ndarray, sigma: float) -> np.ndarray:
 def zoom_in(image: np.ndarray, factor: float) -> np.ndarray:
     """The centre of an image (C, H, W), enlarged to its size; linear interpolation. `factor` from 1."""
     spans = [_centre(size, int(np.ceil(size / factor))) for size in image.shape[1:]]
-    enlarged = scipy.ndimage.zoom(image[:, *spans], (1, factor, factor), order=1)
+    enlarged = np.stack([scipy.ndimage.zoom(channel[*spans], factor, order=1) for channel in image])
     spans = [_centre(whole, size) for whole, size in zip(enlarged.shape[1:], image.shape[1:], strict=True)]
     return enlarged[:, *spans]
 
