@@ -216,7 +216,9 @@ def download(name: str, data_dir: str | os.PathLike | None = None) -> None:
         raise UserError(f"cannot download {name} into {root}: {error}") from error
 
 
-DATASETS: Registry[DatasetType] = Registry("dataset", group="robust_interp.datasets", holds=DatasetType)
+DATASETS: Registry[DatasetType] = Registry(
+    "dataset", group="robust_interp.datasets", holds=DatasetType, names="[a-z0-9]+"
+)
 DATASETS.add(
     "digits",
     DatasetType(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-import re
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -122,8 +121,6 @@ def dataset(
     """
 
     def declare(function: Callable) -> DatasetType:
-        if not re.fullmatch("[a-z0-9]+", function.__name__):
-            raise UserError(f"dataset {function.__name__!r}: its name must be of a-z and 0-9 only")
         kind = DatasetType(
             name=function.__name__,
             load=_named("dataset", function, function),

@@ -153,12 +153,16 @@ class Registry(Generic[T]):
         kind: What messages call an entry, e.g. ``attack``.
         group: The entry-point group of installed plug-ins; None if there can be none.
         holds: The type of every entry.
+        names: What a name must match to be written on a command line and in a folder's name.
     """
 
-    def __init__(self, kind: str, group: str | None = None, holds: type = object) -> None:
+    def __init__(
+        self, kind: str, group: str | None = None, holds: type = object, names: str = r"[a-zA-Z_]\w*"
+    ) -> None:
         self.kind = kind
         self.group = group
         self.holds = holds
+        self.names = names
         self._added: dict[str, tuple[T, Origin]] = {}
         self._installed: dict[str, tuple[T, Origin]] = {}  # those that were looked up
         self._broken: dict[str, str] = {}
@@ -174,8 +178,10 @@ class Registry(Generic[T]):
         """Register `entry`; a name can be taken once.
 
         Raises:
-            UserError: if the name is taken, naming both origins.
+            UserError: if the name is taken, naming both origins, or cannot be one.
         """
+        if not re.fullmatch(self.names, name):
+            raise UserError(f"{self.kind} {name!r}: its name must match {self.names}")
         # What is built in does not look at the metadata: every import of this package would pay for it.
         if name in self._added or (origin is not BUILT_IN and name in self):
             raise UserError(self._claimed(name, [*self.origins(name), origin]))
@@ -210,17 +216,17 @@ class Registry(Generic[T]):
         added = [self._added[name][1]] if name in self._added else []
         return [*added, *map(_distribution, self._points.get(name, []))]
 
-    def troubles(self, check: bool = False) -> dict[str, str]:
-        """The names that cannot be used, and why: claimed twice or, found by importing if `check`, broken."""
+    def troubles(self, look_up: Callable[[str], object] = lambda name: None) -> dict[str, str]:
+        """The names that cannot be used, and why: claimed twice, or refused when they are looked up."""
         found = {}
         for name in self:
             if len(claims := self.origins(name)) > 1:
                 found[name] = self._claimed(name, claims)
-            elif check:
-                try:
-                    self[name]
-                except UserError as error:
-                    found[name] = str(error)
+                continue
+            try:
+                look_up(name)
+            except UserError as error:
+                found[name] = str(error)
         return found
 
     def code(self, name: str) -> dict[str, str]:
@@ -251,14 +257,20 @@ class Registry(Generic[T]):
         origin = _distribution(point)
         if name not in self._broken:
             try:
-                entry = imported(point.load)
+                entry = self._checked(name, imported(point.load))
+                return entry, replace(origin, code=f"{origin.name} {_source_hash(point)}")
             except Exception as error:
                 self._broken[name] = cause(error)
-            else:
-                if isinstance(entry, self.holds):
-                    return entry, replace(origin, code=f"{origin.name} {_source_hash(point)}")
-                self._broken[name] = f"its type is {type(entry).__name__}, not {self.holds.__name__}"
         raise UserError(f"{self.kind} {name!r} of {origin.name} cannot be used: {self._broken[name]}")
+
+    def _checked(self, name: str, entry: object) -> T:
+        if not re.fullmatch(self.names, name):
+            raise UserError(f"its name must match {self.names}")
+        if not isinstance(entry, self.holds):
+            raise UserError(
+                f"its type is {type(entry).__name__}, not {self.holds.__name__}: is its decorator missing?"
+            )
+        return entry
 
 
 def imported(load: Callable[[], Any]) -> Any:

@@ -186,7 +186,7 @@ def _registered(registry: Registry, given) -> Iterator[str]:
     if not isinstance(given, registry.holds):
         raise AssertionError(f"its type is {type(given).__name__}, not {registry.holds.__name__}")
     function = given.torchattacks_class if isinstance(given, AttackType) else given
-    name = f"given_{getattr(function, '__name__', registry.kind)}"
+    name = re.sub(r"\W", "", "given_" + getattr(function, "__name__", registry.kind))
     with registry.lent(name, given):
         yield name
 

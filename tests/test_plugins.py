@@ -104,7 +104,10 @@ def test_listing_runs_nothing_of_a_plug_in(install):
         ("def idle(:", "SyntaxError: .*line 1"),
         ("raise SystemExit(3)", "it ends the process with status 3"),
         ("other = 1", "AttributeError: .*idle"),
-        ("def idle(model, images, labels): ...", "its type is function, not AttackType"),
+        (
+            "def idle(model, images, labels): ...",
+            "its type is function, not AttackType: is its decorator missing",
+        ),
     ],
 )
 def test_a_broken_plug_in_is_named_and_the_rest_goes_on(install, source, why):
@@ -115,8 +118,16 @@ def test_a_broken_plug_in_is_named_and_the_rest_goes_on(install, source, why):
         with pytest.raises(UserError, match=f"attack 'idle' of broken 1.0 cannot be used: {why}") as refusal:
             registry["idle"]
         assert "\n" not in str(refusal.value)
-    assert list(registry.troubles(check=True)) == ["idle"]
+    assert list(registry.troubles(registry.__getitem__)) == ["idle"]
     assert registry["other"].defaults == {}
+
+
+def test_a_name_that_no_command_line_could_hold_is_refused(install):
+    install("dashed", {"attacks": {"far-off": "dashed:idle"}}, "dashed", IDLE)
+    with pytest.raises(UserError, match=r"'far-off' of dashed 1.0 cannot be used: its name must match"):
+        attacks_registry()["far-off"]
+    with pytest.raises(UserError, match="dataset 'my_bars': its name must match"):
+        data.DATASETS.add("my_bars", data.DATASETS["digits"], Origin("/mine.py", "sha256:0"))
 
 
 def test_an_entry_point_that_cannot_be_read_is_a_broken_plug_in(install):

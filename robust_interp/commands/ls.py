@@ -23,15 +23,17 @@ def add_to(commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from robust_interp import zoo
     from robust_interp.plugins import REGISTRIES
 
     broken = 0
     for kind in KINDS if arguments.kind is None else (arguments.kind,):
         registry = REGISTRIES[kind]
-        troubles = registry.troubles(arguments.check)
+        look_up = zoo.is_model if kind == "models" else registry.__getitem__
+        troubles = registry.troubles(*([look_up] if arguments.check else []))
         lines = {name: registry.origins(name)[0].name for name in registry if name not in troubles}
         if kind == "models":
-            lines = _zoo() | lines
+            lines = _trained(zoo.checkpoints()) | lines
         print(f"{kind}:")
         for name, origin in lines.items():
             print(f"  {name:<23} {origin}")
@@ -41,11 +43,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if arguments.check and broken else 0
 
 
-def _zoo() -> dict[str, str]:
+def _trained(checkpoints: list) -> dict[str, str]:
     """The architectures that --models takes without a weights file."""
-    from robust_interp import zoo
-
     datasets: dict[str, dict[str, None]] = {}
-    for checkpoint in zoo.checkpoints():
+    for checkpoint in checkpoints:
         datasets.setdefault(checkpoint.architecture, {})[checkpoint.dataset] = None
     return {name: f"checkpoints for {', '.join(found)}" for name, found in datasets.items()}
