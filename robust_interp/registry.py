@@ -216,17 +216,17 @@ class Registry(Generic[T]):
         added = [self._added[name][1]] if name in self._added else []
         return [*added, *map(_distribution, self._points.get(name, []))]
 
-    def troubles(self, look_up: Callable[[str], object] = lambda name: None) -> dict[str, str]:
-        """The names that cannot be used, and why: claimed twice, or refused when they are looked up."""
+    def troubles(self, look_up: Callable[[str], object] | None = None) -> dict[str, str]:
+        """The names that cannot be used, and why: claimed twice or, if they are looked up, refused."""
         found = {}
         for name in self:
             if len(claims := self.origins(name)) > 1:
                 found[name] = self._claimed(name, claims)
-                continue
-            try:
-                look_up(name)
-            except UserError as error:
-                found[name] = str(error)
+            elif look_up:
+                try:
+                    look_up(name)
+                except UserError as error:
+                    found[name] = str(error)
         return found
 
     def code(self, name: str) -> dict[str, str]:

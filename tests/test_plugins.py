@@ -513,6 +513,16 @@ def test_ls_check_says_which_plug_ins_are_broken(install, command, monkeypatch):
     )
 
 
+def test_data_names_a_broken_plug_in_and_goes_on(install, command, monkeypatch, tmp_path):
+    install("broken", {"datasets": {"gone": "no_such_module:gone"}})
+    points = Registry("dataset", group="robust_interp.datasets")._points
+    monkeypatch.setattr(data.DATASETS, "_points", points)
+    status, out, _ = command("data", "--data-dir", tmp_path)
+    assert status == 0
+    assert "digits: ready, 450 test images" in out
+    assert out.count("dataset 'gone' of broken 1.0 cannot be used: ModuleNotFoundError") == 1
+
+
 def test_models_says_which_come_from_a_plug_in(install, command, monkeypatch):
     from robust_interp import tables
 

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     for kind in KINDS if arguments.kind is None else (arguments.kind,):
         registry = REGISTRIES[kind]
         look_up = zoo.is_model if kind == "models" else registry.__getitem__
-        troubles = registry.troubles(*([look_up] if arguments.check else []))
+        troubles = registry.troubles(look_up if arguments.check else None)
         lines = {name: registry.origins(name)[0].name for name in registry if name not in troubles}
         if kind == "models":
             lines = _trained(zoo.checkpoints()) | lines
