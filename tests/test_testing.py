@@ -384,8 +384,8 @@ def test_an_honest_corruption_passes(kind):
 
 
 def test_a_corruption_that_cannot_be_generated_says_why():
-    with pytest.raises(AssertionError, match="snow: it cannot be generated here: it needs colour images"):
-        testing.check_corruption("snow", shape=(1, 8, 8))
+    with pytest.raises(AssertionError, match="spatter: it cannot be generated here: it needs colour images"):
+        testing.check_corruption("spatter", shape=(1, 8, 8))
 
 
 def test_a_corruption_may_return_bytes():
