@@ -9,7 +9,8 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from numbers import Integral
 from pathlib import Path
@@ -19,15 +20,16 @@ import pandas as pd
 import torch
 from torch import nn
 
-from robust_interp import attacks, corruptions, data, leaderboard, sanity, subjects
-from robust_interp.cells import CLEAN, Cell, Perturbation, Plan
+from robust_interp import attacks, corruptions, data, leaderboard, sanity, sources, subjects
+from robust_interp.cells import CLEAN, Cell, Perturbation, Plan, digest
 from robust_interp.errors import UserError
-from robust_interp.store import CHUNK, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
+from robust_interp.store import CHUNK, INHERITED, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
 from robust_interp.subjects import Subject
-from robust_interp.victim import CHECKED_ON, check_victim, resolve_device, undisturbed
+from robust_interp.victim import CHECKED_ON, check_victim, on_its_device, resolve_device, undisturbed
 
 PROTOCOLS = ("final", "worst")
 DEFAULT_SEEDS = (0, 1, 2)  # of the embedded default run
+LONGEST = 10  # batches' worth of images that one batch of still standing ones may be picked from
 
 
 @dataclass(frozen=True)
@@ -35,10 +37,11 @@ class Request:
     """What to measure. None stands for the dataset's or the machine's default.
 
     Attributes:
-        models: Zoo names, globs or 'all'; None is 'all' with three seeds.
+        models: Zoo names, globs or 'all', ``timm:NAME``, ``package.module:factory``, checkpoint folders;
+            None is 'all' with three seeds.
         modules: Models that came as objects, by name; measured instead of `models`.
-        mean: What the modules' images are normalised with, in [0, 1] pixels; None is what the
-            ``pretrained_cfg`` of a timm model says, and nothing for any other.
+        mean: What the images of models not from the zoo are normalised with, in [0, 1] pixels; None is
+            what comes with the model, such as a timm model's ``pretrained_cfg``, and nothing for any other.
         std: Likewise.
         dataset: A registered name, or a dataset made by `data.from_arrays`.
         eps: Linf radii in [0, 1] pixels.
@@ -46,7 +49,7 @@ class Request:
         ensembles: Whether the seeds of a model are also measured as one averaged classifier.
         n: How many of the first samples, or 'all'.
         seed: Seed of every random draw of the measurement: attack starts and generated corruptions.
-        checkpoint: A weights file for the one registered model that `models` names.
+        checkpoint: A weights file for the one registered name, ``timm:NAME`` or factory in `models`.
     """
 
     models: tuple[str, ...] | None = None
@@ -72,11 +75,16 @@ class Request:
 
 @dataclass(frozen=True)
 class Report:
-    """What a run measured: results.csv and the leaderboard as tables, and what a reader should be told."""
+    """What a run measured: results.csv and the leaderboard as tables, and what a reader should be told.
+
+    Attributes:
+        notes: Lines that are no reason to worry.
+    """
 
     results: pd.DataFrame
     leaderboard: pd.DataFrame
     warnings: list[str]
+    notes: list[str] = field(default_factory=list)
 
 
 Watch = Callable[[Cell, int], None]  # called with a cell and how many of its samples were just finished
@@ -94,6 +102,7 @@ class Benchmark:
         self.batch_size = _batch_size(request.batch_size, self.device)
         if request.protocol not in PROTOCOLS:
             raise UserError(f"protocol must be one of {', '.join(PROTOCOLS)}, not {request.protocol!r}")
+        self.protocol = request.protocol
         seed = _seed(request.seed)
         self.dataset = _dataset(request)
         self.corruptor = corruptions.Corruptor(self.dataset, seed, _path(request.corruptions_dir))
@@ -107,20 +116,26 @@ class Benchmark:
 
     def _cells(self, perturbations: Sequence[Perturbation]) -> Iterator[Cell]:
         versions = {"precision": "float32", "torch": str(torch.__version__)}
-        attacked = versions | {"torchattacks": attacks.torchattacks_version()}
         for subject in self.subjects:
+            cells = []
             for perturbation in perturbations:
-                environment = attacked if perturbation.kind == "attack" else versions
-                yield Cell(
-                    subject.card, self.dataset.name, self.dataset.fingerprint, perturbation, environment
+                attacked = attacks.environment(perturbation) if perturbation.kind == "attack" else {}
+                environment = versions | attacked | _plugin(perturbation)
+                cells.append(
+                    Cell(subject.card, self.dataset.name, self.dataset.fingerprint, perturbation, environment)
                 )
+            yield from cells if self.protocol == "final" else _cheap_first(cells)
 
     def missing(self, store: Store) -> list[tuple[Subject, list[Cell]]]:
-        """The cells of each subject that the store does not have in full."""
+        """The cells of each subject that the store does not have for all samples, nor the whole ones."""
         todo = []
         for subject in self.subjects:
             cells = [cell for cell in self.plan.cells if cell.victim is subject.card]
-            cells = [cell for cell in cells if store.covered(cell.key) < self.plan.n]
+            cells = [
+                cell
+                for cell in cells
+                if max(store.covered(cell.key), store.covered(cell.whole.key)) < self.plan.n
+            ]
             if cells:
                 todo.append((subject, cells))
         return todo
@@ -133,7 +148,7 @@ class Benchmark:
         for victim, (_, cells) in zip(victims, todo, strict=True):
             with undisturbed(victim):
                 for cell in cells:
-                    self._measure(cell, victim, store, watch)
+                    self._measure(cell, victim, store, watch, self._standing(cell, store))
         store.put_plan(self.plan)
         return self.report(store)
 
@@ -154,14 +169,30 @@ class Benchmark:
             [
                 *(note for subject in self.subjects for note in subject.notes),
                 *self.corruptor.notes,
-                *self._step_warnings(),
+                *self._attack_warnings(),
                 *sanity.findings(scored, self.dataset.classes),
             ],
+            self._saved(store),
         )
 
-    def _step_warnings(self) -> list[str]:
+    def _saved(self, store: Store) -> list[str]:
+        """How much of the attacks' work was left out because a sample was broken already."""
+        work = saved = 0
+        for cell in (cell for cell in self.plan.cells if cell.skips):
+            _, outcome = leaderboard.finished(cell, store, self.plan.n)
+            work += cost(cell) * len(outcome)
+            saved += cost(cell) * int((outcome.flags & INHERITED).astype(bool).sum())
+        if not work:
+            return []
+        return [f"protocol worst: {saved / work:.0%} of the attacks' sample-steps were saved"]
+
+    def _attack_warnings(self) -> list[str]:
         attacked = {cell.perturbation.column: cell.perturbation for cell in self.plan.cells}
-        found = (attacks.step_warning(perturbation) for perturbation in attacked.values())
+        found = (
+            warning(perturbation)
+            for perturbation in attacked.values()
+            for warning in (attacks.step_warning, attacks.pace_warning)
+        )
         return [line for line in found if line]
 
     def work(self, store: Store) -> int:
@@ -189,28 +220,69 @@ class Benchmark:
             victim(images)[0, 0].item()
         return (time.perf_counter() - started) / len(images)
 
-    def _measure(self, cell: Cell, victim: nn.Module, store: Store, watch: Watch) -> None:
+    def _standing(self, cell: Cell, store: Store) -> np.ndarray | None:
+        """Which samples none of the cells that this one follows has broken, (n,) bool; None for all."""
+        if not cell.skips:
+            return None
+        before = [other for other in self.plan.cells if other.victim is cell.victim]
+        outcomes = [
+            leaderboard.finished(other, store, self.plan.n)[1]
+            for other in before
+            if other.whole.key in cell.skips
+        ]
+        return np.logical_and.reduce([outcome.correct(self.dataset.labels) for outcome in outcomes])
+
+    def _measure(
+        self, cell: Cell, victim: nn.Module, store: Store, watch: Watch, standing: np.ndarray | None
+    ) -> None:
         attack = None
         if cell.perturbation.kind == "attack":
             attack = attacks.BoundAttack(cell.perturbation, victim)
         start = store.covered(cell.key)
         while start < self.plan.n:
-            # Batches end at multiples of their size: a run that goes on cuts as one that never stopped.
-            stop = min(self.plan.n, (start // self.batch_size + 1) * self.batch_size)
+            stop = self._stop(start, standing)
             began = time.perf_counter()
-            predictions, flags, deltas = self._batch(cell.perturbation, victim, attack, start, stop)
+            if standing is None:
+                found = self._batch(cell.perturbation, victim, attack, np.arange(start, stop))
+            else:
+                found = self._spread(cell.perturbation, victim, attack, start, standing[start:stop])
             seconds = time.perf_counter() - began
-            store.append(cell.key, start, Outcome(predictions, flags, deltas, seconds, str(self.device)))
+            store.append(cell.key, start, Outcome(*found, seconds, str(self.device)))
             watch(cell, stop - start)
             start = stop
 
-    def _batch(self, perturbation: Perturbation, victim: nn.Module, attack, start: int, stop: int):
-        images = self._pixels(perturbation, start, stop)
-        flags = np.zeros(stop - start, dtype=np.uint8)
+    def _stop(self, start: int, standing: np.ndarray | None) -> int:
+        """Where the batch from `start` on ends."""
+        if standing is None:
+            # At multiples of the batch size: a run that goes on cuts as one that never stopped.
+            return min(self.plan.n, (start // self.batch_size + 1) * self.batch_size)
+        left = np.flatnonzero(standing[start : start + LONGEST * self.batch_size])
+        if len(left) > self.batch_size:
+            return start + int(left[self.batch_size])
+        return min(self.plan.n, start + LONGEST * self.batch_size)
+
+    def _spread(
+        self, perturbation: Perturbation, victim: nn.Module, attack, start: int, standing: np.ndarray
+    ):
+        """A batch of those samples from `start` on that still stand; the others are inherited as broken."""
+        predictions = np.full(len(standing), -1, np.int16)
+        flags = np.full(len(standing), INHERITED, np.uint8)
+        deltas = np.zeros(len(standing), np.float32)
+        if standing.any():
+            ids = start + np.flatnonzero(standing)
+            predictions[standing], flags[standing], deltas[standing] = self._batch(
+                perturbation, victim, attack, ids
+            )
+        return predictions, flags, deltas
+
+    def _batch(self, perturbation: Perturbation, victim: nn.Module, attack, ids: np.ndarray):
+        first = int(ids[0])
+        images = self._pixels(perturbation, first, int(ids[-1]) + 1)[ids - first]
+        flags = np.zeros(len(ids), dtype=np.uint8)
         deltas = None
         if attack:
-            labels = torch.from_numpy(self.dataset.labels[start:stop]).to(self.device)
-            attacked = attack(images, labels, range(start, stop))
+            labels = torch.from_numpy(self.dataset.labels[ids]).to(self.device)
+            attacked = attack(images, labels, ids)
             images, deltas = attacked.images, attacked.deltas
             flags |= np.where(attacked.zero_gradient, ZERO_GRADIENT, 0).astype(np.uint8)
             flags |= np.where(attacked.not_finite, NOT_FINITE, 0).astype(np.uint8)
@@ -239,7 +311,8 @@ def evaluate(
     """Measure models and return results.csv as a table, one line a cell.
 
     Args:
-        models: Zoo names, globs or 'all'; a torch module, or several by name, that map images to logits.
+        models: Zoo names, globs or 'all', ``timm:NAME``, ``package.module:factory``, checkpoint folders; a
+            torch module, or several by name, that map images to logits.
         dataset: A registered name, or (images, labels) or (images, labels, number of classes): images are
             (N, C, H, W) in [0, 1] or uint8, labels (N,).
         out: Folder of the store and the CSV files; by default nothing is kept.
@@ -256,17 +329,14 @@ def evaluate(
     if unexpected := options.keys() - {option.name for option in fields(Request)}:
         raise TypeError(f"evaluate() got an unexpected keyword argument {min(unexpected)!r}")
     request = Request(**_named(models), dataset=_given(dataset), **options)
-    places = {name: _place(module) for name, module in request.modules.items()}
     folder = Path(out) if out is not None else None
-    try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):  # building a model draws
-            benchmark = Benchmark(request)
-            with Store(folder) as store:
-                report = benchmark.run(store)
-    finally:
-        for name, module in request.modules.items():
-            if places[name]:
-                module.to(places[name])
+    with ExitStack() as stack:
+        for module in request.modules.values():
+            stack.enter_context(on_its_device(module))
+        # Building a model draws random numbers.
+        stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
+        benchmark = Benchmark(request)
+        report = benchmark.run(stack.enter_context(Store(folder)))
     if folder:
         leaderboard.write(folder, report.results, report.leaderboard)
     for line in report.warnings:
@@ -305,6 +375,25 @@ def cost(cell: Cell) -> int:
     return attacks.passes(cell.perturbation) * cell.victim.members
 
 
+def _cheap_first(cells: list[Cell]) -> list[Cell]:
+    """Protocol ``worst``: the cheap attacks first, each following those before it in the same ball.
+
+    Only what still stands is attacked: what counts is whether a sample survives all of them.
+    """
+    (clean,) = (cell for cell in cells if cell.perturbation.kind == "clean")
+    before: dict[tuple | None, tuple[str, ...]] = {}
+    ordered = []
+    for cell in sorted(cells, key=lambda cell: (cell.perturbation.kind == "attack", cost(cell))):
+        if cell.perturbation.kind == "attack":
+            ball = cell.perturbation.ball
+            skips = (clean.key, *before.get(ball, ()))
+            if ball:
+                before[ball] = (*before.get(ball, ()), cell.key)
+            cell = replace(cell, skips=skips)
+        ordered.append(cell)
+    return ordered
+
+
 def _device(request: Request) -> torch.device:
     """The one asked for, else the one that the modules are on, else the machine's best."""
     places = [_place(module) for module in request.modules.values()]
@@ -312,8 +401,8 @@ def _device(request: Request) -> torch.device:
 
 
 def _place(module: nn.Module) -> torch.device | None:
-    """The device that a module is on; None if it has no parameters."""
-    return next((parameter.device for parameter in module.parameters()), None)
+    """The device that a module is on; None if it has no parameters with data."""
+    return next((parameter.device for parameter in module.parameters() if not parameter.is_meta), None)
 
 
 def _dataset(request: Request) -> data.Dataset:
@@ -358,35 +447,49 @@ def _perturbations(request: Request, seed: int, dataset: data.Dataset, corruptor
         raise UserError(f"eps must be a list of radii in [0, 1] pixels such as (2/255, 4/255), not {eps!r}")
     for value in eps:
         attacks.check_eps(value)
-    return [
-        CLEAN,
-        *corruptions.resolve(request.corruptions, corruptor),
-        *attacks.resolve(request.attacks, sorted(set(eps)), kind.attack_defaults, seed),
-    ]
+    attacked = attacks.resolve(request.attacks, sorted(set(eps)), kind.attack_defaults, seed)
+    for perturbation in attacked:
+        attacks.check_classes(perturbation, dataset.classes)
+    return [CLEAN, *corruptions.resolve(request.corruptions, corruptor), *attacked]
 
 
-def _check_belongings(request: Request) -> None:
-    """Refuse an option that would be ignored."""
-    if request.modules:
-        idle, what = ("zoo", "checkpoint", "seeds"), "models that are objects"
-    elif request.checkpoint:
-        idle, what = ("seeds", "mean", "std"), "a checkpoint file"
-    else:
-        idle, what = ("mean", "std"), "models from the zoo"
-    if given := [name for name in idle if getattr(request, name) is not None]:
-        raise UserError(f"{given[0]} does not go with {what}")
+def _plugin(perturbation: Perturbation) -> dict[str, str]:
+    """The code of the plug-in that an attack or a corruption is of, if it is of one."""
+    registries = {"attack": attacks.ATTACKS, "corruption": corruptions.CORRUPTIONS}
+    registry = registries.get(perturbation.kind)
+    return registry.code(perturbation.name) if registry else {}
 
 
 def _subjects(request: Request, dataset: data.Dataset) -> list[Subject]:
-    _check_belongings(request)
     if request.models is not None and not request.models:
         raise UserError("no model named; say all for every checkpoint of the dataset")
     if request.modules:
+        _refuse_idle(request, ("zoo", "checkpoint", "seeds"), "models that are objects")
         return subjects.from_modules(request.modules, request.mean, request.std, dataset)
-    if request.checkpoint:
-        return subjects.from_file(request.models, Path(request.checkpoint), dataset)
+    names = sources.with_weights(request.models) if request.checkpoint else request.models or ("all",)
+    of_the_zoo = [name for name in names if sources.is_of_the_zoo(name)]
+    others = [name for name in names if name not in of_the_zoo]
+    if not of_the_zoo:
+        _refuse_idle(request, ("seeds",), "models that are not from the zoo")
+    elif not others:
+        _refuse_idle(request, ("mean", "std"), "models from the zoo")
+    context = sources.Context(dataset, _path(request.checkpoint), request.mean, request.std)
+    found = [*(_from_zoo(of_the_zoo, request, dataset) if of_the_zoo else ()), *sources.find(others, context)]
+    once: dict[str, Subject] = {}
+    for subject in found:  # a folder that is named may be one of the zoo's, too
+        once.setdefault(digest([subject.card.label, subject.card.identity]), subject)
+    return list(once.values())
+
+
+def _refuse_idle(request: Request, options: Sequence[str], what: str) -> None:
+    """Refuse an option that would be ignored."""
+    if given := [name for name in options if getattr(request, name) is not None]:
+        raise UserError(f"{given[0]} does not go with {what}")
+
+
+def _from_zoo(names: Sequence[str], request: Request, dataset: data.Dataset) -> list[Subject]:
     seeds = DEFAULT_SEEDS if request.models is None and request.seeds is None else request.seeds
     seeds = range(seeds) if isinstance(seeds, int) else seeds
     if seeds is not None and not len(seeds):
         raise UserError("no train seed named: 3 means 0, 1, 2; None every one")
-    return subjects.from_zoo(request.models or ("all",), request.zoo, seeds, request.ensembles, dataset.name)
+    return subjects.from_zoo(names, request.zoo, seeds, request.ensembles, dataset.name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 
 
@@ -23,6 +23,8 @@ class Perturbation:
         params: Every parameter of the attack (eps and alpha in [0, 1] pixels) or the corruption's severity.
         source: Corruptions only: ``released``, or ``generated@<seed>``.
         seed: Random attacks only: the attack seed.
+        norm: Attacks only: what eps and the change of an image are measured in. It follows from name and
+            params, which the key holds.
     """
 
     kind: str
@@ -31,11 +33,19 @@ class Perturbation:
     params: dict[str, float | int | str | bool] = field(default_factory=dict)
     source: str | None = None
     seed: int | None = None
+    norm: str = "Linf"
 
     @property
     def eps_255(self) -> float | None:
-        """Radius in units of 1/255, or None where there is none."""
-        return in_255(self.params["eps"]) if "eps" in self.params else None
+        """Linf radius in units of 1/255, or None where there is none."""
+        return in_255(self.params["eps"]) if "eps" in self.params and self.norm == "Linf" else None
+
+    @property
+    def ball(self) -> tuple[str, float] | None:
+        """Norm and radius of what an attack may do, Linf in units of 1/255; None where there is no radius."""
+        if self.kind != "attack" or "eps" not in self.params:
+            return None
+        return self.norm, self.params["eps"] if self.eps_255 is None else self.eps_255
 
     def describe(self) -> dict:
         """The part of a cell's key that this perturbation is (its column name is not)."""
@@ -78,25 +88,40 @@ class VictimCard:
 
 @dataclass(frozen=True)
 class Cell:
-    """One victim, one dataset, one perturbation, and the versions that computed it."""
+    """One victim, one dataset, one perturbation, and the versions that computed it.
+
+    Attributes:
+        skips: Protocol ``worst`` only: the keys of the whole cells, clean first, whose broken samples are not
+            attacked again but inherited as broken.
+    """
 
     victim: VictimCard
     dataset: str
     fingerprint: str
     perturbation: Perturbation
     environment: dict[str, str]
+    skips: tuple[str, ...] = ()
 
     @cached_property
     def key(self) -> str:
         """SHA-256 over everything the predictions depend on."""
-        return digest(
-            {
-                "victim": self.victim.identity,
-                "dataset": self.fingerprint,
-                "perturbation": self.perturbation.describe(),
-                "environment": self.environment,
-            }
-        )
+        described = {
+            "victim": self.victim.identity,
+            "dataset": self.fingerprint,
+            "perturbation": self.perturbation.describe(),
+            "environment": self.environment,
+        }
+        # A set: what is broken by any of them does not depend on their order.
+        return digest(described | ({"skips": sorted(self.skips)} if self.skips else {}))
+
+    @cached_property
+    def whole(self) -> Cell:
+        """The same measurement of every sample."""
+        return replace(self, skips=()) if self.skips else self
+
+    def has_own_number(self, protocol: str) -> bool:
+        """Whether an accuracy can be told of it alone; under ``worst`` that asks for clean besides."""
+        return len(self.skips) <= (1 if protocol == "worst" else 0)
 
     def to_json(self) -> dict:
         return asdict(self)
@@ -104,7 +129,8 @@ class Cell:
     @classmethod
     def from_json(cls, fields: dict) -> Cell:
         victim = VictimCard(**fields["victim"] | {"seeds": tuple(fields["victim"]["seeds"])})
-        return cls(**fields | {"victim": victim, "perturbation": Perturbation(**fields["perturbation"])})
+        perturbation, skips = Perturbation(**fields["perturbation"]), tuple(fields.get("skips", ()))
+        return cls(**fields | {"victim": victim, "perturbation": perturbation, "skips": skips})
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import warnings
 from typing import NoReturn
 
 from robust_interp import __version__
-from robust_interp.commands import bench, data, leaderboard, models, sweep, train
+from robust_interp.commands import bench, data, leaderboard, ls, models, sweep, train
+from robust_interp.commands.options import load_plugins
 from robust_interp.errors import UserError
 
 
@@ -23,6 +24,7 @@ def main(argv: list[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     arguments = _parser().parse_args(leaderboard.spelt_out(sys.argv[1:] if argv is None else argv))
     try:
+        load_plugins(arguments)
         return arguments.run(arguments)
     except UserError as error:
         print(f"robust-interp: {error}", file=sys.stderr)
@@ -48,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"robust-interp {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (bench, leaderboard, train, sweep, models, data):
+    for command in (bench, leaderboard, train, sweep, models, data, ls):
         command.add_to(commands)
     return parser
 

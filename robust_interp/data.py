@@ -150,7 +150,10 @@ def load(name: str, split: str = "test", data_dir: str | os.PathLike | None = No
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
     images, labels = kind.load(split, data_root(data_dir))
-    return Dataset(name, images, labels.astype(np.int64), kind.classes)
+    try:
+        return from_arrays(images, labels, kind.classes, name)
+    except UserError as error:  # a plug-in's may hold anything
+        raise UserError(f"dataset {name}: {error}") from error
 
 
 def _load_digits(split: str, root: Path) -> Arrays:
@@ -213,7 +216,9 @@ def download(name: str, data_dir: str | os.PathLike | None = None) -> None:
         raise UserError(f"cannot download {name} into {root}: {error}") from error
 
 
-DATASETS: Registry[DatasetType] = Registry("dataset")
+DATASETS: Registry[DatasetType] = Registry(
+    "dataset", group="robust_interp.datasets", holds=DatasetType, names="[a-z0-9]+"
+)
 DATASETS.add(
     "digits",
     DatasetType(

@@ -66,7 +66,7 @@ ENTRY_COLUMNS = [
 ]
 SOURCE_COLUMNS = ["corruption_source", "source"]
 LIBRARY = "(lib"  # in generated@0(libjpeg-turbo): the same origin as generated@0, but for JPEG's library
-RANKED_BY = "pgd"  # at the middle one of the measured radii
+RANKED_BY = {"final": "pgd", "worst": "worst"}  # at the middle one of the measured radii
 
 
 @dataclass(frozen=True)
@@ -92,22 +92,33 @@ def scores(plan: Plan, store: Store) -> list[Score]:
     """Score the cells of a plan that are finished.
 
     Under protocol ``final`` a cell's accuracy is that of the final iterate over all samples. Under ``worst``
-    a sample must also be right when clean, and a line ``worst`` per eps asks for all attacks at that eps.
+    a sample must also be right when clean, and a line ``worst`` per norm and eps asks for all attacks there.
+    An attack that left out what others had broken has no line of its own.
     """
     scored = []
     for cells in _by_victim(plan.cells):
-        outcomes = [(cell, store.read(cell.key, plan.n)) for cell in cells]
+        outcomes = [finished(cell, store, plan.n) for cell in cells]
         outcomes = [(cell, outcome) for cell, outcome in outcomes if outcome]
         right = [outcome.correct(store.labels(cell.fingerprint)) for cell, outcome in outcomes]
         if plan.protocol == "worst":
             if all(cell.perturbation.kind != "clean" for cell, _ in outcomes):
                 continue  # of no sample can it be said yet that it survives everything
-            right, derived = _worst([cell for cell, _ in outcomes], right)
+            right, derived = _worst(outcomes, right)
         else:
             derived = []
-        scored += [_score(plan, *done, correct) for done, correct in zip(outcomes, right, strict=True)]
+        scored += [
+            _score(plan, *done, correct)
+            for done, correct in zip(outcomes, right, strict=True)
+            if done[0].has_own_number(plan.protocol)
+        ]
         scored += [_worst_score(plan, attacked, correct) for attacked, correct in derived]
     return scored
+
+
+def finished(cell: Cell, store: Store, n: int) -> tuple[Cell, Outcome | None]:
+    """What is stored of a cell, and as which: the whole cell where that is there, else with what it skips."""
+    outcome = store.read(cell.whole.key, n)
+    return (cell.whole, outcome) if outcome else (cell, store.read(cell.key, n))
 
 
 def _by_victim(cells: Iterable[Cell]) -> list[list[Cell]]:
@@ -118,35 +129,36 @@ def _by_victim(cells: Iterable[Cell]) -> list[list[Cell]]:
     return list(grouped.values())
 
 
-def _worst(cells: list[Cell], right: list[np.ndarray]):
-    """Per attack: right when clean and under it; and per eps: right when clean and under all of them."""
-    kinds = [cell.perturbation.kind for cell in cells]
+def _worst(outcomes: list[tuple[Cell, Outcome]], right: list[np.ndarray]):
+    """Per attack: right when clean and under it; and per norm and eps: right under all of them too."""
+    kinds = [cell.perturbation.kind for cell, _ in outcomes]
     clean = right[kinds.index("clean")]
     right = [
         metrics.robust(clean, [correct]) if kind == "attack" else correct
         for kind, correct in zip(kinds, right, strict=True)
     ]
-    by_eps: dict[float, tuple[list[Cell], np.ndarray]] = {}
-    for cell, correct in zip(cells, right, strict=True):
-        if cell.perturbation.kind == "attack":
-            attacked, sofar = by_eps.get(cell.perturbation.eps_255, ([], clean))
-            by_eps[cell.perturbation.eps_255] = ([*attacked, cell], metrics.robust(sofar, [correct]))
-    return right, list(by_eps.values())
+    by_ball: dict[tuple, tuple[list[tuple[Cell, Outcome]], np.ndarray]] = {}
+    for done, correct in zip(outcomes, right, strict=True):
+        if ball := done[0].perturbation.ball:
+            attacked, sofar = by_ball.get(ball, ([], clean))
+            by_ball[ball] = ([*attacked, done], metrics.robust(sofar, [correct]))
+    return right, list(by_ball.values())
 
 
 def _score(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray) -> Score:
     perturbation, params = cell.perturbation, cell.perturbation.params
     attacked = perturbation.kind == "attack"
+    alpha = params.get("alpha") if perturbation.norm == "Linf" else None
     row = _row(plan, cell, right) | {
         "perturbation": _named(perturbation),
-        "norm": "Linf" if attacked else None,
+        "norm": perturbation.norm if attacked else None,
         "eps_255": perturbation.eps_255,
-        "alpha_255": in_255(params["alpha"]) if "alpha" in params else None,
-        "steps": params.get("steps", 1) if attacked else None,
-        "restarts": 1 if attacked else None,
+        "alpha_255": None if alpha is None else in_255(alpha),
+        "steps": _steps(perturbation) if attacked else None,
+        "restarts": params.get("restarts", 1) if attacked else None,
         "severity": params.get("severity"),
         "attack_seed": perturbation.seed,
-        "max_delta_255": round(255 * outcome.max_delta, 4) if outcome.max_delta is not None else None,
+        "max_delta_255": _in_255ths(outcome.max_delta, perturbation.norm),
         "zero_grad": round(float((outcome.flags & ZERO_GRADIENT).astype(bool).mean()), 4)
         if attacked
         else None,
@@ -160,17 +172,44 @@ def _score(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray) -> Score
 
 def _named(perturbation: Perturbation) -> str:
     """The name, with the parameters that have no column of their own."""
-    extra = {k: v for k, v in perturbation.params.items() if k not in ("eps", "alpha", "steps", "severity")}
+    columns = ["norm", "steps", "restarts", "severity"]
+    if perturbation.norm == "Linf":  # others are not told in units of 1/255
+        columns += ["eps", "alpha"]
+    extra = {key: value for key, value in perturbation.params.items() if key not in columns}
     listed = ",".join(f"{key}={value}" for key, value in extra.items())
     return f"{perturbation.name}({listed})" if extra else perturbation.name
 
 
-def _worst_score(plan: Plan, cells: list[Cell], right: np.ndarray) -> Score:
-    cell, perturbations = cells[0], tuple(cell.perturbation for cell in cells)
-    eps_255 = cell.perturbation.eps_255
-    row = _row(plan, cell, right) | {"perturbation": "worst", "norm": "Linf", "eps_255": eps_255}
-    column = f"worst_{eps_255:.10g}"
-    return Score(cell.victim, column, row["accuracy"], row, right=right, perturbations=perturbations)
+def _in_255ths(delta: float | None, norm: str) -> float | None:
+    """The size of a change in its norm; a number of pixels (L0) is no distance."""
+    return None if delta is None or norm == "L0" else round(255 * delta, 4)
+
+
+def _steps(perturbation: Perturbation) -> int | None:
+    """An attack without steps takes one; one that counts queries, or whose steps are its own affair, none."""
+    counted = "queries" in perturbation.params or perturbation.name == "autoattack"
+    return None if counted else perturbation.params.get("steps", 1)
+
+
+def _worst_score(plan: Plan, outcomes: list[tuple[Cell, Outcome]], right: np.ndarray) -> Score:
+    cell, perturbations = outcomes[0][0], tuple(cell.perturbation for cell, _ in outcomes)
+    norm, radius = cell.perturbation.ball
+    linf = norm == "Linf"
+    row = _row(plan, cell, right) | {
+        "perturbation": "worst" if linf else f"worst(eps={radius:.10g})",
+        "norm": norm,
+        "eps_255": radius if linf else None,
+    }
+    if without_line := [
+        outcome.flags for cell, outcome in outcomes if not cell.has_own_number(plan.protocol)
+    ]:
+        seen = np.bitwise_or.reduce(without_line)  # what is to be told of attacks that have no line
+        row["zero_grad"] = round(float((seen & ZERO_GRADIENT).astype(bool).mean()), 4)
+        not_finite = int((seen & NOT_FINITE).astype(bool).sum())
+    else:
+        not_finite = 0
+    column = f"worst_{radius:.10g}" if linf else f"worst_{norm.lower()}_{radius:.10g}"
+    return Score(cell.victim, column, row["accuracy"], row, not_finite, right, perturbations)
 
 
 def _row(plan: Plan, cell: Cell, right: np.ndarray) -> dict:
@@ -250,7 +289,7 @@ def entries_frame(*runs: list[Score]) -> pd.DataFrame:
     columns = [*ENTRY_COLUMNS, *(f"{c}{end}" for c in measured for end in ("", "_std")), *SOURCE_COLUMNS]
     entries = _merged([_entries(run) for run in runs])
     frame = pd.DataFrame([_line(entry, measured) for entry in entries]).reindex(columns=columns)
-    return _ranked(frame, [entry.subset_hash for entry in entries], _ranking_column(measured))
+    return _ranked(frame, [entry.subset_hash for entry in entries], measured)
 
 
 def _entries(run: list[Score]) -> list[_Entry]:
@@ -313,11 +352,21 @@ def measured_columns(scored: list[Score]) -> list[str]:
     whole = [name for name, found in severities.items() if len(found) == len(SEVERITIES)]
     means = [mean for mean, names in MEANS.items() if set(names) <= set(whole)]
     partial = [column for column, row in corruption_rows if row["perturbation"] not in whole]
-    attacks = [column for column, row in seen.items() if row.get("eps_255") is not None]
-    series = list(dict.fromkeys(column.rpartition("_")[0] for column in attacks))
-    series.sort(key=lambda name: name == "worst")  # stable: last, the others as asked for
-    attacks.sort(key=lambda column: (series.index(column.rpartition("_")[0]), seen[column]["eps_255"]))
+    attacks = [column for column, row in seen.items() if row.get("norm") is not None]
+    series = list(dict.fromkeys(split_column(column)[0] for column in attacks))
+    # stable: the worst of each norm last, the others as asked for
+    series.sort(key=lambda name: name == "worst" or name.startswith("worst_"))
+    attacks.sort(key=lambda column: (series.index(split_column(column)[0]), split_column(column)[1]))
     return [*(["clean"] if "clean" in seen else []), *means, *whole, *partial, *attacks]
+
+
+def split_column(column: str) -> tuple[str, float]:
+    """``pgd_2`` is pgd and 2.0; a name without a number is all name."""
+    name, _, number = column.rpartition("_")
+    try:
+        return name, float(number)
+    except ValueError:
+        return column, 0.0
 
 
 def _line(entry: _Entry, measured: list[str]) -> dict:
@@ -341,17 +390,24 @@ def _line(entry: _Entry, measured: list[str]) -> dict:
     return line
 
 
-def _ranking_column(measured: list[str]) -> str | None:
-    radii = [column for column in measured if column.rpartition("_")[0] == RANKED_BY]
+def _ranking_column(measured: list[str], series: str) -> str | None:
+    radii = [column for column in measured if split_column(column)[0] == series]
     return radii[len(radii) // 2] if radii else None
 
 
-def _ranked(frame: pd.DataFrame, subsets: list[str], by: str | None) -> pd.DataFrame:
+def _ranked(frame: pd.DataFrame, subsets: list[str], measured: list[str]) -> pd.DataFrame:
     """Ranks only among entries of the same protocol and samples."""
     frame["rank"] = pd.array([pd.NA] * len(frame), dtype="Int64")
-    if by:
-        groups = frame.groupby([frame["protocol"], subsets])[by]
-        frame["rank"] = groups.rank(ascending=False, method="min").astype("Int64")
+    for protocol, series in RANKED_BY.items():
+        ours, by = frame["protocol"] == protocol, _ranking_column(measured, series)
+        if by and ours.any():
+            ranks = (
+                frame[by]
+                .where(ours)
+                .groupby([frame["protocol"], subsets])
+                .rank(ascending=False, method="min")
+            )
+            frame.loc[ours, "rank"] = ranks[ours].astype("Int64")
     return frame.sort_values(
         ["protocol", "n_examples", "rank", "model", "recipe", "lambda_init", "members"], na_position="last"
     ).reset_index(drop=True)

@@ -14,7 +14,7 @@ from robust_interp.compare import Comparison
 from robust_interp.errors import UserError
 from robust_interp.paper import Comparison as Paper
 from robust_interp.store import Store
-from robust_interp.zoo import Checkpoint
+from robust_interp.zoo import MODELS, Checkpoint
 
 PLAIN_WIDTH = 250  # where there is no terminal to fit, a table need not be squeezed
 
@@ -209,5 +209,8 @@ def print_models(checkpoints: list[Checkpoint]) -> None:
     shown.print(table)
     names = sorted({*in_resnet.ARCHITECTURES, *in_resnext.ARCHITECTURES})
     shown.print(f"registered: {', '.join(names)}", highlight=False)
+    for name in MODELS:
+        origins = " and ".join(origin.name for origin in MODELS.origins(name))
+        shown.print(f"plug-in: {name} from {origins}", highlight=False, markup=False)
     for line in broken:
         shown.print(line, highlight=False, markup=False)

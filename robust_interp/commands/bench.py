@@ -5,17 +5,42 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from robust_interp.commands.options import eps_list, name_list, natural, picked, sample_count, seed_list
+from robust_interp.commands.options import (
+    add_plugin,
+    eps_list,
+    name_list,
+    natural,
+    per_channel,
+    picked,
+    sample_count,
+    seed_list,
+)
+
+ATTACKS_HELP = (
+    "e.g. 'fgsm,pgd(alpha=eps/4,steps=50,restarts=5),pgd_l2(eps=0.5)': fgsm, ifgsm, mifgsm, pgd, pgd_l2, "
+    "apgd_ce, apgd_dlr, apgd_t, square, cw, deepfool, autoattack, a torchattacks class such as "
+    "NIFGSM(steps=10), or none"
+)
 
 
 def add_to(commands) -> None:
     parser = commands.add_parser("bench", help="measure models into a leaderboard")
     parser.set_defaults(run=run)
     add = parser.add_argument
-    add("--models", type=name_list, metavar="NAMES", help="zoo names, globs, all (default: all, seeds 0,1,2)")
-    add("--checkpoint", metavar="FILE", help="weights for the one registered model in --models")
+    add(
+        "--models",
+        type=name_list,
+        metavar="NAMES",
+        help="zoo names, globs, all (default: all, seeds 0,1,2), timm:NAME, package.module:factory, "
+        "checkpoint folders; freely mixed",
+    )
+    add("--checkpoint", metavar="FILE", help="weights for the one timm:NAME or factory in --models")
+    add(
+        "--mean", type=per_channel, metavar="LIST", help="normalise models not from the zoo, in [0, 1] pixels"
+    )
+    add("--std", type=per_channel, metavar="LIST", help="likewise")
     add("--dataset", default="digits", help="digits (embedded, default), cifar10, cifar100")
-    add("--attacks", default="fgsm,ifgsm,pgd", metavar="SPECS", help="e.g. 'fgsm,pgd(steps=50)', or none")
+    add("--attacks", default="fgsm,ifgsm,pgd", metavar="SPECS", help=ATTACKS_HELP)
     add("--eps", type=eps_list, metavar="LIST", help="Linf radii in units of 1/255, e.g. 1,2,4")
     add(
         "--corruptions", default="noise", metavar="SPECS", help="noise (default), common, all, names, or none"
@@ -23,7 +48,12 @@ def add_to(commands) -> None:
     add("--n", type=sample_count, metavar="N", help="measure the first N test images, or all")
     add("--seeds", type=seed_list, metavar="SEEDS", help="train seeds: 3 means 0,1,2; 0,4 means those")
     add("--no-ensembles", action="store_true", help="leave out each model's ensemble over its seeds")
-    add("--protocol", choices=("final", "worst"), default="final", help="see the README (default: final)")
+    add(
+        "--protocol",
+        choices=("final", "worst"),
+        default="final",
+        help="final (default): each attack on all samples; worst: cheap ones first, then what still stands",
+    )
     add("--batch-size", type=int, metavar="N")
     add("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
     add("--seed", type=natural, default=0, help="seed of attack starts and generated noise (default: 0)")
@@ -35,6 +65,7 @@ def add_to(commands) -> None:
     add("--corruptions-dir", metavar="FOLDER", help="released CIFAR-10-C / CIFAR-100-C arrays")
     add("--dry-run", action="store_true", help="print the cells and an estimate of the time")
     add("--quiet", action="store_true", help="no progress")
+    add_plugin(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -46,7 +77,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     request = Request(
         ensembles=not arguments.no_ensembles,
-        **picked(arguments, "models checkpoint dataset attacks eps corruptions n seeds protocol batch_size"),
+        **picked(
+            arguments,
+            "models checkpoint mean std dataset attacks eps corruptions n seeds protocol batch_size",
+        ),
         **picked(arguments, "device seed zoo data_dir corruptions_dir"),
     )
     benchmark = Benchmark(request)
@@ -64,5 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     print_leaderboard(report.leaderboard, benchmark.plan.dataset)
     for line in report.warnings:
         errors.print(f"warning: {line}", highlight=False, markup=False)
+    for line in report.notes:
+        print(line)
     print(f"wrote {arguments.out / 'leaderboard.csv'} and {arguments.out / 'results.csv'}")
     return 0

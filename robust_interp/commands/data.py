@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from robust_interp.commands.options import add_plugin
 from robust_interp.errors import UserError
 
 
@@ -15,6 +16,7 @@ def add_to(commands) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="default: all")
     parser.add_argument("--data-dir", metavar="FOLDER")
     parser.add_argument("--download", action="store_true", help="fetch the named ones with torchvision")
+    add_plugin(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

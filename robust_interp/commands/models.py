@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 
+from robust_interp.commands.options import add_plugin
+
 
 def add_to(commands) -> None:
     parser = commands.add_parser("models", help="list the zoo's checkpoints and the registered names")
     parser.set_defaults(run=run)
     parser.add_argument("--zoo", metavar="FOLDER")
     parser.add_argument("--dataset")
+    add_plugin(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

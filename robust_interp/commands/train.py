@@ -6,7 +6,7 @@ import argparse
 from contextlib import ExitStack
 from pathlib import Path
 
-from robust_interp.commands.options import interval, positive, seed_list
+from robust_interp.commands.options import add_plugin, interval, positive, seed_list
 from robust_interp.errors import UserError
 
 
@@ -54,6 +54,7 @@ def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> Non
     )
     add("--tensorboard", type=Path, metavar="FOLDER", help="write the curve there, one run a seed")
     add("--quiet", action="store_true", help="no progress")
+    add_plugin(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from robust_interp.registry import Registry
 # (C, H, W) in [0, 1] as float64, severity 1..5, generator -> the same shape: uint8, or floats not yet clipped
 Corrupt = Callable[[np.ndarray, int, np.random.Generator], np.ndarray]
 
-CORRUPTIONS: Registry[Corrupt] = Registry("corruption")
+CORRUPTIONS: Registry[Corrupt] = Registry("corruption", group="robust_interp.corruptions", holds=Callable)
 
 # Corruption -> why images of a shape (C, H, W) cannot be corrupted so, or None. Most take any.
 Obstacle = Callable[[tuple[int, int, int]], str | None]
