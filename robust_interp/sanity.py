@@ -57,12 +57,20 @@ def _slack(score: Score, margin: float) -> float:
     return max(margin, score.row["ci_high"] - score.accuracy)
 
 
+def _follows_the_loss(score: Score) -> bool:
+    """Not so a black-box attack or one that aims at a class: those may well do less than one FGSM step."""
+    return not any(key in p.params for p in score.perturbations for key in ("queries", "target"))
+
+
 def _masking(card: VictimCard, by_column: dict[str, Score]) -> list[str]:
     """Signs of masked gradients: one step beats many, or a larger ball helps the model."""
     attacked = {
         column: score
         for column, score in by_column.items()
-        if score.row["norm"] == "Linf" and score.row["eps_255"] and score.row["perturbation"] != "worst"
+        if score.row["norm"] == "Linf"
+        and score.row["eps_255"]
+        and score.row["perturbation"] != "worst"
+        and _follows_the_loss(score)
     }
     lines = []
     for column, many in attacked.items():
