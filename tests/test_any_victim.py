@@ -787,6 +787,58 @@ def test_what_cannot_be_copied_is_one_line():
     refused({"theirs": HoldsAFile()}, "theirs is not in float32 and cannot be copied")
 
 
+class CastsInside(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = linear().half()
+
+    def forward(self, images):
+        return self.model(images.half()).float()
+
+
+def test_what_only_works_in_half_precision_says_that_a_copy_was_tried():
+    refused({"theirs": CastsInside()}, "theirs cannot take", "Half", "a copy of it in float32 is measured")
+
+
+def test_layers_without_a_shape_yet_are_refused():
+    model = nn.Sequential(nn.Flatten(), nn.LazyLinear(10))
+    refused({"theirs": model}, "theirs has lazy layers without a shape: call it once")
+    model(torch.zeros(1, 1, 8, 8))
+    assert clean_of(robust_interp.evaluate({"theirs": model}, **QUICK))
+
+
+def test_scripted_models_are_measured_in_half_precision_and_frozen():
+    expected = robust_interp.evaluate(linear(), **QUICK)
+    frozen = torch.jit.freeze(torch.jit.script(linear().eval()))
+    assert same(robust_interp.evaluate(frozen, **QUICK), expected)
+    half = robust_interp.evaluate(linear().half(), **QUICK)
+    assert same(robust_interp.evaluate(torch.jit.script(linear().half()), **QUICK), half)
+
+
+class NoWayBack(torch.autograd.Function):
+    """As the layers of a quantised model are."""
+
+    @staticmethod
+    def forward(ctx, images):
+        return images.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None
+
+
+class GradientEndsInside(Returns):
+    def forward(self, images):
+        return self.model(NoWayBack.apply(images))
+
+
+def test_a_gradient_that_ends_before_the_images_is_one_line():
+    assert clean_of(
+        robust_interp.evaluate({"theirs": GradientEndsInside(None)}, **QUICK | {"attacks": "none"})
+    )
+    refused({"theirs": GradientEndsInside(None)}, "theirs lets no gradient through to its input")
+
+
 def test_batch_norm_statistics_that_were_never_set_are_remarked_on(digits_test):
     bundled = zoo.Checkpoint.at(zoo.bundled() / "in_resnet20.digits_digits_seed0")
     model = bundled.load()
