@@ -12,6 +12,7 @@ import json
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,10 +69,19 @@ def find(names: Sequence[str], context: Context) -> list[Subject]:
         UserError: if one cannot be loaded or measured, or no single one takes the checkpoint.
     """
     taker = _takes_checkpoint(names) if context.checkpoint else None
+    found = {
+        name: _find(name, context if name == taker else replace(context, checkpoint=None)) for name in names
+    }
+    labels = Counter(subject.card.label for subject in found.values())
     return [
-        _find(name, context if name == taker else replace(context, checkpoint=None))
-        for name in dict.fromkeys(names)
+        subject if labels[subject.card.label] == 1 or subject.card.recipe else _called(name, subject)
+        for name, subject in found.items()
     ]
+
+
+def _called(name: str, subject: Subject) -> Subject:
+    """Under the name that was typed: of two folders called alike, say."""
+    return replace(subject, card=replace(subject.card, model=name))
 
 
 def with_weights(names: Sequence[str] | None) -> Sequence[str]:
@@ -83,7 +93,7 @@ def with_weights(names: Sequence[str] | None) -> Sequence[str]:
 
 def _takes_checkpoint(names: Sequence[str]) -> str:
     of_timm = [name for name in names if name.startswith("timm:")]
-    takers = of_timm or [name for name in names if _PREFIXED.fullmatch(name)]
+    takers = of_timm or list(filter(_is_factory, names))
     if len(takers) != 1:
         raise UserError(
             "--checkpoint goes with exactly one registered model name in --models, as NAME, timm:NAME or "
@@ -99,6 +109,11 @@ def _find(name: str, context: Context) -> Subject:
     if prefixed["prefix"] in PREFIXES:
         return PREFIXES[prefixed["prefix"]](prefixed["rest"], context)
     return _factory(name, context)
+
+
+def _is_factory(name: str) -> bool:
+    prefixed = _PREFIXED.fullmatch(name)
+    return prefixed is not None and prefixed["prefix"] not in PREFIXES
 
 
 def _is_path(name: str) -> bool:

@@ -433,6 +433,18 @@ def test_a_folder_that_timm_saved_is_measured_as_it_says(folder, digits_test):
     assert clean_of(explicit) == {"best": clean(network(4), digits_test, 0.9, 0.05)}
 
 
+def test_two_folders_of_one_name_are_told_apart(folder, digits_test):
+    other = folder.parent.parent / "older" / "best"
+    saved_by_timm(network(5), other, {})
+    described(other, pretrained_cfg={"mean": [0.4], "std": [0.2], "input_size": [1, 8, 8]})
+    table = robust_interp.evaluate(["runs/best", "older/best"], **QUICK)
+    expected = {
+        f"{place}/best": clean(network(seed), digits_test, 0.4, 0.2)
+        for place, seed in (("runs", 4), ("older", 5))
+    }
+    assert clean_of(table) == expected
+
+
 def test_one_of_our_folders_is_the_checkpoint_in_the_zoo(here, tiny_zoo):
     name = "in_resnet14.digits_none_seed1"
     one = robust_interp.evaluate(str(tiny_zoo / name), **QUICK)
