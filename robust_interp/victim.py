@@ -297,10 +297,8 @@ def measurable(model: nn.Module, name: str = "model") -> tuple[nn.Module, tuple[
     if not others and not any(tensor.is_inference() for tensor in tensors):
         return model, ()
     try:
-        with (
-            torch.inference_mode(False),
-            torch.no_grad(),
-        ):  # the copy of an inference tensor is an ordinary one
+        # Outside inference mode the copy of an inference tensor is an ordinary one.
+        with torch.inference_mode(False), torch.no_grad():
             copied = copy.deepcopy(model).float()
     except Exception as error:  # modules may hold what cannot be copied
         raise UserError(f"{name} is not in float32 and cannot be copied: {error}".splitlines()[0]) from error
