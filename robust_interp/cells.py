@@ -54,6 +54,7 @@ class VictimCard:
     Attributes:
         identity: Architecture with its arguments, weights hash and normalisation; for an ensemble those of
             its members and how they are averaged.
+        attacked_as: What attacks on an ensemble are made on, such as ``member:0``; empty if on all of it.
         recorded_clean: Clean accuracy in percent that the checkpoint claims, if it claims one.
     """
 
@@ -67,6 +68,7 @@ class VictimCard:
     params_m: float | None = None
     weights_sha256: str = ""
     recorded_clean: float | None = None
+    attacked_as: str = ""
 
     @property
     def label(self) -> str:
@@ -89,14 +91,18 @@ class Cell:
     @cached_property
     def key(self) -> str:
         """SHA-256 over everything the predictions depend on."""
-        return digest(
-            {
-                "victim": self.victim.identity,
-                "dataset": self.fingerprint,
-                "perturbation": self.perturbation.describe(),
-                "environment": self.environment,
-            }
-        )
+        parts = {
+            "victim": self.victim.identity,
+            "dataset": self.fingerprint,
+            "perturbation": self.perturbation.describe(),
+            "environment": self.environment,
+        }
+        return digest(parts | ({"attacked_as": self.attacked_as} if self.attacked_as else {}))
+
+    @property
+    def attacked_as(self) -> str:
+        """What the attack was made on, where that is not the victim itself."""
+        return self.victim.attacked_as if self.perturbation.kind == "attack" else ""
 
     def to_json(self) -> dict:
         return asdict(self)

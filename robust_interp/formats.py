@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pandas as pd
 
@@ -96,6 +97,8 @@ def in_short(board: pd.DataFrame) -> tuple[dict[str, list[str]], dict[str, list[
         for name in whole
         if name not in parts
     }
+    of_ensembles = [name for name in ("agreement", "improvement") if board[name].notna().any()]
+    numbers |= {name: [_with_std(value, math.nan) for value in board[name]] for name in of_ensembles}
     return head, numbers
 
 

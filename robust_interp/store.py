@@ -26,6 +26,8 @@ PATIENCE = 60  # seconds to wait for another process that writes
 
 ZERO_GRADIENT = 1  # flag bits of a sample
 NOT_FINITE = 2
+AGREE = 4  # of ensembles: all members predict the same class, or not; neither bit where that was not noted
+DISAGREE = 8
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS chunks (
@@ -48,7 +50,8 @@ class Outcome:
     Attributes:
         predictions: (n,) int16 predicted labels; -1 where the logits or the images were not finite.
         flags: (n,) uint8; ZERO_GRADIENT where the attack's first gradient was exactly zero, NOT_FINITE
-            where a gradient, an image or the logits were not finite.
+            where a gradient, an image or the logits were not finite; AGREE or DISAGREE of an ensemble's
+            members.
         deltas: (n,) float32, the largest change of a pixel of each sample by an attack, in [0, 1]; None where
             nothing was attacked.
     """
@@ -77,7 +80,14 @@ class Outcome:
 
         A sample whose gradient was zero or not finite was not attacked, and so is not counted as robust.
         """
-        return (self.predictions == labels[: len(self)]) & (self.flags == 0)
+        return (self.predictions == labels[: len(self)]) & (self.flags & (ZERO_GRADIENT | NOT_FINITE) == 0)
+
+    @property
+    def agreement(self) -> float | None:
+        """Percentage of the samples whose class all members of an ensemble agree on; None if not noted."""
+        if not (self.flags & (AGREE | DISAGREE)).all():
+            return None
+        return 100 * float((self.flags & AGREE).astype(bool).mean())
 
 
 def _row(cell: str, start: int, part: Outcome) -> tuple:
