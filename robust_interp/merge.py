@@ -88,7 +88,7 @@ def pick(board: pd.DataFrame, patterns: Iterable[str]) -> pd.DataFrame:
 
 
 def sort(board: pd.DataFrame, column: str) -> pd.DataFrame:
-    """The lines by one column: accuracies, agreement and improvement from the best down, anything else upwards,
+    """The lines by one column: accuracies, agreement and improvement from the best down, all else upwards,
     what is empty last.
 
     Raises:
