@@ -222,7 +222,7 @@ def _ensemble(members: Sequence[Subject], average: str, attack: str, name: str |
     check_ensemble(len(members), average, attack, name)
     special = [value for value, usual in ((average, AVERAGES[0]), (attack, WHITE_BOX)) if value != usual]
     card = VictimCard(
-        f"{name}({','.join(special)})" if special else name,
+        name + "".join(f"({value})" for value in special),
         {"ensemble": [card.identity for card in cards], "average": average},
         recipe="+".join(dict.fromkeys(card.recipe for card in cards)),
         lambda_init="+".join(dict.fromkeys(card.lambda_init for card in cards if card.lambda_init)),
