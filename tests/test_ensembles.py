@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import robust_interp
-from robust_interp import attacks, compare, formats, leaderboard, merge, zoo
+from robust_interp import attacks, compare, formats, leaderboard, merge, sanity, zoo
 from robust_interp.attacks import BoundAttack
 from robust_interp.bench import Benchmark, Request
 from robust_interp.cells import CLEAN, Cell
@@ -367,6 +367,15 @@ def test_nothing_of_an_ensemble_depends_on_the_batches(views, tmp_path):
         assert found.tolist() == predictions(out)[key].tolist()
 
 
+def test_what_several_ways_of_attack_share_is_planned_once(tiny_zoo):
+    ways = ("white-box", "member:0", "mean-gradient")
+    bench = Benchmark(Request(models=("in_resnet14",), zoo=str(tiny_zoo), ensemble_attack=ways, **QUICK))
+    with Store(None) as store:
+        todo = [cell for _, cells in bench.missing(store) for cell in cells]
+    assert len(bench.plan.cells) == 5 * 3  # two seeds and three ensembles: clean, fgsm, pgd
+    assert len(todo) == len({cell.key for cell in todo}) == 5 * 3 - 2
+
+
 def test_averages_are_keyed_apart_and_each_is_what_it_says(tiny_zoo, digits_test):
     def cells(average):
         request = Request(models=("in_resnet14",), zoo=str(tiny_zoo), ensemble_average=average, **QUICK)
@@ -637,6 +646,15 @@ def test_attacks_made_on_other_things_are_not_compared(store, tmp_path):
         assert comparison.frame["column"].tolist() == ["clean"]
         assert comparison.left_out == ["pgd_2 is left out: it was not measured in the same way for both"]
     assert compare.from_folder(tmp_path, "netx2", "net").left_out == []
+
+
+def test_only_attacks_on_the_ensemble_itself_can_be_signs_of_masking(store):
+    transferred = replace(BOTH, model="net(member:0)", attacked_as="member:0")
+    measured = [(victim, FGSM, first(1)) for victim in (BOTH, transferred)]
+    measured += [(victim, PGD, first(10)) for victim in (BOTH, transferred)]
+    lines = sanity.findings(leaderboard.scores(run(store, measured), store), 10)
+    assert len(lines) == 1
+    assert lines[0].startswith("net x2: pgd_2 leaves 100.0 %")
 
 
 def test_how_an_ensemble_is_attacked_is_in_the_keys_of_its_attacks_alone():
