@@ -258,9 +258,9 @@ def evaluate(
             (N, C, H, W) in [0, 1] or uint8, labels (N,).
         out: Folder of the store and the CSV files; by default nothing is kept.
         options: The other fields of `Request`: mean, std, attacks, eps (in [0, 1] pixels, e.g.
-            ``(2/255, 4/255)``), corruptions, seeds, ensembles, ensemble,
-            ensemble_average, ensemble_attack, n, protocol, batch_size, device, seed,
-            data_dir, corruptions_dir, zoo, checkpoint.
+            ``(2/255, 4/255)``), corruptions, seeds, ensembles, ensemble, ensemble_average,
+            ensemble_attack, n, protocol, batch_size, device, seed, data_dir, corruptions_dir, zoo,
+            checkpoint.
 
     Raises:
         UserError: for anything that cannot be measured as asked.
@@ -413,15 +413,13 @@ def _found(request: Request, dataset: data.Dataset, averaging: Averaging) -> lis
     if request.checkpoint:
         return subjects.from_file(request.models, Path(request.checkpoint), dataset)
     members = [name for named in _listed(request.ensemble) for name in subjects.member_names(named)]
-    models = request.models or members or ("all",)
-    seeds = (
-        DEFAULT_SEEDS if request.models is None and not members and request.seeds is None else request.seeds
-    )
+    models = request.models or members
+    seeds = DEFAULT_SEEDS if not models and request.seeds is None else request.seeds
     seeds = range(seeds) if isinstance(seeds, int) else seeds
     if seeds is not None and not len(seeds):
         raise UserError("no train seed named: 3 means 0, 1, 2; None every one")
     made = averaging if request.ensembles else None
-    return subjects.from_zoo(models, request.zoo, seeds, made, dataset.name)
+    return subjects.from_zoo(models or ("all",), request.zoo, seeds, made, dataset.name)
 
 
 def _averaging(request: Request) -> Averaging:

@@ -6,7 +6,7 @@ A subject is a card, which says what it is without loading it, and a way to load
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -218,14 +218,14 @@ def _ensembles(members: Sequence[Subject], averaging: Averaging) -> list[Subject
 def _ensemble(members: Sequence[Subject], average: str, attack: str, name: str | None = None) -> Subject:
     """An ensemble's subject; how it is averaged and attacked stands in its name, where not as by default."""
     members, cards = tuple(members), [member.card for member in members]
-    name = name or "+".join(dict.fromkeys(card.model for card in cards))
+    name = name or _joint(card.model for card in cards)
     check_ensemble(len(members), average, attack, name)
     special = [value for value, usual in ((average, AVERAGES[0]), (attack, WHITE_BOX)) if value != usual]
     card = VictimCard(
         name + "".join(f"({value})" for value in special),
         {"ensemble": [card.identity for card in cards], "average": average},
-        recipe="+".join(dict.fromkeys(card.recipe for card in cards)),
-        lambda_init="+".join(dict.fromkeys(card.lambda_init for card in cards if card.lambda_init)),
+        recipe=_joint(card.recipe for card in cards),
+        lambda_init=_joint(card.lambda_init for card in cards),
         seeds=tuple(sorted({card.train_seed for card in cards if card.train_seed is not None})),
         members=len(cards),
         params_m=sum(card.params_m for card in cards),
@@ -237,6 +237,10 @@ def _ensemble(members: Sequence[Subject], average: str, attack: str, name: str |
         lambda: Ensemble([member.load() for member in members], average, attack, card.label),
         _twins(card.label, cards),
     )
+
+
+def _joint(texts: Iterable[str]) -> str:
+    return "+".join(dict.fromkeys(filter(None, texts)))
 
 
 def _twins(label: str, cards: Sequence[VictimCard]) -> tuple[str, ...]:
