@@ -23,9 +23,25 @@ from torch import nn
 from robust_interp import attacks, corruptions, data, leaderboard, sanity, sources, subjects
 from robust_interp.cells import CLEAN, Cell, Perturbation, Plan, digest
 from robust_interp.errors import UserError
-from robust_interp.store import CHUNK, INHERITED, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
-from robust_interp.subjects import Subject
-from robust_interp.victim import CHECKED_ON, check_victim, on_its_device, resolve_device, undisturbed
+from robust_interp.store import (
+    AGREE,
+    CHUNK,
+    DISAGREE,
+    INHERITED,
+    NOT_FINITE,
+    ZERO_GRADIENT,
+    Outcome,
+    Store,
+)
+from robust_interp.subjects import Averaging, Subject
+from robust_interp.victim import (
+    CHECKED_ON,
+    Ensemble,
+    check_victim,
+    on_its_device,
+    resolve_device,
+    undisturbed,
+)
 
 PROTOCOLS = ("final", "worst")
 DEFAULT_SEEDS = (0, 1, 2)  # of the embedded default run
@@ -47,6 +63,11 @@ class Request:
         eps: Linf radii in [0, 1] pixels.
         seeds: Train seeds to take from the zoo (3 means 0, 1, 2); None is every one.
         ensembles: Whether the seeds of a model are also measured as one averaged classifier.
+        ensemble: More ensembles, each of what its ``+`` joins among the measured models: names, full names of
+            checkpoints, globs or 'all', such as ``in_resnet20+preact_resnet20``.
+        ensemble_average: What the ensembles average: ``probabilities`` (None) or ``logits``.
+        ensemble_attack: What attacks on the ensembles are made on, one ensemble each: ``white-box`` (None),
+            ``member:0``, ``mean-gradient``.
         n: How many of the first samples, or 'all'.
         seed: Seed of every random draw of the measurement: attack starts and generated corruptions.
         checkpoint: A weights file for the one registered name, ``timm:NAME`` or factory in `models`.
@@ -62,6 +83,9 @@ class Request:
     corruptions: str = "noise"
     seeds: int | Sequence[int] | None = None
     ensembles: bool = True
+    ensemble: Sequence[str] = ()
+    ensemble_average: str | None = None
+    ensemble_attack: Sequence[str] | None = None
     n: int | str | None = None
     protocol: str = "final"
     batch_size: int | None = None
@@ -128,14 +152,17 @@ class Benchmark:
 
     def missing(self, store: Store) -> list[tuple[Subject, list[Cell]]]:
         """The cells of each subject that the store does not have for all samples, nor the whole ones."""
-        todo = []
+        todo, met = [], set()
         for subject in self.subjects:
             cells = [cell for cell in self.plan.cells if cell.victim is subject.card]
+            # An ensemble that is attacked in several ways has its other cells in common.
             cells = [
                 cell
                 for cell in cells
-                if max(store.covered(cell.key), store.covered(cell.whole.key)) < self.plan.n
+                if cell.key not in met
+                and max(store.covered(cell.key), store.covered(cell.whole.key)) < self.plan.n
             ]
+            met.update(cell.key for cell in cells)
             if cells:
                 todo.append((subject, cells))
         return todo
@@ -237,7 +264,8 @@ class Benchmark:
     ) -> None:
         attack = None
         if cell.perturbation.kind == "attack":
-            attack = attacks.BoundAttack(cell.perturbation, victim)
+            made_on = victim.attacked_as if isinstance(victim, Ensemble) else victim
+            attack = attacks.BoundAttack(cell.perturbation, made_on)
         start = store.covered(cell.key)
         while start < self.plan.n:
             stop = self._stop(start, standing)
@@ -287,7 +315,11 @@ class Benchmark:
             flags |= np.where(attacked.zero_gradient, ZERO_GRADIENT, 0).astype(np.uint8)
             flags |= np.where(attacked.not_finite, NOT_FINITE, 0).astype(np.uint8)
         with torch.no_grad():
-            logits = victim(images.clone())  # which a model may work on in place
+            if isinstance(victim, Ensemble):
+                logits, agreed = victim.with_agreement(images)
+                flags |= np.where(agreed.cpu().numpy(), AGREE, DISAGREE).astype(np.uint8)
+            else:
+                logits = victim(images.clone())  # which a model may work on in place
         finite = torch.isfinite(logits).all(1)
         flags |= np.where(finite.cpu().numpy(), 0, NOT_FINITE).astype(np.uint8)
         predictions = torch.where(finite, logits.argmax(1), -1).cpu().numpy().astype(np.int16)
@@ -317,8 +349,9 @@ def evaluate(
             (N, C, H, W) in [0, 1] or uint8, labels (N,).
         out: Folder of the store and the CSV files; by default nothing is kept.
         options: The other fields of `Request`: mean, std, attacks, eps (in [0, 1] pixels, e.g.
-            ``(2/255, 4/255)``), corruptions, seeds, ensembles, n, protocol, batch_size, device, seed,
-            data_dir, corruptions_dir, zoo, checkpoint.
+            ``(2/255, 4/255)``), corruptions, seeds, ensembles, ensemble, ensemble_average,
+            ensemble_attack, n, protocol, batch_size, device, seed, data_dir, corruptions_dir, zoo,
+            checkpoint.
 
     Raises:
         UserError: for anything that cannot be measured as asked.
@@ -461,12 +494,26 @@ def _plugin(perturbation: Perturbation) -> dict[str, str]:
 
 
 def _subjects(request: Request, dataset: data.Dataset) -> list[Subject]:
+    averaging = _averaging(request)
+    found = _found(request, dataset, averaging)
+    for named in _listed(request.ensemble):
+        found += subjects.joined(named, found, averaging, dataset.name)
+    chosen = request.ensemble_average or request.ensemble_attack
+    own = request.modules and not request.ensemble  # an Ensemble that is an object says it itself
+    if chosen and (own or all(subject.card.members == 1 for subject in found)):
+        raise UserError("ensemble_average and ensemble_attack need an ensemble of models named here")
+    return found
+
+
+def _found(request: Request, dataset: data.Dataset, averaging: Averaging) -> list[Subject]:
     if request.models is not None and not request.models:
         raise UserError("no model named; say all for every checkpoint of the dataset")
     if request.modules:
         _refuse_idle(request, ("zoo", "checkpoint", "seeds"), "models that are objects")
         return subjects.from_modules(request.modules, request.mean, request.std, dataset)
-    names = sources.with_weights(request.models) if request.checkpoint else request.models or ("all",)
+    joined = tuple(name for named in _listed(request.ensemble) for name in subjects.member_names(named))
+    named = request.models or joined
+    names = sources.with_weights(named) if request.checkpoint else named or ("all",)
     of_the_zoo = [name for name in names if sources.is_of_the_zoo(name)]
     others = [name for name in names if name not in of_the_zoo]
     if not of_the_zoo:
@@ -474,7 +521,8 @@ def _subjects(request: Request, dataset: data.Dataset) -> list[Subject]:
     elif not others:
         _refuse_idle(request, ("mean", "std"), "models from the zoo")
     context = sources.Context(dataset, _path(request.checkpoint), request.mean, request.std)
-    found = [*(_from_zoo(of_the_zoo, request, dataset) if of_the_zoo else ()), *sources.find(others, context)]
+    found = _from_zoo(of_the_zoo, request, dataset, averaging) if of_the_zoo else []
+    found += sources.find(others, context)
     once: dict[str, Subject] = {}
     for subject in found:  # a folder that is named may be one of the zoo's, too
         once.setdefault(digest([subject.card.label, subject.card.identity]), subject)
@@ -487,9 +535,25 @@ def _refuse_idle(request: Request, options: Sequence[str], what: str) -> None:
         raise UserError(f"{given[0]} does not go with {what}")
 
 
-def _from_zoo(names: Sequence[str], request: Request, dataset: data.Dataset) -> list[Subject]:
-    seeds = DEFAULT_SEEDS if request.models is None and request.seeds is None else request.seeds
+def _from_zoo(
+    names: Sequence[str], request: Request, dataset: data.Dataset, averaging: Averaging
+) -> list[Subject]:
+    by_default = request.models is None and not request.ensemble and request.seeds is None
+    seeds = DEFAULT_SEEDS if by_default else request.seeds
     seeds = range(seeds) if isinstance(seeds, int) else seeds
     if seeds is not None and not len(seeds):
         raise UserError("no train seed named: 3 means 0, 1, 2; None every one")
-    return subjects.from_zoo(names, request.zoo, seeds, request.ensembles, dataset.name)
+    made = averaging if request.ensembles else None
+    return subjects.from_zoo(names, request.zoo, seeds, made, dataset.name)
+
+
+def _averaging(request: Request) -> Averaging:
+    default = Averaging()
+    views = default.attacks if request.ensemble_attack is None else _listed(request.ensemble_attack)
+    if not views:
+        raise UserError("ensemble_attack names nothing; white-box is the ensemble itself")
+    return Averaging(request.ensemble_average or default.average, views)
+
+
+def _listed(names: str | Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([names] if isinstance(names, str) else names))

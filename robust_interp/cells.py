@@ -64,6 +64,7 @@ class VictimCard:
     Attributes:
         identity: Architecture with its arguments, weights hash and normalisation; for an ensemble those of
             its members and how they are averaged.
+        attacked_as: What attacks on an ensemble are made on, such as ``member:0``; empty if on all of it.
         recorded_clean: Clean accuracy in percent that the checkpoint claims, if it claims one.
     """
 
@@ -77,6 +78,7 @@ class VictimCard:
     params_m: float | None = None
     weights_sha256: str = ""
     recorded_clean: float | None = None
+    attacked_as: str = ""
 
     @property
     def label(self) -> str:
@@ -105,14 +107,15 @@ class Cell:
     @cached_property
     def key(self) -> str:
         """SHA-256 over everything the predictions depend on."""
-        described = {
+        parts = {
             "victim": self.victim.identity,
             "dataset": self.fingerprint,
             "perturbation": self.perturbation.describe(),
             "environment": self.environment,
         }
         # A set: what is broken by any of them does not depend on their order.
-        return digest(described | ({"skips": sorted(self.skips)} if self.skips else {}))
+        parts |= {"skips": sorted(self.skips)} if self.skips else {}
+        return digest(parts | ({"attacked_as": self.attacked_as} if self.attacked_as else {}))
 
     @cached_property
     def whole(self) -> Cell:
@@ -122,6 +125,11 @@ class Cell:
     def has_own_number(self, protocol: str) -> bool:
         """Whether an accuracy can be told of it alone; under ``worst`` that asks for clean besides."""
         return len(self.skips) <= (1 if protocol == "worst" else 0)
+
+    @property
+    def attacked_as(self) -> str:
+        """What the attack was made on, where that is not the victim itself."""
+        return self.victim.attacked_as if self.perturbation.kind == "attack" else ""
 
     def to_json(self) -> dict:
         return asdict(self)

@@ -224,11 +224,16 @@ def _paired(a: dict, b: dict) -> tuple[list[list[Score]], list[list[Score]]]:
 
 
 def _alike(measurements: list[list[Score]]) -> bool:
-    """Whether all went through the same perturbations, to their last parameter."""
+    """Whether all went through the same perturbations, to their last parameter, made on the same victims."""
     described = {
-        digest([[p.describe() for p in score.perturbations] for score in parts]) for parts in measurements
+        digest([[_made_on(score), *(p.describe() for p in score.perturbations)] for score in parts])
+        for parts in measurements
     }
     return len(described) == 1
+
+
+def _made_on(score: Score) -> str:
+    return score.victim.attacked_as if score.is_attack else ""
 
 
 def _tested(a: list[list[Score]], b: list[list[Score]]) -> dict:

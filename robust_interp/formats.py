@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pandas as pd
 
@@ -102,8 +103,9 @@ def numbers_in_short(board: pd.DataFrame) -> dict[str, list[str]]:
         for name in whole
         if name not in parts
     }
-    errors = [column for column in board if column.startswith(MCE_COLUMNS)]
-    return numbers | {name: [_with_std(value, float("nan")) for value in board[name]] for name in errors}
+    singles = [column for column in board if column.startswith(MCE_COLUMNS)]
+    singles += [name for name in ("agreement", "improvement") if name in board and board[name].notna().any()]
+    return numbers | {name: [_with_std(value, math.nan) for value in board[name]] for name in singles}
 
 
 def _with_std(mean: float, std: float) -> str:

@@ -46,6 +46,9 @@ RESULT_COLUMNS = [
     "ci_high",
     "max_delta_255",
     "zero_grad",
+    "asr",
+    "agreement",
+    "improvement",
     "corruption_source",
     "precision",
     "torch",
@@ -63,6 +66,8 @@ ENTRY_COLUMNS = [
     "params_m",
     "n_examples",
     "protocol",
+    "agreement",
+    "improvement",
 ]
 SOURCE_COLUMNS = ["corruption_source", "source"]
 LIBRARY = "(lib"  # in generated@0(libjpeg-turbo): the same origin as generated@0, but for JPEG's library
@@ -87,6 +92,10 @@ class Score:
     right: np.ndarray | None = field(default=None, repr=False, compare=False)
     perturbations: tuple[Perturbation, ...] = ()
 
+    @property
+    def is_attack(self) -> bool:
+        return any(perturbation.kind == "attack" for perturbation in self.perturbations)
+
 
 def scores(plan: Plan, store: Store) -> list[Score]:
     """Score the cells of a plan that are finished.
@@ -95,7 +104,7 @@ def scores(plan: Plan, store: Store) -> list[Score]:
     a sample must also be right when clean, and a line ``worst`` per norm and eps asks for all attacks there.
     An attack that left out what others had broken has no line of its own.
     """
-    scored = []
+    scored: list[Score] = []
     for cells in _by_victim(plan.cells):
         outcomes = [finished(cell, store, plan.n) for cell in cells]
         outcomes = [(cell, outcome) for cell, outcome in outcomes if outcome]
@@ -106,13 +115,37 @@ def scores(plan: Plan, store: Store) -> list[Score]:
             right, derived = _worst(outcomes, right)
         else:
             derived = []
-        scored += [
+        of_victim = [
             _score(plan, *done, correct)
             for done, correct in zip(outcomes, right, strict=True)
             if done[0].has_own_number(plan.protocol)
         ]
-        scored += [_worst_score(plan, attacked, correct) for attacked, correct in derived]
+        of_victim += [_worst_score(plan, attacked, correct) for attacked, correct in derived]
+        _add_success_rates(of_victim)
+        scored += of_victim
+    _add_improvements(scored)
     return scored
+
+
+def _add_success_rates(of_victim: list[Score]) -> None:
+    """`asr` of each attack on one victim: broken of what is right when clean, in percent."""
+    clean = next((score.right for score in of_victim if score.column == "clean"), None)
+    for score in of_victim:
+        if score.is_attack and clean is not None:
+            score.row["asr"] = metrics.attack_success(clean, score.right)
+
+
+def _add_improvements(scored: list[Score]) -> None:
+    """`improvement` of each ensemble: its accuracy less the mean of its members' under the same perturbation.
+
+    An attack that was made elsewhere than on the ensemble is not what its members went through.
+    """
+    single = {(digest(s.victim.identity), s.column): s.accuracy for s in scored if s.victim.members == 1}
+    for score in scored:
+        members = score.victim.identity.get("ensemble", ())
+        alone = [single.get((digest(member), score.column)) for member in members]
+        if alone and None not in alone and not (score.is_attack and score.victim.attacked_as):
+            score.row["improvement"] = score.accuracy - math.fsum(alone) / len(alone)
 
 
 def finished(cell: Cell, store: Store, n: int) -> tuple[Cell, Outcome | None]:
@@ -162,6 +195,7 @@ def _score(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray) -> Score
         "zero_grad": round(float((outcome.flags & ZERO_GRADIENT).astype(bool).mean()), 4)
         if attacked
         else None,
+        "agreement": outcome.agreement if cell.victim.members > 1 else None,
         "corruption_source": perturbation.source,
         "device": outcome.device,
         "seconds": round(outcome.seconds, 3),
@@ -236,7 +270,12 @@ def _row(plan: Plan, cell: Cell, right: np.ndarray) -> dict:
 
 
 def results_frame(scored: Iterable[Score]) -> pd.DataFrame:
-    """results.csv as a table: one line a cell. Accuracies and intervals are percentages."""
+    """results.csv as a table: one line a cell. Accuracies, intervals, `asr` and `agreement` are percentages.
+
+    `asr`, of attacks: 100 x broken / right when clean, counted on the same samples.
+    `agreement`, of ensembles: on how many of the perturbed images all members predict the same class.
+    `improvement`, of ensembles: accuracy less the mean accuracy of the members, in percentage points.
+    """
     frame = pd.DataFrame([score.row for score in scored]).reindex(columns=RESULT_COLUMNS)
     whole = ["train_seed", "members", "n", "steps", "restarts", "severity", "attack_seed"]
     return frame.astype(dict.fromkeys(whole, "Int64"))
@@ -251,6 +290,8 @@ class _Entry:
     by_seed: dict[str, dict[str, float]] = field(default_factory=dict)  # victim -> column -> accuracy
     sources: set[str] = field(default_factory=set)  # of its corrupted images
     seeds: set[int] = field(default_factory=set)  # of its random attacks
+    agreement: float = math.nan  # of an ensemble's members on clean images
+    improvements: dict[str, float] = field(default_factory=dict)  # of an ensemble, by column
 
     def agrees(self, other: _Entry) -> bool:
         """Whether columns of both may stand in one line: drawn from the same source, with the same seed."""
@@ -275,6 +316,8 @@ class _Entry:
     def take(self, other: _Entry) -> None:
         self.sources |= other.sources
         self.seeds |= other.seeds
+        self.improvements |= other.improvements
+        self.agreement = self.agreement if math.isnan(other.agreement) else other.agreement
         for victim, accuracies in other.by_seed.items():
             self.by_seed[victim] |= accuracies
 
@@ -282,14 +325,17 @@ class _Entry:
 def entries_frame(*runs: list[Score]) -> pd.DataFrame:
     """The leaderboard of one or more runs: one line an entry.
 
-    Accuracies are percentages, each followed by its ``_std`` over train seeds. Runs of the same entry over
+    Accuracies are percentages, each followed by its ``_std`` over train seeds. An ensemble's `agreement` is
+    that on clean images, its `improvement` that of the column that ranks. Runs of the same entry over
     the same train seeds and samples share a line, unless their noise or their attacks were drawn otherwise.
     """
     measured = measured_columns([score for run in runs for score in run])
     columns = [*ENTRY_COLUMNS, *(f"{c}{end}" for c in measured for end in ("", "_std")), *SOURCE_COLUMNS]
     entries = _merged([_entries(run) for run in runs])
-    frame = pd.DataFrame([_line(entry, measured) for entry in entries]).reindex(columns=columns)
-    return _ranked(frame, [entry.subset_hash for entry in entries], measured)
+    ranking = {protocol: _ranking_column(measured, series) for protocol, series in RANKED_BY.items()}
+    lines = [_line(entry, measured, ranking[entry.protocol]) for entry in entries]
+    frame = pd.DataFrame(lines).reindex(columns=columns)
+    return _ranked(frame, entries, ranking)
 
 
 def _entries(run: list[Score]) -> list[_Entry]:
@@ -305,6 +351,10 @@ def _entries(run: list[Score]) -> list[_Entry]:
             entry.sources.add(row["corruption_source"])
         if row.get("attack_seed") is not None:
             entry.seeds.add(row["attack_seed"])
+        if row.get("improvement") is not None:
+            entry.improvements[score.column] = row["improvement"]
+        if score.column == "clean" and row.get("agreement") is not None:
+            entry.agreement = row["agreement"]
     return list(entries.values())
 
 
@@ -369,17 +419,19 @@ def split_column(column: str) -> tuple[str, float]:
         return column, 0.0
 
 
-def _line(entry: _Entry, measured: list[str]) -> dict:
+def _line(entry: _Entry, measured: list[str], ranking: str | None) -> dict:
     card, per_seed = entry.card, list(entry.by_seed.values())
     line = {
         "model": card.model,
         "recipe": card.recipe,
         "lambda_init": card.lambda_init,
-        "seeds": len(card.seeds) if card.members > 1 else len(per_seed),
+        "seeds": len(card.seeds) if card.members > 1 and card.seeds else len(per_seed),
         "members": card.members,
         "params_m": card.params_m,
         "n_examples": entry.n,
         "protocol": entry.protocol,
+        "agreement": entry.agreement,
+        "improvement": entry.improvements.get(ranking, math.nan),
         "corruption_source": "+".join(sorted(entry.sources)),
         "source": "measured",
     }
@@ -395,18 +447,16 @@ def _ranking_column(measured: list[str], series: str) -> str | None:
     return radii[len(radii) // 2] if radii else None
 
 
-def _ranked(frame: pd.DataFrame, subsets: list[str], measured: list[str]) -> pd.DataFrame:
-    """Ranks only among entries of the same protocol and samples."""
+def _ranked(frame: pd.DataFrame, entries: Sequence[_Entry], ranking: dict[str, str | None]) -> pd.DataFrame:
+    """Ranks only among entries of the same protocol and samples that were attacked themselves."""
     frame["rank"] = pd.array([pd.NA] * len(frame), dtype="Int64")
-    for protocol, series in RANKED_BY.items():
-        ours, by = frame["protocol"] == protocol, _ranking_column(measured, series)
+    themselves = np.array([not entry.card.attacked_as for entry in entries], dtype=bool)
+    subsets = [entry.subset_hash for entry in entries]
+    for protocol, by in ranking.items():
+        ours = themselves & (frame["protocol"] == protocol)
         if by and ours.any():
-            ranks = (
-                frame[by]
-                .where(ours)
-                .groupby([frame["protocol"], subsets])
-                .rank(ascending=False, method="min")
-            )
+            ranks = frame[by].where(ours).groupby([frame["protocol"], subsets])
+            ranks = ranks.rank(ascending=False, method="min")
             frame.loc[ours, "rank"] = ranks[ours].astype("Int64")
     return frame.sort_values(
         ["protocol", "n_examples", "rank", "model", "recipe", "lambda_init", "members"], na_position="last"

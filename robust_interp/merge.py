@@ -14,6 +14,7 @@ from robust_interp.formats import MCE_COLUMNS
 from robust_interp.leaderboard import ENTRY_COLUMNS, SOURCE_COLUMNS
 from robust_interp.registry import BUILT_IN, matching, unknown
 
+OF_ENSEMBLES = ["agreement", "improvement"]  # which files written before there were any lack
 WHOLE_COLUMNS = ["rank", "seeds", "members", "n_examples"]
 
 
@@ -61,13 +62,15 @@ def read(path: Path) -> pd.DataFrame:
     )  # anew when asked for
     measured = _measured(board)
     columns = _columns(measured)
+    board = board.assign(**{name: "" for name in OF_ENSEMBLES if name not in board})
     for what, names in (
         ("lacks", [name for name in columns if name not in board]),
         ("also has", [name for name in board if name not in columns]),
     ):
         if names:
             raise UserError(f"{path} is not a leaderboard: it {what} {', '.join(names)}")
-    for column in [*WHOLE_COLUMNS, "params_m", *(f"{c}{end}" for c in measured for end in ("", "_std"))]:
+    numbers = [*WHOLE_COLUMNS, *OF_ENSEMBLES, "params_m"]
+    for column in [*numbers, *(f"{c}{end}" for c in measured for end in ("", "_std"))]:
         board[column] = _numbers(path, board[column], "Int64" if column in WHOLE_COLUMNS else "float64")
     board["rank"] = board["rank"].where(board["source"] == "measured", _no_rank(board))
     return board[columns]
@@ -89,14 +92,15 @@ def pick(board: pd.DataFrame, patterns: Iterable[str]) -> pd.DataFrame:
 
 
 def sort(board: pd.DataFrame, column: str) -> pd.DataFrame:
-    """The lines by one column: accuracies from the best down, anything else upwards, what is empty last.
+    """The lines by one column: accuracies, agreement and improvement from the best down, all else upwards,
+    what is empty last.
 
     Raises:
         UserError: for an unknown column.
     """
     if column not in board:
         raise unknown("column", column, board.columns)
-    upwards = column not in _measured(board)
+    upwards = column not in (*_measured(board), *OF_ENSEMBLES)
     return board.sort_values(column, ascending=upwards, kind="stable", na_position="last", ignore_index=True)
 
 

@@ -170,6 +170,19 @@ def mce(errors, baseline) -> float:
     return float(100 * (errors / baseline).mean())
 
 
+def attack_success(clean: np.ndarray, robust: np.ndarray) -> float | None:
+    """Attack success rate in percent: of the samples that are right when clean, those that are broken.
+
+    Args:
+        clean: Which samples are right when clean, (n,) bool.
+        robust: Which are right under the attack, (n,) bool; the same samples.
+
+    Returns:
+        100 x |clean and not robust| / |clean|; None where no sample is right when clean.
+    """
+    return 100 * float((clean & ~robust).sum() / clean.sum()) if clean.any() else None
+
+
 def robust(clean: np.ndarray, attacked: list[np.ndarray]) -> np.ndarray:
     """Which samples survive everything: right when clean and under each attack (boolean arrays (n,))."""
     return np.logical_and.reduce([clean, *attacked])

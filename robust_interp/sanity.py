@@ -64,6 +64,8 @@ def _follows_the_loss(score: Score) -> bool:
 
 def _masking(card: VictimCard, by_column: dict[str, Score]) -> list[str]:
     """Signs of masked gradients: one step beats many, or a larger ball helps the model."""
+    if card.attacked_as:
+        return []  # of attacks made elsewhere neither is a sign: one step often transfers best
     attacked = {
         column: score
         for column, score in by_column.items()

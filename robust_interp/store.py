@@ -26,7 +26,9 @@ PATIENCE = 60  # seconds to wait for another process that writes
 
 ZERO_GRADIENT = 1  # flag bits of a sample
 NOT_FINITE = 2
-INHERITED = 4
+AGREE = 4  # of ensembles: all members predict the same class, or not; neither bit where that was not noted
+DISAGREE = 8
+INHERITED = 16
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS chunks (
@@ -51,7 +53,7 @@ class Outcome:
             where the sample is inherited.
         flags: (n,) uint8; ZERO_GRADIENT where the attack's gradient was exactly zero, NOT_FINITE where a
             gradient, an image or the logits were not finite, INHERITED where nothing was measured because a
-            cell that this one follows had broken the sample.
+            cell that this one follows had broken the sample; AGREE or DISAGREE of an ensemble's members.
         deltas: (n,) float32, the size of each sample's change by an attack, in [0, 1] pixels and the attack's
             norm (Linf: its largest change of a pixel); None where nothing was attacked.
     """
@@ -81,7 +83,14 @@ class Outcome:
         A sample whose gradient was zero or not finite was not attacked, and so is not counted as robust; one
         that is inherited is broken.
         """
-        return (self.predictions == labels[: len(self)]) & (self.flags == 0)
+        return (self.predictions == labels[: len(self)]) & (self.flags & (ZERO_GRADIENT | NOT_FINITE) == 0)
+
+    @property
+    def agreement(self) -> float | None:
+        """Percentage of the samples whose class all members of an ensemble agree on; None if not noted."""
+        if not (self.flags & (AGREE | DISAGREE)).all():
+            return None
+        return 100 * float((self.flags & AGREE).astype(bool).mean())
 
 
 def _row(cell: str, start: int, part: Outcome) -> tuple:

@@ -5,7 +5,7 @@ A subject is a card, which says what it is without loading it, and a way to load
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -16,11 +16,15 @@ from torch import nn
 from robust_interp import data, zoo
 from robust_interp.cells import VictimCard, digest
 from robust_interp.errors import UserError
+from robust_interp.registry import is_glob, matching, unknown
 from robust_interp.victim import (
+    AVERAGES,
     CHECKED_ON,
+    WHITE_BOX,
     Ensemble,
     Victim,
     behaviour,
+    check_ensemble,
     check_victim,
     identity,
     measurable,
@@ -40,9 +44,17 @@ class Subject:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Averaging:
+    """How members make an ensemble: what is averaged, and what attacks are made on (one ensemble each)."""
+
+    average: str = AVERAGES[0]
+    attacks: tuple[str, ...] = (WHITE_BOX,)
+
+
 def from_modules(modules: Mapping[str, nn.Module], mean, std, dataset: data.Dataset) -> list[Subject]:
     """Models that are objects already, by name; `mean` and `std` as in `from_module`."""
-    return [from_module(name, model, mean, std, dataset) for name, model in modules.items()]
+    return [_object(name, model, mean, std, dataset) for name, model in modules.items()]
 
 
 def from_module(
@@ -90,14 +102,19 @@ def from_module(
 
 
 def from_zoo(
-    patterns: Sequence[str], folder: str | None, seeds: Sequence[int] | None, ensembles: bool, dataset: str
+    patterns: Sequence[str],
+    folder: str | None,
+    seeds: Sequence[int] | None,
+    averaging: Averaging | None,
+    dataset: str,
 ) -> list[Subject]:
-    """The checkpoints that are named: each model's seeds and, if asked for, their ensemble after them.
+    """The checkpoints that are named: each model's seeds and, if asked for, their ensembles after them.
 
     Args:
         patterns: 'all', architectures, full names or globs.
         folder: A zoo folder besides the usual ones.
         seeds: Train seeds to take; None is every one.
+        averaging: How each model's seeds make an ensemble; None makes none.
 
     Raises:
         UserError: if a pattern or a seed finds nothing, or a checkpoint, or the plug-in of a model that is
@@ -123,8 +140,8 @@ def from_zoo(
         if absent := sorted(set(seeds or ()) - {subject.card.train_seed for subject in group}):
             note = f"{group[0].card.model} {group[0].card.recipe} has no train seed {absent[0]}"
             group[0] = replace(group[0], notes=(f"{note}: its line is over fewer seeds than others",))
-        if ensembles and len(group) > 1:
-            group.append(_ensemble(group))
+        if averaging and len(group) > 1:
+            group += _ensembles(group, averaging)
     found = [subject for group in groups.values() for subject in group]
     if broken and not found:
         raise UserError("; ".join(broken.values()))
@@ -150,6 +167,17 @@ def _broken_plugins(chosen: Sequence[zoo.Checkpoint], patterns: Sequence[str]) -
                 raise
             broken[architecture] = f"{error}; it is left out"
     return broken
+
+
+def _object(name: str, model: nn.Module, mean, std, dataset: data.Dataset) -> Subject:
+    if type(model) is not Ensemble:
+        return from_module(name, model, mean, std, dataset)
+    members = [
+        from_module(f"{name} member {at}", member, mean, std, dataset)
+        for at, member in enumerate(model.members)
+    ]
+    ensemble = _ensemble(members, model.average, model.attack, name)
+    return replace(ensemble, notes=(*(n for member in members for n in member.notes), *ensemble.notes))
 
 
 def _known(victim: Victim, dataset: data.Dataset) -> tuple[dict, bool]:
@@ -180,7 +208,7 @@ def from_checkpoint(checkpoint: zoo.Checkpoint) -> Subject:
         checkpoint.architecture,
         known,
         recipe=checkpoint.recipe,
-        lambda_init="-".join(f"{end:.2f}" for end in interval) if interval else "",
+        lambda_init=zoo.interval_text(interval),
         train_seed=checkpoint.seed,
         seeds=(checkpoint.seed,),
         params_m=record["parameters"] / 1e6,
@@ -191,20 +219,78 @@ def from_checkpoint(checkpoint: zoo.Checkpoint) -> Subject:
     return Subject(card, cache(lambda: _fast(Victim(checkpoint.load(), mean, std, checkpoint.name))))
 
 
-def _ensemble(members: list[Subject]) -> Subject:
-    members = list(members)
-    cards = [member.card for member in members]
-    card = replace(
-        cards[0],
-        identity={"ensemble": [card.identity for card in cards], "average": "probabilities"},
-        train_seed=None,
-        seeds=tuple(card.train_seed for card in cards),
+def member_names(named: str) -> list[str]:
+    """What an ensemble's name joins: ``in_resnet20+preact_resnet20`` is two."""
+    return [part.strip() for part in named.split("+")]
+
+
+def joined(named: str, found: Sequence[Subject], averaging: Averaging, dataset: str) -> list[Subject]:
+    """The ensembles of what `named` joins among the single models found, but for those that are there.
+
+    Raises:
+        UserError: if a part names none of them, or all parts together fewer than two.
+    """
+    singles = [subject for subject in found if subject.card.members == 1]
+    members: dict[int, Subject] = {}
+    for part in member_names(named):
+        hits = [at for at, subject in enumerate(singles) if _answers(subject.card, part, dataset)]
+        if not hits:
+            raise unknown("member of an ensemble", part, {subject.card.model for subject in singles})
+        members |= {at: singles[at] for at in hits}
+    if len(members) < 2:
+        raise UserError(f"an ensemble takes two models or more; {named} is one")
+    there = [(subject.card.identity, subject.card.attacked_as) for subject in found]
+    made = _ensembles(list(members.values()), averaging)
+    return [e for e in made if (e.card.identity, e.card.attacked_as) not in there]
+
+
+def _answers(card: VictimCard, part: str, dataset: str) -> bool:
+    names = [card.model, f"{card.model}.{dataset}_{card.recipe}_seed{card.train_seed}"]
+    return part == "all" or (bool(matching(part, names)) if is_glob(part) else part in names)
+
+
+def _ensembles(members: Sequence[Subject], averaging: Averaging) -> list[Subject]:
+    """One ensemble for each way in which it is attacked."""
+    return [_ensemble(members, averaging.average, attack) for attack in averaging.attacks]
+
+
+def _ensemble(members: Sequence[Subject], average: str, attack: str, name: str | None = None) -> Subject:
+    """An ensemble's subject; how it is averaged and attacked stands in its name, where not as by default."""
+    members, cards = tuple(members), [member.card for member in members]
+    name = name or _joint(card.model for card in cards)
+    check_ensemble(len(members), average, attack, name)
+    special = [value for value, usual in ((average, AVERAGES[0]), (attack, WHITE_BOX)) if value != usual]
+    card = VictimCard(
+        name + "".join(f"({value})" for value in special),
+        {"ensemble": [card.identity for card in cards], "average": average},
+        recipe=_joint(card.recipe for card in cards),
+        lambda_init=_joint(card.lambda_init for card in cards),
+        seeds=tuple(sorted({card.train_seed for card in cards if card.train_seed is not None})),
         members=len(cards),
         params_m=sum(card.params_m for card in cards),
         weights_sha256=digest([card.weights_sha256 for card in cards]),
-        recorded_clean=None,
+        attacked_as="" if attack == WHITE_BOX else attack,
     )
-    return Subject(card, lambda: Ensemble([member.load() for member in members], card.label))
+    return Subject(
+        card,
+        lambda: Ensemble([member.load() for member in members], average, attack, card.label),
+        _twins(card.label, cards),
+    )
+
+
+def _joint(texts: Iterable[str]) -> str:
+    return "+".join(dict.fromkeys(filter(None, texts)))
+
+
+def _twins(label: str, cards: Sequence[VictimCard]) -> tuple[str, ...]:
+    """A line for each member that is the same classifier as one before it."""
+    first: dict[str, VictimCard] = {}
+    found = [(first.setdefault(digest(card.identity), card), card) for card in cards]
+    return tuple(
+        f"{label}: {card.label} is the same classifier as {other.label}, which counts twice in the average"
+        for other, card in found
+        if other is not card
+    )
 
 
 def _normalisation(model: nn.Module, dataset: data.Dataset):

@@ -60,7 +60,16 @@ def test_a_bench_prints_a_table_and_writes_both_files(small, tmp_path):
     assert status == 0
     lines = out.splitlines()
     assert lines[0].startswith("digits, n = 10, protocol final")
-    assert lines[1].split() == ["rank", "model", "recipe", "seeds", "members", "clean", "fgsm_16"]
+    assert lines[1].split() == [
+        "rank",
+        "model",
+        "recipe",
+        "seeds",
+        "members",
+        "clean",
+        "fgsm_16",
+        "agreement",
+    ]
     assert [line.split()[:2] for line in lines[2:4]] == [["in_resnet14", "none"], ["in_resnet14", "none"]]
     assert str(tmp_path / "results" / "leaderboard.csv") in lines[-1]
     results = pd.read_csv(tmp_path / "results" / "results.csv")

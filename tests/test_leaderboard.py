@@ -37,7 +37,7 @@ def test_the_columns_of_results_csv_are_the_contract():
     assert ",".join(leaderboard.RESULT_COLUMNS) == (
         "model,weights_sha256,recipe,lambda_init,train_seed,members,dataset,subset_hash,n,"
         "perturbation,norm,eps_255,alpha_255,steps,restarts,severity,attack_seed,protocol,"
-        "accuracy,ci_low,ci_high,max_delta_255,zero_grad,corruption_source,"
+        "accuracy,ci_low,ci_high,max_delta_255,zero_grad,asr,agreement,improvement,corruption_source,"
         "precision,torch,torchattacks,device,seconds"
     )
 
@@ -52,7 +52,7 @@ def test_the_columns_of_the_leaderboard_are_the_contract(store, tmp_path):
     leaderboard.write(tmp_path, leaderboard.results_frame(scored), leaderboard.entries_frame(scored))
     head = (tmp_path / "leaderboard.csv").read_text().splitlines()[0]
     assert head == (
-        "rank,model,recipe,lambda_init,seeds,members,params_m,n_examples,protocol,"
+        "rank,model,recipe,lambda_init,seeds,members,params_m,n_examples,protocol,agreement,improvement,"
         "clean,clean_std,noise,noise_std,"
         "impulse_noise,impulse_noise_std,speckle_noise,speckle_noise_std,"
         "gaussian_noise,gaussian_noise_std,shot_noise,shot_noise_std,"
@@ -446,10 +446,10 @@ def two_entries(store):
 
 
 CSV = (
-    "rank,model,recipe,lambda_init,seeds,members,params_m,n_examples,protocol,"
+    "rank,model,recipe,lambda_init,seeds,members,params_m,n_examples,protocol,agreement,improvement,"
     "clean,clean_std,pgd_2,pgd_2_std,corruption_source,source\n"
-    "1,b,paper,0.20-0.25,1,1,0.272,10,final,100.00,,30.00,,,measured\n"
-    ",a,quick,0.20-0.25,2,1,0.272,10,final,75.00,7.07,,,,measured\n"
+    "1,b,paper,0.20-0.25,1,1,0.272,10,final,,,100.00,,30.00,,,measured\n"
+    ",a,quick,0.20-0.25,2,1,0.272,10,final,,,75.00,7.07,,,,measured\n"
 )
 
 

@@ -53,11 +53,12 @@ def entry(model, clean, pgd, n=10):
 
 
 HEAD = (
-    "rank,model,recipe,lambda_init,seeds,members,params_m,n_examples,protocol,{},corruption_source,source\n"
+    "rank,model,recipe,lambda_init,seeds,members,params_m,n_examples,protocol,agreement,improvement,"
+    "{},corruption_source,source\n"
 )
 MINE = HEAD.format("clean,clean_std,pgd_1,pgd_1_std") + (
-    "1,mine,quick,0.20-0.25,3,1,0.272,10,final,91.50,1.25,60.00,2.00,,measured\n"
-    "2,yours,,,1,1,,10,final,80.00,,50.00,,,measured\n"
+    "1,mine,quick,0.20-0.25,3,1,0.272,10,final,,,91.50,1.25,60.00,2.00,,measured\n"
+    "2,yours,,,1,1,,10,final,,,80.00,,50.00,,,measured\n"
 )
 
 
@@ -133,7 +134,7 @@ def test_columns_of_all_sources_stand_in_the_leaderboards_order(folder, mine, tm
     values = ",".join("50.00," for _ in columns)
     path.write_text(
         HEAD.format(",".join(f"{name},{name}_std" for name in columns))
-        + f",x,,,1,1,,10,final,{values},generated@0,measured\n"
+        + f",x,,,1,1,,10,final,,,{values},generated@0,measured\n"
     )
     board, _ = merge.gather([results, mine, path])
     assert [column for column in board if f"{column}_std" in board] == [
@@ -314,7 +315,7 @@ def test_the_papers_files_keep_the_contract(dataset, lines, numbers, shown):
     path = PUBLISHED / f"paper_{dataset}.csv"
     board = paper(dataset)
     assert path.read_text().splitlines()[0] == (
-        "rank,model,recipe,lambda_init,seeds,members,params_m,n_examples,protocol,"
+        "rank,model,recipe,lambda_init,seeds,members,params_m,n_examples,protocol,agreement,improvement,"
         "clean,clean_std,noise,noise_std,"
         "impulse_noise,impulse_noise_std,speckle_noise,speckle_noise_std,"
         "gaussian_noise,gaussian_noise_std,shot_noise,shot_noise_std,"

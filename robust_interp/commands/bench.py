@@ -49,6 +49,20 @@ def add_to(commands) -> None:
     add("--seeds", type=seed_list, metavar="SEEDS", help="train seeds: 3 means 0,1,2; 0,4 means those")
     add("--no-ensembles", action="store_true", help="leave out each model's ensemble over its seeds")
     add(
+        "--ensemble",
+        type=name_list,
+        default=(),
+        metavar="NAMES",
+        help="more ensembles of the models measured, such as in_resnet20+preact_resnet20, or all",
+    )
+    add("--ensemble-average", choices=("probabilities", "logits"), help="default: probabilities")
+    add(
+        "--ensemble-attack",
+        type=name_list,
+        metavar="WAYS",
+        help="what attacks are made on: white-box (the ensemble, default), member:0, mean-gradient",
+    )
+    add(
         "--protocol",
         choices=("final", "worst"),
         default="final",
@@ -77,6 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     request = Request(
         ensembles=not arguments.no_ensembles,
+        **picked(arguments, "ensemble ensemble_average ensemble_attack"),
         **picked(
             arguments,
             "models checkpoint mean std dataset attacks eps corruptions n seeds protocol batch_size",
