@@ -226,7 +226,8 @@ def create(architecture: str, **arguments):
     import timm  # which registers our models, too
 
     if not timm.is_model(architecture):
-        raise unknown("model", architecture, timm.list_models())
+        hidden = timm.list_models(module="robustbench_names")
+        raise unknown("model", architecture, set(timm.list_models()) - set(hidden))
     try:
         return timm.create_model(architecture, **arguments)
     except (TypeError, ValueError) as error:
