@@ -9,7 +9,7 @@ what is broken                                 inside the block
 torchattacks' wheel holds a stub of that name  refused, with what to install
 imports pkg_resources, gone from setuptools    a stand-in with the one function it uses
 imports autoattack; pyautoattack is installed  pyautoattack under that name, taking the arguments given
-pyautoattack cannot resume (`aa_state_path`)   its saved state is read back
+`aa_state_path`: flags are averaged as bool     as float; resuming, which pyautoattack cannot, is refused
 CIFAR-C loaders lack the argument `prepr`      called without it
 mCE divides by AlexNet, an ImageNet row        for CIFAR the mean error (what is reported as mCE there)
 downloads what is missing, unasked             refused, saying what is missing; `download=True` allows it
@@ -22,12 +22,11 @@ from __future__ import annotations
 
 import ast
 import importlib
-import json
 import math
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from importlib import metadata, resources, util
 from pathlib import Path
 from types import ModuleType
@@ -155,31 +154,25 @@ def _autoattack() -> tuple[type, type]:
     except ImportError as error:
         raise UserError("RobustBench's AutoAttack is missing: pip install pyautoattack") from error
 
-    class State(original.EvaluationState):
-        @classmethod
-        def from_disk(cls, path: Path) -> State:
-            saved = json.loads(Path(path).read_text(encoding="utf-8"))
-            # The set of attacks was written as its text.
-            state = cls(set(ast.literal_eval(saved["_attacks_to_run"])), Path(path))
-            state._run_attacks = set(saved["_run_attacks"])
-            state._clean_accuracy = saved["_clean_accuracy"]
-            if saved["_robust_flags"] is not None:
-                state._robust_flags = original.torch.tensor(saved["_robust_flags"], dtype=original.torch.bool)
-            return state
-
     class Attack(original.AutoAttack):
         def __init__(self, model, norm="Linf", eps=0.3, version="standard", device="cpu", log_path=None):
             super().__init__(model, norm=norm, eps=eps, version=version, device=device, seed=_ATTACK_SEED)
             self.log_path = log_path
 
         def run_standard_evaluation(self, images: Tensor, labels: Tensor, bs=250, state_path=None):
-            with ExitStack() as stack:
-                stack.enter_context(_set(vars(original), "EvaluationState", State))
-                if self.log_path is not None:
-                    stack.enter_context(_logged(self.logger, self.log_path))
-                state_path = None if state_path is None else Path(state_path)
-                found = super().run_standard_evaluation(images, labels, batch_size=bs, state_path=state_path)
-                return found[0]  # it also returns the labels that the model then predicts
+            if state_path is not None and Path(state_path).exists():
+                raise UserError(f"pyautoattack cannot go on from its {state_path}: name another file")
+            state_path = None if state_path is None else Path(state_path)
+            with nullcontext() if self.log_path is None else _logged(self.logger, self.log_path):
+                adversarial, _predicted = super().run_standard_evaluation(
+                    images, labels, batch_size=bs, state_path=state_path
+                )
+            return adversarial
+
+    class State(original.EvaluationState):
+        @property
+        def robust_flags(self) -> Tensor:
+            return super().robust_flags.float()  # of which RobustBench takes the mean
 
     return Attack, State
 
@@ -322,7 +315,7 @@ def load(
             raise
         except Exception as error:  # in as many ways as there are files and networks
             _refuse_web_pages(files)
-            reason, *_ = [*str(error).splitlines(), type(error).__name__]
+            reason = str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
             raise UserError(f"cannot load {name} from {files[0].parent}: {reason}") from error
     return model.eval()
 

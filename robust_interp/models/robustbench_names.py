@@ -92,7 +92,11 @@ def _epochs(checkpoint: Checkpoint) -> float:
 def _cfg(checkpoint: Checkpoint) -> dict[str, Any]:
     cfg = checkpoint.config["pretrained_cfg"]
     channels = len(cfg["mean"])
-    own = {"mean": (0.0,) * channels, "std": (1.0,) * channels, "file": str(checkpoint.folder / WEIGHTS)}
+    own = {
+        "mean": (0.0,) * channels,
+        "std": (1.0,) * channels,
+        "file": str(checkpoint.folder.resolve() / WEIGHTS),
+    }
     return {key: value for key, value in cfg.items() if key != "tag"} | own
 
 
