@@ -9,6 +9,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from functools import cache
 from numbers import Integral
@@ -19,12 +20,12 @@ import pandas as pd
 import torch
 from torch import nn
 
-from robust_interp import attacks, corruptions, data, leaderboard, sanity, subjects
-from robust_interp.cells import CLEAN, Cell, Perturbation, Plan
+from robust_interp import attacks, corruptions, data, leaderboard, sanity, sources, subjects
+from robust_interp.cells import CLEAN, Cell, Perturbation, Plan, digest
 from robust_interp.errors import UserError
 from robust_interp.store import CHUNK, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
 from robust_interp.subjects import Subject
-from robust_interp.victim import CHECKED_ON, check_victim, resolve_device, undisturbed
+from robust_interp.victim import CHECKED_ON, check_victim, on_its_device, resolve_device, undisturbed
 
 PROTOCOLS = ("final", "worst")
 DEFAULT_SEEDS = (0, 1, 2)  # of the embedded default run
@@ -35,10 +36,11 @@ class Request:
     """What to measure. None stands for the dataset's or the machine's default.
 
     Attributes:
-        models: Zoo names, globs or 'all'; None is 'all' with three seeds.
+        models: Zoo names, globs or 'all', ``timm:NAME``, ``package.module:factory``, checkpoint folders;
+            None is 'all' with three seeds.
         modules: Models that came as objects, by name; measured instead of `models`.
-        mean: What the modules' images are normalised with, in [0, 1] pixels; None is what the
-            ``pretrained_cfg`` of a timm model says, and nothing for any other.
+        mean: What the images of models not from the zoo are normalised with, in [0, 1] pixels; None is
+            what comes with the model, such as a timm model's ``pretrained_cfg``, and nothing for any other.
         std: Likewise.
         dataset: A registered name, or a dataset made by `data.from_arrays`.
         eps: Linf radii in [0, 1] pixels.
@@ -46,7 +48,7 @@ class Request:
         ensembles: Whether the seeds of a model are also measured as one averaged classifier.
         n: How many of the first samples, or 'all'.
         seed: Seed of every random draw of the measurement: attack starts and generated corruptions.
-        checkpoint: A weights file for the one registered model that `models` names.
+        checkpoint: A weights file for the one registered name, ``timm:NAME`` or factory in `models`.
     """
 
     models: tuple[str, ...] | None = None
@@ -238,7 +240,8 @@ def evaluate(
     """Measure models and return results.csv as a table, one line a cell.
 
     Args:
-        models: Zoo names, globs or 'all'; a torch module, or several by name, that map images to logits.
+        models: Zoo names, globs or 'all', ``timm:NAME``, ``package.module:factory``, checkpoint folders; a
+            torch module, or several by name, that map images to logits.
         dataset: A registered name, or (images, labels) or (images, labels, number of classes): images are
             (N, C, H, W) in [0, 1] or uint8, labels (N,).
         out: Folder of the store and the CSV files; by default nothing is kept.
@@ -255,17 +258,14 @@ def evaluate(
     if unexpected := options.keys() - {option.name for option in fields(Request)}:
         raise TypeError(f"evaluate() got an unexpected keyword argument {min(unexpected)!r}")
     request = Request(**_named(models), dataset=_given(dataset), **options)
-    places = {name: _place(module) for name, module in request.modules.items()}
     folder = Path(out) if out is not None else None
-    try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):  # building a model draws
-            benchmark = Benchmark(request)
-            with Store(folder) as store:
-                report = benchmark.run(store)
-    finally:
-        for name, module in request.modules.items():
-            if places[name]:
-                module.to(places[name])
+    with ExitStack() as stack:
+        for module in request.modules.values():
+            stack.enter_context(on_its_device(module))
+        # Building a model draws random numbers.
+        stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
+        benchmark = Benchmark(request)
+        report = benchmark.run(stack.enter_context(Store(folder)))
     if folder:
         leaderboard.write(folder, report.results, report.leaderboard)
     for line in report.warnings:
@@ -311,8 +311,8 @@ def _device(request: Request) -> torch.device:
 
 
 def _place(module: nn.Module) -> torch.device | None:
-    """The device that a module is on; None if it has no parameters."""
-    return next((parameter.device for parameter in module.parameters()), None)
+    """The device that a module is on; None if it has no parameters with data."""
+    return next((parameter.device for parameter in module.parameters() if not parameter.is_meta), None)
 
 
 def _dataset(request: Request) -> data.Dataset:
@@ -364,28 +364,36 @@ def _perturbations(request: Request, seed: int, dataset: data.Dataset, corruptor
     ]
 
 
-def _check_belongings(request: Request) -> None:
-    """Refuse an option that would be ignored."""
-    if request.modules:
-        idle, what = ("zoo", "checkpoint", "seeds"), "models that are objects"
-    elif request.checkpoint:
-        idle, what = ("seeds", "mean", "std"), "a checkpoint file"
-    else:
-        idle, what = ("mean", "std"), "models from the zoo"
-    if given := [name for name in idle if getattr(request, name) is not None]:
-        raise UserError(f"{given[0]} does not go with {what}")
-
-
 def _subjects(request: Request, dataset: data.Dataset) -> list[Subject]:
-    _check_belongings(request)
     if request.models is not None and not request.models:
         raise UserError("no model named; say all for every checkpoint of the dataset")
     if request.modules:
+        _refuse_idle(request, ("zoo", "checkpoint", "seeds"), "models that are objects")
         return subjects.from_modules(request.modules, request.mean, request.std, dataset)
-    if request.checkpoint:
-        return subjects.from_file(request.models, Path(request.checkpoint), dataset)
+    names = sources.with_weights(request.models) if request.checkpoint else request.models or ("all",)
+    of_the_zoo = [name for name in names if sources.is_of_the_zoo(name)]
+    others = [name for name in names if name not in of_the_zoo]
+    if not of_the_zoo:
+        _refuse_idle(request, ("seeds",), "models that are not from the zoo")
+    elif not others:
+        _refuse_idle(request, ("mean", "std"), "models from the zoo")
+    context = sources.Context(dataset, _path(request.checkpoint), request.mean, request.std)
+    found = [*(_from_zoo(of_the_zoo, request, dataset) if of_the_zoo else ()), *sources.find(others, context)]
+    once: dict[str, Subject] = {}
+    for subject in found:  # a folder that is named may be one of the zoo's, too
+        once.setdefault(digest([subject.card.label, subject.card.identity]), subject)
+    return list(once.values())
+
+
+def _refuse_idle(request: Request, options: Sequence[str], what: str) -> None:
+    """Refuse an option that would be ignored."""
+    if given := [name for name in options if getattr(request, name) is not None]:
+        raise UserError(f"{given[0]} does not go with {what}")
+
+
+def _from_zoo(names: Sequence[str], request: Request, dataset: data.Dataset) -> list[Subject]:
     seeds = DEFAULT_SEEDS if request.models is None and request.seeds is None else request.seeds
     seeds = range(seeds) if isinstance(seeds, int) else seeds
     if seeds is not None and not len(seeds):
         raise UserError("no train seed named: 3 means 0, 1, 2; None every one")
-    return subjects.from_zoo(request.models or ("all",), request.zoo, seeds, request.ensembles, dataset.name)
+    return subjects.from_zoo(names, request.zoo, seeds, request.ensembles, dataset.name)

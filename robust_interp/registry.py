@@ -17,6 +17,7 @@ from robust_interp.errors import UserError
 
 T = TypeVar("T")
 LONGEST_SPEC = 500  # characters; Python's parser gives up on deep nesting only far beyond
+SHOWN = 30  # names in a message; timm knows a thousand
 Scalar = bool | int | float | str
 
 
@@ -148,10 +149,11 @@ class Registry(Generic[T]):
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """The error for a name that is not there: near names if there are any, else all of them."""
+    """The error for a name that is not there: near names if there are any, else the first of all."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
-    hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(known) or 'none'}"
+    shown = [*known[:SHOWN], *(["..."] if len(known) > SHOWN else [])]
+    hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(shown) or 'none'}"
     return UserError(f"unknown {kind} {name!r}; {hint}")
 
 

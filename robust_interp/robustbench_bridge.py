@@ -21,6 +21,8 @@ downloads what is missing, unasked             refused, saying what is missing; 
 from __future__ import annotations
 
 import ast
+import csv
+import hashlib
 import importlib
 import math
 import os
@@ -34,13 +36,16 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from robust_interp.cells import digest
 from robust_interp.corruptions import SEVERITIES
 from robust_interp.errors import UserError
 from robust_interp.registry import unknown
+from robust_interp.weights import mistaken_for_weights
 
 MODEL_DIR = "ROBUSTBENCH_MODEL_DIR"  # the environment variable that names the folder of weights
 DATASETS = ("cifar10", "cifar100")
 THREAT_MODELS = ("Linf", "L2", "corruptions")
+PUBLISHED = "robustbench.csv"  # its rows, among our leaderboards
 _MEND = "pip install --force-reinstall --no-deps robustbench==1.1.1"
 _ATTACK_SEED = 0
 
@@ -314,7 +319,7 @@ def load(
         except UserError:
             raise
         except Exception as error:  # in as many ways as there are files and networks
-            _refuse_web_pages(files)
+            _refuse_mistaken(files)
             reason = str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
             raise UserError(f"cannot load {name} from {files[0].parent}: {reason}") from error
     return model.eval()
@@ -326,6 +331,29 @@ def weights(
     """The files that `load` reads, for the same arguments; some models have several."""
     with robustbench() as package:
         return _weights(package, name, dataset, threat_model, _model_dir(folder))
+
+
+def sha256(name: str, dataset: str, threat_model: str) -> str:
+    """Hash of the weights that `load` reads, in all of their files."""
+    hashes = []
+    for path in weights(name, dataset, threat_model):
+        with path.open("rb") as file:
+            hashes.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return hashes[0] if len(hashes) == 1 else digest(hashes)
+
+
+def published_clean(name: str, dataset: str, threat_model: str) -> float | None:
+    """The clean accuracy in percent that RobustBench published for a model; None if there is none."""
+    inside = Path(__file__).parent / "leaderboards" / PUBLISHED
+    path = inside if inside.is_file() else Path(__file__).parents[1] / "leaderboards" / PUBLISHED
+    if not path.is_file():
+        return None
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            listed = row["model"], row["dataset"], row["recipe"].removesuffix("+data")
+            if listed == (name, dataset, threat_model):
+                return float(row["clean"])
+    return None
 
 
 def _model_dir(folder: str | os.PathLike | None) -> Path:
@@ -357,16 +385,11 @@ def _require_weights(name: str, files: list[Path]) -> None:
                 f"RobustBench's {name} has no weights {path}: robust-interp robustbench download {name} "
                 f"fetches them; ${MODEL_DIR} names another folder"
             )
-    _refuse_web_pages(files)
+    _refuse_mistaken(files)
 
 
-def _refuse_web_pages(files: list[Path]) -> None:
-    """Google Drive answers too many requests with a page, which RobustBench keeps as weights."""
-    for path in files:
-        if path.is_file():
-            with path.open("rb") as file:
-                start = file.read(512).lstrip().lower()
-            if start.startswith((b"<!doctype", b"<html")):
-                raise UserError(
-                    f"{path} is a web page, not weights (Google Drive's answer?): remove it and try again"
-                )
+def _refuse_mistaken(files: list[Path]) -> None:
+    """Google Drive answers too many requests with a web page, which RobustBench keeps as weights."""
+    for path in filter(Path.is_file, files):
+        if found := mistaken_for_weights(path):
+            raise UserError(f"{path} {found}")

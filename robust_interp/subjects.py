@@ -1,15 +1,13 @@
-"""What can be measured: zoo checkpoints and their ensembles, weights files, modules that came as objects.
+"""What can be measured: zoo checkpoints and their ensembles, and modules that came as objects.
 
 A subject is a card, which says what it is without loading it, and a way to load it as a victim.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,7 +16,6 @@ from torch import nn
 from robust_interp import data, zoo
 from robust_interp.cells import VictimCard, digest
 from robust_interp.errors import UserError
-from robust_interp.registry import is_glob
 from robust_interp.victim import (
     CHECKED_ON,
     Ensemble,
@@ -26,6 +23,8 @@ from robust_interp.victim import (
     behaviour,
     check_victim,
     identity,
+    measurable,
+    stale_batch_norm,
     undisturbed,
 )
 
@@ -42,28 +41,49 @@ class Subject:
 
 
 def from_modules(modules: Mapping[str, nn.Module], mean, std, dataset: data.Dataset) -> list[Subject]:
-    """Models that are objects already, by name.
+    """Models that are objects already, by name; `mean` and `std` as in `from_module`."""
+    return [from_module(name, model, mean, std, dataset) for name, model in modules.items()]
+
+
+def from_module(
+    name: str,
+    model: nn.Module,
+    mean,
+    std,
+    dataset: data.Dataset,
+    sha256: str | None = None,
+    notes: tuple[str, ...] = (),
+) -> Subject:
+    """A model that is an object already.
 
     Args:
-        mean: What their images are normalised with; None is what a timm model's ``pretrained_cfg`` says,
-            and nothing for any other model. `std` likewise.
-    """
-    return [_module(name, model, mean, std, dataset) for name, model in modules.items()]
-
-
-def from_file(names: Sequence[str] | None, path: Path, dataset: data.Dataset) -> list[Subject]:
-    """The one registered model that is named, with the weights of a file.
+        mean: What its images are normalised with; None is what a timm model's ``pretrained_cfg`` says, and
+            nothing for any other model. `std` likewise.
+        sha256: Hash of the weights file it was made from; None is a hash of its state.
+        notes: What a reader of its numbers must be told already.
 
     Raises:
-        UserError: if not exactly one model is named, or the file does not fit it.
+        UserError: if it cannot be measured on this dataset.
     """
-    if not names or len(names) != 1 or is_glob(names[0]):
-        raise UserError("--checkpoint goes with exactly one registered model name in --models")
-    model = zoo.create(names[0], num_classes=dataset.classes, in_chans=dataset.images.shape[1])
-    zoo.load_weights(model, path)
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    return [_loaded(_fast(Victim(model, *_normalisation(model, dataset), names[0])), dataset, sha256)]
+    model, changed = measurable(model, name)
+    notes += changed
+    if mean is None and std is None:
+        mean, std = _normalisation(model, dataset)
+        if mean is None and (inner := _normalised_inside(model)):
+            notes += (
+                f"{name} holds a timm model trained with mean {inner[0]} and std {inner[1]}, which are not "
+                "applied: pass mean and std, unless something in front of it does that",
+            )
+    victim = Victim(model, mean, std, name)
+    known, stale = _known(victim, dataset)
+    if stale:
+        notes += (
+            f"{name}: BatchNorm statistics look unset: the clean accuracy is chance with them, and well "
+            "above with those of the batch",
+        )
+    params_m = sum(p.numel() for p in victim.parameters()) / 1e6
+    card = VictimCard(name, known, params_m=params_m, weights_sha256=sha256 or known["state_sha256"])
+    return Subject(card, lambda: victim, notes)
 
 
 def from_zoo(
@@ -91,7 +111,7 @@ def from_zoo(
     groups: dict[tuple, list[Subject]] = {}
     for checkpoint in chosen:
         if seeds is None or checkpoint.seed in seeds:
-            subject = _checkpoint(checkpoint)
+            subject = from_checkpoint(checkpoint)
             card = subject.card
             groups.setdefault((card.model, card.recipe, card.lambda_init), []).append(subject)
     for group in groups.values():
@@ -103,34 +123,22 @@ def from_zoo(
     return [subject for group in groups.values() for subject in group]
 
 
-def _module(name: str, model: nn.Module, mean, std, dataset: data.Dataset) -> Subject:
-    notes = ()
-    if mean is None and std is None:
-        mean, std = _normalisation(model, dataset)
-        if mean is None and (inner := _normalised_inside(model)):
-            notes = (
-                f"{name} holds a timm model trained with mean {inner[0]} and std {inner[1]}, which are not "
-                "applied: pass mean and std, unless something in front of it does that",
-            )
-    victim = Victim(model, mean, std, name)
-    return _loaded(victim, dataset, None, notes)
-
-
-def _loaded(victim: Victim, dataset: data.Dataset, sha256: str | None, notes=()) -> Subject:
-    """A victim that is there, known by its code and state and by what it does to a few images."""
+def _known(victim: Victim, dataset: data.Dataset) -> tuple[dict, bool]:
+    """What a victim is known by: its code, state, and what it does to a few images. And if BN looks unset."""
     device = next((p.device for p in victim.parameters()), torch.device("cpu"))
     spread = np.unique(np.linspace(0, len(dataset) - 1, KNOWN_BY).astype(int))
     images = torch.from_numpy(data.as_pixels(dataset.images[spread])).to(device)
+    labels = torch.from_numpy(dataset.labels[spread]).to(device)
+    victim.to(device)  # buffers may have been elsewhere
     with undisturbed(victim):
         check_victim(victim, images[:CHECKED_ON], dataset.classes)
         known = identity(victim.model) | {"behaviour": behaviour(victim, images)}
-    known["normalisation"] = victim.normalisation
-    params_m = sum(p.numel() for p in victim.parameters()) / 1e6
-    card = VictimCard(victim.name, known, params_m=params_m, weights_sha256=sha256 or known["state_sha256"])
-    return Subject(card, lambda: victim, notes)
+        stale = stale_batch_norm(victim, images, labels, dataset.classes)
+    return known | {"normalisation": victim.normalisation}, stale
 
 
-def _checkpoint(checkpoint: zoo.Checkpoint) -> Subject:
+def from_checkpoint(checkpoint: zoo.Checkpoint) -> Subject:
+    """One of the zoo's checkpoints, or one like them; nothing but its descriptions is read yet."""
     cfg, record = checkpoint.config["pretrained_cfg"], checkpoint.record
     mean, std, interval = cfg["mean"], cfg["std"], record["lambda_init"]
     known = {

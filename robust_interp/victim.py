@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import inspect
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 import torch
@@ -34,11 +35,9 @@ class Victim(nn.Module):
         name: str = "model",
     ) -> None:
         super().__init__()
-        if (mean is None) != (std is None):
-            raise UserError("give both mean and std, or neither")
         self.model = model
         self.name = name
-        self.normalisation = None if mean is None else [list(map(float, mean)), list(map(float, std))]
+        self.normalisation = _normalisation(mean, std)
         if self.normalisation:
             device = next((p.device for p in model.parameters()), None)
             for key, values in zip(("mean", "std"), self.normalisation, strict=True):
@@ -52,13 +51,60 @@ class Victim(nn.Module):
                 channels = f"{len(self.mean)} channels; the images have {images.shape[1]}"
                 raise UserError(f"{self.name} is normalised with {channels}")
             images = (images - self.mean) / self.std
-        logits = self.model(images)
+        output = self.model(images)
+        logits = _logits(output)
         if not isinstance(logits, Tensor):
             raise UserError(
-                f"{self.name} returns a {type(logits).__name__}, not a tensor of logits: wrap it so that "
-                "its forward returns the logits alone"
+                f"{self.name} returns {_described(output)}, not a tensor of logits: wrap it so that its "
+                "forward returns the logits alone"
             )
         return logits
+
+
+def _normalisation(mean, std) -> list[list[float]] | None:
+    """Mean and std as lists, or None for neither.
+
+    Raises:
+        UserError: if they cannot be those of pixels in [0, 1].
+    """
+    if (mean is None) != (std is None):
+        raise UserError("give both mean and std, or neither")
+    if mean is None:
+        return None
+    try:
+        values = [list(map(float, mean)), list(map(float, std))]
+    except (TypeError, ValueError):
+        raise UserError(
+            f"mean and std must be lists of a number per channel, not {mean!r}, {std!r}"
+        ) from None
+    if (
+        not all(map(math.isfinite, values[0] + values[1]))
+        or len(values[0]) != len(values[1])
+        or min(values[1], default=0) <= 0
+    ):
+        raise UserError(
+            f"mean {values[0]} and std {values[1]} must be finite, a number per channel, and std above 0"
+        )
+    if max(map(abs, values[0])) > 1:
+        raise UserError(f"mean {values[0]} is not of pixels in [0, 1]: divide mean and std by 255")
+    return values
+
+
+def _logits(output):
+    """What a model's output holds under the name of logits, as transformers' outputs do; else all of it."""
+    if isinstance(output, Mapping):
+        return output.get("logits", output)
+    return getattr(output, "logits", output)
+
+
+def _described(output) -> str:
+    """What a model returned, for a message: 'a tuple of Tensor, Tensor', 'a dict with out, aux'."""
+    kind = f"a {type(output).__name__}"
+    if isinstance(output, Mapping):
+        return f"{kind} with {', '.join(map(str, list(output)[:5]))}" if output else kind
+    if isinstance(output, tuple | list):
+        return f"{kind} of {', '.join(type(part).__name__ for part in output[:5])}" if output else kind
+    return kind
 
 
 class Ensemble(nn.Module):
@@ -135,8 +181,8 @@ def check_victim(victim: nn.Module, images: Tensor, classes: int) -> None:
         classes: Number of classes of the dataset.
 
     Raises:
-        UserError: if the logits are not (N, classes), or another forward pass, of the batch or image by
-            image, gives other ones.
+        UserError: if the logits are not (N, classes) in single or double precision, or another forward pass,
+            of the batch or image by image, gives other ones.
     """
     try:
         logits = victim(images.clone())  # a model may work in place on what it is given
@@ -151,6 +197,11 @@ def check_victim(victim: nn.Module, images: Tensor, classes: int) -> None:
         raise UserError(
             f"{victim.name} returns logits of shape {tuple(logits.shape)}; "
             f"the dataset needs {(len(images), classes)}"
+        )
+    if logits.dtype not in (torch.float32, torch.float64):
+        raise UserError(
+            f"{victim.name} returns {str(logits.dtype).removeprefix('torch.')} values, through which no "
+            "attack can go: they must be logits in float32"
         )
     if not _alike(logits, victim(images.clone())):
         raise UserError(f"{victim.name} is random: two forward passes in eval mode differ")
@@ -169,13 +220,20 @@ def behaviour(victim: nn.Module, images: Tensor) -> str:
     """SHA-256 of the logits at a few images (N, C, H, W), and of the gradients that come back to them.
 
     No hash of code or state sees everything that an object's output depends on; this sees the output.
+
+    Raises:
+        UserError: if the way back through the model fails.
     """
     pixels = images.clone().requires_grad_()
-    logits = victim(pixels.clone())
-    parts = [logits.detach()]
-    if logits.requires_grad:
-        weights = torch.arange(1, logits.shape[1] + 1, device=logits.device)  # tells the classes apart
-        parts += torch.autograd.grad((logits * weights).sum(), pixels, allow_unused=True)
+    try:
+        logits = victim(pixels.clone())
+        parts = [logits.detach()]
+        if logits.requires_grad:
+            weights = torch.arange(1, logits.shape[1] + 1, device=logits.device)  # tells the classes apart
+            parts += torch.autograd.grad((logits * weights).sum(), pixels, allow_unused=True)
+    except RuntimeError as error:  # which no forward pass without a gradient shows
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"{victim.name} cannot be differentiated: {reason}") from error
     sha = hashlib.sha256()
     for part in parts:
         sha.update(b"none" if part is None else part.cpu().contiguous().numpy().tobytes())
@@ -216,6 +274,77 @@ def _source(kind: type) -> str:
         return inspect.getsource(kind)
     except (OSError, TypeError):  # typed at a prompt, or built in
         return kind.__qualname__
+
+
+def measurable(model: nn.Module, name: str = "model") -> tuple[nn.Module, tuple[str, ...]]:
+    """The model that is measured for one that was given, and what a reader must be told of the difference.
+
+    A model in another precision is measured as a float32 copy: half precision rounds gradients to zero, which
+    an attack cannot follow. Of a compiled one, the module that was compiled is measured.
+
+    Raises:
+        UserError: if its parameters hold no data, or it cannot be copied.
+    """
+    model = getattr(model, "_orig_mod", model)
+    tensors = [*model.parameters(), *model.buffers()]
+    if any(tensor.is_meta for tensor in tensors):
+        raise UserError(f"{name} has weights without data (on the meta device): load them first")
+    kinds = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    others = sorted(str(kind).removeprefix("torch.") for kind in kinds - {torch.float32})
+    if not others and not any(tensor.is_inference() for tensor in tensors):
+        return model, ()
+    try:
+        with torch.inference_mode(False):  # the copy of an inference tensor is an ordinary one
+            copied = copy.deepcopy(model).float()
+    except Exception as error:  # modules may hold what cannot be copied
+        raise UserError(f"{name} is not in float32 and cannot be copied: {error}".splitlines()[0]) from error
+    notes = (f"{name} is in {', '.join(others)}: a copy of it in float32 is measured",) if others else ()
+    return copied, notes
+
+
+def stale_batch_norm(victim: nn.Module, images: Tensor, labels: Tensor, classes: int) -> bool:
+    """Whether BatchNorm's running statistics look unset: at chance with them, well above with the batch's.
+
+    Args:
+        images: (N, C, H, W) pixels in [0, 1] of all classes; a few dozen do.
+        labels: (N,) class indices.
+    """
+    norms = [m for m in victim.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    chance = 1 / classes
+    luck = 2 * math.sqrt(chance * (1 - chance) / len(images))  # two standard deviations of guessing
+    if not norms or _accuracy(victim, images, labels) > chance + luck:
+        return False
+    with undisturbed(victim):
+        for norm in norms:
+            norm.train()
+        return _accuracy(victim, images, labels) > chance + luck + 0.25
+
+
+@torch.no_grad()
+def _accuracy(victim: nn.Module, images: Tensor, labels: Tensor) -> float:
+    return (victim(images.clone()).argmax(1) == labels).float().mean().item()
+
+
+@contextmanager
+def on_its_device(model: nn.Module) -> Iterator[None]:
+    """Brings every parameter and buffer back to where it was, wherever the inside moves the model."""
+    parameters = [(parameter, parameter.device) for parameter in model.parameters()]
+    buffers = [
+        (module, name, buffer)
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
+    try:
+        yield
+    finally:
+        for parameter, device in parameters:
+            if parameter.device != device:
+                parameter.data = parameter.data.to(device)
+                if parameter.grad is not None:
+                    parameter.grad.data = parameter.grad.data.to(device)
+        for module, name, buffer in buffers:
+            if getattr(module, name).device != buffer.device:
+                setattr(module, name, buffer)
 
 
 def resolve_device(name: str | None) -> torch.device:

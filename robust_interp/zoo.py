@@ -223,28 +223,42 @@ def create(architecture: str, **arguments):
     Raises:
         UserError: if the name is unknown or the arguments do not fit.
     """
+    import timm
+
+    check_registered(architecture)
+    try:
+        return timm.create_model(architecture, **arguments)
+    except Exception as error:  # constructors refuse their arguments in any way; a download fails in as many
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"cannot build {architecture}: {reason}") from error
+
+
+def check_registered(architecture: str) -> None:
+    """Refuse a name that timm does not know; it would build a model of random weights for a path."""
     import timm  # which registers our models, too
 
     if not timm.is_model(architecture):
         hidden = timm.list_models(module="robustbench_names")
         raise unknown("model", architecture, set(timm.list_models()) - set(hidden))
-    try:
-        return timm.create_model(architecture, **arguments)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"cannot build {architecture}: {error}") from error
 
 
-def load_weights(model, path: Path) -> None:
-    """Load a state dict into `model`, all of it or nothing.
+def load_weights(model, path: Path):
+    """Load a weights file into `model`, all of it or nothing.
 
-    Reads .safetensors, or a .pt / .pth file by torch's weights-only loader (never a pickle of code); a
-    ``state_dict`` or ``model`` wrapper and DataParallel's ``module.`` prefix are taken off.
+    Reads what `weights.read_state` reads, whatever prefix its keys share.
+
+    Returns:
+        Mean and std, a list per channel, of a normalisation layer that the file holds and the model lacks,
+        which are then to be applied in front of it; else None.
 
     Raises:
-        UserError: naming the file and the first keys that are missing, unexpected or of another shape.
+        UserError: naming the file and what it is, or the first keys that are missing, unexpected or of
+            another shape.
     """
-    state = _read_state(path)
+    from robust_interp import weights  # needs torch, which listing checkpoints does not
+
     own = model.state_dict()
+    state, normalisation = weights.fitted(weights.read_state(path), model)
     misfits = {
         "missing": [key for key in own if key not in state],
         "unexpected": [key for key in state if key not in own],
@@ -255,29 +269,7 @@ def load_weights(model, path: Path) -> None:
             shown = ", ".join(keys[:5]) + (", ..." if len(keys) > 5 else "")
             raise UserError(f"{path} does not fit the model: {len(keys)} keys {what}: {shown}")
     model.load_state_dict(state)
-
-
-def _read_state(path: Path) -> dict:
-    import torch
-    from safetensors.torch import load_file
-
-    if not path.is_file():
-        raise UserError(f"there is no checkpoint file {path}")
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # where a file is damaged, its readers fail in many ways
-        reason, *_ = [*str(error).splitlines(), type(error).__name__]
-        raise UserError(f"cannot read {path}: {reason}") from error
-    for wrapper in ("state_dict", "model"):
-        if isinstance(state, dict) and isinstance(state.get(wrapper), dict):
-            state = state[wrapper]
-    if not isinstance(state, dict) or not all(
-        isinstance(key, str) and isinstance(value, torch.Tensor) for key, value in state.items()
-    ):
-        raise UserError(f"{path} holds no state dict of tensors")
-    return {key.removeprefix("module."): value for key, value in state.items()}
+    return normalisation
 
 
 def made_with(folder: Path, model_args: dict) -> Checkpoint | None:

@@ -170,9 +170,9 @@ def test_a_model_of_its_zoo_loads_from_weights_that_are_there(probed):
         ("of timm", "debenedetti2022light-xcit-s-cifar10-linf.pth.tar"),
         ("unknown", "did you mean Hendrycks2020AugMix_WRN"),
         ("threat", "'L1' of RobustBench is not one of Linf, L2, corruptions"),
-        ("page", "is a web page, not weights"),
+        ("page", "Hendrycks2020AugMix_WRN.pt is an HTML page"),
         ("code", "Weights only load failed"),
-        ("quota", "is a web page, not weights"),
+        ("quota", "Hendrycks2020AugMix_WRN.pt is an HTML page"),
     ],
 )
 def test_what_cannot_be_loaded_is_said_in_one_line(probed, case, said):

@@ -182,9 +182,10 @@ def test_other_kinds_of_images_are_refused(kind):
 @pytest.mark.parametrize(
     ("wrap", "kind"),
     [
-        (lambda logits: (logits, logits), "tuple"),
-        (lambda logits: [logits], "list"),
-        (lambda logits: {"logits": logits}, "dict"),
+        (lambda logits: (logits, logits), "tuple of Tensor, Tensor"),
+        (lambda logits: [logits], "list of Tensor"),
+        (lambda logits: {"out": logits, "aux": logits}, "dict with out, aux"),
+        (lambda logits: {"logits": None}, "dict with logits"),
         (lambda logits: logits.detach().numpy(), "ndarray"),
         (lambda logits: None, "NoneType"),
     ],

@@ -5,15 +5,33 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from robust_interp.commands.options import eps_list, name_list, natural, picked, sample_count, seed_list
+from robust_interp.commands.options import (
+    eps_list,
+    name_list,
+    natural,
+    per_channel,
+    picked,
+    sample_count,
+    seed_list,
+)
 
 
 def add_to(commands) -> None:
     parser = commands.add_parser("bench", help="measure models into a leaderboard")
     parser.set_defaults(run=run)
     add = parser.add_argument
-    add("--models", type=name_list, metavar="NAMES", help="zoo names, globs, all (default: all, seeds 0,1,2)")
-    add("--checkpoint", metavar="FILE", help="weights for the one registered model in --models")
+    add(
+        "--models",
+        type=name_list,
+        metavar="NAMES",
+        help="zoo names, globs, all (default: all, seeds 0,1,2), timm:NAME, package.module:factory, "
+        "checkpoint folders; freely mixed",
+    )
+    add("--checkpoint", metavar="FILE", help="weights for the one timm:NAME or factory in --models")
+    add(
+        "--mean", type=per_channel, metavar="LIST", help="normalise models not from the zoo, in [0, 1] pixels"
+    )
+    add("--std", type=per_channel, metavar="LIST", help="likewise")
     add("--dataset", default="digits", help="digits (embedded, default), cifar10, cifar100")
     add("--attacks", default="fgsm,ifgsm,pgd", metavar="SPECS", help="e.g. 'fgsm,pgd(steps=50)', or none")
     add("--eps", type=eps_list, metavar="LIST", help="Linf radii in units of 1/255, e.g. 1,2,4")
@@ -44,7 +62,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     request = Request(
         ensembles=not arguments.no_ensembles,
-        **picked(arguments, "models checkpoint dataset attacks eps corruptions n seeds protocol batch_size"),
+        **picked(
+            arguments,
+            "models checkpoint mean std dataset attacks eps corruptions n seeds protocol batch_size",
+        ),
         **picked(arguments, "device seed zoo data_dir corruptions_dir"),
     )
     benchmark = Benchmark(request)

@@ -5,13 +5,24 @@ from __future__ import annotations
 import argparse
 import math
 
+from robust_interp.registry import split_specs
+
 
 def picked(arguments: argparse.Namespace, names: str) -> dict:
     return {name: getattr(arguments, name) for name in names.split()}
 
 
 def name_list(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    """Names, each perhaps with arguments in brackets: commas in those separate no names."""
+    return tuple(split_specs(text))
+
+
+def per_channel(text: str) -> tuple[float, ...]:
+    """A mean or std: one number a channel."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number a channel such as 0.5,0.5,0.5") from None
 
 
 def eps_list(text: str) -> tuple[float, ...]:
