@@ -108,7 +108,10 @@ def _is_path(name: str) -> bool:
 def _call(text: str) -> tuple[str, dict]:
     """``name`` or ``name(key=value, ...)`` as the name, which may hold dots, and its arguments."""
     name, bracket, rest = text.partition("(")
-    arguments = parse_spec(f"model{bracket}{rest}").params if bracket else {}
+    try:
+        arguments = parse_spec(f"model{bracket}{rest}").params if bracket else {}
+    except UserError as error:
+        raise UserError(f"{text}: {error}") from error
     if worded := [key for key, value in arguments.items() if isinstance(value, OfEps)]:
         raise UserError(f"{text}: {worded[0]} cannot be a share of eps")
     return name.strip(), arguments

@@ -309,10 +309,10 @@ def stale_batch_norm(victim: nn.Module, images: Tensor, labels: Tensor, classes:
         images: (N, C, H, W) pixels in [0, 1] of all classes; a few dozen do.
         labels: (N,) class indices.
     """
-    norms = [m for m in victim.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+    norms = [m for m in victim.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)]
     chance = 1 / classes
     luck = 2 * math.sqrt(chance * (1 - chance) / len(images))  # two standard deviations of guessing
-    if not norms or _accuracy(victim, images, labels) > chance + luck:
+    if not norms or len(images) < 2 or _accuracy(victim, images, labels) > chance + luck:
         return False
     with undisturbed(victim):
         for norm in norms:
@@ -328,23 +328,21 @@ def _accuracy(victim: nn.Module, images: Tensor, labels: Tensor) -> float:
 @contextmanager
 def on_its_device(model: nn.Module) -> Iterator[None]:
     """Brings every parameter and buffer back to where it was, wherever the inside moves the model."""
-    parameters = [(parameter, parameter.device) for parameter in model.parameters()]
-    buffers = [
-        (module, name, buffer)
+    parts = [
+        (module, name, tensor, tensor.device)
         for module in model.modules()
-        for name, buffer in module.named_buffers(recurse=False)
+        for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
     ]
     try:
         yield
     finally:
-        for parameter, device in parameters:
-            if parameter.device != device:
-                parameter.data = parameter.data.to(device)
-                if parameter.grad is not None:
-                    parameter.grad.data = parameter.grad.data.to(device)
-        for module, name, buffer in buffers:
-            if getattr(module, name).device != buffer.device:
-                setattr(module, name, buffer)
+        for module, name, tensor, device in parts:
+            if getattr(module, name).device == device:
+                continue
+            setattr(module, name, tensor)  # where a move put another in its place
+            tensor.data = tensor.data.to(device)
+            if tensor.grad is not None:
+                tensor.grad.data = tensor.grad.data.to(device)
 
 
 def resolve_device(name: str | None) -> torch.device:

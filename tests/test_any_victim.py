@@ -822,15 +822,18 @@ def test_buffers_elsewhere_are_measured_and_left_there():
 
 
 def test_what_is_moved_comes_back():
-    """With a precision for a device: both are what .to() changes."""
+    """To the one other device that is always there, which keeps no data: it must be the very tensors."""
     model = nn.Sequential(Normalise([0.4], [0.2]), nn.Linear(3, 2))
     model[1].weight.grad = torch.ones(2, 3)
+    state = copy.deepcopy(model.state_dict())
     before = [*model.parameters(), *model.buffers()]
     with on_its_device(model):
         model.to("meta")
+        assert all(tensor.is_meta for tensor in [*model.parameters(), *model.buffers()])
     after = [*model.parameters(), *model.buffers()]
-    assert [tensor.device.type for tensor in after if not isinstance(tensor, nn.Parameter)] == ["cpu", "cpu"]
-    assert len(before) == len(after)
+    assert all(one is other for one, other in zip(before, after, strict=True))
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    assert torch.equal(model[1].weight.grad, torch.ones(2, 3))
 
 
 # --- identities ----------------------------------------------------------------------------------------
