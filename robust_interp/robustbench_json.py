@@ -8,6 +8,7 @@ footnote says so.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,4 +110,4 @@ def _name(line: pd.Series) -> str:
     """The entry's name: RobustBench makes a file name of it, too."""
     parts = [line["model"], line["recipe"], f"x{line['members']}" if line["members"] > 1 else ""]
     name = "_".join(part for part in parts if part)
-    return "".join(char if char.isalnum() or char in "-_." else "-" for char in name)
+    return re.sub(r"[^\w.-]+", "-", name).strip("-")

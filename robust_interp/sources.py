@@ -1,4 +1,6 @@
-"""What ``--models`` may name besides the zoo: ``timm:NAME``, ``robustbench:NAME``, ``package.module:factory``, a folder or a file.
+"""What ``--models`` may name besides the zoo.
+
+``timm:NAME``, ``robustbench:NAME``, ``package.module:factory``, a folder or a file.
 
 The word before the colon says how the rest is read (`PREFIXES`); any other is a Python module to import.
 """
@@ -182,7 +184,7 @@ def _replaced(name: str, model: nn.Module, context: Context) -> tuple[str, ...]:
 
 
 def _robustbench(text: str, context: Context) -> Subject:
-    """A model of RobustBench's zoo for the dataset at hand, ``NAME`` or ``NAME(threat=L2)``; it takes pixels."""
+    """A model of RobustBench's zoo for this dataset, ``NAME`` or ``NAME(threat=L2)``; it takes pixels."""
     from robust_interp import robustbench_bridge
 
     name, arguments = _call(text)

@@ -4,11 +4,13 @@ Usage: robustbench_probe.py FOLDER, which holds `model_info/` and is otherwise f
 """
 
 import contextlib
+import hashlib
 import io
 import json
 import os
 import pickle
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,10 @@ import torch
 from torch import nn
 
 from robust_interp import robustbench_bridge
+from robust_interp.data import Dataset
 from robust_interp.errors import UserError
+from robust_interp.sources import Context, find
+from robust_interp.victim import Ensemble, Victim
 
 PIXELS = torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 MEAN, STD = (torch.tensor(v).view(3, 1, 1) for v in ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)))
@@ -34,9 +39,9 @@ class Flat(nn.Module):
         return self.linear(x.flatten(1))
 
     def radii(self, images, labels, order):
-        """The smallest perturbation in the norm that is dual to `order`, in float64; (N,)."""
-        weight, bias = self.linear.weight.double(), self.linear.bias.double()
-        logits = images.double().flatten(1) @ weight.T + bias
+        """The smallest perturbation of pixels in the norm dual to `order`, when normalised, float64; (N,)."""
+        weight, bias = self.linear.weight.double() / 0.25, self.linear.bias.double()
+        logits = (images.double() - 0.5).flatten(1) @ weight.T + bias
         gap = logits.gather(1, labels[:, None]) - logits
         away = (weight[labels][:, None] - weight[None]).norm(order, dim=2)
         return (gap / away).masked_fill(gap == 0, torch.inf).min(dim=1).values
@@ -95,13 +100,14 @@ def attacked(rb):
 
     original.SquareAttack = ShortSquare
     torch.manual_seed(0)
-    model, images = Flat().eval(), 0.3 + 0.4 * torch.rand(6, 3, 8, 8)
+    flat, images = Flat(), 0.3 + 0.4 * torch.rand(6, 3, 8, 8)
+    model = Victim(flat, [0.5] * 3, [0.25] * 3).eval()
     labels = model(images).argmax(1)
     labels[0] = (labels[0] + 1) % 10
     evaluation.load_clean_dataset = lambda dataset, n, folder, prepr: (images[:n], labels[:n])
     found = {}
     for threat_model, dual in (("Linf", 1), ("L2", 2)):
-        radii = model.radii(images, labels, dual).sort().values
+        radii = flat.radii(images, labels, dual).sort().values
         eps = (radii[3] + radii[4]).item() / 2
         options = {"threat_model": threat_model, "n_examples": 6, "batch_size": 4, "eps": eps}
         found[threat_model] = rb.benchmark(model, **options)
@@ -134,7 +140,8 @@ def corrupted(rb):
     images = (10 / 255 * clean.float()).view(-1, 1, 1, 1).expand(-1, 3, 32, 32)
     evaluation.load_clean_dataset = lambda dataset, n, folder, prepr: (images[:n], clean[:n])
     options = {"threat_model": "corruptions", "n_examples": 20, "data_dir": "data", "to_disk": True}
-    accuracies = [rb.benchmark(Brightness().eval(), **options, model_name=name) for name in ("One", "Two")]
+    model = Ensemble([Victim(Brightness()), Victim(Brightness())]).eval()
+    accuracies = [rb.benchmark(model, **options, model_name=name) for name in ("One", "Two")]
     written = Path("model_info/cifar10/corruptions")
     return {
         "accuracies": accuracies,
@@ -171,6 +178,16 @@ def zoo():
     loaded = robustbench_bridge.load(name, threat_model="corruptions")
     with torch.no_grad():
         found["far"] = (loaded(PIXELS) - model(PIXELS)).abs().max().item()
+    images = (255 * PIXELS).to(torch.uint8).numpy()
+    context = Context(Dataset("cifar10", images, np.arange(6), 10))
+    (subject,) = find([f"robustbench:{name}(threat=corruptions)"], context)
+    with torch.no_grad():
+        found["far as a victim"] = (subject.load()(PIXELS) - model(PIXELS)).abs().max().item()
+    found["card"] = [subject.card.model, subject.card.recorded_clean]
+    found["sha256"] = subject.card.weights_sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    found["parameter"] = refused(find, [f"robustbench:{name}(eps=1)"], context)
+    checkpoint = replace(context, checkpoint=path)
+    found["checkpoint"] = refused(find, [f"robustbench:{name}"], checkpoint)
     path.write_bytes(b"\n<!DOCTYPE html><html>Too many users have viewed this file</html>")
     found["page"] = refused(robustbench_bridge.load, name, threat_model="corruptions")
     path.write_bytes(pickle.dumps({"state_dict": os.getcwd}))
@@ -186,6 +203,17 @@ def zoo():
     found["quota"] = refused(robustbench_bridge.load, name, threat_model="corruptions", download=True)
     found["asked"] = asked == [[model_dicts[key[0]][key[1]][name]["gdrive_id"], str(path)]]
     return found
+
+
+def aliased():
+    """Whether RobustBench is mended that was imported with pyautoattack itself as its AutoAttack."""
+    import pyautoattack
+    import robustbench.eval as evaluation
+
+    evaluation.AutoAttack = pyautoattack.AutoAttack
+    with robustbench_bridge.robustbench():
+        within = evaluation.AutoAttack
+    return within is not pyautoattack.AutoAttack and evaluation.AutoAttack is pyautoattack.AutoAttack
 
 
 def read_back(rb):
@@ -206,7 +234,7 @@ def main():
     with contextlib.redirect_stdout(io.StringIO()), robustbench_bridge.robustbench() as rb:
         for probe in (read_back, aliases, attacked, corrupted):
             told[probe.__name__] = probe(rb)
-    told["zoo"] = zoo()
+    told["zoo"], told["aliased"] = zoo(), aliased()
     told["left"] = [name for name in ("autoattack", "autoattack.state") if name in sys.modules]
     print(json.dumps(told, default=str))
 

@@ -133,8 +133,15 @@ def test_benchmark_on_corruptions_needs_no_alexnet(probed):
     assert corrupted["absent"] == "CIFAR-10-C is not in none: unpack the released CIFAR-10-C.tar there"
 
 
-def test_nothing_is_left_in_the_interpreter(probed):
+def test_what_was_mended_is_as_before_afterwards(probed):
     assert probed["left"] == []
+    assert probed["aliased"]
+
+
+def test_an_autoattack_that_is_installed_is_taken_as_it_is(tmp_path, monkeypatch):
+    (tmp_path / "autoattack.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "autoattack" not in robustbench_bridge._missing_modules()
 
 
 def test_the_stub_of_torchattacks_is_told_from_robustbench(tmp_path, monkeypatch):
@@ -156,7 +163,10 @@ def test_the_stub_of_torchattacks_is_told_from_robustbench(tmp_path, monkeypatch
 
 
 def test_a_model_of_its_zoo_loads_from_weights_that_are_there(probed):
-    assert probed["zoo"]["far"] == 0
+    assert probed["zoo"]["far"] == probed["zoo"]["far as a victim"] == 0
+    # the published clean accuracy, against which a run is held
+    assert probed["zoo"]["card"] == ["Hendrycks2020AugMix_WRN(threat=corruptions)", 95.08]
+    assert probed["zoo"]["sha256"]
 
 
 @pytest.mark.parametrize(
@@ -172,6 +182,8 @@ def test_a_model_of_its_zoo_loads_from_weights_that_are_there(probed):
         ("threat", "'L1' of RobustBench is not one of Linf, L2, corruptions"),
         ("page", "Hendrycks2020AugMix_WRN.pt is an HTML page"),
         ("code", "Weights only load failed"),
+        ("parameter", "takes threat=Linf, L2 or corruptions, not eps"),
+        ("checkpoint", "has weights of its own"),
         ("quota", "Hendrycks2020AugMix_WRN.pt is an HTML page"),
     ],
 )
