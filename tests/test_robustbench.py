@@ -90,6 +90,8 @@ def test_the_names_are_hidden_from_ours(command):
     chosen = zoo.select(["all", "in_*"], zoo.checkpoints(dataset="cifar10"))
     assert not [checkpoint.name for checkpoint in chosen if "linf" in checkpoint.name]
     assert "_linf" not in command("models")[1]
+    with pytest.raises(UserError, match="it names a trained in_resnet20"):
+        zoo.create("in_resnet20_cifar10_linf", num_classes=10, in_chans=3)  # as training would
     with pytest.raises(UserError) as raised:
         zoo.create("in_resnet20_cifar10_lin")
     assert "_linf" not in str(raised.value)

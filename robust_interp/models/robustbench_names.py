@@ -106,6 +106,8 @@ def _register(name: str, checkpoint: Checkpoint) -> None:
     pixels = replace(architecture, model_class=_on_pixels(architecture.model_class, cfg["mean"], cfg["std"]))
 
     def entrypoint(pretrained: bool = False, **kwargs: Any) -> InterpolationNet:
+        if not pretrained:
+            raise ValueError(f"it names a trained {checkpoint.architecture} (pretrained=True): name that")
         return pixels.create(name, pretrained, **(model_args | kwargs))
 
     entrypoint.__name__ = entrypoint.__qualname__ = name
