@@ -87,6 +87,7 @@ def aliases(rb):
         "training": any(model.training for model in models.values()),
         "mean_std": [*cfg["mean"], *cfg["std"]],
         "cifar100": elsewhere,
+        "no data": refused(rb.benchmark, model, n_examples=1, eps=8 / 255, data_dir="none"),
     }
 
 

@@ -194,6 +194,11 @@ def test_what_cannot_be_loaded_is_said_in_one_line(probed, case, said):
     assert "\n" not in probed["zoo"][case]
 
 
+def test_data_are_not_fetched_unasked(probed):
+    said = "CIFAR10 is not in none: robust-interp data cifar10 --download --data-dir none fetches it"
+    assert probed["aliases"]["no data"] == said
+
+
 def test_weights_are_fetched_only_when_asked_and_by_their_id(probed):
     assert probed["zoo"]["untouched"]
     assert probed["zoo"]["asked"]
