@@ -232,11 +232,16 @@ def _gradient_probe(victim):
             images.register_hook(self._look)
             logits = self.victim(images)
             if not logits.requires_grad:
-                name = getattr(self.victim, "name", "the model")
-                raise UserError(f"{name} lets no gradient through to its input, so it cannot be attacked")
+                raise self._impenetrable()
             return logits
 
+        def _impenetrable(self) -> UserError:
+            name = getattr(self.victim, "name", "the model")
+            return UserError(f"{name} lets no gradient through to its input, so it cannot be attacked")
+
         def _look(self, gradient) -> None:
+            if gradient is None:  # the logits have one, but it ends before the images
+                raise self._impenetrable()
             largest = gradient.detach().abs().flatten(1).amax(1)  # NaN and infinity survive abs and amax
             not_finite = ~torch.isfinite(largest)
             if self._zero is None:

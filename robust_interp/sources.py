@@ -14,6 +14,7 @@ import json
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -70,10 +71,19 @@ def find(names: Sequence[str], context: Context) -> list[Subject]:
         UserError: if one cannot be loaded or measured, or no single one takes the checkpoint.
     """
     taker = _takes_checkpoint(names) if context.checkpoint else None
+    found = {
+        name: _find(name, context if name == taker else replace(context, checkpoint=None)) for name in names
+    }
+    labels = Counter(subject.card.label for subject in found.values())
     return [
-        _find(name, context if name == taker else replace(context, checkpoint=None))
-        for name in dict.fromkeys(names)
+        subject if labels[subject.card.label] == 1 or subject.card.recipe else _called(name, subject)
+        for name, subject in found.items()
     ]
+
+
+def _called(name: str, subject: Subject) -> Subject:
+    """Under the name that was typed: of two folders called alike, say."""
+    return replace(subject, card=replace(subject.card, model=name))
 
 
 def with_weights(names: Sequence[str] | None) -> Sequence[str]:
@@ -85,7 +95,7 @@ def with_weights(names: Sequence[str] | None) -> Sequence[str]:
 
 def _takes_checkpoint(names: Sequence[str]) -> str:
     of_timm = [name for name in names if name.startswith("timm:")]
-    takers = of_timm or [name for name in names if _PREFIXED.fullmatch(name)]
+    takers = of_timm or list(filter(_is_factory, names))
     if len(takers) != 1:
         raise UserError(
             "--checkpoint goes with exactly one registered model name in --models, as NAME, timm:NAME or "
@@ -101,6 +111,11 @@ def _find(name: str, context: Context) -> Subject:
     if prefixed["prefix"] in PREFIXES:
         return PREFIXES[prefixed["prefix"]](prefixed["rest"], context)
     return _factory(name, context)
+
+
+def _is_factory(name: str) -> bool:
+    prefixed = _PREFIXED.fullmatch(name)
+    return prefixed is not None and prefixed["prefix"] not in PREFIXES
 
 
 def _is_path(name: str) -> bool:
@@ -129,7 +144,7 @@ def _timm(text: str, context: Context) -> Subject:
         raise UserError(f"timm:{text}: {taken[0]} is no argument of the architecture")
     if context.checkpoint:
         model = zoo.create(name, num_classes=context.dataset.classes, in_chans=context.channels, **arguments)
-        return _with_weights(text, model, context.checkpoint, context)
+        return _with_weights(text, _fast(model), context.checkpoint, context)
     _check_pretrained(name, context)
     try:
         model = zoo.create(name, pretrained=True, **arguments)
@@ -307,7 +322,7 @@ def _described(path: Path, name: str, context: Context) -> Subject:
     """Weights beside a config.json as timm writes it."""
     config = _config(path.parent / zoo.CONFIG)
     cfg, arguments = config["pretrained_cfg"], dict(config.get("model_args") or {})
-    size = cfg.get("input_size") or [3, *context.dataset.images.shape[2:]]
+    size = cfg.get("input_size") or list(context.dataset.images.shape[1:])
     channels = arguments.pop("in_chans", size[0])
     classes = config.get("num_classes", cfg.get("num_classes"))
     classes = arguments.pop("num_classes", classes)
@@ -320,7 +335,7 @@ def _described(path: Path, name: str, context: Context) -> Subject:
             raise UserError(f"{path.parent / zoo.CONFIG} has {lacks}: give --mean and --std")
         context = replace(context, mean=mean, std=std)
     model = zoo.create(config["architecture"], num_classes=classes, in_chans=channels, **arguments)
-    return _with_weights(name, model, path, context, notes)
+    return _with_weights(name, _fast(model), path, context, notes)
 
 
 def _config(path: Path) -> dict:
@@ -334,6 +349,16 @@ def _config(path: Path) -> dict:
             f"{path} is not as timm writes it, with architecture and pretrained_cfg: for a model of another "
             "library give package.module:factory"
         )
+    cfg = config["pretrained_cfg"]
+    optional = {
+        "model_args": (config, dict),
+        "input_size": (cfg, list),
+        "mean": (cfg, list),
+        "std": (cfg, list),
+    }
+    for key, (where, kind) in optional.items():
+        if where.get(key) is not None and not isinstance(where[key], kind):
+            raise UserError(f"{path}: {key} cannot be {where[key]!r}")
     return config
 
 
@@ -350,7 +375,7 @@ def _with_weights(
     if found and context.mean is None and context.std is None:
         notes += (f"{path} holds a normalisation, mean {found[0]} and std {found[1]}, which is applied",)
         context = replace(context, mean=found[0], std=found[1])
-    return _measured(name, _fast(model), context, sha256, notes)
+    return _measured(name, model, context, sha256, notes)
 
 
 def _measured(

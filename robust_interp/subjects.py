@@ -75,7 +75,10 @@ def from_module(
                 "applied: pass mean and std, unless something in front of it does that",
             )
     victim = Victim(model, mean, std, name)
-    known, stale = _known(victim, dataset)
+    try:
+        known, stale = _known(victim, dataset)
+    except UserError as error:
+        raise UserError("; ".join([str(error), *changed])) from error
     if stale:
         notes += (
             f"{name}: BatchNorm statistics look unset: the clean accuracy is chance with them, and well "

@@ -37,7 +37,7 @@ class Victim(nn.Module):
         super().__init__()
         self.model = model
         self.name = name
-        self.normalisation = _normalisation(mean, std)
+        self.normalisation = _normalisation(mean, std, name)
         if self.normalisation:
             device = next((p.device for p in model.parameters()), None)
             for key, values in zip(("mean", "std"), self.normalisation, strict=True):
@@ -61,21 +61,21 @@ class Victim(nn.Module):
         return logits
 
 
-def _normalisation(mean, std) -> list[list[float]] | None:
+def _normalisation(mean, std, name: str) -> list[list[float]] | None:
     """Mean and std as lists, or None for neither.
 
     Raises:
         UserError: if they cannot be those of pixels in [0, 1].
     """
     if (mean is None) != (std is None):
-        raise UserError("give both mean and std, or neither")
+        raise UserError(f"{name}: give both mean and std, or neither")
     if mean is None:
         return None
     try:
         values = [list(map(float, mean)), list(map(float, std))]
     except (TypeError, ValueError):
         raise UserError(
-            f"mean and std must be lists of a number per channel, not {mean!r}, {std!r}"
+            f"{name}: mean and std must be lists of a number per channel, not {mean!r}, {std!r}"
         ) from None
     if (
         not all(map(math.isfinite, values[0] + values[1]))
@@ -83,10 +83,11 @@ def _normalisation(mean, std) -> list[list[float]] | None:
         or min(values[1], default=0) <= 0
     ):
         raise UserError(
-            f"mean {values[0]} and std {values[1]} must be finite, a number per channel, and std above 0"
+            f"{name}: mean {values[0]} and std {values[1]} must be finite, a number per channel, and std "
+            "above 0"
         )
     if max(map(abs, values[0])) > 1:
-        raise UserError(f"mean {values[0]} is not of pixels in [0, 1]: divide mean and std by 255")
+        raise UserError(f"{name}: mean {values[0]} is not of pixels in [0, 1]: divide mean and std by 255")
     return values
 
 
@@ -132,7 +133,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     Inside: eval mode, frozen parameters, gradients possible, float32 without autocast or TF32, deterministic
     cuDNN. Restored: the mode of every module, requires_grad, buffers, torch's settings and random state.
     """
-    training = [(module, module.training) for module in model.modules()]
+    training = [(module, module.training) for module in model.modules() if hasattr(module, "training")]
     requires_grad = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     buffers = [
         (module, name, buffer, buffer.clone())
@@ -287,6 +288,8 @@ def measurable(model: nn.Module, name: str = "model") -> tuple[nn.Module, tuple[
     """
     model = getattr(model, "_orig_mod", model)
     tensors = [*model.parameters(), *model.buffers()]
+    if any(map(nn.parameter.is_lazy, tensors)):
+        raise UserError(f"{name} has lazy layers without a shape: call it once on an image first")
     if any(tensor.is_meta for tensor in tensors):
         raise UserError(f"{name} has weights without data (on the meta device): load them first")
     kinds = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
@@ -294,7 +297,8 @@ def measurable(model: nn.Module, name: str = "model") -> tuple[nn.Module, tuple[
     if not others and not any(tensor.is_inference() for tensor in tensors):
         return model, ()
     try:
-        with torch.inference_mode(False):  # the copy of an inference tensor is an ordinary one
+        # Outside inference mode the copy of an inference tensor is an ordinary one.
+        with torch.inference_mode(False), torch.no_grad():
             copied = copy.deepcopy(model).float()
     except Exception as error:  # modules may hold what cannot be copied
         raise UserError(f"{name} is not in float32 and cannot be copied: {error}".splitlines()[0]) from error

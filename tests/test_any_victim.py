@@ -433,6 +433,18 @@ def test_a_folder_that_timm_saved_is_measured_as_it_says(folder, digits_test):
     assert clean_of(explicit) == {"best": clean(network(4), digits_test, 0.9, 0.05)}
 
 
+def test_two_folders_of_one_name_are_told_apart(folder, digits_test):
+    other = folder.parent.parent / "older" / "best"
+    saved_by_timm(network(5), other, {})
+    described(other, pretrained_cfg={"mean": [0.4], "std": [0.2], "input_size": [1, 8, 8]})
+    table = robust_interp.evaluate(["runs/best", "older/best"], **QUICK)
+    expected = {
+        f"{place}/best": clean(network(seed), digits_test, 0.4, 0.2)
+        for place, seed in (("runs", 4), ("older", 5))
+    }
+    assert clean_of(table) == expected
+
+
 def test_one_of_our_folders_is_the_checkpoint_in_the_zoo(here, tiny_zoo):
     name = "in_resnet14.digits_none_seed1"
     one = robust_interp.evaluate(str(tiny_zoo / name), **QUICK)
@@ -470,6 +482,11 @@ def test_folders_that_do_not_fit_are_refused(folder, tiny_zoo):
         ({"num_classes": 10, "pretrained_cfg": {"input_size": [3, 8, 8]}}, ["takes 3 channels"]),
         ({"pretrained_cfg": {"input_size": [1, 8, 8], "mean": None}}, ["no mean and std for 1 channels"]),
         ({"pretrained_cfg": {"mean": [0.1, 0.2, 0.3]}}, ["no mean and std for 1 channels", "--mean"]),
+        ({"pretrained_cfg": {"mean": "none"}}, ["mean cannot be 'none'"]),
+        ({"pretrained_cfg": {"std": [0]}}, ["std above 0"]),
+        ({"pretrained_cfg": {"input_size": 8}}, ["input_size cannot be 8"]),
+        ({"model_args": {"depth": 14}}, ["cannot build in_resnet14", "depth"]),
+        ({"model_args": [1]}, ["model_args cannot be [1]"]),
         ({"architecture": "in_resnet41"}, ["unknown model 'in_resnet41'", "in_resnet14"]),
         ({"architecture": "preact_resnet14"}, ["does not fit", "unexpected", "lambda"]),
         ({"architecture": None}, ["not as timm writes it", "package.module:factory"]),
@@ -785,6 +802,58 @@ class HoldsAFile(nn.Module):
 
 def test_what_cannot_be_copied_is_one_line():
     refused({"theirs": HoldsAFile()}, "theirs is not in float32 and cannot be copied")
+
+
+class CastsInside(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = linear().half()
+
+    def forward(self, images):
+        return self.model(images.half()).float()
+
+
+def test_what_only_works_in_half_precision_says_that_a_copy_was_tried():
+    refused({"theirs": CastsInside()}, "theirs cannot take", "Half", "a copy of it in float32 is measured")
+
+
+def test_layers_without_a_shape_yet_are_refused():
+    model = nn.Sequential(nn.Flatten(), nn.LazyLinear(10))
+    refused({"theirs": model}, "theirs has lazy layers without a shape: call it once")
+    model(torch.zeros(1, 1, 8, 8))
+    assert clean_of(robust_interp.evaluate({"theirs": model}, **QUICK))
+
+
+def test_scripted_models_are_measured_in_half_precision_and_frozen():
+    expected = robust_interp.evaluate(linear(), **QUICK)
+    frozen = torch.jit.freeze(torch.jit.script(linear().eval()))
+    assert same(robust_interp.evaluate(frozen, **QUICK), expected)
+    half = robust_interp.evaluate(linear().half(), **QUICK)
+    assert same(robust_interp.evaluate(torch.jit.script(linear().half()), **QUICK), half)
+
+
+class NoWayBack(torch.autograd.Function):
+    """As the layers of a quantised model are."""
+
+    @staticmethod
+    def forward(ctx, images):
+        return images.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None
+
+
+class GradientEndsInside(Returns):
+    def forward(self, images):
+        return self.model(NoWayBack.apply(images))
+
+
+def test_a_gradient_that_ends_before_the_images_is_one_line():
+    assert clean_of(
+        robust_interp.evaluate({"theirs": GradientEndsInside(None)}, **QUICK | {"attacks": "none"})
+    )
+    refused({"theirs": GradientEndsInside(None)}, "theirs lets no gradient through to its input")
 
 
 def test_batch_norm_statistics_that_were_never_set_are_remarked_on(digits_test):
