@@ -205,8 +205,6 @@ def _robustbench(text: str, context: Context) -> Subject:
     name, arguments = _call(text)
     if other := sorted(arguments.keys() - {"threat"}):
         raise UserError(f"robustbench:{text}: takes threat=Linf, L2 or corruptions, not {other[0]}")
-    if context.checkpoint:
-        raise UserError(f"robustbench:{text} has weights of its own: leave --checkpoint out")
     chosen = name, context.dataset.name, arguments.get("threat", "Linf")
     model = robustbench_bridge.load(*chosen)
     subject = _measured(text, model, context, robustbench_bridge.sha256(*chosen))

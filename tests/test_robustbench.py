@@ -185,7 +185,7 @@ def test_a_model_of_its_zoo_loads_from_weights_that_are_there(probed):
         ("page", "Hendrycks2020AugMix_WRN.pt is an HTML page"),
         ("code", "Weights only load failed"),
         ("parameter", "takes threat=Linf, L2 or corruptions, not eps"),
-        ("checkpoint", "has weights of its own"),
+        ("checkpoint", "--checkpoint goes with exactly one"),
         ("quota", "Hendrycks2020AugMix_WRN.pt is an HTML page"),
     ],
 )
