@@ -9,7 +9,7 @@ what is broken                                 inside the block
 torchattacks' wheel holds a stub of that name  refused, with what to install
 imports pkg_resources, gone from setuptools    a stand-in with the one function it uses
 imports autoattack; pyautoattack is installed  pyautoattack under that name, taking the arguments given
-`aa_state_path`: flags are averaged as bool     as float; resuming, which pyautoattack cannot, is refused
+`aa_state_path`: flags are averaged as bool    as float; resuming, which pyautoattack cannot, is refused
 CIFAR-C loaders lack the argument `prepr`      called without it
 mCE divides by AlexNet, an ImageNet row        for CIFAR the mean error (what is reported as mCE there)
 downloads what is missing, unasked             refused, saying what is missing; `download=True` allows it
