@@ -26,7 +26,7 @@ def gather(sources: Sequence[Path], dataset: str | None = None) -> tuple[pd.Data
 
     Args:
         sources: Results folders and leaderboard CSV files.
-        dataset: Which one, if the folders have several.
+        dataset: Which one, if the folders or files have several.
 
     Raises:
         UserError: if a source is not there or not what it should be.
@@ -39,7 +39,7 @@ def gather(sources: Sequence[Path], dataset: str | None = None) -> tuple[pd.Data
         frames.append(leaderboard.entries_frame(*runs))
         titles.append(dataset)
     for path in files:
-        board = read(path)
+        board = read(path, dataset)
         if len(sources) > 1:
             board["rank"] = _no_rank(board)
         frames.append(board)
@@ -47,11 +47,15 @@ def gather(sources: Sequence[Path], dataset: str | None = None) -> tuple[pd.Data
     return (frames[0] if len(frames) == 1 else _stacked(frames)), " + ".join(titles)
 
 
-def read(path: Path) -> pd.DataFrame:
+def read(path: Path, dataset: str | None = None) -> pd.DataFrame:
     """A leaderboard CSV file. What was not measured here is never ranked.
 
+    Args:
+        dataset: Which one, if the file has several: it then has a column `dataset`.
+
     Raises:
-        UserError: if it cannot be read, or its columns or values are not a leaderboard's.
+        UserError: if it cannot be read, its columns or values are not a leaderboard's, or it is of several
+            datasets and none is named.
     """
     try:
         board = pd.read_csv(path, dtype=str, keep_default_na=False)
@@ -59,7 +63,9 @@ def read(path: Path) -> pd.DataFrame:
         raise UserError(f"cannot read {path}: {error}") from error
     board = board.drop(
         columns=[name for name in board if name.startswith(MCE_COLUMNS)]
-    )  # anew when asked for
+    )  # made when asked for
+    if "dataset" in board:
+        board = _of_dataset(path, board, dataset)
     measured = _measured(board)
     columns = _columns(measured)
     board = board.assign(**{name: "" for name in OF_ENSEMBLES if name not in board})
@@ -74,6 +80,18 @@ def read(path: Path) -> pd.DataFrame:
         board[column] = _numbers(path, board[column], "Int64" if column in WHOLE_COLUMNS else "float64")
     board["rank"] = board["rank"].where(board["source"] == "measured", _no_rank(board))
     return board[columns]
+
+
+def _of_dataset(path: Path, board: pd.DataFrame, dataset: str | None) -> pd.DataFrame:
+    """The lines on one dataset, with the columns that they fill."""
+    found = sorted(set(board["dataset"])) or [dataset]
+    if dataset is None and len(found) > 1:
+        raise UserError(f"{path} has lines on {', '.join(found)}: choose one with --dataset")
+    board = board[board["dataset"] == (dataset or found[0])].drop(columns="dataset").reset_index(drop=True)
+    if dataset not in (None, *found):
+        raise UserError(f"{path} has no line on {dataset}, only on {', '.join(found)}")
+    empty = [column for column in _measured(board) if (board[column] == "").all()]
+    return board.drop(columns=[name for column in empty for name in (column, f"{column}_std")])
 
 
 def pick(board: pd.DataFrame, patterns: Iterable[str]) -> pd.DataFrame:

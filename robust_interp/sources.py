@@ -1,4 +1,6 @@
-"""What ``--models`` may name besides the zoo: ``timm:NAME``, ``package.module:factory``, a folder or a file.
+"""What ``--models`` may name besides the zoo.
+
+``timm:NAME``, ``robustbench:NAME``, ``package.module:factory``, a folder or a file.
 
 The word before the colon says how the rest is read (`PREFIXES`); any other is a Python module to import.
 """
@@ -193,6 +195,23 @@ def _replaced(name: str, model: nn.Module, context: Context) -> tuple[str, ...]:
     return (f"{name} came with mean {cfg['mean']} and std {cfg['std']}; those that were given are applied",)
 
 
+# --- RobustBench --------------------------------------------------------------------------------------
+
+
+def _robustbench(text: str, context: Context) -> Subject:
+    """A model of RobustBench's zoo for this dataset, ``NAME`` or ``NAME(threat=L2)``; it takes pixels."""
+    from robust_interp import robustbench_bridge
+
+    name, arguments = _call(text)
+    if other := sorted(arguments.keys() - {"threat"}):
+        raise UserError(f"robustbench:{text}: takes threat=Linf, L2 or corruptions, not {other[0]}")
+    chosen = name, context.dataset.name, arguments.get("threat", "Linf")
+    model = robustbench_bridge.load(*chosen)
+    subject = _measured(text, model, context, robustbench_bridge.sha256(*chosen))
+    recorded = robustbench_bridge.published_clean(*chosen)
+    return replace(subject, card=replace(subject.card, recorded_clean=recorded))
+
+
 # --- Python modules -----------------------------------------------------------------------------------
 
 
@@ -368,4 +387,4 @@ def _fast(model: nn.Module) -> nn.Module:
     return model.to(memory_format=torch.channels_last)
 
 
-PREFIXES: dict[str, Callable[[str, Context], Subject]] = {"timm": _timm}
+PREFIXES: dict[str, Callable[[str, Context], Subject]] = {"timm": _timm, "robustbench": _robustbench}

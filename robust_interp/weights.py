@@ -36,7 +36,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
     """
     if not path.is_file():
         raise UserError(f"there is no checkpoint file {path}")
-    if found := _mistaken_for_weights(path):
+    if found := mistaken_for_weights(path):
         raise UserError(f"{path} {found}")
     try:
         if path.suffix == ".safetensors" or _starts_as_safetensors(path):
@@ -47,7 +47,8 @@ def read_state(path: Path) -> dict[str, Tensor]:
     return _tensors(path, content)
 
 
-def _mistaken_for_weights(path: Path) -> str | None:
+def mistaken_for_weights(path: Path) -> str | None:
+    """What a file is that cannot hold weights, as the end of a sentence; None if it may hold some."""
     with path.open("rb") as file:
         start = file.read(512)
     if not start:

@@ -238,7 +238,8 @@ def check_registered(architecture: str) -> None:
     import timm  # which registers our models, too
 
     if not is_model(architecture):
-        raise unknown("model", architecture, [*timm.list_models(), *MODELS])
+        hidden = timm.list_models(module="robustbench_names")
+        raise unknown("model", architecture, {*timm.list_models(), *MODELS} - set(hidden))
 
 
 def is_model(name: str) -> bool:

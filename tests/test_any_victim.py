@@ -936,7 +936,7 @@ def test_a_prefix_is_one_line_in_a_table(here, monkeypatch, digits_test):
     monkeypatch.setitem(sources.PREFIXES, "lent", lent)
     table = robust_interp.evaluate(["lent:5", "their_package.nets:linear"], **QUICK)
     assert clean_of(table)["5"] == clean(linear(5), digits_test)
-    refused("lend:5", "before the colon stands timm, lent or a Python module")
+    refused("lend:5", "before the colon stands timm, robustbench, lent or a Python module")
 
 
 def test_victims_refuse_a_normalisation_that_cannot_be():

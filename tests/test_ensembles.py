@@ -21,6 +21,7 @@ from robust_interp.attacks import BoundAttack
 from robust_interp.bench import Benchmark, Request
 from robust_interp.cells import CLEAN, Cell
 from robust_interp.errors import UserError
+from robust_interp.registry import OfEps
 from robust_interp.store import Store
 from robust_interp.victim import Ensemble, Victim
 
@@ -279,7 +280,7 @@ def predictions(out):
 
 def test_transferred_images_are_made_on_the_surrogate_and_judged_by_the_ensemble(views, digits_test):
     victims, (images, labels) = bundled_victims(), (part[:30] for part in digits_test)
-    (pgd,) = attacks.resolve("pgd(steps=3)", [64 / 255], {"alpha": attacks.OfEps(0.25)}, 0)
+    (pgd,) = attacks.resolve("pgd(steps=3)", [64 / 255], {"alpha": OfEps(0.25)}, 0)
 
     def verdict(adversarial):
         with torch.no_grad():

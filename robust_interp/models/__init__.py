@@ -1,6 +1,6 @@
 """The networks; importing this package registers them with timm."""
 
-from robust_interp.models import in_resnet, in_resnext
+from robust_interp.models import in_resnet, in_resnext, robustbench_names  # noqa: F401, registers its names
 from robust_interp.models.base import InterpolationNet
 from robust_interp.models.in_resnet import PreActResNet
 from robust_interp.models.in_resnext import CifarResNeXt
