@@ -51,6 +51,32 @@ def natural(text: str) -> int:
     return int(text)
 
 
+def natural_list(text: str) -> tuple[int, ...]:
+    """``2,5`` in the order given, each once."""
+    found = tuple(dict.fromkeys(natural(part.strip()) for part in text.split(",") if part.strip()))
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} names no number")
+    return found
+
+
+def odd(text: str) -> int:
+    """So that a symmetric grid of so many points has one in its middle; at least 3."""
+    value = natural(text)
+    if value % 2 == 0 or value < 3:
+        raise argparse.ArgumentTypeError("must be odd and at least 3")
+    return value
+
+
+def positive_number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
 def seed_list(text: str) -> tuple[int, ...]:
     """``3`` means 0, 1, 2; ``0,4`` means those, and ``4,`` that one."""
     if "," not in text:
