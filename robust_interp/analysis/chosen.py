@@ -83,6 +83,8 @@ def images(
     else:
         name, severity = corruption
         corruptor = Corruptor(dataset, seed, corruptions_dir)
-        (perturbation,) = resolve(f"{name}(severity={severity})", corruptor)
+        perturbation, *others = resolve(f"{name}(severity={severity})", corruptor)
+        if others:
+            raise UserError(f"{name} is a group: name one corruption of it")
         pixels = [corruptor.pixels(perturbation, i, i + 1) for i in ids]
     return torch.from_numpy(np.concatenate(pixels)), torch.from_numpy(dataset.labels[ids])

@@ -81,16 +81,9 @@ def rightmost(function: Map, x: Tensor, seed: int = 0, tol: float = 1e-4, restar
     return Rightmost(float(value.real), float(np.linalg.norm(image - value * vector) / scale), products)
 
 
-@dataclass(frozen=True)
-class Norms:
-    """Spectral norms (N,) of a batch, whether each converged (N,), and the iterations that it took."""
-
-    values: np.ndarray
-    converged: np.ndarray
-    iterations: int
-
-
-def spectral_norm(function: Map, x: Tensor, seed: int = 0, tol: float = 1e-4, iterations: int = 200) -> Norms:
+def spectral_norm(
+    function: Map, x: Tensor, seed: int = 0, tol: float = 1e-4, iterations: int = 200
+) -> tuple[np.ndarray, np.ndarray]:
     """The largest singular value of the Jacobian of `function` at each x, by power iteration on JᵀJ.
 
     Args:
@@ -98,13 +91,16 @@ def spectral_norm(function: Map, x: Tensor, seed: int = 0, tol: float = 1e-4, it
         x: (N, ...), float64.
         tol: relative change in an iteration below which it counts as converged.
         iterations: after which it is given up; the value is then a lower bound.
+
+    Returns:
+        The norms (N,), and whether each converged (N,).
     """
     generator = torch.Generator().manual_seed(seed)
     vector = _unit(torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device))
     _, pull_back = torch.func.vjp(function, x)
     values = torch.zeros(len(x), dtype=x.dtype, device=x.device)
     converged = torch.zeros(len(x), dtype=torch.bool, device=x.device)
-    for done in range(1, iterations + 1):
+    for _ in range(iterations):
         pushed = torch.func.jvp(function, (x,), (vector,))[1]
         latest = _norm(pushed)
         converged = (latest - values).abs() <= tol * latest
@@ -113,7 +109,7 @@ def spectral_norm(function: Map, x: Tensor, seed: int = 0, tol: float = 1e-4, it
             break
         (pulled,) = pull_back(pushed)
         vector = _unit(pulled)
-    return Norms(values.cpu().numpy(), converged.cpu().numpy(), done)
+    return values.cpu().numpy(), converged.cpu().numpy()
 
 
 def _norm(batch: Tensor) -> Tensor:
@@ -183,7 +179,7 @@ def jacobians(victim: Victim, images: Tensor, ids: Sequence[int], seed: int = 0)
     lines = []
     for name, place in places(blocks).items():
         block = blocks[name]
-        norms = spectral_norm(block, at[name], seed)
+        norms, norms_converged = spectral_norm(block, at[name], seed)
         for i, sample in enumerate(ids):
             x = at[name][i : i + 1]
             found = {"undamped": rightmost(block.branch, x, seed), "damped": rightmost(drift(block), x, seed)}
@@ -191,7 +187,7 @@ def jacobians(victim: Victim, images: Tensor, ids: Sequence[int], seed: int = 0)
                 {"block": name, **place, "sample": sample, "coefficient": _coefficient(block, x)}
                 | {key: value.real for key, value in found.items()}
                 | {f"{key}_residual": value.residual for key, value in found.items()}
-                | {"norm": norms.values[i], "norm_converged": norms.converged[i]}
+                | {"norm": norms[i], "norm_converged": norms_converged[i]}
             )
     return pd.DataFrame(lines)
 
@@ -278,7 +274,7 @@ def growth_summary(table: pd.DataFrame) -> pd.DataFrame:
         and relative, each with `_low` and `_high`, NaN for a single image.
     """
     keys = ["model", "perturbation", "depth", "blocks"]
-    logs = table[keys + ["sample"]].assign(growth=np.log(table["growth"]), relative=np.log(table["relative"]))
+    logs = table[[*keys, "sample"]].assign(growth=np.log(table["growth"]), relative=np.log(table["relative"]))
     images = logs.groupby([*keys, "sample"], sort=False).mean().dropna()
     lines = []
     for key, part in images.groupby(keys, sort=False):

@@ -142,7 +142,9 @@ def _mark_image(axes: Axes) -> None:
         axis.set_major_locator(MaxNLocator(7))
 
 
-def _draw_classes(axes: Axes, colours: Mapping[int, str], label: int, classes: Sequence[str] | None) -> None:
+def _draw_classes(
+    figure: Figure, colours: Mapping[int, str], label: int, classes: Sequence[str] | None
+) -> None:
     """The legend of the regions: the classes that occur, and the true one even if it does not."""
     handles = []
     for k, colour in colours.items():

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from robust_interp.figures import style
 
 _PERTURBATIONS = {"noise": "random signs", "fgsm": "FGSM"}
-_MEASURES = {"growth": "‖δₙ‖ / ‖δ₀‖", "relative": "the same of ‖δₙ‖ / ‖xₙ‖"}
+_MEASURES = {"growth": "‖δₙ‖ / ‖δ₀‖", "relative": "‖δₙ‖‖x₀‖ / (‖δ₀‖‖xₙ‖)"}
 
 
 @style.styled
@@ -25,9 +26,11 @@ def jacobian_figure(table: pd.DataFrame) -> Figure:
         part = table[table["model"] == model]
         draw_eigenvalues(axes[i][0], part, style.colour(i))
         draw_norms(axes[i][1], part, style.colour(i))
-        n = f"n = {part['sample'].nunique()} images x {part['train_seed'].nunique()} seeds"
+        n = f"n = {part['sample'].nunique()} images × {part['train_seed'].nunique()} seeds"
         axes[i][0].set_title(f"{model} ({n})")
+        axes[i][1].set_title(model)
     axes[0][0].legend()
+    axes[0][1].set_ylim(0, 1.05 * table["norm"].max())
     for panel in axes[-1]:
         panel.set_xlabel("residual block, from the input")
     return figure
@@ -39,7 +42,7 @@ def draw_eigenvalues(axes: Axes, table: pd.DataFrame, colour: str) -> None:
     _draw_ranges(axes, table, "undamped", -0.12, color=style.MUTED, marker="o", fillstyle="none", label="J")
     _draw_ranges(axes, table, "damped", 0.12, color=colour, marker="o", label="ρ(λ) J - λ")
     style.mark_stages(axes, int(table["blocks"].iloc[0]))
-    axes.set_ylabel("max Re ν")
+    axes.set_ylabel("largest real part")
 
 
 def draw_norms(axes: Axes, table: pd.DataFrame, colour: str) -> None:
@@ -48,7 +51,6 @@ def draw_norms(axes: Axes, table: pd.DataFrame, colour: str) -> None:
     _draw_ranges(axes, table, "norm", 0, color=colour, marker="s")
     style.mark_stages(axes, int(table["blocks"].iloc[0]))
     axes.set_ylabel("‖∂xₙ₊₁/∂xₙ‖₂")
-    axes.set_ylim(bottom=0)
 
 
 def _draw_ranges(axes: Axes, table: pd.DataFrame, column: str, shift: float, **look) -> None:
@@ -87,5 +89,8 @@ def draw_growth(axes: Axes, table: pd.DataFrame, measure: str) -> None:
         axes.fill_between(one["depth"], *ends, color=style.colour(i), alpha=0.2, linewidth=0)
     axes.axhline(1, color=style.MUTED, linewidth=0.6, linestyle=":", zorder=0.5)
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
     style.mark_stages(axes, int(table["blocks"].max()))
     axes.set_xlim(0, table["blocks"].max())
