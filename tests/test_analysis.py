@@ -386,9 +386,7 @@ def test_damping_shifts_the_eigenvalues(merge, rho, step):
     assert norms == pytest.approx([np.linalg.norm(dense.numpy(), 2)], rel=5e-3)
 
 
-@pytest.mark.parametrize(
-    "name", ["in_resnet14", "lambda_in_resnet14", "in_resnet14_gating_sig", "plain_net14"]
-)
+@pytest.mark.parametrize("name", ["lambda_in_resnet14", "in_resnet14_gating_sig", "plain_net14"])
 def test_blocks_of_networks_against_dense_jacobians(name):
     torch.manual_seed(0)
     model = zoo.create(name, in_chans=1).eval()
@@ -415,8 +413,8 @@ def test_blocks_of_networks_against_dense_jacobians(name):
             rightmost = np.linalg.eigvals(whole).real.max() - 1
             assert line["damped"] == pytest.approx(rightmost, rel=1e-3, abs=1e-4)
             assert line["norm"] == pytest.approx(np.linalg.norm(whole, 2), rel=1e-2)
-            lam = block.merge.coefficient(at).mean().item() if "in_" in name else 0
-            assert line["coefficient"] == pytest.approx(lam)
+            lam = math.nan if name == "plain_net14" else block.merge.coefficient(at).mean().item()
+            assert line["coefficient"] == pytest.approx(lam, nan_ok=True)
         x = block(x)
 
 

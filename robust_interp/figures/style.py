@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from robust_interp.errors import UserError
-
-try:
-    import matplotlib.style
-except ImportError as error:  # an extra: a benchmark draws nothing
-    raise UserError("figures need matplotlib: pip install 'robust-interp[plots]'") from error
-
+import matplotlib.style
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+
+from robust_interp.errors import UserError
 
 FULL, HALF = 6.9, 3.4  # inches: the text's and a column's width of a two-column page
 
