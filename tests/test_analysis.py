@@ -163,7 +163,18 @@ def test_labels_name_the_recipe_only_where_it_tells(save):
     one, two = save("in_resnet14", 0), save("in_resnet14", 1, recipe="long")
     assert chosen.labels([one]) == ["in_resnet14"]
     assert chosen.labels([one, two]) == ["in_resnet14 @none", "in_resnet14 @long"]
-    assert chosen.first_seeds([one, save("in_resnet14", 2), two]) == [one, two]
+
+
+def test_one_seed_each_unless_named_in_full(save):
+    for seed in (0, 1):
+        checkpoint = save("in_resnet14", seed)
+    save("preact_resnet14", 3)
+    folder = str(checkpoint.folder.parent)
+    named = chosen.singles(["preact_resnet14", "in_resnet14"], folder, "digits")
+    assert {label: c.seed for label, c in named.items()} == {"preact_resnet14": 3, "in_resnet14": 0}
+    both = [f"in_resnet14.digits_none_seed{seed}" for seed in (1, 0)]
+    named = chosen.singles(both, folder, "digits")
+    assert {label: c.seed for label, c in named.items()} == {"in_resnet14 seed 1": 1, "in_resnet14 seed 0": 0}
 
 
 def test_choosing_checkpoints(save):

@@ -46,11 +46,12 @@ def plane(models=("a", "b"), size=5, label=1):
     }
 
 
-def line_table():
+def line_table(direction_of=""):
     frames = [
         pd.DataFrame(
             {
                 "model": m,
+                "direction_of": direction_of,
                 "eps_255": np.arange(-2.0, 3),
                 "loss": [0, 0, 1, 2, 3 + i],
                 "predicted": [1, 1, 1, 0, 0],
@@ -219,7 +220,7 @@ def test_a_loss_that_is_zero_everywhere_can_be_drawn():
 
 
 def test_line_marks_where_the_prediction_changes():
-    figure = landscape.line_figure({"title": line_table()}, direction_of="a")
+    figure = landscape.line_figure({"title": line_table(direction_of="a")})
     (panel,) = figure.axes
     assert drawn(panel, "b") == [[0, 0, 1, 2, 4]]
     dots = [line.get_xdata().tolist() for line in panel.get_lines() if line.get_marker() == "."]

@@ -37,12 +37,26 @@ def checkpoints(
     return found
 
 
-def first_seeds(found: Sequence[zoo.Checkpoint]) -> list[zoo.Checkpoint]:
-    """The first checkpoint of each model and recipe."""
-    first: dict[tuple[str, str], zoo.Checkpoint] = {}
-    for checkpoint in found:
-        first.setdefault((checkpoint.architecture, checkpoint.recipe), checkpoint)
-    return list(first.values())
+def singles(names: Iterable[str], folder: str | None, dataset: str) -> dict[str, zoo.Checkpoint]:
+    """One checkpoint a model, by what a figure calls it: its first train seed, unless named in full.
+
+    Raises:
+        UserError: for a name that matches none.
+    """
+    found: dict[str, zoo.Checkpoint] = {}
+    for name in names:
+        taken = set()
+        for checkpoint in checkpoints([name], folder, dataset):
+            model = checkpoint.architecture, checkpoint.recipe
+            if model not in taken:
+                found[checkpoint.name] = checkpoint
+                taken.add(model)
+    one_each = list(found.values())
+    called = labels(one_each)
+    return {
+        f"{label} seed {c.seed}" if called.count(label) > 1 else label: c
+        for label, c in zip(called, one_each, strict=True)
+    }
 
 
 def labels(found: Sequence[zoo.Checkpoint]) -> list[str]:

@@ -87,28 +87,53 @@ def at_points(
     return torch.cat(losses).numpy(), torch.cat(predicted).numpy()
 
 
+def around(
+    victims: Mapping[str, nn.Module],
+    image: Tensor,
+    label: int,
+    sample: int,
+    radii_255: np.ndarray,
+    shared: bool,
+    seed: int = 0,
+) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
+    """`line` and `plane` of some victims around one image.
+
+    Args:
+        image: (C, H, W), pixels in [0, 1]; `sample` is its id.
+        radii_255: positions on every axis in units of 1/255.
+        shared: all follow the first victim's directions instead of their own.
+        seed: of the orthogonal directions.
+    """
+    moves = directions(victims, image, label, sample, shared, seed)
+    direction_of = next(iter(victims)) if shared else ""
+    seen = victims, image, label, moves, radii_255, direction_of
+    return line(*seen), plane(*seen)
+
+
 def line(
     victims: Mapping[str, nn.Module],
     image: Tensor,
     label: int,
     moves: Mapping[str, tuple[Tensor, Tensor]],
     radii_255: np.ndarray,
+    direction_of: str = "",
 ) -> pd.DataFrame:
     """Loss along each victim's FGSM direction.
 
     Args:
         moves: of `directions`.
         radii_255: positions on the line in units of 1/255.
+        direction_of: the victim whose directions all share, if they do.
 
     Returns:
-        One line a victim and position: model, eps_255, loss (nats), predicted.
+        One line a victim and position: model, direction_of, eps_255, loss (nats), predicted.
     """
     weights = torch.from_numpy(radii_255 / 255)[:, None]
     frames = []
     for name, victim in victims.items():
         losses, predicted = at_points(victim, image, label, moves[name][0][None], weights)
-        columns = {"model": name, "eps_255": radii_255, "loss": losses, "predicted": predicted}
-        frames.append(pd.DataFrame(columns))
+        head = {"model": name, "direction_of": direction_of}
+        frames.append(pd.DataFrame(head | {"eps_255": radii_255, "loss": losses, "predicted": predicted}))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -125,7 +150,7 @@ def plane(
     Args:
         moves: of `directions`.
         radii_255: R positions on both axes in units of 1/255.
-        direction_of: the victim whose directions all share, if they do; it is handed on.
+        direction_of: the victim whose directions all share, if they do.
 
     Returns:
         models (M,), label (), direction_of (), radii_255 (R,), loss and predicted (M, R, R), in which

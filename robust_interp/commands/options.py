@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from pathlib import Path
 
 
 def picked(arguments: argparse.Namespace, names: str) -> dict:
@@ -93,3 +94,19 @@ def interval(text: str) -> tuple[float, float]:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not an interval such as 0.2,0.25") from None
     return low, high
+
+
+def add_figure_options(parser: argparse.ArgumentParser) -> None:
+    """What every command that draws zoo models takes."""
+    add = parser.add_argument
+    add("--dataset", default="digits", help="of the checkpoints and test images (default: digits)")
+    add("--zoo", metavar="FOLDER", help="more checkpoints, before ./model_zoo and the bundled ones")
+    add("--data-dir", metavar="FOLDER", help="default: $ROBUST_INTERP_DATA, then ~/.cache/robust-interp")
+    add(
+        "-o",
+        "--out",
+        default="figures",
+        type=Path,
+        metavar="FOLDER|FILE",
+        help="a folder, or the figure's own name, e.g. fig1.png: both PNG and SVG (default: figures)",
+    )

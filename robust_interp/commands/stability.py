@@ -5,8 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 
-from robust_interp.commands.options import natural, positive, positive_number, seed_list
-from robust_interp.commands.plot import add_shared, stem, write_table
+from robust_interp.commands.options import (
+    add_figure_options,
+    natural,
+    positive,
+    positive_number,
+    seed_list,
+)
 
 
 def add_to(commands) -> None:
@@ -22,7 +27,7 @@ def add_to(commands) -> None:
     add("--eps", type=positive_number, default=1.0, help="size of the small change in 1/255 (default: 1)")
     add("--seed", type=natural, default=0, help="of start vectors and random signs (default: 0)")
     add("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
-    add_shared(parser)
+    add_figure_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -30,8 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     from robust_interp import data, formats
     from robust_interp.analysis import chosen, stability
+    from robust_interp.figures import files
     from robust_interp.figures import stability as figures
-    from robust_interp.figures import style
     from robust_interp.victim import resolve_device
 
     device = resolve_device(arguments.device)
@@ -49,14 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
         tables.append(stability.jacobians(victim, at.to(device), few, seed).assign(**of))
         growths.append(stability.growth(victim, images, labels, many, eps, seed).assign(**of))
     table, growth = pd.concat(tables), stability.growth_summary(pd.concat(growths))
-    place = stem(arguments.out, "stability")
-    grown = place.with_name(f"{place.name}_growth")
-    written = [
-        *style.save(figures.jacobian_figure(table), place),
-        write_table(table, place.with_name(f"{place.name}.csv")),
-        *style.save(figures.growth_figure(growth), grown),
-        write_table(growth, grown.with_name(f"{grown.name}.csv")),
-    ]
+    place = files.stem(arguments.out, "stability")
+    written = files.with_table(figures.jacobian_figure(table), table, place)
+    written += files.with_table(figures.growth_figure(growth), growth, files.extended(place, "_growth"))
     summary = stability.jacobian_summary(table)
     print(formats.to_markdown(summary), end="")
     if lost := summary["not_converged"].sum():

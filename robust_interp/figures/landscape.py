@@ -22,12 +22,11 @@ CLASSES = {
 
 
 @style.styled
-def line_figure(tables: Mapping[str, pd.DataFrame], direction_of: str = "") -> Figure:
+def line_figure(tables: Mapping[str, pd.DataFrame]) -> Figure:
     """Loss along the FGSM direction: several models on one axis, a panel an image.
 
     Args:
         tables: title of the image -> table of `analysis.landscape.line`.
-        direction_of: the model whose direction all follow; empty if each follows its own.
     """
     columns = min(2, len(tables))
     rows = -(-len(tables) // columns)
@@ -39,7 +38,6 @@ def line_figure(tables: Mapping[str, pd.DataFrame], direction_of: str = "") -> F
     for panel, (title, table) in zip(panels, tables.items(), strict=False):
         draw_line(panel, table)
         panel.set_title(title)
-        panel.set_xlabel(_along(direction_of))
     panels[0].legend()
     return figure
 
@@ -61,13 +59,16 @@ def draw_line(axes: Axes, table: pd.DataFrame) -> None:
             clip_on=False,
         )
     axes.axvline(0, color=style.MUTED, linewidth=0.6, linestyle=":", zorder=0.5)
+    axes.set_xlabel(_along(table["direction_of"].iloc[0]))
     axes.set_ylabel("cross-entropy (nats)")
     axes.set_ylim(bottom=0)
     axes.margins(x=0)
 
 
-def _along(direction_of: str) -> str:
-    return f"FGSM direction of {direction_of} (1/255)" if direction_of else "own FGSM direction (1/255)"
+def _along(direction_of) -> str:
+    """Nothing, which a CSV gives back as NaN, is each model's own."""
+    shared = isinstance(direction_of, str) and direction_of
+    return f"FGSM direction of {direction_of} (1/255)" if shared else "own FGSM direction (1/255)"
 
 
 @style.styled
