@@ -79,7 +79,7 @@ def test_coefficients_of_checkpoints(save):
     assert table["mean"].tolist() == [0, 0.5, 1.5, 0.25, 0, 2.25]
     assert table["q05"].tolist() == table["q95"].tolist() == table["mean"].tolist()
     assert table["depth"].tolist() == [2, 4, 6] * 2
-    assert not table["gated"].any()
+    assert table["images"].eq(0).all()
     shares = coefficients.shares(table)
     first, second = shares.to_dict("records")
     assert (first["train_seed"], first["lambdas"], first["blocks"]) == (0, 3, 6)
@@ -114,7 +114,7 @@ def test_gated_coefficients_are_a_distribution(save):
     with pytest.raises(UserError, match="batch of images"):
         coefficients.over_depth([checkpoint])
     table = coefficients.over_depth([checkpoint], torch.rand(3, 1, 8, 8)).set_index("block")
-    assert table["gated"].all()
+    assert table["images"].eq(3).all()
     for block, bias in biases.items():
         values = bias.clamp(min=0).numpy().repeat(4)  # an even number of times, as positions and images do
         assert table.loc[block, "mean"] == pytest.approx(values.mean(), rel=1e-6)

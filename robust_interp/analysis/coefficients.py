@@ -33,8 +33,9 @@ def over_depth(checkpoints: Sequence[zoo.Checkpoint], pixels: Tensor | None = No
 
     Returns:
         One line a checkpoint and block: model, train_seed, block, stage, depth (which residual block it is,
-        from 1), blocks (how many there are), gated, mean, the QUANTILES, and the share (0 to 1) of its values
-        in each of the BANDS. Checkpoints without λ have no line.
+        from 1), blocks (how many there are), images (that a gated λ was read at; 0 for one number a block),
+        mean, the QUANTILES, and the share (0 to 1) of its values in each of the BANDS. Checkpoints without λ
+        have no line.
 
     Raises:
         UserError: if none of them has a λ, or one is gated and there are no pixels.
@@ -54,7 +55,7 @@ def _lines(checkpoint: zoo.Checkpoint, label: str, pixels: Tensor | None) -> Ite
         yield (
             {"model": label, "train_seed": checkpoint.seed, "block": block}
             | place
-            | {"gated": values.ndim > 0}
+            | {"images": len(values) if values.ndim else 0}
             | describe(values.double().numpy())
         )
 
@@ -126,7 +127,8 @@ def over_training(checkpoints: Sequence[zoo.Checkpoint]) -> pd.DataFrame:
     lines = []
     for checkpoint, label in zip(checkpoints, chosen.labels(checkpoints), strict=True):
         for epoch in checkpoint.record.get("curve", []):
-            for block, place in places(epoch["lambda"]).items():
+            recorded = epoch.get("lambda", {})
+            for block, place in places(recorded).items():
                 head = {"model": label, "train_seed": checkpoint.seed, "epoch": epoch["epoch"]}
-                lines.append(head | {"block": block} | place | {"coefficient": epoch["lambda"][block]})
+                lines.append(head | {"block": block} | place | {"coefficient": recorded[block]})
     return pd.DataFrame(lines)

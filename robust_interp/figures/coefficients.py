@@ -38,10 +38,11 @@ def draw_depth(axes: Axes, table: pd.DataFrame, colour: str) -> None:
     """One model: mean over seeds with a band of one standard deviation, and each seed as a thin line.
 
     For a gated model the line is the mean over seeds of the medians, and the bands reach from the 25 % to
-    the 75 % and from the 5 % to the 95 % quantile of a batch.
+    the 75 % and from the 5 % to the 95 % quantile.
     """
     _draw_guides(axes, int(table["blocks"].iloc[0]))
-    gated = bool(table["gated"].any())
+    images = int(table["images"].max())
+    gated = images > 0
     centre = "q50" if gated else "mean"
     seeds = table["train_seed"].nunique()
     for _, stage in table.groupby("stage"):  # no line leads over the blocks in between, which have no λ
@@ -52,7 +53,7 @@ def draw_depth(axes: Axes, table: pd.DataFrame, colour: str) -> None:
         for low, high, alpha in _bands(over_seeds, gated, seeds):
             axes.fill_between(middle.index, low, high, color=colour, alpha=alpha, linewidth=0)
         axes.plot(middle.index, middle, color=colour, marker="o", markersize=2.5)
-    spread = "quantiles over a batch" if gated else "mean ± std"
+    spread = f"quantiles over channels and positions of {images} images" if gated else "mean ± std"
     number = f"{seeds} seeds" if seeds > 1 else "1 seed"
     said = f", {spread}" if gated or seeds > 1 else ""
     axes.set_title(f"{table['model'].iloc[0]} ({number}{said})")
