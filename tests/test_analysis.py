@@ -451,6 +451,16 @@ def test_what_does_not_converge_is_said():
     assert (summary["damped"], summary["norm"]) == (0.5, 3.0)
 
 
+def test_blocks_that_do_nothing_and_numbers_that_are_none():
+    x = torch.rand(1, 50, dtype=torch.float64)
+    found = stability.rightmost(lambda x: 0 * x, x)
+    assert (found.real, found.converged) == (0, True)
+    values, converged = stability.spectral_norm(lambda x: 0 * x, x)
+    assert (values.tolist(), converged.tolist()) == ([0], [True])
+    assert not stability.rightmost(lambda x: x * math.nan, x).converged
+    assert not stability.spectral_norm(lambda x: x * math.nan, x)[1].any()
+
+
 def test_growth_where_only_the_damping_acts():
     """With f = 0 a block passes (1 - λ) x on: δ shrinks by just that, and so does x."""
     torch.manual_seed(0)

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs
+from scipy.sparse.linalg import ArpackError, LinearOperator, eigs
 from scipy.stats import t as student_t
 from torch import Tensor, nn
 
@@ -88,9 +88,11 @@ def rightmost(function: Map, x: Tensor, seed: int = 0, tol: float = 1e-4, restar
     N = x.numel()
     operator = LinearOperator((N, N), matvec=multiply, dtype=np.float64)
     start = np.random.default_rng(seed).standard_normal(N)
+    if not multiply(start).any():  # J = 0, as where no unit of a block is on: ARPACK cannot start
+        return Rightmost(0.0, 0.0, products)
     try:
         values, vectors = eigs(operator, k=1, which="LR", v0=start, ncv=min(N, 40), tol=tol, maxiter=restarts)
-    except ArpackNoConvergence:
+    except ArpackError:  # no convergence, or numbers that are not finite
         return Rightmost(math.nan, math.nan, products)
     value, vector = values[0], vectors[:, 0]
     image = multiply(vector.real) + 1j * multiply(vector.imag)
