@@ -10,7 +10,18 @@ import warnings
 from typing import NoReturn
 
 from robust_interp import __version__
-from robust_interp.commands import bench, data, leaderboard, ls, models, robustbench, sweep, train
+from robust_interp.commands import (
+    bench,
+    data,
+    leaderboard,
+    ls,
+    models,
+    plot,
+    robustbench,
+    stability,
+    sweep,
+    train,
+)
 from robust_interp.commands.options import load_plugins
 from robust_interp.errors import UserError
 
@@ -50,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"robust-interp {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (bench, leaderboard, train, sweep, models, data, ls, robustbench):
+    for command in (bench, leaderboard, plot, stability, train, sweep, models, data, ls, robustbench):
         command.add_to(commands)
     return parser
 

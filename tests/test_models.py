@@ -41,6 +41,8 @@ SMALL = [
     "in_resnet14_gating",
     "in_resnet14_gating_sig",
     "lambda_in_resnet14",
+    "exp_in_resnet14",
+    "exp_lambda_in_resnet14",
     "resnext20_4x16d",
     "in_resnext20_4x16d",
     "lambda_in_resnext20_4x16d",
@@ -491,7 +493,7 @@ def test_one_seed_gives_all_variants_the_same_convolutions():
         return small(name).state_dict()
 
     baseline = weights("preact_resnet14")
-    for name in SMALL[1:7]:
+    for name in SMALL[1:9]:
         variant = weights(name)
         assert all(torch.equal(value, variant[key]) for key, value in baseline.items())
 
@@ -521,6 +523,7 @@ def test_a_new_variant_is_one_small_class(digits):
 def test_timm_lists_all_names():
     expected = [f"{family}_resnet{d}" for family in ("preact", "in", "lambda_in") for d in in_resnet.DEPTHS]
     expected += [f"plain_net{d}" for d in (14, 20, 110)]
+    expected += [f"{family}_in_resnet{d}" for family in ("exp", "exp_lambda") for d in (14, 20, 110)]
     expected += [f"in_resnet{d}_{v}" for d in (14, 20, 110) for v in ("sig", "gating", "gating_sig")]
     assert set(timm.list_models(module="in_resnet")) == set(expected)
     layouts = ("29_8x64d", "20_4x16d")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from pathlib import Path
 
 from robust_interp.registry import split_specs
 
@@ -81,6 +82,32 @@ def natural(text: str) -> int:
     return int(text)
 
 
+def natural_list(text: str) -> tuple[int, ...]:
+    """``2,5`` in the order given, each once."""
+    found = tuple(dict.fromkeys(natural(part.strip()) for part in text.split(",") if part.strip()))
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} names no number")
+    return found
+
+
+def odd(text: str) -> int:
+    """So that a symmetric grid of so many points has one in its middle; at least 3."""
+    value = natural(text)
+    if value % 2 == 0 or value < 3:
+        raise argparse.ArgumentTypeError("must be odd and at least 3")
+    return value
+
+
+def positive_number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
 def seed_list(text: str) -> tuple[int, ...]:
     """``3`` means 0, 1, 2; ``0,4`` means those, and ``4,`` that one."""
     if "," not in text:
@@ -97,3 +124,19 @@ def interval(text: str) -> tuple[float, float]:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not an interval such as 0.2,0.25") from None
     return low, high
+
+
+def add_figure_options(parser: argparse.ArgumentParser) -> None:
+    """What every command that draws zoo models takes."""
+    add = parser.add_argument
+    add("--dataset", default="digits", help="of the checkpoints and test images (default: digits)")
+    add("--zoo", metavar="FOLDER", help="more checkpoints, before ./model_zoo and the bundled ones")
+    add("--data-dir", metavar="FOLDER", help="default: $ROBUST_INTERP_DATA, then ~/.cache/robust-interp")
+    add(
+        "-o",
+        "--out",
+        default="figures",
+        type=Path,
+        metavar="FOLDER|FILE",
+        help="a folder, or the figure's own name, e.g. fig1.png: both PNG and SVG (default: figures)",
+    )

@@ -4,7 +4,18 @@ from robust_interp.models import in_resnet, in_resnext, robustbench_names  # noq
 from robust_interp.models.base import InterpolationNet
 from robust_interp.models.in_resnet import PreActResNet
 from robust_interp.models.in_resnext import CifarResNeXt
-from robust_interp.models.interpolation import Add, Branch, Damp, Gate, Keep, Lambda, ScaledDamp, damped
+from robust_interp.models.interpolation import (
+    Add,
+    Branch,
+    Damp,
+    Exponential,
+    Gate,
+    Keep,
+    Lambda,
+    ScaledDamp,
+    ScaledExponential,
+    damped,
+)
 
 __all__ = [
     "ARCHITECTURES",
@@ -12,12 +23,14 @@ __all__ = [
     "Branch",
     "CifarResNeXt",
     "Damp",
+    "Exponential",
     "Gate",
     "InterpolationNet",
     "Keep",
     "Lambda",
     "PreActResNet",
     "ScaledDamp",
+    "ScaledExponential",
     "damped",
     "default_lambda_init",
 ]

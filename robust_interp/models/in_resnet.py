@@ -1,4 +1,4 @@
-"""Pre-activation networks for CIFAR-sized images: ResNet, In-ResNet, λ-In-ResNet, plain.
+"""Pre-activation networks for CIFAR-sized images: ResNet, (λ-)In-ResNet, their exact steps, plain.
 
 Layout: a 3x3 stem of 16 channels without pooling; three stages, the second and third of half the size;
 BN-ReLU, global average pooling, a linear classifier. Depth 164 has bottleneck blocks, the others basic
@@ -29,7 +29,14 @@ from robust_interp.models.base import (
     stem_conv,
     timm_cfgs,
 )
-from robust_interp.models.interpolation import Add, Branch, Damp, ScaledDamp
+from robust_interp.models.interpolation import (
+    Add,
+    Branch,
+    Damp,
+    Exponential,
+    ScaledDamp,
+    ScaledExponential,
+)
 from robust_interp.zoo import bundled_cfgs
 
 __all__ = ["PreActResNet"]
@@ -144,6 +151,8 @@ _FAMILIES: dict[str, tuple[tuple[int, ...], type[nn.Module], dict[str, Any] | No
     "in_resnet{}_gating": (_FEW, Damp, {"gated": True}),
     "in_resnet{}_gating_sig": (_FEW, Damp, {"gated": True, "act": "sigmoid"}),
     "lambda_in_resnet{}": (DEPTHS, ScaledDamp, {}),
+    "exp_in_resnet{}": (_FEW, Exponential, {}),
+    "exp_lambda_in_resnet{}": (_FEW, ScaledExponential, {}),
 }
 
 

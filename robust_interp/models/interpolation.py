@@ -19,7 +19,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["Add", "Branch", "Damp", "Gate", "Keep", "Lambda", "ScaledDamp", "damped"]
+__all__ = [
+    "Add",
+    "Branch",
+    "Damp",
+    "Exponential",
+    "Gate",
+    "Keep",
+    "Lambda",
+    "ScaledDamp",
+    "ScaledExponential",
+    "damped",
+]
 
 # act -> (its module, its inverse on the values that λ may start from)
 _ACTS: dict[str, tuple[type[nn.Module], Callable[[Tensor], Tensor]]] = {
@@ -71,6 +82,40 @@ class ScaledDamp(Damp):
     def forward(self, x: Tensor, f: Tensor) -> Tensor:
         lam = self.coefficient(x)
         return (1 - lam) * x + (1 + lam) * f
+
+
+class Exponential(Damp):
+    """e^-λ x + (1 - e^-λ)/λ f: the exact step of dx/dt = -λ x + f over Δt = 1, with f frozen.
+
+    In-ResNet is its first-order form: the factor of x agrees to O(λ²), that of f only to O(λ).
+    λ = 0 is the residual network; for λ → ∞ the output goes to 0.
+    """
+
+    def forward(self, x: Tensor, f: Tensor) -> Tensor:
+        lam = self.coefficient(x)
+        return torch.exp(-lam) * x + mean_decay(lam) * f
+
+
+class ScaledExponential(Damp):
+    """e^-λ x + (1 - e^-λ)/λ (1 + λ) f: the same for ρ(λ) = λ + 1; for λ → ∞ the plain network, f alone."""
+
+    def forward(self, x: Tensor, f: Tensor) -> Tensor:
+        lam = self.coefficient(x)
+        return torch.exp(-lam) * x + mean_decay(lam) * (1 + lam) * f
+
+
+def mean_decay(lam: Tensor) -> Tensor:
+    """(1 - e^-λ)/λ for λ >= 0, the mean of e^-λt over t in [0, 1]; 1 at λ = 0, where its slope is -1/2.
+
+    Below 1/2 its Taylor series: the quotient's derivative cancels there. Neither form ever sees the other's
+    λ, so that no gradient of the one not chosen is NaN.
+    """
+    small = torch.where(lam < 0.5, lam, 0.0)
+    series = torch.ones_like(small)
+    for k in range(15, 1, -1):  # up to λ^14 / 15!, exact in float64
+        series = 1 - small / k * series
+    large = torch.where(lam < 0.5, 1.0, lam)
+    return torch.where(lam < 0.5, series, -torch.expm1(-large) / large)
 
 
 class Coefficient(nn.Module):
@@ -195,7 +240,8 @@ def damped(
     """What a network's `merge` argument takes: `merge` with the λ that is described.
 
     Args:
-        merge: Damp (In-ResNet) or ScaledDamp (λ-In-ResNet), or a class of your own derived from Damp.
+        merge: Damp (In-ResNet), ScaledDamp (λ-In-ResNet), their exact steps Exponential and
+            ScaledExponential, or a class of your own derived from Damp.
         lambda_init, act: as for `Coefficient`.
         gated: λ depends on x, as in `Gate`.
         stored: "lambda", or "keep" for 1 - λ (not gated, act="relu").

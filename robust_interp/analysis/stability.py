@@ -1,0 +1,306 @@
+"""The paper's stability argument, measured: Jacobians of the blocks at real feature maps, growth over depth.
+
+A block adds merge(x, f(x)) - x to its input. With one λ for the block that is ρ(λ) f(x) - λ x (times
+(1 - e^-λ)/λ in an exact step), whose Jacobian ρ(λ) J - λ is the damped system's, where J = ∂f/∂x is the
+undamped one's. Both are looked at through products with vectors only: nothing of size N x N is ever held.
+Everything is in float64.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F
+from scipy.sparse.linalg import ArpackError, LinearOperator, eigs
+from scipy.stats import t as student_t
+from torch import Tensor, nn
+
+from robust_interp.analysis.coefficients import places
+from robust_interp.errors import UserError
+from robust_interp.models import InterpolationNet
+from robust_interp.models.base import Block
+from robust_interp.victim import Victim
+
+Map = Callable[[Tensor], Tensor]
+
+
+def jacobian_products(function: Map, x: Tensor) -> tuple[Map, Map]:
+    """v -> J v and u -> Jᵀ u for the Jacobian of `function` at x.
+
+    J v is the derivative of u -> Jᵀ u, which is linear, along v: both then run through one recorded graph,
+    several times faster here than torch.func.jvp, which takes BatchNorm apart in Python at each call.
+    """
+    x = x.detach().requires_grad_()
+    y = function(x)
+    u = torch.zeros_like(y, requires_grad=True)
+    (pulled,) = torch.autograd.grad(y, x, u, create_graph=True)
+    return (
+        lambda tangent: torch.autograd.grad(pulled, u, tangent, retain_graph=True)[0],
+        lambda cotangent: torch.autograd.grad(y, x, cotangent, retain_graph=True)[0],
+    )
+
+
+@dataclass(frozen=True)
+class Rightmost:
+    """The eigenvalue with the largest real part: that part, and how well it is known.
+
+    Attributes:
+        real: NaN if it did not converge.
+        residual: |J v - ν v| / |ν| of the eigenpair; NaN with it.
+        products: how many Jacobian-vector products it took.
+    """
+
+    real: float
+    residual: float
+    products: int
+
+    @property
+    def converged(self) -> bool:
+        return not math.isnan(self.real)
+
+
+def rightmost(function: Map, x: Tensor, seed: int = 0, tol: float = 1e-4, restarts: int = 300) -> Rightmost:
+    """The rightmost eigenvalue of the Jacobian of `function` at x, by ARPACK's restarted Arnoldi iteration.
+
+    Args:
+        function: maps float64 tensors of the shape of x to the same shape.
+        x: one feature map, at least 4 numbers.
+        seed: of the start vector.
+        tol: relative accuracy asked for.
+        restarts: after which it is given up.
+    """
+    push, _ = jacobian_products(function, x)
+    products = 0
+
+    def multiply(vector: np.ndarray) -> np.ndarray:
+        nonlocal products
+        products += 1
+        tangent = torch.from_numpy(np.ascontiguousarray(vector.real)).to(x).view_as(x)
+        return push(tangent).flatten().cpu().numpy()
+
+    N = x.numel()
+    operator = LinearOperator((N, N), matvec=multiply, dtype=np.float64)
+    start = np.random.default_rng(seed).standard_normal(N)
+    if not multiply(start).any():  # J = 0, as where no unit of a block is on: ARPACK cannot start
+        return Rightmost(0.0, 0.0, products)
+    try:
+        values, vectors = eigs(operator, k=1, which="LR", v0=start, ncv=min(N, 40), tol=tol, maxiter=restarts)
+    except ArpackError:  # no convergence, or numbers that are not finite
+        return Rightmost(math.nan, math.nan, products)
+    value, vector = values[0], vectors[:, 0]
+    image = multiply(vector.real) + 1j * multiply(vector.imag)
+    scale = max(abs(value), np.finfo(float).tiny)
+    return Rightmost(float(value.real), float(np.linalg.norm(image - value * vector) / scale), products)
+
+
+def spectral_norm(
+    function: Map, x: Tensor, seed: int = 0, tol: float = 1e-4, iterations: int = 200
+) -> tuple[np.ndarray, np.ndarray]:
+    """The largest singular value of the Jacobian of `function` at each x, by power iteration on JᵀJ.
+
+    Args:
+        function: maps a batch (N, ...) to a batch, each sample on its own.
+        x: (N, ...), float64.
+        tol: relative change in an iteration below which it counts as converged.
+        iterations: after which it is given up; the value is then a lower bound.
+
+    Returns:
+        The norms (N,), and whether each converged (N,).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    vector = _unit(torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device))
+    push, pull = jacobian_products(function, x)
+    values = torch.zeros(len(x), dtype=x.dtype, device=x.device)
+    converged = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    for _ in range(iterations):
+        pushed = push(vector)
+        latest = _norm(pushed)
+        converged = (latest - values).abs() <= tol * latest
+        values = latest
+        if converged.all():
+            break
+        vector = _unit(pull(pushed))
+    return values.cpu().numpy(), converged.cpu().numpy()
+
+
+def _norm(batch: Tensor) -> Tensor:
+    return batch.flatten(1).norm(dim=1)
+
+
+def _unit(batch: Tensor) -> Tensor:
+    norms = _norm(batch).view(-1, *[1] * (batch.ndim - 1))
+    return batch / norms.clamp(min=torch.finfo(batch.dtype).tiny)
+
+
+# --- networks ---------------------------------------------------------------------------------------------
+
+
+def in_float64(victim: Victim) -> Victim:
+    """A copy in eval mode, frozen.
+
+    Raises:
+        UserError: if it is not one of our networks: only of those are the blocks known.
+    """
+    if not isinstance(victim.model, InterpolationNet):
+        raise UserError(f"{victim.name} is not a network of robust_interp.models: its blocks are not known")
+    return copy.deepcopy(victim).double().eval().requires_grad_(False)
+
+
+def damped_blocks(model: InterpolationNet) -> dict[str, Block]:
+    """The blocks that carry a λ, or would in a damped network of the same layout.
+
+    Those are the ones whose shortcut is the identity, but for the first block of the network.
+    """
+    _, *others = model.named_blocks()
+    return {name: block for name, block in others if isinstance(block.shortcut, nn.Identity)}
+
+
+def drift(block: Block) -> Map:
+    """x -> merge(x, f(x)) - x, what the block adds to its input (before an activation at its end)."""
+    return lambda x: block.merge(x, block.branch(x)) - x
+
+
+@torch.no_grad()
+def states(victim: Victim, images: Tensor) -> dict[str, Tensor]:
+    """The input of each block, by its name, and under "" the output of the last, for pixels (N, C, H, W)."""
+    if victim.normalisation:
+        images = (images - victim.mean) / victim.std
+    x, found = victim.model.stem(images), {}
+    for name, block in victim.model.named_blocks():
+        found[name] = x
+        x = block(x)
+    return found | {"": x}
+
+
+def jacobians(victim: Victim, images: Tensor, ids: Sequence[int], seed: int = 0) -> pd.DataFrame:
+    """Eigenvalues and norms of the blocks' Jacobians at the feature maps of a few images.
+
+    Args:
+        images: (N, C, H, W), pixels in [0, 1]; `ids` are their sample ids.
+        seed: of the iterations' start vectors.
+
+    Returns:
+        One line a block and image: block, stage, depth, blocks, sample; coefficient, the mean act(λ) there
+        (NaN without λ); undamped and damped, the real part of the rightmost eigenvalue of J and of
+        ρ(λ) J - λ, each with `_residual`, and NaN where it did not converge; norm, the spectral norm of the
+        block's own Jacobian, with norm_converged.
+    """
+    victim, images = in_float64(victim), images.double()
+    at, blocks = states(victim, images), damped_blocks(victim.model)
+    lines = []
+    for name, place in places(blocks).items():
+        block = blocks[name]
+        norms, norms_converged = spectral_norm(block, at[name], seed)
+        for i, sample in enumerate(ids):
+            x = at[name][i : i + 1]
+            found = {"undamped": rightmost(block.branch, x, seed), "damped": rightmost(drift(block), x, seed)}
+            lines.append(
+                {"block": name, **place, "sample": sample, "coefficient": _coefficient(block, x)}
+                | {key: value.real for key, value in found.items()}
+                | {f"{key}_residual": value.residual for key, value in found.items()}
+                | {"norm": norms[i], "norm_converged": norms_converged[i]}
+            )
+    return pd.DataFrame(lines)
+
+
+def _coefficient(block: Block, x: Tensor) -> float:
+    return block.merge.coefficient(x).mean().item() if hasattr(block.merge, "coefficient") else math.nan
+
+
+def jacobian_summary(table: pd.DataFrame) -> pd.DataFrame:
+    """Means over images and train seeds, a line a model and block.
+
+    Args:
+        table: of `jacobians`, with a column `model`; of several checkpoints one below the other.
+
+    Returns:
+        model, block, coefficient, undamped, damped, norm, n (images times seeds), and not_converged: how many
+        of the 3 n numbers are not known, of which means leave out the eigenvalues and keep the norms.
+    """
+    lines = []
+    for (model, block), part in table.groupby(["model", "block"], sort=False):
+        lost = part[["undamped", "damped"]].isna().sum().sum() + (~part["norm_converged"]).sum()
+        means = part[["coefficient", "undamped", "damped", "norm"]].mean().to_dict()
+        lines.append({"model": model, "block": block} | means | {"n": len(part), "not_converged": int(lost)})
+    return pd.DataFrame(lines)
+
+
+# --- growth over depth ------------------------------------------------------------------------------------
+
+
+def growth(
+    victim: Victim, images: Tensor, labels: Tensor, ids: Sequence[int], eps: float, seed: int = 0
+) -> pd.DataFrame:
+    """How far a small change of the image is from the unchanged run, block by block.
+
+    Both changes are of the same length in pixels: eps times random signs (drawn from the seed and the
+    sample's id), and FGSM's eps times the sign of the gradient of the cross-entropy. Nothing is clipped.
+
+    Args:
+        images: (N, C, H, W), pixels in [0, 1], with labels (N,); `ids` are their sample ids.
+        eps: in [0, 1] pixels.
+
+    Returns:
+        One line a perturbation ("noise", "fgsm"), image and depth (blocks passed; at 0 the state x_0 that
+        enters the first): perturbation, sample, depth, blocks, growth = |δ_n| / |δ_0|, and relative, the same
+        of |δ_n| / |x_n|, which no scale of the features enters. NaN where the gradient was zero.
+    """
+    victim, images = in_float64(victim), images.double()
+    before = list(states(victim, images).values())
+    lines = []
+    for name, signs in (("noise", random_signs(images, ids, seed)), ("fgsm", _signs(victim, images, labels))):
+        after = states(victim, images + eps * signs).values()
+        pairs = list(zip(before, after, strict=True))
+        deltas = torch.stack([_norm(b - a) for a, b in pairs])  # (depth, N)
+        relative = deltas / torch.stack([_norm(a) for a, _ in pairs])
+        for depth, rows in enumerate(zip(deltas / deltas[0], relative / relative[0], strict=True)):
+            head = {"perturbation": name, "depth": depth, "blocks": len(pairs) - 1}
+            values = {"growth": rows[0].cpu().numpy(), "relative": rows[1].cpu().numpy()}
+            lines.append(pd.DataFrame(head | {"sample": list(ids)} | values))
+    return pd.concat(lines, ignore_index=True)
+
+
+def random_signs(images: Tensor, ids: Sequence[int], seed: int) -> Tensor:
+    """±1 of the shape of images, each sample's drawn from the seed and its id alone."""
+    stream, shape = zlib.crc32(b"growth"), images.shape[1:]
+    draws = [np.random.default_rng((seed, stream, i)).choice([-1.0, 1.0], size=tuple(shape)) for i in ids]
+    return torch.from_numpy(np.stack(draws)).to(images)
+
+
+def _signs(victim: Victim, images: Tensor, labels: Tensor) -> Tensor:
+    pixels = images.clone().requires_grad_()
+    loss = F.cross_entropy(victim(pixels), labels.to(images.device), reduction="sum")
+    return torch.autograd.grad(loss, pixels)[0].sign()
+
+
+def growth_summary(table: pd.DataFrame) -> pd.DataFrame:
+    """Geometric means over images, with 95 % intervals (Student's t of the logarithms).
+
+    Args:
+        table: of `growth`, with a column `model`; of several checkpoints one below the other. An image's
+            logarithm is first averaged over the train seeds, so that it counts once.
+
+    Returns:
+        One line a model, perturbation and depth: model, perturbation, depth, blocks, n (images), and growth
+        and relative, each with `_low` and `_high`, NaN for a single image.
+    """
+    keys = ["model", "perturbation", "depth", "blocks"]
+    logs = table[[*keys, "sample"]].assign(growth=np.log(table["growth"]), relative=np.log(table["relative"]))
+    images = logs.groupby([*keys, "sample"], sort=False).mean().dropna()
+    lines = []
+    for key, part in images.groupby(keys, sort=False):
+        line = dict(zip(keys, key, strict=True)) | {"n": len(part)}
+        for name in ("growth", "relative"):
+            mean = part[name].mean()
+            half = student_t.ppf(0.975, len(part) - 1) * part[name].std() / math.sqrt(len(part))
+            ends = np.exp([mean, mean - half, mean + half]).tolist()
+            line |= dict(zip((name, f"{name}_low", f"{name}_high"), ends, strict=True))
+        lines.append(line)
+    return pd.DataFrame(lines)

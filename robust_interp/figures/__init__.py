@@ -1,0 +1,12 @@
+"""Figures, drawn from plain tables and arrays: nothing here knows a model or imports torch.
+
+A module has `draw_...(axes, data)` for a panel and `..._figure(data)` for a whole figure; `style` holds how
+they look and writes them.
+"""
+
+from robust_interp.errors import UserError
+
+try:
+    import matplotlib  # noqa: F401
+except ImportError as error:  # an extra: a benchmark draws nothing
+    raise UserError("figures need matplotlib: pip install 'robust-interp[plots]'") from error

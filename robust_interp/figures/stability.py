@@ -1,0 +1,96 @@
+"""Stability of the blocks and growth over depth, from the tables of `analysis.stability`."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from robust_interp.figures import style
+
+_PERTURBATIONS = {"noise": "random signs", "fgsm": "FGSM"}
+_MEASURES = {"growth": "‖δₙ‖ / ‖δ₀‖", "relative": "‖δₙ‖‖x₀‖ / (‖δ₀‖‖xₙ‖)"}
+
+
+@style.styled
+def jacobian_figure(table: pd.DataFrame) -> Figure:
+    """Rightmost eigenvalues with and without damping, and spectral norms, over depth; a row a model.
+
+    Args:
+        table: of `analysis.stability.jacobians`, with a column `model`.
+    """
+    models = list(table["model"].unique())
+    figure, axes = style.panels(len(models), 2, 0.3 + 1.8 * len(models), sharex=True, sharey="col")
+    for i, model in enumerate(models):
+        part = table[table["model"] == model]
+        draw_eigenvalues(axes[i][0], part, style.colour(i))
+        draw_norms(axes[i][1], part, style.colour(i))
+        n = f"n = {part['sample'].nunique()} images × {part['train_seed'].nunique()} seeds"
+        axes[i][0].set_title(f"{model} ({n})")
+        axes[i][1].set_title(model)
+    axes[0][0].legend()
+    axes[0][1].set_ylim(0, 1.05 * table["norm"].max())
+    for panel in axes[-1]:
+        panel.set_xlabel("residual block, from the input")
+    return figure
+
+
+def draw_eigenvalues(axes: Axes, table: pd.DataFrame, colour: str) -> None:
+    """Real parts of the rightmost eigenvalues: means, with bars from the least to the largest."""
+    axes.axhline(0, color=style.MUTED, linewidth=0.8, linestyle="--", zorder=0.5)
+    _draw_ranges(axes, table, "undamped", -0.12, color=style.MUTED, marker="o", fillstyle="none", label="J")
+    _draw_ranges(axes, table, "damped", 0.12, color=colour, marker="o", label="ρ(λ) J - λ")
+    style.mark_stages(axes, int(table["blocks"].iloc[0]))
+    axes.set_ylabel("largest real part")
+
+
+def draw_norms(axes: Axes, table: pd.DataFrame, colour: str) -> None:
+    """Spectral norms of the blocks' Jacobians: means, with bars from the least to the largest."""
+    axes.axhline(1, color=style.MUTED, linewidth=0.8, linestyle="--", zorder=0.5)
+    _draw_ranges(axes, table, "norm", 0, color=colour, marker="s")
+    style.mark_stages(axes, int(table["blocks"].iloc[0]))
+    axes.set_ylabel("‖∂xₙ₊₁/∂xₙ‖₂")
+
+
+def _draw_ranges(axes: Axes, table: pd.DataFrame, column: str, shift: float, **look) -> None:
+    values = table.groupby("depth")[column]
+    mean = values.mean()
+    bars = [mean - values.min(), values.max() - mean]
+    axes.errorbar(mean.index + shift, mean, bars, linestyle="none", elinewidth=0.7, **look)
+
+
+@style.styled
+def growth_figure(table: pd.DataFrame) -> Figure:
+    """Growth of a small change of the input over depth: a column a perturbation, a row a measure.
+
+    Args:
+        table: of `analysis.stability.growth_summary`.
+    """
+    figure, axes = style.panels(2, 2, 3.8, sharex=True, sharey="row")
+    for row, measure in zip(axes, _MEASURES, strict=True):
+        for panel, perturbation in zip(row, _PERTURBATIONS, strict=True):
+            draw_growth(panel, table[table["perturbation"] == perturbation], measure)
+        row[0].set_ylabel(_MEASURES[measure])
+    for panel, perturbation in zip(axes[0], _PERTURBATIONS.values(), strict=True):
+        panel.set_title(f"{perturbation}, n = {table['n'].max()} images")
+    for panel in axes[-1]:
+        panel.set_xlabel("residual blocks passed")
+    axes[0][0].legend()
+    return figure
+
+
+def draw_growth(axes: Axes, table: pd.DataFrame, measure: str) -> None:
+    """A line a model, with the 95 % interval of its mean, on a logarithmic axis."""
+    for i, (model, one) in enumerate(table.groupby("model", sort=False)):
+        look = {"color": style.colour(i), "linestyle": style.dash(i)}
+        axes.plot(one["depth"], one[measure], label=model, **look)
+        ends = one[f"{measure}_low"], one[f"{measure}_high"]
+        axes.fill_between(one["depth"], *ends, color=style.colour(i), alpha=0.2, linewidth=0)
+    axes.axhline(1, color=style.MUTED, linewidth=0.6, linestyle=":", zorder=0.5)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    style.mark_stages(axes, int(table["blocks"].max()))
+    axes.set_xlim(0, table["blocks"].max())
