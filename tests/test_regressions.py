@@ -719,10 +719,10 @@ def test_a_hostile_spec_is_one_short_line_and_soon(kind, spec):
     text = SPECS[spec] if kind == "attacks" else SPECS[spec].replace("pgd", "shot_noise")
     text = text if kind == "attacks" else text.replace("steps", "severity").replace("alpha", "severity")
     corruptor = Corruptor(data.from_arrays(IMAGES, LABELS), 0)
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(UserError) as refusal:
         attacks.resolve(text, [0.1], {}, 0) if kind == "attacks" else corruptions.resolve(text, corruptor)
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
     assert len(one_line(refusal.value)) < 1500
 
 
