@@ -50,11 +50,11 @@ class Spec:
 def split_specs(text: str) -> list[str]:
     """Split at the commas that stand outside brackets; empty parts are dropped."""
     parts, depth, start = [], 0, 0
-    for at, char in enumerate(text):
-        depth += (char == "(") - (char == ")")
-        if char == "," and depth == 0:
-            parts.append(text[start:at])
-            start = at + 1
+    for found in re.finditer("[(),]", text):
+        depth += (found[0] == "(") - (found[0] == ")")
+        if found[0] == "," and depth == 0:
+            parts.append(text[start : found.start()])
+            start = found.end()
     return [part.strip() for part in [*parts, text[start:]] if part.strip()]
 
 
