@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from numbers import Integral
@@ -95,7 +95,7 @@ class Benchmark:
         if request.protocol not in PROTOCOLS:
             raise UserError(f"protocol must be one of {', '.join(PROTOCOLS)}, not {request.protocol!r}")
         seed = _seed(request.seed)
-        self.dataset = _dataset(request)
+        self.dataset = load_dataset(request)
         self.corruptor = corruptions.Corruptor(self.dataset, seed, _path(request.corruptions_dir))
         self.subjects = _subjects(request, self.dataset)
         self.plan = Plan(
@@ -106,14 +106,15 @@ class Benchmark:
         )
 
     def _cells(self, perturbations: Sequence[Perturbation]) -> Iterator[Cell]:
-        versions = {"precision": "float32", "torch": str(torch.__version__)}
-        attacked = versions | {"torchattacks": attacks.torchattacks_version()}
         for subject in self.subjects:
             for perturbation in perturbations:
-                environment = attacked if perturbation.kind == "attack" else versions
-                yield Cell(
-                    subject.card, self.dataset.name, self.dataset.fingerprint, perturbation, environment
-                )
+                yield self.cell(subject, perturbation)
+
+    def cell(self, subject: Subject, perturbation: Perturbation) -> Cell:
+        environment = {"precision": "float32", "torch": str(torch.__version__)}
+        if perturbation.kind == "attack":
+            environment["torchattacks"] = attacks.torchattacks_version()
+        return Cell(subject.card, self.dataset.name, self.dataset.fingerprint, perturbation, environment)
 
     def missing(self, store: Store) -> list[tuple[Subject, list[Cell]]]:
         """The cells of each subject that the store does not have in full."""
@@ -131,11 +132,22 @@ class Benchmark:
         victims = [self.load(subject) for subject, _ in todo]  # all, so that a bad one fails before the hours
         store.put_labels(self.dataset.fingerprint, self.dataset.labels)
         for victim, (_, cells) in zip(victims, todo, strict=True):
-            with undisturbed(victim):
-                for cell in cells:
-                    self._measure(cell, victim, store, watch)
+            self.measure(victim, cells, store, watch)
         store.put_plan(self.plan)
         return self.report(store)
+
+    def measure(
+        self,
+        victim: nn.Module,
+        cells: Iterable[Cell],
+        store: Store,
+        watch: Watch,
+        attacked: nn.Module | None = None,
+    ) -> None:
+        """Measure what is missing of a victim's cells; attacks are computed on `attacked`, if not on itself."""
+        with undisturbed(victim):
+            for cell in cells:
+                self._measure(cell, victim, attacked or victim, store, watch)
 
     def load(self, subject: Subject) -> nn.Module:
         """The subject's victim on this benchmark's device, checked on a few samples."""
@@ -188,10 +200,12 @@ class Benchmark:
             victim(images)[0, 0].item()
         return (time.perf_counter() - started) / len(images)
 
-    def _measure(self, cell: Cell, victim: nn.Module, store: Store, watch: Watch) -> None:
+    def _measure(
+        self, cell: Cell, victim: nn.Module, attacked: nn.Module, store: Store, watch: Watch
+    ) -> None:
         attack = None
         if cell.perturbation.kind == "attack":
-            attack = attacks.BoundAttack(cell.perturbation, victim)
+            attack = attacks.BoundAttack(cell.perturbation, attacked)
         start = store.covered(cell.key)
         while start < self.plan.n:
             # Batches end at multiples of their size: a run that goes on cuts as one that never stopped.
@@ -315,7 +329,7 @@ def _place(module: nn.Module) -> torch.device | None:
     return next((parameter.device for parameter in module.parameters()), None)
 
 
-def _dataset(request: Request) -> data.Dataset:
+def load_dataset(request: Request) -> data.Dataset:
     if isinstance(request.dataset, str):
         return data.load(request.dataset, "test", request.data_dir)
     return request.dataset
@@ -350,17 +364,23 @@ def _sample_count(request: Request, dataset: data.Dataset) -> int:
     return int(n)
 
 
-def _perturbations(request: Request, seed: int, dataset: data.Dataset, corruptor) -> list[Perturbation]:
+def radii(request: Request, dataset: data.Dataset) -> tuple[list[float], Mapping]:
+    """The radii in [0, 1] pixels, and the parameters of attacks that the dataset sets otherwise."""
     kind = data.DATASETS[dataset.name] if dataset.name in data.DATASETS else data.DATASETS["cifar10"]
     eps = tuple(value / 255 for value in kind.eps_255) if request.eps is None else request.eps
     if isinstance(eps, str) or not isinstance(eps, Sequence) or not eps:
         raise UserError(f"eps must be a list of radii in [0, 1] pixels such as (2/255, 4/255), not {eps!r}")
     for value in eps:
         attacks.check_eps(value)
+    return sorted(set(eps)), kind.attack_defaults
+
+
+def _perturbations(request: Request, seed: int, dataset: data.Dataset, corruptor) -> list[Perturbation]:
+    eps, defaults = radii(request, dataset)
     return [
         CLEAN,
         *corruptions.resolve(request.corruptions, corruptor),
-        *attacks.resolve(request.attacks, sorted(set(eps)), kind.attack_defaults, seed),
+        *attacks.resolve(request.attacks, eps, defaults, seed),
     ]
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from robust_interp import metrics
+from robust_interp import checks, metrics
 from robust_interp.cells import Cell, Perturbation, Plan, VictimCard, digest, in_255
 from robust_interp.corruptions import GROUPS, SEVERITIES
 from robust_interp.errors import UserError
@@ -64,6 +64,7 @@ ENTRY_COLUMNS = [
     "n_examples",
     "protocol",
 ]
+AUDIT_COLUMNS = ["audit"]  # there only if a line has them
 SOURCE_COLUMNS = ["corruption_source", "source"]
 RANKED_BY = "pgd"  # at the middle one of the measured radii
 
@@ -76,6 +77,7 @@ class Score:
         column: Where the accuracy (percent) stands in the leaderboard.
         right: Which samples count as right, (n,) bool: the accuracy is their share.
         perturbations: What the samples went through: one perturbation, or under ``worst`` several.
+        audit: The verdict of the victim's audit on this dataset; empty if there was none.
     """
 
     victim: VictimCard
@@ -85,6 +87,7 @@ class Score:
     not_finite: int = 0
     right: np.ndarray | None = field(default=None, repr=False, compare=False)
     perturbations: tuple[Perturbation, ...] = ()
+    audit: str = ""
 
 
 def scores(plan: Plan, store: Store) -> list[Score]:
@@ -95,6 +98,7 @@ def scores(plan: Plan, store: Store) -> list[Score]:
     """
     scored = []
     for cells in _by_victim(plan.cells):
+        verdict = store.verdict(digest(cells[0].victim.identity), cells[0].fingerprint)
         outcomes = [(cell, store.read(cell.key, plan.n)) for cell in cells]
         outcomes = [(cell, outcome) for cell, outcome in outcomes if outcome]
         right = [outcome.correct(store.labels(cell.fingerprint)) for cell, outcome in outcomes]
@@ -104,8 +108,9 @@ def scores(plan: Plan, store: Store) -> list[Score]:
             right, derived = _worst([cell for cell, _ in outcomes], right)
         else:
             derived = []
-        scored += [_score(plan, *done, correct) for done, correct in zip(outcomes, right, strict=True)]
-        scored += [_worst_score(plan, attacked, correct) for attacked, correct in derived]
+        found = [_score(plan, *done, correct) for done, correct in zip(outcomes, right, strict=True)]
+        found += [_worst_score(plan, attacked, correct) for attacked, correct in derived]
+        scored += [replace(score, audit=verdict) for score in found]
     return scored
 
 
@@ -211,6 +216,7 @@ class _Entry:
     by_seed: dict[str, dict[str, float]] = field(default_factory=dict)  # victim -> column -> accuracy
     sources: set[str] = field(default_factory=set)  # of its corrupted images
     seeds: set[int] = field(default_factory=set)  # of its random attacks
+    audits: dict[str, str] = field(default_factory=dict)  # victim -> verdict
 
     def agrees(self, other: _Entry) -> bool:
         """Whether columns of both may stand in one line: drawn from the same source, with the same seed."""
@@ -222,6 +228,7 @@ class _Entry:
     def take(self, other: _Entry) -> None:
         self.sources |= other.sources
         self.seeds |= other.seeds
+        self.audits |= other.audits
         for victim, accuracies in other.by_seed.items():
             self.by_seed[victim] |= accuracies
 
@@ -233,10 +240,17 @@ def entries_frame(*runs: list[Score]) -> pd.DataFrame:
     the same train seeds and samples share a line, unless their noise or their attacks were drawn otherwise.
     """
     measured = measured_columns([score for run in runs for score in run])
-    columns = [*ENTRY_COLUMNS, *(f"{c}{end}" for c in measured for end in ("", "_std")), *SOURCE_COLUMNS]
     entries = _merged([_entries(run) for run in runs])
-    frame = pd.DataFrame([_line(entry, measured) for entry in entries]).reindex(columns=columns)
+    lines = [_line(entry, measured) for entry in entries]
+    extra = [column for column in AUDIT_COLUMNS if any(line.get(column) for line in lines)]
+    frame = pd.DataFrame(lines).reindex(columns=board_columns(measured, extra))
     return _ranked(frame, [entry.subset_hash for entry in entries], _ranking_column(measured))
+
+
+def board_columns(measured: Iterable[str], extra: Iterable[str] = ()) -> list[str]:
+    """A leaderboard's columns in their order; `extra` are those of AUDIT_COLUMNS that it has."""
+    both = [f"{column}{end}" for column in measured for end in ("", "_std")]
+    return [*ENTRY_COLUMNS, *both, *extra, *SOURCE_COLUMNS]
 
 
 def _entries(run: list[Score]) -> list[_Entry]:
@@ -252,6 +266,7 @@ def _entries(run: list[Score]) -> list[_Entry]:
             entry.sources.add(row["corruption_source"])
         if row.get("attack_seed") is not None:
             entry.seeds.add(row["attack_seed"])
+        entry.audits[victim] = score.audit
     return list(entries.values())
 
 
@@ -319,6 +334,7 @@ def _line(entry: _Entry, measured: list[str]) -> dict:
         "protocol": entry.protocol,
         "corruption_source": "+".join(sorted(entry.sources)),
         "source": "measured",
+        "audit": checks.worst(entry.audits.values()) if all(entry.audits.values()) else "",
     }
     for column in measured:
         values = [accuracies[column] for accuracies in per_seed if column in accuracies]

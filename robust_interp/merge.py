@@ -10,7 +10,7 @@ import pandas as pd
 from robust_interp import leaderboard
 from robust_interp.corruptions import CORRUPTIONS, GROUPS
 from robust_interp.errors import UserError
-from robust_interp.leaderboard import ENTRY_COLUMNS, SOURCE_COLUMNS
+from robust_interp.leaderboard import AUDIT_COLUMNS, board_columns
 from robust_interp.registry import matching, unknown
 
 WHOLE_COLUMNS = ["rank", "seeds", "members", "n_examples"]
@@ -56,7 +56,7 @@ def read(path: Path) -> pd.DataFrame:
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
     measured = _measured(board)
-    columns = _columns(measured)
+    columns = board_columns(measured, _extra([board]))
     for what, names in (
         ("lacks", [name for name in columns if name not in board]),
         ("also has", [name for name in board if name not in columns]),
@@ -100,8 +100,8 @@ def _measured(board: pd.DataFrame) -> list[str]:
     return [column for column in board if f"{column}_std" in board]
 
 
-def _columns(measured: Iterable[str]) -> list[str]:
-    return [*ENTRY_COLUMNS, *(f"{c}{end}" for c in measured for end in ("", "_std")), *SOURCE_COLUMNS]
+def _extra(boards: list[pd.DataFrame]) -> list[str]:
+    return [column for column in AUDIT_COLUMNS if any(column in board for board in boards)]
 
 
 def _no_rank(board: pd.DataFrame) -> pd.Series:
@@ -118,7 +118,7 @@ def _numbers(path: Path, texts: pd.Series, dtype: str) -> pd.Series:
 def _stacked(frames: list[pd.DataFrame]) -> pd.DataFrame:
     names = dict.fromkeys(column for frame in frames for column in _measured(frame))
     series = list(dict.fromkeys(_split(column)[0] for column in names))
-    columns = _columns(sorted(names, key=lambda column: _place(column, series)))
+    columns = board_columns(sorted(names, key=lambda column: _place(column, series)), _extra(frames))
     typed = [
         frame.astype(dict.fromkeys(WHOLE_COLUMNS, "Int64") | {"params_m": "float64"}) for frame in frames
     ]

@@ -37,6 +37,10 @@ class Spec:
     name: str
     params: dict[str, Scalar | OfEps] = field(default_factory=dict)
 
+    def __str__(self) -> str:
+        params = ", ".join(f"{key}={value}" for key, value in self.params.items())
+        return f"{self.name}({params})" if params else self.name
+
 
 def split_specs(text: str) -> list[str]:
     """Split at the commas that stand outside brackets; empty parts are dropped."""

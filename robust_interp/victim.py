@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
-from robust_interp.errors import UserError
+from robust_interp.errors import RandomModelError, UserError
 
 CHECKED_ON = 8  # images that a model must classify alone as in a batch, and twice alike
 
@@ -153,7 +153,7 @@ def check_victim(victim: nn.Module, images: Tensor, classes: int) -> None:
             f"the dataset needs {(len(images), classes)}"
         )
     if not _alike(logits, victim(images.clone())):
-        raise UserError(f"{victim.name} is random: two forward passes in eval mode differ")
+        raise RandomModelError(f"{victim.name} is random: two forward passes in eval mode differ")
     if not _alike(logits, torch.cat([victim(image[None].clone()) for image in images])):
         raise UserError(
             f"{victim.name} is not a classifier of single images: in eval mode its logits for one depend on "
