@@ -21,7 +21,7 @@ from robust_interp import attacks, checks
 from robust_interp.attacks import BoundAttack
 from robust_interp.bench import Benchmark, Request, Watch, cost, load_dataset, radii
 from robust_interp.cells import CLEAN, Cell, Perturbation, VictimCard, digest
-from robust_interp.checks import FAIL, NOT_RUN, PASS, Finding, Measured, Thresholds
+from robust_interp.checks import FAIL, NOT_RUN, PASS, WARN, Audited, Finding, Measured, Thresholds
 from robust_interp.errors import RandomModelError, UserError
 from robust_interp.registry import Spec, parse_spec, split_specs
 from robust_interp.store import Store
@@ -55,7 +55,7 @@ class Options:
 
     Attributes:
         attack: The row's attack, whose accuracy is in question: in steps of a given size.
-        strongest: What should not find much more, such as ``apgd_ce`` or ``autoattack``; 'none' leaves it out.
+        strongest: What should not find much more: ``apgd_ce``, say, or ``autoattack``; 'none' leaves it out.
         black_box: What sees logits only; 'none' leaves it out.
         source: The model that attacks are transferred from; by default another one of the run.
     """
@@ -65,18 +65,6 @@ class Options:
     black_box: str = "square(n_queries=1000)"
     source: str | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
-
-
-@dataclass(frozen=True)
-class Audited:
-    """A model with what the checks found."""
-
-    card: VictimCard
-    findings: list[Finding]
-
-    @property
-    def verdict(self) -> str:
-        return checks.worst(finding.verdict for finding in self.findings)
 
 
 class Audit:
@@ -120,7 +108,7 @@ class Audit:
         return Benchmark(alone).subjects[0]
 
     def _other(self, subject: Subject) -> Subject | None:
-        """What attacks on a subject are transferred from: the model named, else the first other of the run."""
+        """What attacks are transferred from: the model named, else the first other one of the run."""
         choices = [self._source] if self._source else self._subjects()
         return next((one for one in choices if one.card.identity != subject.card.identity), None)
 
@@ -135,7 +123,7 @@ class Audit:
         }
 
     def work(self, store: Store) -> int:
-        """Forward passes, over samples and members, that are still to be done (traces of the loss not counted)."""
+        """Forward passes, over samples and members, that are still to be done; traces of the loss are not counted."""
         return sum(
             cost(cell) * max(0, benchmark.plan.n - store.covered(cell.key))
             for benchmark in self.benchmarks
@@ -245,7 +233,9 @@ def _transferred(row: Perturbation, other: Subject) -> Perturbation:
 def _compared(at: dict[str, Measured], thresholds: Thresholds) -> list[Finding]:
     """The checks that compare attacks at one radius."""
     row, one_step = at["row"], at["one_step"]
-    iterative = [at[part] for part in ("row", "iterative", "more_steps", "restarts", "strongest") if part in at]
+    iterative = [
+        at[part] for part in ("row", "iterative", "more_steps", "restarts", "strongest") if part in at
+    ]
     found = [checks.challenge("one_step", one_step, row, iterative)]
     for part in ("more_steps", "restarts", "strongest"):
         if part in at:
@@ -262,7 +252,7 @@ def _step_size(row: Perturbation) -> Finding:
     alpha_255 = 255 * row.params["alpha"]
     detail = line or f"{row.column}: {row.params['steps']} steps of {alpha_255:g}/255"
     return Finding(
-        "step_size", checks.WARN if line else PASS, detail, 0, eps_255, value=alpha_255, threshold=eps_255
+        "step_size", WARN if line else PASS, detail, 0, eps_255, value=alpha_255, threshold=eps_255
     )
 
 

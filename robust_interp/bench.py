@@ -144,7 +144,7 @@ class Benchmark:
         watch: Watch,
         attacked: nn.Module | None = None,
     ) -> None:
-        """Measure what is missing of a victim's cells; attacks are computed on `attacked`, if not on itself."""
+        """Measure what is missing of a victim's cells; `attacked` is what attacks see, by default itself."""
         with undisturbed(victim):
             for cell in cells:
                 self._measure(cell, victim, attacked or victim, store, watch)

@@ -18,10 +18,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from robust_interp.cells import VictimCard
 from robust_interp.metrics import paired_difference, wilson
 
 PASS, WARN, FAIL = VERDICTS = ("pass", "warn", "fail")  # from good to bad
 NOT_RUN = "not run"
+CHECKS = (
+    "deterministic",
+    "gradients",
+    "loss_rises",
+    "loss_steps",
+    "step_size",
+    "one_step",
+    "monotone",
+    "large_eps",
+    "more_steps",
+    "restarts",
+    "strongest",
+    "black_box",
+    "transfer",
+)
 
 
 @dataclass(frozen=True)
@@ -64,6 +80,18 @@ class Finding:
     ci_low: float | None = None
     ci_high: float | None = None
     threshold: float | None = None
+
+
+@dataclass(frozen=True)
+class Audited:
+    """A model with what the checks found."""
+
+    card: VictimCard
+    findings: list[Finding]
+
+    @property
+    def verdict(self) -> str:
+        return worst(finding.verdict for finding in self.findings)
 
 
 @dataclass(frozen=True)

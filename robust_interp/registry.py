@@ -27,7 +27,7 @@ class OfEps:
     factor: float
 
     def __str__(self) -> str:
-        return f"{self.factor:g}*eps"
+        return f"{self.factor!r}*eps"
 
 
 @dataclass(frozen=True)

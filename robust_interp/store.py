@@ -252,7 +252,9 @@ class Store:
     def put_audit(self, victim: str, fingerprint: str, verdict: str, text: str) -> None:
         """Keep a victim's verdict on a dataset, and as JSON what it rests on; an older one is replaced."""
         with self._write() as db:
-            db.execute("INSERT OR REPLACE INTO audits VALUES (?, ?, ?, ?)", (victim, fingerprint, verdict, text))
+            db.execute(
+                "INSERT OR REPLACE INTO audits VALUES (?, ?, ?, ?)", (victim, fingerprint, verdict, text)
+            )
 
     def verdict(self, victim: str, fingerprint: str) -> str:
         """The verdict of a victim's audit on a dataset; empty if it was not audited here."""

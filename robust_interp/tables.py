@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 from rich.console import Console
@@ -10,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from robust_interp import __version__, formats
+from robust_interp.checks import CHECKS, PASS, Audited, Finding
 from robust_interp.compare import Comparison
 from robust_interp.errors import UserError
 from robust_interp.store import Store
@@ -66,6 +69,48 @@ def print_comparison(comparison: Comparison) -> None:
         )
 
 
+def print_audit(audited: Sequence[Audited], dataset: str) -> None:
+    """Of each model the checks that warn or fail, at every radius, and of each other its closest call."""
+    shown = console()
+    for one in audited:
+        verdict = f"{one.card.label}, {dataset}: {one.verdict}"
+        shown.print(verdict, style="bold", highlight=False, markup=False)
+        told = _told(one.findings)
+        columns = {
+            "check": [finding.check for finding in told],
+            "verdict": [finding.verdict for finding in told],
+            "eps": [_number(finding.eps_255) for finding in told],
+            "value": [_number(finding.value) for finding in told],
+            "95 %": [_ends(finding) for finding in told],
+            "at most": [_number(finding.threshold) for finding in told],
+            "n": [str(finding.n or "") for finding in told],
+            "detail": [finding.detail for finding in told],
+        }
+        shown.print(_table(columns))
+    shown.print("eps in 1/255; values in % of the samples or in percentage points", highlight=False)
+
+
+def _told(findings: Iterable[Finding]) -> list[Finding]:
+    """Every finding that is no pass, and where a check passes everywhere the one with the largest value."""
+    told = []
+    for _, group in itertools.groupby(sorted(findings, key=_check), key=_check):
+        group = list(group)
+        told += [f for f in group if f.verdict != PASS] or [max(group, key=lambda f: f.value or 0)]
+    return told
+
+
+def _check(finding: Finding) -> int:
+    return CHECKS.index(finding.check)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _ends(finding: Finding) -> str:
+    return "" if finding.ci_low is None else f"{finding.ci_low:.1f} to {finding.ci_high:.1f}"
+
+
 def _interval(low: float, high: float) -> str:
     return "" if math.isnan(low) else f"{low:+.1f} to {high:+.1f}"
 
@@ -78,7 +123,7 @@ def _print_fitting(shown: Console, head: dict[str, list[str]], rest: dict[str, l
 def _table(columns: dict[str, list[str]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
-        left = name in (*formats.TEXT_COLUMNS, "column", "verdict")
+        left = name in (*formats.TEXT_COLUMNS, "column", "verdict", "check", "detail")
         table.add_column(name, justify="left" if left else "right", no_wrap=True)
     for row in zip(*columns.values(), strict=True):
         table.add_row(*map(escape, row))  # a name in brackets is no markup

@@ -51,6 +51,16 @@ def natural(text: str) -> int:
     return int(text)
 
 
+def percentage(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage from 0 to 100")
+    return value
+
+
 def seed_list(text: str) -> tuple[int, ...]:
     """``3`` means 0, 1, 2; ``0,4`` means those, and ``4,`` that one."""
     if "," not in text:
