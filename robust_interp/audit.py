@@ -62,7 +62,7 @@ class Options:
 
     attack: str = "pgd"
     strongest: str = "apgd_ce"
-    black_box: str = "square(n_queries=1000)"
+    black_box: str = "square"
     source: str | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
 
@@ -123,7 +123,7 @@ class Audit:
         }
 
     def work(self, store: Store) -> int:
-        """Forward passes, over samples and members, that are still to be done; traces of the loss are not counted."""
+        """Forward passes, over samples and members, still to be done; traces of the loss are not counted."""
         return sum(
             cost(cell) * max(0, benchmark.plan.n - store.covered(cell.key))
             for benchmark in self.benchmarks

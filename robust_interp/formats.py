@@ -8,7 +8,7 @@ import pandas as pd
 
 from robust_interp.corruptions import GROUPS
 
-TEXT_COLUMNS = ["model", "recipe", "lambda_init", "protocol", "corruption_source", "source"]
+TEXT_COLUMNS = ["model", "recipe", "lambda_init", "protocol", "audit", "corruption_source", "source"]
 # What names a line to a reader, and what of it only where the lines differ in it.
 HEAD_COLUMNS = [
     "rank",
@@ -21,6 +21,7 @@ HEAD_COLUMNS = [
     "protocol",
     "source",
 ]
+TAIL_COLUMNS = ["strong_n", "audit"]  # after the measured ones, and only where a line has them
 SHOWN_IF_TELLING = {"lambda_init", "n_examples", "protocol", "source"}
 
 _SPELLED = {"params_m": ".3f", "p": ".3g", "p_mid": ".3g", "p_holm": ".3g"}
@@ -96,6 +97,8 @@ def in_short(board: pd.DataFrame) -> tuple[dict[str, list[str]], dict[str, list[
         for name in whole
         if name not in parts
     }
+    tail = [name for name in TAIL_COLUMNS if name in board]
+    numbers |= {name: ["" if pd.isna(value) else str(value) for value in board[name]] for name in tail}
     return head, numbers
 
 

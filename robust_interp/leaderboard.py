@@ -19,7 +19,7 @@ from robust_interp import checks, metrics
 from robust_interp.cells import Cell, Perturbation, Plan, VictimCard, digest, in_255
 from robust_interp.corruptions import GROUPS, SEVERITIES
 from robust_interp.errors import UserError
-from robust_interp.formats import to_csv
+from robust_interp.formats import TAIL_COLUMNS, to_csv
 from robust_interp.store import FILE_NAME, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
 
 RESULT_COLUMNS = [
@@ -64,7 +64,6 @@ ENTRY_COLUMNS = [
     "n_examples",
     "protocol",
 ]
-AUDIT_COLUMNS = ["audit"]  # there only if a line has them
 SOURCE_COLUMNS = ["corruption_source", "source"]
 RANKED_BY = "pgd"  # at the middle one of the measured radii
 
@@ -242,13 +241,13 @@ def entries_frame(*runs: list[Score]) -> pd.DataFrame:
     measured = measured_columns([score for run in runs for score in run])
     entries = _merged([_entries(run) for run in runs])
     lines = [_line(entry, measured) for entry in entries]
-    extra = [column for column in AUDIT_COLUMNS if any(line.get(column) for line in lines)]
+    extra = [column for column in TAIL_COLUMNS if any(line.get(column) for line in lines)]
     frame = pd.DataFrame(lines).reindex(columns=board_columns(measured, extra))
     return _ranked(frame, [entry.subset_hash for entry in entries], _ranking_column(measured))
 
 
 def board_columns(measured: Iterable[str], extra: Iterable[str] = ()) -> list[str]:
-    """A leaderboard's columns in their order; `extra` are those of AUDIT_COLUMNS that it has."""
+    """A leaderboard's columns in their order; `extra` are those of TAIL_COLUMNS that it has."""
     both = [f"{column}{end}" for column in measured for end in ("", "_std")]
     return [*ENTRY_COLUMNS, *both, *extra, *SOURCE_COLUMNS]
 

@@ -10,7 +10,8 @@ import pandas as pd
 from robust_interp import leaderboard
 from robust_interp.corruptions import CORRUPTIONS, GROUPS
 from robust_interp.errors import UserError
-from robust_interp.leaderboard import AUDIT_COLUMNS, board_columns
+from robust_interp.formats import TAIL_COLUMNS
+from robust_interp.leaderboard import board_columns
 from robust_interp.registry import matching, unknown
 
 WHOLE_COLUMNS = ["rank", "seeds", "members", "n_examples"]
@@ -101,7 +102,7 @@ def _measured(board: pd.DataFrame) -> list[str]:
 
 
 def _extra(boards: list[pd.DataFrame]) -> list[str]:
-    return [column for column in AUDIT_COLUMNS if any(column in board for board in boards)]
+    return [column for column in TAIL_COLUMNS if any(column in board for board in boards)]
 
 
 def _no_rank(board: pd.DataFrame) -> pd.Series:

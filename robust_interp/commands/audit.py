@@ -36,9 +36,9 @@ def add_to(commands) -> None:
     )
     add(
         "--black-box",
-        default="square(n_queries=1000)",
+        default="square",
         metavar="SPEC",
-        help="must not be stronger (default: square(n_queries=1000)), or none",
+        help="sees logits alone and must not be stronger: square (default), none",
     )
     add("--source", metavar="MODEL", help="transfer attacks from this one (default: another one of the run)")
     limit = parser.add_argument_group("thresholds").add_argument
