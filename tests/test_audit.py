@@ -2,7 +2,6 @@
 
 import csv
 import io
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -28,7 +27,7 @@ def left(right, name="pgd", eps_255=2.0, n=200, blind=0, **where):
     return Measured(name, eps_255, pattern(right, n, **where), pattern(blind, n))
 
 
-# ------------------------------------------------------------------------------------------- paired difference
+# ---- paired difference
 
 
 def test_the_interval_of_a_paired_difference_is_bonett_and_prices():
@@ -61,7 +60,7 @@ def test_the_interval_of_a_paired_difference_covers_what_it_should():
     assert 0.94 < covered < 0.97
 
 
-# ---------------------------------------------------------------------------------------------------- the checks
+# ---- the checks
 
 
 def test_a_challenger_fails_the_model_only_if_it_beats_every_white_box_attack():
@@ -142,7 +141,7 @@ def test_the_verdict_is_the_worst_of_those_that_were_run():
     assert verdict() == ""
 
 
-# ------------------------------------------------------------------------------------- the leaderboard's column
+# ---- the leaderboard's column
 
 
 def audited(store, victim, verdict, dataset="digits"):
