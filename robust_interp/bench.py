@@ -113,7 +113,7 @@ class Benchmark:
     def cell(self, subject: Subject, perturbation: Perturbation) -> Cell:
         environment = {"precision": "float32", "torch": str(torch.__version__)}
         if perturbation.kind == "attack":
-            environment["torchattacks"] = attacks.torchattacks_version()
+            environment |= attacks.environment(perturbation)
         return Cell(subject.card, self.dataset.name, self.dataset.fingerprint, perturbation, environment)
 
     def missing(self, store: Store) -> list[tuple[Subject, list[Cell]]]:
@@ -165,14 +165,18 @@ class Benchmark:
             leaderboard.entries_frame(scored),
             [
                 *(note for subject in self.subjects for note in subject.notes),
-                *self._step_warnings(),
+                *self._attack_warnings(),
                 *sanity.findings(scored, self.dataset.classes),
             ],
         )
 
-    def _step_warnings(self) -> list[str]:
+    def _attack_warnings(self) -> list[str]:
         attacked = {cell.perturbation.column: cell.perturbation for cell in self.plan.cells}
-        found = (attacks.step_warning(perturbation) for perturbation in attacked.values())
+        found = (
+            warning(perturbation)
+            for perturbation in attacked.values()
+            for warning in (attacks.step_warning, attacks.pace_warning)
+        )
         return [line for line in found if line]
 
     def work(self, store: Store) -> int:
@@ -377,11 +381,10 @@ def radii(request: Request, dataset: data.Dataset) -> tuple[list[float], Mapping
 
 def _perturbations(request: Request, seed: int, dataset: data.Dataset, corruptor) -> list[Perturbation]:
     eps, defaults = radii(request, dataset)
-    return [
-        CLEAN,
-        *corruptions.resolve(request.corruptions, corruptor),
-        *attacks.resolve(request.attacks, eps, defaults, seed),
-    ]
+    attacked = attacks.resolve(request.attacks, eps, defaults, seed)
+    for perturbation in attacked:
+        attacks.check_classes(perturbation, dataset.classes)
+    return [CLEAN, *corruptions.resolve(request.corruptions, corruptor), *attacked]
 
 
 def _check_belongings(request: Request) -> None:

@@ -23,6 +23,8 @@ class Perturbation:
         params: Every parameter of the attack (eps and alpha in [0, 1] pixels) or the corruption's severity.
         source: Corruptions only: ``released``, or ``generated@<seed>``.
         seed: Random attacks only: the attack seed.
+        norm: Attacks only: what eps and the change of an image are measured in. It follows from name and
+            params, which the key holds.
     """
 
     kind: str
@@ -31,11 +33,19 @@ class Perturbation:
     params: dict[str, float | int | str | bool] = field(default_factory=dict)
     source: str | None = None
     seed: int | None = None
+    norm: str = "Linf"
 
     @property
     def eps_255(self) -> float | None:
-        """Radius in units of 1/255, or None where there is none."""
-        return in_255(self.params["eps"]) if "eps" in self.params else None
+        """Linf radius in units of 1/255, or None where there is none."""
+        return in_255(self.params["eps"]) if "eps" in self.params and self.norm == "Linf" else None
+
+    @property
+    def ball(self) -> tuple[str, float] | None:
+        """Norm and radius of what an attack may do, Linf in units of 1/255; None where there is no radius."""
+        if self.kind != "attack" or "eps" not in self.params:
+            return None
+        return self.norm, self.params["eps"] if self.eps_255 is None else self.eps_255
 
     def describe(self) -> dict:
         """The part of a cell's key that this perturbation is (its column name is not)."""

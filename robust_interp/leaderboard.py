@@ -122,34 +122,35 @@ def _by_victim(cells: Iterable[Cell]) -> list[list[Cell]]:
 
 
 def _worst(cells: list[Cell], right: list[np.ndarray]):
-    """Per attack: right when clean and under it; and per eps: right when clean and under all of them."""
+    """Per attack: right when clean and under it; and per norm and eps: right under all of them too."""
     kinds = [cell.perturbation.kind for cell in cells]
     clean = right[kinds.index("clean")]
     right = [
         metrics.robust(clean, [correct]) if kind == "attack" else correct
         for kind, correct in zip(kinds, right, strict=True)
     ]
-    by_eps: dict[float, tuple[list[Cell], np.ndarray]] = {}
+    by_ball: dict[tuple, tuple[list[Cell], np.ndarray]] = {}
     for cell, correct in zip(cells, right, strict=True):
-        if cell.perturbation.kind == "attack":
-            attacked, sofar = by_eps.get(cell.perturbation.eps_255, ([], clean))
-            by_eps[cell.perturbation.eps_255] = ([*attacked, cell], metrics.robust(sofar, [correct]))
-    return right, list(by_eps.values())
+        if ball := cell.perturbation.ball:
+            attacked, sofar = by_ball.get(ball, ([], clean))
+            by_ball[ball] = ([*attacked, cell], metrics.robust(sofar, [correct]))
+    return right, list(by_ball.values())
 
 
 def _score(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray) -> Score:
     perturbation, params = cell.perturbation, cell.perturbation.params
     attacked = perturbation.kind == "attack"
+    alpha = params.get("alpha") if perturbation.norm == "Linf" else None
     row = _row(plan, cell, right) | {
         "perturbation": _named(perturbation),
-        "norm": "Linf" if attacked else None,
+        "norm": perturbation.norm if attacked else None,
         "eps_255": perturbation.eps_255,
-        "alpha_255": in_255(params["alpha"]) if "alpha" in params else None,
-        "steps": params.get("steps", 1) if attacked else None,
-        "restarts": 1 if attacked else None,
+        "alpha_255": None if alpha is None else in_255(alpha),
+        "steps": _steps(perturbation) if attacked else None,
+        "restarts": params.get("restarts", 1) if attacked else None,
         "severity": params.get("severity"),
         "attack_seed": perturbation.seed,
-        "max_delta_255": round(255 * outcome.max_delta, 4) if outcome.max_delta is not None else None,
+        "max_delta_255": _in_255ths(outcome.max_delta, perturbation.norm),
         "zero_grad": round(float((outcome.flags & ZERO_GRADIENT).astype(bool).mean()), 4)
         if attacked
         else None,
@@ -163,16 +164,35 @@ def _score(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray) -> Score
 
 def _named(perturbation: Perturbation) -> str:
     """The name, with the parameters that have no column of their own."""
-    extra = {k: v for k, v in perturbation.params.items() if k not in ("eps", "alpha", "steps", "severity")}
+    columns = ["norm", "steps", "restarts", "severity"]
+    if perturbation.norm == "Linf":  # others are not told in units of 1/255
+        columns += ["eps", "alpha"]
+    extra = {key: value for key, value in perturbation.params.items() if key not in columns}
     listed = ",".join(f"{key}={value}" for key, value in extra.items())
     return f"{perturbation.name}({listed})" if extra else perturbation.name
 
 
+def _in_255ths(delta: float | None, norm: str) -> float | None:
+    """The size of a change in its norm; a number of pixels (L0) is no distance."""
+    return None if delta is None or norm == "L0" else round(255 * delta, 4)
+
+
+def _steps(perturbation: Perturbation) -> int | None:
+    """An attack without steps takes one; one that counts queries, or whose steps are its own affair, none."""
+    counted = "queries" in perturbation.params or perturbation.name == "autoattack"
+    return None if counted else perturbation.params.get("steps", 1)
+
+
 def _worst_score(plan: Plan, cells: list[Cell], right: np.ndarray) -> Score:
     cell, perturbations = cells[0], tuple(cell.perturbation for cell in cells)
-    eps_255 = cell.perturbation.eps_255
-    row = _row(plan, cell, right) | {"perturbation": "worst", "norm": "Linf", "eps_255": eps_255}
-    column = f"worst_{eps_255:.10g}"
+    norm, radius = cell.perturbation.ball
+    linf = norm == "Linf"
+    row = _row(plan, cell, right) | {
+        "perturbation": "worst" if linf else f"worst(eps={radius:.10g})",
+        "norm": norm,
+        "eps_255": radius if linf else None,
+    }
+    column = f"worst_{radius:.10g}" if linf else f"worst_{norm.lower()}_{radius:.10g}"
     return Score(cell.victim, column, row["accuracy"], row, right=right, perturbations=perturbations)
 
 
@@ -313,11 +333,21 @@ def measured_columns(scored: list[Score]) -> list[str]:
     whole = [name for name, found in severities.items() if len(found) == len(SEVERITIES)]
     groups = [group for group, names in GROUPS.items() if set(names) <= set(whole)]
     partial = [column for column, row in corruption_rows if row["perturbation"] not in whole]
-    attacks = [column for column, row in seen.items() if row.get("eps_255") is not None]
-    series = list(dict.fromkeys(column.rpartition("_")[0] for column in attacks))
-    series.sort(key=lambda name: name == "worst")  # stable: last, the others as asked for
-    attacks.sort(key=lambda column: (series.index(column.rpartition("_")[0]), seen[column]["eps_255"]))
+    attacks = [column for column, row in seen.items() if row.get("norm") is not None]
+    series = list(dict.fromkeys(split_column(column)[0] for column in attacks))
+    # stable: the worst of each norm last, the others as asked for
+    series.sort(key=lambda name: name == "worst" or name.startswith("worst_"))
+    attacks.sort(key=lambda column: (series.index(split_column(column)[0]), split_column(column)[1]))
     return [*(["clean"] if "clean" in seen else []), *groups, *whole, *partial, *attacks]
+
+
+def split_column(column: str) -> tuple[str, float]:
+    """``pgd_2`` is pgd and 2.0; a name without a number is all name."""
+    name, _, number = column.rpartition("_")
+    try:
+        return name, float(number)
+    except ValueError:
+        return column, 0.0
 
 
 def _line(entry: _Entry, measured: list[str]) -> dict:

@@ -118,7 +118,7 @@ def _numbers(path: Path, texts: pd.Series, dtype: str) -> pd.Series:
 
 def _stacked(frames: list[pd.DataFrame]) -> pd.DataFrame:
     names = dict.fromkeys(column for frame in frames for column in _measured(frame))
-    series = list(dict.fromkeys(_split(column)[0] for column in names))
+    series = list(dict.fromkeys(leaderboard.split_column(column)[0] for column in names))
     columns = board_columns(sorted(names, key=lambda column: _place(column, series)), _extra(frames))
     typed = [
         frame.astype(dict.fromkeys(WHOLE_COLUMNS, "Int64") | {"params_m": "float64"}) for frame in frames
@@ -128,7 +128,7 @@ def _stacked(frames: list[pd.DataFrame]) -> pd.DataFrame:
 
 def _place(column: str, series: list[str]) -> tuple[int, int, float]:
     """Where a measured column stands: in the leaderboard's own order, whatever file it comes from."""
-    corruptions, (base, number) = list(CORRUPTIONS), _split(column)
+    corruptions, (base, number) = list(CORRUPTIONS), leaderboard.split_column(column)
     if column == "clean":
         return 0, 0, 0
     if column in GROUPS:
@@ -137,13 +137,4 @@ def _place(column: str, series: list[str]) -> tuple[int, int, float]:
         return 2, corruptions.index(column), 0
     if base in corruptions:
         return 3, corruptions.index(base), number
-    return 5 if base == "worst" else 4, series.index(base), number
-
-
-def _split(column: str) -> tuple[str, float]:
-    """``pgd_2`` is pgd and 2.0; a name without a number is all name."""
-    base, _, number = column.rpartition("_")
-    try:
-        return base, float(number)
-    except ValueError:
-        return column, 0.0
+    return 5 if base == "worst" or base.startswith("worst_") else 4, series.index(base), number

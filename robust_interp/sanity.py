@@ -62,7 +62,7 @@ def _masking(card: VictimCard, by_column: dict[str, Score]) -> list[str]:
     attacked = {
         column: score
         for column, score in by_column.items()
-        if score.row["norm"] and score.row["perturbation"] != "worst"
+        if score.row["norm"] == "Linf" and score.row["eps_255"] and score.row["perturbation"] != "worst"
     }
     lines = []
     for column, many in attacked.items():

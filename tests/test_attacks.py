@@ -152,8 +152,8 @@ def test_pgd_equals_a_hand_written_loop_from_the_same_start(digits_victim, digit
 
 def test_pgd_from_the_clean_image_is_ifgsm(digits_victim, digits_test, monkeypatch):
     images, labels = digits_test[0][:150], digits_test[1][:150]
-    centre = lambda perturbation, ids, shape: np.full((len(ids), *shape), 0.5, np.float32)  # noqa: E731
-    monkeypatch.setattr(attacks, "start_noise", centre)
+    centre = lambda perturbation, ids, shape, *_: np.full((len(ids), *shape), 0.5, np.float32)  # noqa: E731
+    monkeypatch.setattr(attacks.draws, "start_noise", centre)
     pgd = attack(digits_victim, "pgd(steps=10)", images, labels).images
     ifgsm = attack(digits_victim, "ifgsm(steps=10)", images, labels).images
     torch.testing.assert_close(pgd, ifgsm, rtol=0, atol=1e-6)
