@@ -2,17 +2,22 @@
 
 import csv
 import io
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 from hand_made import attack, card, first, run
+from masked_models import Blocked, HugeLogits, Quantised, Random, SignSaturated
 from scipy.stats import multinomial
 
-from robust_interp import checks, leaderboard, merge, metrics
+from robust_interp import checks, leaderboard, merge, metrics, zoo
+from robust_interp.audit import AUDIT_COLUMNS, Audit, Options
+from robust_interp.bench import Request
 from robust_interp.cells import CLEAN, digest
 from robust_interp.checks import FAIL, NOT_RUN, PASS, WARN, Audited, Finding, Measured, Thresholds
 from robust_interp.store import Store
+from robust_interp.victim import Victim
 
 USUAL = Thresholds()
 
@@ -208,3 +213,169 @@ def test_a_store_from_before_there_were_audits_can_be_read(tmp_path):
         run(store, [(card(), CLEAN, first(8))])
         store._db.execute("DROP TABLE audits")
     assert list(boards(tmp_path)["clean"]) == [80]
+
+
+# ---- models that hide their gradients, and an honest one
+
+EPS_255 = 32
+QUICK = Request(eps=(EPS_255 / 255,), n=30)
+ATTACKS = Options("pgd(steps=10)", "apgd_ce(steps=20)", "square(queries=200)", source="source")
+
+
+@pytest.fixture(scope="module")
+def source():
+    """An honest model to transfer from, other than the one that is wrapped."""
+    other = next(c for c in zoo.checkpoints(dataset="digits") if c.architecture == "preact_resnet20")
+    cfg = other.config["pretrained_cfg"]
+    return Victim(other.load(), cfg["mean"], cfg["std"]).eval()
+
+
+def audited_alone(model, source):
+    """The verdict on one model and its findings at the one radius, by check."""
+    audit = Audit(replace(QUICK, modules={"net": model, "source": source}), ATTACKS)
+    audit.benchmarks = audit.benchmarks[:1]  # what attacks are transferred from is not in question
+    with Store(None) as store:
+        (one,) = audit.run(store)
+    return one.verdict, {finding.check: finding for finding in one.findings}
+
+
+def failed(findings):
+    return {check for check, finding in findings.items() if finding.verdict == FAIL}
+
+
+def test_an_honest_network_passes(digits_victim, source):
+    verdict, findings = audited_alone(digits_victim, source)
+    assert verdict == PASS
+    assert set(findings) == set(checks.CHECKS)
+    assert findings["large_eps"].value == findings["gradients"].value == findings["loss_rises"].value == 0
+    assert findings["black_box"].value < 0
+    assert findings["transfer"].value < 0
+    assert {
+        finding.n for check, finding in findings.items() if check not in ("deterministic", "step_size")
+    } == {30}
+
+
+@pytest.mark.parametrize("wrapped", [Quantised, SignSaturated])
+def test_an_input_layer_without_a_slope_fails(wrapped, digits_victim, source):
+    verdict, findings = audited_alone(wrapped(digits_victim), source)
+    assert verdict == FAIL
+    assert failed(findings) >= {"gradients", "loss_rises", "large_eps", "black_box"}
+    assert findings["gradients"].value == 100
+
+
+def test_an_input_layer_with_hardly_a_slope_fails_though_its_gradient_is_not_zero(digits_victim, source):
+    verdict, findings = audited_alone(SignSaturated(digits_victim, steepness=100), source)
+    assert verdict == FAIL
+    assert findings["gradients"].value < 50
+    assert failed(findings) - {"gradients"}
+
+
+@pytest.mark.parametrize("factor", [1e3, 1e5])
+def test_logits_that_saturate_the_softmax_fail(factor, digits_victim, source):
+    verdict, findings = audited_alone(HugeLogits(digits_victim, factor), source)
+    assert verdict == FAIL
+    assert failed(findings) >= {"gradients", "loss_rises", "large_eps", "black_box"}
+    assert findings["gradients"].value > 50
+
+
+def test_a_random_model_fails_and_does_not_stop_the_others(digits_victim, source):
+    audit = Audit(
+        replace(QUICK, modules={"noisy": Random(digits_victim), "blocked": Blocked(digits_victim)}),
+        replace(ATTACKS, source=None),
+    )
+    with Store(None) as store:
+        noisy, blocked = audit.run(store)
+    (finding,) = noisy.findings
+    assert (noisy.card.model, noisy.verdict, finding.check) == ("noisy", FAIL, "deterministic")
+    assert "noisy is random" in finding.detail
+    assert (blocked.card.model, blocked.verdict) == ("blocked", FAIL)
+    assert {f.check: f.verdict for f in blocked.findings} == {"deterministic": PASS, "gradients": FAIL}
+
+
+# ---- the command
+
+
+def audit_command(command, folder, tiny_zoo, *more):
+    quick = ["--n", 4, "--eps", 32, "--attack", "pgd(steps=2,alpha=eps)", "--black-box", "square(queries=5)"]
+    quick += ["--strongest", "apgd_ce(steps=3)", "--out", folder, "--zoo", tiny_zoo, "--quiet"]
+    return command("audit", "in_resnet14", *quick, *more)
+
+
+def test_the_command_writes_prints_and_keeps_its_verdicts(tmp_path, tiny_zoo, command):
+    status, out, err = audit_command(command, tmp_path, tiny_zoo)
+    lines = list(csv.DictReader((tmp_path / "audit.csv").open()))
+    assert list(lines[0]) == AUDIT_COLUMNS
+    verdicts = {}
+    for line in lines:
+        verdicts.setdefault((line["model"], line["train_seed"]), []).append(line["verdict"])
+    assert list(verdicts) == [("in_resnet14", "0"), ("in_resnet14", "1")]
+    worst = {seed: checks.worst(found) for (_, seed), found in verdicts.items()}
+    assert status == (3 if FAIL in worst.values() else 0)
+    assert {line["check"] for line in lines} == set(checks.CHECKS)
+    for seed, verdict in worst.items():
+        assert f"in_resnet14 seed {seed}, digits: {verdict}" in out
+    assert "audit.csv" in out
+
+    measured = sorted(row[:2] for row in Store(tmp_path)._rows("SELECT cell, count, seconds FROM chunks"))
+    again = audit_command(command, tmp_path, tiny_zoo)
+    assert again[:2] == (status, out)
+    assert (
+        sorted(row[:2] for row in Store(tmp_path)._rows("SELECT cell, count, seconds FROM chunks"))
+        == measured
+    )
+
+    bench = ("--n", 4, "--attacks", "none", "--corruptions", "none", "--no-ensembles", "--out", tmp_path)
+    assert command("bench", "--models", "in_resnet14", *bench, "--zoo", tiny_zoo, "--quiet")[0] == 0
+    (line,) = csv.DictReader((tmp_path / "leaderboard.csv").open())
+    assert line["audit"] == checks.worst(worst.values())
+
+
+def test_thresholds_are_options_and_printed(tmp_path, tiny_zoo, command):
+    loose = [
+        "--max-standing",
+        100,
+        "--max-blind",
+        100,
+        "--max-flat",
+        100,
+        "--max-falls",
+        100,
+        "--max-gain",
+        100,
+    ]
+    status, out, _ = audit_command(command, tmp_path, tiny_zoo, *loose, "--large-eps", 48)
+    lines = list(csv.DictReader((tmp_path / "audit.csv").open()))
+    by_check = {line["check"]: line for line in lines}
+    for check in (
+        "large_eps",
+        "gradients",
+        "loss_rises",
+        "loss_steps",
+        "more_steps",
+        "restarts",
+        "strongest",
+    ):
+        assert (by_check[check]["threshold"], by_check[check]["verdict"]) == ("100", PASS)
+    assert by_check["large_eps"]["eps_255"] == "48"
+    assert "at most" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--attack", "fgsm"], ["alpha and steps", "fgsm"]),
+        (["--attack", "pgd,ifgsm"], ["one attack"]),
+        (["--attack", "pgd(eps=8/255)"], ["one attack", "radius of its own"]),
+        (["--attack", "none"], ["unknown attack"]),
+        (["--black-box", "sqare"], ["unknown attack 'sqare'", "square"]),
+        (["--source", "in_resnet1"], ["in_resnet14"]),
+        (["--max-gain", "-1"], ["not a percentage"]),
+        (["--large-eps", "500"], ["eps must be above 0"]),
+    ],
+)
+def test_what_cannot_be_audited_is_one_line(tmp_path, tiny_zoo, command, options, parts):
+    status, _, err = audit_command(command, tmp_path / "results", tiny_zoo, *options)
+    assert status in (1, 2)
+    assert err.count("\n") == 1
+    assert all(part in err for part in parts)
+    assert not (tmp_path / "results").exists()
