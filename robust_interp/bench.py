@@ -9,7 +9,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from numbers import Integral
 from pathlib import Path
@@ -22,12 +22,13 @@ from torch import nn
 from robust_interp import attacks, corruptions, data, leaderboard, sanity, subjects
 from robust_interp.cells import CLEAN, Cell, Perturbation, Plan
 from robust_interp.errors import UserError
-from robust_interp.store import CHUNK, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
+from robust_interp.store import CHUNK, INHERITED, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
 from robust_interp.subjects import Subject
 from robust_interp.victim import CHECKED_ON, check_victim, resolve_device, undisturbed
 
 PROTOCOLS = ("final", "worst")
 DEFAULT_SEEDS = (0, 1, 2)  # of the embedded default run
+LONGEST = 10  # batches' worth of images that one batch of still standing ones may be picked from
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,16 @@ class Request:
 
 @dataclass(frozen=True)
 class Report:
-    """What a run measured: results.csv and the leaderboard as tables, and what a reader should be told."""
+    """What a run measured: results.csv and the leaderboard as tables, and what a reader should be told.
+
+    Attributes:
+        notes: Lines that are no reason to worry.
+    """
 
     results: pd.DataFrame
     leaderboard: pd.DataFrame
     warnings: list[str]
+    notes: list[str] = field(default_factory=list)
 
 
 Watch = Callable[[Cell, int], None]  # called with a cell and how many of its samples were just finished
@@ -94,6 +100,7 @@ class Benchmark:
         self.batch_size = _batch_size(request.batch_size, self.device)
         if request.protocol not in PROTOCOLS:
             raise UserError(f"protocol must be one of {', '.join(PROTOCOLS)}, not {request.protocol!r}")
+        self.protocol = request.protocol
         seed = _seed(request.seed)
         self.dataset = load_dataset(request)
         self.corruptor = corruptions.Corruptor(self.dataset, seed, _path(request.corruptions_dir))
@@ -107,8 +114,10 @@ class Benchmark:
 
     def _cells(self, perturbations: Sequence[Perturbation]) -> Iterator[Cell]:
         for subject in self.subjects:
+            cells = []
             for perturbation in perturbations:
-                yield self.cell(subject, perturbation)
+                cells.append(self.cell(subject, perturbation))
+            yield from cells if self.protocol == "final" else _cheap_first(cells)
 
     def cell(self, subject: Subject, perturbation: Perturbation) -> Cell:
         environment = {"precision": "float32", "torch": str(torch.__version__)}
@@ -117,11 +126,15 @@ class Benchmark:
         return Cell(subject.card, self.dataset.name, self.dataset.fingerprint, perturbation, environment)
 
     def missing(self, store: Store) -> list[tuple[Subject, list[Cell]]]:
-        """The cells of each subject that the store does not have in full."""
+        """The cells of each subject that the store does not have for all samples, nor the whole ones."""
         todo = []
         for subject in self.subjects:
             cells = [cell for cell in self.plan.cells if cell.victim is subject.card]
-            cells = [cell for cell in cells if store.covered(cell.key) < self.plan.n]
+            cells = [
+                cell
+                for cell in cells
+                if max(store.covered(cell.key), store.covered(cell.whole.key)) < self.plan.n
+            ]
             if cells:
                 todo.append((subject, cells))
         return todo
@@ -168,7 +181,19 @@ class Benchmark:
                 *self._attack_warnings(),
                 *sanity.findings(scored, self.dataset.classes),
             ],
+            self._saved(store),
         )
+
+    def _saved(self, store: Store) -> list[str]:
+        """How much of the attacks' work was left out because a sample was broken already."""
+        work = saved = 0
+        for cell in (cell for cell in self.plan.cells if cell.skips):
+            _, outcome = leaderboard.finished(cell, store, self.plan.n)
+            work += cost(cell) * len(outcome)
+            saved += cost(cell) * int((outcome.flags & INHERITED).astype(bool).sum())
+        if not work:
+            return []
+        return [f"protocol worst: {saved / work:.0%} of the attacks' sample-steps were saved"]
 
     def _attack_warnings(self) -> list[str]:
         attacked = {cell.perturbation.column: cell.perturbation for cell in self.plan.cells}
@@ -204,30 +229,70 @@ class Benchmark:
             victim(images)[0, 0].item()
         return (time.perf_counter() - started) / len(images)
 
+    def _standing(self, cell: Cell, store: Store) -> np.ndarray | None:
+        """Which samples none of the cells that this one follows has broken, (n,) bool; None for all."""
+        if not cell.skips:
+            return None
+        before = [other for other in self.plan.cells if other.victim is cell.victim]
+        outcomes = [
+            leaderboard.finished(other, store, self.plan.n)[1]
+            for other in before
+            if other.whole.key in cell.skips
+        ]
+        return np.logical_and.reduce([outcome.correct(self.dataset.labels) for outcome in outcomes])
+
     def _measure(
         self, cell: Cell, victim: nn.Module, attacked: nn.Module, store: Store, watch: Watch
     ) -> None:
         attack = None
         if cell.perturbation.kind == "attack":
             attack = attacks.BoundAttack(cell.perturbation, attacked)
+        standing = self._standing(cell, store)
         start = store.covered(cell.key)
         while start < self.plan.n:
-            # Batches end at multiples of their size: a run that goes on cuts as one that never stopped.
-            stop = min(self.plan.n, (start // self.batch_size + 1) * self.batch_size)
+            stop = self._stop(start, standing)
             began = time.perf_counter()
-            predictions, flags, deltas = self._batch(cell.perturbation, victim, attack, start, stop)
+            if standing is None:
+                found = self._batch(cell.perturbation, victim, attack, np.arange(start, stop))
+            else:
+                found = self._spread(cell.perturbation, victim, attack, start, standing[start:stop])
             seconds = time.perf_counter() - began
-            store.append(cell.key, start, Outcome(predictions, flags, deltas, seconds, str(self.device)))
+            store.append(cell.key, start, Outcome(*found, seconds, str(self.device)))
             watch(cell, stop - start)
             start = stop
 
-    def _batch(self, perturbation: Perturbation, victim: nn.Module, attack, start: int, stop: int):
-        images = self._pixels(perturbation, start, stop)
-        flags = np.zeros(stop - start, dtype=np.uint8)
+    def _stop(self, start: int, standing: np.ndarray | None) -> int:
+        """Where the batch from `start` on ends."""
+        if standing is None:
+            # At multiples of the batch size: a run that goes on cuts as one that never stopped.
+            return min(self.plan.n, (start // self.batch_size + 1) * self.batch_size)
+        left = np.flatnonzero(standing[start : start + LONGEST * self.batch_size])
+        if len(left) > self.batch_size:
+            return start + int(left[self.batch_size])
+        return min(self.plan.n, start + LONGEST * self.batch_size)
+
+    def _spread(
+        self, perturbation: Perturbation, victim: nn.Module, attack, start: int, standing: np.ndarray
+    ):
+        """A batch of those samples from `start` on that still stand; the others are inherited as broken."""
+        predictions = np.full(len(standing), -1, np.int16)
+        flags = np.full(len(standing), INHERITED, np.uint8)
+        deltas = np.zeros(len(standing), np.float32)
+        if standing.any():
+            ids = start + np.flatnonzero(standing)
+            predictions[standing], flags[standing], deltas[standing] = self._batch(
+                perturbation, victim, attack, ids
+            )
+        return predictions, flags, deltas
+
+    def _batch(self, perturbation: Perturbation, victim: nn.Module, attack, ids: np.ndarray):
+        first = int(ids[0])
+        images = self._pixels(perturbation, first, int(ids[-1]) + 1)[ids - first]
+        flags = np.zeros(len(ids), dtype=np.uint8)
         deltas = None
         if attack:
-            labels = torch.from_numpy(self.dataset.labels[start:stop]).to(self.device)
-            attacked = attack(images, labels, range(start, stop))
+            labels = torch.from_numpy(self.dataset.labels[ids]).to(self.device)
+            attacked = attack(images, labels, ids)
             images, deltas = attacked.images, attacked.deltas
             flags |= np.where(attacked.zero_gradient, ZERO_GRADIENT, 0).astype(np.uint8)
             flags |= np.where(attacked.not_finite, NOT_FINITE, 0).astype(np.uint8)
@@ -320,6 +385,25 @@ def _given(dataset) -> str | data.Dataset:
 def cost(cell: Cell) -> int:
     """Forward passes' worth of work that a sample of this cell takes."""
     return attacks.passes(cell.perturbation) * cell.victim.members
+
+
+def _cheap_first(cells: list[Cell]) -> list[Cell]:
+    """Protocol ``worst``: the cheap attacks first, each following those before it in the same ball.
+
+    Only what still stands is attacked: what counts is whether a sample survives all of them.
+    """
+    (clean,) = (cell for cell in cells if cell.perturbation.kind == "clean")
+    before: dict[tuple | None, tuple[str, ...]] = {}
+    ordered = []
+    for cell in sorted(cells, key=lambda cell: (cell.perturbation.kind == "attack", cost(cell))):
+        if cell.perturbation.kind == "attack":
+            ball = cell.perturbation.ball
+            skips = (clean.key, *before.get(ball, ()))
+            if ball:
+                before[ball] = (*before.get(ball, ()), cell.key)
+            cell = replace(cell, skips=skips)
+        ordered.append(cell)
+    return ordered
 
 
 def _device(request: Request) -> torch.device:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 
 
@@ -88,25 +88,40 @@ class VictimCard:
 
 @dataclass(frozen=True)
 class Cell:
-    """One victim, one dataset, one perturbation, and the versions that computed it."""
+    """One victim, one dataset, one perturbation, and the versions that computed it.
+
+    Attributes:
+        skips: Protocol ``worst`` only: the keys of the whole cells, clean first, whose broken samples are not
+            attacked again but inherited as broken.
+    """
 
     victim: VictimCard
     dataset: str
     fingerprint: str
     perturbation: Perturbation
     environment: dict[str, str]
+    skips: tuple[str, ...] = ()
 
     @cached_property
     def key(self) -> str:
         """SHA-256 over everything the predictions depend on."""
-        return digest(
-            {
-                "victim": self.victim.identity,
-                "dataset": self.fingerprint,
-                "perturbation": self.perturbation.describe(),
-                "environment": self.environment,
-            }
-        )
+        described = {
+            "victim": self.victim.identity,
+            "dataset": self.fingerprint,
+            "perturbation": self.perturbation.describe(),
+            "environment": self.environment,
+        }
+        # A set: what is broken by any of them does not depend on their order.
+        return digest(described | ({"skips": sorted(self.skips)} if self.skips else {}))
+
+    @cached_property
+    def whole(self) -> Cell:
+        """The same measurement of every sample."""
+        return replace(self, skips=()) if self.skips else self
+
+    def has_own_number(self, protocol: str) -> bool:
+        """Whether an accuracy can be told of it alone; under ``worst`` that asks for clean besides."""
+        return len(self.skips) <= (1 if protocol == "worst" else 0)
 
     def to_json(self) -> dict:
         return asdict(self)
@@ -114,7 +129,8 @@ class Cell:
     @classmethod
     def from_json(cls, fields: dict) -> Cell:
         victim = VictimCard(**fields["victim"] | {"seeds": tuple(fields["victim"]["seeds"])})
-        return cls(**fields | {"victim": victim, "perturbation": Perturbation(**fields["perturbation"])})
+        perturbation, skips = Perturbation(**fields["perturbation"]), tuple(fields.get("skips", ()))
+        return cls(**fields | {"victim": victim, "perturbation": perturbation, "skips": skips})
 
 
 @dataclass(frozen=True)

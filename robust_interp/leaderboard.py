@@ -65,7 +65,7 @@ ENTRY_COLUMNS = [
     "protocol",
 ]
 SOURCE_COLUMNS = ["corruption_source", "source"]
-RANKED_BY = "pgd"  # at the middle one of the measured radii
+RANKED_BY = {"final": "pgd", "worst": "worst"}  # at the middle one of the measured radii
 
 
 @dataclass(frozen=True)
@@ -93,24 +93,35 @@ def scores(plan: Plan, store: Store) -> list[Score]:
     """Score the cells of a plan that are finished.
 
     Under protocol ``final`` a cell's accuracy is that of the final iterate over all samples. Under ``worst``
-    a sample must also be right when clean, and a line ``worst`` per eps asks for all attacks at that eps.
+    a sample must also be right when clean, and a line ``worst`` per norm and eps asks for all attacks there.
+    An attack that left out what others had broken has no line of its own.
     """
     scored = []
     for cells in _by_victim(plan.cells):
         verdict = store.verdict(digest(cells[0].victim.identity), cells[0].fingerprint)
-        outcomes = [(cell, store.read(cell.key, plan.n)) for cell in cells]
+        outcomes = [finished(cell, store, plan.n) for cell in cells]
         outcomes = [(cell, outcome) for cell, outcome in outcomes if outcome]
         right = [outcome.correct(store.labels(cell.fingerprint)) for cell, outcome in outcomes]
         if plan.protocol == "worst":
             if all(cell.perturbation.kind != "clean" for cell, _ in outcomes):
                 continue  # of no sample can it be said yet that it survives everything
-            right, derived = _worst([cell for cell, _ in outcomes], right)
+            right, derived = _worst(outcomes, right)
         else:
             derived = []
-        found = [_score(plan, *done, correct) for done, correct in zip(outcomes, right, strict=True)]
+        found = [
+            _score(plan, *done, correct)
+            for done, correct in zip(outcomes, right, strict=True)
+            if done[0].has_own_number(plan.protocol)
+        ]
         found += [_worst_score(plan, attacked, correct) for attacked, correct in derived]
         scored += [replace(score, audit=verdict) for score in found]
     return scored
+
+
+def finished(cell: Cell, store: Store, n: int) -> tuple[Cell, Outcome | None]:
+    """What is stored of a cell, and as which: the whole cell where that is there, else with what it skips."""
+    outcome = store.read(cell.whole.key, n)
+    return (cell.whole, outcome) if outcome else (cell, store.read(cell.key, n))
 
 
 def _by_victim(cells: Iterable[Cell]) -> list[list[Cell]]:
@@ -121,19 +132,19 @@ def _by_victim(cells: Iterable[Cell]) -> list[list[Cell]]:
     return list(grouped.values())
 
 
-def _worst(cells: list[Cell], right: list[np.ndarray]):
+def _worst(outcomes: list[tuple[Cell, Outcome]], right: list[np.ndarray]):
     """Per attack: right when clean and under it; and per norm and eps: right under all of them too."""
-    kinds = [cell.perturbation.kind for cell in cells]
+    kinds = [cell.perturbation.kind for cell, _ in outcomes]
     clean = right[kinds.index("clean")]
     right = [
         metrics.robust(clean, [correct]) if kind == "attack" else correct
         for kind, correct in zip(kinds, right, strict=True)
     ]
-    by_ball: dict[tuple, tuple[list[Cell], np.ndarray]] = {}
-    for cell, correct in zip(cells, right, strict=True):
-        if ball := cell.perturbation.ball:
+    by_ball: dict[tuple, tuple[list[tuple[Cell, Outcome]], np.ndarray]] = {}
+    for done, correct in zip(outcomes, right, strict=True):
+        if ball := done[0].perturbation.ball:
             attacked, sofar = by_ball.get(ball, ([], clean))
-            by_ball[ball] = ([*attacked, cell], metrics.robust(sofar, [correct]))
+            by_ball[ball] = ([*attacked, done], metrics.robust(sofar, [correct]))
     return right, list(by_ball.values())
 
 
@@ -183,8 +194,8 @@ def _steps(perturbation: Perturbation) -> int | None:
     return None if counted else perturbation.params.get("steps", 1)
 
 
-def _worst_score(plan: Plan, cells: list[Cell], right: np.ndarray) -> Score:
-    cell, perturbations = cells[0], tuple(cell.perturbation for cell in cells)
+def _worst_score(plan: Plan, outcomes: list[tuple[Cell, Outcome]], right: np.ndarray) -> Score:
+    cell, perturbations = outcomes[0][0], tuple(cell.perturbation for cell, _ in outcomes)
     norm, radius = cell.perturbation.ball
     linf = norm == "Linf"
     row = _row(plan, cell, right) | {
@@ -192,8 +203,16 @@ def _worst_score(plan: Plan, cells: list[Cell], right: np.ndarray) -> Score:
         "norm": norm,
         "eps_255": radius if linf else None,
     }
+    if without_line := [
+        outcome.flags for cell, outcome in outcomes if not cell.has_own_number(plan.protocol)
+    ]:
+        seen = np.bitwise_or.reduce(without_line)  # what is to be told of attacks that have no line
+        row["zero_grad"] = round(float((seen & ZERO_GRADIENT).astype(bool).mean()), 4)
+        not_finite = int((seen & NOT_FINITE).astype(bool).sum())
+    else:
+        not_finite = 0
     column = f"worst_{radius:.10g}" if linf else f"worst_{norm.lower()}_{radius:.10g}"
-    return Score(cell.victim, column, row["accuracy"], row, right=right, perturbations=perturbations)
+    return Score(cell.victim, column, row["accuracy"], row, not_finite, right, perturbations)
 
 
 def _row(plan: Plan, cell: Cell, right: np.ndarray) -> dict:
@@ -263,7 +282,7 @@ def entries_frame(*runs: list[Score]) -> pd.DataFrame:
     lines = [_line(entry, measured) for entry in entries]
     extra = [column for column in TAIL_COLUMNS if any(line.get(column) for line in lines)]
     frame = pd.DataFrame(lines).reindex(columns=board_columns(measured, extra))
-    return _ranked(frame, [entry.subset_hash for entry in entries], _ranking_column(measured))
+    return _ranked(frame, [entry.subset_hash for entry in entries], measured)
 
 
 def board_columns(measured: Iterable[str], extra: Iterable[str] = ()) -> list[str]:
@@ -372,17 +391,24 @@ def _line(entry: _Entry, measured: list[str]) -> dict:
     return line
 
 
-def _ranking_column(measured: list[str]) -> str | None:
-    radii = [column for column in measured if column.rpartition("_")[0] == RANKED_BY]
+def _ranking_column(measured: list[str], series: str) -> str | None:
+    radii = [column for column in measured if split_column(column)[0] == series]
     return radii[len(radii) // 2] if radii else None
 
 
-def _ranked(frame: pd.DataFrame, subsets: list[str], by: str | None) -> pd.DataFrame:
+def _ranked(frame: pd.DataFrame, subsets: list[str], measured: list[str]) -> pd.DataFrame:
     """Ranks only among entries of the same protocol and samples."""
     frame["rank"] = pd.array([pd.NA] * len(frame), dtype="Int64")
-    if by:
-        groups = frame.groupby([frame["protocol"], subsets])[by]
-        frame["rank"] = groups.rank(ascending=False, method="min").astype("Int64")
+    for protocol, series in RANKED_BY.items():
+        ours, by = frame["protocol"] == protocol, _ranking_column(measured, series)
+        if by and ours.any():
+            ranks = (
+                frame[by]
+                .where(ours)
+                .groupby([frame["protocol"], subsets])
+                .rank(ascending=False, method="min")
+            )
+            frame.loc[ours, "rank"] = ranks[ours].astype("Int64")
     return frame.sort_values(
         ["protocol", "n_examples", "rank", "model", "recipe", "lambda_init", "members"], na_position="last"
     ).reset_index(drop=True)

@@ -26,6 +26,7 @@ PATIENCE = 60  # seconds to wait for another process that writes
 
 ZERO_GRADIENT = 1  # flag bits of a sample
 NOT_FINITE = 2
+INHERITED = 4
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS chunks (
@@ -50,11 +51,13 @@ class Outcome:
     """What a cell yields for consecutive samples.
 
     Attributes:
-        predictions: (n,) int16 predicted labels; -1 where the logits or the images were not finite.
-        flags: (n,) uint8; ZERO_GRADIENT where the attack's first gradient was exactly zero, NOT_FINITE
-            where a gradient, an image or the logits were not finite.
-        deltas: (n,) float32, the largest change of a pixel of each sample by an attack, in [0, 1]; None where
-            nothing was attacked.
+        predictions: (n,) int16 predicted labels; -1 where the logits or the images were not finite, or
+            where the sample is inherited.
+        flags: (n,) uint8; ZERO_GRADIENT where the attack's gradient was exactly zero, NOT_FINITE where a
+            gradient, an image or the logits were not finite, INHERITED where nothing was measured because a
+            cell that this one follows had broken the sample.
+        deltas: (n,) float32, the size of each sample's change by an attack, in [0, 1] pixels and the attack's
+            norm (Linf: its largest change of a pixel); None where nothing was attacked.
     """
 
     predictions: np.ndarray
@@ -79,7 +82,8 @@ class Outcome:
     def correct(self, labels: np.ndarray) -> np.ndarray:
         """Which samples count as right, (n,) bool.
 
-        A sample whose gradient was zero or not finite was not attacked, and so is not counted as robust.
+        A sample whose gradient was zero or not finite was not attacked, and so is not counted as robust; one
+        that is inherited is broken.
         """
         return (self.predictions == labels[: len(self)]) & (self.flags == 0)
 

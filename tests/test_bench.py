@@ -109,7 +109,8 @@ def test_every_row_of_a_run_is_over_the_same_samples():
 def test_protocol_worst_asks_for_all_attacks_at_a_radius():
     found = accuracies(evaluate(protocol="worst"))
     assert (found["worst 8"], found["worst 26"], found["worst 64"]) == (80, 60, 30)
-    assert (found["fgsm 64"], found["ifgsm 64"]) == (30, 40)
+    assert found["fgsm 64"] == 30
+    assert "ifgsm 64" not in found  # it left out what FGSM had broken
 
 
 def test_masked_gradients_are_warned_of():

@@ -987,7 +987,7 @@ def test_a_copied_checkpoint_has_all_its_rows(own_zoo, tmp_path, protocol):
     options = {"attacks": "fgsm,pgd(steps=2)", "eps": (0.1,), "corruptions": "none", "n": 20}
     robust_interp.evaluate("in_resnet14", zoo=own_zoo, protocol=protocol, out=tmp_path, **options)
     table = pd.read_csv(tmp_path / "results.csv")
-    each = ["clean", "fgsm", "pgd"] + (["worst"] if protocol == "worst" else [])
+    each = ["clean", "fgsm", "worst" if protocol == "worst" else "pgd"]
     assert len(table) == 4 * len(each)
     by_seed = {seed: lines for seed, lines in table.groupby(table["train_seed"].fillna(-1))}
     assert sorted(by_seed) == [-1, 0, 1, 7]

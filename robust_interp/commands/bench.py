@@ -7,6 +7,12 @@ from pathlib import Path
 
 from robust_interp.commands.options import eps_list, name_list, natural, picked, sample_count, seed_list
 
+ATTACKS_HELP = (
+    "e.g. 'fgsm,pgd(alpha=eps/4,steps=50,restarts=5),pgd_l2(eps=0.5)': fgsm, ifgsm, mifgsm, pgd, pgd_l2, "
+    "apgd_ce, apgd_dlr, apgd_t, square, cw, deepfool, autoattack, a torchattacks class such as "
+    "NIFGSM(steps=10), or none"
+)
+
 
 def add_to(commands) -> None:
     parser = commands.add_parser("bench", help="measure models into a leaderboard")
@@ -15,13 +21,18 @@ def add_to(commands) -> None:
     add("--models", type=name_list, metavar="NAMES", help="zoo names, globs, all (default: all, seeds 0,1,2)")
     add("--checkpoint", metavar="FILE", help="weights for the one registered model in --models")
     add("--dataset", default="digits", help="digits (embedded, default), cifar10, cifar100")
-    add("--attacks", default="fgsm,ifgsm,pgd", metavar="SPECS", help="e.g. 'fgsm,pgd(steps=50)', or none")
+    add("--attacks", default="fgsm,ifgsm,pgd", metavar="SPECS", help=ATTACKS_HELP)
     add("--eps", type=eps_list, metavar="LIST", help="Linf radii in units of 1/255, e.g. 1,2,4")
     add("--corruptions", default="noise", metavar="SPECS", help="noise (default), names, or none")
     add("--n", type=sample_count, metavar="N", help="measure the first N test images, or all")
     add("--seeds", type=seed_list, metavar="SEEDS", help="train seeds: 3 means 0,1,2; 0,4 means those")
     add("--no-ensembles", action="store_true", help="leave out each model's ensemble over its seeds")
-    add("--protocol", choices=("final", "worst"), default="final", help="see the README (default: final)")
+    add(
+        "--protocol",
+        choices=("final", "worst"),
+        default="final",
+        help="final (default): each attack on all samples; worst: cheap ones first, then what still stands",
+    )
     add("--batch-size", type=int, metavar="N")
     add("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
     add("--seed", type=natural, default=0, help="seed of attack starts and generated noise (default: 0)")
@@ -62,5 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     print_leaderboard(report.leaderboard, benchmark.plan.dataset)
     for line in report.warnings:
         errors.print(f"warning: {line}", highlight=False, markup=False)
+    for line in report.notes:
+        print(line)
     print(f"wrote {arguments.out / 'leaderboard.csv'} and {arguments.out / 'results.csv'}")
     return 0
