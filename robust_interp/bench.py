@@ -5,6 +5,7 @@ cells -> data -> victim -> perturbation -> per-sample predictions -> store -> le
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 import warnings
@@ -27,6 +28,7 @@ from robust_interp.subjects import Subject
 from robust_interp.victim import CHECKED_ON, check_victim, resolve_device, undisturbed
 
 PROTOCOLS = ("final", "worst")
+STRONG_N = 200
 DEFAULT_SEEDS = (0, 1, 2)  # of the embedded default run
 LONGEST = 10  # batches' worth of images that one batch of still standing ones may be picked from
 
@@ -48,6 +50,10 @@ class Request:
         n: How many of the first samples, or 'all'.
         seed: Seed of every random draw of the measurement: attack starts and generated corruptions.
         checkpoint: A weights file for the one registered model that `models` names.
+        strong: Attack specs that, with the PGD of the row, make the columns ``strong_<eps>``; None leaves
+            them out.
+        strong_n: How many of the first samples those are measured on; None is STRONG_N, or `n` if that is
+            less.
     """
 
     models: tuple[str, ...] | None = None
@@ -69,6 +75,8 @@ class Request:
     corruptions_dir: str | None = None
     zoo: str | None = None
     checkpoint: str | None = None
+    strong: str | None = None
+    strong_n: int | None = None
 
 
 @dataclass(frozen=True)
@@ -105,14 +113,34 @@ class Benchmark:
         self.dataset = load_dataset(request)
         self.corruptor = corruptions.Corruptor(self.dataset, seed, _path(request.corruptions_dir))
         self.subjects = _subjects(request, self.dataset)
-        self.plan = Plan(
-            self.dataset.name,
-            _sample_count(request, self.dataset),
-            request.protocol,
-            tuple(self._cells(_perturbations(request, seed, self.dataset, self.corruptor))),
-        )
+        perturbations = _perturbations(request, seed, self.dataset, self.corruptor)
+        n = _sample_count(request.n, self.dataset)
+        self.plan = Plan(self.dataset.name, n, request.protocol, tuple(self._cells(perturbations)))
+        self.strong = self._strong(request, perturbations) if request.strong else None
+        if self.strong:
+            self.plan = replace(self.plan, strong=self.strong.plan)
 
-    def _cells(self, perturbations: Sequence[Perturbation]) -> Iterator[Cell]:
+    def _strong(self, request: Request, perturbations: list[Perturbation]) -> Benchmark:
+        """The same models under the row's PGD and stronger attacks, on samples of their own."""
+        eps, defaults = radii(request, self.dataset)
+        rows = [
+            perturbation
+            for perturbation in perturbations
+            if perturbation.name == leaderboard.RANKED_BY["final"]
+        ]
+        rows = rows or attacks.resolve(leaderboard.RANKED_BY["final"], eps, defaults, request.seed)
+        stronger = attacks.resolve(request.strong, eps, defaults, request.seed)
+        for perturbation in stronger:
+            attacks.check_classes(perturbation, self.dataset.classes)
+        n = min(STRONG_N, self.plan.n) if request.strong_n is None else request.strong_n
+        benchmark = copy.copy(self)
+        benchmark.protocol, benchmark.strong = "worst", None
+        once = {perturbation.column: perturbation for perturbation in [CLEAN, *rows, *stronger]}
+        cells = tuple(benchmark._cells(once.values()))
+        benchmark.plan = Plan(self.dataset.name, _sample_count(n, self.dataset), "worst", cells)
+        return benchmark
+
+    def _cells(self, perturbations: Iterable[Perturbation]) -> Iterator[Cell]:
         for subject in self.subjects:
             cells = []
             for perturbation in perturbations:
@@ -141,11 +169,12 @@ class Benchmark:
 
     def run(self, store: Store, watch: Watch = lambda cell, samples: None) -> Report:
         """Measure what is missing, chunk by chunk, and score everything that was asked for."""
-        todo = self.missing(store)
-        victims = [self.load(subject) for subject, _ in todo]  # all, so that a bad one fails before the hours
-        store.put_labels(self.dataset.fingerprint, self.dataset.labels)
-        for victim, (_, cells) in zip(victims, todo, strict=True):
-            self.measure(victim, cells, store, watch)
+        for part in (self, self.strong) if self.strong else (self,):
+            todo = part.missing(store)
+            victims = [self.load(subject) for subject, _ in todo]  # all: a bad one fails before the hours
+            store.put_labels(self.dataset.fingerprint, self.dataset.labels)
+            for victim, (_, cells) in zip(victims, todo, strict=True):
+                part.measure(victim, cells, store, watch)
         store.put_plan(self.plan)
         return self.report(store)
 
@@ -219,6 +248,11 @@ class Benchmark:
         for subject, cells in self.missing(store):
             for cell in cells:
                 yield subject, cell, self.plan.n - store.covered(cell.key)
+        if self.strong:
+            shared = {cell.key for cell in self.plan.cells} if self.plan.n >= self.strong.plan.n else set()
+            for remaining in self.strong._remaining(store):
+                if remaining[1].whole.key not in shared:
+                    yield remaining
 
     @cache  # noqa: B019  one benchmark, one command
     def _seconds_per_pass(self, subject: Subject) -> float:
@@ -327,7 +361,7 @@ def evaluate(
         out: Folder of the store and the CSV files; by default nothing is kept.
         options: The other fields of `Request`: mean, std, attacks, eps (in [0, 1] pixels, e.g.
             ``(2/255, 4/255)``), corruptions, seeds, ensembles, n, protocol, batch_size, device, seed,
-            data_dir, corruptions_dir, zoo, checkpoint.
+            data_dir, corruptions_dir, zoo, checkpoint, strong, strong_n.
 
     Raises:
         UserError: for anything that cannot be measured as asked.
@@ -441,8 +475,7 @@ def _seed(seed: int) -> int:
     return int(seed)
 
 
-def _sample_count(request: Request, dataset: data.Dataset) -> int:
-    n = request.n
+def _sample_count(n: int | str | None, dataset: data.Dataset) -> int:
     if n is None and dataset.name in data.DATASETS:
         n = data.DATASETS[dataset.name].default_n
     if n in (None, "all"):
@@ -479,6 +512,8 @@ def _check_belongings(request: Request) -> None:
         idle, what = ("seeds", "mean", "std"), "a checkpoint file"
     else:
         idle, what = ("mean", "std"), "models from the zoo"
+    if request.strong_n is not None and request.strong is None:
+        raise UserError("strong_n goes with strong alone")
     if given := [name for name in idle if getattr(request, name) is not None]:
         raise UserError(f"{given[0]} does not go with {what}")
 

@@ -65,6 +65,7 @@ ENTRY_COLUMNS = [
     "protocol",
 ]
 SOURCE_COLUMNS = ["corruption_source", "source"]
+WORST, STRONG = "worst", "strong"
 RANKED_BY = {"final": "pgd", "worst": "worst"}  # at the middle one of the measured radii
 
 
@@ -94,7 +95,8 @@ def scores(plan: Plan, store: Store) -> list[Score]:
 
     Under protocol ``final`` a cell's accuracy is that of the final iterate over all samples. Under ``worst``
     a sample must also be right when clean, and a line ``worst`` per norm and eps asks for all attacks there.
-    An attack that left out what others had broken has no line of its own.
+    An attack that left out what others had broken has no line of its own. A line ``strong`` per norm and eps
+    is a ``worst`` of stronger attacks over samples of its own, whatever the protocol.
     """
     scored = []
     for cells in _by_victim(plan.cells):
@@ -115,7 +117,22 @@ def scores(plan: Plan, store: Store) -> list[Score]:
         ]
         found += [_worst_score(plan, attacked, correct) for attacked, correct in derived]
         scored += [replace(score, audit=verdict) for score in found]
-    return scored
+    return scored + (_strong(plan.strong, store) if plan.strong else [])
+
+
+def _strong(plan: Plan, store: Store) -> list[Score]:
+    return [
+        replace(score, column=score.column.replace(WORST, STRONG, 1), row=score.row | _strong_name(score))
+        for score in scores(plan, store)
+        if score.column.startswith(f"{WORST}_")
+    ]
+
+
+def _strong_name(score: Score) -> dict[str, str]:
+    """Which attacks it is the worst of, with their parameters."""
+    names = dict.fromkeys(split_column(perturbation.column)[0] for perturbation in score.perturbations)
+    norm, radius = score.perturbations[0].ball
+    return {"perturbation": f"{STRONG}({'+'.join(names)}{'' if norm == 'Linf' else f',eps={radius:.10g}'})"}
 
 
 def finished(cell: Cell, store: Store, n: int) -> tuple[Cell, Outcome | None]:
@@ -199,7 +216,7 @@ def _worst_score(plan: Plan, outcomes: list[tuple[Cell, Outcome]], right: np.nda
     norm, radius = cell.perturbation.ball
     linf = norm == "Linf"
     row = _row(plan, cell, right) | {
-        "perturbation": "worst" if linf else f"worst(eps={radius:.10g})",
+        "perturbation": WORST if linf else f"{WORST}(eps={radius:.10g})",
         "norm": norm,
         "eps_255": radius if linf else None,
     }
@@ -211,7 +228,7 @@ def _worst_score(plan: Plan, outcomes: list[tuple[Cell, Outcome]], right: np.nda
         not_finite = int((seen & NOT_FINITE).astype(bool).sum())
     else:
         not_finite = 0
-    column = f"worst_{radius:.10g}" if linf else f"worst_{norm.lower()}_{radius:.10g}"
+    column = f"{WORST}_{radius:.10g}" if linf else f"{WORST}_{norm.lower()}_{radius:.10g}"
     return Score(cell.victim, column, row["accuracy"], row, not_finite, right, perturbations)
 
 
@@ -255,18 +272,24 @@ class _Entry:
     sources: set[str] = field(default_factory=set)  # of its corrupted images
     seeds: set[int] = field(default_factory=set)  # of its random attacks
     audits: dict[str, str] = field(default_factory=dict)  # victim -> verdict
+    strong: set[tuple[str, int]] = field(default_factory=set)  # what is the strong attack, and its n
 
     def agrees(self, other: _Entry) -> bool:
-        """Whether columns of both may stand in one line: drawn from the same source, with the same seed."""
+        """Whether columns of both may stand in one line: of the same source, seed and strong attack."""
         return all(
             not mine or not theirs or mine == theirs
-            for mine, theirs in ((self.sources, other.sources), (self.seeds, other.seeds))
+            for mine, theirs in (
+                (self.sources, other.sources),
+                (self.seeds, other.seeds),
+                (self.strong, other.strong),
+            )
         )
 
     def take(self, other: _Entry) -> None:
         self.sources |= other.sources
         self.seeds |= other.seeds
         self.audits |= other.audits
+        self.strong |= other.strong
         for victim, accuracies in other.by_seed.items():
             self.by_seed[victim] |= accuracies
 
@@ -282,6 +305,7 @@ def entries_frame(*runs: list[Score]) -> pd.DataFrame:
     lines = [_line(entry, measured) for entry in entries]
     extra = [column for column in TAIL_COLUMNS if any(line.get(column) for line in lines)]
     frame = pd.DataFrame(lines).reindex(columns=board_columns(measured, extra))
+    frame = frame.astype({"strong_n": "Int64"} if "strong_n" in frame else {})
     return _ranked(frame, [entry.subset_hash for entry in entries], measured)
 
 
@@ -305,6 +329,8 @@ def _entries(run: list[Score]) -> list[_Entry]:
         if row.get("attack_seed") is not None:
             entry.seeds.add(row["attack_seed"])
         entry.audits[victim] = score.audit
+        if is_strong(score.column):
+            entry.strong.add((row["perturbation"], row["n"]))
     return list(entries.values())
 
 
@@ -354,10 +380,20 @@ def measured_columns(scored: list[Score]) -> list[str]:
     partial = [column for column, row in corruption_rows if row["perturbation"] not in whole]
     attacks = [column for column, row in seen.items() if row.get("norm") is not None]
     series = list(dict.fromkeys(split_column(column)[0] for column in attacks))
-    # stable: the worst of each norm last, the others as asked for
-    series.sort(key=lambda name: name == "worst" or name.startswith("worst_"))
+    series.sort(key=place_of_series)
     attacks.sort(key=lambda column: (series.index(split_column(column)[0]), split_column(column)[1]))
     return [*(["clean"] if "clean" in seen else []), *groups, *whole, *partial, *attacks]
+
+
+def is_strong(column: str) -> bool:
+    return column.startswith(f"{STRONG}_")
+
+
+def place_of_series(name: str) -> int:
+    """Attacks stand as they were asked for, then the worst of each norm, then the strong ones."""
+    return next(
+        (at for at, last in ((1, WORST), (2, STRONG)) if name == last or name.startswith(f"{last}_")), 0
+    )
 
 
 def split_column(column: str) -> tuple[str, float]:
@@ -382,6 +418,7 @@ def _line(entry: _Entry, measured: list[str]) -> dict:
         "protocol": entry.protocol,
         "corruption_source": "+".join(sorted(entry.sources)),
         "source": "measured",
+        "strong_n": next((n for _, n in entry.strong), None),
         "audit": checks.worst(entry.audits.values()) if all(entry.audits.values()) else "",
     }
     for column in measured:

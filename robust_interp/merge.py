@@ -14,7 +14,7 @@ from robust_interp.formats import TAIL_COLUMNS
 from robust_interp.leaderboard import board_columns
 from robust_interp.registry import matching, unknown
 
-WHOLE_COLUMNS = ["rank", "seeds", "members", "n_examples"]
+WHOLE_COLUMNS = ["rank", "seeds", "members", "n_examples", "strong_n"]  # the last only where it is there
 
 
 def gather(sources: Sequence[Path], dataset: str | None = None) -> tuple[pd.DataFrame, str]:
@@ -64,8 +64,11 @@ def read(path: Path) -> pd.DataFrame:
     ):
         if names:
             raise UserError(f"{path} is not a leaderboard: it {what} {', '.join(names)}")
-    for column in [*WHOLE_COLUMNS, "params_m", *(f"{c}{end}" for c in measured for end in ("", "_std"))]:
-        board[column] = _numbers(path, board[column], "Int64" if column in WHOLE_COLUMNS else "float64")
+    for column in columns:
+        if column in WHOLE_COLUMNS:
+            board[column] = _numbers(path, board[column], "Int64")
+        elif column == "params_m" or column.removesuffix("_std") in measured:
+            board[column] = _numbers(path, board[column], "float64")
     board["rank"] = board["rank"].where(board["source"] == "measured", _no_rank(board))
     return board[columns]
 
@@ -120,9 +123,8 @@ def _stacked(frames: list[pd.DataFrame]) -> pd.DataFrame:
     names = dict.fromkeys(column for frame in frames for column in _measured(frame))
     series = list(dict.fromkeys(leaderboard.split_column(column)[0] for column in names))
     columns = board_columns(sorted(names, key=lambda column: _place(column, series)), _extra(frames))
-    typed = [
-        frame.astype(dict.fromkeys(WHOLE_COLUMNS, "Int64") | {"params_m": "float64"}) for frame in frames
-    ]
+    types = dict.fromkeys(WHOLE_COLUMNS, "Int64") | {"params_m": "float64"}
+    typed = [frame.astype({name: types[name] for name in types if name in frame}) for frame in frames]
     return pd.concat(typed, ignore_index=True).reindex(columns=columns)
 
 
@@ -137,4 +139,4 @@ def _place(column: str, series: list[str]) -> tuple[int, int, float]:
         return 2, corruptions.index(column), 0
     if base in corruptions:
         return 3, corruptions.index(base), number
-    return 5 if base == "worst" or base.startswith("worst_") else 4, series.index(base), number
+    return 4 + leaderboard.place_of_series(base), series.index(base), number

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from robust_interp import __version__, formats
+from robust_interp.cells import Plan
 from robust_interp.checks import CHECKS, PASS, Audited, Finding
 from robust_interp.compare import Comparison
 from robust_interp.errors import UserError
@@ -151,17 +152,21 @@ def print_plan(benchmark, store: Store) -> None:
     """What a run would measure, and about how long it would take."""
     plan, shown = benchmark.plan, console()
     todo = benchmark.missing(store)
-    columns = ", ".join(dict.fromkeys(cell.perturbation.column for cell in plan.cells))
     missing = {subject.card.label: len(cells) for subject, cells in todo}
     lines = [
         f"{plan.dataset}, n = {plan.n}, protocol {plan.protocol}: {len(plan.cells)} cells",
-        f"of each model: {columns}",
+        f"of each model: {_columns(plan)}",
+        *([f"strong, n = {plan.strong.n}: the worst of {_columns(plan.strong)}"] if plan.strong else []),
         *(f"to measure: {count} cells of {label}" for label, count in missing.items()),
         f"{(count := sum(missing.values()))} cells to measure, {len(plan.cells) - count} stored already; "
         f"about {benchmark.estimate(store):.0f} s on {benchmark.device}",
     ]
     for line in lines:
         shown.print(line, highlight=False, markup=False)
+
+
+def _columns(plan: Plan) -> str:
+    return ", ".join(dict.fromkeys(cell.perturbation.column for cell in plan.cells))
 
 
 def print_models(checkpoints: list[Checkpoint]) -> None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from robust_interp.commands.options import eps_list, name_list, natural, picked, sample_count, seed_list
+from robust_interp.commands.options import (
+    eps_list,
+    name_list,
+    natural,
+    picked,
+    positive,
+    sample_count,
+    seed_list,
+)
 
 ATTACKS_HELP = (
     "e.g. 'fgsm,pgd(alpha=eps/4,steps=50,restarts=5),pgd_l2(eps=0.5)': fgsm, ifgsm, mifgsm, pgd, pgd_l2, "
@@ -33,6 +41,14 @@ def add_to(commands) -> None:
         default="final",
         help="final (default): each attack on all samples; worst: cheap ones first, then what still stands",
     )
+    add(
+        "--strong",
+        nargs="?",
+        const="apgd_ce,apgd_t",
+        metavar="SPECS",
+        help="add columns strong_<eps>: the worst of pgd and these attacks (alone: apgd_ce,apgd_t)",
+    )
+    add("--strong-n", type=positive, metavar="N", help="the samples of --strong (default: 200)")
     add("--batch-size", type=int, metavar="N")
     add("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
     add("--seed", type=natural, default=0, help="seed of attack starts and generated noise (default: 0)")
@@ -56,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
     request = Request(
         ensembles=not arguments.no_ensembles,
         **picked(arguments, "models checkpoint dataset attacks eps corruptions n seeds protocol batch_size"),
-        **picked(arguments, "device seed zoo data_dir corruptions_dir"),
+        **picked(arguments, "device seed zoo data_dir corruptions_dir strong strong_n"),
     )
     benchmark = Benchmark(request)
     if arguments.dry_run:
