@@ -57,6 +57,11 @@ def _slack(score: Score, margin: float) -> float:
     return max(margin, score.row["ci_high"] - score.accuracy)
 
 
+def _follows_the_loss(score: Score) -> bool:
+    """Not so a black-box attack or one that aims at a class: those may well do less than one FGSM step."""
+    return not any(key in p.params for p in score.perturbations for key in ("queries", "target"))
+
+
 def _masking(card: VictimCard, by_column: dict[str, Score]) -> list[str]:
     """Signs of masked gradients: one step beats many, or a larger ball helps the model."""
     attacked = {
@@ -65,6 +70,7 @@ def _masking(card: VictimCard, by_column: dict[str, Score]) -> list[str]:
         if score.row["norm"] == "Linf"
         and score.row["eps_255"]
         and not score.row["perturbation"].startswith((WORST, STRONG))
+        and _follows_the_loss(score)
     }
     lines = []
     for column, many in attacked.items():
