@@ -21,14 +21,14 @@ from robust_interp import attacks, checks
 from robust_interp.attacks import BoundAttack
 from robust_interp.bench import Benchmark, Request, Watch, cost, load_dataset, radii
 from robust_interp.cells import CLEAN, Cell, Perturbation, VictimCard, digest
-from robust_interp.checks import FAIL, NOT_RUN, PASS, WARN, Audited, Finding, Measured, Thresholds
+from robust_interp.checks import Audited, Finding, Measured
 from robust_interp.errors import RandomModelError, UserError
 from robust_interp.registry import Spec, parse_spec, split_specs
 from robust_interp.store import Store
 from robust_interp.subjects import Subject
+from robust_interp.verdict import FAIL, NOT_RUN, PASS, WARN, Thresholds
 from robust_interp.victim import CHECKED_ON, undisturbed
 
-MORE = 5  # times the steps, and restarts
 DEFAULT_N = 200
 AUDIT_COLUMNS = [
     "model",
@@ -154,10 +154,12 @@ class Audit:
             n, limit = benchmark.plan.n, self.thresholds.blind
             return [*found, Finding("gradients", FAIL, detail, n, value=100.0, threshold=limit)]
         cells = self._cells(benchmark, subject)
+        origin = benchmark.load(self._other(subject)) if "transfer" in cells else None
+        if origin and not self._lets_gradients_through(origin):
+            del cells["transfer"]
         own = {part: by_eps for part, by_eps in cells.items() if part != "transfer"}
         benchmark.measure(victim, _flat(own), store, watch)
         if "transfer" in cells:
-            origin = benchmark.load(self._other(subject))
             with undisturbed(origin):
                 benchmark.measure(victim, cells["transfer"].values(), store, watch, attacked=origin)
         measured = {
@@ -190,7 +192,7 @@ class Audit:
         found += checks.monotone([*measured["clean"].values(), *rows, *large])
         found += [checks.large_eps(one, self.thresholds) for one in large]
         if "transfer" not in measured:
-            reason = "there is no other model to transfer attacks from: name one with --source"
+            reason = "there is no other model to compute attacks on: name one with --source"
             found.append(Finding("transfer", NOT_RUN, reason, len(next(iter(rows)).stands)))
         return found
 
@@ -205,14 +207,15 @@ def _parts(options: Options, eps: list[float], defaults, seed: int) -> dict[str,
     usual = attacks.resolve(str(once), eps, defaults, seed)
     if not all({"alpha", "steps"} <= perturbation.params.keys() for perturbation in usual):
         raise UserError(f"an audit is of an attack with alpha and steps, such as pgd, not of {row.name}")
-    more_steps = once.params | {"steps": MORE * usual[0].params["steps"]}
+    more = options.thresholds.more
+    more_steps = once.params | {"steps": more * usual[0].params["steps"]}
     texts = {
         "one_step": "fgsm",
         "iterative": "ifgsm",
         "row": str(row),
         "trace": str(once),
         "more_steps": str(Spec(row.name, more_steps)),
-        "restarts": str(Spec(row.name, row.params | {"restarts": MORE})),
+        "restarts": str(Spec(row.name, row.params | {"restarts": more})),
         "strongest": options.strongest,
         "black_box": options.black_box,
         # With a step of its own: one that suits a small ball does not reach the end of a large one.

@@ -13,16 +13,15 @@ Adversarial Robustness* (2019).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from robust_interp.cells import VictimCard
 from robust_interp.metrics import paired_difference, wilson
+from robust_interp.verdict import FAIL, PASS, WARN, Thresholds, worst
 
-PASS, WARN, FAIL = VERDICTS = ("pass", "warn", "fail")  # from good to bad
-NOT_RUN = "not run"
 CHECKS = (
     "deterministic",
     "gradients",
@@ -38,27 +37,6 @@ CHECKS = (
     "black_box",
     "transfer",
 )
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """What a check lets pass at most.
-
-    Attributes:
-        large_eps_255: The radius, in units of 1/255, at which nearly nothing may stand.
-        standing: Percent of the samples that may stand there.
-        gain: Points that a stronger attack may take from what stands under the row's attack.
-        blind: Percent of the samples whose first gradient may be zero, or any gradient not finite.
-        flat: Percent of the samples whose loss may end no higher than it began.
-        falls: Percent of the attack's steps in which the loss may fall.
-    """
-
-    large_eps_255: float = 64.0
-    standing: float = 1.0
-    gain: float = 2.0
-    blind: float = 1.0
-    flat: float = 5.0
-    falls: float = 50.0
 
 
 @dataclass(frozen=True)
@@ -117,11 +95,6 @@ class Measured:
     def __str__(self) -> str:
         low, high = wilson(int(self.stands.sum()), len(self.stands))
         return f"{self.name} leaves {self.accuracy:.1f} % ({low:.1f} to {high:.1f})"
-
-
-def worst(verdicts: Iterable[str]) -> str:
-    """The worst verdict of a model's checks; those that were not run say nothing."""
-    return max((verdict for verdict in verdicts if verdict in VERDICTS), key=VERDICTS.index, default="")
 
 
 def challenge(check: str, challenger: Measured, row: Measured, white_box: Sequence[Measured]) -> Finding:

@@ -15,12 +15,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from robust_interp import checks, metrics
+from robust_interp import metrics
 from robust_interp.cells import Cell, Perturbation, Plan, VictimCard, digest, in_255
 from robust_interp.corruptions import GROUPS, SEVERITIES
 from robust_interp.errors import UserError
 from robust_interp.formats import TAIL_COLUMNS, to_csv
 from robust_interp.store import FILE_NAME, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
+from robust_interp.verdict import worst
 
 RESULT_COLUMNS = [
     "model",
@@ -419,7 +420,7 @@ def _line(entry: _Entry, measured: list[str]) -> dict:
         "corruption_source": "+".join(sorted(entry.sources)),
         "source": "measured",
         "strong_n": next((n for _, n in entry.strong), None),
-        "audit": checks.worst(entry.audits.values()) if all(entry.audits.values()) else "",
+        "audit": worst(entry.audits.values()) if all(entry.audits.values()) else "",
     }
     for column in measured:
         values = [accuracies[column] for accuracies in per_seed if column in accuracies]

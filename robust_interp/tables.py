@@ -13,10 +13,11 @@ from rich.table import Table
 
 from robust_interp import __version__, formats
 from robust_interp.cells import Plan
-from robust_interp.checks import CHECKS, PASS, Audited, Finding
+from robust_interp.checks import CHECKS, Audited, Finding
 from robust_interp.compare import Comparison
 from robust_interp.errors import UserError
 from robust_interp.store import Store
+from robust_interp.verdict import PASS
 from robust_interp.zoo import Checkpoint
 
 PLAIN_WIDTH = 250  # where there is no terminal to fit, a table need not be squeezed
@@ -88,7 +89,11 @@ def print_audit(audited: Sequence[Audited], dataset: str) -> None:
             "detail": [finding.detail for finding in told],
         }
         shown.print(_table(columns))
-    shown.print("eps in 1/255; values in % of the samples or in percentage points", highlight=False)
+    shown.print(
+        "eps and steps in 1/255, values in % of the samples or in points; where at most 0 is allowed the "
+        "interval decides",
+        highlight=False,
+    )
 
 
 def _told(findings: Iterable[Finding]) -> list[Finding]:

@@ -17,8 +17,9 @@ from robust_interp import checks, data, leaderboard, merge, metrics
 from robust_interp.audit import AUDIT_COLUMNS, Audit, Options, trace
 from robust_interp.bench import Benchmark, Request
 from robust_interp.cells import CLEAN, digest
-from robust_interp.checks import FAIL, NOT_RUN, PASS, WARN, Audited, Finding, Measured, Thresholds
+from robust_interp.checks import Audited, Finding, Measured
 from robust_interp.store import Store
+from robust_interp.verdict import FAIL, NOT_RUN, PASS, WARN, Thresholds, worst
 
 USUAL = Thresholds()
 
@@ -314,6 +315,15 @@ def test_a_random_model_fails_and_does_not_stop_the_others(honest):
     assert {f.check: f.verdict for f in blocked.findings} == {"deterministic": PASS, "gradients": FAIL}
 
 
+def test_without_a_model_to_transfer_from_that_check_is_not_run(honest):
+    options = replace(ATTACKS, source=None, attack="pgd(steps=5)", strongest="none", black_box="none")
+    for modules in ({"net": honest}, {"net": honest, "blocked": Blocked(honest)}):
+        with Store(None) as store:
+            net, *_ = Audit(replace(QUICK, modules=modules, n=10), options).run(store)
+        assert {f.check: f.verdict for f in net.findings}["transfer"] == NOT_RUN
+        assert net.verdict in (PASS, WARN)
+
+
 class Constant(nn.Module):
     """Two classes of one-pixel images: the logit of class 1 is the pixel."""
 
@@ -354,10 +364,10 @@ def test_the_command_writes_prints_and_keeps_its_verdicts(tmp_path, tiny_zoo, co
     for line in lines:
         verdicts.setdefault((line["model"], line["train_seed"]), []).append(line["verdict"])
     assert list(verdicts) == [("in_resnet14", "0"), ("in_resnet14", "1")]
-    worst = {seed: checks.worst(found) for (_, seed), found in verdicts.items()}
-    assert status == (3 if FAIL in worst.values() else 0)
+    verdict_of = {seed: worst(found) for (_, seed), found in verdicts.items()}
+    assert status == (3 if FAIL in verdict_of.values() else 0)
     assert {line["check"] for line in lines} == set(checks.CHECKS)
-    for seed, verdict in worst.items():
+    for seed, verdict in verdict_of.items():
         assert f"in_resnet14 seed {seed}, digits: {verdict}" in out
     assert "audit.csv" in out
 
@@ -372,7 +382,7 @@ def test_the_command_writes_prints_and_keeps_its_verdicts(tmp_path, tiny_zoo, co
     bench = ("--n", 4, "--attacks", "none", "--corruptions", "none", "--no-ensembles", "--out", tmp_path)
     assert command("bench", "--models", "in_resnet14", *bench, "--zoo", tiny_zoo, "--quiet")[0] == 0
     (line,) = csv.DictReader((tmp_path / "leaderboard.csv").open())
-    assert line["audit"] == checks.worst(worst.values())
+    assert line["audit"] == worst(verdict_of.values())
 
 
 def test_thresholds_are_options_and_printed(tmp_path, tiny_zoo, command):

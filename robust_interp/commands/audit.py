@@ -5,10 +5,18 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from robust_interp.checks import Thresholds
-from robust_interp.commands.options import eps_list, natural, percentage, picked, sample_count, seed_list
+from robust_interp.commands.options import (
+    eps_list,
+    natural,
+    percentage,
+    picked,
+    positive,
+    sample_count,
+    seed_list,
+)
+from robust_interp.verdict import FAIL, Thresholds
 
-FAILED = 3  # exit status; 1 and 2 are those of errors
+STATUS_OF_FAIL = 3  # exit status; 1 and 2 are those of errors
 
 
 def add_to(commands) -> None:
@@ -43,15 +51,28 @@ def add_to(commands) -> None:
     add("--source", metavar="MODEL", help="transfer attacks from this one (default: another one of the run)")
     limit = parser.add_argument_group("thresholds").add_argument
     limit("--large-eps", type=float, default=usual.large_eps_255, metavar="E", help="in 1/255 (default: 64)")
+    limit(
+        "--more",
+        type=positive,
+        default=usual.more,
+        metavar="K",
+        help=f"so many times the steps, and so many restarts (default: {usual.more})",
+    )
     for name, what in (
         ("standing", "%% of the samples that may stand at the large eps"),
-        ("gain", "points that five times the steps, five restarts or a stronger attack may gain"),
+        ("gain", "points that more steps, restarts or a stronger attack may gain"),
         ("blind", "%% of the samples whose gradient may be zero or not finite"),
         ("flat", "%% of the samples whose loss may end no higher than it began"),
         ("falls", "%% of the steps in which the loss may fall"),
     ):
         default = getattr(usual, name)
-        limit(f"--max-{name}", type=percentage, default=default, help=f"{what} (default: {default:g})")
+        limit(
+            f"--max-{name}",
+            type=percentage,
+            default=default,
+            metavar="X",
+            help=f"{what} (default: {default:g})",
+        )
     add("--batch-size", type=int, metavar="N")
     add("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
     add("--seed", type=natural, default=0, help="seed of attack starts (default: 0)")
@@ -81,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
         ),
         Options(
             **picked(arguments, "attack strongest black_box source"),
-            thresholds=Thresholds(arguments.large_eps, **limits),
+            thresholds=Thresholds(large_eps_255=arguments.large_eps, more=arguments.more, **limits),
         ),
     )
     with (
@@ -93,4 +114,4 @@ def run(arguments: argparse.Namespace) -> int:
     leaderboard.write_text(arguments.out / "audit.csv", text)
     print_audit(audited, audit.dataset.name)
     print(f"wrote {arguments.out / 'audit.csv'}")
-    return FAILED if any(one.verdict == "fail" for one in audited) else 0
+    return STATUS_OF_FAIL if any(one.verdict == FAIL for one in audited) else 0
