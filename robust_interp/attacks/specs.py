@@ -50,6 +50,8 @@ class AttackType:
         targeted: Whether it can aim at a class.
         classes: The least number of classes that its loss is defined for.
         work: Forward passes' worth of work a sample, without restarts.
+        takes_eps: Whether it has a radius at all.
+        restarts: Whether a random one may be started several times, of which the worst is kept.
     """
 
     torchattacks_class: str | Callable
@@ -279,8 +281,8 @@ def _perturbation(
         *(["target"] if kind.targeted else []),
     ]
     if unexpected := set(spec.params) - set(takes):
-        message = f"{spec.name} has no parameter {min(unexpected)!r}; it takes {', '.join(takes)}"
-        raise UserError(message.removesuffix(" "))
+        listed = ", ".join(takes) or "none"
+        raise UserError(f"{spec.name} has no parameter {min(unexpected)!r}; it takes {listed}")
     if eps is not None:
         check_eps(eps, norm)
     usual = dict(kind.defaults) | {key: value for key, value in defaults.items() if key in kind.defaults}
@@ -306,7 +308,7 @@ def _absolute(value, eps: float | None):
     if not isinstance(value, OfEps):
         return value
     if eps is None:
-        raise UserError("a share of eps needs an eps")
+        raise UserError("a share of eps needs an eps in the spec")
     return value.factor * eps
 
 
