@@ -1,4 +1,4 @@
-"""What an audit concludes, and the limits that it goes by. Light, for the command line and the leaderboard."""
+"""What an audit concludes, and the limits it goes by: light, for the command line and the leaderboard."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Thresholds:
         standing: Percent of the samples that may stand there.
         more: How many times the steps, and how many restarts, the row's attack is given besides.
         gain: Points that those, or a stronger attack, may take from what stands under the row's attack.
-        blind: Percent of the samples whose first gradient may be zero, or any gradient not finite.
+        blind: Percent of the samples whose gradients may all be zero, or one of them not finite.
         flat: Percent of the samples whose loss may end no higher than it began.
         falls: Percent of the attack's steps in which the loss may fall.
     """
