@@ -85,6 +85,8 @@ class Audit:
             request, dataset=self.dataset, n=n, attacks="none", corruptions="none", protocol="final"
         )
         self.parts = _parts(options, *radii(request, self.dataset), request.seed)
+        for perturbation in (one for by_eps in self.parts.values() for one in by_eps.values()):
+            attacks.check_classes(perturbation, self.dataset.classes)
         self.refused: list[Audited] = []
         self.benchmarks = list(self._benchmarks())
         self._source = self._named(options.source) if options.source else None
@@ -153,21 +155,27 @@ class Audit:
             detail = "the model lets no gradient through to its input"
             n, limit = benchmark.plan.n, self.thresholds.blind
             return [*found, Finding("gradients", FAIL, detail, n, value=100.0, threshold=limit)]
-        cells = self._cells(benchmark, subject)
-        origin = benchmark.load(self._other(subject)) if "transfer" in cells else None
-        if origin and not self._lets_gradients_through(origin):
-            del cells["transfer"]
-        own = {part: by_eps for part, by_eps in cells.items() if part != "transfer"}
-        benchmark.measure(victim, _flat(own), store, watch)
-        if "transfer" in cells:
-            with undisturbed(origin):
-                benchmark.measure(victim, cells["transfer"].values(), store, watch, attacked=origin)
-        measured = {
-            part: {eps: self._measured(cell, eps, benchmark.plan.n, store) for eps, cell in by_eps.items()}
-            for part, by_eps in cells.items()
-        }
+        measured = self._measured(benchmark, subject, victim, store, watch)
         losses = {eps: trace(row, victim, benchmark) for eps, row in self.parts["trace"].items()}
         return found + self._judged(measured, losses)
+
+    def _measured(
+        self, benchmark: Benchmark, subject: Subject, victim: nn.Module, store: Store, watch: Watch
+    ) -> dict[str, dict[float, Measured]]:
+        """What stands of a subject's samples, by the part that the attack plays, and the radius in 1/255."""
+        cells = self._cells(benchmark, subject)
+        transfer = cells.pop("transfer", {})
+        benchmark.measure(victim, _flat(cells), store, watch)
+        if transfer:
+            origin = benchmark.load(self._other(subject))
+            if self._lets_gradients_through(origin):
+                with undisturbed(origin):
+                    benchmark.measure(victim, transfer.values(), store, watch, attacked=origin)
+                cells["transfer"] = transfer
+        return {
+            part: {eps: self._standing(cell, eps, benchmark.plan.n, store) for eps, cell in by_eps.items()}
+            for part, by_eps in cells.items()
+        }
 
     def _lets_gradients_through(self, victim: nn.Module) -> bool:
         with undisturbed(victim):
@@ -175,7 +183,7 @@ class Audit:
             images = torch.from_numpy(self.dataset.pixels(0, 1)).to(device).requires_grad_()
             return victim(images.clone()).requires_grad
 
-    def _measured(self, cell: Cell, eps_255: float, n: int, store: Store) -> Measured:
+    def _standing(self, cell: Cell, eps_255: float, n: int, store: Store) -> Measured:
         outcome = store.read(cell.key, n)
         stands = outcome.predictions == self.dataset.labels[:n]
         name = cell.perturbation.column.removesuffix(f"_{eps_255:.10g}")
@@ -221,10 +229,13 @@ def _parts(options: Options, eps: list[float], defaults, seed: int) -> dict[str,
         # With a step of its own: one that suits a small ball does not reach the end of a large one.
         "large_eps": f"pgd(eps={options.thresholds.large_eps_255}/255, alpha=eps/4, steps=40)",
     }
-    return {
-        part: {one.eps_255: one for one in attacks.resolve(text, eps, defaults, seed)}
-        for part, text in texts.items()
-    }
+    parts = {}
+    for part, text in texts.items():
+        found = attacks.resolve(text, eps, defaults, seed)
+        if len(split_specs(text)) > 1 or any(one.eps_255 is None for one in found):
+            raise UserError(f"an audit compares Linf attacks one by one; {text!r} is no single one")
+        parts[part] = {one.eps_255: one for one in found}
+    return parts
 
 
 def _transferred(row: Perturbation, other: Subject) -> Perturbation:

@@ -423,6 +423,8 @@ def test_thresholds_are_options_and_printed(tmp_path, tiny_zoo, command):
         (["--attack", "pgd(eps=8/255)"], ["one attack", "radius of its own"]),
         (["--attack", "none"], ["one attack", "'none'"]),
         (["--black-box", "sqare"], ["unknown attack 'sqare'", "square"]),
+        (["--strongest", "apgd_ce,square"], ["one by one", "apgd_ce,square"]),
+        (["--strongest", "apgd_ce(norm=L2,eps=1)"], ["Linf"]),
         (["--source", "in_resnet1"], ["in_resnet14"]),
         (["--max-gain", "-1"], ["not a percentage"]),
         (["--large-eps", "500"], ["eps must be above 0"]),
