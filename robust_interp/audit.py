@@ -24,7 +24,7 @@ from robust_interp.cells import CLEAN, Cell, Perturbation, VictimCard, digest
 from robust_interp.checks import Audited, Finding, Measured
 from robust_interp.errors import RandomModelError, UserError
 from robust_interp.registry import Spec, parse_spec, split_specs
-from robust_interp.store import Store
+from robust_interp.store import NOT_FINITE, ZERO_GRADIENT, Store
 from robust_interp.subjects import Subject
 from robust_interp.verdict import FAIL, NOT_RUN, PASS, WARN, Thresholds
 from robust_interp.victim import CHECKED_ON, undisturbed
@@ -187,7 +187,8 @@ class Audit:
         outcome = store.read(cell.key, n)
         stands = outcome.predictions == self.dataset.labels[:n]
         name = cell.perturbation.column.removesuffix(f"_{eps_255:.10g}")
-        return Measured(name, eps_255, stands, outcome.flags != 0)
+        blind = outcome.flags & (ZERO_GRADIENT | NOT_FINITE) != 0
+        return Measured(name, eps_255, stands, blind)
 
     def _judged(self, measured: dict[str, dict[float, Measured]], losses: dict) -> list[Finding]:
         found = [_step_size(row) for row in self.parts["row"].values()]
@@ -338,5 +339,5 @@ def frame(audited: Iterable[Audited], dataset: str) -> pd.DataFrame:
         for one in audited
         for finding in one.findings
     ]
-    table = pd.DataFrame(lines).reindex(columns=AUDIT_COLUMNS)
+    table = pd.DataFrame(lines).reindex(columns=AUDIT_COLUMNS).round(6)
     return table.astype({"train_seed": "Int64", "members": "Int64", "n": "Int64"})
