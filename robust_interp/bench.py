@@ -5,10 +5,11 @@ cells -> data -> victim -> perturbation -> per-sample predictions -> store -> le
 
 from __future__ import annotations
 
+import copy
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
@@ -44,6 +45,7 @@ from robust_interp.victim import (
 )
 
 PROTOCOLS = ("final", "worst")
+STRONG_N = 200
 DEFAULT_SEEDS = (0, 1, 2)  # of the embedded default run
 LONGEST = 10  # batches' worth of images that one batch of still standing ones may be picked from
 
@@ -71,6 +73,10 @@ class Request:
         n: How many of the first samples, or 'all'.
         seed: Seed of every random draw of the measurement: attack starts and generated corruptions.
         checkpoint: A weights file for the one registered name, ``timm:NAME`` or factory in `models`.
+        strong: Attack specs that, with the PGD of the row, make the columns ``strong_<eps>``; None leaves
+            them out.
+        strong_n: How many of the first samples those are measured on; None is STRONG_N, or `n` if that is
+            less.
     """
 
     models: tuple[str, ...] | None = None
@@ -95,6 +101,8 @@ class Request:
     corruptions_dir: str | None = None
     zoo: str | None = None
     checkpoint: str | None = None
+    strong: str | None = None
+    strong_n: int | None = None
 
 
 @dataclass(frozen=True)
@@ -128,27 +136,51 @@ class Benchmark:
             raise UserError(f"protocol must be one of {', '.join(PROTOCOLS)}, not {request.protocol!r}")
         self.protocol = request.protocol
         seed = _seed(request.seed)
-        self.dataset = _dataset(request)
+        self.dataset = load_dataset(request)
         self.corruptor = corruptions.Corruptor(self.dataset, seed, _path(request.corruptions_dir))
         self.subjects = _subjects(request, self.dataset)
-        self.plan = Plan(
-            self.dataset.name,
-            _sample_count(request, self.dataset),
-            request.protocol,
-            tuple(self._cells(_perturbations(request, seed, self.dataset, self.corruptor))),
-        )
+        perturbations = _perturbations(request, seed, self.dataset, self.corruptor)
+        n = _sample_count(request.n, self.dataset)
+        self.plan = Plan(self.dataset.name, n, request.protocol, tuple(self._cells(perturbations)))
+        if request.strong_n is not None and request.strong is None:
+            raise UserError("strong_n goes with strong alone")
+        self.strong = self._strong(request, perturbations) if request.strong else None
+        if self.strong:
+            self.plan = replace(self.plan, strong=self.strong.plan)
 
-    def _cells(self, perturbations: Sequence[Perturbation]) -> Iterator[Cell]:
-        versions = {"precision": "float32", "torch": str(torch.__version__)}
+    def _strong(self, request: Request, perturbations: list[Perturbation]) -> Benchmark:
+        """The same models under the row's PGD and stronger attacks, on samples of their own."""
+        eps, defaults = radii(request, self.dataset)
+        rows = [
+            perturbation
+            for perturbation in perturbations
+            if perturbation.name == leaderboard.RANKED_BY["final"]
+        ]
+        rows = rows or attacks.resolve(leaderboard.RANKED_BY["final"], eps, defaults, request.seed)
+        stronger = attacks.resolve(request.strong, eps, defaults, request.seed)
+        for perturbation in stronger:
+            attacks.check_classes(perturbation, self.dataset.classes)
+        n = min(STRONG_N, self.plan.n) if request.strong_n is None else request.strong_n
+        benchmark = copy.copy(self)
+        benchmark.protocol, benchmark.strong = "worst", None
+        once = {perturbation.column: perturbation for perturbation in [CLEAN, *rows, *stronger]}
+        cells = tuple(benchmark._cells(once.values()))
+        benchmark.plan = Plan(self.dataset.name, _sample_count(n, self.dataset), "worst", cells)
+        return benchmark
+
+    def _cells(self, perturbations: Iterable[Perturbation]) -> Iterator[Cell]:
         for subject in self.subjects:
             cells = []
             for perturbation in perturbations:
-                attacked = attacks.environment(perturbation) if perturbation.kind == "attack" else {}
-                environment = versions | attacked | _plugin(perturbation)
-                cells.append(
-                    Cell(subject.card, self.dataset.name, self.dataset.fingerprint, perturbation, environment)
-                )
+                cells.append(self.cell(subject, perturbation))
             yield from cells if self.protocol == "final" else _cheap_first(cells)
+
+    def cell(self, subject: Subject, perturbation: Perturbation) -> Cell:
+        environment = {"precision": "float32", "torch": str(torch.__version__)}
+        if perturbation.kind == "attack":
+            environment |= attacks.environment(perturbation)
+        environment |= _plugin(perturbation)
+        return Cell(subject.card, self.dataset.name, self.dataset.fingerprint, perturbation, environment)
 
     def missing(self, store: Store) -> list[tuple[Subject, list[Cell]]]:
         """The cells of each subject that the store does not have for all samples, nor the whole ones."""
@@ -169,15 +201,27 @@ class Benchmark:
 
     def run(self, store: Store, watch: Watch = lambda cell, samples: None) -> Report:
         """Measure what is missing, chunk by chunk, and score everything that was asked for."""
-        todo = self.missing(store)
-        victims = [self.load(subject) for subject, _ in todo]  # all, so that a bad one fails before the hours
-        store.put_labels(self.dataset.fingerprint, self.dataset.labels)
-        for victim, (_, cells) in zip(victims, todo, strict=True):
-            with undisturbed(victim):
-                for cell in cells:
-                    self._measure(cell, victim, store, watch, self._standing(cell, store))
+        for part in (self, self.strong) if self.strong else (self,):
+            todo = part.missing(store)
+            victims = [self.load(subject) for subject, _ in todo]  # all: a bad one fails before the hours
+            store.put_labels(self.dataset.fingerprint, self.dataset.labels)
+            for victim, (_, cells) in zip(victims, todo, strict=True):
+                part.measure(victim, cells, store, watch)
         store.put_plan(self.plan)
         return self.report(store)
+
+    def measure(
+        self,
+        victim: nn.Module,
+        cells: Iterable[Cell],
+        store: Store,
+        watch: Watch,
+        attacked: nn.Module | None = None,
+    ) -> None:
+        """Measure what is missing of a victim's cells; `attacked` is what attacks see, by default itself."""
+        with undisturbed(victim):
+            for cell in cells:
+                self._measure(cell, victim, attacked or victim, store, watch)
 
     def load(self, subject: Subject) -> nn.Module:
         """The subject's victim on this benchmark's device, checked on a few samples."""
@@ -237,6 +281,11 @@ class Benchmark:
         for subject, cells in self.missing(store):
             for cell in cells:
                 yield subject, cell, self.plan.n - store.covered(cell.key)
+        if self.strong:
+            shared = {cell.key for cell in self.plan.cells} if self.plan.n >= self.strong.plan.n else set()
+            for remaining in self.strong._remaining(store):
+                if remaining[1].whole.key not in shared:
+                    yield remaining
 
     @cache  # noqa: B019  one benchmark, one command
     def _seconds_per_pass(self, subject: Subject) -> float:
@@ -260,12 +309,13 @@ class Benchmark:
         return np.logical_and.reduce([outcome.correct(self.dataset.labels) for outcome in outcomes])
 
     def _measure(
-        self, cell: Cell, victim: nn.Module, store: Store, watch: Watch, standing: np.ndarray | None
+        self, cell: Cell, victim: nn.Module, attacked: nn.Module, store: Store, watch: Watch
     ) -> None:
         attack = None
         if cell.perturbation.kind == "attack":
             made_on = victim.attacked_as if isinstance(victim, Ensemble) else victim
             attack = attacks.BoundAttack(cell.perturbation, made_on)
+        standing = self._standing(cell, store)
         start = store.covered(cell.key)
         while start < self.plan.n:
             stop = self._stop(start, standing)
@@ -351,7 +401,7 @@ def evaluate(
         options: The other fields of `Request`: mean, std, attacks, eps (in [0, 1] pixels, e.g.
             ``(2/255, 4/255)``), corruptions, seeds, ensembles, ensemble, ensemble_average,
             ensemble_attack, n, protocol, batch_size, device, seed, data_dir, corruptions_dir, zoo,
-            checkpoint.
+            checkpoint, strong, strong_n.
 
     Raises:
         UserError: for anything that cannot be measured as asked.
@@ -438,7 +488,7 @@ def _place(module: nn.Module) -> torch.device | None:
     return next((parameter.device for parameter in module.parameters() if not parameter.is_meta), None)
 
 
-def _dataset(request: Request) -> data.Dataset:
+def load_dataset(request: Request) -> data.Dataset:
     if isinstance(request.dataset, str):
         return data.load(request.dataset, "test", request.data_dir)
     return request.dataset
@@ -462,8 +512,7 @@ def _seed(seed: int) -> int:
     return int(seed)
 
 
-def _sample_count(request: Request, dataset: data.Dataset) -> int:
-    n = request.n
+def _sample_count(n: int | str | None, dataset: data.Dataset) -> int:
     if n is None and dataset.name in data.DATASETS:
         n = data.DATASETS[dataset.name].default_n
     if n in (None, "all"):
@@ -473,14 +522,20 @@ def _sample_count(request: Request, dataset: data.Dataset) -> int:
     return int(n)
 
 
-def _perturbations(request: Request, seed: int, dataset: data.Dataset, corruptor) -> list[Perturbation]:
+def radii(request: Request, dataset: data.Dataset) -> tuple[list[float], Mapping]:
+    """The radii in [0, 1] pixels, and the parameters of attacks that the dataset sets otherwise."""
     kind = data.DATASETS[dataset.name] if dataset.name in data.DATASETS else data.DATASETS["cifar10"]
     eps = tuple(value / 255 for value in kind.eps_255) if request.eps is None else request.eps
     if isinstance(eps, str) or not isinstance(eps, Sequence) or not eps:
         raise UserError(f"eps must be a list of radii in [0, 1] pixels such as (2/255, 4/255), not {eps!r}")
     for value in eps:
         attacks.check_eps(value)
-    attacked = attacks.resolve(request.attacks, sorted(set(eps)), kind.attack_defaults, seed)
+    return sorted(set(eps)), kind.attack_defaults
+
+
+def _perturbations(request: Request, seed: int, dataset: data.Dataset, corruptor) -> list[Perturbation]:
+    eps, defaults = radii(request, dataset)
+    attacked = attacks.resolve(request.attacks, eps, defaults, seed)
     for perturbation in attacked:
         attacks.check_classes(perturbation, dataset.classes)
     return [CLEAN, *corruptions.resolve(request.corruptions, corruptor), *attacked]

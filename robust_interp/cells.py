@@ -143,25 +143,40 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """What one run asks for: cells of one dataset, all measured on its first `n` samples."""
+    """What one run asks for: cells of one dataset, all measured on its first `n` samples.
+
+    Attributes:
+        strong: What it asks for besides, of samples of its own: the worst of stronger attacks.
+    """
 
     dataset: str
     n: int
     protocol: str
     cells: tuple[Cell, ...]
+    strong: Plan | None = None
 
     @cached_property
     def key(self) -> str:
-        return digest([self.dataset, self.n, self.protocol, [cell.key for cell in self.cells]])
+        described = [self.dataset, self.n, self.protocol, [cell.key for cell in self.cells]]
+        return digest([*described, self.strong.key] if self.strong else described)
 
     def to_json(self) -> str:
+        return json.dumps(self._fields())
+
+    def _fields(self) -> dict:
         fields = {"dataset": self.dataset, "n": self.n, "protocol": self.protocol}
-        return json.dumps(fields | {"cells": [cell.to_json() for cell in self.cells]})
+        strong = {"strong": self.strong._fields()} if self.strong else {}
+        return fields | {"cells": [cell.to_json() for cell in self.cells]} | strong
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        fields = json.loads(text)
-        return cls(**fields | {"cells": tuple(Cell.from_json(cell) for cell in fields["cells"])})
+        return cls._from_fields(json.loads(text))
+
+    @classmethod
+    def _from_fields(cls, fields: dict) -> Plan:
+        cells = tuple(Cell.from_json(cell) for cell in fields["cells"])
+        strong = cls._from_fields(fields["strong"]) if "strong" in fields else None
+        return cls(**fields | {"cells": cells, "strong": strong})
 
 
 def digest(value) -> str:

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from robust_interp import __version__
 from robust_interp.commands import (
+    audit,
     bench,
     data,
     leaderboard,
@@ -27,7 +28,11 @@ from robust_interp.errors import UserError
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command. Exit status: 0; 1 for a UserError, 2 for bad usage, 130 or 143 if it was stopped."""
+    """Run one command.
+
+    Exit status: 0; 1 for a UserError, 2 for bad usage, 3 if an audit failed a model, 130 or 143 if it was
+    stopped.
+    """
     # timm 1.0.9 uses parts of torch.jit that newer torch announces the end of: nothing a user can act on.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.jit")
     for stream in (sys.stdout, sys.stderr):
@@ -61,7 +66,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"robust-interp {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (bench, leaderboard, plot, stability, train, sweep, models, data, ls, robustbench):
+    for command in (
+        bench,
+        audit,
+        leaderboard,
+        plot,
+        stability,
+        train,
+        sweep,
+        models,
+        data,
+        ls,
+        robustbench,
+    ):
         command.add_to(commands)
     return parser
 

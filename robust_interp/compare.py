@@ -173,12 +173,20 @@ def _common_samples(a: Entry, b: Entry, protocol: str | None, n: int | None) -> 
         if samples in b.measured and protocol in (None, samples.protocol) and n in (None, samples.n)
     ]
     chosen = {(samples.protocol, samples.n): samples for samples in allowed}  # the last run's
+    if len(chosen) > 1 and protocol is n is None:  # the columns strong_<eps> have samples of their own
+        chosen = {
+            key: samples for key, samples in chosen.items() if not _only_strong(a.measured[samples])
+        } or chosen
     if not chosen:
         have = "; ".join(f"{entry.name} has {_listed(entry.measured)}" for entry in (a, b))
         raise UserError(f"to compare takes the same protocol and the same samples: {have}")
     if len(chosen) > 1:
         raise UserError(f"choose one with --protocol and --n: both entries have {_listed(chosen.values())}")
-    return allowed[-1]
+    return list(chosen.values())[-1]
+
+
+def _only_strong(by_seed: dict[int | None, dict[str, Score]]) -> bool:
+    return all(leaderboard.is_strong(column) for scores in by_seed.values() for column in scores)
 
 
 def _listed(choices: Iterable[Samples]) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from robust_interp.corruptions import MEANS
 
-TEXT_COLUMNS = ["model", "recipe", "lambda_init", "protocol", "corruption_source", "source"]
+TEXT_COLUMNS = ["model", "recipe", "lambda_init", "protocol", "audit", "corruption_source", "source"]
 MCE_COLUMNS = ("mce_abs", "mce_rel(", "relative_mce(")  # how they begin; they have no deviation beside them
 # What names a line to a reader, and what of it only where the lines differ in it.
 HEAD_COLUMNS = [
@@ -23,6 +23,7 @@ HEAD_COLUMNS = [
     "protocol",
     "source",
 ]
+TAIL_COLUMNS = ["strong_n", "audit"]  # after the measured ones, and only where a line has them
 SHOWN_IF_TELLING = {"lambda_init", "n_examples", "protocol", "source"}
 
 _SPELLED = {"params_m": ".3f", "p": ".3g", "p_mid": ".3g", "p_holm": ".3g"}
@@ -105,7 +106,9 @@ def numbers_in_short(board: pd.DataFrame) -> dict[str, list[str]]:
     }
     singles = [column for column in board if column.startswith(MCE_COLUMNS)]
     singles += [name for name in ("agreement", "improvement") if name in board and board[name].notna().any()]
-    return numbers | {name: [_with_std(value, math.nan) for value in board[name]] for name in singles}
+    numbers |= {name: [_with_std(value, math.nan) for value in board[name]] for name in singles}
+    tail = [name for name in TAIL_COLUMNS if name in board]
+    return numbers | {name: ["" if pd.isna(value) else str(value) for value in board[name]] for name in tail}
 
 
 def _with_std(mean: float, std: float) -> str:

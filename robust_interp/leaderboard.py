@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +19,9 @@ from robust_interp import metrics
 from robust_interp.cells import Cell, Perturbation, Plan, VictimCard, digest, in_255
 from robust_interp.corruptions import MEANS, SEVERITIES
 from robust_interp.errors import UserError
-from robust_interp.formats import to_csv
+from robust_interp.formats import TAIL_COLUMNS, to_csv
 from robust_interp.store import FILE_NAME, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
+from robust_interp.verdict import worst
 
 RESULT_COLUMNS = [
     "model",
@@ -71,6 +72,7 @@ ENTRY_COLUMNS = [
 ]
 SOURCE_COLUMNS = ["corruption_source", "source"]
 LIBRARY = "(lib"  # in generated@0(libjpeg-turbo): the same origin as generated@0, but for JPEG's library
+WORST, STRONG = "worst", "strong"
 RANKED_BY = {"final": "pgd", "worst": "worst"}  # at the middle one of the measured radii
 
 
@@ -82,6 +84,7 @@ class Score:
         column: Where the accuracy (percent) stands in the leaderboard.
         right: Which samples count as right, (n,) bool: the accuracy is their share.
         perturbations: What the samples went through: one perturbation, or under ``worst`` several.
+        audit: The verdict of the victim's audit on this dataset; empty if there was none.
     """
 
     victim: VictimCard
@@ -91,6 +94,7 @@ class Score:
     not_finite: int = 0
     right: np.ndarray | None = field(default=None, repr=False, compare=False)
     perturbations: tuple[Perturbation, ...] = ()
+    audit: str = ""
 
     @property
     def is_attack(self) -> bool:
@@ -102,10 +106,12 @@ def scores(plan: Plan, store: Store) -> list[Score]:
 
     Under protocol ``final`` a cell's accuracy is that of the final iterate over all samples. Under ``worst``
     a sample must also be right when clean, and a line ``worst`` per norm and eps asks for all attacks there.
-    An attack that left out what others had broken has no line of its own.
+    An attack that left out what others had broken has no line of its own. A line ``strong`` per norm and eps
+    is a ``worst`` of stronger attacks over samples of its own, whatever the protocol.
     """
     scored: list[Score] = []
     for cells in _by_victim(plan.cells):
+        verdict = store.verdict(digest(cells[0].victim.identity), cells[0].fingerprint)
         outcomes = [finished(cell, store, plan.n) for cell in cells]
         outcomes = [(cell, outcome) for cell, outcome in outcomes if outcome]
         right = [outcome.correct(store.labels(cell.fingerprint)) for cell, outcome in outcomes]
@@ -115,16 +121,31 @@ def scores(plan: Plan, store: Store) -> list[Score]:
             right, derived = _worst(outcomes, right)
         else:
             derived = []
-        of_victim = [
+        found = [
             _score(plan, *done, correct)
             for done, correct in zip(outcomes, right, strict=True)
             if done[0].has_own_number(plan.protocol)
         ]
-        of_victim += [_worst_score(plan, attacked, correct) for attacked, correct in derived]
-        _add_success_rates(of_victim)
-        scored += of_victim
+        found += [_worst_score(plan, attacked, correct) for attacked, correct in derived]
+        _add_success_rates(found)
+        scored += [replace(score, audit=verdict) for score in found]
     _add_improvements(scored)
-    return scored
+    return scored + (_strong(plan.strong, store) if plan.strong else [])
+
+
+def _strong(plan: Plan, store: Store) -> list[Score]:
+    return [
+        replace(score, column=score.column.replace(WORST, STRONG, 1), row=score.row | _strong_name(score))
+        for score in scores(plan, store)
+        if score.column.startswith(f"{WORST}_")
+    ]
+
+
+def _strong_name(score: Score) -> dict[str, str]:
+    """Which attacks it is the worst of, with their parameters."""
+    names = dict.fromkeys(split_column(perturbation.column)[0] for perturbation in score.perturbations)
+    norm, radius = score.perturbations[0].ball
+    return {"perturbation": f"{STRONG}({'+'.join(names)}{'' if norm == 'Linf' else f',eps={radius:.10g}'})"}
 
 
 def _add_success_rates(of_victim: list[Score]) -> None:
@@ -230,7 +251,7 @@ def _worst_score(plan: Plan, outcomes: list[tuple[Cell, Outcome]], right: np.nda
     norm, radius = cell.perturbation.ball
     linf = norm == "Linf"
     row = _row(plan, cell, right) | {
-        "perturbation": "worst" if linf else f"worst(eps={radius:.10g})",
+        "perturbation": WORST if linf else f"{WORST}(eps={radius:.10g})",
         "norm": norm,
         "eps_255": radius if linf else None,
     }
@@ -242,7 +263,7 @@ def _worst_score(plan: Plan, outcomes: list[tuple[Cell, Outcome]], right: np.nda
         not_finite = int((seen & NOT_FINITE).astype(bool).sum())
     else:
         not_finite = 0
-    column = f"worst_{radius:.10g}" if linf else f"worst_{norm.lower()}_{radius:.10g}"
+    column = f"{WORST}_{radius:.10g}" if linf else f"{WORST}_{norm.lower()}_{radius:.10g}"
     return Score(cell.victim, column, row["accuracy"], row, not_finite, right, perturbations)
 
 
@@ -292,15 +313,18 @@ class _Entry:
     seeds: set[int] = field(default_factory=set)  # of its random attacks
     agreement: float = math.nan  # of an ensemble's members on clean images
     improvements: dict[str, float] = field(default_factory=dict)  # of an ensemble, by column
+    audits: dict[str, str] = field(default_factory=dict)  # victim -> verdict
+    strong: set[tuple[str, int]] = field(default_factory=set)  # what is the strong attack, and its n
 
     def agrees(self, other: _Entry) -> bool:
-        """Whether columns of both may stand in one line: drawn from the same source, with the same seed."""
+        """Whether columns of both may stand in one line: of the same source, seed and strong attack."""
         return all(
             not mine or not theirs or mine == theirs
             for mine, theirs in (
                 (self.origins, other.origins),
                 (self.libraries, other.libraries),
                 (self.seeds, other.seeds),
+                (self.strong, other.strong),
             )
         )
 
@@ -318,6 +342,8 @@ class _Entry:
         self.seeds |= other.seeds
         self.improvements |= other.improvements
         self.agreement = self.agreement if math.isnan(other.agreement) else other.agreement
+        self.audits |= other.audits
+        self.strong |= other.strong
         for victim, accuracies in other.by_seed.items():
             self.by_seed[victim] |= accuracies
 
@@ -330,12 +356,19 @@ def entries_frame(*runs: list[Score]) -> pd.DataFrame:
     the same train seeds and samples share a line, unless their noise or their attacks were drawn otherwise.
     """
     measured = measured_columns([score for run in runs for score in run])
-    columns = [*ENTRY_COLUMNS, *(f"{c}{end}" for c in measured for end in ("", "_std")), *SOURCE_COLUMNS]
     entries = _merged([_entries(run) for run in runs])
     ranking = {protocol: _ranking_column(measured, series) for protocol, series in RANKED_BY.items()}
     lines = [_line(entry, measured, ranking[entry.protocol]) for entry in entries]
-    frame = pd.DataFrame(lines).reindex(columns=columns)
+    extra = [column for column in TAIL_COLUMNS if any(line.get(column) for line in lines)]
+    frame = pd.DataFrame(lines).reindex(columns=board_columns(measured, extra))
+    frame = frame.astype({"strong_n": "Int64"} if "strong_n" in frame else {})
     return _ranked(frame, entries, ranking)
+
+
+def board_columns(measured: Iterable[str], extra: Iterable[str] = ()) -> list[str]:
+    """A leaderboard's columns in their order; `extra` are those of TAIL_COLUMNS that it has."""
+    both = [f"{column}{end}" for column in measured for end in ("", "_std")]
+    return [*ENTRY_COLUMNS, *both, *extra, *SOURCE_COLUMNS]
 
 
 def _entries(run: list[Score]) -> list[_Entry]:
@@ -355,6 +388,9 @@ def _entries(run: list[Score]) -> list[_Entry]:
             entry.improvements[score.column] = row["improvement"]
         if score.column == "clean" and row.get("agreement") is not None:
             entry.agreement = row["agreement"]
+        entry.audits[victim] = score.audit
+        if is_strong(score.column):
+            entry.strong.add((row["perturbation"], row["n"]))
     return list(entries.values())
 
 
@@ -404,10 +440,20 @@ def measured_columns(scored: list[Score]) -> list[str]:
     partial = [column for column, row in corruption_rows if row["perturbation"] not in whole]
     attacks = [column for column, row in seen.items() if row.get("norm") is not None]
     series = list(dict.fromkeys(split_column(column)[0] for column in attacks))
-    # stable: the worst of each norm last, the others as asked for
-    series.sort(key=lambda name: name == "worst" or name.startswith("worst_"))
+    series.sort(key=place_of_series)
     attacks.sort(key=lambda column: (series.index(split_column(column)[0]), split_column(column)[1]))
     return [*(["clean"] if "clean" in seen else []), *means, *whole, *partial, *attacks]
+
+
+def is_strong(column: str) -> bool:
+    return column.startswith(f"{STRONG}_")
+
+
+def place_of_series(name: str) -> int:
+    """Attacks stand as they were asked for, then the worst of each norm, then the strong ones."""
+    return next(
+        (at for at, last in ((1, WORST), (2, STRONG)) if name == last or name.startswith(f"{last}_")), 0
+    )
 
 
 def split_column(column: str) -> tuple[str, float]:
@@ -434,6 +480,8 @@ def _line(entry: _Entry, measured: list[str], ranking: str | None) -> dict:
         "improvement": entry.improvements.get(ranking, math.nan),
         "corruption_source": "+".join(sorted(entry.sources)),
         "source": "measured",
+        "strong_n": next((n for _, n in entry.strong), None),
+        "audit": worst(entry.audits.values()) if all(entry.audits.values()) else "",
     }
     for column in measured:
         values = [accuracies[column] for accuracies in per_seed if column in accuracies]

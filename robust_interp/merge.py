@@ -10,12 +10,12 @@ import pandas as pd
 from robust_interp import leaderboard
 from robust_interp.corruptions import CORRUPTIONS, MEANS
 from robust_interp.errors import UserError
-from robust_interp.formats import MCE_COLUMNS
-from robust_interp.leaderboard import ENTRY_COLUMNS, SOURCE_COLUMNS
+from robust_interp.formats import MCE_COLUMNS, TAIL_COLUMNS
+from robust_interp.leaderboard import board_columns
 from robust_interp.registry import BUILT_IN, matching, unknown
 
 OF_ENSEMBLES = ["agreement", "improvement"]  # which files written before there were any lack
-WHOLE_COLUMNS = ["rank", "seeds", "members", "n_examples"]
+WHOLE_COLUMNS = ["rank", "seeds", "members", "n_examples", "strong_n"]  # the last only where it is there
 
 
 def gather(sources: Sequence[Path], dataset: str | None = None) -> tuple[pd.DataFrame, str]:
@@ -67,7 +67,7 @@ def read(path: Path, dataset: str | None = None) -> pd.DataFrame:
     if "dataset" in board:
         board = _of_dataset(path, board, dataset)
     measured = _measured(board)
-    columns = _columns(measured)
+    columns = board_columns(measured, _extra([board]))
     board = board.assign(**{name: "" for name in OF_ENSEMBLES if name not in board})
     for what, names in (
         ("lacks", [name for name in columns if name not in board]),
@@ -75,9 +75,11 @@ def read(path: Path, dataset: str | None = None) -> pd.DataFrame:
     ):
         if names:
             raise UserError(f"{path} is not a leaderboard: it {what} {', '.join(names)}")
-    numbers = [*WHOLE_COLUMNS, *OF_ENSEMBLES, "params_m"]
-    for column in [*numbers, *(f"{c}{end}" for c in measured for end in ("", "_std"))]:
-        board[column] = _numbers(path, board[column], "Int64" if column in WHOLE_COLUMNS else "float64")
+    for column in columns:
+        if column in WHOLE_COLUMNS:
+            board[column] = _numbers(path, board[column], "Int64")
+        elif column in ("params_m", *OF_ENSEMBLES) or column.removesuffix("_std") in measured:
+            board[column] = _numbers(path, board[column], "float64")
     board["rank"] = board["rank"].where(board["source"] == "measured", _no_rank(board))
     return board[columns]
 
@@ -126,8 +128,8 @@ def _measured(board: pd.DataFrame) -> list[str]:
     return [column for column in board if f"{column}_std" in board]
 
 
-def _columns(measured: Iterable[str]) -> list[str]:
-    return [*ENTRY_COLUMNS, *(f"{c}{end}" for c in measured for end in ("", "_std")), *SOURCE_COLUMNS]
+def _extra(boards: list[pd.DataFrame]) -> list[str]:
+    return [column for column in TAIL_COLUMNS if any(column in board for board in boards)]
 
 
 def _no_rank(board: pd.DataFrame) -> pd.Series:
@@ -144,10 +146,9 @@ def _numbers(path: Path, texts: pd.Series, dtype: str) -> pd.Series:
 def _stacked(frames: list[pd.DataFrame]) -> pd.DataFrame:
     names = dict.fromkeys(column for frame in frames for column in _measured(frame))
     series = list(dict.fromkeys(leaderboard.split_column(column)[0] for column in names))
-    columns = _columns(sorted(names, key=lambda column: _place(column, series)))
-    typed = [
-        frame.astype(dict.fromkeys(WHOLE_COLUMNS, "Int64") | {"params_m": "float64"}) for frame in frames
-    ]
+    columns = board_columns(sorted(names, key=lambda column: _place(column, series)), _extra(frames))
+    types = dict.fromkeys(WHOLE_COLUMNS, "Int64") | {"params_m": "float64"}
+    typed = [frame.astype({name: types[name] for name in types if name in frame}) for frame in frames]
     return pd.concat(typed, ignore_index=True).reindex(columns=columns)
 
 
@@ -167,4 +168,4 @@ def _place(column: str, series: list[str]) -> tuple[int, int, float]:
         return 2, corruptions.index(column), 0
     if base in corruptions:
         return 3, corruptions.index(base), number
-    return 5 if base == "worst" or base.startswith("worst_") else 4, series.index(base), number
+    return 4 + leaderboard.place_of_series(base), series.index(base), number

@@ -36,7 +36,7 @@ class OfEps:
     factor: float
 
     def __str__(self) -> str:
-        return f"{self.factor:g}*eps"
+        return f"{self.factor!r}*eps"
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,10 @@ class Spec:
 
     name: str
     params: dict[str, Scalar | OfEps] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        params = ", ".join(f"{key}={value}" for key, value in self.params.items())
+        return f"{self.name}({params})" if params else self.name
 
 
 def split_specs(text: str) -> list[str]:

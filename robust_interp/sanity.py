@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable
 
 from robust_interp.cells import VictimCard
-from robust_interp.leaderboard import Score
+from robust_interp.leaderboard import STRONG, WORST, Score
 
 CHANCE_MARGIN = 2.0  # percentage points above chance that still look like chance
 CLEAN_MARGIN = 5.0  # percentage points that a checkpoint's recorded clean accuracy may be missed by
@@ -71,7 +71,7 @@ def _masking(card: VictimCard, by_column: dict[str, Score]) -> list[str]:
         for column, score in by_column.items()
         if score.row["norm"] == "Linf"
         and score.row["eps_255"]
-        and score.row["perturbation"] != "worst"
+        and not score.row["perturbation"].startswith((WORST, STRONG))
         and _follows_the_loss(score)
     }
     lines = []

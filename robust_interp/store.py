@@ -41,6 +41,10 @@ CREATE TABLE IF NOT EXISTS labels (dataset TEXT PRIMARY KEY, labels BLOB NOT NUL
 CREATE TABLE IF NOT EXISTS runs (
     plan TEXT PRIMARY KEY, dataset TEXT NOT NULL, finished INTEGER NOT NULL, text TEXT NOT NULL
 );
+CREATE TABLE IF NOT EXISTS audits (
+    victim TEXT NOT NULL, dataset TEXT NOT NULL, verdict TEXT NOT NULL, text TEXT NOT NULL,
+    PRIMARY KEY (victim, dataset)
+) WITHOUT ROWID;
 """
 
 
@@ -257,3 +261,17 @@ class Store:
             return [Plan.from_json(text) for (text,) in rows]
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{self.path} holds runs that this version cannot read") from error
+
+    def put_audit(self, victim: str, fingerprint: str, verdict: str, text: str) -> None:
+        """Keep a victim's verdict on a dataset, and as JSON what it rests on; an older one is replaced."""
+        with self._write() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO audits VALUES (?, ?, ?, ?)", (victim, fingerprint, verdict, text)
+            )
+
+    def verdict(self, victim: str, fingerprint: str) -> str:
+        """The verdict of a victim's audit on a dataset; empty if it was not audited here."""
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'audits'"):
+            return ""  # a store from before there were audits, opened to read
+        query = "SELECT verdict FROM audits WHERE victim = ? AND dataset = ?"
+        return next((verdict for (verdict,) in self._rows(query, victim, fingerprint)), "")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 from rich.console import Console
@@ -10,10 +12,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from robust_interp import __version__, formats, zoo
+from robust_interp.cells import Plan
+from robust_interp.checks import CHECKS, Audited, Finding
 from robust_interp.compare import Comparison
 from robust_interp.errors import UserError
 from robust_interp.paper import Comparison as Paper
 from robust_interp.store import Store
+from robust_interp.verdict import PASS
 from robust_interp.zoo import MODELS, Checkpoint
 
 PLAIN_WIDTH = 250  # where there is no terminal to fit, a table need not be squeezed
@@ -118,6 +123,52 @@ def print_claims(claims: pd.DataFrame) -> None:
             shown.print(f"{where}{line.verdict}", highlight=False, markup=False)
 
 
+def print_audit(audited: Sequence[Audited], dataset: str) -> None:
+    """Of each model the checks that warn or fail, at every radius, and of each other its closest call."""
+    shown = console()
+    for one in audited:
+        verdict = f"{one.card.label}, {dataset}: {one.verdict}"
+        shown.print(verdict, style="bold", highlight=False, markup=False)
+        told = _told(one.findings)
+        columns = {
+            "check": [finding.check for finding in told],
+            "verdict": [finding.verdict for finding in told],
+            "eps": [_number(finding.eps_255) for finding in told],
+            "value": [_number(finding.value) for finding in told],
+            "95 %": [_ends(finding) for finding in told],
+            "at most": [_number(finding.threshold) for finding in told],
+            "n": [str(finding.n or "") for finding in told],
+            "detail": [finding.detail for finding in told],
+        }
+        shown.print(_table(columns))
+    shown.print(
+        "eps and steps in 1/255, values in % of the samples or in points; where at most 0 is allowed the "
+        "interval decides",
+        highlight=False,
+    )
+
+
+def _told(findings: Iterable[Finding]) -> list[Finding]:
+    """Every finding that is no pass, and where a check passes everywhere the one with the largest value."""
+    told = []
+    for _, group in itertools.groupby(sorted(findings, key=_check), key=_check):
+        group = list(group)
+        told += [f for f in group if f.verdict != PASS] or [max(group, key=lambda f: f.value or 0)]
+    return told
+
+
+def _check(finding: Finding) -> int:
+    return CHECKS.index(finding.check)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _ends(finding: Finding) -> str:
+    return "" if finding.ci_low is None else f"{finding.ci_low:.1f} to {finding.ci_high:.1f}"
+
+
 def _interval(low: float, high: float) -> str:
     return "" if math.isnan(low) else f"{low:+.1f} to {high:+.1f}"
 
@@ -130,7 +181,7 @@ def _print_fitting(shown: Console, head: dict[str, list[str]], rest: dict[str, l
 def _table(columns: dict[str, list[str]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
-        left = name in (*formats.TEXT_COLUMNS, "column", "verdict")
+        left = name in (*formats.TEXT_COLUMNS, "column", "verdict", "check", "detail")
         table.add_column(name, justify="left" if left else "right", no_wrap=True)
     for row in zip(*columns.values(), strict=True):
         table.add_row(*map(escape, row))  # a name in brackets is no markup
@@ -168,17 +219,21 @@ def print_plan(benchmark, store: Store) -> None:
     """What a run would measure, and about how long it would take."""
     plan, shown = benchmark.plan, console()
     todo = benchmark.missing(store)
-    columns = ", ".join(dict.fromkeys(cell.perturbation.column for cell in plan.cells))
     missing = {subject.card.label: len(cells) for subject, cells in todo}
     lines = [
         f"{plan.dataset}, n = {plan.n}, protocol {plan.protocol}: {len(plan.cells)} cells",
-        f"of each model: {columns}",
+        f"of each model: {_columns(plan)}",
+        *([f"strong, n = {plan.strong.n}: the worst of {_columns(plan.strong)}"] if plan.strong else []),
         *(f"to measure: {count} cells of {label}" for label, count in missing.items()),
         f"{(count := sum(missing.values()))} cells to measure, {len(plan.cells) - count} stored already; "
         f"about {benchmark.estimate(store):.0f} s on {benchmark.device}",
     ]
     for line in lines:
         shown.print(line, highlight=False, markup=False)
+
+
+def _columns(plan: Plan) -> str:
+    return ", ".join(dict.fromkeys(cell.perturbation.column for cell in plan.cells))
 
 
 def print_models(checkpoints: list[Checkpoint]) -> None:

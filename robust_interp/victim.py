@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from robust_interp.errors import UserError
+from robust_interp.errors import RandomModelError, UserError
 
 CHECKED_ON = 8  # images that a model must classify alone as in a batch, and twice alike
 
@@ -307,7 +307,7 @@ def check_victim(victim: nn.Module, images: Tensor, classes: int) -> None:
             "attack can go: they must be logits in float32"
         )
     if not _alike(logits, victim(images.clone())):
-        raise UserError(f"{victim.name} is random: two forward passes in eval mode differ")
+        raise RandomModelError(f"{victim.name} is random: two forward passes in eval mode differ")
     if not _alike(logits, torch.cat([victim(image[None].clone()) for image in images])):
         raise UserError(
             f"{victim.name} is not a classifier of single images: in eval mode its logits for one depend on "

@@ -12,6 +12,7 @@ from robust_interp.commands.options import (
     natural,
     per_channel,
     picked,
+    positive,
     sample_count,
     seed_list,
 )
@@ -68,6 +69,14 @@ def add_to(commands) -> None:
         default="final",
         help="final (default): each attack on all samples; worst: cheap ones first, then what still stands",
     )
+    add(
+        "--strong",
+        nargs="?",
+        const="apgd_ce,apgd_t",
+        metavar="SPECS",
+        help="add columns strong_<eps>: the worst of pgd and these attacks (alone: apgd_ce,apgd_t)",
+    )
+    add("--strong-n", type=positive, metavar="N", help="the samples of --strong (default: 200)")
     add("--batch-size", type=int, metavar="N")
     add("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
     add("--seed", type=natural, default=0, help="seed of attack starts and generated noise (default: 0)")
@@ -96,7 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments,
             "models checkpoint mean std dataset attacks eps corruptions n seeds protocol batch_size",
         ),
-        **picked(arguments, "device seed zoo data_dir corruptions_dir"),
+        **picked(arguments, "device seed zoo data_dir corruptions_dir strong strong_n"),
     )
     benchmark = Benchmark(request)
     if arguments.dry_run:

@@ -99,13 +99,25 @@ def odd(text: str) -> int:
 
 
 def positive_number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _number(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return value
+
+
+def percentage(text: str) -> float:
+    value = _number(text)
+    if not 0 <= value <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage from 0 to 100")
+    return value
+
+
+def _number(text: str) -> float:
+    """NaN for what is no number."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def seed_list(text: str) -> tuple[int, ...]:

@@ -1,0 +1,37 @@
+"""What an audit concludes, and the limits it goes by: light, for the command line and the leaderboard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+PASS, WARN, FAIL = VERDICTS = ("pass", "warn", "fail")  # from good to bad
+NOT_RUN = "not run"
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What a check lets pass at most.
+
+    Attributes:
+        large_eps_255: The radius, in units of 1/255, at which nearly nothing may stand.
+        standing: Percent of the samples that may stand there.
+        more: How many times the steps, and how many restarts, the row's attack is given besides.
+        gain: Points that those, or a stronger attack, may take from what stands under the row's attack.
+        blind: Percent of the samples whose gradients may all be zero, or one of them not finite.
+        flat: Percent of the samples whose loss may end no higher than it began.
+        falls: Percent of the attack's steps in which the loss may fall.
+    """
+
+    large_eps_255: float = 64.0
+    standing: float = 1.0
+    more: int = 5
+    gain: float = 2.0
+    blind: float = 1.0
+    flat: float = 5.0
+    falls: float = 50.0
+
+
+def worst(verdicts: Iterable[str]) -> str:
+    """The worst verdict of a model's checks; those that were not run say nothing."""
+    return max((verdict for verdict in verdicts if verdict in VERDICTS), key=VERDICTS.index, default="")
