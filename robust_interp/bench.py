@@ -219,9 +219,11 @@ class Benchmark:
         attacked: nn.Module | None = None,
     ) -> None:
         """Measure what is missing of a victim's cells; `attacked` is what attacks see, by default itself."""
+        if attacked is None:
+            attacked = victim.attacked_as if isinstance(victim, Ensemble) else victim
         with undisturbed(victim):
             for cell in cells:
-                self._measure(cell, victim, attacked or victim, store, watch)
+                self._measure(cell, victim, attacked, store, watch)
 
     def load(self, subject: Subject) -> nn.Module:
         """The subject's victim on this benchmark's device, checked on a few samples."""
@@ -313,8 +315,7 @@ class Benchmark:
     ) -> None:
         attack = None
         if cell.perturbation.kind == "attack":
-            made_on = victim.attacked_as if isinstance(victim, Ensemble) else victim
-            attack = attacks.BoundAttack(cell.perturbation, made_on)
+            attack = attacks.BoundAttack(cell.perturbation, attacked)
         standing = self._standing(cell, store)
         start = store.covered(cell.key)
         while start < self.plan.n:

@@ -90,7 +90,7 @@ def from_module(
     try:
         known, stale = _known(victim, dataset)
     except UserError as error:
-        raise UserError("; ".join([str(error), *changed])) from error
+        raise type(error)("; ".join([str(error), *changed])) from error
     if stale:
         notes += (
             f"{name}: BatchNorm statistics look unset: the clean accuracy is chance with them, and well "

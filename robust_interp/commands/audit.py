@@ -6,8 +6,10 @@ import argparse
 from pathlib import Path
 
 from robust_interp.commands.options import (
+    add_plugin,
     eps_list,
     natural,
+    per_channel,
     percentage,
     picked,
     positive,
@@ -28,8 +30,10 @@ def add_to(commands) -> None:
     )
     parser.set_defaults(run=run)
     add, usual = parser.add_argument, Thresholds()
-    add("models", nargs="+", metavar="MODEL", help="zoo names, globs, all")
-    add("--checkpoint", metavar="FILE", help="weights for the one registered model that is named")
+    add("models", nargs="+", metavar="MODEL", help="as for bench --models")
+    add("--checkpoint", metavar="FILE", help="weights for the one timm:NAME or factory that is named")
+    add("--mean", type=per_channel, metavar="LIST", help="normalise models not from the zoo, in [0, 1] pixels")
+    add("--std", type=per_channel, metavar="LIST", help="likewise")
     add("--dataset", default="digits", help="digits (embedded, default), cifar10, cifar100")
     add("--eps", type=eps_list, metavar="LIST", help="Linf radii in units of 1/255, e.g. 1,2,4")
     add("--n", type=sample_count, metavar="N", help="the first N test images (default: 200)")
@@ -82,6 +86,7 @@ def add_to(commands) -> None:
     add("--zoo", metavar="FOLDER", help="more checkpoints, before ./model_zoo and the bundled ones")
     add("--data-dir", metavar="FOLDER", help="default: $ROBUST_INTERP_DATA, then ~/.cache/robust-interp")
     add("--quiet", action="store_true", help="no progress")
+    add_plugin(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -98,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
     audit = Audit(
         Request(
             **picked(arguments, "models checkpoint dataset eps n seeds ensembles batch_size device seed"),
-            **picked(arguments, "zoo data_dir"),
+            **picked(arguments, "zoo data_dir mean std"),
         ),
         Options(
             **picked(arguments, "attack strongest black_box source"),
