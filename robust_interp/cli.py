@@ -10,7 +10,7 @@ import warnings
 from typing import NoReturn
 
 from robust_interp import __version__
-from robust_interp.commands import bench, data, leaderboard, models, plot, stability, sweep, train
+from robust_interp.commands import bench, data, leaderboard, models, plot, report, stability, sweep, train
 from robust_interp.errors import UserError
 
 
@@ -48,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"robust-interp {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (bench, leaderboard, train, sweep, models, data, plot, stability):
+    for command in (bench, leaderboard, report, train, sweep, models, data, plot, stability):
         command.add_to(commands)
     return parser
 
