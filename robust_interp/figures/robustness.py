@@ -72,19 +72,29 @@ def _strength(kind: str, part: pd.DataFrame) -> str:
 
 
 def draw_curves(axes: Axes, points: pd.DataFrame, looks: dict[str, dict]) -> None:
-    """A line an entry with its band, from the clean images on; entries without anything else are left out."""
-    for entry, one in points.groupby("entry", sort=False):
-        one = one.sort_values("x")
-        if set(one["kind"]) == {"clean"}:
-            continue
+    """A line an entry, from the clean images on; entries without anything else are left out.
+
+    Several train seeds have a band. A single run has bars, moved apart a little: its intervals are so wide
+    that bands would lie on each other.
+    """
+    curves = {
+        entry: one.sort_values("x")
+        for entry, one in points.groupby("entry", sort=True)
+        if set(one["kind"]) != {"clean"}
+    }
+    apart = 0.015 * points["x"].max()
+    for i, (entry, one) in enumerate(curves.items()):
         look = looks[_without_members(entry)]
-        alpha = 0.15 if (one["seeds"] > 1).any() else 0.08  # Wilson's bands are wide, and lie on each other
-        axes.fill_between(
-            one["x"], one["band_low"], one["band_high"], color=look["color"], alpha=alpha, linewidth=0
-        )
-        axes.plot(one["x"], one["accuracy"], **look)
+        if (one["seeds"] > 1).any():
+            ends = one["band_low"], one["band_high"]
+            axes.fill_between(one["x"], *ends, color=look["color"], alpha=0.15, linewidth=0)
+            axes.plot(one["x"], one["accuracy"], **look)
+        else:
+            at = one["x"] + apart * (i - (len(curves) - 1) / 2)
+            errors = one["accuracy"] - one["band_low"], one["band_high"] - one["accuracy"]
+            axes.errorbar(at, one["accuracy"], errors, elinewidth=0.7, **look)
     axes.set_xticks(sorted(set(points["x"])))
-    axes.margins(x=0.03)
+    axes.margins(x=0.05)
 
 
 def _looks(entries: Iterable[str]) -> dict[str, dict]:

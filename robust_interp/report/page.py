@@ -23,8 +23,8 @@ from robust_interp.report.definitions import anchor, definition, split
 _TEXTS = {*formats.TEXT_COLUMNS, "audit"}
 _TAIL = ["params_m", "agreement", "improvement", "strong_n", "audit"]  # shown where something stands in them
 _BAND = (
-    "Lines are means over train seeds with bands of one standard deviation; for a single run, as an ensemble "
-    "is, the band is the 95 % Wilson interval over the images."
+    "Lines are means over train seeds, with bands of one standard deviation; a single run, as an ensemble is, "
+    "has bars, its 95 % Wilson interval over the images."
 )
 _DRAWN = {  # names of figures that `robust-interp plot` and `stability` write, and what they show
     "landscape_line": "Cross-entropy along the FGSM direction of test images, several models on one axis; "
@@ -152,6 +152,7 @@ def _lead(board: pd.DataFrame) -> str:
 
 def _board(board: pd.DataFrame, found: Measured) -> dict:
     head, numbers = formats.in_short(board)
+    numbers = [name for name in numbers if f"{name}_std" in board]
     tail = [name for name in _TAIL if name in board and name not in head and _is_told(board[name])]
     first = [name for name in ("rank", "model") if name in head]
     columns = [*first, *numbers, *(name for name in head if name not in first), *tail]
@@ -244,7 +245,7 @@ def _robustness(found: Measured, out: Path) -> list[Section]:
             robustness.eps_figure(points),
             out / "accuracy_by_eps",
             points[points["kind"] != measured.CORRUPTION],
-            f"Accuracy against the attacks' radius ε; 0 is the clean images (n = {ns}). {_BAND}",
+            f"Accuracy against the attacks' radius ε; 0 is the clean images (n = {ns}). {_BAND}",
         )
         sections.append(Section("eps", "Accuracy against ε", [figure]))
     if (points["kind"] == measured.CORRUPTION).any():
@@ -253,7 +254,7 @@ def _robustness(found: Measured, out: Path) -> list[Section]:
             robustness.severity_figure(points),
             out / "accuracy_by_severity",
             points[points["kind"] != measured.ATTACK],
-            f"Accuracy against the severity of each corruption; 0 is the clean images (n = {ns}; corrupted "
+            f"Accuracy against the severity of each corruption; 0 is the clean images (n = {ns}; corrupted "
             f"images: {sources}). {_BAND} The axis does not begin at 0.",
         )
         sections.append(Section("severity", "Corruption severity", [figure]))
@@ -263,7 +264,7 @@ def _robustness(found: Measured, out: Path) -> list[Section]:
             out / "ensemble_improvement",
             gains,
             f"How far each ensemble is above the mean accuracy of its members under the same perturbation "
-            f"(n = {ns}); “corrupted” is the mean over corruptions and severities.",
+            f"(n = {ns}); “corrupted” is the mean over corruptions and severities.",
         )
         sections.append(Section("ensembles", "What ensembles gain", [figure]))
     return sections
@@ -390,7 +391,7 @@ def _made(found: Measured) -> list[dict]:
         ),
         _part(
             "Attacks",
-            records.attacks(found.scored),
+            records.attacks(found.scored).dropna(axis="columns", how="all"),
             "Radii and step sizes in units of 1/255. max_delta_255 is the largest change that a pixel really "
             "went through, zero_grad the largest share (0 to 1) of images whose gradient was exactly zero: "
             "they were not attacked and are not counted as robust.",

@@ -134,7 +134,7 @@ def _parameters(attack: Perturbation) -> dict:
         "eps_255": eps_255,
         "alpha_255": alpha_255,
         "steps": steps,
-        "other parameters": ", ".join(f"{name}={value}" for name, value in params.items()),
+        "other parameters": ", ".join(f"{name}={value}" for name, value in params.items()) or None,
         "attack_seed": attack.seed,
     }
 
