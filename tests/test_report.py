@@ -400,9 +400,9 @@ def test_leaderboard_files_alone_make_a_report(tmp_path):
 
 def test_inline_figures_take_the_pages_colours_and_keep_their_own():
     svg = '<?xml version="1.0"?><svg viewBox="0 0 72 36"><!-- a --><path id="p" style="fill: #ffffff; '
-    svg += 'stroke: #0072b2"/><use xlink:href="#p" style="stroke: #000000"/></svg>'
+    svg += 'stroke: #d55e00"/><use xlink:href="#p" style="stroke: #000000"/></svg>'
     found = graphics.inline(svg, "fig", "what it shows")
-    assert "fill: var(--ground); stroke: #0072b2" in found
+    assert "fill: var(--ground); stroke: #d55e00" in found
     assert 'id="fig-p"' in found
     assert 'href="#fig-p" style="stroke: var(--ink)"' in found
     assert found.startswith('<svg role="img" aria-label="what it shows" viewBox="0 0 72 36"')

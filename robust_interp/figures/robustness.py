@@ -91,7 +91,8 @@ def draw_curves(axes: Axes, points: pd.DataFrame, looks: dict[str, dict]) -> Non
             axes.plot(one["x"], one["accuracy"], **look)
         else:
             at = one["x"] + apart * (i - (len(curves) - 1) / 2)
-            errors = one["accuracy"] - one["band_low"], one["band_high"] - one["accuracy"]
+            below, above = one["accuracy"] - one["band_low"], one["band_high"] - one["accuracy"]
+            errors = below.clip(lower=0), above.clip(lower=0)  # at 100 %, rounding makes less than nothing
             axes.errorbar(at, one["accuracy"], errors, elinewidth=0.7, **look)
     axes.set_xticks(sorted(set(points["x"])))
     axes.margins(x=0.05)

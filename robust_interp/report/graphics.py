@@ -6,13 +6,14 @@ import base64
 import re
 from pathlib import Path
 
-# The neutral colours of a figure follow the page; those that carry meaning are the same on both grounds.
-_NEUTRAL = {
+# The neutral colours of a figure follow the page; those that carry meaning stand out on both grounds.
+_ADAPTED = {
     "#ffffff": "var(--ground)",
     "#000000": "var(--ink)",
     "white": "var(--ground)",
     "black": "var(--ink)",
     "#666666": "var(--muted)",
+    "#0072b2": "var(--blue)",  # too dark on a dark ground
 }
 _COLOUR = re.compile(r"(?<=fill: )(#\w{6}|white|black)\b|(?<=stroke: )(#\w{6}|white|black)\b")
 _ID = re.compile(r'(\bid="|href="#|url\(#)')
@@ -28,7 +29,7 @@ def inline(svg: str, name: str, label: str) -> str:
     """
     element = re.search(r"<svg\b.*</svg>", svg, re.DOTALL)[0]
     element = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", element, flags=re.DOTALL)
-    element = _COLOUR.sub(lambda found: _NEUTRAL.get(found[0].lower(), found[0]), element)
+    element = _COLOUR.sub(lambda found: _ADAPTED.get(found[0].lower(), found[0]), element)
     element = _ID.sub(rf"\g<1>{name}-", element)
     width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', element).groups()
     start = f'<svg role="img" aria-label="{label}" viewBox="0 0 {width} {height}" class="figure" '

@@ -23,8 +23,8 @@ from robust_interp.report.definitions import anchor, definition, split
 _TEXTS = {*formats.TEXT_COLUMNS, "audit"}
 _TAIL = ["params_m", "agreement", "improvement", "strong_n", "audit"]  # shown where something stands in them
 _BAND = (
-    "Lines are means over train seeds, with bands of one standard deviation; a single run, as an ensemble is, "
-    "has bars, its 95 % Wilson interval over the images."
+    "Lines are means over train seeds, with bands of one standard deviation; a single run, as an ensemble "
+    "is, has bars, its 95 % Wilson interval over the images."
 )
 _DRAWN = {  # names of figures that `robust-interp plot` and `stability` write, and what they show
     "landscape_line": "Cross-entropy along the FGSM direction of test images, several models on one axis; "
@@ -355,27 +355,28 @@ def _claims(board: pd.DataFrame, dataset: str | None, out: Path) -> list[dict]:
     return [
         {
             "text": f"{text[0].upper()}{text[1:]}",
-            "columns": ["whose", "of what", "differences", "smallest", "95 %", "needed", "verdict"],
             "rows": [_claim(line) for _, line in lines.iterrows()],
         }
         for text, lines in comparison.claims.groupby("claim", sort=False)
     ]
 
 
-def _claim(line: pd.Series) -> list[str]:
-    whose = {"paper": "the paper’s", "measured": "ours"}[line["source"]]
+def _claim(line: pd.Series) -> dict[str, str]:
+    row = {"whose": {"paper": "the paper’s", "measured": "ours"}[line["source"]], "verdict": line["verdict"]}
     if pd.isna(line["comparisons"]):
-        return [whose, "", "", "", "", "", line["verdict"]]
-    ends = "" if pd.isna(line["ci_low"]) else f"{line['ci_low']:+.1f} to {line['ci_high']:+.1f}"
-    return [
-        whose,
-        line["scope"],
-        str(line["comparisons"]),
-        f"{line['smallest']:+.1f}",
-        ends,
-        f"> {line['needed']:g}",
-        line["verdict"],
-    ]
+        return row | dict.fromkeys(["scope", "comparisons", "smallest", "interval", "needed"], "")
+    ends = "" if pd.isna(line["ci_low"]) else f"{_signed(line['ci_low'])} to {_signed(line['ci_high'])}"
+    return row | {
+        "scope": line["scope"],
+        "comparisons": str(line["comparisons"]),
+        "smallest": _signed(line["smallest"]),
+        "interval": ends,
+        "needed": f"> {line['needed']:g}".replace("-", "−"),
+    }
+
+
+def _signed(points: float) -> str:
+    return f"{points:+.1f}".replace("-", "−")
 
 
 def _made(found: Measured) -> list[dict]:
