@@ -313,7 +313,7 @@ def test_coefficients_are_those_of_the_measured_weights():
     chosen = [c for c in shipped if c.architecture == "in_resnet20"]
     table = records.coefficients(shipped, [c.record["weights_sha256"] for c in chosen])
     expected = coefficients.over_depth(chosen)
-    for name in ("model", "train_seed", "block", "stage", "depth", "blocks"):
+    for name in ("model", "train_seed", "block", "stage", "depth", "blocks", "images"):
         assert list(table[name]) == list(expected[name])
     assert list(table["mean"]) == pytest.approx(list(expected["mean"]), rel=2**-11, abs=1e-6)
 
@@ -344,7 +344,7 @@ def test_an_audit_is_shown_with_its_worst_verdicts(tmp_path):
     )
     lines = [
         "net,quick,0.20-0.25,0,1,digits,gradients,2,pass,0,1,10,",
-        "net,quick,0.20-0.25,0,1,digits,gradients,4,fail,90,1,10,<b>zero</b>",
+        "net,quick,0.20-0.25,0,1,digits,gradients,4,fail,33.33333333,1,10,<b>zero</b>",
         "net,quick,0.20-0.25,0,1,digits,restarts,,not run,,,,",
         "net,quick,0.20-0.25,1,1,digits,gradients,2,pass,0,1,10,",
         "net,quick,0.20-0.25,1,1,cifar10,gradients,2,fail,0,1,10,",
@@ -356,6 +356,7 @@ def test_an_audit_is_shown_with_its_worst_verdicts(tmp_path):
         ["net seed 0", "fail", "not run"],
         ["net seed 1", "pass", ""],
     ]
+    assert ">33.33</td>" in text
     assert "&lt;b&gt;zero&lt;/b&gt;" in text
     assert (tmp_path / "report" / "audit.csv").read_text().count("\n") == 5  # without the other dataset's
 

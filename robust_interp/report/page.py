@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 from robust_interp import __version__, formats, leaderboard, merge, paper, zoo
 from robust_interp.errors import UserError
 from robust_interp.figures import coefficients as coefficient_figures
-from robust_interp.figures import robustness, style
+from robust_interp.figures import files, robustness
 from robust_interp.leaderboard import Score
 from robust_interp.report import graphics, measured, records
 from robust_interp.report.definitions import anchor, definition, split
@@ -91,7 +91,8 @@ def write(
         leaderboard.write_text(out / "results.csv", leaderboard.results_csv(found.results))
     audited = records.audits(found.folders, found.dataset)
     if len(audited):
-        leaderboard.write_text(out / "audit.csv", _csv(audited))
+        text = audited.to_csv(index=False, lineterminator="\n")
+        leaderboard.write_text(out / "audit.csv", text)
     sections = [*_robustness(found, out), *_coefficients(found, zoo_folder, out), *_drawn(figures)]
     page = _render(
         title=title,
@@ -272,21 +273,15 @@ def _robustness(found: Measured, out: Path) -> list[Section]:
 
 def _figure(figure, stem: Path, table: pd.DataFrame, caption: str) -> dict:
     """Write a figure and its numbers; what the page shows of them."""
-    images = style.save(figure, stem)
-    csv = stem.with_name(f"{stem.name}.csv")
-    leaderboard.write_text(csv, _csv(table))
-    svg = next(path for path in images if path.suffix == ".svg")
+    written = files.with_table(figure, table, stem)
+    svg = next(path for path in written if path.suffix == ".svg")
     label = caption.partition(".")[0]
     return {
         "svg": Markup(graphics.inline(svg.read_text(encoding="utf-8"), stem.name, escape(label))),
         "label": label,
         "caption": caption,
-        "files": [path.name for path in (*images, csv)],
+        "files": [path.name for path in written],
     }
-
-
-def _csv(table: pd.DataFrame) -> str:
-    return table.to_csv(index=False, float_format="%.10g", lineterminator="\n")
 
 
 def _coefficients(found: Measured, zoo_folder: str | None, out: Path) -> list[Section]:
@@ -332,7 +327,8 @@ def _audit(audited: pd.DataFrame) -> dict:
     told = audited[~audited["verdict"].isin(["pass", "not run"])]
     remarks = [
         [records.victim_name(line), line["check"], line["verdict"]]
-        + [line.get(name, "") for name in ("eps_255", "value", "threshold", "n", "detail")]
+        + [_short(line.get(name, "")) for name in ("eps_255", "value", "threshold", "n")]
+        + [line["detail"]]
         for _, line in told.iterrows()
     ]
     return {
@@ -344,6 +340,13 @@ def _audit(audited: pd.DataFrame) -> dict:
         "remark_columns": ["model", "check", "verdict", "eps (1/255)", "value", "at most", "n", "detail"],
         "remarks": remarks,
     }
+
+
+def _short(number: str) -> str:
+    try:
+        return f"{float(number):.4g}"
+    except ValueError:
+        return number
 
 
 def _claims(board: pd.DataFrame, dataset: str | None, out: Path) -> list[dict]:

@@ -25,7 +25,7 @@ def coefficients(checkpoints: Iterable[zoo.Checkpoint], weights: Iterable[str]) 
 
     Returns:
         One line a checkpoint and block, as figures of coefficients take them: model, train_seed, block,
-        stage, depth (from 1), blocks, gated, mean. Empty if none of them recorded a λ.
+        stage, depth (from 1), blocks, images (0), mean. Empty if none of them recorded a λ.
     """
     weights, lines = set(weights), []
     for checkpoint in checkpoints:
@@ -33,7 +33,7 @@ def coefficients(checkpoints: Iterable[zoo.Checkpoint], weights: Iterable[str]) 
         if record["weights_sha256"] in weights:
             head = {"model": checkpoint.architecture, "recipe": checkpoint.recipe}
             lines += [head | {"train_seed": checkpoint.seed} | line for line in _over_depth(record)]
-    columns = ["model", "recipe", "train_seed", "block", "stage", "depth", "blocks", "gated", "mean"]
+    columns = ["model", "recipe", "train_seed", "block", "stage", "depth", "blocks", "images", "mean"]
     table = pd.DataFrame(lines, columns=columns)
     if table["recipe"].nunique() > 1:
         table["model"] += " @" + table["recipe"]
@@ -46,7 +46,7 @@ def _over_depth(record: dict) -> Iterable[dict]:
     each = 1 + max((number for _, number in found.values()), default=0)
     for name, (stage, number) in found.items():
         place = {"stage": stage, "depth": stage * each + number + 1, "blocks": 3 * each}
-        yield {"block": name, **place, "gated": False, "mean": record["lambda"][name]}
+        yield {"block": name, **place, "images": 0, "mean": record["lambda"][name]}
 
 
 def audits(folders: Sequence[Path], dataset: str) -> pd.DataFrame:
