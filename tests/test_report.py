@@ -12,10 +12,12 @@ from urllib.parse import quote
 
 import pandas as pd
 import pytest
+from matplotlib.colors import to_rgba
 
 from robust_interp import leaderboard, zoo
 from robust_interp.cells import CLEAN
 from robust_interp.errors import UserError
+from robust_interp.figures import robustness, style
 from robust_interp.report import definitions, graphics, measured, page, records
 from robust_interp.store import Store
 from tests.hand_made import attack, card, corruption, ensemble, first, run
@@ -150,10 +152,10 @@ def test_the_page_is_well_formed_and_accessible(report):
     assert levels.count(1) == 1
     assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
     graphics_shown = found.all("svg")
-    assert len(graphics_shown) == 2
+    assert len(graphics_shown) >= 2
     assert all(attributes["role"] == "img" and attributes["aria-label"] for attributes, _ in graphics_shown)
     assert all("scope" in attributes for attributes, _ in found.all("th"))
-    assert len(found.all("figure")) == len(found.all("figcaption")) == 2
+    assert len(found.all("figure")) == len(found.all("figcaption")) == len(graphics_shown)
 
 
 def test_every_link_leads_somewhere_beside_or_on_the_page(report):
@@ -279,6 +281,52 @@ def test_improvements_take_all_corrupted_images_together(tmp_path):
     assert measured.improvements(bare).empty
 
 
+def test_the_curves_are_the_points(tmp_path):
+    runs, _ = leaderboard.runs_in([measure(tmp_path, noise=True)])
+    points = measured.points(runs[0])
+    fgsm, pgd, fgsm_together, pgd_together = robustness.eps_figure(points).axes
+    assert [panel.get_title("left") for panel in (fgsm, pgd)] == ["fgsm", "pgd"]
+    (curve,) = fgsm.lines
+    assert (list(curve.get_xdata()), list(curve.get_ydata())) == ([0, 2], [90, 80])
+    (band,) = fgsm.collections
+    corners = band.get_paths()[0].vertices
+    assert {(x, round(y, 6)) for x, y in corners} == {(0, 80), (0, 100), (2, 70), (2, 90)}
+    ((_, _, (bars,)),) = fgsm_together.containers
+    ends = [sorted(y for _, y in segment) for segment in bars.get_segments()]
+    assert ends[1] == pytest.approx([49.0, 94.3], abs=0.05)
+    assert list(pgd_together.lines[0].get_ydata()) == [100, 40]
+    panels = robustness.severity_figure(points).axes
+    assert [panel.get_title("left") for panel in panels[:4]] == list(NOISES)
+    assert list(panels[0].lines[0].get_ydata()) == [90, 80, 70, 60, 50, 40]
+    assert panels[0].get_xlabel() == "severity (0: clean)"
+
+
+def test_improvements_are_bars_in_the_colour_of_their_model():
+    table = pd.DataFrame(
+        [("b ×2", "clean", 1.5), ("b ×2", "pgd_2", 4.0), ("a ×2", "pgd_2", -1.0)],
+        columns=["entry", "column", "improvement"],
+    )
+    (panel,) = robustness.improvement_figure(table).axes
+    heights = {
+        bars.get_label(): ([bar.get_height() for bar in bars], bars[0].get_facecolor())
+        for bars in panel.containers
+    }
+    assert heights == {
+        "b ×2": ([1.5, 4.0], to_rgba(style.LINES[1])),
+        "a ×2": ([-1.0], to_rgba(style.LINES[0])),
+    }
+    assert [tick.get_text() for tick in panel.get_xticklabels()] == ["clean", "pgd_2"]
+
+
+def test_a_legend_of_long_names_stays_inside_its_figure(tmp_path):
+    names = [f"{i}_architecture_with_a_name_that_is_long" for i in range(4)]
+    runs, _ = leaderboard.runs_in([measure(tmp_path, names)])
+    figure = robustness.eps_figure(measured.points(runs[0]))
+    style.save(figure, tmp_path / "drawn")
+    ends = figure.legends[0].get_window_extent()
+    assert 0 <= ends.x0 < ends.x1 <= figure.bbox.width
+
+
 def line(**fields):
     return pd.Series({"seeds": 1, "members": 1, "n_examples": 10, "pgd_2_std": float("nan")} | fields)
 
@@ -334,7 +382,8 @@ def test_the_page_shows_coefficients_of_measured_checkpoints(tmp_path):
 def test_what_was_not_measured_has_no_section(report):
     _, text = report
     sections = [attributes["id"] for attributes, _ in Page(text).all("section")]
-    assert sections == ["leaderboard", "eps", "severity", "made", "definitions"]
+    assert {"leaderboard", "eps", "severity", "made", "definitions"} <= set(sections)
+    assert not {"audit", "claims", "coefficients", "figures"} & set(sections)
 
 
 def test_an_audit_is_shown_with_its_worst_verdicts(tmp_path):

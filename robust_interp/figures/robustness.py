@@ -94,7 +94,8 @@ def draw_curves(axes: Axes, points: pd.DataFrame, looks: dict[str, dict]) -> Non
             below, above = one["accuracy"] - one["band_low"], one["band_high"] - one["accuracy"]
             errors = below.clip(lower=0), above.clip(lower=0)  # at 100 %, rounding makes less than nothing
             axes.errorbar(at, one["accuracy"], errors, elinewidth=0.7, **look)
-    axes.set_xticks(sorted(set(points["x"])))
+    ticks = sorted(set(points["x"]))
+    axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
     axes.margins(x=0.05)
 
 
@@ -113,7 +114,13 @@ def _without_members(entry: str) -> str:
 
 def _draw_key(figure: Figure, looks: dict[str, dict]) -> None:
     handles = [Line2D([], [], label=model, **look) for model, look in looks.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=min(4, len(handles)))
+    figure.legend(handles=handles, loc="outside lower center", ncols=_fitting(figure, looks))
+
+
+def _fitting(figure: Figure, names: Iterable[str]) -> int:
+    """In how many columns a legend of these names fits below a figure."""
+    inches = 0.5 + 0.065 * max(map(len, names))  # the sign and the longest name
+    return max(1, min(len(list(names)), int(figure.get_figwidth() / inches)))
 
 
 @style.styled
@@ -126,7 +133,7 @@ def improvement_figure(table: pd.DataFrame) -> Figure:
     figure, axes = style.panels(1, 1, 2.6)
     panel = axes[0][0]
     draw_improvements(panel, table)
-    figure.legend(loc="outside lower center", ncols=min(4, table["entry"].nunique()))
+    figure.legend(loc="outside lower center", ncols=_fitting(figure, table["entry"].unique()))
     return figure
 
 

@@ -49,7 +49,7 @@ def points(scored: Sequence[Score]) -> pd.DataFrame:
         for (entry, _, source, _), alike in runs.items()
         if _place(next(iter(alike.values())))
     ]
-    return pd.DataFrame(lines, columns=POINT_COLUMNS).sort_values(["kind", "series"], kind="stable")
+    return pd.DataFrame(lines, columns=POINT_COLUMNS)
 
 
 def _entry(score: Score) -> tuple:
