@@ -253,6 +253,20 @@ def test_a_cell_that_two_runs_share_counts_once(tmp_path):
     assert set(table[table["entry"] == "net"]["seeds"]) == {3}
 
 
+def test_noise_of_two_sources_is_two_curves(tmp_path):
+    with Store(tmp_path) as store:
+        for source, right in (("released", "10"), ("generated@0", "11")):
+            run(store, [(card("a"), CLEAN, "11"), (card("a"), corruption("fog", 1, source), right)])
+    runs, _ = leaderboard.runs_in([tmp_path])
+    table = measured.points([score for each in runs for score in each])
+    found = dict(zip(zip(table["entry"], table["series"], strict=True), table["accuracy"], strict=True))
+    assert found == {
+        ("a", "clean"): 100.0,
+        ("a (released)", "fog"): 50.0,
+        ("a (generated@0)", "fog"): 100.0,
+    }
+
+
 def test_entries_are_told_apart_by_what_differs(tmp_path):
     with Store(tmp_path) as store:
         cards = [card("a", recipe="long"), card("a", recipe="quick"), card("b")]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from robust_interp import metrics
+from robust_interp.cells import digest
 from robust_interp.leaderboard import Score, entry_key
 
 POINT_COLUMNS = [
@@ -39,17 +40,29 @@ def points(scored: Sequence[Score]) -> pd.DataFrame:
     scored = [score for score in scored if not score.column.startswith("strong_")]
     names = entry_names(scored)
     runs: dict[tuple, dict[str, Score]] = {}
+    draws: dict[tuple, set[str]] = {}
     for score in scored:
-        row = score.row
-        drawn = row.get("corruption_source") or "", row.get("attack_seed")
-        key = (_entry(score), score.column, *drawn)
-        runs.setdefault(key, {})[str((score.victim.train_seed, score.victim.identity))] = score
-    lines = [
-        {"entry": names[entry]} | _point(list(alike.values()), source)
-        for (entry, _, source, _), alike in runs.items()
-        if _place(next(iter(alike.values())))
-    ]
+        if place := _place(score):
+            entry, drawn = _entry(score), _draw(score)
+            runs.setdefault((entry, score.column, drawn), {})[digest(score.victim.identity)] = score
+            draws.setdefault((entry, place[1]), set()).add(drawn)
+    lines = []
+    for (entry, _, drawn), alike in runs.items():
+        point = _point(list(alike.values()))
+        is_one_of_several = len(draws[entry, point["series"]]) > 1
+        lines.append({"entry": _tagged(names[entry], drawn if is_one_of_several else "")} | point)
     return pd.DataFrame(lines, columns=POINT_COLUMNS)
+
+
+def _draw(score: Score) -> str:
+    """What tells apart measurements of one column that were drawn differently; empty without any draw."""
+    seed = score.row.get("attack_seed")
+    return score.row.get("corruption_source") or ("" if seed is None or pd.isna(seed) else f"seed {seed}")
+
+
+def _tagged(name: str, tag: str) -> str:
+    model, times, members = name.partition(" ×")
+    return f"{model} ({tag}){times}{members}" if tag else name
 
 
 def _entry(score: Score) -> tuple:
@@ -68,7 +81,7 @@ def _place(score: Score) -> tuple[str, str, float] | None:
     return (CORRUPTION if not pd.isna(score.row.get("severity")) else ATTACK), series, x
 
 
-def _point(alike: list[Score], source: str) -> dict:
+def _point(alike: list[Score]) -> dict:
     first, accuracies = alike[0], [score.accuracy for score in alike]
     kind, series, x = _place(first)
     mean, std = metrics.mean_std(accuracies)
@@ -88,7 +101,7 @@ def _point(alike: list[Score], source: str) -> dict:
         "std": std,
         "band_low": band[0],
         "band_high": band[1],
-        "corruption_source": source,
+        "corruption_source": first.row.get("corruption_source") or "",
     }
 
 
