@@ -352,6 +352,11 @@ def line(**fields):
         ({"pgd_2": 80.0, "seeds": 3, "members": 3}, "pgd_2", (49.0, 94.3)),
         ({"pgd_2": 80.0, "pgd_2_std": 1.0, "seeds": 2}, "pgd_2", (71.0, 89.0)),  # 12.706 / sqrt(2) = 8.98
         ({"pgd_2": 80.0, "seeds": 5}, "pgd_2", None),  # a mean over seeds whose deviation is not told
+        (
+            {"pgd_2": 80.0, "pgd_2_std": 1.0, "seeds": float("nan")},
+            "pgd_2",
+            None,
+        ),  # over nobody knows how many
         ({"noise": 80.0, "noise_std": float("nan")}, "noise", None),
         ({"common15": 80.0, "common15_std": float("nan")}, "common15", None),
         (

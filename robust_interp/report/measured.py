@@ -169,8 +169,8 @@ def interval(line: pd.Series, column: str) -> tuple[float, float] | None:
         low, high = metrics.t_interval_of(mean, std, int(seeds))
         return (max(0.0, low), min(100.0, high)) if std else None
     n = line["strong_n"] if column.startswith("strong_") else line["n_examples"]
-    is_mean_of_seeds = line["members"] == 1 and pd.notna(seeds) and seeds > 1  # whose deviation is not told
-    if pd.isna(n) or is_mean_of_seeds or not _is_one_measurement(column):
+    is_over_seeds = pd.notna(std) or (line["members"] == 1 and pd.notna(seeds) and seeds > 1)
+    if pd.isna(n) or is_over_seeds or not _is_one_measurement(column):
         return None
     return metrics.wilson(round(mean * int(n) / 100), int(n))
 
