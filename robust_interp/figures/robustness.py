@@ -119,7 +119,7 @@ def _draw_key(figure: Figure, looks: dict[str, dict]) -> None:
 
 def _fitting(figure: Figure, names: Iterable[str]) -> int:
     """In how many columns a legend of these names fits below a figure."""
-    inches = 0.5 + 0.065 * max(map(len, names))  # the sign and the longest name
+    inches = 0.4 + 0.058 * max(map(len, names))  # the sign and the longest name
     return max(1, min(len(list(names)), int(figure.get_figwidth() / inches)))
 
 
