@@ -39,8 +39,12 @@ def t_interval(values) -> tuple[float, float]:
 
     Of two seeds it is wide (12.7 standard errors to each side) and that is as it should be.
     """
-    mean, std = mean_std(values)
-    return _around(mean, std / math.sqrt(len(values)), len(values) - 1)
+    return t_interval_of(*mean_std(values), len(values))
+
+
+def t_interval_of(mean: float, std: float, n: int) -> tuple[float, float]:
+    """The same from mean, standard deviation (ddof 1) and number of seeds, at least 1."""
+    return _around(mean, std / math.sqrt(n), n - 1)
 
 
 def welch_interval(a, b) -> tuple[float, float]:

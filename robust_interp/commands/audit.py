@@ -32,7 +32,9 @@ def add_to(commands) -> None:
     add, usual = parser.add_argument, Thresholds()
     add("models", nargs="+", metavar="MODEL", help="as for bench --models")
     add("--checkpoint", metavar="FILE", help="weights for the one timm:NAME or factory that is named")
-    add("--mean", type=per_channel, metavar="LIST", help="normalise models not from the zoo, in [0, 1] pixels")
+    add(
+        "--mean", type=per_channel, metavar="LIST", help="normalise models not from the zoo, in [0, 1] pixels"
+    )
     add("--std", type=per_channel, metavar="LIST", help="likewise")
     add("--dataset", default="digits", help="digits (embedded, default), cifar10, cifar100")
     add("--eps", type=eps_list, metavar="LIST", help="Linf radii in units of 1/255, e.g. 1,2,4")

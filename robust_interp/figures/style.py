@@ -57,6 +57,7 @@ _RC = {
     "lines.linewidth": 1.3,
     "lines.markersize": 3.5,
     "patch.linewidth": 0.6,
+    "text.parse_math": False,  # a $ in a model's name is a $
     "svg.hashsalt": "robust_interp",  # ids in the file that do not change from run to run
     "svg.fonttype": "path",
 }

@@ -1,0 +1,425 @@
+"""Sources -> the report's folder: index.html with its figures and tables beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import jinja2
+import pandas as pd
+from markupsafe import Markup, escape
+
+from robust_interp import __version__, formats, leaderboard, merge, paper, zoo
+from robust_interp.errors import UserError
+from robust_interp.figures import coefficients as coefficient_figures
+from robust_interp.figures import files, robustness
+from robust_interp.leaderboard import Score
+from robust_interp.report import graphics, measured, records
+from robust_interp.report.definitions import anchor, definition, split
+
+_TEXTS = {*formats.TEXT_COLUMNS, "audit"}
+_TAIL = ["params_m", "agreement", "improvement", "strong_n", "audit"]  # shown where something stands in them
+_BAND = (
+    "Lines are means over train seeds, with bands of one standard deviation; a single run, as an ensemble "
+    "is, has bars, its 95 % Wilson interval over the images."
+)
+_DRAWN = {  # names of figures that `robust-interp plot` and `stability` write, and what they show
+    "landscape_line": "Cross-entropy along the FGSM direction of test images, several models on one axis; "
+    "dots where another class is predicted than for the image itself.",
+    "landscape_plane": "Cross-entropy and predicted class around a test image, over the FGSM direction and a "
+    "random orthogonal one; the cross marks the image.",
+    "stability": "Real parts of the rightmost eigenvalues of the blocks' Jacobians with and without damping, "
+    "and their spectral norms, over depth.",
+    "coefficients": "act(λ) over depth.",
+    "coefficients_training": "act(λ) over the epochs of training.",
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Everything that the results folders of a report hold on one dataset; empty if there is no folder."""
+
+    folders: list[Path]
+    dataset: str = ""
+    scored: list[Score] = field(default_factory=list)
+
+    @cached_property
+    def results(self) -> pd.DataFrame:
+        return leaderboard.results_frame(self.scored).drop_duplicates(ignore_index=True)
+
+
+@dataclass(frozen=True)
+class Section:
+    id: str
+    heading: str
+    figures: list[dict]
+
+
+def write(
+    sources: Sequence[Path],
+    out: Path,
+    dataset: str | None = None,
+    zoo_folder: str | None = None,
+    figures: Path | None = None,
+) -> Path:
+    """Write the report of results folders and leaderboard CSV files.
+
+    Args:
+        dataset: Which one, if the folders have several.
+        zoo_folder: More checkpoints, to show the λ of those that were measured.
+        figures: A folder of figures that were drawn before, whose SVG files are shown too.
+
+    Returns:
+        The page's path.
+
+    Raises:
+        UserError: if a source is not there or not what it should be, or the report cannot be written.
+    """
+    if out.resolve() in {path.resolve() for path in sources}:
+        raise UserError(f"{out} holds the results: a report needs a folder of its own, name it with --out")
+    board, title = merge.gather(sources, dataset)
+    found = _measured([path for path in sources if path.is_dir()], dataset)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error}") from error
+    leaderboard.write_text(out / "leaderboard.csv", formats.to_csv(board))
+    if found.scored:
+        leaderboard.write_text(out / "results.csv", leaderboard.results_csv(found.results))
+    audited = records.audits(found.folders, found.dataset)
+    if len(audited):
+        text = audited.to_csv(index=False, lineterminator="\n")
+        leaderboard.write_text(out / "audit.csv", text)
+    sections = [*_robustness(found, out), *_coefficients(found, zoo_folder, out), *_drawn(figures)]
+    page = _render(
+        title=title,
+        lead=_lead(board),
+        board=_board(board, found),
+        has_results=bool(found.scored),
+        has_ensembles=(board["members"] > 1).any() and (board["members"] == 1).any(),
+        has_several_seeds=((board["members"] == 1) & (board["seeds"] > 1)).any(),
+        figure_sections=sections,
+        audit=_audit(audited) if len(audited) else None,
+        claims=_claims(board, found.dataset or dataset, out),
+        made=_made(found),
+        definitions=_definitions(board, found),
+    )
+    leaderboard.write_text(out / "index.html", page)
+    return out / "index.html"
+
+
+def _measured(folders: list[Path], dataset: str | None) -> Measured:
+    if not folders:
+        return Measured([])
+    runs, dataset = leaderboard.runs_in(folders, dataset)
+    return Measured(folders, dataset, [score for run in runs for score in run])
+
+
+def _render(**content) -> str:
+    loader = jinja2.PackageLoader("robust_interp.report", "")
+    environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    sections = [("leaderboard", "Leaderboard")]
+    sections += [(section.id, section.heading) for section in content["figure_sections"]]
+    sections += [
+        (name, heading)
+        for name, heading in (
+            ("audit", "Audit"),
+            ("claims", "The paper’s claims"),
+            ("made", "How it was made"),
+        )
+        if content[name]
+    ]
+    sections.append(("definitions", "Definitions"))
+    texts = {
+        name: Markup(loader.get_source(environment, f"{name}.{ending}")[0])  # ours, nothing of it from data
+        for name, ending in (("style", "css"), ("script", "js"))
+    }
+    page = environment.get_template("page.html")
+    return page.render(content, **texts, sections=sections, version=__version__) + "\n"
+
+
+def _lead(board: pd.DataFrame) -> str:
+    ns = ", ".join(str(n) for n in sorted(set(board["n_examples"].dropna())))
+    protocols = ", ".join(sorted(set(board["protocol"])))
+    entries = f"{len(board)} {'entry' if len(board) == 1 else 'entries'}"
+    return f"{entries}, n = {ns} test images, protocol {protocols}"
+
+
+# The leaderboard
+
+
+def _board(board: pd.DataFrame, found: Measured) -> dict:
+    head, numbers = formats.in_short(board)
+    numbers = [name for name in numbers if f"{name}_std" in board]
+    tail = [name for name in _TAIL if name in board and name not in head and _is_told(board[name])]
+    first = [name for name in ("rank", "model") if name in head]
+    columns = [*first, *numbers, *(name for name in head if name not in first), *tail]
+    corruptions = _corruptions(found)
+    is_ranked = _is_upwards(board["rank"])
+    return {
+        "columns": [
+            {
+                "name": name,
+                "anchor": anchor(name),
+                "definition": definition(name, corruptions),
+                "kind": _kind(name, numbers),
+                "sorted": "ascending" if name == "rank" and is_ranked else "",
+            }
+            for name in columns
+        ],
+        "lines": [
+            {"members": line["members"], "cells": [_cell(line, name, numbers) for name in columns]}
+            for _, line in board.iterrows()
+        ],
+    }
+
+
+def _corruptions(found: Measured) -> set[str]:
+    return {score.row["perturbation"] for score in found.scored if score.row.get("severity") is not None}
+
+
+def _is_told(column: pd.Series) -> bool:
+    return bool((column.notna() & (column.astype(str) != "")).any())
+
+
+def _is_upwards(rank: pd.Series) -> bool:
+    """Whether lines stand by their rank, those without one last."""
+    filled = rank.astype(float).fillna(math.inf)
+    return filled.is_monotonic_increasing and rank.notna().any()
+
+
+def _kind(name: str, numbers: Iterable[str]) -> str:
+    if name == "model":
+        return "name text"
+    if name in numbers:
+        return "accuracy"
+    return "text" if name in _TEXTS else "number"
+
+
+def _cell(line: pd.Series, name: str, numbers: Iterable[str]) -> dict:
+    kind, value = _kind(name, numbers), line[name]
+    cell = {"kind": kind, "tag": "th" if name == "model" else "td", "std": "", "interval": ""}
+    if pd.isna(value):
+        return cell | {"value": "", "text": ""}
+    if kind == "accuracy":
+        std, ends = line[f"{name}_std"], measured.interval(line, name)
+        return cell | {
+            "value": f"{value:.10g}",
+            "text": f"{value:.1f}",
+            "std": "" if pd.isna(std) else f"{std:.1f}",
+            "interval": "{:.1f}–{:.1f}".format(*ends) if ends else "",
+        }
+    if name == "model" and line["members"] > 1:
+        return cell | {"value": value, "text": f"{value} ×{line['members']}"}
+    spec = {"params_m": ".3f", "agreement": ".1f", "improvement": "+.1f"}.get(name, "")
+    return cell | {"value": value, "text": format(value, spec)}
+
+
+def _definitions(board: pd.DataFrame, found: Measured) -> list[dict]:
+    """One for each column, radii of one attack together, in the leaderboard's order."""
+    names: dict[str, list[str]] = {}
+    for column in board:
+        if f"{column}_std" in board or not column.endswith("_std"):
+            names.setdefault(anchor(column), []).append(column)
+    corruptions = _corruptions(found)
+    return [
+        {"anchor": at, "columns": ", ".join(columns), "text": definition(columns[0], corruptions)}
+        for at, columns in names.items()
+    ]
+
+
+# Figures
+
+
+def _robustness(found: Measured, out: Path) -> list[Section]:
+    if not found.scored:
+        return []
+    points = measured.points(found.scored)
+    gains = measured.improvements(found.scored)
+    ns = ", ".join(map(str, sorted(set(points["n"]))))
+    sections = []
+    if (points["kind"] == measured.ATTACK).any():
+        figure = _figure(
+            robustness.eps_figure(points),
+            out / "accuracy_by_eps",
+            points[points["kind"] != measured.CORRUPTION],
+            f"Accuracy against the attacks' radius ε; 0 is the clean images (n = {ns}). {_BAND}",
+        )
+        sections.append(Section("eps", "Accuracy against ε", [figure]))
+    if (points["kind"] == measured.CORRUPTION).any():
+        sources = ", ".join(sorted(set(points["corruption_source"]) - {""}))
+        figure = _figure(
+            robustness.severity_figure(points),
+            out / "accuracy_by_severity",
+            points[points["kind"] != measured.ATTACK],
+            f"Accuracy against the severity of each corruption; 0 is the clean images (n = {ns}; corrupted "
+            f"images: {sources}). {_BAND} The axis does not begin at 0.",
+        )
+        sections.append(Section("severity", "Corruption severity", [figure]))
+    if len(gains):
+        figure = _figure(
+            robustness.improvement_figure(gains),
+            out / "ensemble_improvement",
+            gains,
+            f"How far each ensemble is above the mean accuracy of its members under the same perturbation "
+            f"(n = {ns}); “corrupted” is the mean over corruptions and severities.",
+        )
+        sections.append(Section("ensembles", "What ensembles gain", [figure]))
+    return sections
+
+
+def _figure(figure, stem: Path, table: pd.DataFrame, caption: str) -> dict:
+    """Write a figure and its numbers; what the page shows of them."""
+    written = files.with_table(figure, table, stem)
+    svg = next(path for path in written if path.suffix == ".svg")
+    label = caption.partition(".")[0]
+    return {
+        "svg": Markup(graphics.inline(svg.read_text(encoding="utf-8"), stem.name, escape(label))),
+        "label": label,
+        "caption": caption,
+        "files": [path.name for path in written],
+    }
+
+
+def _coefficients(found: Measured, zoo_folder: str | None, out: Path) -> list[Section]:
+    if not found.scored:
+        return []
+    table = records.coefficients(
+        zoo.checkpoints(zoo_folder, found.dataset), found.results["weights_sha256"].dropna()
+    )
+    if table.empty:
+        return []
+    caption = (
+        "act(λ), by which each block damps its skip connection, over depth after training, of the measured "
+        "weights. Thin lines are train seeds, bands one standard deviation. Up to 1 the skip connection is "
+        "damped, above it is negative, and above 2/Δt forward Euler steps are unstable."
+    )
+    figure = _figure(coefficient_figures.depth_figure(table), out / "coefficients", table, caption)
+    return [Section("coefficients", "Interpolation coefficients", [figure])]
+
+
+def _drawn(folder: Path | None) -> list[Section]:
+    """Figures that lie in a folder: as images, in which nothing can run."""
+    if folder is None:
+        return []
+    paths = sorted(folder.glob("*.svg")) if folder.is_dir() else []
+    if not paths:
+        raise UserError(f"there are no SVG figures in {folder}: robust-interp plot draws some")
+    figures = []
+    for path in paths:
+        caption = _DRAWN.get(path.stem) or _DRAWN.get(split(path.stem)[0]) or path.stem
+        label = caption.partition(".")[0]
+        figures.append({"address": graphics.as_address(path), "label": label, "caption": caption})
+    is_landscape = all(path.stem.startswith("landscape") for path in paths)
+    heading = "Loss landscape" if is_landscape else "More figures"
+    return [Section("figures", heading, [figure | {"svg": "", "files": []} for figure in figures])]
+
+
+# Audit, claims, provenance
+
+
+def _audit(audited: pd.DataFrame) -> dict:
+    checks, rows = records.verdicts(audited)
+    kinds = {"pass": "pass", "warn": "warn", "fail": "fail"}
+    told = audited[~audited["verdict"].isin(["pass", "not run"])]
+    remarks = [
+        [records.victim_name(line), line["check"], line["verdict"]]
+        + [_short(line.get(name, "")) for name in ("eps_255", "value", "threshold", "n")]
+        + [line["detail"]]
+        for _, line in told.iterrows()
+    ]
+    return {
+        "checks": checks,
+        "rows": [
+            (name, [{"text": verdict, "kind": kinds.get(verdict, "none")} for verdict in found])
+            for name, found in rows
+        ],
+        "remark_columns": ["model", "check", "verdict", "eps (1/255)", "value", "at most", "n", "detail"],
+        "remarks": remarks,
+    }
+
+
+def _short(number: str) -> str:
+    try:
+        return f"{float(number):.4g}"
+    except ValueError:
+        return number
+
+
+def _claims(board: pd.DataFrame, dataset: str | None, out: Path) -> list[dict]:
+    if dataset not in paper.DATASETS:
+        return []
+    comparison = paper.compare(board, dataset)
+    leaderboard.write_text(out / "claims.csv", formats.to_csv(comparison.claims))
+    leaderboard.write_text(out / "paper.csv", formats.to_csv(comparison.cells))
+    return [
+        {
+            "text": f"{text[0].upper()}{text[1:]}",
+            "rows": [_claim(line) for _, line in lines.iterrows()],
+        }
+        for text, lines in comparison.claims.groupby("claim", sort=False)
+    ]
+
+
+def _claim(line: pd.Series) -> dict[str, str]:
+    row = {"whose": {"paper": "the paper’s", "measured": "ours"}[line["source"]], "verdict": line["verdict"]}
+    if pd.isna(line["comparisons"]):
+        return row | dict.fromkeys(["scope", "comparisons", "smallest", "interval", "needed"], "")
+    ends = "" if pd.isna(line["ci_low"]) else f"{_signed(line['ci_low'])} to {_signed(line['ci_high'])}"
+    return row | {
+        "scope": line["scope"],
+        "comparisons": str(line["comparisons"]),
+        "smallest": _signed(line["smallest"]),
+        "interval": ends,
+        "needed": f"> {line['needed']:g}".replace("-", "−"),
+    }
+
+
+def _signed(points: float) -> str:
+    return f"{points:+.1f}".replace("-", "−")
+
+
+def _made(found: Measured) -> list[dict]:
+    if not found.scored:
+        return []
+    results, prints = found.results, records.fingerprints(found.folders, found.dataset)
+    parts = [
+        _part(
+            "Images and versions",
+            records.samples(results),
+            "The first n test images. subset_hash is a hash of them and n; SHA-256 of the images and labels: "
+            f"{', '.join(prints)}.",
+        ),
+        _part(
+            "Attacks",
+            records.attacks(found.scored).dropna(axis="columns", how="all"),
+            "Radii and step sizes in units of 1/255. max_delta_255 is the largest change that a pixel really "
+            "went through, zero_grad the largest share (0 to 1) of images whose gradient was exactly zero: "
+            "they were not attacked and are not counted as robust.",
+        ),
+        _part("Corruptions", records.corruptions(results)),
+        _part(
+            "Weights",
+            records.weights(results),
+            "Each weights file by its SHA-256. An ensemble averages its members’ outputs and is attacked as "
+            "one classifier.",
+        ),
+    ]
+    return [part for part in parts if part["rows"]]
+
+
+def _part(heading: str, table: pd.DataFrame, text: str = "") -> dict:
+    return {
+        "heading": heading,
+        "text": text,
+        "columns": list(table),
+        "rows": [["" if pd.isna(value) else _text(value) for value in row] for row in table.to_numpy(object)],
+        "numbers": [name for name in table if pd.api.types.is_numeric_dtype(table[name])],
+    }
+
+
+def _text(value) -> str:
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
