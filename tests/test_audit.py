@@ -385,22 +385,11 @@ def test_the_command_writes_prints_and_keeps_its_verdicts(tmp_path, tiny_zoo, co
     assert line["audit"] == worst(verdict_of.values())
 
 
-def test_thresholds_are_options_and_printed(tmp_path, tiny_zoo, command):
-    loose = [
-        "--max-standing",
-        100,
-        "--max-blind",
-        100,
-        "--max-flat",
-        100,
-        "--max-falls",
-        100,
-        "--max-gain",
-        100,
-    ]
-    _, out, _ = audit_command(command, tmp_path, tiny_zoo, *loose, "--large-eps", 48)
-    lines = list(csv.DictReader((tmp_path / "audit.csv").open()))
-    by_check = {line["check"]: line for line in lines}
+def test_thresholds_are_options_and_printed_and_decide_the_exit_status(tmp_path, tiny_zoo, command):
+    loose = [f"--max-{name}" for name in ("standing", "blind", "flat", "falls", "gain")]
+    loose = [part for name in loose for part in (name, 100)]
+    status, out, _ = audit_command(command, tmp_path, tiny_zoo, *loose, "--large-eps", 48, "--seeds", "0,")
+    by_check = {line["check"]: line for line in csv.DictReader((tmp_path / "audit.csv").open())}
     for check in (
         "large_eps",
         "gradients",
@@ -413,6 +402,22 @@ def test_thresholds_are_options_and_printed(tmp_path, tiny_zoo, command):
         assert (by_check[check]["threshold"], by_check[check]["verdict"]) == ("100", PASS)
     assert by_check["large_eps"]["eps_255"] == "48"
     assert "at most" in out
+    assert status == 0
+
+    strict = [
+        "--large-eps",
+        0.01,
+        "--max-standing",
+        0,
+        "--n",
+        40,
+        "--seeds",
+        "0,",
+    ]  # one class in ten is right
+    status, out, _ = audit_command(command, tmp_path, tiny_zoo, *loose[2:], *strict)
+    by_check = {line["check"]: line for line in csv.DictReader((tmp_path / "audit.csv").open())}
+    assert (by_check["large_eps"]["verdict"], status) == (FAIL, 3)
+    assert "in_resnet14 seed 0, digits: fail" in out
 
 
 @pytest.mark.parametrize(
