@@ -253,6 +253,17 @@ def test_a_cell_that_two_runs_share_counts_once(tmp_path):
     assert set(table[table["entry"] == "net"]["seeds"]) == {3}
 
 
+def test_a_seed_that_was_trained_again_is_no_second_seed(tmp_path):
+    old, pgd = card(seed=0), attack("pgd", 8)
+    new = replace(old, identity={"weights": "trained again"})
+    with Store(tmp_path) as store:
+        run(store, [(old, CLEAN, first(9)), (old, pgd, first(2)), (old, attack("fgsm", 8), first(3))])
+        run(store, [(new, CLEAN, first(9)), (new, pgd, first(8))])
+    found = measured.points([score for run in leaderboard.runs_in([tmp_path])[0] for score in run])
+    assert found[["series", "seeds", "accuracy"]].values.tolist() == [["clean", 1, 90.0], ["pgd", 1, 80.0]]
+    assert found["std"].isna().all()
+
+
 def test_noise_of_two_sources_is_two_curves(tmp_path):
     with Store(tmp_path) as store:
         for source, right in (("released", "10"), ("generated@0", "11")):

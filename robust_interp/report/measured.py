@@ -37,7 +37,7 @@ def points(scored: Sequence[Score]) -> pd.DataFrame:
         L∞) or severity, 0 for clean. The band is one standard deviation to each side where there are several
         train seeds, else the 95 % Wilson interval. Strong attacks, made on images of their own, are left out.
     """
-    scored = [score for score in scored if not score.column.startswith("strong_")]
+    scored = [score for score in _newest(scored) if not score.column.startswith("strong_")]
     names = entry_names(scored)
     runs: dict[tuple, dict[str, Score]] = {}
     draws: dict[tuple, set[str]] = {}
@@ -52,6 +52,16 @@ def points(scored: Sequence[Score]) -> pd.DataFrame:
         is_one_of_several = len(draws[entry, point["series"]]) > 1
         lines.append({"entry": _tagged(names[entry], drawn if is_one_of_several else "")} | point)
     return pd.DataFrame(lines, columns=POINT_COLUMNS)
+
+
+def _newest(scored: Sequence[Score]) -> list[Score]:
+    """Without what was measured of a train seed's old weights: a seed that was trained again is one seed."""
+    identities = {(_entry(score), score.victim.train_seed): digest(score.victim.identity) for score in scored}
+    return [
+        score
+        for score in scored
+        if identities[_entry(score), score.victim.train_seed] == digest(score.victim.identity)
+    ]
 
 
 def _draw(score: Score) -> str:
