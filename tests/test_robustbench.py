@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -16,8 +17,11 @@ import pytest
 
 import robust_interp
 from robust_interp import merge, robustbench_bridge, robustbench_json, zoo
+from robust_interp.cells import CLEAN
 from robust_interp.errors import UserError
 from robust_interp.leaderboard import ENTRY_COLUMNS, SOURCE_COLUMNS
+from robust_interp.store import Store
+from tests.hand_made import attack, card, ensemble, first, run
 
 PACKAGE = Path(robust_interp.__file__).parents[1]
 ROWS = Path(__file__).parents[1] / "leaderboards" / "robustbench.csv"
@@ -278,6 +282,16 @@ def test_export_writes_what_a_results_folder_holds(command, tiny_zoo, tmp_path):
     assert "autoattack_acc" not in entry
     status, _, said = command("robustbench", "export", results, "--eps", "4,8")
     assert (status, "more than one radius" in said) == (2, True)
+
+
+def test_what_an_ensemble_left_standing_of_transferred_attacks_is_not_exported(command, tmp_path):
+    whole = ensemble(card(seed=0), card(seed=1))
+    moved = replace(whole, model="net(member:0)", attacked_as="member:0")
+    with Store(tmp_path / "results") as store:
+        measured = [(whole, CLEAN, first(9)), (moved, CLEAN, first(9))]
+        run(store, [*measured, *((one, attack("autoattack", 8), first(7)) for one in (whole, moved))])
+    assert command("robustbench", "export", tmp_path / "results", "--out", tmp_path / "out")[0] == 0
+    assert [path.name for path in (tmp_path / "out").rglob("*.json")] == ["net_quick_x2.json"]
 
 
 # --- its published rows beside ours -------------------------------------------------------------------

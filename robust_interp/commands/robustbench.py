@@ -48,7 +48,8 @@ def _export(arguments: argparse.Namespace) -> int:
     from robust_interp import leaderboard, merge, robustbench_json
 
     runs, dataset = leaderboard.runs_in(arguments.folders, arguments.dataset)
-    board = leaderboard.entries_frame(*runs)
+    # What a transferred attack leaves standing is no robust accuracy.
+    board = leaderboard.entries_frame(*([s for s in run if not s.victim.attacked_as] for run in runs))
     if arguments.models is not None:
         board = merge.pick(board, arguments.models)
     paper = robustbench_json.Paper(**picked(arguments, "name authors link venue additional_data"))
