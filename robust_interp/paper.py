@@ -215,7 +215,8 @@ class Difference:
 
 
 def _moments(line: pd.Series, column: str) -> tuple[float, float, int]:
-    seeds = 1 if line["members"] > 1 or pd.isna(line["seeds"]) else int(line["seeds"])
+    seeds = line.get(f"{column}_seeds", line["seeds"])
+    seeds = 1 if line["members"] > 1 or pd.isna(seeds) else int(seeds)
     return line[column], line[f"{column}_std"] if seeds > 1 else math.nan, seeds
 
 
@@ -249,8 +250,14 @@ def _lead(families: Iterable[str], over: str, columns: Iterable[str]) -> Callabl
 def _measured(pairs: Iterable[tuple[pd.Series, pd.Series]], columns: Iterable[str]) -> Iterator[Difference]:
     for a, b in pairs:
         for column in columns:
-            if pd.notna(a.get(column)) and pd.notna(b.get(column)):
+            if pd.notna(a.get(column)) and pd.notna(b.get(column)) and _is_same_noise(a, b, column):
                 yield Difference.between(a, b, column)
+
+
+def _is_same_noise(a: pd.Series, b: pd.Series, column: str) -> bool:
+    """Whether both were measured on the same corrupted images; for any other column that does not matter."""
+    sources = {str(line.get(f"{column}_source", line["corruption_source"])) for line in (a, b)}
+    return column not in NOISES or len(sources) == 1
 
 
 def _variants(board: pd.DataFrame) -> Scoped:
@@ -323,6 +330,7 @@ CLAIMS = (
 
 def _tried(board: pd.DataFrame, dataset: str, source: str) -> Iterator[dict]:
     """A line for each claim and scope; one that says so for a claim about nothing that was measured."""
+    board = _one_a_network(board)
     for claim in CLAIMS:
         if dataset not in claim.needed:
             continue
@@ -336,6 +344,25 @@ def _tried(board: pd.DataFrame, dataset: str, source: str) -> Iterator[dict]:
         ]
         for line in lines or [{"claim": claim.text, "verdict": "not measured"}]:
             yield line | {"source": source}
+
+
+def _one_a_network(board: pd.DataFrame) -> pd.DataFrame:
+    """A line for each network that was measured in several runs: each number that of the most seeds.
+
+    ``<column>_seeds`` and ``<column>_source`` say over how many seeds it is, and on which corrupted images.
+    """
+    lines = []
+    alike = ["model", "recipe", "lambda_init", "members", "n_examples"]
+    for _, runs in board.groupby(alike, sort=False, dropna=False):
+        runs = runs.sort_values("seeds", kind="stable")
+        line = runs.iloc[-1].to_dict()
+        for column in [name for name in board if f"{name}_std" in board]:
+            filled = runs[runs[column].notna()]
+            best = (filled if len(filled) else runs).iloc[-1]
+            line |= {name: best[name] for name in (column, f"{column}_std")}
+            line |= {f"{column}_seeds": best["seeds"], f"{column}_source": best["corruption_source"]}
+        lines.append(line)
+    return pd.DataFrame(lines) if lines else board
 
 
 def _without_interval(recipe: str) -> str:

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from robust_interp import merge, paper
+from robust_interp import leaderboard, metrics, paper
 from robust_interp.errors import UserError
 from robust_interp.formats import to_csv
 
@@ -22,9 +22,9 @@ def board(*lines):
             row[column], row[f"{column}_std"] = value if isinstance(value, tuple) else (value, np.nan)
         rows.append(row | (others[0] if others else {}))
     columns = [
-        *merge.ENTRY_COLUMNS,
+        *leaderboard.ENTRY_COLUMNS,
         *(f"{c}{e}" for c in MEASURED for e in ("", "_std")),
-        *merge.SOURCE_COLUMNS,
+        *leaderboard.SOURCE_COLUMNS,
     ]
     return pd.DataFrame(rows).reindex(columns=columns)
 
@@ -122,6 +122,32 @@ def test_only_what_was_measured_here_by_the_papers_protocol_counts():
     ours = comparison.claims[comparison.claims["source"] == "measured"]
     assert set(ours["verdict"]) == {"not measured"}
     assert len(ours) == len(paper.CLAIMS)
+
+
+def test_of_several_runs_of_a_network_the_one_of_most_seeds_is_tried_whatever_their_order():
+    lines = [
+        ("in_resnet20", 1, 3, {"noise": (60.0, 0.5)}),
+        ("in_resnet20", 1, 2, {"noise": (30.0, 0.5), "clean": (70.0, 0.1)}),
+        ("preact_resnet20", 1, 3, {"noise": (40.0, 0.5), "clean": (90.0, 0.1)}),
+    ]
+    for order in ([0, 1, 2], [1, 0, 2], [2, 1, 0]):
+        claims = paper.compare(board(*(lines[at] for at in order)), "cifar10").claims
+        where = "depth 20, quick, n = 500"
+        assert verdicts(claims, "more than 15 points") == {where: "holds"}
+        assert verdicts(claims, "lose less than 4") == {where: "does not hold"}
+        (clean,) = claims[claims["claim"].str.contains("lose less") & (claims["scope"] == where)].itertuples()
+        low, high = metrics.welch_interval_of((70.0, 0.1, 2), (90.0, 0.1, 3))
+        assert (clean.ci_low, clean.ci_high) == pytest.approx((low, high))
+
+
+def test_noise_of_two_sources_is_not_compared():
+    ours = board(
+        ("in_resnet20", 1, 3, {"noise": 60.0, "clean": 90.0}, {"corruption_source": "generated@0"}),
+        ("preact_resnet20", 1, 3, {"noise": 40.0, "clean": 90.0}, {"corruption_source": "released"}),
+    )
+    claims = paper.compare(ours, "cifar10").claims
+    assert verdicts(claims, "more than 15 points") == {np.nan: "not measured"}
+    assert verdicts(claims, "lose less than 4") == {"depth 20, quick, n = 500": "holds"}
 
 
 def draws(mean, spread):
