@@ -85,6 +85,7 @@ class Score:
         right: Which samples count as right, (n,) bool: the accuracy is their share.
         perturbations: What the samples went through: one perturbation, or under ``worst`` several.
         audit: The verdict of the victim's audit on this dataset; empty if there was none.
+        code: What the code of the plug-ins is known by that made the perturbations; empty without any.
     """
 
     victim: VictimCard
@@ -95,6 +96,7 @@ class Score:
     right: np.ndarray | None = field(default=None, repr=False, compare=False)
     perturbations: tuple[Perturbation, ...] = ()
     audit: str = ""
+    code: str = ""
 
     @property
     def is_attack(self) -> bool:
@@ -222,7 +224,16 @@ def _score(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray) -> Score
         "seconds": round(outcome.seconds, 3),
     }
     not_finite = int((outcome.flags & NOT_FINITE).astype(bool).sum())
-    return Score(cell.victim, perturbation.column, row["accuracy"], row, not_finite, right, (perturbation,))
+    return Score(
+        cell.victim,
+        perturbation.column,
+        row["accuracy"],
+        row,
+        not_finite,
+        right,
+        (perturbation,),
+        code=cell.environment.get("plugin", ""),
+    )
 
 
 def _named(perturbation: Perturbation) -> str:
@@ -264,7 +275,8 @@ def _worst_score(plan: Plan, outcomes: list[tuple[Cell, Outcome]], right: np.nda
     else:
         not_finite = 0
     column = f"{WORST}_{radius:.10g}" if linf else f"{WORST}_{norm.lower()}_{radius:.10g}"
-    return Score(cell.victim, column, row["accuracy"], row, not_finite, right, perturbations)
+    code = "+".join(cell.environment["plugin"] for cell, _ in outcomes if "plugin" in cell.environment)
+    return Score(cell.victim, column, row["accuracy"], row, not_finite, right, perturbations, code=code)
 
 
 def _row(plan: Plan, cell: Cell, right: np.ndarray) -> dict:
@@ -546,6 +558,8 @@ def from_folder(folder: Path, dataset: str | None = None) -> tuple[pd.DataFrame,
 def runs_in(folders: Sequence[Path], dataset: str | None = None) -> tuple[list[list[Score]], str]:
     """The scores of every finished run on one dataset in results folders, oldest first, and the dataset.
 
+    What an older version of a plug-in measured is left out where a newer one has measured the same.
+
     Raises:
         UserError: if there is no finished run in a folder, or the runs are of several datasets and none is
             named.
@@ -561,7 +575,16 @@ def runs_in(folders: Sequence[Path], dataset: str | None = None) -> tuple[list[l
     for folder in folders:
         with Store(folder, read_only=True) as store:
             runs += [scores(plan, store) for plan in store.plans() if plan.dataset == dataset]
-    return runs, dataset
+    return _of_newest_code(runs), dataset
+
+
+def _of_newest_code(runs: list[list[Score]]) -> list[list[Score]]:
+    newest = {_what(score): score.code for run in runs for score in run if score.code}
+    return [[s for s in run if not s.code or newest[_what(s)] == s.code] for run in runs]
+
+
+def _what(score: Score) -> tuple:
+    return score.column, *sorted(perturbation.name for perturbation in score.perturbations)
 
 
 def _plans(folder: Path) -> list[Plan]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -22,8 +23,10 @@ import numpy as np
 
 from robust_interp.attacks import ATTACKS, AttackType
 from robust_interp.corruptions.engine import CORRUPTIONS, Corrupt
+from robust_interp.corruptions.names import MEANS
 from robust_interp.data import DATASETS, DatasetType
 from robust_interp.errors import UserError
+from robust_interp.leaderboard import STRONG, WORST
 from robust_interp.registry import OfEps, Origin, Registry, cause, imported
 from robust_interp.zoo import MODELS
 
@@ -194,10 +197,21 @@ def _timm_models(module: ModuleType) -> list[tuple[str, Callable]]:
 
 
 def _declare(registry: Registry, name: str, entry):
+    _check_columns(registry, name)
     declared = _declared.get()
     if declared is not None:
         declared.append((registry, name, entry))
     return entry
+
+
+def _check_columns(registry: Registry, name: str) -> None:
+    """Refuse a name whose columns in tables, ``name_2``, could be those of something else."""
+    own = ("clean", *MEANS, WORST, STRONG)
+    if registry is CORRUPTIONS and (name in own or re.search(r"_\d+$", name)):
+        raise UserError(f"corruption {name!r}: tables could not tell its columns from others: rename it")
+    derived = name.startswith((f"{WORST}_", f"{STRONG}_"))
+    if registry is ATTACKS and name not in ATTACKS and (name in (*own, *CORRUPTIONS) or derived):
+        raise UserError(f"attack {name!r}: tables could not tell its columns from others: rename it")
 
 
 def _defaults(function: Callable) -> dict:

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import torch
 
-from robust_interp import bench, data, plugins, testing, zoo
+from robust_interp import bench, data, leaderboard, plugins, testing, zoo
 from robust_interp.attacks import ATTACKS, AttackType
 from robust_interp.errors import UserError
 from robust_interp.registry import BUILT_IN, Origin, Registry
@@ -307,6 +307,19 @@ def test_declaring_registers_nothing_outside_a_file():
             "from robust_interp.plugins import attack\n\n@attack()\ndef a(model, x, y, *, eps, b): ...\n",
             "line 3: attack 'a': b needs a default value",
         ),
+        *(
+            (
+                f"from robust_interp.plugins import {kind}\n@{kind}{call}\ndef {name}(a, b, c, *, eps): ...\n",
+                f"{kind} '{name}': tables could not tell its columns from others",
+            )
+            for kind, call, name in (
+                ("corruption", "", "fog_2"),  # whose mean would stand where fog at severity 2 does
+                ("corruption", "", "common15"),
+                ("attack", "()", "fog"),
+                ("attack", "()", "worst"),
+                ("attack", "()", "strong_mine"),
+            )
+        ),
         (
             "from timm.models import register_model\n@register_model\ndef resnet18(): ...\n",
             "line 2: UserWarning: Overwriting resnet18 in registry",
@@ -360,6 +373,22 @@ def test_the_code_of_a_plug_in_is_in_the_key_of_its_cells_and_in_no_other(fresh,
     for column in ("up_8", "darker_1"):
         assert first[column][0]["plugin"].startswith("sha256:")
         assert first[column][1] != second[column][1]
+
+
+def test_what_older_code_of_a_plug_in_measured_does_not_stand_beside_newer(
+    fresh, write, monkeypatch, tmp_path
+):
+    asked = {"seeds": (0,), "eps": (8 / 255,), "n": 4, "attacks": "up,fgsm", "corruptions": "none"}
+    for model, source in (("in_resnet20", SHIFT), ("preact_resnet20", SHIFT + "\n    # changed")):
+        for registry in plugins.REGISTRIES.values():
+            for name in ("up", "darker"):
+                registry._added.pop(name, None)
+        monkeypatch.setattr(plugins, "_loaded", {})
+        plugins.load(write(source))
+        bench.evaluate(model, device="cpu", out=tmp_path / "results", **asked)
+    board = leaderboard.from_folder(tmp_path / "results")[0].set_index("model")
+    assert board["fgsm_8"].notna().all()
+    assert board["up_8"].notna().to_dict() == {"in_resnet20": False, "preact_resnet20": True}
 
 
 def test_an_error_in_an_attack_names_it_and_its_line(fresh, write, command, tmp_path):
