@@ -40,7 +40,11 @@ def to_markdown(frame: pd.DataFrame) -> str:
     """A Markdown table with the same texts as the CSV."""
     texts = _texts(frame)
     rows = [list(texts), ["---"] * len(texts.columns), *texts.values.tolist()]
-    return "".join(f"| {' | '.join(text.replace('|', '&#124;') for text in row)} |\n" for row in rows)
+    return "".join(f"| {' | '.join(map(_markdown, row))} |\n" for row in rows)
+
+
+def _markdown(text: str) -> str:
+    return " ".join(text.replace("|", "&#124;").splitlines())
 
 
 def to_json(frame: pd.DataFrame) -> str:

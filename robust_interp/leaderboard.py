@@ -444,12 +444,16 @@ def measured_columns(scored: list[Score]) -> list[str]:
     """In order: clean, the means, each corruption, then each attack by radius, then worst."""
     seen = {score.column: score.row for score in scored}
     corruption_rows = [(column, row) for column, row in seen.items() if row.get("severity") is not None]
-    severities: dict[str, list[int]] = {}
-    for _, row in corruption_rows:
-        severities.setdefault(row["perturbation"], []).append(row["severity"])
-    whole = [name for name, found in severities.items() if len(found) == len(SEVERITIES)]
+    counts: dict[str, dict[str, set[int]]] = {}  # corruption -> victim -> severities
+    for score in scored:
+        if score.row.get("severity") is not None:
+            victims = counts.setdefault(score.row["perturbation"], {})
+            victims.setdefault(digest(score.victim.identity), set()).add(score.row["severity"])
+    complete = set(SEVERITIES)
+    whole = [name for name, victims in counts.items() if complete in victims.values()]
     means = [mean for mean, names in MEANS.items() if set(names) <= set(whole)]
-    partial = [column for column, row in corruption_rows if row["perturbation"] not in whole]
+    in_part = {name for name, victims in counts.items() if any(v != complete for v in victims.values())}
+    partial = [column for column, row in corruption_rows if row["perturbation"] in in_part]
     attacks = [column for column, row in seen.items() if row.get("norm") is not None]
     series = list(dict.fromkeys(split_column(column)[0] for column in attacks))
     series.sort(key=place_of_series)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -138,7 +139,10 @@ def _no_rank(board: pd.DataFrame) -> pd.Series:
 
 def _numbers(path: Path, texts: pd.Series, dtype: str) -> pd.Series:
     try:
-        return pd.to_numeric(texts.where(texts != "", None)).astype(dtype)
+        numbers = pd.to_numeric(texts.where(texts != "", None))
+        if numbers.isin([math.inf, -math.inf]).any():
+            raise ValueError("it is infinite")
+        return numbers.astype(dtype)
     except (ValueError, TypeError) as error:
         raise UserError(f"{path} is not a leaderboard: {texts.name} is not a number: {error}") from error
 

@@ -192,6 +192,18 @@ def test_noise_is_absent_where_a_severity_is_missing_everywhere(store):
     assert line["shot_noise_2"] == 40  # what was measured of it has columns of its own
 
 
+def test_severities_are_shown_of_the_entries_that_have_no_mean_of_all(store):
+    whole = [(card("whole"), corruption("fog", severity), first(severity)) for severity in range(1, 6)]
+    low = [(card("low"), corruption("fog", severity), first(9 - severity)) for severity in (1, 2)]
+    high = [(card("high"), corruption("fog", severity), first(severity)) for severity in (3, 4, 5)]
+    lines = {line["model"]: line for line in board(store, *low, *high)}
+    assert "fog" not in lines["low"]
+    assert (lines["low"]["fog_2"], lines["high"]["fog_4"]) == (70, 40)
+    lines = {line["model"]: line for line in board(store, *low, *whole)}
+    assert (lines["whole"]["fog"], lines["low"]["fog_1"], lines["low"]["fog_2"]) == (30, 80, 70)
+    assert math.isnan(lines["low"]["fog"])
+
+
 def test_noise_is_empty_where_a_severity_is_missing_for_one_seed(store):
     (line,) = board(store, *noisy(but=(1, "shot_noise", 3)))
     assert math.isnan(line["noise"])

@@ -207,6 +207,14 @@ def test_latex_is_a_booktabs_table_with_everything_escaped(tmp_path, shown):
     assert shown(path, "--format", "latex")[1] == LATEX
 
 
+def test_a_name_of_two_lines_stays_in_its_row_of_markdown(tmp_path, shown):
+    path = tmp_path / "mine.csv"
+    path.write_text(MINE.replace("yours", '"your|s\nhere"'))
+    lines = shown(path, "--format", "markdown")[1].splitlines()
+    assert len(lines) == 4
+    assert "| your&#124;s here |" in lines[3]
+
+
 def test_json_has_numbers_and_nulls(mine, shown):
     one, two = json.loads(shown(mine, "--format", "json")[1])
     assert (one["rank"], one["seeds"], one["clean"], one["params_m"]) == (1, 3, 91.5, 0.272)
@@ -240,8 +248,9 @@ def test_a_merged_table_fits_a_narrow_terminal(monkeypatch, capsys):
         (MINE.replace("pgd_1_std", "pgd_1_sd"), ["is not a leaderboard: it also has pgd_1, pgd_1_sd"]),
         (MINE.replace("91.50", "ninety"), ["is not a leaderboard: clean is not a number", "ninety"]),
         (MINE.replace(",3,1,0.272", ",2.5,1,0.272"), ["is not a leaderboard: seeds is not a number"]),
+        (MINE.replace("91.50", "inf"), ["is not a leaderboard: clean is not a number: it is infinite"]),
     ],
-    ids=["missing", "empty", "binary", "results.csv", "strange columns", "words", "half a seed"],
+    ids=["missing", "empty", "binary", "results.csv", "strange columns", "words", "half a seed", "infinite"],
 )
 def test_a_file_that_is_no_leaderboard_is_refused_in_one_line(tmp_path, shown, text, parts):
     path = tmp_path / "board.csv"
