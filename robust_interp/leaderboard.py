@@ -327,10 +327,12 @@ class _Entry:
     improvements: dict[str, float] = field(default_factory=dict)  # of an ensemble, by column
     audits: dict[str, str] = field(default_factory=dict)  # victim -> verdict
     strong: set[tuple[str, int]] = field(default_factory=set)  # what is the strong attack, and its n
+    worst_of: dict[str, str] = field(default_factory=dict)  # of a column worst_<eps>: a hash of its attacks
 
     def agrees(self, other: _Entry) -> bool:
         """Whether columns of both may stand in one line: of the same source, seed and strong attack."""
-        return all(
+        both = self.worst_of.keys() & other.worst_of.keys()
+        return all(self.worst_of[column] == other.worst_of[column] for column in both) and all(
             not mine or not theirs or mine == theirs
             for mine, theirs in (
                 (self.origins, other.origins),
@@ -356,6 +358,7 @@ class _Entry:
         self.agreement = self.agreement if math.isnan(other.agreement) else other.agreement
         self.audits |= other.audits
         self.strong |= other.strong
+        self.worst_of |= other.worst_of
         for victim, accuracies in other.by_seed.items():
             self.by_seed[victim] |= accuracies
 
@@ -401,9 +404,15 @@ def _entries(run: list[Score]) -> list[_Entry]:
         if score.column == "clean" and row.get("agreement") is not None:
             entry.agreement = row["agreement"]
         entry.audits[victim] = score.audit
+        if score.column.startswith(f"{WORST}_"):
+            entry.worst_of[score.column] = _attacks_of(score)
         if is_strong(score.column):
             entry.strong.add((row["perturbation"], row["n"]))
     return list(entries.values())
+
+
+def _attacks_of(score: Score) -> str:
+    return digest(sorted([p.name, *map(str, sorted(p.params.items()))] for p in score.perturbations))
 
 
 def entry_key(card: VictimCard) -> tuple:
@@ -512,14 +521,15 @@ def _ranking_column(measured: list[str], series: str) -> str | None:
 
 
 def _ranked(frame: pd.DataFrame, entries: Sequence[_Entry], ranking: dict[str, str | None]) -> pd.DataFrame:
-    """Ranks only among entries of the same protocol and samples that were attacked themselves."""
+    """Ranks only among entries of the same protocol, samples and attacks that were attacked themselves."""
     frame["rank"] = pd.array([pd.NA] * len(frame), dtype="Int64")
     themselves = np.array([not entry.card.attacked_as for entry in entries], dtype=bool)
     subsets = [entry.subset_hash for entry in entries]
     for protocol, by in ranking.items():
         ours = themselves & (frame["protocol"] == protocol)
         if by and ours.any():
-            ranks = frame[by].where(ours).groupby([frame["protocol"], subsets])
+            attacks = [entry.worst_of.get(by, "") for entry in entries]
+            ranks = frame[by].where(ours).groupby([frame["protocol"], subsets, attacks])
             ranks = ranks.rank(ascending=False, method="min")
             frame.loc[ours, "rank"] = ranks[ours].astype("Int64")
     return frame.sort_values(

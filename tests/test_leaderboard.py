@@ -204,6 +204,23 @@ def test_severities_are_shown_of_the_entries_that_have_no_mean_of_all(store):
     assert math.isnan(lines["low"]["fog"])
 
 
+def test_the_worst_of_other_attacks_is_neither_ranked_with_it_nor_put_in_its_place(store):
+    def measured(name, fgsm, *pgd):
+        attacked = [(card(name), attack("fgsm", 2), first(fgsm))]
+        return [
+            (card(name), CLEAN, first(9)),
+            *attacked,
+            *((card(name), attack("pgd", 2), first(p)) for p in pgd),
+        ]
+
+    runs = [measured("a", 6, 3), measured("b", 5), measured("c", 7, 4), measured("a", 6)]
+    frame = leaderboard.entries_frame(
+        *(leaderboard.scores(run(store, lines, "worst"), store) for lines in runs)
+    )
+    found = {(line["model"], line["worst_2"]): line["rank"] for line in frame.to_dict("records")}
+    assert found == {("c", 40): 1, ("a", 30): 2, ("a", 60): 1, ("b", 50): 2}
+
+
 def test_noise_is_empty_where_a_severity_is_missing_for_one_seed(store):
     (line,) = board(store, *noisy(but=(1, "shot_noise", 3)))
     assert math.isnan(line["noise"])
