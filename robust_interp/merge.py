@@ -81,6 +81,15 @@ def read(path: Path, dataset: str | None = None) -> pd.DataFrame:
             board[column] = _numbers(path, board[column], "Int64")
         elif column in ("params_m", *OF_ENSEMBLES) or column.removesuffix("_std") in measured:
             board[column] = _numbers(path, board[column], "float64")
+    if board["members"].isna().any():
+        raise UserError(f"{path} is not a leaderboard: a line does not say its members; a single model has 1")
+    for column, low, high in (
+        *((name, 1, math.inf) for name in ("members", "n_examples", "strong_n") if name in board),
+        *((name, 0, 100) for name in measured),
+    ):
+        told = board[column].dropna()
+        if not told.between(low, high).all():
+            raise UserError(f"{path} is not a leaderboard: {column} is out of range")
     board["rank"] = board["rank"].where(board["source"] == "measured", _no_rank(board))
     return board[columns]
 

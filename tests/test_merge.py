@@ -249,8 +249,14 @@ def test_a_merged_table_fits_a_narrow_terminal(monkeypatch, capsys):
         (MINE.replace("91.50", "ninety"), ["is not a leaderboard: clean is not a number", "ninety"]),
         (MINE.replace(",3,1,0.272", ",2.5,1,0.272"), ["is not a leaderboard: seeds is not a number"]),
         (MINE.replace("91.50", "inf"), ["is not a leaderboard: clean is not a number: it is infinite"]),
+        (MINE.replace("91.50", "250"), ["is not a leaderboard: clean is out of range"]),
+        (MINE.replace(",10,final", ",0,final"), ["is not a leaderboard: n_examples is out of range"]),
+        (MINE.replace(",3,1,0.272", ",3,,0.272"), ["is not a leaderboard", "does not say its members"]),
     ],
-    ids=["missing", "empty", "binary", "results.csv", "strange columns", "words", "half a seed", "infinite"],
+    ids=[
+        *("missing", "empty", "binary", "results.csv", "strange columns", "words", "half a seed", "infinite"),
+        *("no percentage", "no images", "no members"),
+    ],
 )
 def test_a_file_that_is_no_leaderboard_is_refused_in_one_line(tmp_path, shown, text, parts):
     path = tmp_path / "board.csv"
