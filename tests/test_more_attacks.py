@@ -189,6 +189,17 @@ def test_deepfool_finds_the_exact_distance_to_the_nearest_class():
     np.testing.assert_allclose(found.deltas, 1.02 * exact, rtol=1e-3)  # its overshoot is 0.02
 
 
+def test_deepfool_does_not_end_on_the_boundary_where_pixels_are_clipped():
+    """Every image can be made another within [0, 1]; a tie of two logits would be right or not by rounding."""
+    model, images, _ = linear()
+    images = (10 * (images - 0.5) + 0.5).clamp(0, 1)  # half of the pixels are black or white
+    labels = model(images).argmax(1)
+    found = attack(model, "deepfool", images, labels)
+    logits = model.double()(found.images.double())
+    own = logits.gather(1, labels[:, None])[:, 0]
+    assert (logits.amax(1) - own > 1e-4).all()
+
+
 def test_a_search_for_the_smallest_change_counts_within_its_radius():
     model, images, labels = linear()
     exact = 1.02 * margins(model, images, labels, 2)
@@ -373,6 +384,25 @@ def test_a_sample_gets_the_same_attack_in_any_batch_and_order(spec):
     order = np.random.default_rng(1).permutation(20)[:8]
     found = bound(images[order], labels[order], order).images
     torch.testing.assert_close(found, whole[order], rtol=0, atol=slack)
+
+
+class InPlace(nn.Module):
+    """The same classifier of pixels from -1 to 1, which it makes of those from 0 to 1 where they lie."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, images):
+        return self.inner(images.mul_(2).sub_(1) * 0.5 + 0.5)
+
+
+@pytest.mark.parametrize("spec", [*EVERY, "pgd(target=least_likely, steps=2)", "Pixle(max_iterations=2)"])
+def test_a_model_that_works_in_place_does_not_change_what_an_attack_holds(spec):
+    victim = Rowwise().requires_grad_(False).eval()
+    images, labels = rowwise_batch(6)
+    one, other = (attack(model, spec, images, labels) for model in (victim, InPlace(victim)))
+    torch.testing.assert_close(other.images, one.images, rtol=0, atol=1e-3)
 
 
 def generators():

@@ -178,9 +178,10 @@ class GradientProbe(torch.nn.Module):
         return self._zero.cpu().numpy(), self._not_finite.cpu().numpy()
 
     def forward(self, images):
-        if not (images.requires_grad and torch.is_grad_enabled()):
+        follows = images.requires_grad and torch.is_grad_enabled()
+        images = images.clone()  # not the attack's own: a model may work in place on what it is given
+        if not follows:
             return self.victim(images)
-        images = images.clone()  # not the leaf: a model may work in place on what it is given
         if self._looks:
             images.register_hook(self._look)
         logits = self.victim(images)
