@@ -190,7 +190,7 @@ def test_deepfool_finds_the_exact_distance_to_the_nearest_class():
 
 
 def test_deepfool_does_not_end_on_the_boundary_where_pixels_are_clipped():
-    """Every image can be made another within [0, 1]; a tie of two logits would be right or not by rounding."""
+    """Every image can be made another within [0, 1]; whether a tie of two logits is right, rounding says."""
     model, images, _ = linear()
     images = (10 * (images - 0.5) + 0.5).clamp(0, 1)  # half of the pixels are black or white
     labels = model(images).argmax(1)
