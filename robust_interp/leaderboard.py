@@ -135,17 +135,21 @@ def scores(plan: Plan, store: Store) -> list[Score]:
 
 def _strong(plan: Plan, store: Store) -> list[Score]:
     return [
-        replace(score, column=score.column.replace(WORST, STRONG, 1), row=score.row | _strong_name(score))
+        replace(
+            score,
+            column=score.column.replace(WORST, STRONG, 1),
+            row=score.row | {"perturbation": _name_of_all(STRONG, score.perturbations)},
+        )
         for score in scores(plan, store)
         if score.column.startswith(f"{WORST}_")
     ]
 
 
-def _strong_name(score: Score) -> dict[str, str]:
-    """Which attacks it is the worst of, with their parameters."""
-    names = dict.fromkeys(split_column(perturbation.column)[0] for perturbation in score.perturbations)
-    norm, radius = score.perturbations[0].ball
-    return {"perturbation": f"{STRONG}({'+'.join(names)}{'' if norm == 'Linf' else f',eps={radius:.10g}'})"}
+def _name_of_all(name: str, perturbations: Sequence[Perturbation]) -> str:
+    """What is the worst of several attacks, with their parameters."""
+    names = dict.fromkeys(split_column(perturbation.column)[0] for perturbation in perturbations)
+    norm, radius = perturbations[0].ball
+    return f"{name}({'+'.join(names)}{'' if norm == 'Linf' else f',eps={radius:.10g}'})"
 
 
 def _add_success_rates(of_victim: list[Score]) -> None:
@@ -251,7 +255,7 @@ def _worst_score(plan: Plan, outcomes: list[tuple[Cell, Outcome]], right: np.nda
     norm, radius = cell.perturbation.ball
     linf = norm == "Linf"
     row = _row(plan, cell, right) | {
-        "perturbation": WORST if linf else f"{WORST}(eps={radius:.10g})",
+        "perturbation": _name_of_all(WORST, perturbations),
         "norm": norm,
         "eps_255": radius if linf else None,
     }
@@ -315,10 +319,12 @@ class _Entry:
     improvements: dict[str, float] = field(default_factory=dict)  # of an ensemble, by column
     audits: dict[str, str] = field(default_factory=dict)  # victim -> verdict
     strong: set[tuple[str, int]] = field(default_factory=set)  # what is the strong attack, and its n
+    worst: dict[str, str] = field(default_factory=dict)  # by column, of which attacks it is the worst
 
     def agrees(self, other: _Entry) -> bool:
-        """Whether columns of both may stand in one line: of the same source, seed and strong attack."""
-        return all(
+        """Whether columns of both may stand in one line: of the same source, seed and attacks."""
+        both = self.worst.keys() & other.worst.keys()
+        return all(self.worst[column] == other.worst[column] for column in both) and all(
             not mine or not theirs or mine == theirs
             for mine, theirs in (
                 (self.origins, other.origins),
@@ -344,6 +350,7 @@ class _Entry:
         self.agreement = self.agreement if math.isnan(other.agreement) else other.agreement
         self.audits |= other.audits
         self.strong |= other.strong
+        self.worst |= other.worst
         for victim, accuracies in other.by_seed.items():
             self.by_seed[victim] |= accuracies
 
@@ -382,8 +389,7 @@ def _entries(run: list[Score]) -> list[_Entry]:
         entry.by_seed.setdefault(victim, {})[score.column] = score.accuracy
         if row.get("corruption_source"):
             entry.sources.add(row["corruption_source"])
-        if row.get("attack_seed") is not None:
-            entry.seeds.add(row["attack_seed"])
+        entry.seeds |= {p.seed for p in score.perturbations if p.seed is not None}
         if row.get("improvement") is not None:
             entry.improvements[score.column] = row["improvement"]
         if score.column == "clean" and row.get("agreement") is not None:
@@ -391,6 +397,8 @@ def _entries(run: list[Score]) -> list[_Entry]:
         entry.audits[victim] = score.audit
         if is_strong(score.column):
             entry.strong.add((row["perturbation"], row["n"]))
+        elif row["perturbation"].startswith(f"{WORST}("):
+            entry.worst[score.column] = row["perturbation"]
     return list(entries.values())
 
 
@@ -496,14 +504,15 @@ def _ranking_column(measured: list[str], series: str) -> str | None:
 
 
 def _ranked(frame: pd.DataFrame, entries: Sequence[_Entry], ranking: dict[str, str | None]) -> pd.DataFrame:
-    """Ranks only among entries of the same protocol and samples that were attacked themselves."""
+    """Ranks only among entries of the same protocol, samples and attacks that were attacked themselves."""
     frame["rank"] = pd.array([pd.NA] * len(frame), dtype="Int64")
     themselves = np.array([not entry.card.attacked_as for entry in entries], dtype=bool)
     subsets = [entry.subset_hash for entry in entries]
     for protocol, by in ranking.items():
         ours = themselves & (frame["protocol"] == protocol)
         if by and ours.any():
-            ranks = frame[by].where(ours).groupby([frame["protocol"], subsets])
+            attacks = [entry.worst.get(by, "") for entry in entries]
+            ranks = frame[by].where(ours).groupby([frame["protocol"], subsets, attacks])
             ranks = ranks.rank(ascending=False, method="min")
             frame.loc[ours, "rank"] = ranks[ours].astype("Int64")
     return frame.sort_values(

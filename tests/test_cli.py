@@ -158,9 +158,9 @@ def test_protocol_worst_reaches_the_tables(small, tmp_path):
     assert small("--quiet", "--protocol", "worst")[0] == 0
     results = pd.read_csv(tmp_path / "results" / "results.csv")
     assert set(results["protocol"]) == {"worst"}
-    assert "worst" in set(results["perturbation"])
+    assert "worst(fgsm)" in set(results["perturbation"])
     by_kind = results[results["members"] == 2].set_index("perturbation")["accuracy"]
-    assert by_kind["worst"] <= min(by_kind["clean"], by_kind["fgsm"])
+    assert by_kind["worst(fgsm)"] <= min(by_kind["clean"], by_kind["fgsm"])
 
 
 def test_all_test_images_can_be_asked_for(small, tmp_path):
