@@ -525,6 +525,15 @@ def test_a_ball_is_checked_in_its_own_norm(monkeypatch, spec, size, ok):
             attack(Rowwise(), spec, images, labels)
 
 
+@pytest.mark.parametrize("step", [2, 0.1])
+def test_a_class_of_torchattacks_that_leaves_what_it_may_is_refused(monkeypatch, step):
+    """EADL1 and EADEN leave [0, 1] by themselves."""
+    monkeypatch.setattr("torchattacks.RFGSM.forward", lambda self, images, labels: images + step)
+    images, labels = rowwise_batch(3)
+    with pytest.raises(UserError, match="RFGSM_16 left"):
+        attack(Rowwise(), "RFGSM", images, labels)
+
+
 def test_a_class_of_torchattacks_that_fails_is_named_in_one_line():
     images, labels = rowwise_batch(3, 4)
     with pytest.raises(UserError, match="torchattacks' EADEN fails on sample 0: ") as caught:
