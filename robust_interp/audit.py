@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from robust_interp import attacks, checks
 from robust_interp.attacks import BoundAttack
+from robust_interp.attacks.specs import type_of
 from robust_interp.bench import Benchmark, Request, Watch, cost, load_dataset, radii
 from robust_interp.cells import CLEAN, Cell, Perturbation, VictimCard, digest
 from robust_interp.checks import Audited, Finding, Measured
@@ -200,6 +201,9 @@ class Audit:
         rows, large = measured["row"].values(), measured["large_eps"].values()
         found += checks.monotone([*measured["clean"].values(), *rows, *large])
         found += [checks.large_eps(one, self.thresholds) for one in large]
+        if not measured["restarts"]:
+            reason = f"{next(iter(rows)).name} cannot be restarted"
+            found.append(Finding("restarts", NOT_RUN, reason, len(next(iter(rows)).stands)))
         if "transfer" not in measured:
             reason = "there is no other model to compute attacks on: name one with --source"
             found.append(Finding("transfer", NOT_RUN, reason, len(next(iter(rows)).stands)))
@@ -216,6 +220,7 @@ def _parts(options: Options, eps: list[float], defaults, seed: int) -> dict[str,
     usual = attacks.resolve(str(once), eps, defaults, seed)
     if not all({"alpha", "steps"} <= perturbation.params.keys() for perturbation in usual):
         raise UserError(f"an audit is of an attack with alpha and steps, such as pgd, not of {row.name}")
+    kind = type_of(row.name)
     more = options.thresholds.more
     more_steps = once.params | {"steps": more * usual[0].params["steps"]}
     texts = {
@@ -224,7 +229,9 @@ def _parts(options: Options, eps: list[float], defaults, seed: int) -> dict[str,
         "row": str(row),
         "trace": str(once),
         "more_steps": str(Spec(row.name, more_steps)),
-        "restarts": str(Spec(row.name, row.params | {"restarts": more})),
+        "restarts": str(Spec(row.name, row.params | {"restarts": more}))
+        if kind.random and kind.restarts
+        else "none",
         "strongest": options.strongest,
         "black_box": options.black_box,
         # With a step of its own: one that suits a small ball does not reach the end of a large one.
@@ -310,7 +317,8 @@ class _LossTrace(nn.Module):
 
 def trace(perturbation: Perturbation, victim: nn.Module, benchmark: Benchmark) -> np.ndarray:
     """Each sample's loss along an attack, (steps + 1, n): at every step, and where it ends."""
-    parts, n, size = [], benchmark.plan.n, benchmark.batch_size
+    parts, n = [], benchmark.plan.n
+    size = 1 if type_of(perturbation.name).alone else benchmark.batch_size
     with undisturbed(victim):
         for start in range(0, n, size):
             stop = min(n, start + size)

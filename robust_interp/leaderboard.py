@@ -137,17 +137,21 @@ def scores(plan: Plan, store: Store) -> list[Score]:
 
 def _strong(plan: Plan, store: Store) -> list[Score]:
     return [
-        replace(score, column=score.column.replace(WORST, STRONG, 1), row=score.row | _strong_name(score))
+        replace(
+            score,
+            column=score.column.replace(WORST, STRONG, 1),
+            row=score.row | {"perturbation": _name_of_all(STRONG, score.perturbations)},
+        )
         for score in scores(plan, store)
         if score.column.startswith(f"{WORST}_")
     ]
 
 
-def _strong_name(score: Score) -> dict[str, str]:
-    """Which attacks it is the worst of, with their parameters."""
-    names = dict.fromkeys(split_column(perturbation.column)[0] for perturbation in score.perturbations)
-    norm, radius = score.perturbations[0].ball
-    return {"perturbation": f"{STRONG}({'+'.join(names)}{'' if norm == 'Linf' else f',eps={radius:.10g}'})"}
+def _name_of_all(name: str, perturbations: Sequence[Perturbation]) -> str:
+    """What is the worst of several attacks, with their parameters."""
+    names = dict.fromkeys(split_column(perturbation.column)[0] for perturbation in perturbations)
+    norm, radius = perturbations[0].ball
+    return f"{name}({'+'.join(names)}{'' if norm == 'Linf' else f',eps={radius:.10g}'})"
 
 
 def _add_success_rates(of_victim: list[Score]) -> None:
@@ -262,7 +266,7 @@ def _worst_score(plan: Plan, outcomes: list[tuple[Cell, Outcome]], right: np.nda
     norm, radius = cell.perturbation.ball
     linf = norm == "Linf"
     row = _row(plan, cell, right) | {
-        "perturbation": WORST if linf else f"{WORST}(eps={radius:.10g})",
+        "perturbation": _name_of_all(WORST, perturbations),
         "norm": norm,
         "eps_255": radius if linf else None,
     }
@@ -327,12 +331,12 @@ class _Entry:
     improvements: dict[str, float] = field(default_factory=dict)  # of an ensemble, by column
     audits: dict[str, str] = field(default_factory=dict)  # victim -> verdict
     strong: set[tuple[str, int]] = field(default_factory=set)  # what is the strong attack, and its n
-    worst_of: dict[str, str] = field(default_factory=dict)  # of a column worst_<eps>: a hash of its attacks
+    worst: dict[str, str] = field(default_factory=dict)  # by column, of which attacks it is the worst
 
     def agrees(self, other: _Entry) -> bool:
-        """Whether columns of both may stand in one line: of the same source, seed and strong attack."""
-        both = self.worst_of.keys() & other.worst_of.keys()
-        return all(self.worst_of[column] == other.worst_of[column] for column in both) and all(
+        """Whether columns of both may stand in one line: of the same source, seed and attacks."""
+        both = self.worst.keys() & other.worst.keys()
+        return all(self.worst[column] == other.worst[column] for column in both) and all(
             not mine or not theirs or mine == theirs
             for mine, theirs in (
                 (self.origins, other.origins),
@@ -358,7 +362,7 @@ class _Entry:
         self.agreement = self.agreement if math.isnan(other.agreement) else other.agreement
         self.audits |= other.audits
         self.strong |= other.strong
-        self.worst_of |= other.worst_of
+        self.worst |= other.worst
         for victim, accuracies in other.by_seed.items():
             self.by_seed[victim] |= accuracies
 
@@ -397,22 +401,17 @@ def _entries(run: list[Score]) -> list[_Entry]:
         entry.by_seed.setdefault(victim, {})[score.column] = score.accuracy
         if row.get("corruption_source"):
             entry.sources.add(row["corruption_source"])
-        if row.get("attack_seed") is not None:
-            entry.seeds.add(row["attack_seed"])
+        entry.seeds |= {p.seed for p in score.perturbations if p.seed is not None}
         if row.get("improvement") is not None:
             entry.improvements[score.column] = row["improvement"]
         if score.column == "clean" and row.get("agreement") is not None:
             entry.agreement = row["agreement"]
         entry.audits[victim] = score.audit
-        if score.column.startswith(f"{WORST}_"):
-            entry.worst_of[score.column] = _attacks_of(score)
         if is_strong(score.column):
             entry.strong.add((row["perturbation"], row["n"]))
+        elif row["perturbation"].startswith(f"{WORST}("):
+            entry.worst[score.column] = row["perturbation"]
     return list(entries.values())
-
-
-def _attacks_of(score: Score) -> str:
-    return digest(sorted([p.name, *map(str, sorted(p.params.items()))] for p in score.perturbations))
 
 
 def entry_key(card: VictimCard) -> tuple:
@@ -528,7 +527,7 @@ def _ranked(frame: pd.DataFrame, entries: Sequence[_Entry], ranking: dict[str, s
     for protocol, by in ranking.items():
         ours = themselves & (frame["protocol"] == protocol)
         if by and ours.any():
-            attacks = [entry.worst_of.get(by, "") for entry in entries]
+            attacks = [entry.worst.get(by, "") for entry in entries]
             ranks = frame[by].where(ours).groupby([frame["protocol"], subsets, attacks])
             ranks = ranks.rank(ascending=False, method="min")
             frame.loc[ours, "rank"] = ranks[ours].astype("Int64")

@@ -26,8 +26,10 @@ PLAIN_WIDTH = 250  # where there is no terminal to fit, a table need not be sque
 
 def console(stderr: bool = False) -> Console:
     """A console that writes plain, uncut lines where there is no terminal."""
-    found = Console(stderr=stderr)
-    return found if found.is_terminal else Console(stderr=stderr, width=PLAIN_WIDTH, soft_wrap=True)
+    found = Console(stderr=stderr, emoji=False)  # a model may be called net:train
+    if found.is_terminal:
+        return found
+    return Console(stderr=stderr, emoji=False, width=PLAIN_WIDTH, soft_wrap=True)
 
 
 def print_leaderboard(board: pd.DataFrame, title: str) -> None:

@@ -331,6 +331,17 @@ class Constant(nn.Module):
         return torch.cat([0 * images.flatten(1), images.flatten(1)], dim=1)
 
 
+@pytest.mark.parametrize("spec", ["ifgsm(alpha=eps/4)", "mifgsm(alpha=eps/4)", "DIFGSM(steps=5)"])
+def test_an_attack_that_is_not_restarted_or_takes_one_sample_at_a_time_is_audited(spec, honest):
+    options = replace(ATTACKS, attack=spec, black_box="none", strongest="none", source=None)
+    with Store(None) as store:
+        (one,) = Audit(replace(QUICK, modules={"net": honest}, n=12), options).run(store)
+    by_check = {finding.check: finding for finding in one.findings}
+    assert by_check["restarts"].verdict == NOT_RUN
+    assert by_check["loss_rises"].n == 12
+    assert "cannot be restarted" in by_check["restarts"].detail
+
+
 def test_the_trace_is_the_loss_at_every_step():
     images = np.array([0.5, 0.75], dtype=np.float32).reshape(2, 1, 1, 1)
     request = Request(

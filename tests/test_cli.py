@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from robust_interp import __version__, bench, zoo
 from robust_interp.store import FILE_NAME
+from robust_interp.tables import console
 
 OPTIONS = "--models in_resnet14 --n 10 --attacks fgsm --eps 16 --corruptions none --device cpu"
 SMALL = OPTIONS.split()
@@ -154,13 +155,18 @@ def test_radii_that_are_named_twice_are_measured_once_in_order(small, tmp_path):
     ]
 
 
+def test_a_name_with_colons_is_printed_as_it_is(capsys):
+    console().print("mynets:train: clean accuracy", markup=False)
+    assert capsys.readouterr().out == "mynets:train: clean accuracy\n"
+
+
 def test_protocol_worst_reaches_the_tables(small, tmp_path):
     assert small("--quiet", "--protocol", "worst")[0] == 0
     results = pd.read_csv(tmp_path / "results" / "results.csv")
     assert set(results["protocol"]) == {"worst"}
-    assert "worst" in set(results["perturbation"])
+    assert "worst(fgsm)" in set(results["perturbation"])
     by_kind = results[results["members"] == 2].set_index("perturbation")["accuracy"]
-    assert by_kind["worst"] <= min(by_kind["clean"], by_kind["fgsm"])
+    assert by_kind["worst(fgsm)"] <= min(by_kind["clean"], by_kind["fgsm"])
 
 
 def test_all_test_images_can_be_asked_for(small, tmp_path):

@@ -340,10 +340,34 @@ def test_protocol_worst_asks_of_each_sample_to_survive_everything(store):
     assert list(line)[-6:-2] == ["worst_2", "worst_2_std", "worst_4", "worst_4_std"]
 
 
+def test_the_worst_of_other_attacks_is_ranked_apart_and_takes_no_ones_place(store):
+    a, b = card("a"), card("b")
+    fgsm, pgd, other_start = attack("fgsm", 2), attack("pgd", 2), attack("pgd", 2, seed=1)
+    run(store, [(a, CLEAN, first(9)), (a, fgsm, first(8))], "worst")
+    run(store, [(victim, CLEAN, first(9)) for victim in (b, a)] + both(b, a, fgsm, pgd), "worst")
+    run(store, [(a, CLEAN, first(9)), (a, fgsm, first(8)), (a, other_start, first(3))], "worst")
+    runs = [leaderboard.scores(plan, store) for plan in store.plans()]
+    named = {s.row["perturbation"] for scored in runs for s in scored if s.column == "worst_2"}
+    assert named == {"worst(fgsm)", "worst(fgsm+pgd)"}
+    board = leaderboard.entries_frame(*runs)
+    lines = sorted(board[["model", "worst_2", "rank"]].values.tolist())
+    assert lines == [["a", 30, 3], ["a", 60, 1], ["a", 80, 1], ["b", 50, 2]]
+
+
+def both(first_victim, second_victim, fgsm, pgd):
+    """Two victims under two attacks, each with a pattern of its own."""
+    return [
+        (first_victim, fgsm, first(7)),
+        (first_victim, pgd, first(5)),
+        (second_victim, fgsm, first(8)),
+        (second_victim, pgd, first(6)),
+    ]
+
+
 def test_the_lines_that_protocol_worst_adds_to_results_csv(store):
     plan = run(store, worst_case(), protocol="worst")
     frame = leaderboard.results_frame(leaderboard.scores(plan, store))
-    worst = frame[frame["perturbation"] == "worst"]
+    worst = frame[frame["perturbation"] == "worst(fgsm+pgd)"]
     assert worst[["eps_255", "accuracy"]].values.tolist() == [[2, 40], [4, 10]]
     assert worst["ci_high"].tolist() == pytest.approx([68.7326, 40.4150], abs=1e-3)
     assert set(frame["protocol"]) == {"worst"}

@@ -189,6 +189,17 @@ def test_deepfool_finds_the_exact_distance_to_the_nearest_class():
     np.testing.assert_allclose(found.deltas, 1.02 * exact, rtol=1e-3)  # its overshoot is 0.02
 
 
+def test_deepfool_does_not_end_on_the_boundary_where_pixels_are_clipped():
+    """Every image can be made another within [0, 1]; whether a tie of two logits is right, rounding says."""
+    model, images, _ = linear()
+    images = (10 * (images - 0.5) + 0.5).clamp(0, 1)  # half of the pixels are black or white
+    labels = model(images).argmax(1)
+    found = attack(model, "deepfool", images, labels)
+    logits = model.double()(found.images.double())
+    own = logits.gather(1, labels[:, None])[:, 0]
+    assert (logits.amax(1) - own > 1e-4).all()
+
+
 def test_a_search_for_the_smallest_change_counts_within_its_radius():
     model, images, labels = linear()
     exact = 1.02 * margins(model, images, labels, 2)
@@ -375,6 +386,25 @@ def test_a_sample_gets_the_same_attack_in_any_batch_and_order(spec):
     torch.testing.assert_close(found, whole[order], rtol=0, atol=slack)
 
 
+class InPlace(nn.Module):
+    """The same classifier of pixels from -1 to 1, which it makes of those from 0 to 1 where they lie."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, images):
+        return self.inner(images.mul_(2).sub_(1) * 0.5 + 0.5)
+
+
+@pytest.mark.parametrize("spec", [*EVERY, "pgd(target=least_likely, steps=2)", "Pixle(max_iterations=2)"])
+def test_a_model_that_works_in_place_does_not_change_what_an_attack_holds(spec):
+    victim = Rowwise().requires_grad_(False).eval()
+    images, labels = rowwise_batch(6)
+    one, other = (attack(model, spec, images, labels) for model in (victim, InPlace(victim)))
+    torch.testing.assert_close(other.images, one.images, rtol=0, atol=1e-3)
+
+
 def generators():
     return torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate()
 
@@ -493,6 +523,15 @@ def test_a_ball_is_checked_in_its_own_norm(monkeypatch, spec, size, ok):
             RuntimeError, match=r"pgd_l2_0\.5 left its ball: the L2 size of a change is 0\.501"
         ):
             attack(Rowwise(), spec, images, labels)
+
+
+@pytest.mark.parametrize("step", [2, 0.1])
+def test_a_class_of_torchattacks_that_leaves_what_it_may_is_refused(monkeypatch, step):
+    """EADL1 and EADEN leave [0, 1] by themselves."""
+    monkeypatch.setattr("torchattacks.RFGSM.forward", lambda self, images, labels: images + step)
+    images, labels = rowwise_batch(3)
+    with pytest.raises(UserError, match="RFGSM_16 left"):
+        attack(Rowwise(), "RFGSM", images, labels)
 
 
 def test_a_class_of_torchattacks_that_fails_is_named_in_one_line():

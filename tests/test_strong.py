@@ -65,7 +65,7 @@ def test_a_column_stands_beside_the_row_and_does_not_rank(store, tmp_path):
     weaker = card("other")
     plan = finished(store, [card(), weaker])
     board = leaderboard.entries_frame(leaderboard.scores(plan, store))
-    assert list(board)[9:-2] == [
+    assert list(board)[len(leaderboard.ENTRY_COLUMNS) : -2] == [
         *("clean", "clean_std", "pgd_2", "pgd_2_std", "strong_2", "strong_2_std"),
         "strong_n",
     ]

@@ -61,6 +61,7 @@ class BoundAttack:
 
         Raises:
             RuntimeError: if the result leaves [0, 1] or the ball.
+            UserError: if that of a torchattacks class without a name of its own here does.
         """
         ids, adversarial = np.asarray(ids), images.clone()
         zero, not_finite = np.zeros(len(images), bool), np.zeros(len(images), bool)
@@ -141,15 +142,16 @@ class BoundAttack:
         column, norm = self.perturbation.column, self.perturbation.norm
         eps = self.perturbation.params.get("eps")
         distances = engines.distance(adversarial - images, norm)
+        error = RuntimeError if self.perturbation.name in ATTACKS else UserError
         if adversarial.min() < 0 or adversarial.max() > 1:
-            raise RuntimeError(f"{column} left the range [0, 1]")
+            raise error(f"{column} left the range [0, 1]")
         if self._kind.minimal and eps is not None:
             adversarial = torch.where((distances > eps).view(-1, 1, 1, 1), images, adversarial)
         elif eps is not None:
             slack = BALL_TOLERANCE + (0 if norm == "Linf" else RELATIVE_TOLERANCE * eps)
             if (largest := distances.max().item()) > eps + slack:
                 what = "it moved a pixel by" if norm == "Linf" else f"the {norm} size of a change is"
-                raise RuntimeError(f"{column} left its ball: {what} {largest}")
+                raise error(f"{column} left its ball: {what} {largest}")
         return Attacked(adversarial, zero, not_finite, distances.float().cpu().numpy())
 
 
@@ -178,9 +180,10 @@ class GradientProbe(torch.nn.Module):
         return self._zero.cpu().numpy(), self._not_finite.cpu().numpy()
 
     def forward(self, images):
-        if not (images.requires_grad and torch.is_grad_enabled()):
+        follows = images.requires_grad and torch.is_grad_enabled()
+        images = images.clone()  # not the attack's own: a model may work in place on what it is given
+        if not follows:
             return self.victim(images)
-        images = images.clone()  # not the leaf: a model may work in place on what it is given
         if self._looks:
             images.register_hook(self._look)
         logits = self.victim(images)
