@@ -415,6 +415,8 @@ def folder(here):
 def described(folder, **changes):
     config = json.loads((folder / "config.json").read_text())
     cfg = changes.pop("pretrained_cfg", {})
+    for name in ("num_classes", "in_chans"):
+        config["model_args"].pop(name, None)  # where newer versions of timm say it once more
     config |= {**changes, "pretrained_cfg": config["pretrained_cfg"] | cfg}
     (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
 
@@ -479,6 +481,8 @@ def test_a_size_that_the_architecture_insists_on_is_refused(here):
 def test_folders_that_do_not_fit_are_refused(folder, tiny_zoo):
     for changes, parts in (
         ({"num_classes": 100}, ["runs/best has 100 classes", "digits has 10"]),
+        ({"model_args": {"num_classes": 100}}, ["runs/best has 100 classes", "digits has 10"]),
+        ({"model_args": {"in_chans": 3}}, ["takes 3 channels"]),
         ({"num_classes": 10, "pretrained_cfg": {"input_size": [3, 8, 8]}}, ["takes 3 channels"]),
         ({"pretrained_cfg": {"input_size": [1, 8, 8], "mean": None}}, ["no mean and std for 1 channels"]),
         ({"pretrained_cfg": {"mean": [0.1, 0.2, 0.3]}}, ["no mean and std for 1 channels", "--mean"]),

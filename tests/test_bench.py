@@ -44,7 +44,7 @@ def evaluate(**options):
 def accuracies(table):
     """Accuracy by perturbation and radius, e.g. ``fgsm 8``."""
     return {
-        f"{line.perturbation} {line.eps_255:g}"
+        f"{line.perturbation.partition('(')[0]} {line.eps_255:g}"
         if pd.notna(line.eps_255)
         else line.perturbation: line.accuracy
         for line in table.itertuples()
