@@ -416,7 +416,7 @@ def described(folder, **changes):
     config = json.loads((folder / "config.json").read_text())
     cfg = changes.pop("pretrained_cfg", {})
     for name in ("num_classes", "in_chans"):
-        config["model_args"].pop(name, None)  # where newer versions of timm say it once more
+        config.get("model_args", {}).pop(name, None)  # where newer versions of timm say it once more
     config |= {**changes, "pretrained_cfg": config["pretrained_cfg"] | cfg}
     (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
 

@@ -506,7 +506,7 @@ def test_close_radii_have_columns_of_their_own(command, tiny_zoo, tmp_path, prot
     assert [c for c in board if c.startswith(tuple(names)) and not c.endswith("_std")] == columns
     assert not board[columns].isna().any().any()
     results = pd.read_csv(tmp_path / "results" / "results.csv")
-    for name in names:
+    for name in (name.replace("worst", "worst(fgsm)") for name in names):
         assert results.loc[results["perturbation"] == name, "eps_255"].tolist() == [100.0001, 100.0002]
 
 
@@ -987,7 +987,7 @@ def test_a_copied_checkpoint_has_all_its_rows(own_zoo, tmp_path, protocol):
     options = {"attacks": "fgsm,pgd(steps=2)", "eps": (0.1,), "corruptions": "none", "n": 20}
     robust_interp.evaluate("in_resnet14", zoo=own_zoo, protocol=protocol, out=tmp_path, **options)
     table = pd.read_csv(tmp_path / "results.csv")
-    each = ["clean", "fgsm", "worst" if protocol == "worst" else "pgd"]
+    each = ["clean", "fgsm", "worst(fgsm+pgd(steps=2))" if protocol == "worst" else "pgd"]
     assert len(table) == 4 * len(each)
     by_seed = {seed: lines for seed, lines in table.groupby(table["train_seed"].fillna(-1))}
     assert sorted(by_seed) == [-1, 0, 1, 7]
