@@ -141,7 +141,7 @@ class Audit:
         for benchmark in self.benchmarks:
             for subject in benchmark.subjects:
                 one = Audited(subject.card, self._audit(benchmark, subject, store, watch))
-                text = json.dumps({"n": benchmark.plan.n, "findings": [asdict(f) for f in one.findings]})
+                text = json.dumps(list(_lines(one, self.dataset.name)))
                 store.put_audit(digest(subject.card.identity), self.dataset.fingerprint, one.verdict, text)
                 audited.append(one)
         return audited
@@ -332,20 +332,21 @@ def trace(perturbation: Perturbation, victim: nn.Module, benchmark: Benchmark) -
     return np.concatenate(parts, axis=1)
 
 
-def frame(audited: Iterable[Audited], dataset: str) -> pd.DataFrame:
-    """audit.csv as a table: one line a check, model and radius."""
-    lines = [
-        asdict(finding)
-        | {
-            "model": one.card.model,
-            "recipe": one.card.recipe,
-            "lambda_init": one.card.lambda_init,
-            "train_seed": one.card.train_seed,
-            "members": one.card.members,
-            "dataset": dataset,
-        }
-        for one in audited
-        for finding in one.findings
-    ]
-    table = pd.DataFrame(lines).reindex(columns=AUDIT_COLUMNS).round(6)
+def all_in(store: Store, refused: Iterable[Audited], dataset: str) -> pd.DataFrame:
+    """audit.csv as a table: every audit in a store, and the models that could not be measured just now."""
+    kept = [line for text in store.audits() for line in json.loads(text)]
+    kept.sort(key=lambda line: (line["dataset"], line["model"], line["recipe"], line["train_seed"] or 0))
+    return _table([*kept, *(line for one in refused for line in _lines(one, dataset))])
+
+
+def _lines(one: Audited, dataset: str) -> Iterator[dict]:
+    card = {
+        name: getattr(one.card, name) for name in ("model", "recipe", "lambda_init", "train_seed", "members")
+    }
+    for finding in one.findings:
+        yield asdict(finding) | card | {"dataset": dataset}
+
+
+def _table(lines: Iterable[dict]) -> pd.DataFrame:
+    table = pd.DataFrame(list(lines)).reindex(columns=AUDIT_COLUMNS).round(6)
     return table.astype({"train_seed": "Int64", "members": "Int64", "n": "Int64"})

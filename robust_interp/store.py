@@ -269,6 +269,10 @@ class Store:
                 "INSERT OR REPLACE INTO audits VALUES (?, ?, ?, ?)", (victim, fingerprint, verdict, text)
             )
 
+    def audits(self) -> list[str]:
+        """What was kept of every audit, by dataset and victim."""
+        return [text for (text,) in self._rows("SELECT text FROM audits ORDER BY dataset, victim")]
+
     def verdict(self, victim: str, fingerprint: str) -> str:
         """The verdict of a victim's audit on a dataset; empty if it was not audited here."""
         if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'audits'"):

@@ -66,6 +66,11 @@ def print_comparison(comparison: Comparison) -> None:
     for line in lines:
         shown.print(line, highlight=False, markup=False)
     _print_fitting(shown, {"column": list(frame["column"])}, rest)
+    shown.print(
+        "only A, only B: images that only one of them has right, summed over seeds and severities; p counts "
+        "each image once",
+        highlight=False,
+    )
     if frame["ci_low"].isna().any():
         shown.print(
             "no interval over seeds where an entry has fewer than two: what stands there, stands for these "
@@ -229,6 +234,7 @@ def print_plan(benchmark, store: Store) -> None:
         *(f"to measure: {count} cells of {label}" for label, count in missing.items()),
         f"{(count := sum(missing.values()))} cells to measure, {len(plan.cells) - count} stored already; "
         f"about {benchmark.estimate(store):.0f} s on {benchmark.device}",
+        *(f"warning: {note}" for note in benchmark.corruptor.notes),
     ]
     for line in lines:
         shown.print(line, highlight=False, markup=False)

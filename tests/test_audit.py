@@ -396,6 +396,18 @@ def test_the_command_writes_prints_and_keeps_its_verdicts(tmp_path, tiny_zoo, co
     assert line["audit"] == worst(verdict_of.values())
 
 
+def test_an_audit_does_not_drop_the_others_of_its_folder(tmp_path, tiny_zoo, command):
+    quick = ("--n", 4, "--strongest", "none", "--black-box", "none", "--eps", 16, "--quiet")
+    places = ("--zoo", tiny_zoo, "--out", tmp_path)
+    for model in ("preact_resnet14", "in_resnet14"):
+        assert command("audit", model, "--seeds", "1", *quick, *places)[0] in (0, 3)
+    found = {line["model"] for line in csv.DictReader((tmp_path / "audit.csv").open())}
+    assert found == {"preact_resnet14", "in_resnet14"}
+    before = (tmp_path / "audit.csv").read_bytes()
+    command("audit", "preact_resnet14", "--seeds", "1", *quick, *places)
+    assert (tmp_path / "audit.csv").read_bytes() == before
+
+
 def test_thresholds_are_options_and_printed_and_decide_the_exit_status(tmp_path, tiny_zoo, command):
     loose = [f"--max-{name}" for name in ("standing", "blind", "flat", "falls", "gain")]
     loose = [part for name in loose for part in (name, 100)]

@@ -456,7 +456,7 @@ def test_the_table_says_what_was_compared_and_what_no_seed_interval_means(store,
     words = [" ".join(line.split()) for line in lines]
     assert words[2] == "clean 100.0 50.0 +50.0 20 0 0.002 0.0039 +50.0 to +50.0 stands"
     assert words[3] == "pgd_2 5.0 0.0 +5.0 1 0 1 1 within luck"
-    assert "no interval over seeds" in lines[4]
+    assert "no interval over seeds" in lines[5]
 
 
 def test_a_narrow_terminal_gets_several_tables_that_fit(store, tmp_path, capsys, monkeypatch):

@@ -138,4 +138,4 @@ def test_claims_about_intervals_look_past_the_name_of_a_sweeps_recipes():
     (found,) = claims[
         claims["claim"].str.startswith("clean accuracy falls") & (claims["source"] == "measured")
     ]["verdict"]
-    assert found == "holds"
+    assert found == "holds for these weights"

@@ -93,7 +93,7 @@ def add_to(commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from robust_interp import leaderboard
-    from robust_interp.audit import Audit, Options, frame
+    from robust_interp.audit import Audit, Options, all_in
     from robust_interp.bench import Request, cost
     from robust_interp.progress import reporter
     from robust_interp.store import Store
@@ -117,7 +117,8 @@ def run(arguments: argparse.Namespace) -> int:
         reporter(console(stderr=True), audit.work(store), cost, arguments.quiet) as watch,
     ):
         audited = audit.run(store, watch)
-    text = frame(audited, audit.dataset.name).to_csv(index=False, float_format="%.10g", lineterminator="\n")
+        table = all_in(store, audit.refused, audit.dataset.name)
+    text = table.to_csv(index=False, float_format="%.10g", lineterminator="\n")
     leaderboard.write_text(arguments.out / "audit.csv", text)
     print_audit(audited, audit.dataset.name)
     print(f"wrote {arguments.out / 'audit.csv'}")
