@@ -170,9 +170,7 @@ class Benchmark:
 
     def _cells(self, perturbations: Iterable[Perturbation]) -> Iterator[Cell]:
         for subject in self.subjects:
-            cells = []
-            for perturbation in perturbations:
-                cells.append(self.cell(subject, perturbation))
+            cells = [self.cell(subject, perturbation) for perturbation in perturbations]
             yield from cells if self.protocol == "final" else _cheap_first(cells)
 
     def cell(self, subject: Subject, perturbation: Perturbation) -> Cell:

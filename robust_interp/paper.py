@@ -12,11 +12,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import pandas as pd
 
-from robust_interp import merge, metrics
+from robust_interp import merge, metrics, zoo
 from robust_interp.errors import UserError
 
 DATASETS = ("cifar10", "cifar100")
@@ -96,11 +95,7 @@ def reference(dataset: str) -> pd.DataFrame:
     """
     if dataset not in DATASETS:
         raise UserError(f"the paper has no numbers for {dataset}, only for {', '.join(DATASETS)}")
-    inside = (
-        Path(__file__).parent / "leaderboards"
-    )  # when installed; in a checkout it lies beside the package
-    folder = inside if inside.is_dir() else Path(__file__).parent.parent / "leaderboards"
-    return merge.read(folder / f"paper_{dataset}.csv")
+    return merge.read(zoo.bundled("leaderboards") / f"paper_{dataset}.csv")
 
 
 def family(model: str) -> str:

@@ -36,6 +36,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from robust_interp import zoo
 from robust_interp.cells import digest
 from robust_interp.corruptions import SEVERITIES
 from robust_interp.errors import UserError
@@ -344,8 +345,7 @@ def sha256(name: str, dataset: str, threat_model: str) -> str:
 
 def published_clean(name: str, dataset: str, threat_model: str) -> float | None:
     """The clean accuracy in percent that RobustBench published for a model; None if there is none."""
-    inside = Path(__file__).parent / "leaderboards" / PUBLISHED
-    path = inside if inside.is_file() else Path(__file__).parents[1] / "leaderboards" / PUBLISHED
+    path = zoo.bundled("leaderboards") / PUBLISHED
     if not path.is_file():
         return None
     with path.open(encoding="utf-8", newline="") as file:

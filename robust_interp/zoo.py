@@ -148,10 +148,10 @@ class Checkpoint:
         return model.eval()
 
 
-def bundled() -> Path:
-    """The checkpoints that come with the package: inside it when installed, beside it in a checkout."""
-    inside = Path(__file__).parent / "model_zoo"
-    return inside if inside.is_dir() else Path(__file__).parent.parent / "model_zoo"
+def bundled(folder: str = "model_zoo") -> Path:
+    """What comes with the package: inside it when installed, beside it in a checkout."""
+    inside = Path(__file__).parent / folder
+    return inside if inside.is_dir() else Path(__file__).parent.parent / folder
 
 
 def checkpoints(zoo: str | os.PathLike | None = None, dataset: str | None = None) -> list[Checkpoint]:

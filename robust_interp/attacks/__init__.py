@@ -19,7 +19,6 @@ from robust_interp.attacks.specs import (
     passes,
     resolve,
     step_warning,
-    torchattacks_version,
 )
 
 __all__ = [
@@ -35,7 +34,6 @@ __all__ = [
     "resolve",
     "start_noise",
     "step_warning",
-    "torchattacks_version",
 ]
 _WITH_TORCH = {"Attacked": "bound", "BoundAttack": "bound", "start_noise": "draws"}
 

@@ -3,19 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from robust_interp.commands.options import (
-    add_plugin,
-    eps_list,
-    natural,
-    per_channel,
-    percentage,
-    picked,
-    positive,
-    sample_count,
-    seed_list,
-)
+from robust_interp.commands.options import add_measuring, natural, percentage, picked, positive, sample_count
 from robust_interp.verdict import FAIL, Thresholds
 
 STATUS_OF_FAIL = 3  # exit status; 1 and 2 are those of errors
@@ -31,15 +20,7 @@ def add_to(commands) -> None:
     parser.set_defaults(run=run)
     add, usual = parser.add_argument, Thresholds()
     add("models", nargs="+", metavar="MODEL", help="as for bench --models")
-    add("--checkpoint", metavar="FILE", help="weights for the one timm:NAME or factory that is named")
-    add(
-        "--mean", type=per_channel, metavar="LIST", help="normalise models not from the zoo, in [0, 1] pixels"
-    )
-    add("--std", type=per_channel, metavar="LIST", help="likewise")
-    add("--dataset", default="digits", help="digits (embedded, default), cifar10, cifar100")
-    add("--eps", type=eps_list, metavar="LIST", help="Linf radii in units of 1/255, e.g. 1,2,4")
     add("--n", type=sample_count, metavar="N", help="the first N test images (default: 200)")
-    add("--seeds", type=seed_list, metavar="SEEDS", help="train seeds: 3 means 0,1,2; 0,4 means those")
     add("--ensembles", action="store_true", help="audit each model's ensemble over its seeds too")
     add("--attack", default="pgd", metavar="SPEC", help="the attack in question (default: pgd)")
     add(
@@ -79,16 +60,8 @@ def add_to(commands) -> None:
             metavar="X",
             help=f"{what} (default: {default:g})",
         )
-    add("--batch-size", type=int, metavar="N")
-    add("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
     add("--seed", type=natural, default=0, help="seed of attack starts (default: 0)")
-    add(
-        "--out", default="results", type=Path, metavar="FOLDER", help="store and CSV files (default: results)"
-    )
-    add("--zoo", metavar="FOLDER", help="more checkpoints, before ./model_zoo and the bundled ones")
-    add("--data-dir", metavar="FOLDER", help="default: $ROBUST_INTERP_DATA, then ~/.cache/robust-interp")
-    add("--quiet", action="store_true", help="no progress")
-    add_plugin(parser)
+    add_measuring(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

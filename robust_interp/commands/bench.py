@@ -3,19 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from robust_interp.commands.options import (
-    add_plugin,
-    eps_list,
-    name_list,
-    natural,
-    per_channel,
-    picked,
-    positive,
-    sample_count,
-    seed_list,
-)
+from robust_interp.commands.options import add_measuring, name_list, natural, picked, positive, sample_count
 
 ATTACKS_HELP = (
     "e.g. 'fgsm,pgd(alpha=eps/4,steps=50,restarts=5),pgd_l2(eps=0.5)': fgsm, ifgsm, mifgsm, pgd, pgd_l2, "
@@ -35,19 +24,11 @@ def add_to(commands) -> None:
         help="zoo names, globs, all (default: all, seeds 0,1,2), timm:NAME, package.module:factory, "
         "checkpoint folders; freely mixed",
     )
-    add("--checkpoint", metavar="FILE", help="weights for the one timm:NAME or factory in --models")
-    add(
-        "--mean", type=per_channel, metavar="LIST", help="normalise models not from the zoo, in [0, 1] pixels"
-    )
-    add("--std", type=per_channel, metavar="LIST", help="likewise")
-    add("--dataset", default="digits", help="digits (embedded, default), cifar10, cifar100")
     add("--attacks", default="fgsm,ifgsm,pgd", metavar="SPECS", help=ATTACKS_HELP)
-    add("--eps", type=eps_list, metavar="LIST", help="Linf radii in units of 1/255, e.g. 1,2,4")
     add(
         "--corruptions", default="noise", metavar="SPECS", help="noise (default), common, all, names, or none"
     )
     add("--n", type=sample_count, metavar="N", help="measure the first N test images, or all")
-    add("--seeds", type=seed_list, metavar="SEEDS", help="train seeds: 3 means 0,1,2; 0,4 means those")
     add("--no-ensembles", action="store_true", help="leave out each model's ensemble over its seeds")
     add(
         "--ensemble",
@@ -77,18 +58,10 @@ def add_to(commands) -> None:
         help="add columns strong_<eps>: the worst of pgd and these attacks (alone: apgd_ce,apgd_t)",
     )
     add("--strong-n", type=positive, metavar="N", help="the samples of --strong (default: 200)")
-    add("--batch-size", type=int, metavar="N")
-    add("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
     add("--seed", type=natural, default=0, help="seed of attack starts and generated noise (default: 0)")
-    add(
-        "--out", default="results", type=Path, metavar="FOLDER", help="store and CSV files (default: results)"
-    )
-    add("--zoo", metavar="FOLDER", help="more checkpoints, before ./model_zoo and the bundled ones")
-    add("--data-dir", metavar="FOLDER", help="default: $ROBUST_INTERP_DATA, then ~/.cache/robust-interp")
     add("--corruptions-dir", metavar="FOLDER", help="released CIFAR-10-C / CIFAR-100-C arrays")
     add("--dry-run", action="store_true", help="print the cells and an estimate of the time")
-    add("--quiet", action="store_true", help="no progress")
-    add_plugin(parser)
+    add_measuring(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

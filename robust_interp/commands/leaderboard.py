@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from robust_interp.commands.options import name_list, picked, positive
+from robust_interp.commands.options import add_sources, name_list, picked, positive
 
 
 def add_to(commands) -> None:
@@ -32,23 +32,12 @@ def _add_show(actions) -> None:
     parser = actions.add_parser("show", help="the leaderboard of results folders and CSV files")
     parser.set_defaults(run=_show)
     add = parser.add_argument
-    _add_sources(parser)
+    add_sources(parser)
     add("--dataset", help="which one, if the folders have several")
     add("--models", type=name_list, metavar="NAMES", help="only these: names or globs")
     add("--mce", metavar="BASELINE", help="add mean corruption errors, against a model's; none: absolute")
     add("--sort", metavar="COLUMN", help="accuracies from the best down, anything else upwards")
     add("--format", choices=("table", "csv", "markdown", "latex", "json"), default="table")
-
-
-def _add_sources(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "sources",
-        nargs="*",
-        default=[Path("results")],
-        type=Path,
-        metavar="SOURCE",
-        help="results folders and leaderboard CSV files (default: results)",
-    )
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -104,7 +93,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 def _add_paper(actions) -> None:
     parser = actions.add_parser("paper", help="our rows in the layout of the paper's tables, and its claims")
     parser.set_defaults(run=_paper)
-    _add_sources(parser)
+    add_sources(parser)
     add = parser.add_argument
     add("--dataset", default="cifar10", choices=("cifar10", "cifar100"), help="default: cifar10")
     add("--claims", action="store_true", help="the claims alone")

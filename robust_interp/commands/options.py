@@ -23,6 +23,39 @@ def add_plugin(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_sources(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "sources",
+        nargs="*",
+        default=[Path("results")],
+        type=Path,
+        metavar="SOURCE",
+        help="results folders and leaderboard CSV files (default: results)",
+    )
+
+
+def add_measuring(parser: argparse.ArgumentParser) -> None:
+    """What every command that measures models takes: which ones, on what, where and how fast."""
+    add = parser.add_argument
+    add("--checkpoint", metavar="FILE", help="weights for the one timm:NAME or factory that is named")
+    add(
+        "--mean", type=per_channel, metavar="LIST", help="normalise models not from the zoo, in [0, 1] pixels"
+    )
+    add("--std", type=per_channel, metavar="LIST", help="likewise")
+    add("--dataset", default="digits", help="digits (embedded, default), cifar10, cifar100")
+    add("--eps", type=eps_list, metavar="LIST", help="Linf radii in units of 1/255, e.g. 1,2,4")
+    add("--seeds", type=seed_list, metavar="SEEDS", help="train seeds: 3 means 0,1,2; 0,4 means those")
+    add("--batch-size", type=int, metavar="N")
+    add("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
+    add(
+        "--out", default="results", type=Path, metavar="FOLDER", help="store and CSV files (default: results)"
+    )
+    add("--zoo", metavar="FOLDER", help="more checkpoints, before ./model_zoo and the bundled ones")
+    add("--data-dir", metavar="FOLDER", help="default: $ROBUST_INTERP_DATA, then ~/.cache/robust-interp")
+    add("--quiet", action="store_true", help="no progress")
+    add_plugin(parser)
+
+
 def load_plugins(arguments: argparse.Namespace) -> None:
     """Register what the files of --plugin declare, for a command that has it."""
     if files := getattr(arguments, "plugin", None):

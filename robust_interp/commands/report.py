@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from robust_interp.commands.options import picked
+from robust_interp.commands.options import add_sources, picked
 
 
 def add_to(commands) -> None:
@@ -14,15 +14,8 @@ def add_to(commands) -> None:
         help="write a page with the leaderboard, figures and how the numbers were made; needs no model",
     )
     parser.set_defaults(run=run)
+    add_sources(parser)
     add = parser.add_argument
-    add(
-        "sources",
-        nargs="*",
-        default=[Path("results")],
-        type=Path,
-        metavar="RESULTS",
-        help="results folders, and leaderboard CSV files to stand beside them (default: results)",
-    )
     add("--dataset", help="which one, if the folders have several")
     add("--figures", type=Path, metavar="FOLDER", help="show the SVG figures in it too, e.g. loss landscapes")
     add("--zoo", metavar="FOLDER", help="more checkpoints, before ./model_zoo and the bundled ones")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -70,9 +69,10 @@ def run(arguments: argparse.Namespace) -> int:
     names = tuple(checkpoint.name for checkpoint in trained.checkpoints)
     asked = picked(arguments, "dataset attacks eps corruptions n device data_dir")
     benchmark = Benchmark(Request(models=names, zoo=str(folder), ensembles=False, **asked))
-    with ExitStack() as stack:
-        store = stack.enter_context(Store(arguments.out))
-        watch = stack.enter_context(reporter(errors, benchmark.work(store), cost, arguments.quiet))
+    with (
+        Store(arguments.out) as store,
+        reporter(errors, benchmark.work(store), cost, arguments.quiet) as watch,
+    ):
         report = benchmark.run(store, watch)
     leaderboard.write(arguments.out, report.results, report.leaderboard)
     table = sweep.tabulate(points, report.leaderboard, trained.failed, recipe_of)
