@@ -1,13 +1,12 @@
 """Training batches: the whole set in memory as pixels, cropped, mirrored and normalised on the fly.
 
-A batch is cut by one indexing operation, and its padding is added before the normalisation, as torchvision's
-transforms would.
+What is random is drawn on the CPU; a batch is then cut on the device by one indexing operation. The padding
+is added before the normalisation, as torchvision's transforms would.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ _NUMPY_MODES = {"zeros": "constant", "reflect": "reflect"}
 class Loader:
     """Shuffled, augmented, normalised batches, drawn from a generator of its own.
 
-    One iteration is an epoch, or what is left of one that was broken off or restored.
+    `left` is empty where an epoch ends.
 
     Args:
         images: (N, C, H, W), uint8 or float32 in [0, 1].
@@ -51,20 +50,21 @@ class Loader:
         """Batches of an epoch; the last, smaller one is kept."""
         return math.ceil(len(self.labels) / self.batch_size)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def draw(self) -> Tensor:
+        """What is random of the next batch, (n, 4) int64 on the CPU: sample, top, left, and 1 if mirrored."""
         if not len(self.left):
             self.left = torch.randperm(len(self.labels), generator=self.generator)
-        while len(self.left):
-            index, self.left = self.left[: self.batch_size], self.left[self.batch_size :]
-            yield self._batch(index.to(self.labels.device))
+        index, self.left = self.left[: self.batch_size], self.left[self.batch_size :]
+        top, left = torch.randint(2 * self.padding + 1, (2, len(index)), generator=self.generator)
+        mirrored = torch.rand(len(index), generator=self.generator) < (0.5 if self.flip else 0.0)
+        return torch.stack([index, top, left, mirrored.long()], dim=1)
 
-    def _batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        n, side = len(index), self.padded.shape[1] - 2 * self.padding
-        top, left = torch.randint(2 * self.padding + 1, (2, n, 1), generator=self.generator)
-        mirrored = torch.rand(n, 1, generator=self.generator) < (0.5 if self.flip else 0.0)
-        across = torch.arange(side)
-        rows = (top + across).to(index.device)
-        columns = (left + torch.where(mirrored, across.flip(0), across)).to(index.device)
+    def cut(self, draws: Tensor) -> tuple[Tensor, Tensor]:
+        """The normalised images (n, C, H, W) and labels (n,) of what was drawn, which is on the device."""
+        index, top, left, mirrored = draws.unbind(1)
+        across = torch.arange(self.padded.shape[1] - 2 * self.padding, device=draws.device)
+        rows = top[:, None] + across
+        columns = left[:, None] + torch.where(mirrored[:, None] == 1, across.flip(0), across)
         pixels = self.padded[index[:, None, None], rows[:, :, None], columns[:, None, :]]
         normalised = (pixels.float() / self.scale - self.mean) / self.std
         return normalised.permute(0, 3, 1, 2), self.labels[index]

@@ -1,4 +1,4 @@
-"""The training loop: plain SGD with momentum, steps of the learning rate, and a state to go on from.
+"""A network in training: plain SGD with momentum, steps of the learning rate, and a state to go on from.
 
 Source: Yang et al., *Interpolation between Residual and Non-Residual Networks*, ICML 2020, section 5.1.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,7 +20,6 @@ from robust_interp.errors import UserError
 from robust_interp.models.interpolation import Coefficient
 from robust_interp.recipe import Recipe
 
-REPORT_EVERY = 0.5  # seconds between two reports within an epoch
 PATIENCE = 5  # epochs at chance after which a training has failed
 
 
@@ -56,6 +56,18 @@ def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
     return rate * min(1.0, (step + 1) / warmup) if warmup else rate
 
 
+@contextmanager
+def arithmetic(precision: str) -> Iterator[None]:
+    """What float32 convolutions and products compute in, whatever torch is set to outside: TF32, or not."""
+    before, tf32 = torch.get_float32_matmul_precision(), precision == "tf32"
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=tf32):
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+
 def coefficients(model: nn.Module) -> dict[str, float]:
     """act(λ) per block; empty for a model without λ, or whose λ depends on the input."""
     try:
@@ -85,9 +97,14 @@ class Fit:
     Args:
         loader: Batches of a training set on the model's device.
         recipe: Filled for the dataset.
+
+    Raises:
+        UserError: for the precision tf32 without CUDA.
     """
 
     def __init__(self, model: nn.Module, loader: Loader, recipe: Recipe) -> None:
+        if recipe.precision == "tf32" and not loader.labels.is_cuda:
+            raise UserError("precision tf32 needs a CUDA device: take float32 or bf16")
         self.model, self.loader, self.recipe = model, loader, recipe
         self.optimizer = torch.optim.SGD(
             _parameter_groups(model, recipe),
@@ -98,56 +115,61 @@ class Fit:
         self.curve: list[dict] = []
         self.step = 0
         self.seconds = self.epoch_seconds = 0.0  # of finished epochs, and of the one at hand
-        self.loss_sum = self.correct = torch.zeros((), device=loader.labels.device)
-        self._session: tuple[int, float] | None = None  # first step and start, for the time left
+        device = loader.labels.device
+        self.loss_sum, self.correct = torch.zeros((), device=device), torch.zeros((), device=device)
+        self.rng = torch.get_rng_state()  # torch's own on the CPU, which dropout would draw from
+        self._session = self.step, time.perf_counter()  # first step and start, for the time left
 
     @property
     def steps(self) -> int:
         return self.recipe.epochs * len(self.loader)
 
-    def epochs(self, report: Callable[[Status], None], stopping: Callable[[], bool]) -> Iterator[dict | None]:
-        """Train to the end. Yields the curve's line of each epoch; None, and no more, if it is to stop."""
-        self._session = self.step, time.perf_counter()
-        while len(self.curve) < self.recipe.epochs:
-            if self._epoch(report, stopping):
-                self._end_epoch(report)
-                yield self.curve[-1]
-            if stopping() and len(self.curve) < self.recipe.epochs:
-                yield None
-                return
+    @property
+    def lr(self) -> float:
+        """Of the next step."""
+        return learning_rate(self.recipe, self.step, len(self.loader))
 
-    def _epoch(self, report: Callable[[Status], None], stopping: Callable[[], bool]) -> bool:
-        """Train to the end of the epoch, or until it is to stop; whether the end was reached."""
-        self.model.train()
-        before, started = self.epoch_seconds, time.perf_counter()
-        reported = started
-        for images, labels in self.loader:
-            self.train_step(images, labels)
-            now = time.perf_counter()
-            self.epoch_seconds = before + now - started
-            if now - reported >= REPORT_EVERY:  # reading the loss waits for the device: not at each step
-                reported = now
-                report(self._status())
-            if stopping():
-                break
+    @property
+    def unfinished(self) -> bool:
+        return len(self.curve) < self.recipe.epochs
+
+    @property
+    def at_epoch_end(self) -> bool:
         return not len(self.loader.left)
 
-    def train_step(self, images: Tensor, labels: Tensor) -> None:
-        """One step on normalised images (n, C, H, W) and labels (n,); the model is in training mode."""
-        rate = learning_rate(self.recipe, self.step, len(self.loader))
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        logits = self.model(images)
-        loss = F.cross_entropy(logits, labels)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        self.optimizer.step()
-        self.loss_sum = self.loss_sum + loss.detach() * len(labels)
-        self.correct = self.correct + (logits.detach().argmax(1) == labels).sum()
-        self.step += 1
+    def begin(self) -> None:
+        """Put the model in training mode, and let the time count from here."""
+        self.model.train()
+        self._session = self.step, time.perf_counter()
 
-    def _end_epoch(self, report: Callable[[Status], None]) -> None:
-        status = self._status()
+    def train_step(self, images: Tensor, labels: Tensor) -> None:
+        """One step on normalised images (n, C, H, W) and labels (n,); the model is in training mode.
+
+        Works on the device alone: it reads nothing back and keeps no count, so that it can be recorded.
+        Whoever calls it adds 1 to `step`.
+        """
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr
+        with arithmetic(self.recipe.precision):
+            logits = self._logits(images)
+            loss = F.cross_entropy(logits, labels)
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            self.optimizer.step()
+        self.loss_sum += loss.detach() * len(labels)
+        self.correct += (logits.detach().argmax(1) == labels).sum()
+
+    def _logits(self, images: Tensor) -> Tensor:
+        """In float32, or what the parameters are if that is more precise."""
+        bf16 = self.recipe.precision == "bf16"
+        # without the cache, which a recorded step could not fill anew
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False):
+            logits = self.model(images)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def end_epoch(self) -> Status:
+        """Add the curve's line of the epoch, and start the next with nothing seen."""
+        status = self.status()
         line = {
             "epoch": status.epoch,
             "lr": learning_rate(self.recipe, self.step - len(self.loader), len(self.loader)),
@@ -159,10 +181,12 @@ class Fit:
         self.curve.append(line)
         self.seconds += self.epoch_seconds
         self.epoch_seconds = 0.0
-        self.loss_sum = self.correct = torch.zeros_like(self.loss_sum)
-        report(replace(status, line=line))
+        self.loss_sum.zero_()
+        self.correct.zero_()
+        return replace(status, line=line)
 
-    def _status(self) -> Status:
+    def status(self) -> Status:
+        """Where the training is, after a step at least; waits for the device."""
         seen = len(self.loader.labels) - len(self.loader.left)
         first, started = self._session
         done = max(1, self.step - first)
@@ -199,8 +223,8 @@ class Fit:
         """Tensors and JSON values that `restore` goes on from, bit for bit on the same device."""
         tensors = {
             "sums.loss": self.loss_sum,
-            "sums.correct": self.correct.clone(),
-            "rng.cpu": torch.get_rng_state(),
+            "sums.correct": self.correct,
+            "rng.cpu": self.rng,
             **{f"loader.{name}": value for name, value in self.loader.state().items()},
             **{f"model.{name}": value for name, value in self.model.state_dict().items()},
         }
@@ -221,9 +245,9 @@ class Fit:
             parameter = self.model.get_parameter(name)
             buffer = torch.empty_like(parameter).copy_(momentum)  # in the parameter's memory format
             self.optimizer.state[parameter]["momentum_buffer"] = buffer
-        self.loss_sum = tensors["sums.loss"].to(device)
-        self.correct = tensors["sums.correct"].to(device)
-        torch.set_rng_state(tensors["rng.cpu"])
+        self.loss_sum.copy_(tensors["sums.loss"])
+        self.correct.copy_(tensors["sums.correct"])
+        self.rng = tensors["rng.cpu"]
         if self.loss_sum.is_cuda and "rng.cuda" in tensors:
             torch.cuda.set_rng_state(tensors["rng.cuda"], device)
         for name, value in values.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -23,6 +24,7 @@ PLAIN_EVERY_IN_EPOCH = 60.0  # and of an epoch that takes long
 
 # (share done in [0, 1], what is done, its numbers, seconds left, whether the line must be seen)
 Show = Callable[[float, str, str, float, bool], None]
+NewShow = Callable[[], Show]  # of another piece of work, side by side with those that are shown
 
 
 class Reporter:
@@ -48,30 +50,34 @@ class Reporter:
 @contextmanager
 def reporter(console: Console, total: int, cost, quiet: bool) -> Iterator[Reporter]:
     """A Reporter that suits the console."""
-    with _display(console, quiet or not total, PLAIN_EVERY) as show:
-        yield Reporter(total, cost, show)
+    with _display(console, quiet or not total, PLAIN_EVERY) as new_show:
+        yield Reporter(total, cost, new_show())
 
 
 @contextmanager
-def training_reporter(console: Console, label: str, quiet: bool) -> Iterator[Callable]:
-    """What `train.train` takes as its report, in a form that suits the console: a line for every epoch."""
-    with _display(console, quiet, PLAIN_EVERY_IN_EPOCH) as show:
+def training_reporter(console: Console, quiet: bool) -> Iterator[Callable]:
+    """A function of a training's label and `fit.Status` that shows it as suits the console.
 
-        def report(status) -> None:
+    That is a bar for each label, or a line for each of its epochs.
+    """
+    with _display(console, quiet, PLAIN_EVERY_IN_EPOCH) as new_show:
+        shows = defaultdict(new_show)
+
+        def report(label: str, status) -> None:
             numbers = (
                 f"loss {status.loss:.4f}  accuracy {status.accuracy:.2f} %  lr {status.lr:g}  "
                 f"{status.images_per_second:.0f} images/s"
             )
             what = f"{label}  epoch {status.epoch}/{status.epochs}"
-            show(status.share, what, numbers, status.seconds_left, status.line is not None)
+            shows[label](status.share, what, numbers, status.seconds_left, status.line is not None)
 
         yield report
 
 
 @contextmanager
-def _display(console: Console, quiet: bool, plain_every: float) -> Iterator[Show]:
+def _display(console: Console, quiet: bool, plain_every: float) -> Iterator[NewShow]:
     if quiet:
-        yield lambda *_: None
+        yield lambda: lambda *_: None
     elif console.is_terminal:
         columns = [
             TextColumn("{task.description}", markup=False),
@@ -83,12 +89,16 @@ def _display(console: Console, quiet: bool, plain_every: float) -> Iterator[Show
             TimeRemainingColumn(elapsed_when_finished=True),
         ]
         with Progress(*columns, console=console) as bar:
-            task = bar.add_task("", total=1.0, numbers="")
-            yield lambda share, what, numbers, left, must: bar.update(
-                task, completed=share, description=what, numbers=numbers
-            )
+            yield lambda: _task(bar)
     else:
-        yield _plain_lines(console, plain_every)
+        yield lambda: _plain_lines(console, plain_every)
+
+
+def _task(bar: Progress) -> Show:
+    task = bar.add_task("", total=1.0, numbers="")
+    return lambda share, what, numbers, left, must: bar.update(
+        task, completed=share, description=what, numbers=numbers
+    )
 
 
 def _plain_lines(console: Console, every: float) -> Show:

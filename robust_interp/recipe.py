@@ -39,6 +39,8 @@ class Recipe:
         lambda_decay: Whether weight decay acts on it.
         lambda_init: Interval that act(λ) starts in; None for the architecture's.
         warmup_epochs: Epochs over which the learning rate first rises in a straight line.
+        precision: "float32"; "tf32", of convolutions and products on CUDA; or "bf16", autocast of the forward
+            pass with the loss, the parameters and BatchNorm's statistics in float32.
         deviations: Field -> (value of the named recipe, value used), for what was overridden.
 
     Raises:
@@ -60,6 +62,7 @@ class Recipe:
     lambda_decay: bool = True
     lambda_init: tuple[float, float] | None = None
     warmup_epochs: int = 0
+    precision: str = "float32"
     deviations: dict[str, tuple] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -136,6 +139,7 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "lambda_decay": (lambda value: isinstance(value, bool), "true or false"),
     "lambda_init": (_maybe(_interval), "an interval from 0 such as 0.2,0.25"),
     "warmup_epochs": (_whole(0), "a whole number from 0"),
+    "precision": (lambda value: value in ("float32", "tf32", "bf16"), "float32, tf32 or bf16"),
 }
 FIELDS = tuple(f.name for f in fields(Recipe) if f.name not in ("name", "deviations"))
 _TUPLES = ("steps", "mean", "std", "lambda_init")
@@ -252,6 +256,8 @@ def overridden(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
 def _in_name(name: str, value) -> str:
     if name == "epochs":
         return f"{value}epochs"
+    if name == "precision":
+        return value
     parts = value if isinstance(value, tuple) else (value,)
     text = "_".join(_shown(part) for part in parts) or "none"
     return f"{name}_{text.replace('.', 'p').replace('-', 'm').replace('+', '')}"

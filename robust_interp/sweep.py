@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pandas as pd
 
@@ -20,7 +19,7 @@ from robust_interp.leaderboard import ENTRY_COLUMNS
 from robust_interp.models import ARCHITECTURES, default_lambda_init
 from robust_interp.recipe import Recipe
 from robust_interp.registry import unknown
-from robust_interp.train import destination
+from robust_interp.train import Training
 
 INTERVALS = ((0.0, 0.1), (0.1, 0.2), (0.2, 0.25), (0.25, 0.3), (0.3, 0.4))  # of the paper's table
 VARIANTS = ("in_resnet{}", "in_resnet{}_sig", "in_resnet{}_gating", "in_resnet{}_gating_sig")
@@ -81,31 +80,27 @@ class Trained:
 def train_grid(
     points: Sequence[Point],
     recipe_of: RecipeOf,
-    dataset: str,
     seeds: Sequence[int],
-    folder: Path,
-    train: Callable[[str, Recipe, int], zoo.Checkpoint],
-    say: Callable[[str], None] = lambda line: None,
+    train: Callable[[list[Training]], list[zoo.Checkpoint | TrainingError]],
 ) -> Trained:
-    """Train every point with every seed; what is there already is taken as it is.
+    """Train every point with every seed.
 
     Args:
         recipe_of: The recipe of an architecture whose act(λ) starts in an interval, or None.
-        folder: The zoo that the checkpoints lie in.
-        train: Trains (architecture, recipe, seed) into `folder`.
-        say: Told about each training that failed.
+        train: Gives each training's checkpoint, or why it failed.
     """
-    checkpoints, failed = [], Counter()
-    for point in points:
-        recipe = recipe_of(point.architecture, point.lambda_init)
-        for seed in seeds:
-            place = destination(point.architecture, dataset, recipe, seed, folder)
-            try:
-                done = zoo.made_with(place, recipe.model_args()) or train(point.architecture, recipe, seed)
-                checkpoints.append(done)
-            except TrainingError as failure:
-                failed[point] += 1
-                say(str(failure))
+    trainings = [
+        (point, Training(point.architecture, recipe_of(point.architecture, point.lambda_init), seed))
+        for point in points
+        for seed in seeds
+    ]
+    outcomes = train([what for _, what in trainings])
+    checkpoints = [outcome for outcome in outcomes if not isinstance(outcome, TrainingError)]
+    failed = Counter(
+        point
+        for (point, _), outcome in zip(trainings, outcomes, strict=True)
+        if isinstance(outcome, TrainingError)
+    )
     if not checkpoints:
         raise UserError("every training of the grid failed")
     return Trained(checkpoints, failed)

@@ -1,7 +1,7 @@
-"""From a recipe and a seed to a checkpoint folder: resumable, and with a record of what failed.
+"""From recipes and seeds to checkpoint folders: resumable, and with a record of what failed.
 
-A seed fixes everything: initialisation, order of the samples and augmentation. An unfinished training is
-kept beside its destination, and the same call goes on from there.
+A seed fixes everything: initialisation, order of the samples and augmentation, whatever is trained beside it.
+An unfinished training is kept beside its destination, and the same call goes on from there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dataclasses
 import io
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from robust_interp.errors import UserError
 from robust_interp.fit import Fit, Status, TrainingError, coefficients
 from robust_interp.models import default_lambda_init
 from robust_interp.recipe import Recipe
+from robust_interp.together import Group
 
 HALF_MAY_CHANGE = 1 / 1000  # predictions that storing half-precision weights may change
 
@@ -47,13 +48,21 @@ def failure_file(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.failed.json")
 
 
-@dataclass(frozen=True)
-class _Job:
-    """One training: what is trained on what, and where it is written. The recipe is filled."""
+@dataclass(frozen=True, eq=False)
+class Training:
+    """What is trained: a registered architecture, by a recipe, from a seed."""
 
     architecture: str
     recipe: Recipe
     seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """One training: what is trained on what, and where it is written. The recipe is filled."""
+
+    what: Training
+    recipe: Recipe
     model_args: dict
     training: data.Dataset
     folder: Path
@@ -68,7 +77,7 @@ class _Job:
         """What fixes the result, as JSON values."""
         facts = {
             "recipe": dataclasses.asdict(self.recipe),
-            "seed": self.seed,
+            "seed": self.what.seed,
             "dataset": self.training.name,
             "data_fingerprint": self.training.fingerprint,
             "model_args": self.model_args,
@@ -77,18 +86,18 @@ class _Job:
 
     def fit(self) -> Fit:
         """The model at its start."""
-        torch.manual_seed(self.seed)
+        torch.manual_seed(self.what.seed)
         kind, images = self.kind, self.training.images
         model = zoo.create(
-            self.architecture, num_classes=kind.classes, in_chans=kind.shape[0], **self.model_args
+            self.what.architecture, num_classes=kind.classes, in_chans=kind.shape[0], **self.model_args
         )
         model = model.to(self.device, memory_format=torch.channels_last)
-        loader = Loader(images, self.training.labels, self.recipe, kind.flip, self.seed, self.device)
+        loader = Loader(images, self.training.labels, self.recipe, kind.flip, self.what.seed, self.device)
         return Fit(model, loader, self.recipe)
 
     def record(self, fit: Fit) -> dict:
         """How the checkpoint was made, for train.json."""
-        interval = self.model_args.get("lambda_init") or default_lambda_init(self.architecture)
+        interval = self.model_args.get("lambda_init") or default_lambda_init(self.what.architecture)
         return self.identity | {
             "checkpoint": "last",  # no epoch is chosen: the test set is read once, after training
             "lambda_init": list(interval) if interval else None,
@@ -113,46 +122,120 @@ def train(
     report: Callable[[Status], None] = lambda status: None,
     save_every: int = 1,
 ) -> zoo.Checkpoint:
-    """Train one network with one seed and write its checkpoint folder below `out`.
-
-    Args:
-        model_args: Arguments of the architecture beside those that the recipe gives.
-        report: Called at the end of each epoch, and about every half second within one.
-        save_every: Epochs after which the unfinished training is kept, to go on from.
+    """Train one network with one seed and write its checkpoint folder below `out`, as `train_together` does.
 
     Raises:
         TrainingError: if the training diverges or learns nothing, which is recorded, or did so before.
-        resume.Stopped: after Ctrl-C or SIGTERM; the training is kept, and the same call goes on.
-        UserError: if the checkpoint is there already or cannot be written, or an unfinished training that
-            was made otherwise is in the way.
+        resume.Stopped, UserError: as `train_together`.
     """
-    folder = destination(architecture, dataset, recipe, seed, out)
-    zoo.check_writable(folder)
-    _check_not_failed(folder)
-    recipe = recipe.filled(data.DATASETS[dataset])
-    training = data.load(dataset, "train", data_dir)
-    job = _Job(architecture, recipe, seed, recipe.model_args() | (model_args or {}), training, folder, device)
-    fit = job.fit()
-    _restore(job, fit)
-    caught = _run(job, fit, report, save_every)
-    checkpoint = _save(job, fit, data.load(dataset, "test", data_dir))
-    resume.state_file(folder).unlink(missing_ok=True)
-    if caught:  # too late to stop this training, not the next one
+    what = Training(architecture, recipe, seed)
+    (outcome,) = train_together(
+        [what],
+        dataset,
+        out,
+        model_args=model_args,
+        data_dir=data_dir,
+        device=device,
+        report=lambda _, status: report(status),
+        save_every=save_every,
+    ).values()
+    if isinstance(outcome, TrainingError):
+        raise outcome
+    return outcome
+
+
+def train_together(
+    trainings: Sequence[Training],
+    dataset: str,
+    out: Path,
+    *,
+    model_args: dict | None = None,
+    data_dir: str | None = None,
+    device: str | torch.device = "cpu",
+    report: Callable[[Training, Status], None] = lambda what, status: None,
+    save_every: int = 1,
+) -> dict[Training, zoo.Checkpoint | TrainingError]:
+    """Train networks side by side, each as if it were alone, and write their checkpoint folders below `out`.
+
+    Args:
+        model_args: Arguments of the architectures beside those that the recipes give.
+        report: Called for each at the end of each epoch, and about every half second within one.
+        save_every: Epochs after which an unfinished training is kept, to go on from.
+
+    Returns:
+        The checkpoint of each; or why it failed, now or before, which is recorded in a file and does not stop
+        the others.
+
+    Raises:
+        resume.Stopped: after Ctrl-C or SIGTERM; the trainings are kept, and the same call goes on.
+        UserError: if a checkpoint is there already or cannot be written, an unfinished training that was
+            made otherwise is in the way, or two trainings are the same.
+    """
+    jobs = _jobs(trainings, dataset, out, model_args or {}, data_dir, device)
+    outcomes, fits = {}, {}
+    for job in jobs:
+        try:
+            _check_not_failed(job.folder)
+        except TrainingError as failure:
+            outcomes[job.what] = failure
+            continue
+        fit = job.fit()
+        _restore(job, fit)
+        fits[fit] = job
+    caught = _run(fits, outcomes, report, save_every)
+    for fit, job in fits.items():
+        if job.what not in outcomes:
+            outcomes[job.what] = _save(job, fit, data.load(dataset, "test", data_dir))
+            resume.state_file(job.folder).unlink(missing_ok=True)
+    if caught:  # too late to stop these trainings, not the next ones
         raise resume.Stopped(caught)
-    return checkpoint
+    return outcomes
 
 
-def _run(job: _Job, fit: Fit, report: Callable[[Status], None], save_every: int) -> int | None:
-    """Train to the end, keeping the state; the signal that came too late to stop before it, if one did."""
+def _jobs(
+    trainings: Sequence[Training], dataset: str, out: Path, model_args: dict, data_dir, device
+) -> list[_Job]:
+    """Refuses what cannot be, before the data are read."""
+    recipes = [what.recipe.filled(data.DATASETS[dataset]) for what in trainings]
+    folders = [destination(what.architecture, dataset, what.recipe, what.seed, out) for what in trainings]
+    if len(set(folders)) < len(folders):
+        raise UserError("two of the trainings would write the same checkpoint")
+    for folder in folders:
+        zoo.check_writable(folder)
+    training = data.load(dataset, "train", data_dir)
+    return [
+        _Job(what, recipe, recipe.model_args() | model_args, training, folder, device)
+        for what, recipe, folder in zip(trainings, recipes, folders, strict=True)
+    ]
+
+
+def _run(
+    jobs: dict[Fit, _Job],
+    outcomes: dict[Training, zoo.Checkpoint | TrainingError],
+    report: Callable[[Training, Status], None],
+    save_every: int,
+) -> int | None:
+    """Train to the end, keeping the states, and add to the outcomes those that fail.
+
+    Returns:
+        The signal that came too late to stop before the end, if one did.
+    """
+    group = Group(list(jobs))
     with resume.StopSignals() as stop:
-        for line in fit.epochs(report, stop.__bool__):
-            if line:
-                _check_learning(job, fit)
+        for fit, line in group.epochs(lambda fit, status: report(jobs[fit].what, status), stop.__bool__):
+            job = jobs[fit]
+            try:
+                if line:
+                    _check_learning(job, fit)
+            except TrainingError as failure:
+                outcomes[job.what] = failure
+                group.drop(fit)
+                continue
             if line is None or line["epoch"] % save_every == 0 or line["epoch"] == job.recipe.epochs:
                 tensors, values = fit.state()
                 resume.write(resume.state_file(job.folder), tensors, {"of": job.identity, "fit": values})
-            if line is None:
-                raise resume.Stopped(stop.caught)
+        if group.fits:
+            raise resume.Stopped(stop.caught)
     return stop.caught
 
 

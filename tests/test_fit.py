@@ -12,6 +12,7 @@ from robust_interp import data, fit, zoo
 from robust_interp.batches import Loader
 from robust_interp.fit import Fit, TrainingError, learning_rate
 from robust_interp.recipe import Recipe
+from robust_interp.together import Group
 
 DIGITS = data.DATASETS["digits"]
 
@@ -43,7 +44,7 @@ def test_weight_decay_moves_lambda_as_worked_out_by_hand(monkeypatch, stored, la
     start = model.fc.weight.clone()
     images = np.random.default_rng(0).random((8, 1, 8, 8), dtype=np.float32)
     training = Fit(model, Loader(images, np.zeros(8, dtype=np.int64), recipe, False, 0, "cpu"), recipe)
-    (line,) = training.epochs(lambda status: None, lambda: False)
+    ((_, line),) = Group([training]).epochs(lambda *_: None, lambda: False)
     assert len(line["lambda"]) == 3
     assert list(line["lambda"].values()) == pytest.approx([expected] * 3, abs=1e-6)
     # all else decays in either case

@@ -14,11 +14,12 @@ HALF = Status(2, 4, 1.25, 61.5, 0.01, 812.3, 0.375, 610.0, line=None)
 END = Status(2, 4, 1.2, 62.5, 0.01, 800.0, 0.5, 500.0, line={"epoch": 2})
 
 
-def shown(quiet=False, **console):
+def shown(quiet=False, labels=("in_resnet20 seed 1",), **console):
     file = io.StringIO()
-    with training_reporter(Console(file=file, width=200, **console), "in_resnet20 seed 1", quiet) as report:
-        report(HALF)
-        report(END)
+    with training_reporter(Console(file=file, width=200, **console), quiet) as report:
+        for label in labels:
+            report(label, HALF)
+            report(label, END)
     return file.getvalue()
 
 

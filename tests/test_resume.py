@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from robust_interp import cli, fit, resume, train, zoo
+from robust_interp import cli, resume, together, train, zoo
 from robust_interp.errors import UserError
 from robust_interp.fit import TrainingError
 from robust_interp.recipe import Recipe
@@ -69,7 +69,7 @@ def at_step(step, action):
     [(1, signal.SIGINT), (5, signal.SIGTERM), (6, signal.SIGINT), (10, signal.SIGTERM)],
 )
 def test_a_stopped_training_goes_on_bit_for_bit(tmp_path, monkeypatch, last_state, step, signum):
-    monkeypatch.setattr(fit, "REPORT_EVERY", 0)
+    monkeypatch.setattr(together, "REPORT_EVERY", 0)
     whole = run(tmp_path / "whole")
     expected = dict(last_state)
     last_state.clear()
@@ -89,7 +89,7 @@ def test_a_stopped_training_goes_on_bit_for_bit(tmp_path, monkeypatch, last_stat
 
 
 def test_a_killed_training_goes_on_from_the_last_epoch_that_was_kept(tmp_path, monkeypatch, last_state):
-    monkeypatch.setattr(fit, "REPORT_EVERY", 0)
+    monkeypatch.setattr(together, "REPORT_EVERY", 0)
     whole = run(tmp_path / "whole")
     expected = dict(last_state)
 
@@ -106,7 +106,7 @@ def test_a_killed_training_goes_on_from_the_last_epoch_that_was_kept(tmp_path, m
 
 
 def test_with_save_every_fewer_epochs_are_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(fit, "REPORT_EVERY", 0)
+    monkeypatch.setattr(together, "REPORT_EVERY", 0)
 
     def die():
         raise MemoryError
@@ -126,7 +126,7 @@ def test_a_second_signal_is_not_held_back():
 
 
 def test_a_state_that_is_damaged_or_of_another_training_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(fit, "REPORT_EVERY", 0)
+    monkeypatch.setattr(together, "REPORT_EVERY", 0)
     with pytest.raises(resume.Stopped):
         run(tmp_path, at_step(2, lambda: signal.raise_signal(signal.SIGINT)))
     (path,) = tmp_path.iterdir()
@@ -180,7 +180,7 @@ def spoil(monkeypatch, seeds):
 
     def spoilt(job):
         started = plain(job)
-        if job.seed in seeds:
+        if job.what.seed in seeds:
             started.model.fc.weight.data.fill_(torch.nan)
         return started
 

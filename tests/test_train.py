@@ -125,7 +125,7 @@ def test_two_steps_are_sgd_with_momentum_and_decay_of_everything_that_is_stored(
     start = {name: value.clone() for name, value in model.state_dict().items()}
     velocity = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
     for _ in range(2):
-        ((images, labels),) = loader
+        images, labels = loader.cut(loader.draw())
         names, values = zip(*model.named_parameters(), strict=True)
         loss = F.cross_entropy(model.train()(images), labels)
         for name, value, gradient in zip(names, values, torch.autograd.grad(loss, values), strict=True):
@@ -150,10 +150,15 @@ def loader_of(images, labels=None, kind=DIGITS, seed=0, **fields):
     return Loader(images, labels, recipe, kind.flip, seed, "cpu")
 
 
+def epoch(loader):
+    """The batches of one epoch."""
+    return [loader.cut(loader.draw()) for _ in range(len(loader))]
+
+
 def test_every_sample_comes_once_an_epoch_in_a_new_order_and_the_last_batch_is_kept():
     labels = np.arange(10)
     loader = loader_of(np.zeros((10, 1, 8, 8), dtype=np.float32), labels, batch_size=4)
-    epochs = [[batch for _, batch in loader] for _ in range(2)]
+    epochs = [[labels for _, labels in epoch(loader)] for _ in range(2)]
     assert len(loader) == 3
     assert [[len(batch) for batch in epoch] for epoch in epochs] == [[4, 4, 2], [4, 4, 2]]
     orders = [torch.cat(epoch).tolist() for epoch in epochs]
@@ -178,7 +183,7 @@ def candidates(image, kind, padding, mode):
 def counts(image, kind, copies, padding, mode="zeros"):
     """How often each candidate is met when one image is augmented that many times."""
     images = image.expand(copies, *image.shape).numpy()
-    ((batch, _),) = loader_of(images, kind=kind, batch_size=copies, padding=padding, padding_mode=mode)
+    ((batch, _),) = epoch(loader_of(images, kind=kind, batch_size=copies, padding=padding, padding_mode=mode))
     known = candidates(image, kind, padding, mode).flatten(1)
     nearest = torch.cdist(batch.flatten(1), known).argmin(1)
     torch.testing.assert_close(batch.flatten(1), known[nearest], rtol=0, atol=1e-6)
@@ -214,7 +219,7 @@ def test_digits_are_cropped_by_one_pixel_and_never_flipped():
 def test_the_padding_is_black_before_the_normalisation():
     white = np.ones((400, 3, 8, 8), dtype=np.float32)
     kind = cifar_like()
-    ((batch, _),) = loader_of(white, kind=kind, batch_size=400)
+    ((batch, _),) = epoch(loader_of(white, kind=kind, batch_size=400))
     for channel, (mean, std) in enumerate(zip(kind.mean, kind.std, strict=True)):
         values = batch[:, channel].unique().tolist()
         assert values == pytest.approx([(0 - mean) / std, (1 - mean) / std])
@@ -223,14 +228,14 @@ def test_the_padding_is_black_before_the_normalisation():
 def test_the_images_of_a_batch_keep_their_labels():
     labels = np.arange(50)
     images = np.ones((50, 1, 8, 8), dtype=np.float32) * labels[:, None, None, None] / 50
-    for batch, got in loader_of(images.astype(np.float32), labels, batch_size=7):
+    for batch, got in epoch(loader_of(images.astype(np.float32), labels, batch_size=7)):
         centre = batch[:, 0, 4, 4] * 0.3763 + 0.3054
         assert (centre * 50).round().int().tolist() == got.tolist()
 
 
 def test_two_loaders_of_a_seed_give_the_same_batches():
     images = np.random.default_rng(0).random((20, 1, 8, 8), dtype=np.float32)
-    first, again, other = (list(loader_of(images, batch_size=8, seed=seed)) for seed in (0, 0, 1))
+    first, again, other = (epoch(loader_of(images, batch_size=8, seed=seed)) for seed in (0, 0, 1))
     assert all(torch.equal(a, b) for (a, _), (b, _) in zip(first, again, strict=True))
     assert not torch.equal(first[0][0], other[0][0])
 
@@ -261,6 +266,7 @@ def test_the_record_says_how_the_checkpoint_was_made(tmp_path):
         "lambda_decay": True,
         "lambda_init": [0.5, 0.6],
         "warmup_epochs": 0,
+        "precision": "float32",
         "deviations": {"epochs": [60, 1], "lambda_init": [None, [0.5, 0.6]]},
     }
     assert (record["seed"], record["dataset"]) == (5, "digits")

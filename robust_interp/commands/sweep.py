@@ -45,7 +45,6 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.progress import reporter
     from robust_interp.store import Store
     from robust_interp.tables import console, print_sweep
-    from robust_interp.victim import resolve_device
 
     points = _points(arguments)
 
@@ -55,17 +54,14 @@ def run(arguments: argparse.Namespace) -> int:
             recipe = recipe_of(point.architecture, point.lambda_init).name
             print(f"{point.architecture} {point.interval or '-'} {recipe}: {len(arguments.seeds)} seeds")
         return 0
-    errors, device = console(stderr=True), resolve_device(arguments.device)
     folder = arguments.out / "zoo"
     trained = sweep.train_grid(
         points,
         recipe_of,
-        arguments.dataset,
         arguments.seeds,
-        folder,
-        lambda *job: train_command.train_seed(arguments, *job, folder, device),
-        lambda line: errors.print(f"failed: {line}", highlight=False, markup=False),
+        lambda trainings: train_command.train_missing(arguments, trainings, folder),
     )
+    errors = console(stderr=True)
     names = tuple(checkpoint.name for checkpoint in trained.checkpoints)
     asked = picked(arguments, "dataset attacks eps corruptions n device data_dir")
     benchmark = Benchmark(Request(models=names, zoo=str(folder), ensembles=False, **asked))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 from robust_interp.commands.options import add_plugin, interval, positive, seed_list
 from robust_interp.errors import UserError
+
+AT_ONCE_ON_CUDA = 5  # the paper's number of seeds
 
 
 def add_to(commands) -> None:
@@ -46,6 +49,12 @@ def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> Non
     add("--data-dir", metavar="FOLDER")
     add("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
     add(
+        "--at-once",
+        type=positive,
+        metavar="N",
+        help=f"networks trained side by side (default: {AT_ONCE_ON_CUDA} on CUDA, 1 on the CPU)",
+    )
+    add(
         "--save-every",
         type=positive,
         default=1,
@@ -59,27 +68,15 @@ def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> Non
 
 def run(arguments: argparse.Namespace) -> int:
     from robust_interp import recipe as recipes
-    from robust_interp import zoo
     from robust_interp.fit import TrainingError
-    from robust_interp.tables import console
-    from robust_interp.train import destination
-    from robust_interp.victim import resolve_device
+    from robust_interp.train import Training
 
     recipe = recipe_of(arguments, arguments.architecture, arguments.lambda_init)
     if recipe.deviations:
         print(f"recipe {recipe.name}: {recipes.describe(recipe.deviations)}")
-    device, failures = resolve_device(arguments.device), 0
-    for seed in arguments.seeds:
-        folder = destination(arguments.architecture, arguments.dataset, recipe, seed, arguments.out)
-        if done := zoo.made_with(folder, recipe.model_args()):
-            print(f"{done.folder} is there already, skipped")
-            continue
-        try:
-            train_seed(arguments, arguments.architecture, recipe, seed, arguments.out, device)
-        except TrainingError as failure:
-            failures += 1
-            console(stderr=True).print(f"failed: {failure}", highlight=False, markup=False)
-    return 1 if failures == len(arguments.seeds) else 0
+    trainings = [Training(arguments.architecture, recipe, seed) for seed in arguments.seeds]
+    outcomes = train_missing(arguments, trainings, arguments.out)
+    return 1 if all(isinstance(outcome, TrainingError) for outcome in outcomes) else 0
 
 
 def recipe_of(arguments: argparse.Namespace, architecture: str, lambda_init: tuple[float, float] | None):
@@ -96,31 +93,71 @@ def recipe_of(arguments: argparse.Namespace, architecture: str, lambda_init: tup
     return recipes.overridden(named, changes | flags)
 
 
-def train_seed(arguments: argparse.Namespace, architecture: str, recipe, seed: int, out: Path, device):
-    """Train one network with one seed into the zoo folder `out`, showing how far it is."""
+def train_missing(arguments: argparse.Namespace, trainings: Sequence, out: Path) -> list:
+    """Train those that have no checkpoint in the zoo folder `out` yet, showing how far they are.
+
+    Returns:
+        For each its checkpoint, or the TrainingError that says why it failed.
+    """
+    from robust_interp import zoo
+    from robust_interp.train import destination
+    from robust_interp.victim import resolve_device
+
+    device, outcomes, missing = resolve_device(arguments.device), {}, []
+    for what in trainings:
+        folder = destination(what.architecture, arguments.dataset, what.recipe, what.seed, out)
+        if done := zoo.made_with(folder, what.recipe.model_args()):
+            print(f"{done.folder} is there already, skipped")
+            outcomes[what] = done
+        else:
+            missing.append(what)
+    side_by_side = arguments.at_once or (AT_ONCE_ON_CUDA if device.type == "cuda" else 1)
+    for at in range(0, len(missing), side_by_side):
+        outcomes |= _train(arguments, missing[at : at + side_by_side], out, device)
+    return [outcomes[what] for what in trainings]
+
+
+def _train(arguments: argparse.Namespace, trainings: Sequence, out: Path, device) -> dict:
+    """Train these side by side, and say what became of each."""
+    from robust_interp.fit import TrainingError
     from robust_interp.progress import training_reporter
     from robust_interp.tables import console
-    from robust_interp.train import destination, train
+    from robust_interp.train import train_together
 
+    errors = console(stderr=True)
     with ExitStack() as stack:
-        label = f"{architecture} seed {seed}"
-        reports = [stack.enter_context(training_reporter(console(stderr=True), label, arguments.quiet))]
-        if arguments.tensorboard:
-            from robust_interp.tensorboard import curve_writer
+        show = stack.enter_context(training_reporter(errors, arguments.quiet))
+        curves = {what: stack.enter_context(_curve_writer(arguments, what, out)) for what in trainings}
 
-            name = destination(architecture, arguments.dataset, recipe, seed, out).name
-            reports.append(stack.enter_context(curve_writer(arguments.tensorboard / name)))
-        checkpoint = train(
-            architecture,
+        def report(what, status) -> None:
+            show(f"{what.architecture} seed {what.seed}", status)
+            curves[what](status)
+
+        outcomes = train_together(
+            trainings,
             arguments.dataset,
-            recipe,
-            seed,
             out,
             data_dir=arguments.data_dir,
             device=device,
-            report=lambda status: [report(status) for report in reports],
+            report=report,
             save_every=arguments.save_every,
         )
-    accuracy = checkpoint.record["clean_accuracy"]
-    print(f"wrote {checkpoint.folder}: clean accuracy {accuracy:.2f} %", flush=True)
-    return checkpoint
+    for outcome in outcomes.values():
+        if isinstance(outcome, TrainingError):
+            errors.print(f"failed: {outcome}", highlight=False, markup=False)
+        else:
+            accuracy = outcome.record["clean_accuracy"]
+            print(f"wrote {outcome.folder}: clean accuracy {accuracy:.2f} %", flush=True)
+    return outcomes
+
+
+def _curve_writer(arguments: argparse.Namespace, what, out: Path):
+    """What writes a training's curve for TensorBoard, or nothing without --tensorboard."""
+    from robust_interp.train import destination
+
+    if not arguments.tensorboard:
+        return nullcontext(lambda status: None)
+    from robust_interp.tensorboard import curve_writer
+
+    name = destination(what.architecture, arguments.dataset, what.recipe, what.seed, out).name
+    return curve_writer(arguments.tensorboard / name)
