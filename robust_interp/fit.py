@@ -57,10 +57,11 @@ def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
 
 
 @contextmanager
-def arithmetic(precision: str) -> Iterator[None]:
-    """What float32 convolutions and products compute in, whatever torch is set to outside: TF32, or not."""
-    before, tf32 = torch.get_float32_matmul_precision(), precision == "tf32"
-    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=tf32):
+def arithmetic(device: str, tf32: bool) -> Iterator[None]:
+    """float32, in TF32 or not, whatever torch is set to outside."""
+    before = torch.get_float32_matmul_precision()
+    cudnn = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=tf32)
+    with cudnn, torch.autocast(device, enabled=False):
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
         try:
             yield
@@ -150,7 +151,7 @@ class Fit:
         """
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr
-        with arithmetic(self.recipe.precision):
+        with arithmetic(images.device.type, tf32=self.recipe.precision == "tf32"):
             logits = self._logits(images)
             loss = F.cross_entropy(logits, labels)
             self.optimizer.zero_grad(set_to_none=True)

@@ -27,6 +27,7 @@ from robust_interp.fit import Fit, Status, TrainingError, coefficients
 from robust_interp.models import default_lambda_init
 from robust_interp.recipe import Recipe
 from robust_interp.together import Group
+from robust_interp.victim import undisturbed
 
 HALF_MAY_CHANGE = 1 / 1000  # predictions that storing half-precision weights may change
 
@@ -313,15 +314,14 @@ def _save(job: _Job, fit: Fit, test: data.Dataset) -> zoo.Checkpoint:
     return zoo.save(model, job.folder, cfg, job.model_args, record, half, {"curve.csv": _csv(fit.curve)})
 
 
-@torch.no_grad()
 def predictions(model: nn.Module, test: data.Dataset, mean, std, device) -> np.ndarray:
     """Predicted labels (N,) of a model that takes images normalised by mean and std, in eval mode."""
     mean, std = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (mean, std))
-    model.eval()
-    found = [
-        model((torch.from_numpy(test.pixels(at, at + 500)).to(device) - mean) / std).argmax(1).cpu()
-        for at in range(0, len(test), 500)
-    ]
+    with undisturbed(model), torch.no_grad():
+        found = [
+            model((torch.from_numpy(test.pixels(at, at + 500)).to(device) - mean) / std).argmax(1).cpu()
+            for at in range(0, len(test), 500)
+        ]
     return torch.cat(found).numpy()
 
 
