@@ -38,6 +38,10 @@ class RecordedSteps:
         self._records = True
 
     def __call__(self, fits: Sequence[Fit], draws: Sequence[Tensor]) -> None:
+        with cuda.device(fits[0].loader.labels.device):  # streams and graphs are the current device's
+            self._run(fits, draws)
+
+    def _run(self, fits: Sequence[Fit], draws: Sequence[Tensor]) -> None:
         self._forget_others([(fit, fit.lr) for fit in fits])
         pinned = [drawn.pin_memory() for drawn in draws]  # from ordinary memory a copy waits for the device
         step = self._step(fits, draws)

@@ -1,7 +1,7 @@
 """The step as a CUDA graph: its logic on the CPU, with a tape in the graph's place; and the real thing."""
 
+import contextlib
 import itertools
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -72,17 +72,20 @@ class Cuda:
     def current_stream(self):
         return self.here[-1]
 
-    @contextmanager
+    @contextlib.contextmanager
     def stream(self, stream):
         self.here.append(stream)
         self.events.append((stream, "works", None))
         yield
         self.here.pop()
 
+    def device(self, device):
+        return contextlib.nullcontext()
+
     def synchronize(self):
         self.events.append((self.here[-1], "is done", None))
 
-    @contextmanager
+    @contextlib.contextmanager
     def graph(self, tape):
         before = [{k: v.clone() for k, v in fit.state()[0].items()} for fit in self.fits]
         self.events.append((self.here[-1], "records", None))
