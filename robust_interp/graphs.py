@@ -9,6 +9,7 @@ learning rate, the size of the last batch of an epoch, which networks are left).
 from __future__ import annotations
 
 import warnings
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,7 +33,7 @@ class RecordedSteps:
     """
 
     def __init__(self) -> None:
-        self._streams: dict[Fit, cuda.Stream] = {}
+        self._streams: dict[Fit, cuda.Stream] = defaultdict(cuda.Stream)
         self._of: list[tuple[Fit, float]] = []
         self._recorded: dict[tuple[int, ...], _Recorded | None] = {}  # by batch sizes; None: ran once
         self._records = True
@@ -83,7 +84,7 @@ class RecordedSteps:
     def _branches(self, fits: Sequence[Fit], inputs: Sequence[Tensor]) -> None:
         """Every network's step on a stream of its own, from here and back to here."""
         here = cuda.current_stream()
-        streams = [self._streams.setdefault(fit, cuda.Stream()) for fit in fits]
+        streams = [self._streams[fit] for fit in fits]
         for fit, given, stream in zip(fits, inputs, streams, strict=True):
             stream.wait_stream(here)
             with cuda.stream(stream):
