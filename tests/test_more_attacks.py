@@ -189,12 +189,13 @@ def test_deepfool_finds_the_exact_distance_to_the_nearest_class():
     np.testing.assert_allclose(found.deltas, 1.02 * exact, rtol=1e-3)  # its overshoot is 0.02
 
 
-def test_deepfool_does_not_end_on_the_boundary_where_pixels_are_clipped():
+@pytest.mark.parametrize("spec", ["deepfool", "DeepFool", "torchattacks.DeepFool(steps=20)"])
+def test_deepfool_does_not_end_on_the_boundary_where_pixels_are_clipped(spec):
     """Every image can be made another within [0, 1]; whether a tie of two logits is right, rounding says."""
     model, images, _ = linear()
     images = (10 * (images - 0.5) + 0.5).clamp(0, 1)  # half of the pixels are black or white
     labels = model(images).argmax(1)
-    found = attack(model, "deepfool", images, labels)
+    found = attack(model, spec, images, labels)
     logits = model.double()(found.images.double())
     own = logits.gather(1, labels[:, None])[:, 0]
     assert (logits.amax(1) - own > 1e-4).all()
