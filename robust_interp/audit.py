@@ -87,7 +87,7 @@ class Audit:
         )
         self.parts = _parts(options, *radii(request, self.dataset), request.seed)
         for perturbation in (one for by_eps in self.parts.values() for one in by_eps.values()):
-            attacks.check_classes(perturbation, self.dataset.classes)
+            attacks.check_fits(perturbation, self.dataset.classes, self.dataset.images[0].size)
         self.refused: list[Audited] = []
         self.benchmarks = list(self._benchmarks())
         self._source = self._named(options.source) if options.source else None

@@ -159,7 +159,7 @@ class Benchmark:
         rows = rows or attacks.resolve(leaderboard.RANKED_BY["final"], eps, defaults, request.seed)
         stronger = attacks.resolve(request.strong, eps, defaults, request.seed)
         for perturbation in stronger:
-            attacks.check_classes(perturbation, self.dataset.classes)
+            attacks.check_fits(perturbation, self.dataset.classes, self.dataset.images[0].size)
         n = min(STRONG_N, self.plan.n) if request.strong_n is None else request.strong_n
         benchmark = copy.copy(self)
         benchmark.protocol, benchmark.strong = "worst", None
@@ -536,7 +536,7 @@ def _perturbations(request: Request, seed: int, dataset: data.Dataset, corruptor
     eps, defaults = radii(request, dataset)
     attacked = attacks.resolve(request.attacks, eps, defaults, seed)
     for perturbation in attacked:
-        attacks.check_classes(perturbation, dataset.classes)
+        attacks.check_fits(perturbation, dataset.classes, dataset.images[0].size)
     return [CLEAN, *corruptions.resolve(request.corruptions, corruptor), *attacked]
 
 

@@ -574,8 +574,22 @@ def runs_in(folders: Sequence[Path], dataset: str | None = None) -> tuple[list[l
     What an older version of a plug-in measured is left out where a newer one has measured the same.
 
     Raises:
-        UserError: if there is no finished run in a folder, or the runs are of several datasets and none is
-            named.
+        UserError: as `dataset_in` does.
+    """
+    dataset = dataset_in(folders, dataset)
+    runs = []
+    for folder in folders:
+        with Store(folder, read_only=True) as store:
+            runs += [scores(plan, store) for plan in store.plans() if plan.dataset == dataset]
+    return _of_newest_code(runs), dataset
+
+
+def dataset_in(folders: Sequence[Path], dataset: str | None = None) -> str:
+    """The dataset of the finished runs in results folders: the one named, else the only one.
+
+    Raises:
+        UserError: if there is no finished run in a folder, or none on the dataset named, or the runs are of
+            several and none is named.
     """
     found = sorted({plan.dataset for folder in folders for plan in _plans(folder)})
     where = ", ".join(map(str, folders))
@@ -583,12 +597,7 @@ def runs_in(folders: Sequence[Path], dataset: str | None = None) -> tuple[list[l
         raise UserError(f"{where} has runs on {', '.join(found)}: choose one with --dataset")
     if dataset not in (None, *found):
         raise UserError(f"{where} has no finished run on {dataset}, only on {', '.join(found)}")
-    dataset = dataset or found[0]
-    runs = []
-    for folder in folders:
-        with Store(folder, read_only=True) as store:
-            runs += [scores(plan, store) for plan in store.plans() if plan.dataset == dataset]
-    return _of_newest_code(runs), dataset
+    return dataset or found[0]
 
 
 def _of_newest_code(runs: list[list[Score]]) -> list[list[Score]]:

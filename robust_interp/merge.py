@@ -10,6 +10,7 @@ import pandas as pd
 
 from robust_interp import leaderboard
 from robust_interp.corruptions import CORRUPTIONS, MEANS
+from robust_interp.data import DATASETS
 from robust_interp.errors import UserError
 from robust_interp.formats import MCE_COLUMNS, TAIL_COLUMNS
 from robust_interp.leaderboard import board_columns
@@ -24,16 +25,17 @@ def gather(sources: Sequence[Path], dataset: str | None = None) -> tuple[pd.Data
 
     The runs of all results folders are taken together and ranked; the rows of the CSV files follow. A file
     says how many images it was measured on but not which, so that beside anything else its rows have no rank.
+    Files whose dataset nothing tells must be of the same as the others.
 
     Args:
         sources: Results folders and leaderboard CSV files.
         dataset: Which one, if the folders or files have several.
 
     Raises:
-        UserError: if a source is not there or not what it should be.
+        UserError: if a source is not there or not what it should be, or they are of several datasets.
     """
-    files = [path for path in sources if path.is_file() or path.suffix == ".csv"]
-    folders = [path for path in sources if path not in files]
+    files, folders = _apart(sources)
+    dataset = dataset_of(sources, dataset)
     frames, titles = [], []
     if folders:
         runs, dataset = leaderboard.runs_in(folders, dataset)
@@ -46,6 +48,36 @@ def gather(sources: Sequence[Path], dataset: str | None = None) -> tuple[pd.Data
         frames.append(board)
         titles.append(path.name)
     return (frames[0] if len(frames) == 1 else _stacked(frames)), " + ".join(titles)
+
+
+def dataset_of(sources: Sequence[Path], dataset: str | None = None) -> str | None:
+    """The one dataset that the sources are of; None where it is not named and none of them tells.
+
+    A results folder knows it. A leaderboard file has no column for it, but may be called after it, as
+    ``leaderboards/cifar10.csv`` and ``paper_cifar10.csv`` are.
+
+    Args:
+        dataset: The one named, if the folders have several or the files do not tell.
+
+    Raises:
+        UserError: as `leaderboard.dataset_in` does, or if a file is called after another dataset.
+    """
+    files, folders = _apart(sources)
+    if folders:
+        dataset = leaderboard.dataset_in(folders, dataset)
+    for path in files:
+        called = path.stem.removeprefix("paper_")
+        if called in DATASETS:
+            if dataset not in (None, called):
+                raise UserError(f"{path} is, by its name, of {called} and not of {dataset}: keep them apart")
+            dataset = called
+    return dataset
+
+
+def _apart(sources: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """The files among them, and the folders."""
+    files = [path for path in sources if path.is_file() or path.suffix == ".csv"]
+    return files, [path for path in sources if path not in files]
 
 
 def read(path: Path, dataset: str | None = None) -> pd.DataFrame:

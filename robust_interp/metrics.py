@@ -11,11 +11,12 @@ import numpy as np
 Z_95 = 1.959963984540054  # standard normal quantile at 0.975
 
 
-def wilson(correct: int, n: int) -> tuple[float, float]:
+def wilson(correct: float, n: int) -> tuple[float, float]:
     """95 % Wilson score interval of a proportion, in percent.
 
     Args:
-        correct: Successes, 0 to n.
+        correct: Successes, 0 to n. A sum of shares, each in [0, 1], gives an interval that is no narrower
+            than it should be: no such share varies more than a yes or no of the same mean.
         n: Trials, at least 1.
 
     Source: E. B. Wilson, *Probable Inference, the Law of Succession, and Statistical Inference*, 1927.
@@ -142,15 +143,15 @@ def _sign_flips(sizes: np.ndarray, observed: int) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Difference:
-    """By how many percentage points more samples one has right than another, with a 95 % interval."""
+class Interval:
+    """A share in percent, or a difference in percentage points, with its 95 % interval."""
 
     points: float
     low: float
     high: float
 
 
-def paired_difference(first: np.ndarray, second: np.ndarray) -> Difference:
+def paired_difference(first: np.ndarray, second: np.ndarray) -> Interval:
     """How much more of the same samples `first` has right than `second` (boolean arrays (n,)).
 
     Source: D. G. Bonett, R. M. Price, *Adjusted Wald Confidence Interval for a Difference of Binomial
@@ -159,7 +160,7 @@ def paired_difference(first: np.ndarray, second: np.ndarray) -> Difference:
     b, c, n = int((first & ~second).sum()), int((second & ~first).sum()), len(first)
     one, other = (b + 1) / (n + 2), (c + 1) / (n + 2)
     half = Z_95 * math.sqrt((one + other - (one - other) ** 2) / (n + 2))
-    return Difference(100 * (b - c) / n, 100 * (one - other - half), 100 * (one - other + half))
+    return Interval(100 * (b - c) / n, 100 * (one - other - half), 100 * (one - other + half))
 
 
 def holm(p_values) -> np.ndarray:

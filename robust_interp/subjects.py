@@ -120,13 +120,7 @@ def from_zoo(
         UserError: if a pattern or a seed finds nothing, or a checkpoint, or the plug-in of a model that is
             named, is broken.
     """
-    candidates = zoo.checkpoints(folder, dataset)
-    if not candidates:
-        raise UserError(
-            f"no checkpoint for {dataset} in the zoo: train one with "
-            f"robust-interp train in_resnet20 --dataset {dataset}, or name a folder with --zoo"
-        )
-    chosen = zoo.select(patterns, candidates)
+    chosen = zoo.select(patterns, zoo.checkpoints_for(dataset, folder))
     if absent := sorted(set(seeds or ()) - {checkpoint.seed for checkpoint in chosen}):
         raise UserError(f"no checkpoint with train seed {absent[0]} among the models named")
     groups: dict[tuple, list[Subject]] = {}

@@ -150,7 +150,7 @@ def print_audit(audited: Sequence[Audited], dataset: str) -> None:
         shown.print(_table(columns))
     shown.print(
         "eps and steps in 1/255, values in % of the samples or in points; where at most 0 is allowed the "
-        "interval decides",
+        "interval decides; open: the interval leaves it open, and more images (--n) would tell",
         highlight=False,
     )
 

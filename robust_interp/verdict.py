@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-PASS, WARN, FAIL = VERDICTS = ("pass", "warn", "fail")  # from good to bad
+PASS, OPEN, WARN, FAIL = VERDICTS = ("pass", "open", "warn", "fail")  # from good to bad
 NOT_RUN = "not run"
+# Points by which the interval of what passes may reach beyond its limit. That takes 61 samples at least, for
+# Wilson's interval of none of n to end at the 1 % that may stand and these.
+REACH = 5.0
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """What a check lets pass at most.
+    """What a check lets pass at most, where the interval does not reach more than REACH points further.
 
     Attributes:
         large_eps_255: The radius, in units of 1/255, at which nearly nothing may stand.

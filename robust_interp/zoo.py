@@ -172,6 +172,20 @@ def checkpoints(zoo: str | os.PathLike | None = None, dataset: str | None = None
     return sorted(found.values(), key=lambda c: (c.architecture, c.dataset, c.recipe, c.seed))
 
 
+def checkpoints_for(dataset: str, zoo: str | os.PathLike | None = None) -> list[Checkpoint]:
+    """The checkpoints of a dataset, at least one, in the order of `checkpoints`.
+
+    Raises:
+        UserError: if there is none, or a folder is named that is not there.
+    """
+    if found := checkpoints(zoo, dataset):
+        return found
+    raise UserError(
+        f"no checkpoint for {dataset} in the zoo: train one with "
+        f"robust-interp train in_resnet20 --dataset {dataset}, or name a folder with --zoo"
+    )
+
+
 def select(patterns: Iterable[str], candidates: list[Checkpoint]) -> list[Checkpoint]:
     """The candidates that are named: by 'all', architecture, full name, or a glob over either.
 

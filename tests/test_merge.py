@@ -21,9 +21,9 @@ PGD = attack("pgd", 2)
 def folder(tmp_path):
     """Makes a results folder of one run. `measured`: (card, perturbation, pattern of right ones)."""
 
-    def make(name, *measured, protocol="final"):
+    def make(name, *measured, **how):
         with Store(tmp_path / name) as store:
-            run(store, measured, protocol)
+            run(store, measured, **how)
         return tmp_path / name
 
     return make
@@ -89,6 +89,9 @@ def test_folders_of_several_datasets_ask_for_one(tmp_path, folder, shown):
     refused(shown(one, tmp_path / "two"), "cifar10, digits", "--dataset")
     board, title = merge.gather([one, tmp_path / "two"], "cifar10")
     assert (title, board["clean"].tolist()) == ("cifar10", [70])
+    # a file that is called after its dataset says as much as a folder
+    refused(shown(one, PUBLISHED / "cifar10.csv"), "cifar10.csv", "of cifar10 and not of digits")
+    refused(shown(PUBLISHED / "digits.csv", PUBLISHED / "paper_cifar100.csv"), "cifar100", "digits")
 
 
 def test_a_file_alone_is_shown_as_it_is(mine, shown):
@@ -222,9 +225,9 @@ def test_json_has_numbers_and_nulls(mine, shown):
 
 
 def test_a_table_of_unlike_lines_says_in_what_they_differ(folder, mine, shown):
-    results = folder("one", *entry("a", 5, 3, n=5))
+    results = folder("one", *entry("a", 5, 3, n=5), dataset="cifar10")
     head, *lines = shown(results, PUBLISHED / "paper_cifar10.csv")[1].splitlines()
-    assert head.startswith("digits + paper_cifar10.csv, n = 5, 10000, protocol final")
+    assert head.startswith("cifar10 + paper_cifar10.csv, n = 5, 10000, protocol final")
     assert lines[0].split()[:8] == [
         *("rank", "model", "recipe", "lambda_init", "seeds", "members"),
         *("n_examples", "source"),

@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import robust_interp
-from robust_interp import attacks
+from robust_interp import attacks, data
 from robust_interp.attacks import BoundAttack, engines, start_noise
+from robust_interp.bench import Benchmark, Request
 from robust_interp.cells import Cell, Plan, VictimCard
 from robust_interp.errors import UserError
 from robust_interp.store import INHERITED, Store
@@ -189,12 +190,13 @@ def test_deepfool_finds_the_exact_distance_to_the_nearest_class():
     np.testing.assert_allclose(found.deltas, 1.02 * exact, rtol=1e-3)  # its overshoot is 0.02
 
 
-def test_deepfool_does_not_end_on_the_boundary_where_pixels_are_clipped():
+@pytest.mark.parametrize("spec", ["deepfool", "DeepFool", "torchattacks.DeepFool(steps=20)"])
+def test_deepfool_does_not_end_on_the_boundary_where_pixels_are_clipped(spec):
     """Every image can be made another within [0, 1]; whether a tie of two logits is right, rounding says."""
     model, images, _ = linear()
     images = (10 * (images - 0.5) + 0.5).clamp(0, 1)  # half of the pixels are black or white
     labels = model(images).argmax(1)
-    found = attack(model, "deepfool", images, labels)
+    found = attack(model, spec, images, labels)
     logits = model.double()(found.images.double())
     own = logits.gather(1, labels[:, None])[:, 0]
     assert (logits.amax(1) - own > 1e-4).all()
@@ -460,6 +462,45 @@ def test_restarts_and_norm_stand_in_the_table():
 
 
 # --- classes, gradients, guards --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "norm", "diameter"),
+    [
+        *(
+            (spec, "L2", 108**0.5)
+            for spec in ("pgd_l2(eps={},steps=1)", "cw(eps={},steps=1)", "PGDL2(eps={},steps=1)")
+        ),
+        *(
+            (f"{name}(norm=L2,eps={{}},steps=1)", "L2", 108**0.5)
+            for name in ("apgd_ce", "apgd_dlr", "APGDT", "FAB")
+        ),
+        ("apgd_t(norm=L2,eps={},steps=1)", "L2", 108**0.5),
+        ("square(norm=L2,eps={},queries=2)", "L2", 108**0.5),
+        ("deepfool(eps={},steps=1)", "L2", 108**0.5),
+        ("PGDRSL2(eps={},steps=1)", "L2", 108**0.5),
+        ("FAB(norm=L1,eps={},steps=1)", "L1", 108),
+    ],
+)
+def test_a_radius_beyond_the_diameter_of_the_pixels_is_refused_in_one_line(spec, norm, diameter):
+    """Two images of 3 x 6 x 6 pixels in [0, 1] are at most so far apart."""
+    images, labels = rowwise_batch(2)
+
+    def plan(eps):
+        request = Request(
+            modules={"net": Rowwise()},
+            dataset=data.from_arrays(images.numpy(), labels.numpy(), 5),
+            attacks=spec.format(eps),
+            corruptions="none",
+        )
+        return Benchmark(request)
+
+    plan(diameter)
+    for eps in (diameter + 1e-3, 100 * diameter):
+        with pytest.raises(UserError, match=f"{norm} eps is at most {diameter:.4g} ") as caught:
+            plan(eps)
+        assert "\n" not in str(caught.value)
+        assert spec.partition("(")[0] in str(caught.value)
 
 
 @pytest.mark.parametrize("classes", [2, 3, 4, 7, 10, 100])

@@ -1,13 +1,18 @@
 """Our rows beside the paper's: hand-made leaderboards, values worked out by hand or by SciPy."""
 
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
+from hand_made import card, first, run
 from scipy import stats
 
-from robust_interp import leaderboard, metrics, paper
+from robust_interp import leaderboard, metrics, paper, zoo
+from robust_interp.cells import CLEAN
 from robust_interp.errors import UserError
 from robust_interp.formats import to_csv
+from robust_interp.store import Store
 
 MEASURED = ("clean", *paper.NOISES, *paper.ATTACKS)
 
@@ -222,6 +227,11 @@ def test_from_the_command_line(command, tmp_path):
         ("in_resnet20", 1, 1, {"noise": 60.0, "clean": 80.0}), ("preact_resnet20", 1, 1, {"noise": 50.0})
     )
     file.write_text(to_csv(ours.astype({"rank": "Int64"})), encoding="utf-8")
+    status, _, errors = command("leaderboard", "paper", file)
+    assert (status, errors.count("\n")) == (1, 1)
+    assert "does not say its dataset" in errors
+    assert "--dataset" in errors
+    file = file.rename(tmp_path / "cifar10.csv")
     status, shown, errors = command("leaderboard", "paper", file)
     assert (status, errors) == (0, "")
     assert "53.7 / 50.0" in shown
@@ -231,6 +241,32 @@ def test_from_the_command_line(command, tmp_path):
     assert shown.splitlines()[0] == ",".join(paper.CLAIM_COLUMNS)
     status, shown, _ = command("leaderboard", "paper", file, "--format", "csv")
     assert shown.splitlines()[0] == ",".join(paper.CELL_COLUMNS)
+
+
+@pytest.mark.parametrize("said", [(), ("--dataset", "cifar10")], ids=["not said", "said wrongly"])
+@pytest.mark.parametrize("source", ["digits.csv", "paper_digits.csv", "results of digits"])
+def test_no_source_is_held_against_the_numbers_of_another_dataset(command, tmp_path, source, said):
+    path = tmp_path / source
+    if source.endswith(".csv"):
+        shutil.copy(zoo.bundled("leaderboards") / "digits.csv", path)
+    else:
+        with Store(path) as store:
+            run(store, [(card("in_resnet20"), CLEAN, first(8))], dataset="digits")
+    status, shown, errors = command("leaderboard", "paper", path, *said)
+    assert (status, shown, errors.count("\n")) == (1, "", 1)
+    assert "digits" in errors
+
+
+@pytest.mark.parametrize("dataset", paper.DATASETS)
+def test_results_and_files_that_tell_their_dataset_need_no_option(command, tmp_path, dataset):
+    with Store(tmp_path / "results") as store:
+        run(store, [(card("in_resnet20"), CLEAN, first(8))], dataset=dataset)
+    for sources in (["results"], [f"paper_{dataset}.csv"], ["results", f"paper_{dataset}.csv"]):
+        places = [
+            tmp_path / one if one == "results" else zoo.bundled("leaderboards") / one for one in sources
+        ]
+        status, shown, _ = command("leaderboard", "paper", *places)
+        assert (status, shown.partition(",")[0]) == (0, dataset)
 
 
 def test_no_numbers_for_other_datasets():

@@ -10,7 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from robust_interp import zoo
+from robust_interp import subjects, zoo
+from robust_interp.analysis import chosen
 from robust_interp.errors import UserError
 from robust_interp.zoo import CONFIG, RECORD, WEIGHTS, Checkpoint
 
@@ -432,6 +433,22 @@ def test_the_first_folder_wins(alone):
         "in_resnet20.digits_bundled_seed0": "bundled",
     }
     assert {c.folder.parent.name for c in zoo.checkpoints() if c.name == only} == {"model_zoo"}
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda dataset: subjects.from_zoo(["all"], None, None, None, dataset),
+        lambda dataset: chosen.checkpoints(["in_resnet14"], None, dataset),
+        lambda dataset: chosen.singles(["in_resnet14"], None, dataset),
+    ],
+    ids=["to measure", "to analyse", "to draw"],
+)
+def test_where_a_dataset_has_no_checkpoint_it_is_told_how_to_make_one(choose, alone):
+    place(alone / "model_zoo", "in_resnet14.digits_digits_seed0")
+    with pytest.raises(UserError) as refusal:
+        choose("cifar100")
+    one_line(refusal, "no checkpoint for cifar100", "robust-interp train", "--dataset cifar100", "--zoo")
 
 
 def test_a_zoo_folder_that_is_not_there_is_refused(alone):

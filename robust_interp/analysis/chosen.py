@@ -27,9 +27,7 @@ def checkpoints(
     Raises:
         UserError: for a name that matches none, or none with these seeds.
     """
-    candidates = zoo.checkpoints(folder, dataset)
-    if not candidates:
-        raise UserError(f"no checkpoint for {dataset} in the zoo; name a folder with --zoo")
+    candidates = zoo.checkpoints_for(dataset, folder)
     chosen = {c.name: c for name in names for c in zoo.select([name], candidates)}
     found = [c for c in chosen.values() if seeds is None or c.seed in seeds]
     if not found:

@@ -255,6 +255,6 @@ _ENGINES = {
     "apgd_t": _apgd_targeted,
     "square": _square,
     "cw": _cw,
-    "deepfool": _deepfool,
+    **dict.fromkeys(("deepfool", "DeepFool"), _deepfool),  # by its class's name it would stop short as well
     "autoattack": _autoattack,
 }

@@ -25,6 +25,7 @@ from robust_interp.registry import OfEps, Registry, Spec, parse_spec, split_spec
 TARGETS = ("next", "least_likely")  # beside a class's number
 AUTOATTACK_PACKAGES = ("pyautoattack", "autoattack")  # RobustBench's dependency, and the authors' own
 _NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
+_SHARE_OF_DIMENSION = {"Linf": 0, "L2": 0.5, "L1": 1}  # the cube [0, 1]^d has diameter d ** share
 
 
 def _steps(params: Mapping) -> int:
@@ -376,8 +377,23 @@ def _is_whole(value, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def check_classes(perturbation: Perturbation, classes: int) -> None:
-    """Refuse an attack whose loss, or target, is not defined for so few classes."""
+def check_fits(perturbation: Perturbation, classes: int, pixels: int) -> None:
+    """Refuse an attack that asks for what a dataset has not.
+
+    Args:
+        classes: How many there are: fewer than its loss is defined for, or its target asks for, are too few.
+        pixels: Numbers in an image, channels included. A radius above the diameter of their cube
+            [0, 1]^pixels, which every image lies in, is a mistake.
+
+    Raises:
+        UserError: in these cases.
+    """
+    norm, eps = perturbation.norm, perturbation.params.get("eps", 0)
+    if eps > (diameter := pixels ** _SHARE_OF_DIMENSION.get(norm, 1)):
+        raise UserError(
+            f"{perturbation.name}: an {norm} eps is at most {diameter:.4g} on these images of {pixels} "
+            f"numbers in [0, 1], where that reaches everything, not {eps:g}"
+        )
     name, kind = perturbation.name, type_of(perturbation.name)
     if classes < kind.classes:
         raise UserError(

@@ -15,7 +15,7 @@ def add_to(commands) -> None:
         "audit",
         help="check whether a model's robust accuracy can be believed",
         description="Look for masked gradients and for attacks that are tuned too weakly.",
-        epilog="Exit status: 0 if no check failed, 3 if one did; a warning is no failure.",
+        epilog="Exit status: 0 if no check failed, 3 if one did; neither warn nor open is a failure.",
     )
     parser.set_defaults(run=run)
     add, usual = parser.add_argument, Thresholds()

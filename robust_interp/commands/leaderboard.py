@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from robust_interp.commands.options import add_sources, name_list, picked, positive
+from robust_interp.errors import UserError
 
 
 def add_to(commands) -> None:
@@ -95,7 +96,7 @@ def _add_paper(actions) -> None:
     parser.set_defaults(run=_paper)
     add_sources(parser)
     add = parser.add_argument
-    add("--dataset", default="cifar10", choices=("cifar10", "cifar100"), help="default: cifar10")
+    add("--dataset", choices=("cifar10", "cifar100"), help="which one, if the sources do not tell")
     add("--claims", action="store_true", help="the claims alone")
     add("--format", choices=("table", "csv", "markdown", "json"), default="table")
 
@@ -104,13 +105,18 @@ def _paper(arguments: argparse.Namespace) -> int:
     from robust_interp import merge, paper, tables
     from robust_interp.formats import FORMATS
 
-    board, _ = merge.gather(arguments.sources, arguments.dataset)
-    comparison = paper.compare(board, arguments.dataset)
+    dataset = merge.dataset_of(arguments.sources, arguments.dataset)
+    if dataset is None:
+        raise UserError(
+            "a leaderboard file does not say its dataset unless it is called after it: name it with --dataset"
+        )
+    board, _ = merge.gather(arguments.sources, dataset)
+    comparison = paper.compare(board, dataset)
     if arguments.format != "table":
         frame = comparison.claims if arguments.claims else comparison.cells
         print(FORMATS[arguments.format](frame), end="")
     elif arguments.claims:
         tables.print_claims(comparison.claims)
     else:
-        tables.print_paper(comparison, arguments.dataset)
+        tables.print_paper(comparison, dataset)
     return 0

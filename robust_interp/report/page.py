@@ -68,7 +68,7 @@ def write(
     """Write the report of results folders and leaderboard CSV files.
 
     Args:
-        dataset: Which one, if the folders have several.
+        dataset: Which one, if the folders have several or the files do not tell.
         zoo_folder: More checkpoints, to show the λ of those that were measured.
         figures: A folder of figures that were drawn before, whose SVG files are shown too.
 
@@ -80,6 +80,7 @@ def write(
     """
     if out.resolve() in {path.resolve() for path in sources}:
         raise UserError(f"{out} holds the results: a report needs a folder of its own, name it with --out")
+    dataset = merge.dataset_of(sources, dataset)
     board, title = merge.gather(sources, dataset)
     found = _measured([path for path in sources if path.is_dir()], dataset)
     try:
@@ -103,7 +104,7 @@ def write(
         has_several_seeds=((board["members"] == 1) & (board["seeds"] > 1)).any(),
         figure_sections=sections,
         audit=_audit(audited) if len(audited) else None,
-        claims=_claims(board, found.dataset or dataset, out),
+        claims=_claims(board, dataset, out),
         made=_made(found),
         definitions=_definitions(board, found),
     )

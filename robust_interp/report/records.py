@@ -84,7 +84,7 @@ def victim_name(line) -> str:
 
 
 def _worst(found: Iterable[str]) -> str:
-    order = ("pass", "not run", "warn", "fail")
+    order = ("pass", "not run", "open", "warn", "fail")
     return max(found, key=lambda verdict: order.index(verdict) if verdict in order else len(order))
 
 
