@@ -142,7 +142,8 @@ class Audit:
             for subject in benchmark.subjects:
                 one = Audited(subject.card, self._audit(benchmark, subject, store, watch))
                 text = json.dumps(list(_lines(one, self.dataset.name)))
-                store.put_audit(digest(subject.card.identity), self.dataset.fingerprint, one.verdict, text)
+                victim = digest(subject.card.identity)
+                store.put_audit(victim, self.dataset.fingerprint, str(one.conclusion), text)
                 audited.append(one)
         return audited
 

@@ -14,14 +14,26 @@ Adversarial Robustness* (2019).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from robust_interp.cells import VictimCard
 from robust_interp.metrics import Interval, paired_difference, wilson
-from robust_interp.verdict import FAIL, OPEN, PASS, REACH, VERDICTS, WARN, Thresholds, worst
+from robust_interp.verdict import (
+    FAIL,
+    NOT_RUN,
+    OPEN,
+    PARTIAL,
+    PASS,
+    REACH,
+    VERDICTS,
+    WARN,
+    Conclusion,
+    Thresholds,
+    worst,
+)
 
 CHECKS = (
     "deterministic",
@@ -71,6 +83,25 @@ class Audited:
     @property
     def verdict(self) -> str:
         return worst(finding.verdict for finding in self.findings)
+
+    @property
+    def conclusion(self) -> Conclusion:
+        return concluded((finding.check, finding.verdict, finding.n) for finding in self.findings)
+
+
+def concluded(findings: Iterable[tuple[str, str, int]]) -> Conclusion:
+    """What a model's findings, as (check, verdict, n), come to."""
+    ran = [finding for finding in findings if finding[1] != NOT_RUN]
+    checks = {check for check, _, _ in ran}
+    complete = checks >= set(CHECKS)
+    verdict = worst(verdict for _, verdict, _ in ran)
+    # Whether a model is deterministic is tried on as few images as that takes, whatever n is.
+    by_samples = [n for check, _, n in ran if check != "deterministic"] or [n for _, _, n in ran]
+    return Conclusion(
+        PARTIAL if verdict == PASS and not complete else verdict,
+        max(by_samples),
+        "" if complete else f"{len(checks)}/{len(CHECKS)}",
+    )
 
 
 @dataclass(frozen=True)

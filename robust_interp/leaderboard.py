@@ -21,7 +21,7 @@ from robust_interp.corruptions import MEANS, SEVERITIES
 from robust_interp.errors import UserError
 from robust_interp.formats import TAIL_COLUMNS, to_csv
 from robust_interp.store import FILE_NAME, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
-from robust_interp.verdict import worst
+from robust_interp.verdict import joint
 
 RESULT_COLUMNS = [
     "model",
@@ -84,7 +84,7 @@ class Score:
         column: Where the accuracy (percent) stands in the leaderboard.
         right: Which samples count as right, (n,) bool: the accuracy is their share.
         perturbations: What the samples went through: one perturbation, or under ``worst`` several.
-        audit: The verdict of the victim's audit on this dataset; empty if there was none.
+        audit: What the victim's audit on this dataset came to; empty if there was none.
         code: What the code of the plug-ins is known by that made the perturbations; empty without any.
     """
 
@@ -329,7 +329,7 @@ class _Entry:
     seeds: set[int] = field(default_factory=set)  # of its random attacks
     agreement: float = math.nan  # of an ensemble's members on clean images
     improvements: dict[str, float] = field(default_factory=dict)  # of an ensemble, by column
-    audits: dict[str, str] = field(default_factory=dict)  # victim -> verdict
+    audits: dict[str, str] = field(default_factory=dict)  # victim -> what its audit came to
     strong: set[tuple[str, int]] = field(default_factory=set)  # what is the strong attack, and its n
     worst: dict[str, str] = field(default_factory=dict)  # by column, of which attacks it is the worst
 
@@ -505,7 +505,7 @@ def _line(entry: _Entry, measured: list[str], ranking: str | None) -> dict:
         "corruption_source": "+".join(sorted(entry.sources)),
         "source": "measured",
         "strong_n": next((n for _, n in entry.strong), None),
-        "audit": worst(entry.audits.values()) if all(entry.audits.values()) else "",
+        "audit": joint(entry.audits.values()),
     }
     for column in measured:
         values = [accuracies[column] for accuracies in per_seed if column in accuracies]

@@ -263,7 +263,7 @@ class Store:
             raise UserError(f"{self.path} holds runs that this version cannot read") from error
 
     def put_audit(self, victim: str, fingerprint: str, verdict: str, text: str) -> None:
-        """Keep a victim's verdict on a dataset, and as JSON what it rests on; an older one is replaced."""
+        """Keep what an audit on a dataset came to, and as JSON what it rests on; an older one is replaced."""
         with self._write() as db:
             db.execute(
                 "INSERT OR REPLACE INTO audits VALUES (?, ?, ?, ?)", (victim, fingerprint, verdict, text)
@@ -274,7 +274,7 @@ class Store:
         return [text for (text,) in self._rows("SELECT text FROM audits ORDER BY dataset, victim")]
 
     def verdict(self, victim: str, fingerprint: str) -> str:
-        """The verdict of a victim's audit on a dataset; empty if it was not audited here."""
+        """What a victim's audit on a dataset came to; empty if it was not audited here."""
         if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'audits'"):
             return ""  # a store from before there were audits, opened to read
         query = "SELECT verdict FROM audits WHERE victim = ? AND dataset = ?"

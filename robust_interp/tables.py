@@ -134,7 +134,7 @@ def print_audit(audited: Sequence[Audited], dataset: str) -> None:
     """Of each model the checks that warn or fail, at every radius, and of each other its closest call."""
     shown = console()
     for one in audited:
-        verdict = f"{one.card.label}, {dataset}: {one.verdict}"
+        verdict = f"{one.card.label}, {dataset}: {one.conclusion}"
         shown.print(verdict, style="bold", highlight=False, markup=False)
         told = _told(one.findings)
         columns = {

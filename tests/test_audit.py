@@ -19,7 +19,17 @@ from robust_interp.bench import Benchmark, Request
 from robust_interp.cells import CLEAN, digest
 from robust_interp.checks import Audited, Finding, Measured
 from robust_interp.store import Store
-from robust_interp.verdict import FAIL, NOT_RUN, OPEN, PASS, WARN, Thresholds, worst
+from robust_interp.verdict import (
+    FAIL,
+    NOT_RUN,
+    OPEN,
+    PASS,
+    WARN,
+    Conclusion,
+    Thresholds,
+    joint,
+    worst,
+)
 
 USUAL = Thresholds()
 
@@ -236,11 +246,57 @@ def test_the_verdict_is_the_worst_of_those_that_were_run():
     assert verdict() == ""
 
 
+def findings(n=200, without=(), **others):
+    """One of each check, all of them passed but for `others`; those in `without` were never begun."""
+    return [
+        Finding(check, others.get(check, PASS), "", 8 if check == "deterministic" else n)
+        for check in checks.CHECKS
+        if check not in without
+    ]
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (findings(), "pass(n=200)"),
+        (findings(n=4), "pass(n=4)"),  # not the 8 images that a model is looked at for being random
+        (findings(transfer=NOT_RUN), "partial(n=200,checks=12/13)"),
+        (findings(without=["black_box", "strongest"]), "partial(n=200,checks=11/13)"),
+        (findings(without=["black_box"], transfer=NOT_RUN), "partial(n=200,checks=11/13)"),
+        (findings(n=20, large_eps=OPEN), "open(n=20)"),
+        (findings(n=20, large_eps=OPEN, transfer=NOT_RUN), "open(n=20,checks=12/13)"),
+        (findings(large_eps=OPEN, restarts=WARN), "warn(n=200)"),
+        (findings(monotone=FAIL, restarts=WARN, without=["transfer"]), "fail(n=200,checks=12/13)"),
+        ([Finding("deterministic", FAIL, "", 8)], "fail(n=8,checks=1/13)"),
+    ],
+)
+def test_a_conclusion_says_how_many_samples_and_checks_it_rests_on(found, text):
+    assert str(Audited(card(), found).conclusion) == text
+    assert joint([text]) == text  # and is read again as it is written
+
+
+@pytest.mark.parametrize(
+    ("texts", "text"),
+    [
+        (["pass(n=200)", "pass(n=200)"], "pass(n=200)"),
+        (["pass(n=200)", "pass(n=20)"], "pass(n=20)"),
+        (["pass(n=200)", "partial(n=300,checks=12/13)"], "partial(n=200,checks=12/13)"),
+        (["partial(n=9,checks=12/13)", "partial(n=10,checks=9/13)"], "partial(n=9,checks=9/13)"),
+        (["fail(n=8,checks=1/13)", "open(n=20)"], "fail(n=8,checks=1/13)"),
+        (["open(n=20)", "partial(n=200,checks=11/13)"], "open(n=20,checks=11/13)"),
+        (["pass(n=200)", ""], ""),  # one was not audited
+        (["pass(n=200)", "pass"], ""),  # or it is not known on how many samples
+    ],
+)
+def test_several_audits_come_to_no_more_than_each(texts, text):
+    assert joint(texts) == joint(texts[::-1]) == text
+
+
 # ---- the leaderboard's column
 
 
 def audited(store, victim, verdict, dataset="digits"):
-    store.put_audit(digest(victim.identity), f"{dataset}-images", verdict, "{}")
+    store.put_audit(digest(victim.identity), f"{dataset}-images", str(Conclusion(verdict, 200)), "{}")
 
 
 def boards(folder):
@@ -261,7 +317,11 @@ def test_the_verdict_is_a_column_of_the_leaderboard(tmp_path):
     board = boards(tmp_path)
     pd.testing.assert_frame_equal(board, direct)
     assert list(board)[-3:] == ["audit", "corruption_source", "source"]
-    assert dict(zip(board["model"], board["audit"], strict=True)) == {"net": WARN, "other": "", "old": ""}
+    assert dict(zip(board["model"], board["audit"], strict=True)) == {
+        "net": "warn(n=200)",
+        "other": "",
+        "old": "",
+    }
 
 
 def test_an_entry_has_a_verdict_only_if_each_of_its_seeds_has(tmp_path):
@@ -274,7 +334,7 @@ def test_an_entry_has_a_verdict_only_if_each_of_its_seeds_has(tmp_path):
         audited(store, card("b"), PASS)
     assert dict(zip(boards(tmp_path)["model"], boards(tmp_path)["audit"], strict=True)) == {
         "net": "",
-        "b": PASS,
+        "b": "pass(n=200)",
     }
 
 
@@ -291,9 +351,12 @@ def test_the_column_is_written_read_and_merged(tmp_path, command):
     again = command("leaderboard", tmp_path / "a.csv", "--format", "csv")[1]
     assert again == text
     (line,) = csv.DictReader(io.StringIO(text))
-    assert line["audit"] == PASS
+    assert line["audit"] == "pass(n=200)"
     merged = merge.gather([tmp_path / "a.csv", tmp_path / "b"])[0]
-    assert dict(zip(merged["model"], merged["audit"].fillna(""), strict=True)) == {"a": PASS, "b": ""}
+    assert dict(zip(merged["model"], merged["audit"].fillna(""), strict=True)) == {
+        "a": "pass(n=200)",
+        "b": "",
+    }
     shown = command("leaderboard", tmp_path / "a")[1]
     assert "audit" in shown
 
@@ -328,7 +391,7 @@ def audited_alone(model, source, request=QUICK, options=ATTACKS):
     audit.benchmarks = audit.benchmarks[:1]  # what attacks are transferred from is not in question
     with Store(None) as store:
         (one,) = audit.run(store)
-        assert store.verdict(digest(one.card.identity), audit.dataset.fingerprint) == one.verdict
+        assert store.verdict(digest(one.card.identity), audit.dataset.fingerprint) == str(one.conclusion)
     return one.verdict, {finding.check: finding for finding in one.findings}
 
 
@@ -467,7 +530,7 @@ def test_the_command_writes_prints_and_keeps_its_verdicts(tmp_path, tiny_zoo, co
     assert status == (3 if FAIL in verdict_of.values() else 0)
     assert {line["check"] for line in lines} == set(checks.CHECKS)
     for seed, verdict in verdict_of.items():
-        assert f"in_resnet14 seed {seed}, digits: {verdict}" in out
+        assert f"in_resnet14 seed {seed}, digits: {verdict}(n=4)\n" in out
     assert "audit.csv" in out
 
     measured = sorted(row[:2] for row in Store(tmp_path)._rows("SELECT cell, count, seconds FROM chunks"))
@@ -481,7 +544,17 @@ def test_the_command_writes_prints_and_keeps_its_verdicts(tmp_path, tiny_zoo, co
     bench = ("--n", 4, "--attacks", "none", "--corruptions", "none", "--no-ensembles", "--out", tmp_path)
     assert command("bench", "--models", "in_resnet14", *bench, "--zoo", tiny_zoo, "--quiet")[0] == 0
     (line,) = csv.DictReader((tmp_path / "leaderboard.csv").open())
-    assert line["audit"] == worst(verdict_of.values())
+    assert line["audit"] == f"{worst(verdict_of.values())}(n=4)"
+
+    # The same audit with a check left out is another: it says so wherever it is shown.
+    loose = [
+        part for name in ("standing", "gain", "blind", "flat", "falls") for part in (f"--max-{name}", 100)
+    ]
+    out = audit_command(command, tmp_path, tiny_zoo, "--black-box", "none", *loose)[1]
+    assert out.count("(n=4,checks=12/13)\n") == 2
+    assert command("bench", "--models", "in_resnet14", *bench, "--zoo", tiny_zoo, "--quiet")[0] == 0
+    (line,) = csv.DictReader((tmp_path / "leaderboard.csv").open())
+    assert line["audit"].endswith("(n=4,checks=12/13)")
 
 
 def test_an_audit_does_not_drop_the_others_of_its_folder(tmp_path, tiny_zoo, command):

@@ -22,7 +22,9 @@ _ENTRY = {
     "source": "measured: here, from stored predictions. Anything else is quoted.",
     "corruption_source": "released: the published CIFAR-C arrays. generated@s: made with CIFAR-C's "
     "parameters and seed s.",
-    "audit": "The worst verdict on whether robust accuracy can be believed: pass, warn or fail.",
+    "audit": "Whether robust accuracy can be believed: pass, open (so few images do not tell), warn or fail, "
+    "the worst of the checks and train seeds; partial if all passed that were run and some were left out. "
+    "n: on how many images; checks: how many of them were run, if not all.",
     "strong_n": "Images that the strong columns are a share of.",
     "agreement": "Ensembles: on how many of the clean images, in %, all members predict the same class.",
     "improvement": "Ensembles: accuracy less the mean of its members', in percentage points, in the column "

@@ -335,7 +335,13 @@ def _audit(audited: pd.DataFrame) -> dict:
     return {
         "checks": checks,
         "rows": [
-            (name, [{"text": verdict, "kind": kinds.get(verdict, "none")} for verdict in found])
+            (
+                name,
+                [
+                    {"text": verdict, "kind": kinds.get(verdict.partition("(")[0], "none")}
+                    for verdict in found
+                ],
+            )
             for name, found in rows
         ],
         "remark_columns": ["model", "check", "verdict", "eps (1/255)", "value", "at most", "n", "detail"],

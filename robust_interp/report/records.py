@@ -9,6 +9,7 @@ import pandas as pd
 
 from robust_interp import zoo
 from robust_interp.cells import Perturbation, digest, in_255
+from robust_interp.checks import concluded
 from robust_interp.errors import UserError
 from robust_interp.leaderboard import Score
 from robust_interp.store import Store
@@ -61,20 +62,25 @@ def audits(folders: Sequence[Path], dataset: str) -> pd.DataFrame:
             table = pd.read_csv(path, dtype=str, keep_default_na=False)
         except (OSError, ValueError) as error:
             raise UserError(f"cannot read {path}: {error}") from error
-        if missing := {*_AUDITED, "dataset", "check", "verdict", "detail"} - set(table):
+        if missing := {*_AUDITED, "dataset", "check", "verdict", "n", "detail"} - set(table):
             raise UserError(f"{path} is not an audit: it lacks {', '.join(sorted(missing))}")
         found.append(table[table["dataset"] == dataset])
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
 
 def verdicts(audited: pd.DataFrame) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """The checks, and of each victim its name with its worst verdict of each check in that order."""
+    """What is told of each victim, and for each its name with that.
+
+    It is what the audit comes to, and then the worst verdict of each check.
+    """
     checks = list(dict.fromkeys(audited["check"]))
     rows = []
     for _, lines in audited.groupby(_AUDITED, sort=False):
         worst = {check: _worst(part["verdict"]) for check, part in lines.groupby("check")}
-        rows.append((victim_name(lines.iloc[0]), [worst.get(check, "") for check in checks]))
-    return checks, rows
+        counts = (int(n) if n.isdigit() else 0 for n in lines["n"])  # as written by a reader's own program
+        whole = concluded(zip(lines["check"], lines["verdict"], counts, strict=True))
+        rows.append((victim_name(lines.iloc[0]), [str(whole), *(worst.get(check, "") for check in checks)]))
+    return ["audit", *checks], rows
 
 
 def victim_name(line) -> str:
