@@ -70,7 +70,8 @@ def joint(texts: Iterable[str]) -> str:
     Returns:
         A conclusion, or nothing where one of them is none, as the bare verdicts of older versions are.
     """
-    found = [re.fullmatch(r"([a-z]+)\(n=(\d+)(?:,checks=((\d+)/\d+))?\)", text) for text in texts]
+    form = rf"({'|'.join(CONCLUSIONS)})\(n=(\d+)(?:,checks=((\d+)/\d+))?\)"
+    found = [re.fullmatch(form, text) for text in texts]
     if not all(found):
         return ""
     incomplete = [one for one in found if one[3]]
