@@ -44,7 +44,11 @@ class Measured:
 
     folders: list[Path]
     dataset: str = ""
-    scored: list[Score] = field(default_factory=list)
+    runs: list[list[Score]] = field(default_factory=list)  # oldest first
+
+    @cached_property
+    def scored(self) -> list[Score]:
+        return [score for run in self.runs for score in run]
 
     @cached_property
     def results(self) -> pd.DataFrame:
@@ -116,7 +120,7 @@ def _measured(folders: list[Path], dataset: str | None) -> Measured:
     if not folders:
         return Measured([])
     runs, dataset = leaderboard.runs_in(folders, dataset)
-    return Measured(folders, dataset, [score for run in runs for score in run])
+    return Measured(folders, dataset, runs)
 
 
 def _render(**content) -> str:
@@ -238,8 +242,8 @@ def _definitions(board: pd.DataFrame, found: Measured) -> list[dict]:
 def _robustness(found: Measured, out: Path) -> list[Section]:
     if not found.scored:
         return []
-    points = measured.points(found.scored)
-    gains = measured.improvements(found.scored)
+    points = measured.points(found.runs)
+    gains = measured.improvements(found.runs)
     ns = ", ".join(map(str, sorted(set(points["n"]))))
     sections = []
     if (points["kind"] == measured.ATTACK).any():
