@@ -142,6 +142,52 @@ def test_the_values_that_sort_are_the_unrounded_ones(tmp_path):
     assert sorted(map(float, values)) == pytest.approx([100 / 3, 200 / 3], abs=1e-7)
 
 
+@pytest.fixture
+def two_protocols(tmp_path):
+    """Two models by each of two protocols; by `worst`, on twenty images as well."""
+    with Store(tmp_path / "results") as store:
+        for protocol, n in (("final", 10), ("worst", 10), ("worst", 20)):
+            done = [(card(name), CLEAN, "1" * n) for name in ("net_a", "net_b")]
+            rights = {"net_a": n // 2, "net_b": n // 2 - 1}
+            done += [(card(name), pgd(steps=n), first(right, n)) for name, right in rights.items()]
+            run(store, done, protocol=protocol)
+    return page.write([tmp_path / "results"], tmp_path / "report")
+
+
+def groups_of(text):
+    """Of each group of the leaderboard its heading, and rank and model of its lines."""
+    board = re.search(r'<table id="board".*?</thead>(.*?)</table>', text, re.DOTALL)[1]
+    found = {}
+    for body in re.findall(r"<tbody.*?</tbody>", board, re.DOTALL):
+        head, *rows = re.findall(r"<tr.*?</tr>", body, re.DOTALL)
+        cells = [re.findall(r"<t[dh].*?</t[dh]>", row, re.DOTALL)[:2] for row in rows]
+        found[Page(head).elements[0][2]] = [tuple(Page(c).elements[0][2] for c in row) for row in cells]
+    return found
+
+
+def test_ranks_stand_under_what_they_are_within(two_protocols):
+    """No rank stands twice in one group, unless for equal accuracies; a single group needs no heading."""
+    text = two_protocols.read_text(encoding="utf-8")
+    lines = [("1", "net_a"), ("2", "net_b")]
+    assert groups_of(text) == {
+        "protocol final, n = 10": lines,
+        "protocol worst, n = 10": lines,
+        "protocol worst, n = 20": lines,
+    }
+    assert "Ranks, and sorting, are within one protocol and number of images" in text
+    assert re.findall(r'data-column="(\w+)"[^>]*aria-sort="(\w+)"', text) == [("rank", "ascending")]
+    found = Page(text)
+    assert found.faults == []
+    spans = {int(attributes["colspan"]) for attributes, _ in found.all("th", scope="rowgroup")}
+    assert spans == {len(columns_of(text))}
+
+
+def test_one_group_has_no_heading(report):
+    _, text = report
+    assert "rowgroup" not in text
+    assert "Ranks, and sorting" not in text
+
+
 def test_the_page_is_well_formed_and_accessible(report):
     _, text = report
     found = Page(text)
@@ -719,6 +765,20 @@ def test_clicks_and_typing_sort_and_filter(three, tmp_path):
         "#sort=model&amp;filter=nothing&amp;members=ensemble",
         "clean",
     ]
+
+
+@in_browser
+def test_groups_are_sorted_and_filtered_each_by_itself(two_protocols, tmp_path):
+    dom, console = opened(two_protocols, tmp_path / "sorting", "#sort=pgd_2")
+    assert console == []
+    assert list(groups_of(dom).values()) == [[("2", "net_b"), ("1", "net_a")]] * 3
+    dom, console = opened(two_protocols, tmp_path / "filtering", "#filter=worst")
+    hidden = re.findall(
+        r"<tbody( hidden[^>]*)?>", re.search(r'<table id="board".*?</table>', dom, re.DOTALL)[0]
+    )
+    assert [bool(mark) for mark in hidden] == [True, False, False]
+    assert "4 of 6 entries" in dom
+    assert console == []
 
 
 @in_browser

@@ -163,7 +163,8 @@ def _board(board: pd.DataFrame, found: Measured) -> dict:
     first = [name for name in ("rank", "model") if name in head]
     columns = [*first, *numbers, *(name for name in head if name not in first), *tail]
     corruptions = _corruptions(found)
-    is_ranked = _is_upwards(board["rank"])
+    groups = board.groupby(["protocol", "n_examples"], sort=False, dropna=False)
+    is_ranked = board["rank"].notna().any() and all(_is_upwards(ranks) for _, ranks in groups["rank"])
     return {
         "columns": [
             {
@@ -175,11 +176,22 @@ def _board(board: pd.DataFrame, found: Measured) -> dict:
             }
             for name in columns
         ],
-        "lines": [
-            {"members": line["members"], "cells": [_cell(line, name, numbers) for name in columns]}
-            for _, line in board.iterrows()
+        "groups": [
+            {
+                "heading": _heading(*shared) if len(groups) > 1 else "",
+                "lines": [
+                    {"members": line["members"], "cells": [_cell(line, name, numbers) for name in columns]}
+                    for _, line in lines.iterrows()
+                ],
+            }
+            for shared, lines in groups
         ],
     }
+
+
+def _heading(protocol: str, n) -> str:
+    """Of the lines that may be ranked together: numbers of other protocols or samples are no rivals."""
+    return f"protocol {protocol}" + ("" if pd.isna(n) else f", n = {n}")
 
 
 def _corruptions(found: Measured) -> set[str]:
@@ -192,8 +204,7 @@ def _is_told(column: pd.Series) -> bool:
 
 def _is_upwards(rank: pd.Series) -> bool:
     """Whether lines stand by their rank, those without one last."""
-    filled = rank.astype(float).fillna(math.inf)
-    return filled.is_monotonic_increasing and rank.notna().any()
+    return rank.astype(float).fillna(math.inf).is_monotonic_increasing
 
 
 def _kind(name: str, numbers: Iterable[str]) -> str:
