@@ -319,12 +319,14 @@ def results_frame(scored: Iterable[Score]) -> pd.DataFrame:
 
 
 @dataclass
-class _Entry:
+class Entry:
+    """What one line of the leaderboard is made of: scores of one or more runs that may stand together."""
+
     card: VictimCard
     n: int
     protocol: str
     subset_hash: str
-    by_seed: dict[str, dict[str, float]] = field(default_factory=dict)  # victim -> column -> accuracy
+    by_seed: dict[str, dict[str, Score]] = field(default_factory=dict)  # victim -> column -> the newest
     sources: set[str] = field(default_factory=set)  # of its corrupted images
     seeds: set[int] = field(default_factory=set)  # of its random attacks
     agreement: float = math.nan  # of an ensemble's members on clean images
@@ -333,7 +335,7 @@ class _Entry:
     strong: set[tuple[str, int]] = field(default_factory=set)  # what is the strong attack, and its n
     worst: dict[str, str] = field(default_factory=dict)  # by column, of which attacks it is the worst
 
-    def agrees(self, other: _Entry) -> bool:
+    def agrees(self, other: Entry) -> bool:
         """Whether columns of both may stand in one line: of the same source, seed and attacks."""
         both = self.worst.keys() & other.worst.keys()
         return all(self.worst[column] == other.worst[column] for column in both) and all(
@@ -355,7 +357,7 @@ class _Entry:
         """That generated JPEG depends on."""
         return {source for source in self.sources if LIBRARY in source}
 
-    def take(self, other: _Entry) -> None:
+    def take(self, other: Entry) -> None:
         self.sources |= other.sources
         self.seeds |= other.seeds
         self.improvements |= other.improvements
@@ -363,8 +365,8 @@ class _Entry:
         self.audits |= other.audits
         self.strong |= other.strong
         self.worst |= other.worst
-        for victim, accuracies in other.by_seed.items():
-            self.by_seed[victim] |= accuracies
+        for victim, scored in other.by_seed.items():
+            self.by_seed[victim] |= scored
 
 
 def entries_frame(*runs: list[Score]) -> pd.DataFrame:
@@ -375,7 +377,7 @@ def entries_frame(*runs: list[Score]) -> pd.DataFrame:
     the same train seeds and samples share a line, unless their noise or their attacks were drawn otherwise.
     """
     measured = measured_columns([score for run in runs for score in run])
-    entries = _merged([_entries(run) for run in runs])
+    entries = entries_of(runs)
     ranking = {protocol: _ranking_column(measured, series) for protocol, series in RANKED_BY.items()}
     lines = [_line(entry, measured, ranking[entry.protocol]) for entry in entries]
     extra = [column for column in TAIL_COLUMNS if any(line.get(column) for line in lines)]
@@ -390,15 +392,15 @@ def board_columns(measured: Iterable[str], extra: Iterable[str] = ()) -> list[st
     return [*ENTRY_COLUMNS, *both, *extra, *SOURCE_COLUMNS]
 
 
-def _entries(run: list[Score]) -> list[_Entry]:
-    entries: dict[tuple, _Entry] = {}
+def _entries(run: list[Score]) -> list[Entry]:
+    entries: dict[tuple, Entry] = {}
     for score in run:
         card, row = score.victim, score.row
         entry = entries.setdefault(
-            entry_key(card), _Entry(card, row["n"], row["protocol"], row["subset_hash"])
+            entry_key(card), Entry(card, row["n"], row["protocol"], row["subset_hash"])
         )
         victim = digest([card.train_seed, card.identity])
-        entry.by_seed.setdefault(victim, {})[score.column] = score.accuracy
+        entry.by_seed.setdefault(victim, {})[score.column] = score
         if row.get("corruption_source"):
             entry.sources.add(row["corruption_source"])
         entry.seeds |= {p.seed for p in score.perturbations if p.seed is not None}
@@ -420,9 +422,10 @@ def entry_key(card: VictimCard) -> tuple:
     return card.model, card.recipe, card.lambda_init, card.members, *alone
 
 
-def _merged(runs: list[list[_Entry]]) -> list[_Entry]:
-    merged: dict[tuple, list[_Entry]] = {}
-    for entry in (entry for run in runs for entry in run):
+def entries_of(runs: Iterable[list[Score]]) -> list[Entry]:
+    """The entries of runs, oldest first: those of one entry that agree are taken together."""
+    merged: dict[tuple, list[Entry]] = {}
+    for entry in (entry for run in runs for entry in _entries(run)):
         key = (entry.card.model, entry.subset_hash, entry.protocol, frozenset(entry.by_seed))
         alike = merged.setdefault(key, [])
         into = next((other for other in alike if other.agrees(entry)), None)
@@ -430,15 +433,12 @@ def _merged(runs: list[list[_Entry]]) -> list[_Entry]:
             into.take(entry)
         else:
             alike.append(entry)
-    entries = [entry for alike in merged.values() for entry in alike]
-    for entry in entries:
-        for accuracies in entry.by_seed.values():
-            _add_means(accuracies)
-    return entries
+    return [entry for alike in merged.values() for entry in alike]
 
 
-def _add_means(accuracies: dict[str, float]) -> None:
-    """Per corruption the mean of its five severities; per group of them the mean over all."""
+def _accuracies(scored: dict[str, Score]) -> dict[str, float]:
+    """By column; and per corruption the mean of its five severities, per group of them the mean over all."""
+    accuracies = {column: score.accuracy for column, score in scored.items()}
     for name in {column.rpartition("_")[0] for column in accuracies}:
         severities = [accuracies.get(f"{name}_{severity}") for severity in SEVERITIES]
         if None not in severities:
@@ -446,6 +446,7 @@ def _add_means(accuracies: dict[str, float]) -> None:
     for mean, names in MEANS.items():
         if all(name in accuracies for name in names):
             accuracies[mean] = math.fsum(accuracies[name] for name in names) / len(names)
+    return accuracies
 
 
 def measured_columns(scored: list[Score]) -> list[str]:
@@ -489,8 +490,8 @@ def split_column(column: str) -> tuple[str, float]:
         return column, 0.0
 
 
-def _line(entry: _Entry, measured: list[str], ranking: str | None) -> dict:
-    card, per_seed = entry.card, list(entry.by_seed.values())
+def _line(entry: Entry, measured: list[str], ranking: str | None) -> dict:
+    card, per_seed = entry.card, [_accuracies(scored) for scored in entry.by_seed.values()]
     line = {
         "model": card.model,
         "recipe": card.recipe,
@@ -519,7 +520,7 @@ def _ranking_column(measured: list[str], series: str) -> str | None:
     return radii[len(radii) // 2] if radii else None
 
 
-def _ranked(frame: pd.DataFrame, entries: Sequence[_Entry], ranking: dict[str, str | None]) -> pd.DataFrame:
+def _ranked(frame: pd.DataFrame, entries: Sequence[Entry], ranking: dict[str, str | None]) -> pd.DataFrame:
     """Ranks only among entries of the same protocol, samples and attacks that were attacked themselves."""
     frame["rank"] = pd.array([pd.NA] * len(frame), dtype="Int64")
     themselves = np.array([not entry.card.attacked_as for entry in entries], dtype=bool)

@@ -142,6 +142,52 @@ def test_the_values_that_sort_are_the_unrounded_ones(tmp_path):
     assert sorted(map(float, values)) == pytest.approx([100 / 3, 200 / 3], abs=1e-7)
 
 
+@pytest.fixture
+def two_protocols(tmp_path):
+    """Two models by each of two protocols; by `worst`, on twenty images as well."""
+    with Store(tmp_path / "results") as store:
+        for protocol, n in (("final", 10), ("worst", 10), ("worst", 20)):
+            done = [(card(name), CLEAN, "1" * n) for name in ("net_a", "net_b")]
+            rights = {"net_a": n // 2, "net_b": n // 2 - 1}
+            done += [(card(name), pgd(steps=n), first(right, n)) for name, right in rights.items()]
+            run(store, done, protocol=protocol)
+    return page.write([tmp_path / "results"], tmp_path / "report")
+
+
+def groups_of(text):
+    """Of each group of the leaderboard its heading, and rank and model of its lines."""
+    board = re.search(r'<table id="board".*?</thead>(.*?)</table>', text, re.DOTALL)[1]
+    found = {}
+    for body in re.findall(r"<tbody.*?</tbody>", board, re.DOTALL):
+        head, *rows = re.findall(r"<tr.*?</tr>", body, re.DOTALL)
+        cells = [re.findall(r"<t[dh].*?</t[dh]>", row, re.DOTALL)[:2] for row in rows]
+        found[Page(head).elements[0][2]] = [tuple(Page(c).elements[0][2] for c in row) for row in cells]
+    return found
+
+
+def test_ranks_stand_under_what_they_are_within(two_protocols):
+    """No rank stands twice in one group, unless for equal accuracies; a single group needs no heading."""
+    text = two_protocols.read_text(encoding="utf-8")
+    lines = [("1", "net_a"), ("2", "net_b")]
+    assert groups_of(text) == {
+        "protocol final, n = 10": lines,
+        "protocol worst, n = 10": lines,
+        "protocol worst, n = 20": lines,
+    }
+    assert "Ranks, and sorting, are within one protocol and number of images" in text
+    assert re.findall(r'data-column="(\w+)"[^>]*aria-sort="(\w+)"', text) == [("rank", "ascending")]
+    found = Page(text)
+    assert found.faults == []
+    spans = {int(attributes["colspan"]) for attributes, _ in found.all("th", scope="rowgroup")}
+    assert spans == {len(columns_of(text))}
+
+
+def test_one_group_has_no_heading(report):
+    _, text = report
+    assert "rowgroup" not in text
+    assert "Ranks, and sorting" not in text
+
+
 def test_the_page_is_well_formed_and_accessible(report):
     _, text = report
     found = Page(text)
@@ -233,7 +279,7 @@ def test_how_the_numbers_were_made_is_told(report):
 
 def test_points_have_the_mean_and_band_over_seeds(tmp_path):
     runs, _ = leaderboard.runs_in([measure(tmp_path)])
-    table = measured.points(runs[0]).set_index(["entry", "series", "x"])
+    table = measured.points(runs).set_index(["entry", "series", "x"])
     seeds = table.loc[("net", "fgsm", 2.0)]
     assert (seeds["accuracy"], seeds["std"], seeds["seeds"], seeds["n"]) == pytest.approx((80, 10, 3, 10))
     assert (seeds["band_low"], seeds["band_high"]) == pytest.approx((70, 90))
@@ -248,7 +294,7 @@ def test_a_cell_that_two_runs_share_counts_once(tmp_path):
         run(store, [(card("net", seed), CLEAN, first(10 - seed)) for seed in range(3)])
     runs, _ = leaderboard.runs_in([tmp_path])
     assert len(runs) == 2
-    table = measured.points([score for each in runs for score in each])
+    table = measured.points(runs)
     assert (table["series"] == "clean").sum() == 2  # the single models and their ensemble
     assert set(table[table["entry"] == "net"]["seeds"]) == {3}
 
@@ -259,7 +305,7 @@ def test_a_seed_that_was_trained_again_is_no_second_seed(tmp_path):
     with Store(tmp_path) as store:
         run(store, [(old, CLEAN, first(9)), (old, pgd, first(2)), (old, attack("fgsm", 8), first(3))])
         run(store, [(new, CLEAN, first(9)), (new, pgd, first(8))])
-    found = measured.points([score for run in leaderboard.runs_in([tmp_path])[0] for score in run])
+    found = measured.points(leaderboard.runs_in([tmp_path])[0])
     assert found[["series", "seeds", "accuracy"]].values.tolist() == [["clean", 1, 90.0], ["pgd", 1, 80.0]]
     assert found["std"].isna().all()
 
@@ -268,14 +314,105 @@ def test_noise_of_two_sources_is_two_curves(tmp_path):
     with Store(tmp_path) as store:
         for source, right in (("released", "10"), ("generated@0", "11")):
             run(store, [(card("a"), CLEAN, "11"), (card("a"), corruption("fog", 1, source), right)])
-    runs, _ = leaderboard.runs_in([tmp_path])
-    table = measured.points([score for each in runs for score in each])
+    table = measured.points(leaderboard.runs_in([tmp_path])[0])
     found = dict(zip(zip(table["entry"], table["series"], strict=True), table["accuracy"], strict=True))
     assert found == {
-        ("a", "clean"): 100.0,
+        ("a (released)", "clean"): 100.0,
         ("a (released)", "fog"): 50.0,
+        ("a (generated@0)", "clean"): 100.0,
         ("a (generated@0)", "fog"): 100.0,
     }
+
+
+def pgd(eps_255=2, seed=0, steps=20, alpha=2 / 255):
+    return attack("pgd", eps_255, seed, alpha=alpha, steps=steps)
+
+
+def measured_apart(folder, *runs):
+    """Each run: its train seeds, its perturbation, how many of n it leaves right, and fields of `run`."""
+    with Store(folder) as store:
+        for seeds, perturbation, right, n, fields in runs:
+            for_each = [(card("a", seed), CLEAN, "1" * n) for seed in seeds]
+            for_each += [(card("a", seed), perturbation, first(right, n)) for seed in seeds]
+            run(store, for_each, **fields)
+    return leaderboard.runs_in([folder])[0]
+
+
+@pytest.mark.parametrize(
+    ("second", "names"),
+    [
+        (((1,), pgd(), 2, 10, {}), ["a (seed 0)", "a (seed 1)"]),
+        (((0, 1), pgd(steps=40), 2, 10, {}), ["a (seed 0)", "a (seeds 0, 1)"]),
+        (((1,), pgd(steps=40), 2, 10, {}), ["a (seed 0)", "a (seed 1)"]),
+        (((1,), pgd(alpha=1 / 255), 2, 10, {}), ["a (seed 0)", "a (seed 1)"]),
+        (((0,), pgd(seed=1), 2, 10, {}), ["a (attack seed 0)", "a (attack seed 1)"]),
+        (((0,), pgd(steps=40), 4, 20, {}), ["a n=10", "a n=20"]),
+        (((0,), pgd(steps=40), 2, 10, {"protocol": "worst"}), ["a final", "a worst"]),
+        (((0,), pgd(steps=40), 2, 10, {}), ["a"]),  # the newer takes the older's place, as in the table
+    ],
+)
+def test_no_curve_averages_what_was_measured_apart(tmp_path, second, names):
+    """Whatever differs between two runs, the curves have the table's numbers, 80 % and 20 %, none between."""
+    runs = measured_apart(tmp_path, ((0,), pgd(), 8, 10, {}), second)
+    board = leaderboard.entries_frame(*runs)
+    assert set(board["pgd_2"]) <= {80.0, 20.0}
+    table = measured.points(runs)
+    curve = table[table["series"] == "pgd"]
+    assert sorted(curve["accuracy"]) == sorted(board["pgd_2"])
+    assert sorted(curve["entry"]) == names
+    assert sorted(table[table["series"] == "clean"]["entry"]) == names
+
+
+def test_images_of_the_same_name_and_number_that_are_others_make_another_curve(tmp_path):
+    cells = [(card("a"), CLEAN, first(9)), (card("a"), pgd(), first(8))]
+    with Store(tmp_path) as store:
+        scored = leaderboard.scores(run(store, cells), store)
+    others = [replace(s, row=s.row | {"subset_hash": "others", "accuracy": 0.0}) for s in scored]
+    table = measured.points([scored, [replace(s, accuracy=0.0) for s in others]])
+    assert sorted(table[table["series"] == "pgd"]["accuracy"]) == [0.0, 80.0]
+    assert table["entry"].nunique() == 2
+
+
+def test_radii_that_were_attacked_with_other_parameters_are_not_joined(tmp_path):
+    runs = measured_apart(
+        tmp_path,
+        ((0,), pgd(2, alpha=0.5 / 255), 8, 10, {}),
+        ((0,), pgd(4, alpha=1 / 255), 5, 10, {}),  # a quarter of the radius as well
+        ((0,), pgd(8, steps=40, alpha=2 / 255), 3, 10, {}),
+    )
+    table = measured.points(runs).set_index(["entry", "x"])["accuracy"]
+    assert dict(table) == {
+        ("a", 0.0): 100.0,
+        ("a (steps 20)", 0.0): 100.0,
+        ("a (steps 20)", 2.0): 80.0,
+        ("a (steps 20)", 4.0): 50.0,
+        ("a (steps 40)", 0.0): 100.0,
+        ("a (steps 40)", 8.0): 30.0,
+    }
+    (panel,) = robustness.eps_figure(measured.points(runs)).axes
+    drawn = sorted(list(bars.lines[0].get_ydata()) for bars in panel.containers)
+    assert drawn == [[100, 30], [100, 80, 50]]
+    (key,) = panel.figure.legends
+    assert [text.get_text() for text in key.get_texts()] == ["a (steps 20)", "a (steps 40)"]
+
+
+def test_ensembles_of_other_weights_have_names_of_their_own(tmp_path):
+    old = ensemble(card("a", 0), card("a", 1))
+    new = replace(old, identity={"ensemble": ["trained again"]})
+    with Store(tmp_path) as store:
+        for together, right in ((old, 8), (new, 2)):
+            run(store, [(together, CLEAN, first(10)), (together, pgd(), first(right))])
+    table = measured.points(leaderboard.runs_in([tmp_path])[0])
+    by_name = table[table["series"] == "pgd"].set_index("entry")["accuracy"]
+    assert sorted(by_name) == [20.0, 80.0]
+    assert by_name.index.is_unique
+
+
+def test_a_strength_that_not_every_seed_was_measured_at_has_no_point(tmp_path):
+    with Store(tmp_path) as store:
+        done = [(card("a", seed), CLEAN, first(10)) for seed in (0, 1)]
+        run(store, [*done, (card("a", 0), attack("fgsm", 2), first(5))])
+    assert set(measured.points(leaderboard.runs_in([tmp_path])[0])["series"]) == {"clean"}
 
 
 def test_entries_are_told_apart_by_what_differs(tmp_path):
@@ -284,8 +421,8 @@ def test_entries_are_told_apart_by_what_differs(tmp_path):
         run(store, [(one, CLEAN, "1") for one in cards])
         run(store, [(cards[2], CLEAN, "11")])
     runs, _ = leaderboard.runs_in([tmp_path])
-    names = measured.entry_names([score for each in runs for score in each])
-    assert sorted(names.values()) == ["a @long", "a @quick", "b n=1", "b n=2"]
+    names = measured.entry_names(leaderboard.entries_of(runs))
+    assert sorted(names) == ["a @long", "a @quick", "b n=1", "b n=2"]
 
 
 def test_improvements_take_all_corrupted_images_together(tmp_path):
@@ -300,15 +437,15 @@ def test_improvements_take_all_corrupted_images_together(tmp_path):
         scored = leaderboard.scores(plan, store)
     gains = (1.0, 5.5, 2.0, 3.0)
     scored = [replace(s, row=s.row | {"improvement": g}) for s, g in zip(scored, gains, strict=True)]
-    table = measured.improvements([*scored, *scored]).set_index("column")["improvement"]
+    table = measured.improvements([scored, scored]).set_index("column")["improvement"]
     assert dict(table) == {"clean": 1.0, "pgd_2": 5.5, "corrupted": 2.5}
     bare = [replace(s, row={key: v for key, v in s.row.items() if key != "improvement"}) for s in scored]
-    assert measured.improvements(bare).empty
+    assert measured.improvements([bare]).empty
 
 
 def test_the_curves_are_the_points(tmp_path):
     runs, _ = leaderboard.runs_in([measure(tmp_path, noise=True)])
-    points = measured.points(runs[0])
+    points = measured.points(runs)
     fgsm, pgd, fgsm_together, pgd_together = robustness.eps_figure(points).axes
     assert [panel.get_title("left") for panel in (fgsm, pgd)] == ["fgsm", "pgd"]
     (curve,) = fgsm.lines
@@ -346,7 +483,7 @@ def test_improvements_are_bars_in_the_colour_of_their_model():
 def test_a_legend_of_long_names_stays_inside_its_figure(tmp_path):
     names = [f"{i}_architecture_with_a_name_that_is_long" for i in range(4)]
     runs, _ = leaderboard.runs_in([measure(tmp_path, names)])
-    figure = robustness.eps_figure(measured.points(runs[0]))
+    figure = robustness.eps_figure(measured.points(runs))
     style.save(figure, tmp_path / "drawn")
     ends = figure.legends[0].get_window_extent()
     assert 0 <= ends.x0 < ends.x1 <= figure.bbox.width
@@ -628,6 +765,20 @@ def test_clicks_and_typing_sort_and_filter(three, tmp_path):
         "#sort=model&amp;filter=nothing&amp;members=ensemble",
         "clean",
     ]
+
+
+@in_browser
+def test_groups_are_sorted_and_filtered_each_by_itself(two_protocols, tmp_path):
+    dom, console = opened(two_protocols, tmp_path / "sorting", "#sort=pgd_2")
+    assert console == []
+    assert list(groups_of(dom).values()) == [[("2", "net_b"), ("1", "net_a")]] * 3
+    dom, console = opened(two_protocols, tmp_path / "filtering", "#filter=worst")
+    hidden = re.findall(
+        r"<tbody( hidden[^>]*)?>", re.search(r'<table id="board".*?</table>', dom, re.DOTALL)[0]
+    )
+    assert [bool(mark) for mark in hidden] == [True, False, False]
+    assert "4 of 6 entries" in dom
+    assert console == []
 
 
 @in_browser

@@ -60,7 +60,8 @@ def _by_series(points: pd.DataFrame, kind: str, columns: int, height: float) -> 
             panel.set_xlabel(_strength(kind, part))
             if i % columns == 0:
                 panel.set_ylabel(f"{_KINDS[which]}\naccuracy (%)" if len(kinds) > 1 else "accuracy (%)")
-    _draw_key(figure, looks)
+    drawn = {_without_members(entry) for entry in shown["entry"]}
+    _draw_key(figure, {model: look for model, look in looks.items() if model in drawn})
     return figure
 
 

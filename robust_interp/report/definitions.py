@@ -7,8 +7,8 @@ from collections.abc import Collection
 
 _ENTRY = {
     "rank": "Place by PGD, or what the protocol ranks by, at the middle one of the measured radii, among "
-    "entries of the same protocol on the same images. Equal accuracies share a rank; what was not measured "
-    "here has none.",
+    "entries of the same protocol on the same images, under worst also of the same attacks: each such group "
+    "has a first place. Equal accuracies share a rank; what was not measured here has none.",
     "model": "Architecture, by its timm name. ×k marks the ensemble of k train seeds, attacked as one "
     "classifier.",
     "recipe": "What the checkpoint was trained with.",

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from robust_interp import metrics
-from robust_interp.cells import digest
-from robust_interp.leaderboard import Score, entry_key
+from robust_interp import leaderboard, metrics
+from robust_interp.cells import Perturbation, digest, in_255
+from robust_interp.leaderboard import Entry, Score
 
 POINT_COLUMNS = [
     "entry",
@@ -29,54 +29,92 @@ POINT_COLUMNS = [
 CLEAN, ATTACK, CORRUPTION = "clean", "attack", "corruption"
 
 
-def points(scored: Sequence[Score]) -> pd.DataFrame:
+def points(runs: Iterable[Sequence[Score]]) -> pd.DataFrame:
     """The accuracy of each entry at each strength of each perturbation, in percent.
+
+    Runs, oldest first, are taken together as in the leaderboard: an entry here is a line there, and what has
+    no number there has no point here. Only where an entry's radii were attacked with different parameters is
+    it parted further, since a line through them would be of no attack.
 
     Returns:
         One line an entry and perturbation: `series` is the attack or corruption, `x` its eps (in 1/255 under
         L∞) or severity, 0 for clean. The band is one standard deviation to each side where there are several
         train seeds, else the 95 % Wilson interval. Strong attacks, made on images of their own, are left out.
     """
-    scored = [score for score in _newest(scored) if not score.column.startswith("strong_")]
-    names = entry_names(scored)
-    runs: dict[tuple, dict[str, Score]] = {}
-    draws: dict[tuple, set[str]] = {}
-    for score in scored:
-        if place := _place(score):
-            entry, drawn = _entry(score), _draw(score)
-            runs.setdefault((entry, score.column, drawn), {})[digest(score.victim.identity)] = score
-            draws.setdefault((entry, place[1]), set()).add(drawn)
+    entries = leaderboard.entries_of(_newest(runs))
     lines = []
-    for (entry, _, drawn), alike in runs.items():
-        point = _point(list(alike.values()))
-        is_one_of_several = len(draws[entry, point["series"]]) > 1
-        lines.append({"entry": _tagged(names[entry], drawn if is_one_of_several else "")} | point)
+    for entry, name in zip(entries, entry_names(entries), strict=True):
+        lines += _curves(name, _by_series(entry))
     return pd.DataFrame(lines, columns=POINT_COLUMNS)
 
 
-def _newest(scored: Sequence[Score]) -> list[Score]:
+def _newest(runs: Iterable[Sequence[Score]]) -> list[list[Score]]:
     """Without what was measured of a train seed's old weights: a seed that was trained again is one seed."""
-    identities = {(_entry(score), score.victim.train_seed): digest(score.victim.identity) for score in scored}
-    return [
-        score
-        for score in scored
-        if identities[_entry(score), score.victim.train_seed] == digest(score.victim.identity)
-    ]
+    runs = [list(run) for run in runs]
+    identities = {_seed(score): digest(score.victim.identity) for run in runs for score in run}
+    return [[s for s in run if identities[_seed(s)] == digest(s.victim.identity)] for run in runs]
 
 
-def _draw(score: Score) -> str:
-    """What tells apart measurements of one column that were drawn differently; empty without any draw."""
-    seed = score.row.get("attack_seed")
-    return score.row.get("corruption_source") or ("" if seed is None or pd.isna(seed) else f"seed {seed}")
+def _seed(score: Score) -> tuple:
+    row = score.row
+    where = row["protocol"], row["subset_hash"], row["n"]
+    return *leaderboard.entry_key(score.victim), *where, score.victim.train_seed
+
+
+def _by_series(entry: Entry) -> dict[tuple[str, str], list[list[Score]]]:
+    """By kind and name: of each strength that all train seeds were measured at, their scores."""
+    series: dict[tuple[str, str], list[list[Score]]] = {}
+    for column in next(iter(entry.by_seed.values())):
+        alike = [scored.get(column) for scored in entry.by_seed.values()]
+        if None not in alike and not leaderboard.is_strong(column) and (place := _place(alike[0])):
+            series.setdefault(place[:2], []).append(alike)
+    return series
+
+
+def _curves(name: str, series: dict[tuple[str, str], list[list[Score]]]) -> list[dict]:
+    lines, clean = [], [_point(alike) for alike in series.pop((CLEAN, CLEAN), [])]
+    names = {name: clean}
+    for strengths in series.values():
+        for alike, tag in zip(strengths, _settings([scores[0] for scores in strengths]), strict=True):
+            names.setdefault(tagged := _tagged(name, tag), clean)  # each begins at the clean images
+            lines.append({"entry": tagged} | _point(alike))
+    return [{"entry": tagged} | point for tagged, begin in names.items() for point in begin] + lines
+
+
+def _settings(scores: list[Score]) -> list[str]:
+    """Of one series, which parameters each was made with, as far as they differ.
+
+    The radius is what a series is over; a step size in proportion to it is no difference.
+    """
+    parameters = [_parameters(score) for score in scores]
+    names = dict.fromkeys(name for each in parameters for name in each)
+    differing = [name for name in names if len({str(each.get(name)) for each in parameters}) > 1]
+    of_eps = [_parameters(score, relative=True) for score in scores]
+    differing = [name for name in differing if len({str(each.get(name)) for each in of_eps}) > 1]
+    return [", ".join(f"{name} {each[name]}" for name in differing if name in each) for each in parameters]
+
+
+def _parameters(score: Score, relative: bool = False) -> dict[str, object]:
+    """All but the strength, by name; the step size in units of 1/255, or as a share of the radius."""
+    several = len(score.perturbations) > 1
+    found = {"of": "+".join(made.name for made in score.perturbations)} if several else {}
+    for made in score.perturbations:
+        for key, value in made.params.items():
+            if key == "alpha" and made.params.get("eps"):
+                value = f"{value / made.params['eps']:.6g} eps" if relative else _step(made)
+            if key not in ("eps", "severity"):
+                found[f"{made.name} {key}" if several else key] = value
+    return found
+
+
+def _step(made: Perturbation) -> str:
+    alpha = made.params["alpha"]
+    return f"{in_255(alpha):g}/255" if made.norm == "Linf" else f"{alpha:g}"
 
 
 def _tagged(name: str, tag: str) -> str:
     model, times, members = name.partition(" ×")
     return f"{model} ({tag}){times}{members}" if tag else name
-
-
-def _entry(score: Score) -> tuple:
-    return *entry_key(score.victim), score.row["protocol"], score.row["subset_hash"], score.row["n"]
 
 
 def _place(score: Score) -> tuple[str, str, float] | None:
@@ -115,53 +153,81 @@ def _point(alike: list[Score]) -> dict:
     }
 
 
-def entry_names(scored: Iterable[Score]) -> dict[tuple, str]:
+def entry_names(entries: Sequence[Entry]) -> list[str]:
     """What figures call the entries: the model, and of the rest only what tells entries apart.
 
     An ensemble has the name of its single models and ` ×members` after it.
     """
-    entries = {_entry(score): score for score in scored}
-    told = {entry: [_tags(score)[0]] for entry, score in entries.items()}
-    for at in range(1, 5):
-        for entry, score in entries.items():
-            tag = _tags(score)[at]
-            rivals = [
-                _tags(other)[at]
-                for key, other in entries.items()
-                if told[key][0] == told[entry][0] and other.victim.members == score.victim.members
-            ]
-            if tag and len(set(rivals)) > 1:
-                told[entry].append(tag)
-    return {
-        entry: " ".join(tags)
-        + (f" ×{entries[entry].victim.members}" if entries[entry].victim.members > 1 else "")
-        for entry, tags in told.items()
-    }
+    described = [_tags(entry) for entry in entries]
+    rivals: dict[tuple, list[int]] = {}
+    for at, entry in enumerate(entries):
+        rivals.setdefault((entry.card.model, entry.card.members), []).append(at)
+    told = [entry.card.model for entry in entries]
+    for alike in rivals.values():
+        for tags in zip(*(described[at] for at in alike), strict=True):
+            if len(set(tags)) > 1:
+                for at, tag in zip(alike, tags, strict=True):
+                    told[at] += f" {tag}" if tag else ""
+        for last in (_attacks, _hash):
+            for at in _clashing(alike, told):
+                told[at] = f"{told[at]} {last(entries[at])}".strip()
+    return [
+        name + (f" ×{entry.card.members}" if entry.card.members > 1 else "")
+        for name, entry in zip(told, entries, strict=True)
+    ]
 
 
-def _tags(score: Score) -> tuple[str, ...]:
-    card, row = score.victim, score.row
-    interval = f"λ {card.lambda_init}" if card.lambda_init else ""
-    recipe = f"@{card.recipe}" if card.recipe else ""
-    return card.model, recipe, interval, row["protocol"], f"n={row['n']}"
+def _clashing(alike: list[int], told: list[str]) -> list[int]:
+    names = [told[at] for at in alike]
+    return [at for at in alike if names.count(told[at]) > 1]
 
 
-def improvements(scored: Sequence[Score]) -> pd.DataFrame:
+def _tags(entry: Entry) -> tuple[str, ...]:
+    card = entry.card
+    single_seeds = sorted({seed for scored in entry.by_seed.values() for seed in _train_seeds(scored)})
+    return (
+        f"@{card.recipe}" if card.recipe else "",
+        f"λ {card.lambda_init}" if card.lambda_init else "",
+        entry.protocol,
+        f"n={entry.n}",
+        _listed("seed", single_seeds),
+        f"({', '.join(sorted(entry.sources))})" if entry.sources else "",
+        _listed("attack seed", sorted(entry.seeds)),
+    )
+
+
+def _attacks(entry: Entry) -> str:
+    return ", ".join(dict.fromkeys(entry.worst.values()))
+
+
+def _hash(entry: Entry) -> str:
+    """Of the images and weights: all that may still differ."""
+    return f"#{digest([entry.subset_hash, *sorted(entry.by_seed)])[:6]}"
+
+
+def _train_seeds(scored: dict[str, Score]) -> tuple[int, ...]:
+    return next(iter(scored.values())).victim.seeds
+
+
+def _listed(what: str, seeds: Sequence[int]) -> str:
+    return f"({what}{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))})" if seeds else ""
+
+
+def improvements(runs: Iterable[Sequence[Score]]) -> pd.DataFrame:
     """How far each ensemble is above the mean of its members, in percentage points.
 
     Returns:
         One line an ensemble and perturbation: entry, column, improvement, n. All corrupted images are one
         column, `corrupted`, the mean over its corruptions and severities. Empty if none was measured.
     """
-    names, lines = entry_names(scored), []
-    for score in scored:
-        gain = score.row.get("improvement")
-        if gain is not None and not math.isnan(gain):
-            column = "corrupted" if not pd.isna(score.row.get("severity")) else score.column
-            line = {"entry": names[_entry(score)], "column": column, "n": score.row["n"]}
-            lines.append(line | {"cell": score.column, "improvement": gain})
-    table = pd.DataFrame(lines, columns=["entry", "column", "n", "cell", "improvement"])
-    table = table.drop_duplicates(["entry", "cell", "n"], keep="last")
+    entries, lines = leaderboard.entries_of(runs), []
+    for entry, name in zip(entries, entry_names(entries), strict=True):
+        for score in (score for scored in entry.by_seed.values() for score in scored.values()):
+            gain = score.row.get("improvement")
+            if gain is not None and not math.isnan(gain):
+                column = "corrupted" if not pd.isna(score.row.get("severity")) else score.column
+                lines.append({"entry": name, "column": column, "n": score.row["n"], "improvement": gain})
+    table = pd.DataFrame(lines, columns=["entry", "column", "n", "improvement"])
     return table.groupby(["entry", "column", "n"], sort=False, as_index=False)["improvement"].mean()
 
 

@@ -44,7 +44,11 @@ class Measured:
 
     folders: list[Path]
     dataset: str = ""
-    scored: list[Score] = field(default_factory=list)
+    runs: list[list[Score]] = field(default_factory=list)  # oldest first
+
+    @cached_property
+    def scored(self) -> list[Score]:
+        return [score for run in self.runs for score in run]
 
     @cached_property
     def results(self) -> pd.DataFrame:
@@ -116,7 +120,7 @@ def _measured(folders: list[Path], dataset: str | None) -> Measured:
     if not folders:
         return Measured([])
     runs, dataset = leaderboard.runs_in(folders, dataset)
-    return Measured(folders, dataset, [score for run in runs for score in run])
+    return Measured(folders, dataset, runs)
 
 
 def _render(**content) -> str:
@@ -159,7 +163,8 @@ def _board(board: pd.DataFrame, found: Measured) -> dict:
     first = [name for name in ("rank", "model") if name in head]
     columns = [*first, *numbers, *(name for name in head if name not in first), *tail]
     corruptions = _corruptions(found)
-    is_ranked = _is_upwards(board["rank"])
+    groups = board.groupby(["protocol", "n_examples"], sort=False, dropna=False)
+    is_ranked = board["rank"].notna().any() and all(_is_upwards(ranks) for _, ranks in groups["rank"])
     return {
         "columns": [
             {
@@ -171,11 +176,22 @@ def _board(board: pd.DataFrame, found: Measured) -> dict:
             }
             for name in columns
         ],
-        "lines": [
-            {"members": line["members"], "cells": [_cell(line, name, numbers) for name in columns]}
-            for _, line in board.iterrows()
+        "groups": [
+            {
+                "heading": _heading(*shared) if len(groups) > 1 else "",
+                "lines": [
+                    {"members": line["members"], "cells": [_cell(line, name, numbers) for name in columns]}
+                    for _, line in lines.iterrows()
+                ],
+            }
+            for shared, lines in groups
         ],
     }
+
+
+def _heading(protocol: str, n) -> str:
+    """Of the lines that may be ranked together: numbers of other protocols or samples are no rivals."""
+    return f"protocol {protocol}" + ("" if pd.isna(n) else f", n = {n}")
 
 
 def _corruptions(found: Measured) -> set[str]:
@@ -188,8 +204,7 @@ def _is_told(column: pd.Series) -> bool:
 
 def _is_upwards(rank: pd.Series) -> bool:
     """Whether lines stand by their rank, those without one last."""
-    filled = rank.astype(float).fillna(math.inf)
-    return filled.is_monotonic_increasing and rank.notna().any()
+    return rank.astype(float).fillna(math.inf).is_monotonic_increasing
 
 
 def _kind(name: str, numbers: Iterable[str]) -> str:
@@ -238,8 +253,8 @@ def _definitions(board: pd.DataFrame, found: Measured) -> list[dict]:
 def _robustness(found: Measured, out: Path) -> list[Section]:
     if not found.scored:
         return []
-    points = measured.points(found.scored)
-    gains = measured.improvements(found.scored)
+    points = measured.points(found.runs)
+    gains = measured.improvements(found.runs)
     ns = ", ".join(map(str, sorted(set(points["n"]))))
     sections = []
     if (points["kind"] == measured.ATTACK).any():

@@ -3,8 +3,9 @@
 // be linked to: #sort=-pgd_16&filter=in_resnet&members=single ('-' is from the largest down).
 (() => {
   const board = document.getElementById("board");
-  const body = board.tBodies[0];
-  const rows = [...body.rows];
+  const groups = [...board.tBodies]; // of one protocol each: sorted by themselves
+  const lines = (group) => [...group.rows].filter((row) => !row.classList.contains("group"));
+  const rows = groups.flatMap(lines);
   const heads = [...board.tHead.rows[0].cells];
   const filter = document.getElementById("filter");
   const members = document.getElementById("members");
@@ -26,7 +27,7 @@
     if (at < 0) return;
     Object.assign(order, { column, direction });
     const value = (row) => row.cells[at].dataset.value;
-    body.append(...[...rows].sort((a, b) => compare(value(a), value(b))));
+    for (const group of groups) group.append(...lines(group).sort((a, b) => compare(value(a), value(b))));
     heads.forEach((head) => head.removeAttribute("aria-sort"));
     heads[at].setAttribute("aria-sort", direction > 0 ? "ascending" : "descending");
   }
@@ -40,6 +41,7 @@
       row.hidden = !(isKind && terms.every((term) => named[i].includes(term)));
       count += !row.hidden;
     });
+    for (const group of groups) group.hidden = lines(group).every((row) => row.hidden);
     board.classList.toggle("bare", !intervals.checked);
     shown.textContent = count ? `${count} of ${rows.length} entries` : "no entry matches";
   }
