@@ -11,7 +11,7 @@ from matplotlib.colors import to_rgb
 
 from robust_interp.analysis.coefficients import describe
 from robust_interp.errors import UserError
-from robust_interp.figures import coefficients, landscape, stability, style
+from robust_interp.figures import coefficients, landscape, robustness, stability, style
 
 
 def depth_table(values, model="in_resnet14", images=0):
@@ -130,6 +130,98 @@ def test_axes_are_labelled(name):
             continue
         assert panel.get_ylabel() or not subplot.is_first_col()
         assert panel.get_xlabel() or not subplot.is_last_row() or panel.get_label() == "<colorbar>"
+
+
+# A name as people have them, one without a place to break it, and one of wide letters
+LONG = ["a_model.that+says:all-of/it(" * n + "end)" for n in (3, 12)] + ["x" * 300, "W模" * 90, "short"]
+
+
+def named_long(table):
+    """The table once for each long name in place of its first model."""
+    one = table[table["model"] == table["model"].iloc[0]]
+    return pd.concat([one.assign(model=name) for name in LONG])
+
+
+def points(names):
+    lines = [
+        {"entry": name, "members": members, "kind": kind, "series": series, "x": x, "norm": norm, "n": 9}
+        | {"seeds": 1, "accuracy": 50.0, "band_low": 40.0, "band_high": 60.0}
+        for name, members in names
+        for kind, series, x, norm in (
+            ("clean", "clean", 0, None),
+            ("attack", "fgsm", 2, "Linf"),
+            ("corruption", "fog", 1, None),
+            ("attack", "an_attack_of_a_plug_in_with_a_name_of_its_own_l2", 2, "L2"),
+            ("attack", "pgd", 2, "Linf"),
+        )
+    ]
+    return pd.DataFrame(lines)
+
+
+BOTH = [(name, 1) for name in LONG] + [(f"{name} ×3", 3) for name in LONG]
+OF_LONG = {
+    "depth": lambda: coefficients.depth_figure(named_long(depth_table({0: [0.1, 0.5, 1], 1: [0, 1, 2]}))),
+    "training": lambda: coefficients.training_figure(named_long(training_table())),
+    "plane": lambda: landscape.plane_figure(plane(LONG) | {"direction_of": np.array(LONG[1])}),
+    "line": lambda: landscape.line_figure({"one": named_long(line_table(LONG[2]))}),
+    "lines": lambda: landscape.line_figure(dict.fromkeys("abc", named_long(line_table(LONG[0])))),
+    "jacobians": lambda: stability.jacobian_figure(named_long(jacobian_table())),
+    "growth": lambda: stability.growth_figure(named_long(growth_table())),
+    "eps": lambda: robustness.eps_figure(points(BOTH)),
+    "severity": lambda: robustness.severity_figure(points(BOTH)),
+    "improvement": lambda: robustness.improvement_figure(
+        pd.DataFrame([{"entry": f"{name} ×3", "column": "clean", "improvement": 1.0} for name in LONG])
+    ),
+    "many": lambda: robustness.eps_figure(points([(f"{at}_{LONG[0]}", 1) for at in range(20)])),
+}
+
+
+def texts_of(figure):
+    """Every text to be seen, apart from ticks, with its place in pixels."""
+    found = [text for legend in figure.legends for text in legend.get_texts()]
+    for panel in figure.axes:
+        found += [panel.title, panel._left_title, panel.xaxis.label, panel.yaxis.label]
+    shown = [text for text in found if text.get_text() and text.get_visible()]
+    return {text: text.get_window_extent() for text in shown}
+
+
+@pytest.mark.filterwarnings("ignore:Glyph .* missing")  # DejaVu Sans has no Chinese
+@pytest.mark.parametrize("name", OF_LONG)
+def test_names_of_any_length_are_drawn_whole_and_over_nothing(name):
+    figure = OF_LONG[name]()
+    style.styled(figure.draw_without_rendering)()
+    places = texts_of(figure)
+    for text, box in places.items():
+        assert box.x0 > -1, text
+        assert box.x1 < figure.bbox.width + 1, text
+        assert box.y0 > -1, text
+        assert box.y1 < figure.bbox.height + 1, text
+    boxes = [(text, box) for text, box in places.items()]
+    for legend in figure.legends:  # with its signs
+        ends = legend.get_window_extent()
+        assert -1 < ends.x0 < ends.x1 < figure.bbox.width + 1
+    assert figure.get_figheight() < 5 + 3 * len(figure.axes)  # no name in a column of single letters
+    for at, (text, box) in enumerate(boxes):
+        for other, beside in boxes[at + 1 :]:
+            assert not box.shrunk(0.98, 0.9).overlaps(beside.shrunk(0.98, 0.9)), (text, other)
+        for panel in figure.axes:
+            assert not box.shrunk(0.98, 0.9).overlaps(panel.bbox), (text, panel)
+    for panel in figure.axes:
+        if panel.get_label() != "<colorbar>":
+            assert min(panel.bbox.width, panel.bbox.height) > 0.7 * figure.dpi  # something is left to see
+    whole = "".join(text.get_text().replace("\n", "") for text in places)
+    assert all(name.replace(" ", "") in whole.replace(" ", "") for name in LONG) or name == "many"
+
+
+def test_text_is_cut_behind_what_separates_words():
+    inches = style._inches("alpha_beta_", 8) + 0.01
+    assert style.wrapped("alpha_beta_gamma", inches) == "alpha_beta_\ngamma"
+    assert style.wrapped("of alpha beta", inches) == "of alpha\nbeta"
+    assert style.wrapped("alpha (beta)", inches) == "alpha\n(beta)"
+    assert style.wrapped("alpha", inches) == "alpha"
+    parts = style.wrapped("i" * 100, inches).split("\n")
+    assert "".join(parts) == "i" * 100
+    assert len(set(map(len, parts[:-1]))) == 1
 
 
 def drawn(panel, label=None):

@@ -674,13 +674,14 @@ FLAGS = "headless no-sandbox disable-gpu disable-quic no-first-run disable-backg
 FLAGS += " disable-component-update disable-sync enable-logging=stderr dump-dom"
 
 
-def opened(path, profile, fragment=""):
+def opened(path, profile, fragment="", width=800):
     """The page as it stands once its script has run, and what the console said."""
     done = subprocess.run(
         [
             BROWSER,
             *(f"--{flag}" for flag in FLAGS.split()),
             f"--user-data-dir={profile}",
+            f"--window-size={width},900",
             f"{path.as_uri()}{fragment}",
         ],
         capture_output=True,
@@ -779,6 +780,55 @@ def test_groups_are_sorted_and_filtered_each_by_itself(two_protocols, tmp_path):
     assert [bool(mark) for mark in hidden] == [True, False, False]
     assert "4 of 6 entries" in dom
     assert console == []
+
+
+@in_browser
+@pytest.mark.parametrize(
+    ("width", "medium"), [(1400, "screen"), (390, "screen"), (1031, "print")]
+)  # 1031: A4 landscape between its margins
+def test_names_of_any_length_stay_in_their_cells(width, medium, tmp_path):
+    """And the page no wider than the window, and no text squeezed into a column of single letters."""
+    names = ["package.module:factory+" * 12, "x" * 255, "net"]
+    results = measure(tmp_path / "results", names)
+    line = "quick,0.20-0.25,0,1,digits,gradients,2,warn,1,1,10,detail"
+    head = (
+        "model,recipe,lambda_init,train_seed,members,dataset,check,eps_255,verdict,value,threshold,n,detail"
+    )
+    audited = "\n".join([head, *(f"{name},{line}" for name in names), ""])
+    (results / "audit.csv").write_text(audited, encoding="utf-8")
+    with Store(results) as store:
+        run(store, [(card(name, recipe="recipe_" * 40), CLEAN, first(9)) for name in names])
+    script = """
+      const found = [];
+      const visible = document.documentElement.scrollWidth - document.documentElement.clientWidth;
+      if (visible > 0) found.push("the page is too wide by " + visible);
+      const ink = (node) => {
+        const range = document.createRange();
+        range.selectNodeContents(node);
+        return range.getBoundingClientRect();
+      };
+      let seen = 0;
+      for (const cell of document.querySelectorAll("td, th")) {
+        const box = cell.getBoundingClientRect(), text = ink(cell), said = cell.textContent;
+        if (said && (text.right > box.right + 1 || text.left < box.left - 1)) found.push("sticks out: " + said);
+        if (said.length > 200 && !cell.matches(".group *")) {
+          seen += 1;
+          if (text.width < 70) found.push("squeezed: " + said);
+          if (text.width > 400) found.push("sprawls: " + said);
+        }
+      }
+      const told = document.createElement("pre");
+      told.textContent = found.join("\\n") || "all well with " + (seen > 9);
+      document.body.append(told);
+    """
+    path = page.write([results], tmp_path / "report")
+    text = path.read_text(encoding="utf-8").replace("</body>", f"<script>{script}</script></body>")
+    if medium == "print":
+        text = text.replace("@media print", "@media all")
+    path.write_text(text, encoding="utf-8")
+    dom, console = opened(path, tmp_path / "profile", width=width)
+    assert console == []
+    assert re.search(r"<pre>(.*?)</pre>", dom, re.DOTALL)[1] == "all well with true"
 
 
 @in_browser

@@ -31,7 +31,7 @@ def depth_figure(table: pd.DataFrame) -> Figure:
         panel.set_ylim(-0.04, max(_TOP, 1.05 * table["mean"].max()))
     axes[-1][0].set_xlabel("residual block, from the input")
     draw_key(figure)
-    return figure
+    return style.make_room(figure)
 
 
 def draw_depth(axes: Axes, table: pd.DataFrame, colour: str) -> None:
@@ -80,15 +80,14 @@ def _draw_guides(axes: Axes, blocks: int) -> None:
 
 def draw_key(figure: Figure) -> None:
     """What the bands and lines of `draw_depth` mean, below the panels."""
-    figure.legend(
-        handles=[
+    style.key(
+        figure,
+        [
             Patch(color=style.LINES[2], alpha=0.15, linewidth=0, label="[0, 1]: interpolation"),
             Patch(color=style.LINES[4], alpha=0.2, linewidth=0, label="(1, 2]: negative skip"),
             Line2D([], [], color=style.MUTED, linewidth=0.8, linestyle="--", label="2/Δt: stability limit"),
             Line2D([], [], color=style.MUTED, linewidth=0.6, linestyle=":", label="stage boundary"),
         ],
-        loc="outside lower center",
-        ncols=4,
     )
 
 
@@ -111,7 +110,7 @@ def training_figure(table: pd.DataFrame) -> Figure:
         label="residual block, from the input",
         aspect=30,
     )
-    return figure
+    return style.make_room(figure)
 
 
 def draw_training(axes: Axes, table: pd.DataFrame, depths: Normalize) -> None:

@@ -31,15 +31,15 @@ def line_figure(tables: Mapping[str, pd.DataFrame]) -> Figure:
     columns = min(2, len(tables))
     rows = -(-len(tables) // columns)
     width = style.HALF if columns == 1 else style.FULL
-    figure, axes = style.panels(rows, columns, 2.3 * rows, width)
+    figure, axes = style.panels(rows, columns, 0.4 + 2.3 * rows, width)
     panels = [panel for row in axes for panel in row]
     for panel in panels[len(tables) :]:
         panel.remove()
     for panel, (title, table) in zip(panels, tables.items(), strict=False):
         draw_line(panel, table)
         panel.set_title(title)
-    panels[0].legend()
-    return figure
+    style.key(figure, panels[0].get_legend_handles_labels()[0])
+    return style.make_room(figure)
 
 
 def draw_line(axes: Axes, table: pd.DataFrame) -> None:
@@ -68,7 +68,8 @@ def draw_line(axes: Axes, table: pd.DataFrame) -> None:
 def _along(direction_of) -> str:
     """Nothing, which a CSV gives back as NaN, is each model's own."""
     shared = isinstance(direction_of, str) and direction_of
-    return f"FGSM direction of {direction_of} (1/255)" if shared else "own FGSM direction (1/255)"
+    label = f"FGSM direction of {direction_of} (1/255)" if shared else "own FGSM direction (1/255)"
+    return style.wrapped(label, 2.4)  # of a panel of half the width
 
 
 @style.styled
@@ -101,7 +102,7 @@ def plane_figure(arrays: Mapping[str, np.ndarray], classes: Sequence[str] | None
         shrink=0.7,
     )
     _draw_classes(figure, colours, label, classes)
-    return figure
+    return style.make_room(figure)
 
 
 def draw_surface(axes: Axes, radii_255: np.ndarray, loss: np.ndarray, scale: Normalize) -> None:
@@ -152,4 +153,4 @@ def _draw_classes(
         name = str(k) if classes is None else classes[k]
         edge, said = ("black", f"{name} (true)") if k == label else ("none", name)
         handles.append(Patch(facecolor=colour, edgecolor=edge, label=said))
-    figure.legend(handles=handles, loc="outside lower center", ncols=6)
+    style.key(figure, handles, ncols=6)

@@ -61,8 +61,8 @@ def _by_series(points: pd.DataFrame, kind: str, columns: int, height: float) -> 
             if i % columns == 0:
                 panel.set_ylabel(f"{_KINDS[which]}\naccuracy (%)" if len(kinds) > 1 else "accuracy (%)")
     drawn = {_without_members(entry) for entry in shown["entry"]}
-    _draw_key(figure, {model: look for model, look in looks.items() if model in drawn})
-    return figure
+    style.key(figure, [Line2D([], [], label=model, **looks[model]) for model in looks if model in drawn])
+    return style.make_room(figure)
 
 
 def _strength(kind: str, part: pd.DataFrame) -> str:
@@ -113,17 +113,6 @@ def _without_members(entry: str) -> str:
     return entry.rpartition(" ×")[0] or entry
 
 
-def _draw_key(figure: Figure, looks: dict[str, dict]) -> None:
-    handles = [Line2D([], [], label=model, **look) for model, look in looks.items()]
-    figure.legend(handles=handles, loc="outside lower center", ncols=_fitting(figure, looks))
-
-
-def _fitting(figure: Figure, names: Iterable[str]) -> int:
-    """In how many columns a legend of these names fits below a figure."""
-    inches = 0.4 + 0.058 * max(map(len, names))  # the sign and the longest name
-    return max(1, min(len(list(names)), int(figure.get_figwidth() / inches)))
-
-
 @style.styled
 def improvement_figure(table: pd.DataFrame) -> Figure:
     """How far each ensemble is above the mean of its members, bars by perturbation.
@@ -134,7 +123,7 @@ def improvement_figure(table: pd.DataFrame) -> Figure:
     figure, axes = style.panels(1, 1, 2.6)
     panel = axes[0][0]
     draw_improvements(panel, table)
-    figure.legend(loc="outside lower center", ncols=_fitting(figure, table["entry"].unique()))
+    style.key(figure, panel.get_legend_handles_labels()[0])
     return figure
 
 

@@ -33,7 +33,7 @@ def jacobian_figure(table: pd.DataFrame) -> Figure:
     axes[0][1].set_ylim(0, 1.05 * table["norm"].max())
     for panel in axes[-1]:
         panel.set_xlabel("residual block, from the input")
-    return figure
+    return style.make_room(figure)
 
 
 def draw_eigenvalues(axes: Axes, table: pd.DataFrame, colour: str) -> None:
@@ -67,7 +67,7 @@ def growth_figure(table: pd.DataFrame) -> Figure:
     Args:
         table: of `analysis.stability.growth_summary`.
     """
-    figure, axes = style.panels(2, 2, 3.8, sharex=True, sharey="row")
+    figure, axes = style.panels(2, 2, 4.1, sharex=True, sharey="row")
     for row, measure in zip(axes, _MEASURES, strict=True):
         for panel, perturbation in zip(row, _PERTURBATIONS, strict=True):
             draw_growth(panel, table[table["perturbation"] == perturbation], measure)
@@ -76,8 +76,8 @@ def growth_figure(table: pd.DataFrame) -> Figure:
         panel.set_title(f"{perturbation}, n = {table['n'].max()} images")
     for panel in axes[-1]:
         panel.set_xlabel("residual blocks passed")
-    axes[0][0].legend()
-    return figure
+    style.key(figure, axes[0][0].get_legend_handles_labels()[0])
+    return style.make_room(figure)
 
 
 def draw_growth(axes: Axes, table: pd.DataFrame, measure: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import matplotlib.style
@@ -9,6 +12,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
 
 from robust_interp.errors import UserError
 
@@ -37,16 +42,20 @@ ON_WHITE = ListedColormap(
 )  # the same without what is too pale for lines
 MUTED = "#666666"  # guides, stage boundaries, notes
 
+_FONT, _TEXT, _SMALL = "DejaVu Sans", 8, 7  # the family, which comes with matplotlib, and sizes in points
+_LEADING = 1.25 / 72  # inches from line to line, for each point of a text's size
+_SIGN, _GAP = 0.65, 0.2  # inches that a legend takes beside its texts, and that stay free at its sides
+
 _RC = {
     "figure.constrained_layout.use": True,
     "savefig.dpi": 300,
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same letters everywhere
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.labelsize": 8,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 7,
+    "font.family": _FONT,  # the same letters everywhere
+    "font.size": _TEXT,
+    "axes.titlesize": _TEXT,
+    "axes.labelsize": _TEXT,
+    "xtick.labelsize": _SMALL,
+    "ytick.labelsize": _SMALL,
+    "legend.fontsize": _SMALL,
     "legend.frameon": False,
     "axes.linewidth": 0.6,
     "axes.spines.top": False,
@@ -57,6 +66,7 @@ _RC = {
     "lines.linewidth": 1.3,
     "lines.markersize": 3.5,
     "patch.linewidth": 0.6,
+    "text.hinting": "none",  # which rounds letters to pixels: what fits at one resolution fits at all
     "text.parse_math": False,  # a $ in a model's name is a $
     "svg.hashsalt": "robust_interp",  # ids in the file that do not change from run to run
     "svg.fonttype": "path",
@@ -93,6 +103,73 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     except OSError as error:
         raise UserError(f"cannot write {stem}: {error}") from error
     return written
+
+
+def wrapped(text: str, inches: float, points: float = _TEXT) -> str:
+    """The text in lines no wider than this, cut behind what separates words, within a word if it must be."""
+    lines, left = [""], inches
+    for piece in re.split(r"(?<=[\W_])(?<![(\[{])(?=[^\W_]|[(\[{])", text):
+        if _inches(piece.rstrip(), points) > left and lines[-1]:
+            lines.append("")
+            left = inches
+        for letter in piece:
+            width = _inches(letter, points)
+            if width > left and not letter.isspace():
+                lines.append("")
+                left = inches
+            lines[-1] += letter
+            left -= width
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _inches(text: str, points: float) -> float:
+    """How wide a text is at most: kerning only draws letters together."""
+    return sum(map(_of_letter, text)) * points / 72
+
+
+@cache
+def _of_letter(letter: str) -> float:
+    """Its width as a share of the size."""
+    return text_to_path.get_text_width_height_descent(letter, FontProperties(_FONT, size=100), False)[0] / 100
+
+
+def key(figure: Figure, handles: Sequence, ncols: int | None = None) -> None:
+    """A legend below the panels, in as many columns as fit; long names go on in the next line.
+
+    Args:
+        handles: Labelled artists.
+        ncols: At most.
+    """
+    names = [handle.get_label() for handle in handles]
+    room = figure.get_figwidth() - _GAP
+    widest = max(_inches(name, _SMALL) for name in names)
+    columns = max(1, min(len(names), ncols or len(names), int(room / (_SIGN + widest))))
+    labels = [wrapped(name, room - _SIGN, _SMALL) for name in names]
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+    each = -(-len(labels) // columns)
+    lines = sum(1 + label.count("\n") for label in labels[:each])  # below each other; wrapped ones all are
+    _heighten(figure, max(0, lines - 2) * _SMALL * _LEADING * 1.2)  # for two there is room
+
+
+def make_room(figure: Figure) -> Figure:
+    """Break the titles of panels where the panels end, and make the figure higher by the lines this takes."""
+    titles = {panel: panel.get_title("left") for panel in figure.axes if panel.get_subplotspec()}
+    for panel in titles:
+        panel.set_title("")  # a long one would take its panel's place
+    figure.draw_without_rendering()
+    rows: dict[int, int] = {}
+    for panel, title in titles.items():
+        if title:
+            title = wrapped(title, panel.get_position().width * figure.get_figwidth())
+            panel.set_title(title)
+            row = panel.get_subplotspec().rowspan.start
+            rows[row] = max(rows.get(row, 0), title.count("\n"))
+    _heighten(figure, sum(rows.values()) * _TEXT * _LEADING)
+    return figure
+
+
+def _heighten(figure: Figure, inches: float) -> None:
+    figure.set_figheight(figure.get_figheight() + inches)
 
 
 def mark_stages(axes: Axes, blocks: int) -> None:
