@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from numbers import Integral
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -37,6 +38,7 @@ from robust_interp.store import (
 from robust_interp.subjects import Averaging, Subject
 from robust_interp.victim import (
     CHECKED_ON,
+    GRAPHS_KEPT,
     Ensemble,
     check_victim,
     on_its_device,
@@ -47,6 +49,7 @@ from robust_interp.victim import (
 PROTOCOLS = ("final", "worst")
 STRONG_N = 200
 DEFAULT_SEEDS = (0, 1, 2)  # of the embedded default run
+TIMED_ON, TIMED_FOR = 64, 0.5  # images at once, and at least so many seconds: one pass alone may be held up
 LONGEST = 10  # batches' worth of images that one batch of still standing ones may be picked from
 
 
@@ -117,6 +120,13 @@ class Report:
     leaderboard: pd.DataFrame
     warnings: list[str]
     notes: list[str] = field(default_factory=list)
+
+
+class Estimate(NamedTuple):
+    """How long a run takes; `is_bound` if it may be less, since samples that prove broken are left out."""
+
+    seconds: float
+    is_bound: bool
 
 
 Watch = Callable[[Cell, int], None]  # called with a cell and how many of its samples were just finished
@@ -267,46 +277,67 @@ class Benchmark:
         return [line for line in found if line]
 
     def work(self, store: Store) -> int:
-        """Forward passes, over samples and members, that are still to be done."""
-        return sum(cost(cell) * samples for _, cell, samples in self._remaining(store))
-
-    def estimate(self, store: Store) -> float:
-        """Seconds that `run` would take, from one timed batch of each single model."""
+        """Forward passes, over samples and members, that are still to be done, if no sample is left out."""
         return sum(
-            self._seconds_per_pass(subject) / subject.card.members * cost(cell) * samples
-            for subject, cell, samples in self._remaining(store)
+            cost(cell) * (part.plan.n - store.covered(cell.key)) for part, _, cell in self._remaining(store)
         )
 
-    def _remaining(self, store: Store) -> Iterator[tuple[Subject, Cell, int]]:
+    def estimate(self, store: Store) -> Estimate:
+        """How long `run` would take, from timed passes of each model."""
+        seconds, is_bound = 0.0, False
+        for part, subject, cell in self._remaining(store):
+            samples, is_known = part._left(cell, store)
+            at_once = 1 if attacks.is_alone(cell.perturbation) else min(TIMED_ON, self.plan.n)
+            per_pass = self._seconds_per_pass(subject, at_once) / subject.card.members
+            seconds += per_pass * cost(cell) * samples
+            if samples:
+                is_bound |= not is_known or attacks.may_stop_early(cell.perturbation)
+        return Estimate(seconds, is_bound)
+
+    def _remaining(self, store: Store) -> Iterator[tuple[Benchmark, Subject, Cell]]:
+        """What is still to be measured, and as part of which plan: this one, or the strong one."""
         for subject, cells in self.missing(store):
             for cell in cells:
-                yield subject, cell, self.plan.n - store.covered(cell.key)
+                yield self, subject, cell
         if self.strong:
             shared = {cell.key for cell in self.plan.cells} if self.plan.n >= self.strong.plan.n else set()
             for remaining in self.strong._remaining(store):
-                if remaining[1].whole.key not in shared:
+                if shared.isdisjoint((remaining[2].key, remaining[2].whole.key)):
                     yield remaining
 
+    def _left(self, cell: Cell, store: Store) -> tuple[int, bool]:
+        """At how many samples a cell is still to be measured, and whether no more will be left out."""
+        before = self._before(cell, store)
+        standing = self._standing([outcome for outcome in before if outcome])
+        start = store.covered(cell.key)
+        left = self.plan.n - start if standing is None else int(standing[start:].sum())
+        return left, None not in before
+
     @cache  # noqa: B019  one benchmark, one command
-    def _seconds_per_pass(self, subject: Subject) -> float:
-        victim, images = self.load(subject), self._pixels(CLEAN, 0, min(64, self.plan.n))
+    def _seconds_per_pass(self, subject: Subject, at_once: int) -> float:
+        victim, images = self.load(subject), self._pixels(CLEAN, 0, at_once)
         with undisturbed(victim), torch.no_grad():
             victim(images)
-            started = time.perf_counter()
-            victim(images)[0, 0].item()
-        return (time.perf_counter() - started) / len(images)
+            started, passes = time.perf_counter(), 0
+            while (seconds := time.perf_counter() - started) < TIMED_FOR:
+                victim(images)[0, 0].item()
+                passes += len(images)
+        return seconds / passes
 
-    def _standing(self, cell: Cell, store: Store) -> np.ndarray | None:
-        """Which samples none of the cells that this one follows has broken, (n,) bool; None for all."""
-        if not cell.skips:
-            return None
-        before = [other for other in self.plan.cells if other.victim is cell.victim]
-        outcomes = [
+    def _before(self, cell: Cell, store: Store) -> list[Outcome | None]:
+        """What is stored of the cells that this one follows; None for one that is not finished."""
+        cells = [other for other in self.plan.cells if other.victim is cell.victim]
+        return [
             leaderboard.finished(other, store, self.plan.n)[1]
-            for other in before
+            for other in cells
             if other.whole.key in cell.skips
         ]
-        return np.logical_and.reduce([outcome.correct(self.dataset.labels) for outcome in outcomes])
+
+    def _standing(self, before: list[Outcome]) -> np.ndarray | None:
+        """Which samples none of these has broken, (n,) bool; None for all."""
+        if not before:
+            return None
+        return np.logical_and.reduce([outcome.correct(self.dataset.labels) for outcome in before])
 
     def _measure(
         self, cell: Cell, victim: nn.Module, attacked: nn.Module, store: Store, watch: Watch
@@ -314,7 +345,7 @@ class Benchmark:
         attack = None
         if cell.perturbation.kind == "attack":
             attack = attacks.BoundAttack(cell.perturbation, attacked)
-        standing = self._standing(cell, store)
+        standing = self._standing(self._before(cell, store))
         start = store.covered(cell.key)
         while start < self.plan.n:
             stop = self._stop(start, standing)
@@ -453,8 +484,11 @@ def _given(dataset) -> str | data.Dataset:
 
 
 def cost(cell: Cell) -> int:
-    """Forward passes' worth of work that a sample of this cell takes."""
-    return attacks.passes(cell.perturbation) * cell.victim.members
+    """Forward passes of one member's worth of work that a sample of this cell takes."""
+    members, view = cell.victim.members, cell.victim.attacked_as
+    attacked = 1 if view.startswith("member:") else members
+    again = attacks.gradients(cell.perturbation) * max(0, attacked - GRAPHS_KEPT)
+    return (attacks.passes(cell.perturbation) - 1) * attacked + again + members  # these to predict
 
 
 def _cheap_first(cells: list[Cell]) -> list[Cell]:
@@ -465,7 +499,7 @@ def _cheap_first(cells: list[Cell]) -> list[Cell]:
     (clean,) = (cell for cell in cells if cell.perturbation.kind == "clean")
     before: dict[tuple | None, tuple[str, ...]] = {}
     ordered = []
-    for cell in sorted(cells, key=lambda cell: (cell.perturbation.kind == "attack", cost(cell))):
+    for cell in sorted(cells, key=_place_by_cost):
         if cell.perturbation.kind == "attack":
             ball = cell.perturbation.ball
             skips = (clean.key, *before.get(ball, ()))
@@ -474,6 +508,11 @@ def _cheap_first(cells: list[Cell]) -> list[Cell]:
             cell = replace(cell, skips=skips)
         ordered.append(cell)
     return ordered
+
+
+def _place_by_cost(cell: Cell) -> tuple[bool, int]:
+    """By passes and not by `cost`, so that single models and ensembles have one order."""
+    return cell.perturbation.kind == "attack", attacks.passes(cell.perturbation)
 
 
 def _device(request: Request) -> torch.device:

@@ -226,6 +226,7 @@ def print_plan(benchmark, store: Store) -> None:
     """What a run would measure, and about how long it would take."""
     plan, shown = benchmark.plan, console()
     todo = benchmark.missing(store)
+    seconds, is_bound = benchmark.estimate(store)
     missing = {subject.card.label: len(cells) for subject, cells in todo}
     lines = [
         f"{plan.dataset}, n = {plan.n}, protocol {plan.protocol}: {len(plan.cells)} cells",
@@ -233,7 +234,7 @@ def print_plan(benchmark, store: Store) -> None:
         *([f"strong, n = {plan.strong.n}: the worst of {_columns(plan.strong)}"] if plan.strong else []),
         *(f"to measure: {count} cells of {label}" for label, count in missing.items()),
         f"{(count := sum(missing.values()))} cells to measure, {len(plan.cells) - count} stored already; "
-        f"about {benchmark.estimate(store):.0f} s on {benchmark.device}",
+        f"{'at most ' if is_bound else ''}about {seconds:.0f} s on {benchmark.device}",
         *(f"warning: {note}" for note in benchmark.corruptor.notes),
     ]
     for line in lines:

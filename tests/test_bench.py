@@ -139,10 +139,79 @@ def test_the_work_of_a_run_is_counted_in_forward_passes():
     with Store(None) as store:
         # a sample: 1 when clean, 3 + 1 for FGSM, 3 x 20 + 1 for IFGSM
         assert benchmark.work(store) == 10 * (1 + 4 + 61)
-        assert benchmark.estimate(store) > 0
+        assert benchmark.estimate(store).seconds > 0
         benchmark.run(store, lambda cell, samples: seen.append(cost(cell) * samples))
-        assert benchmark.work(store) == benchmark.estimate(store) == 0
+        assert (benchmark.work(store), benchmark.estimate(store)) == (0, (0, False))
     assert sum(seen) == 660
+
+
+def planned(**options):
+    usual = {"attacks": "fgsm,ifgsm", "corruptions": "none", "eps": (64 / 255,)} | options
+    dataset = data.from_arrays(IMAGES, np.array(LABELS))
+    return Benchmark(Request(modules={"net": Threshold()}, dataset=dataset, **usual))
+
+
+@pytest.fixture
+def in_passes(monkeypatch):
+    """A pass takes a second."""
+    monkeypatch.setattr(Benchmark, "_seconds_per_pass", lambda *_: 1.0)
+
+
+def test_an_estimate_is_a_bound_until_it_is_known_what_is_left_out(in_passes):
+    """Clean 10 x 1; FGSM, 4 passes, on the 8 that are right; IFGSM, 61, on the 3 that FGSM leaves."""
+    steps = [
+        ({"attacks": "none"}, 10, False),
+        ({"attacks": "none"}, 0, False),
+        ({"attacks": "fgsm"}, 8 * 4, False),
+        ({}, 3 * 61, False),
+        ({}, 0, False),
+    ]
+    with Store(None) as store:
+        assert planned(protocol="worst").estimate(store) == (10 * (1 + 4 + 61), True)
+        assert planned(protocol="final").estimate(store) == (10 * (1 + 4 + 61), False)
+        for options, passes, is_bound in steps:
+            if passes == 32:
+                assert planned(protocol="worst").estimate(store) == (8 * (4 + 61), True)
+            benchmark = planned(protocol="worst", **options)
+            assert benchmark.estimate(store) == (passes, is_bound)
+            benchmark.run(store)
+
+
+@pytest.mark.parametrize(
+    ("options", "is_bound"),
+    [
+        ({"attacks": "pgd"}, False),
+        ({"attacks": "pgd(restarts=2)"}, True),
+        ({"attacks": "apgd_ce"}, True),  # leaves what is wrong when clean as it is
+        ({"attacks": "square(queries=5)"}, True),
+        ({"attacks": "none", "strong": "fgsm"}, True),
+        ({"attacks": "none", "corruptions": "none"}, False),
+    ],
+)
+def test_what_may_stop_early_makes_an_estimate_a_bound(in_passes, options, is_bound):
+    with Store(None) as store:
+        assert planned(**options).estimate(store).is_bound == is_bound
+
+
+def test_what_is_attacked_one_by_one_is_timed_so(monkeypatch):
+    """A pass on one image takes longer than its share of a pass on many."""
+    monkeypatch.setattr(Benchmark, "_seconds_per_pass", lambda self, subject, at_once: 1 / at_once)
+    with Store(None) as store:
+        cells = planned(attacks="fgsm,deepfool").plan.cells
+        clean, fgsm, deepfool = (cost(cell) * 10 for cell in cells)
+        found = planned(attacks="fgsm,deepfool").estimate(store).seconds
+    assert found == pytest.approx((clean + fgsm) / 10 + deepfool)
+
+
+def test_a_cell_that_both_parts_of_a_run_have_is_counted_once(in_passes):
+    """Under worst PGD skips the same samples in both: clean once, PGD once, and one stronger attack."""
+    usual = {"attacks": "pgd", "strong": "ifgsm", "protocol": "worst"}
+    with Store(None) as store:
+        benchmark, done = planned(**usual), []
+        work = benchmark.work(store)
+        assert work == benchmark.estimate(store).seconds == 10 * (1 + 61 + 61)
+        benchmark.run(store, lambda cell, samples: done.append(cost(cell) * samples))
+    assert sum(done) == work
 
 
 def test_what_is_stored_is_not_measured_again_under_another_name(tmp_path):

@@ -122,6 +122,8 @@ def test_a_dry_run_counts_the_cells_and_writes_nothing(small, tmp_path, there):
     assert "digits, n = 10, protocol final: 6 cells" in out  # clean and fgsm_16 of 0, 1 and both
     assert "clean, fgsm_16" in out
     assert "6 cells to measure, 0 stored already; about" in out
+    assert "at most" not in out
+    assert "at most about" in small("--dry-run", "--protocol", "worst")[1]
     after = {path: path.read_bytes() for path in results.rglob("*")} if results.exists() else None
     assert after == before
 

@@ -16,9 +16,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import robust_interp
-from robust_interp import attacks, compare, formats, leaderboard, merge, sanity, zoo
+from robust_interp import attacks, compare, data, formats, leaderboard, merge, sanity, zoo
 from robust_interp.attacks import BoundAttack
-from robust_interp.bench import Benchmark, Request
+from robust_interp.bench import Benchmark, Request, cost
 from robust_interp.cells import CLEAN, Cell
 from robust_interp.errors import UserError
 from robust_interp.registry import OfEps
@@ -677,3 +677,46 @@ def test_a_deep_copy_of_an_ensemble_is_attacked_on_its_own_members():
     again = copy.deepcopy(whole)
     assert again.attacked_as is again.members[1]
     assert again.attacked_as is not whole.members[1]
+
+
+class Counted(nn.Module):
+    """Counts what it is given, and what gradients are taken of."""
+
+    passes = 0
+
+    def __init__(self):
+        super().__init__()
+        self.net = Small()
+
+    def forward(self, images):
+        Counted.passes += len(images)
+        if images.requires_grad:
+            images.register_hook(self._count)
+        return self.net(images)
+
+    @staticmethod
+    def _count(gradient):
+        Counted.passes += 2 * len(gradient)
+
+
+@pytest.mark.parametrize("view", ["white-box", "member:1", "mean-gradient"])
+@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("spec", ["fgsm", "ifgsm(steps=3)"])
+def test_the_cost_of_an_ensemble_is_what_its_members_are_asked(count, view, spec):
+    """A gradient as two passes, and those members again that a gradient runs once more."""
+    rng = np.random.default_rng(0)
+    images, labels = rng.random((4, 3, 6, 6), dtype=np.float32), np.array([0, 1, 2, 3])
+    dataset = data.from_arrays(images, labels, 5)
+    together = Ensemble([Counted() for _ in range(count)], attack=view, name="together")
+    request = Request(
+        modules={"together": together}, dataset=dataset, attacks=spec, corruptions="none", eps=(EPS,)
+    )
+    benchmark = Benchmark(request)
+    with Store(None) as store:
+        ((subject, cells),) = benchmark.missing(store)
+        victim = benchmark.load(subject)
+        store.put_labels(dataset.fingerprint, dataset.labels)
+        for cell in cells:
+            Counted.passes = 0
+            benchmark.measure(victim, [cell], store, lambda *_: None)
+            assert Counted.passes == 4 * cost(cell), cell.perturbation.column

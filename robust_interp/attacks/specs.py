@@ -421,7 +421,7 @@ def step_warning(perturbation: Perturbation) -> str | None:
 
 def pace_warning(perturbation: Perturbation) -> str | None:
     """One line where an attack is slow because each sample is attacked by itself; else None."""
-    if perturbation.kind != "attack" or perturbation.name in ATTACKS or not type_of(perturbation.name).alone:
+    if perturbation.name in ATTACKS or not is_alone(perturbation):
         return None
     return (
         f"{perturbation.column}: attacked one sample at a time, which is slow: what torchattacks' "
@@ -435,6 +435,24 @@ def passes(perturbation: Perturbation) -> int:
         return 1
     params = perturbation.params
     return type_of(perturbation.name).work(params) * params.get("restarts", 1) + 1
+
+
+def gradients(perturbation: Perturbation) -> int:
+    """How many of these passes a sample's gradient is taken of, at most."""
+    follows = perturbation.kind == "attack" and type_of(perturbation.name).gradient
+    return passes(perturbation) // 3 if follows or perturbation.name == "autoattack" else 0
+
+
+def is_alone(perturbation: Perturbation) -> bool:
+    """Whether each sample is attacked by itself, which takes longer than the number of passes says."""
+    return perturbation.kind == "attack" and type_of(perturbation.name).alone
+
+
+def may_stop_early(perturbation: Perturbation) -> bool:
+    """Whether a sample may take less work than `passes` says, because it is broken before."""
+    if perturbation.kind != "attack":
+        return False
+    return type_of(perturbation.name).only_right or perturbation.params.get("restarts", 1) > 1
 
 
 def environment(perturbation: Perturbation) -> dict[str, str]:
