@@ -130,7 +130,8 @@ def _inches(text: str, points: float) -> float:
 @cache
 def _of_letter(letter: str) -> float:
     """Its width as a share of the size."""
-    return text_to_path.get_text_width_height_descent(letter, FontProperties(_FONT, size=100), False)[0] / 100
+    font = FontProperties(family=_FONT, size=100)
+    return text_to_path.get_text_width_height_descent(letter, font, False)[0] / 100
 
 
 def key(figure: Figure, handles: Sequence, ncols: int | None = None) -> None:
