@@ -21,6 +21,7 @@ from robust_interp.models.interpolation import Coefficient
 from robust_interp.recipe import Recipe
 
 PATIENCE = 5  # epochs at chance after which a training has failed
+_VALUES = ("curve", "step", "seconds", "epoch_seconds")  # of a state, beside its tensors
 
 
 class TrainingError(UserError):
@@ -235,10 +236,11 @@ class Fit:
             momentum = self.optimizer.state[parameter].get("momentum_buffer")
             if momentum is not None:
                 tensors[f"momentum.{name}"] = momentum
-        values = {name: getattr(self, name) for name in ("curve", "step", "seconds", "epoch_seconds")}
+        values = {name: getattr(self, name) for name in _VALUES}
         return tensors, values
 
     def restore(self, tensors: dict[str, Tensor], values: dict) -> None:
+        """Raises what its parts do, from KeyError to RuntimeError, if this is no state of such a training."""
         device = self.loss_sum.device
         self.model.load_state_dict(_below("model.", tensors))
         self.loader.restore(_below("loader.", tensors))
@@ -251,8 +253,8 @@ class Fit:
         self.rng = tensors["rng.cpu"]
         if self.loss_sum.is_cuda and "rng.cuda" in tensors:
             torch.cuda.set_rng_state(tensors["rng.cuda"], device)
-        for name, value in values.items():
-            setattr(self, name, value)
+        for name in _VALUES:
+            setattr(self, name, values[name])
 
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

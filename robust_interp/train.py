@@ -244,19 +244,25 @@ def _restore(job: _Job, fit: Fit) -> None:
     """Go on from the unfinished training of this job, if there is one.
 
     Raises:
-        UserError: if it is of another job.
+        UserError: if it is of another job, or not a whole state of this one.
     """
     path = resume.state_file(job.folder)
     found = resume.read(path)
     if not found:
         return
     tensors, values = found
-    if values["of"] != job.identity:
-        differing = [key for key, value in job.identity.items() if values["of"].get(key) != value]
+    try:
+        identity, state = values["of"], values["fit"]
+        differing = [key for key, value in job.identity.items() if identity.get(key) != value]
+        if not differing:
+            fit.restore(tensors, state)
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:  # as of another version
+        reason = " ".join(str(error).split())
+        raise UserError(f"cannot go on from {path}: {reason}; remove it to start over") from error
+    if differing:
         raise UserError(
             f"{path} is an unfinished training with another {', '.join(differing)}; remove it to start over"
         )
-    fit.restore(tensors, values["fit"])
 
 
 def _check_not_failed(folder: Path) -> None:

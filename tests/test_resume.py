@@ -137,6 +137,49 @@ def test_a_state_that_is_damaged_or_of_another_training_is_refused(tmp_path, mon
         run(tmp_path)
 
 
+def without(kind, key):
+    def spoil(tensors, values):
+        del {"tensors": tensors, "values": values, "fit": values["fit"]}[kind][key]
+
+    return spoil
+
+
+def cut_short(tensors, values):
+    tensors["momentum.fc.weight"] = tensors["momentum.fc.weight"][:3].clone()
+
+
+def of_nothing(tensors, values):
+    tensors["momentum.nowhere"] = torch.zeros(3)
+
+
+def no_dict(tensors, values):
+    values["of"] = ["in_resnet14"]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        *(without("values", key) for key in ("of", "fit")),
+        *(without("fit", key) for key in ("curve", "step", "seconds", "epoch_seconds")),
+        *(without("tensors", key) for key in ("sums.loss", "rng.cpu", "loader.left", "model.fc.weight")),
+        *(cut_short, of_nothing, no_dict),
+    ],
+)
+def test_a_state_that_lacks_something_or_holds_something_else_is_refused_in_one_line(
+    tmp_path, monkeypatch, spoil
+):
+    monkeypatch.setattr(together, "REPORT_EVERY", 0)
+    with pytest.raises(resume.Stopped):
+        run(tmp_path, at_step(2, lambda: signal.raise_signal(signal.SIGINT)))
+    (path,) = tmp_path.iterdir()
+    tensors, values = resume.read(path)
+    spoil(tensors, values)
+    resume.write(path, tensors, values)
+    with pytest.raises(UserError, match=r"^cannot go on from .*; remove it to start over$"):
+        run(tmp_path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_the_state_is_float32_throughout(tmp_path, last_state):
     run(tmp_path)
     floats = {name: t for name, t in last_state.items() if torch.is_tensor(t) and t.is_floating_point()}
