@@ -40,7 +40,7 @@ class Point:
 
 
 def grid(models: Iterable[str], intervals: Sequence[tuple[float, float]]) -> list[Point]:
-    """Each model in each interval, or in its own if there are none; one without λ once.
+    """Each model in each interval, or in its own if there are none; one without λ once, as what is given twice.
 
     Raises:
         UserError: for a name that is not of this package's architectures.
@@ -51,7 +51,7 @@ def grid(models: Iterable[str], intervals: Sequence[tuple[float, float]]) -> lis
             raise unknown("architecture", model, ARCHITECTURES)
         varied = intervals if default_lambda_init(model) else ()
         points += [Point(model, interval) for interval in varied] or [Point(model)]
-    return points
+    return list(dict.fromkeys(points))
 
 
 def initialisation(depth: int) -> list[Point]:

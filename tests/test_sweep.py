@@ -43,6 +43,8 @@ def test_a_network_without_lambda_is_trained_once():
         Point("in_resnet14", (0, 0.1)),
         Point("in_resnet14", (0.1, 0.2)),
     ]
+    assert sweep.grid(["plain_net14", "in_resnet14"] * 2, [(0, 0.1), (0.1, 0.2), (0, 0.1)]) == points
+    assert sweep.grid(["in_resnet14"] * 2, []) == [Point("in_resnet14")]
     assert Point("in_resnet14").interval == "0.20-0.25"
     with pytest.raises(UserError, match="in_resnet14"):
         sweep.grid(["in_resnet15"], [])
