@@ -114,6 +114,15 @@ def test_the_command_trains_seeds_side_by_side(tmp_path, capsys):
         assert one.read_bytes() == two.read_bytes()
 
 
+def test_trainings_side_by_side_are_told_apart_by_what_they_differ_in(tmp_path, capsys):
+    sweeping = ["sweep", "--models", "in_resnet14", "--lambda-init", "0,0.1", "--lambda-init", "0.3,0.4"]
+    sweeping += ["--epochs", "1", "--seeds", "2", "--device", "cpu", "--at-once", "4", "--n", "1"]
+    sweeping += ["--attacks", "none", "--corruptions", "none", "--out", str(tmp_path)]
+    cli.main(sweeping)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "epoch 1/1" in line]
+    assert len({line.partition("  epoch ")[0] for line in lines}) == 4
+
+
 def test_precision_is_in_the_name_and_tf32_is_for_cuda(tmp_path, capsys):
     assert cli.main([*COMMAND, str(tmp_path), "--set", "precision=bf16", "--quiet"]) == 0
     assert (tmp_path / "in_resnet14.digits_digits_1epochs_bf16_seed2").is_dir()

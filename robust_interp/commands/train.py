@@ -124,13 +124,13 @@ def _train(arguments: argparse.Namespace, trainings: Sequence, out: Path, device
     from robust_interp.tables import console
     from robust_interp.train import train_together
 
-    errors = console(stderr=True)
+    errors, labels = console(stderr=True), _labels(trainings)
     with ExitStack() as stack:
         show = stack.enter_context(training_reporter(errors, arguments.quiet))
         curves = {what: stack.enter_context(_curve_writer(arguments, what, out)) for what in trainings}
 
         def report(what, status) -> None:
-            show(f"{what.architecture} seed {what.seed}", status)
+            show(labels[what], status)
             curves[what](status)
 
         outcomes = train_together(
@@ -149,6 +149,13 @@ def _train(arguments: argparse.Namespace, trainings: Sequence, out: Path, device
             accuracy = outcome.record["clean_accuracy"]
             print(f"wrote {outcome.folder}: clean accuracy {accuracy:.2f} %", flush=True)
     return outcomes
+
+
+def _labels(trainings: Sequence) -> dict:
+    """A name for each, with its recipe where they differ in that, as in a sweep of intervals."""
+    one_recipe = len({what.recipe.name for what in trainings}) == 1
+    recipe = {what: "" if one_recipe else f" {what.recipe.name}" for what in trainings}
+    return {what: f"{what.architecture}{recipe[what]} seed {what.seed}" for what in trainings}
 
 
 def _curve_writer(arguments: argparse.Namespace, what, out: Path):
