@@ -40,7 +40,7 @@ class Point:
 
 
 def grid(models: Iterable[str], intervals: Sequence[tuple[float, float]]) -> list[Point]:
-    """Each model in each interval, or in its own if there are none; one without λ once, as what is given twice.
+    """Each model in each interval, or in its own if there are none; one without λ once; no point twice.
 
     Raises:
         UserError: for a name that is not of this package's architectures.
