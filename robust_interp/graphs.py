@@ -71,8 +71,10 @@ class RecordedSteps:
         """The step as a graph, which has not run yet; None, and a warning, if it cannot be one."""
         graph = cuda.CUDAGraph()
         inputs = [_copied(drawn, fit) for fit, drawn in zip(fits, draws, strict=True)]
+        stream = cuda.Stream()  # torch's own is of the device that first recorded anything in this process
         try:
-            with cuda.graph(graph):
+            # entered by itself too: where recording fails, cuda.graph does not leave its stream
+            with cuda.stream(stream), cuda.graph(graph, stream=stream):
                 self._branches(fits, inputs)
         except RuntimeError as error:
             self._records = False

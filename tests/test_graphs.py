@@ -58,10 +58,12 @@ class Cuda:
     def __init__(self, fits):
         self.fits, self.tapes, self.events = fits, [], []
         self.numbers = itertools.count()
+        self.now = "cuda:0"
         self.here = [self.Stream()]
+        self.default_capture_stream = None
 
     def Stream(self):  # noqa: N802
-        stream = SimpleNamespace(name=next(self.numbers))
+        stream = SimpleNamespace(name=next(self.numbers), device=self.now)
         stream.wait_stream = lambda other: self.events.append((stream, "waits for", other))
         return stream
 
@@ -74,10 +76,13 @@ class Cuda:
 
     @contextlib.contextmanager
     def stream(self, stream):
+        before = list(self.here)
         self.here.append(stream)
         self.events.append((stream, "works", None))
-        yield
-        self.here.pop()
+        try:
+            yield
+        finally:
+            self.here[:] = before
 
     def device(self, device):
         return contextlib.nullcontext()
@@ -86,12 +91,17 @@ class Cuda:
         self.events.append((self.here[-1], "is done", None))
 
     @contextlib.contextmanager
-    def graph(self, tape):
+    def graph(self, tape, stream=None):
+        """As torch's: with one stream for all that are given none, and left only if nothing went wrong."""
+        if stream is None:
+            self.default_capture_stream = stream = self.default_capture_stream or self.Stream()
+        self.here.append(stream)
         before = [{k: v.clone() for k, v in fit.state()[0].items()} for fit in self.fits]
         self.events.append((self.here[-1], "records", None))
         try:
             with tape:
                 yield
+            self.here.pop()
         finally:
             for fit, values in zip(self.fits, before, strict=True):
                 for name, value in fit.state()[0].items():
@@ -158,8 +168,8 @@ def test_every_branch_starts_from_the_graph_and_ends_in_it(on_tape):
     fits = two()
     fake = on_tape(fits)
     train(fits)
-    main = fake.here[0]
-    start = fake.events.index((main, "records", None)) + 1
+    start = [what for _, what, _ in fake.events].index("records") + 1
+    main = fake.events[start - 1][0]
     taken = fake.events[start : start + 6]
     a, b = taken[0][0], taken[2][0]
     assert len({stream.name for stream in (main, a, b)}) == 3
@@ -171,6 +181,17 @@ def test_every_branch_starts_from_the_graph_and_ends_in_it(on_tape):
         (main, "waits for", a),
         (main, "waits for", b),
     ]
+
+
+def test_what_is_recorded_is_of_the_device_in_use_whatever_was_recorded_before(on_tape):
+    fake = on_tape([])
+    for device in ("cuda:0", "cuda:1"):
+        fake.now, fake.events, fake.fits = device, [], two()
+        fake.here, fits, steps = [fake.Stream()], fake.fits, RecordedSteps()
+        for _ in range(3):
+            steps(fits, [fit.loader.draw() for fit in fits])
+        assert "records" in {what for _, what, _ in fake.events}
+        assert {stream.device for stream, _, _ in fake.events} == {device}
 
 
 def test_a_network_that_leaves_is_no_longer_trained_and_the_others_are_as_if_alone(on_tape):
@@ -192,9 +213,11 @@ def test_what_cannot_be_recorded_is_trained_all_the_same_and_said(on_tape):
 
     (expected,) = train(two()[:1])
     fits = [reading(two()[0])]
-    on_tape(fits)
+    fake = on_tape(fits)
+    main = fake.here[0]
     with pytest.warns(UserWarning, match=r"^training is slower: it cannot be a CUDA graph \(.*capturing\)$"):
         train(fits)
+    assert fake.here == [main]  # the caller's stream is what it was
     same_weights(fits, [expected])
 
 
