@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -23,6 +24,8 @@ from robust_interp.attacks.specs import type_of
 from robust_interp.bench import Benchmark, Request, Watch, cost, load_dataset, radii
 from robust_interp.cells import CLEAN, Cell, Perturbation, VictimCard, digest
 from robust_interp.checks import Audited, Finding, Measured
+from robust_interp.core import threads
+from robust_interp.core.threads import Threads
 from robust_interp.errors import RandomModelError, UserError
 from robust_interp.registry import Spec, parse_spec, split_specs
 from robust_interp.store import NOT_FINITE, ZERO_GRADIENT, Store
@@ -137,15 +140,22 @@ class Audit:
     def run(self, store: Store, watch: Watch = lambda cell, samples: None) -> list[Audited]:
         """Measure what is missing, judge every model, and keep the verdicts in the store."""
         store.put_labels(self.dataset.fingerprint, self.dataset.labels)
-        audited = [*self.refused]
+        with threads.used(self.chosen_threads.count if self.chosen_threads else 1):
+            return [*self.refused, *self._audited(store, watch)]
+
+    @cached_property
+    def chosen_threads(self) -> Threads | None:
+        """How many CPU threads suit the models; None where none can be measured."""
+        return self.benchmarks[0].choose_threads_for(self._subjects()) if self.benchmarks else None
+
+    def _audited(self, store: Store, watch: Watch) -> Iterator[Audited]:
         for benchmark in self.benchmarks:
             for subject in benchmark.subjects:
                 one = Audited(subject.card, self._audit(benchmark, subject, store, watch))
                 text = json.dumps(list(_lines(one, self.dataset.name)))
                 victim = digest(subject.card.identity)
                 store.put_audit(victim, self.dataset.fingerprint, str(one.conclusion), text)
-                audited.append(one)
-        return audited
+                yield one
 
     def _audit(self, benchmark: Benchmark, subject: Subject, store: Store, watch: Watch) -> list[Finding]:
         try:

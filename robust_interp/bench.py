@@ -24,6 +24,8 @@ from torch import nn
 
 from robust_interp import attacks, corruptions, data, leaderboard, sanity, sources, subjects
 from robust_interp.cells import CLEAN, Cell, Perturbation, Plan, digest
+from robust_interp.core import threads
+from robust_interp.core.threads import Threads
 from robust_interp.errors import UserError
 from robust_interp.store import (
     AGREE,
@@ -49,6 +51,7 @@ from robust_interp.victim import (
 PROTOCOLS = ("final", "worst")
 STRONG_N = 200
 DEFAULT_SEEDS = (0, 1, 2)  # of the embedded default run
+TRIED_ON = 64  # images whose gradient is taken to find the fastest number of threads
 TIMED_ON, TIMED_FOR = 64, 0.5  # images at once, and at least so many seconds: one pass alone may be held up
 LONGEST = 10  # batches' worth of images that one batch of still standing ones may be picked from
 
@@ -80,6 +83,8 @@ class Request:
             them out.
         strong_n: How many of the first samples those are measured on; None is STRONG_N, or `n` if that is
             less.
+        threads: CPU threads of one operation; None is $OMP_NUM_THREADS, else the fastest number in a short
+            test on the largest of the models.
     """
 
     models: tuple[str, ...] | None = None
@@ -106,6 +111,7 @@ class Request:
     checkpoint: str | None = None
     strong: str | None = None
     strong_n: int | None = None
+    threads: int | None = None
 
 
 @dataclass(frozen=True)
@@ -154,6 +160,8 @@ class Benchmark:
         self.plan = Plan(self.dataset.name, n, request.protocol, tuple(self._cells(perturbations)))
         if request.strong_n is not None and request.strong is None:
             raise UserError("strong_n goes with strong alone")
+        self._threads: Threads | None = None
+        self._asked_threads = None if request.threads is None else threads.checked(request.threads)
         self.strong = self._strong(request, perturbations) if request.strong else None
         if self.strong:
             self.plan = replace(self.plan, strong=self.strong.plan)
@@ -209,14 +217,39 @@ class Benchmark:
 
     def run(self, store: Store, watch: Watch = lambda cell, samples: None) -> Report:
         """Measure what is missing, chunk by chunk, and score everything that was asked for."""
-        for part in (self, self.strong) if self.strong else (self,):
-            todo = part.missing(store)
-            victims = [self.load(subject) for subject, _ in todo]  # all: a bad one fails before the hours
-            store.put_labels(self.dataset.fingerprint, self.dataset.labels)
-            for victim, (_, cells) in zip(victims, todo, strict=True):
-                part.measure(victim, cells, store, watch)
+        with threads.used(self.choose_threads(store).count):
+            for part in self.parts:
+                part._run(store, watch)
         store.put_plan(self.plan)
         return self.report(store)
+
+    @property
+    def parts(self) -> list[Benchmark]:
+        """This benchmark and, if there is one, that of the columns ``strong_<eps>``."""
+        return [self, self.strong] if self.strong else [self]
+
+    def _run(self, store: Store, watch: Watch) -> None:
+        todo = self.missing(store)
+        victims = [self.load(subject) for subject, _ in todo]  # all: a bad one fails before the hours
+        store.put_labels(self.dataset.fingerprint, self.dataset.labels)
+        for victim, (_, cells) in zip(victims, todo, strict=True):
+            self.measure(victim, cells, store, watch)
+
+    def choose_threads(self, store: Store) -> Threads:
+        """How many CPU threads suit what is still to be measured: tried out on the largest of the models."""
+        if self._threads is None:
+            todo = [subject for part in self.parts for subject, _ in part.missing(store)]
+            self._threads = self.choose_threads_for(todo)
+        return self._threads
+
+    def choose_threads_for(self, subjects: Sequence[Subject]) -> Threads:
+        """How many CPU threads suit these, tried out on a gradient of the largest of them."""
+        if self.device.type != "cpu" or not subjects:
+            return threads.choose(self._asked_threads, None)
+        victim = self.load(max(subjects, key=lambda subject: subject.card.params_m or 0))
+        images = self._pixels(CLEAN, 0, min(TRIED_ON, self.batch_size, self.plan.n))
+        with undisturbed(victim):
+            return threads.choose(self._asked_threads, lambda: _take_gradient(victim, images))
 
     def measure(
         self,
@@ -413,6 +446,13 @@ class Benchmark:
         return torch.from_numpy(pixels).to(self.device)
 
 
+def _take_gradient(model: nn.Module, images: torch.Tensor) -> None:
+    pixels = images.clone().requires_grad_()
+    logits = model(pixels.clone())
+    if logits.requires_grad:
+        torch.autograd.grad(logits.logsumexp(1).sum(), pixels, allow_unused=True)
+
+
 def evaluate(
     models: str | Sequence[str] | nn.Module | Mapping[str, nn.Module] | None = None,
     dataset: str | tuple = "digits",
@@ -431,7 +471,7 @@ def evaluate(
         options: The other fields of `Request`: mean, std, attacks, eps (in [0, 1] pixels, e.g.
             ``(2/255, 4/255)``), corruptions, seeds, ensembles, ensemble, ensemble_average,
             ensemble_attack, n, protocol, batch_size, device, seed, data_dir, corruptions_dir, zoo,
-            checkpoint, strong, strong_n.
+            checkpoint, strong, strong_n, threads.
 
     Raises:
         UserError: for anything that cannot be measured as asked.

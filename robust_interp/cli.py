@@ -25,6 +25,7 @@ from robust_interp.commands import (
     train,
 )
 from robust_interp.commands.options import load_plugins
+from robust_interp.core import threads
 from robust_interp.errors import UserError
 
 
@@ -39,6 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # λ and ± must not end a run on a terminal that lacks them
             stream.reconfigure(errors="replace")
+    threads.wait_passively()  # read when torch is loaded, which is later
     arguments = _parser().parse_args(leaderboard.spelt_out(sys.argv[1:] if argv is None else argv))
     try:
         load_plugins(arguments)

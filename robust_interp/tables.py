@@ -32,6 +32,20 @@ def console(stderr: bool = False) -> Console:
     return Console(stderr=stderr, emoji=False, width=PLAIN_WIDTH, soft_wrap=True)
 
 
+def print_header(shown: Console, benchmark, store: Store) -> None:
+    """What a run is about to do: where, on what, and how much of it is stored already."""
+    plan, models = benchmark.plan, len(benchmark.subjects)
+    cells = sum(len(part.plan.cells) for part in benchmark.parts)
+    stored = cells - sum(len(missing) for part in benchmark.parts for _, missing in part.missing(store))
+    facts = [
+        f"{benchmark.device}, {benchmark.choose_threads(store)}",
+        f"{plan.dataset}: the first {plan.n} test images, protocol {plan.protocol}",
+        f"{models} model{'s' * (models > 1)}, {cells} cells, {stored} of them stored in {store.path} already",
+    ]
+    for fact in facts:
+        shown.print(fact, highlight=False, markup=False)
+
+
 def print_leaderboard(board: pd.DataFrame, title: str) -> None:
     """One line an entry: percentages, with the standard deviation over seeds where there are several."""
     n = ", ".join(str(n) for n in sorted(set(board["n_examples"].dropna())))

@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     audit = Audit(
         Request(
             **picked(arguments, "models checkpoint dataset eps n seeds ensembles batch_size device seed"),
-            **picked(arguments, "zoo data_dir mean std"),
+            **picked(arguments, "zoo data_dir mean std threads"),
         ),
         Options(
             **picked(arguments, "attack strongest black_box source"),

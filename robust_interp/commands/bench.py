@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.bench import Benchmark, Request, cost
     from robust_interp.progress import reporter
     from robust_interp.store import FILE_NAME, Store
-    from robust_interp.tables import console, print_leaderboard, print_plan
+    from robust_interp.tables import console, print_header, print_leaderboard, print_plan
 
     request = Request(
         ensembles=not arguments.no_ensembles,
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
             arguments,
             "models checkpoint mean std dataset attacks eps corruptions n seeds protocol batch_size",
         ),
-        **picked(arguments, "device seed zoo data_dir corruptions_dir strong strong_n"),
+        **picked(arguments, "device seed zoo data_dir corruptions_dir strong strong_n threads"),
     )
     benchmark = Benchmark(request)
     if arguments.dry_run:
@@ -89,6 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     errors = console(stderr=True)
     with Store(arguments.out) as store:
+        if not arguments.quiet:
+            print_header(errors, benchmark, store)
         with reporter(errors, benchmark.work(store), cost, arguments.quiet) as watch:
             report = benchmark.run(store, watch)
         leaderboard.write(arguments.out, report.results, report.leaderboard)

@@ -13,6 +13,24 @@ def picked(arguments: argparse.Namespace, names: str) -> dict:
     return {name: getattr(arguments, name) for name in names.split()}
 
 
+def add_threads(parser: argparse.ArgumentParser, otherwise: str = "all CPUs that it may use") -> None:
+    parser.add_argument(
+        "--threads",
+        type=positive,
+        metavar="N",
+        help=f"CPU threads of one operation (default: $OMP_NUM_THREADS, else {otherwise})",
+    )
+
+
+def use_threads(arguments: argparse.Namespace) -> None:
+    """Have torch use as many threads as were asked for, else no more than there are CPUs for."""
+    import torch
+
+    from robust_interp.core import threads
+
+    torch.set_num_threads(threads.choose(arguments.threads, None).count)
+
+
 def add_plugin(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plugin",
@@ -47,6 +65,7 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     add("--seeds", type=seed_list, metavar="SEEDS", help="train seeds: 3 means 0,1,2; 0,4 means those")
     add("--batch-size", type=int, metavar="N")
     add("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
+    add_threads(parser, "the fastest number in a short test")
     add(
         "--out", default="results", type=Path, metavar="FOLDER", help="store and CSV files (default: results)"
     )

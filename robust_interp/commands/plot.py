@@ -7,12 +7,14 @@ from pathlib import Path
 
 from robust_interp.commands.options import (
     add_figure_options,
+    add_threads,
     name_list,
     natural,
     natural_list,
     odd,
     positive,
     positive_number,
+    use_threads,
 )
 from robust_interp.errors import UserError
 
@@ -86,6 +88,7 @@ def _add_landscape(actions) -> None:
         "--seed", type=natural, default=0, help="of the orthogonal direction and generated noise (default: 0)"
     )
     add("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
+    add_threads(parser)
     add("--corruptions-dir", type=Path, metavar="FOLDER", help="released CIFAR-10-C / CIFAR-100-C arrays")
     add_figure_options(parser)
 
@@ -99,6 +102,7 @@ def _landscape(arguments: argparse.Namespace) -> int:
 
     if arguments.severity is not None and arguments.corruption is None:
         raise UserError("--severity goes with --corruption")
+    use_threads(arguments)
     device, shared = resolve_device(arguments.device), arguments.directions == "shared"
     checkpoints = chosen.singles(arguments.models, arguments.zoo, arguments.dataset)
     victims = {name: chosen.victim(checkpoint, device) for name, checkpoint in checkpoints.items()}

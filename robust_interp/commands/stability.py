@@ -7,10 +7,12 @@ import sys
 
 from robust_interp.commands.options import (
     add_figure_options,
+    add_threads,
     natural,
     positive,
     positive_number,
     seed_list,
+    use_threads,
 )
 
 
@@ -27,6 +29,7 @@ def add_to(commands) -> None:
     add("--eps", type=positive_number, default=1.0, help="size of the small change in 1/255 (default: 1)")
     add("--seed", type=natural, default=0, help="of start vectors and random signs (default: 0)")
     add("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
+    add_threads(parser)
     add_figure_options(parser)
 
 
@@ -39,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.figures import stability as figures
     from robust_interp.victim import resolve_device
 
+    use_threads(arguments)
     device = resolve_device(arguments.device)
     found = chosen.checkpoints(arguments.models, arguments.zoo, arguments.dataset, arguments.seeds)
     test = data.load(arguments.dataset, "test", arguments.data_dir)

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
-from robust_interp.commands.options import add_plugin, interval, positive, seed_list
+from robust_interp.commands.options import (
+    add_plugin,
+    add_threads,
+    interval,
+    positive,
+    seed_list,
+    use_threads,
+)
 from robust_interp.errors import UserError
 
 AT_ONCE_ON_CUDA = 5  # the paper's number of seeds
@@ -48,6 +55,7 @@ def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> Non
     )
     add("--data-dir", metavar="FOLDER")
     add("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
+    add_threads(parser)
     add(
         "--at-once",
         type=positive,
@@ -103,6 +111,7 @@ def train_missing(arguments: argparse.Namespace, trainings: Sequence, out: Path)
     from robust_interp.train import destination
     from robust_interp.victim import resolve_device
 
+    use_threads(arguments)
     device, outcomes, missing = resolve_device(arguments.device), {}, []
     for what in trainings:
         folder = destination(what.architecture, arguments.dataset, what.recipe, what.seed, out)

@@ -1,0 +1,181 @@
+"""How many CPU threads to use, and how they wait for one another.
+
+An OpenMP thread that waits spins by default. Beside other work its core is then not free for the thread that
+it waits for, and two threads can take five times as long as one. So the command asks for passive waiting,
+counts only the CPUs that this process may use, and tries out which number of threads is fastest.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from numbers import Integral
+from pathlib import Path
+
+from robust_interp.errors import UserError
+
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # a user who set one of them has chosen
+COUNTING = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # or one of these
+ROUNDS = 3  # tries of each number of threads, in turn: the machine's load changes
+AT_LEAST, AT_MOST = 0.05, 4.0  # seconds: of one try, so that a time slice matters little; of all of them
+WORTH_IT = 0.9  # more threads are taken if they take at most this share of the time of fewer ones
+
+
+@dataclass(frozen=True)
+class Threads:
+    """How many threads a run uses, and why.
+
+    Attributes:
+        count: From 1.
+        cpus: CPUs that this process may use.
+        why: In a few words, for the header of the run.
+    """
+
+    count: int
+    cpus: int
+    why: str
+
+    def __str__(self) -> str:
+        threads = f"{self.count} thread{'s' * (self.count > 1)}"
+        return f"{threads} of {self.cpus} CPU{'s' * (self.cpus > 1)} ({self.why})"
+
+
+def wait_passively(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Ask OpenMP for threads that sleep while they wait, unless the user has set how they wait.
+
+    It takes effect only before torch is loaded.
+    """
+    if not any(name in environ for name in WAITING):
+        environ["OMP_WAIT_POLICY"] = "PASSIVE"
+
+
+def available_cpus(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> int:
+    """CPUs that this process may use, at least 1: by its affinity, its cgroup's quota and SLURM's allocation.
+
+    Args:
+        root: Where /proc and /sys are.
+    """
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limits = [affinity, *_quotas(root)]
+    if environ.get("SLURM_CPUS_PER_TASK", "").isdecimal():
+        limits.append(int(environ["SLURM_CPUS_PER_TASK"]))
+    return max(1, int(min(limits)))
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    """CPUs' worth of time that the cgroups of this process, and those above them, may use."""
+    for line in _lines(root / "proc/self/cgroup"):
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers == "":
+            yield from _upwards(root / "sys/fs/cgroup", path, _quota_v2)
+        elif "cpu" in controllers.split(","):
+            yield from _upwards(root / "sys/fs/cgroup" / controllers, path, _quota_v1)
+            yield from _upwards(root / "sys/fs/cgroup/cpu", path, _quota_v1)
+
+
+def _upwards(mount: Path, path: str, quota: Callable[[Path], float | None]) -> Iterator[float]:
+    own = Path(path.lstrip("/"))
+    for folder in [own, *own.parents]:
+        if (found := quota(mount / folder)) is not None:
+            yield found
+
+
+def _quota_v2(folder: Path) -> float | None:
+    words = " ".join(_lines(folder / "cpu.max")).split()
+    return _share(*words) if len(words) == 2 else None
+
+
+def _quota_v1(folder: Path) -> float | None:
+    quota, period = (_lines(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
+    return _share(quota[0], period[0]) if quota and period else None
+
+
+def _share(quota: str, period: str) -> float | None:
+    """None for no limit: 'max', or -1."""
+    return int(quota) / int(period) if quota.isdecimal() and period.isdecimal() and int(period) else None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):
+        return []
+
+
+def choose(asked: int | None, step: Callable[[], object] | None) -> Threads:
+    """The number of threads for work that repeats `step`.
+
+    Args:
+        asked: What the user said, who is obeyed; None tries it out.
+        step: A piece of the work; None where there is none on the CPU.
+
+    Raises:
+        UserError: if `asked` is no number of threads.
+    """
+    import torch
+
+    cpus = available_cpus()
+    if asked is not None:
+        return Threads(checked(asked), cpus, "as asked for")
+    if given := next((name for name in COUNTING if os.environ.get(name)), None):
+        return Threads(torch.get_num_threads(), cpus, f"by {given}")
+    most = min(torch.get_num_threads(), cpus)
+    if step is None or most == 1:
+        return Threads(most, cpus, "all that it may use")
+    return Threads(fastest(step, most), cpus, "the fastest in a short test")
+
+
+def checked(count) -> int:
+    """`count` if it is a number of threads.
+
+    Raises:
+        UserError: if it is not a whole number from 1.
+    """
+    if not isinstance(count, Integral) or isinstance(count, bool) or not 1 <= count <= 4096:
+        raise UserError(f"threads must be a whole number from 1, not {count!r}")
+    return int(count)
+
+
+def fastest(step: Callable[[], object], most: int) -> int:
+    """The smallest of 1, 2, 4, ..., `most` threads with which no other takes much less time for `step`."""
+    counts = sorted({*(2**power for power in range(most.bit_length())), most})
+    times: dict[int, list[float]] = {count: [] for count in counts}
+    step()  # the first one has things to set up
+    started = time.perf_counter()
+    for _ in range(ROUNDS):
+        for count in counts:
+            with used(count):
+                times[count].append(_seconds(step))
+        if time.perf_counter() - started > AT_MOST:
+            break
+    chosen = counts[0]
+    for count in counts[1:]:
+        if statistics.median(times[count]) <= WORTH_IT * statistics.median(times[chosen]):
+            chosen = count
+    return chosen
+
+
+def _seconds(step: Callable[[], object]) -> float:
+    started, steps = time.perf_counter(), 0
+    while (passed := time.perf_counter() - started) < AT_LEAST:
+        step()
+        steps += 1
+    return passed / steps
+
+
+@contextmanager
+def used(count: int) -> Iterator[None]:
+    """Inside, torch uses `count` threads for one operation."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,67 @@
+"""A results folder that version 0.1.0 wrote: it opens, its tables come out byte for byte, and nothing is new.
+
+Its store holds, on digits: a run of two architectures with two seeds, ensembles, an L2 attack and strong
+columns; one under protocol ``worst`` with an ensemble that is attacked on one of its members; and two audits.
+"""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent / "fixtures" / "results_0_1"
+TORCH = "2.14.1+cu130"  # what computed it, which is part of the keys
+RUN = ["--models", "in_resnet20,preact_resnet20", "--seeds", "2", "--n", "30", "--eps", "8,16"]
+RUN += ["--attacks", "fgsm,pgd(steps=5),pgd_l2(eps=0.5,steps=3)", "--corruptions", "noise"]
+RUN += ["--strong", "apgd_ce(steps=5)", "--strong-n", "12", "--ensemble", "in_resnet20+preact_resnet20"]
+WORST = ["--models", "in_resnet20", "--seeds", "2", "--n", "24", "--eps", "16", "--protocol", "worst"]
+WORST += ["--attacks", "fgsm,pgd(steps=5,restarts=2),square(queries=20)"]
+WORST += ["--corruptions", "gaussian_noise(severity=3),fog", "--ensemble-attack", "white-box,member:0"]
+AUDIT = ["in_resnet20", "preact_resnet20", "--seeds", "1", "--n", "10", "--eps", "16"]
+AUDIT += ["--strongest", "apgd_ce(steps=5)", "--black-box", "square(queries=20)"]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A copy of the folder, seen by the torch that computed it."""
+    import torch
+
+    monkeypatch.setattr(torch, "__version__", TORCH)
+    shutil.copytree(FOLDER, tmp_path / "results")
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def computes_nothing(monkeypatch):
+    """No sample is classified by what measures cells."""
+    from robust_interp.store import Store
+
+    def refuse(*_, **__):
+        raise AssertionError("a cell that is stored was computed again")
+
+    monkeypatch.setattr(Store, "append", refuse)
+
+
+def test_the_leaderboard_of_all_its_runs(command, folder):
+    status, out, _ = command("leaderboard", folder, "--format", "csv")
+    assert status == 0
+    assert out == (FOLDER / "all_runs.csv").read_text()
+
+
+def test_the_same_run_computes_nothing_and_writes_the_same_bytes(command, folder, computes_nothing):
+    status, _, err = command("bench", *RUN, "--out", folder, "--quiet")
+    assert status == 0, err
+    for file in ("leaderboard.csv", "results.csv"):
+        assert (folder / file).read_bytes() == (FOLDER / file).read_bytes()
+
+
+def test_so_does_a_run_under_worst(command, folder, computes_nothing):
+    status, out, err = command("bench", *WORST, "--out", folder, "--quiet")
+    assert status == 0, err
+    assert "worst_16" in out
+
+
+def test_so_does_an_audit(command, folder, computes_nothing):
+    status, _, err = command("audit", *AUDIT, "--out", folder, "--quiet")
+    assert status == 0, err
+    assert (folder / "audit.csv").read_bytes() == (FOLDER / "audit.csv").read_bytes()
