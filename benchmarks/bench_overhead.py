@@ -20,31 +20,32 @@ import torch
 import torchattacks
 
 from robust_interp import data, zoo
-from robust_interp.bench import Benchmark, Request
+from robust_interp.benchmark.request import Request
+from robust_interp.benchmark.runner import Benchmark
+from robust_interp.classifiers.classifier import Classifier
 from robust_interp.store import Store
-from robust_interp.victim import Victim
 
 EPS = (1 / 255, 2 / 255, 4 / 255)
 BATCH = 250
 
 
-def bare(victim: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
+def bare(classifier: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> None:
     """What a user would write: each attack over each batch, then the predictions."""
     for eps in EPS:
         for attack in (
-            torchattacks.FGSM(victim, eps=eps),
-            torchattacks.BIM(victim, eps=eps, alpha=2 / 255, steps=20),
-            torchattacks.PGD(victim, eps=eps, alpha=2 / 255, steps=20),
+            torchattacks.FGSM(classifier, eps=eps),
+            torchattacks.BIM(classifier, eps=eps, alpha=2 / 255, steps=20),
+            torchattacks.PGD(classifier, eps=eps, alpha=2 / 255, steps=20),
         ):
             for batch, target in zip(images.split(BATCH), labels.split(BATCH), strict=True):
                 adversarial = attack(batch, target)
                 with torch.no_grad():
-                    victim(adversarial).argmax(1)
+                    classifier(adversarial).argmax(1)
 
 
-def harness(victim: Victim, dataset: data.Dataset) -> None:
+def harness(classifier: Classifier, dataset: data.Dataset) -> None:
     request = Request(
-        modules={"model": victim}, dataset=dataset, eps=EPS, corruptions="none", batch_size=BATCH
+        modules={"model": classifier}, dataset=dataset, eps=EPS, corruptions="none", batch_size=BATCH
     )
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder)) as store:
         Benchmark(request).run(store)
@@ -68,12 +69,12 @@ def main() -> None:
     images = rng.integers(0, 256, (arguments.n, *kind.shape), dtype=np.uint8)
     dataset = data.from_arrays(images, rng.integers(0, 10, arguments.n), classes=10)
     torch.manual_seed(0)
-    victim = Victim(zoo.create(arguments.architecture, num_classes=10), kind.mean, kind.std).eval()
+    classifier = Classifier(zoo.create(arguments.architecture, num_classes=10), kind.mean, kind.std).eval()
     pixels, labels = torch.from_numpy(dataset.pixels(0, arguments.n)), torch.from_numpy(dataset.labels)
-    bare(victim, pixels[:50], labels[:50])  # warm-up
+    bare(classifier, pixels[:50], labels[:50])  # warm-up
     ratios = []
     for _ in range(arguments.repeats):
-        plain, ours = seconds(bare, victim, pixels, labels), seconds(harness, victim, dataset)
+        plain, ours = seconds(bare, classifier, pixels, labels), seconds(harness, classifier, dataset)
         ratios.append(ours / plain)
         print(f"bare torchattacks {plain:.2f} s, harness {ours:.2f} s, ratio {ours / plain:.3f}")
     print(f"median ratio {statistics.median(ratios):.3f} on {torch.get_num_threads()} threads")

@@ -34,7 +34,7 @@ def seconds(environ: dict[str, str], arguments: argparse.Namespace) -> tuple[flo
     """Of the whole process, and of its measurements."""
     clean = {name: value for name, value in os.environ.items() if name not in OMP}
     with tempfile.TemporaryDirectory() as out:
-        command = [sys.executable, "-m", "robust_interp.cli", "bench", "--quiet", "--out", out]
+        command = [sys.executable, "-m", "robust_interp", "bench", "--quiet", "--out", out]
         command += ["--models", arguments.models, "--seeds", "1", "--dataset", arguments.dataset]
         command += ["--n", str(arguments.n), "--corruptions", "none", "--attacks", "pgd"]
         started = time.perf_counter()

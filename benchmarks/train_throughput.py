@@ -33,10 +33,11 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader
 from torchvision import transforms
 
-from robust_interp import data, recipe
-from robust_interp.batches import Loader
-from robust_interp.fit import Fit
-from robust_interp.together import Group
+from robust_interp import data
+from robust_interp.training import recipe
+from robust_interp.training.loader import Loader
+from robust_interp.training.side_by_side import Group
+from robust_interp.training.trainer import Fit
 
 KIND = data.DATASETS["cifar10"]
 EPOCH = 50_000  # images

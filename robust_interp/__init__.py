@@ -14,18 +14,18 @@ __version__ = "0.1.0"
 
 # Public name -> the module that holds it, imported when the name is first used.
 _PUBLIC = {
-    "Ensemble": "robust_interp.victim",
-    "UserError": "robust_interp.errors",
-    "Victim": "robust_interp.victim",
-    "evaluate": "robust_interp.bench",
+    "Classifier": "robust_interp.classifiers.classifier",
+    "Ensemble": "robust_interp.classifiers.ensemble",
+    "UserError": "robust_interp.core.errors",
+    "evaluate": "robust_interp.benchmark.api",
 }
 
-__all__ = ["Ensemble", "UserError", "Victim", "__version__", "evaluate"]
+__all__ = ["Classifier", "Ensemble", "UserError", "__version__", "evaluate"]
 
 
 @wrapt.when_imported("timm")
 def _register_models(_timm: Any) -> None:
-    importlib.import_module("robust_interp.models")
+    importlib.import_module("robust_interp.zoo.pretrained").register()
 
 
 def __getattr__(name: str) -> Any:

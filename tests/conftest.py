@@ -43,9 +43,9 @@ def cifar_root():
 
 
 def _command(argv):
-    from robust_interp import cli
+    from robust_interp.cli.main import main
 
-    sys.exit(cli.main(argv))
+    sys.exit(main(argv))
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +53,7 @@ def start_command():
     """Starts `robust-interp` with arguments in a process of its own, which comes with torch imported."""
     context = multiprocessing.get_context("forkserver")
     heavy = ["timm", "torchattacks", "sklearn.datasets", "pandas", "pytest"]
-    context.set_forkserver_preload(["robust_interp.bench", "robust_interp.tables", *heavy])
+    context.set_forkserver_preload(["robust_interp.benchmark.runner", "robust_interp.cli.console", *heavy])
 
     def start(argv):
         process = context.Process(target=_command, args=(argv,))
@@ -64,15 +64,17 @@ def start_command():
 
 
 @pytest.fixture(scope="session")
-def digits_victim():
+def digits_classifier():
     """A bundled, trained digits network on pixels, in eval mode and frozen; not to be changed."""
     from robust_interp import zoo
-    from robust_interp.victim import Victim
+    from robust_interp.classifiers.classifier import Classifier
 
     bundled = zoo.checkpoints(dataset="digits")
     assert bundled, "the digits checkpoints that come with the package are missing"
     cfg = bundled[0].config["pretrained_cfg"]
-    return Victim(bundled[0].load(), cfg["mean"], cfg["std"], bundled[0].name).eval().requires_grad_(False)
+    return (
+        Classifier(bundled[0].load(), cfg["mean"], cfg["std"], bundled[0].name).eval().requires_grad_(False)
+    )
 
 
 @pytest.fixture(scope="session")
@@ -90,11 +92,11 @@ def digits_test():
 def command(capsys):
     """Runs a command line in this process: exit status, standard output, standard error."""
 
-    from robust_interp import cli
+    from robust_interp.cli.main import main
 
     def run(*argv):
         try:
-            status = cli.main([str(argument) for argument in argv])
+            status = main([str(argument) for argument in argv])
         except SystemExit as stop:
             status = stop.code
         return status, *capsys.readouterr()

@@ -23,17 +23,20 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hand_made import attack, card, first, run
 from safetensors.torch import load_file
+from support.hand_made import attack, card, first, run
 from torch import nn
 
 import robust_interp
-from robust_interp import attacks, cli, corruptions, data, recipe, train, zoo
-from robust_interp.cells import CLEAN
+from robust_interp import attacks, corruptions, data, zoo
+from robust_interp.classifiers.classifier import Classifier
+from robust_interp.classifiers.ensemble import Ensemble
+from robust_interp.cli.main import main
+from robust_interp.core.errors import UserError
 from robust_interp.corruptions import Corruptor
-from robust_interp.errors import UserError
 from robust_interp.store import FILE_NAME, Store
-from robust_interp.victim import Ensemble, Victim
+from robust_interp.store.cells import CLEAN
+from robust_interp.training import recipe, train
 
 # The networks here are untrained or built to mislead, which evaluate remarks on.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -307,8 +310,8 @@ def test_a_wrapped_timm_model_is_normalised_once_or_says_that_it_is_not():
     normalised = {
         "alone": model,
         "parallel": nn.DataParallel(model),
-        "victim": Victim(model, TIMM_MEAN, TIMM_STD),
-        "victim in parallel": nn.DataParallel(Victim(model, TIMM_MEAN, TIMM_STD)),
+        "classifier": Classifier(model, TIMM_MEAN, TIMM_STD),
+        "classifier in parallel": nn.DataParallel(Classifier(model, TIMM_MEAN, TIMM_STD)),
     }
     tables = {}
     for name, wrapped in normalised.items():
@@ -317,14 +320,18 @@ def test_a_wrapped_timm_model_is_normalised_once_or_says_that_it_is_not():
         assert tables[name]["accuracy"][0] == 100, name
         assert measured(tables[name]).equals(measured(tables["alone"])), name
 
-    for wrapped in (nn.Sequential(model), nn.Sequential(nn.Identity(), nn.Sequential(model)), Victim(model)):
+    for wrapped in (
+        nn.Sequential(model),
+        nn.Sequential(nn.Identity(), nn.Sequential(model)),
+        Classifier(model),
+    ):
         table, said = told(wrapped, dataset)
         assert table["accuracy"][0] == pytest.approx(raw)
         assert len(said) == 1
         one_line(said[0], type(wrapped).__name__, "not applied", "0.6", "0.1")
 
 
-def test_an_ensemble_of_normalised_victims_normalises_each_and_warns_of_nothing():
+def test_an_ensemble_of_normalised_classifiers_normalises_each_and_warns_of_nothing():
     means, stds = (TIMM_MEAN, (0.1, 0.2, 0.3)), (TIMM_STD, (0.2, 0.2, 0.2))
     models, images = [timm_model(mean, std) for mean, std in zip(means, stds, strict=True)], colours()
     each = [
@@ -332,7 +339,7 @@ def test_an_ensemble_of_normalised_victims_normalises_each_and_warns_of_nothing(
     ]
     right = (each[0] + each[1]).argmax(1)
     ensemble = Ensemble(
-        [Victim(model, mean, std) for model, mean, std in zip(models, means, stds, strict=True)]
+        [Classifier(model, mean, std) for model, mean, std in zip(models, means, stds, strict=True)]
     )
     table, said = told(ensemble, (images, right, 10))
     assert not said
@@ -890,7 +897,7 @@ def test_a_terminal_without_unicode_ends_no_command(monkeypatch, argv):
     for name, stream in streams.items():
         monkeypatch.setattr(sys, name, stream)
     try:
-        status = cli.main(argv)
+        status = main(argv)
     except SystemExit as stop:
         status = stop.code
     for stream in streams.values():
@@ -907,9 +914,9 @@ def test_a_terminal_without_unicode_ends_no_command(monkeypatch, argv):
 
 
 def test_a_real_process_prints_to_ascii(results):
-    environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path(zoo.__file__).parents[1])}
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path(zoo.__file__).parents[2])}
     done = subprocess.run(
-        [sys.executable, "-m", "robust_interp.cli", "leaderboard", str(results)],
+        [sys.executable, "-m", "robust_interp", "leaderboard", str(results)],
         env=environment,
         capture_output=True,
         text=True,

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from robust_interp import zoo
-from robust_interp.analysis import chosen
-from robust_interp.errors import UserError
+from robust_interp.analysis import inputs
+from robust_interp.core.errors import UserError
 from robust_interp.models import ARCHITECTURES
 
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
@@ -40,7 +40,7 @@ def over_depth(checkpoints: Sequence[zoo.Checkpoint], pixels: Tensor | None = No
     Raises:
         UserError: if none of them has a λ, or one is gated and there are no pixels.
     """
-    names = chosen.labels(checkpoints)
+    names = inputs.labels(checkpoints)
     lines = [line for pair in zip(checkpoints, names, strict=True) for line in _lines(*pair, pixels)]
     if not lines:
         raise UserError(f"{', '.join(dict.fromkeys(names))}: no block carries a λ")
@@ -125,7 +125,7 @@ def over_training(checkpoints: Sequence[zoo.Checkpoint]) -> pd.DataFrame:
         coefficient. Empty if none of them recorded any, as gated variants do not.
     """
     lines = []
-    for checkpoint, label in zip(checkpoints, chosen.labels(checkpoints), strict=True):
+    for checkpoint, label in zip(checkpoints, inputs.labels(checkpoints), strict=True):
         for epoch in checkpoint.record.get("curve", []):
             recorded = epoch.get("lambda", {})
             for block, place in places(recorded).items():

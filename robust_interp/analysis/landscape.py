@@ -16,19 +16,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from robust_interp.errors import UserError
+from robust_interp.core.errors import UserError
 
 BATCH = 512  # points in a forward pass
 
 
-def fgsm_direction(victim: nn.Module, image: Tensor, label: int) -> Tensor:
+def fgsm_direction(classifier: nn.Module, image: Tensor, label: int) -> Tensor:
     """The sign of the gradient of the cross-entropy at an image (C, H, W) of pixels in [0, 1].
 
     Raises:
         UserError: if the gradient is zero everywhere or not finite: there is no direction.
     """
     pixels = image[None].clone().requires_grad_()
-    loss = F.cross_entropy(victim(pixels), torch.tensor([label], device=image.device))
+    loss = F.cross_entropy(classifier(pixels), torch.tensor([label], device=image.device))
     (gradient,) = torch.autograd.grad(loss, pixels)
     if not gradient.isfinite().all() or not gradient.any():
         state = "zero everywhere" if gradient.isfinite().all() else "not finite"
@@ -51,22 +51,22 @@ def orthogonal_direction(direction: Tensor, seed: int, sample: int) -> Tensor:
 
 
 def directions(
-    victims: Mapping[str, nn.Module], image: Tensor, label: int, sample: int, shared: bool, seed: int = 0
+    classifiers: Mapping[str, nn.Module], image: Tensor, label: int, sample: int, shared: bool, seed: int = 0
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """For each victim by name: its FGSM direction and the orthogonal one, or the first victim's for all."""
+    """For each by name: its FGSM direction and the orthogonal one, or the first classifier's for all."""
     found = {}
-    for name, victim in victims.items():
+    for name, classifier in classifiers.items():
         if shared and found:
             found[name] = next(iter(found.values()))
             continue
-        along = fgsm_direction(victim, image, label)
+        along = fgsm_direction(classifier, image, label)
         found[name] = along, orthogonal_direction(along, seed, sample)
     return found
 
 
 @torch.no_grad()
 def at_points(
-    victim: nn.Module, image: Tensor, label: int, moves: Tensor, weights: Tensor, batch_size: int = BATCH
+    classifier: nn.Module, image: Tensor, label: int, moves: Tensor, weights: Tensor, batch_size: int = BATCH
 ) -> tuple[np.ndarray, np.ndarray]:
     """Cross-entropy and predicted class at points beside an image.
 
@@ -80,7 +80,7 @@ def at_points(
     """
     losses, predicted = [], []
     for part in weights.split(batch_size):
-        logits = victim(image + torch.einsum("pd,dchw->pchw", part.to(moves), moves))
+        logits = classifier(image + torch.einsum("pd,dchw->pchw", part.to(moves), moves))
         labels = torch.full((len(part),), label, device=logits.device)
         losses.append(F.cross_entropy(logits, labels, reduction="none").double().cpu())
         predicted.append(logits.argmax(1).cpu())
@@ -88,7 +88,7 @@ def at_points(
 
 
 def around(
-    victims: Mapping[str, nn.Module],
+    classifiers: Mapping[str, nn.Module],
     image: Tensor,
     label: int,
     sample: int,
@@ -96,61 +96,61 @@ def around(
     shared: bool,
     seed: int = 0,
 ) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
-    """`line` and `plane` of some victims around one image.
+    """`line` and `plane` of some classifiers around one image.
 
     Args:
         image: (C, H, W), pixels in [0, 1]; `sample` is its id.
         radii_255: positions on every axis in units of 1/255.
-        shared: all follow the first victim's directions instead of their own.
+        shared: all follow the first classifier's directions instead of their own.
         seed: of the orthogonal directions.
     """
-    moves = directions(victims, image, label, sample, shared, seed)
-    direction_of = next(iter(victims)) if shared else ""
-    seen = victims, image, label, moves, radii_255, direction_of
+    moves = directions(classifiers, image, label, sample, shared, seed)
+    direction_of = next(iter(classifiers)) if shared else ""
+    seen = classifiers, image, label, moves, radii_255, direction_of
     return line(*seen), plane(*seen)
 
 
 def line(
-    victims: Mapping[str, nn.Module],
+    classifiers: Mapping[str, nn.Module],
     image: Tensor,
     label: int,
     moves: Mapping[str, tuple[Tensor, Tensor]],
     radii_255: np.ndarray,
     direction_of: str = "",
 ) -> pd.DataFrame:
-    """Loss along each victim's FGSM direction.
+    """Loss along each classifier's FGSM direction.
 
     Args:
         moves: of `directions`.
         radii_255: positions on the line in units of 1/255.
-        direction_of: the victim whose directions all share, if they do.
+        direction_of: the classifier whose directions all share, if they do.
 
     Returns:
-        One line a victim and position: model, direction_of, eps_255, loss (nats), predicted.
+        One line a classifier and position: model, direction_of, eps_255, loss (nats), predicted.
     """
     weights = torch.from_numpy(radii_255 / 255)[:, None]
     frames = []
-    for name, victim in victims.items():
-        losses, predicted = at_points(victim, image, label, moves[name][0][None], weights)
+    for name, classifier in classifiers.items():
+        losses, predicted = at_points(classifier, image, label, moves[name][0][None], weights)
         head = {"model": name, "direction_of": direction_of}
         frames.append(pd.DataFrame(head | {"eps_255": radii_255, "loss": losses, "predicted": predicted}))
     return pd.concat(frames, ignore_index=True)
 
 
 def plane(
-    victims: Mapping[str, nn.Module],
+    classifiers: Mapping[str, nn.Module],
     image: Tensor,
     label: int,
     moves: Mapping[str, tuple[Tensor, Tensor]],
     radii_255: np.ndarray,
     direction_of: str = "",
 ) -> dict[str, np.ndarray]:
-    """Loss and predicted class on a square grid over each victim's two directions.
+    """Loss and predicted class on a square grid over each classifier's two directions.
 
     Args:
         moves: of `directions`.
         radii_255: R positions on both axes in units of 1/255.
-        direction_of: the victim whose directions all share, if they do.
+        direction_of: the classifier whose directions all share, if they do.
 
     Returns:
         models (M,), label (), direction_of (), radii_255 (R,), loss and predicted (M, R, R), in which
@@ -159,10 +159,10 @@ def plane(
     radii = torch.from_numpy(radii_255 / 255)
     across, along = torch.meshgrid(radii, radii, indexing="ij")
     weights = torch.stack([along.flatten(), across.flatten()], dim=1)
-    found = [at_points(v, image, label, torch.stack(moves[name]), weights) for name, v in victims.items()]
+    found = [at_points(v, image, label, torch.stack(moves[name]), weights) for name, v in classifiers.items()]
     shape = (len(found), len(radii_255), len(radii_255))
     return {
-        "models": np.array(list(victims)),
+        "models": np.array(list(classifiers)),
         "label": np.array(label),
         "direction_of": np.array(direction_of),
         "radii_255": radii_255,

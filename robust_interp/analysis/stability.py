@@ -23,10 +23,10 @@ from scipy.stats import t as student_t
 from torch import Tensor, nn
 
 from robust_interp.analysis.coefficients import places
-from robust_interp.errors import UserError
+from robust_interp.classifiers.classifier import Classifier
+from robust_interp.core.errors import UserError
 from robust_interp.models import InterpolationNet
-from robust_interp.models.base import Block
-from robust_interp.victim import Victim
+from robust_interp.models.network import Block
 
 Map = Callable[[Tensor], Tensor]
 
@@ -142,15 +142,17 @@ def _unit(batch: Tensor) -> Tensor:
 # --- networks ---------------------------------------------------------------------------------------------
 
 
-def in_float64(victim: Victim) -> Victim:
+def in_float64(classifier: Classifier) -> Classifier:
     """A copy in eval mode, frozen.
 
     Raises:
         UserError: if it is not one of our networks: only of those are the blocks known.
     """
-    if not isinstance(victim.model, InterpolationNet):
-        raise UserError(f"{victim.name} is not a network of robust_interp.models: its blocks are not known")
-    return copy.deepcopy(victim).double().eval().requires_grad_(False)
+    if not isinstance(classifier.model, InterpolationNet):
+        raise UserError(
+            f"{classifier.name} is not a network of robust_interp.models: its blocks are not known"
+        )
+    return copy.deepcopy(classifier).double().eval().requires_grad_(False)
 
 
 def damped_blocks(model: InterpolationNet) -> dict[str, Block]:
@@ -168,18 +170,18 @@ def drift(block: Block) -> Map:
 
 
 @torch.no_grad()
-def states(victim: Victim, images: Tensor) -> dict[str, Tensor]:
+def states(classifier: Classifier, images: Tensor) -> dict[str, Tensor]:
     """The input of each block, by its name, and under "" the output of the last, for pixels (N, C, H, W)."""
-    if victim.normalisation:
-        images = (images - victim.mean) / victim.std
-    x, found = victim.model.stem(images), {}
-    for name, block in victim.model.named_blocks():
+    if classifier.normalisation:
+        images = (images - classifier.mean) / classifier.std
+    x, found = classifier.model.stem(images), {}
+    for name, block in classifier.model.named_blocks():
         found[name] = x
         x = block(x)
     return found | {"": x}
 
 
-def jacobians(victim: Victim, images: Tensor, ids: Sequence[int], seed: int = 0) -> pd.DataFrame:
+def jacobians(classifier: Classifier, images: Tensor, ids: Sequence[int], seed: int = 0) -> pd.DataFrame:
     """Eigenvalues and norms of the blocks' Jacobians at the feature maps of a few images.
 
     Args:
@@ -192,8 +194,8 @@ def jacobians(victim: Victim, images: Tensor, ids: Sequence[int], seed: int = 0)
         ρ(λ) J - λ, each with `_residual`, and NaN where it did not converge; norm, the spectral norm of the
         block's own Jacobian, with norm_converged.
     """
-    victim, images = in_float64(victim), images.double()
-    at, blocks = states(victim, images), damped_blocks(victim.model)
+    classifier, images = in_float64(classifier), images.double()
+    at, blocks = states(classifier, images), damped_blocks(classifier.model)
     lines = []
     for name, place in places(blocks).items():
         block = blocks[name]
@@ -236,7 +238,7 @@ def jacobian_summary(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def growth(
-    victim: Victim, images: Tensor, labels: Tensor, ids: Sequence[int], eps: float, seed: int = 0
+    classifier: Classifier, images: Tensor, labels: Tensor, ids: Sequence[int], eps: float, seed: int = 0
 ) -> pd.DataFrame:
     """How far a small change of the image is from the unchanged run, block by block.
 
@@ -252,11 +254,14 @@ def growth(
         enters the first): perturbation, sample, depth, blocks, growth = |δ_n| / |δ_0|, and relative, the same
         of |δ_n| / |x_n|, which no scale of the features enters. NaN where the gradient was zero.
     """
-    victim, images = in_float64(victim), images.double()
-    before = list(states(victim, images).values())
+    classifier, images = in_float64(classifier), images.double()
+    before = list(states(classifier, images).values())
     lines = []
-    for name, signs in (("noise", random_signs(images, ids, seed)), ("fgsm", _signs(victim, images, labels))):
-        after = states(victim, images + eps * signs).values()
+    for name, signs in (
+        ("noise", random_signs(images, ids, seed)),
+        ("fgsm", _signs(classifier, images, labels)),
+    ):
+        after = states(classifier, images + eps * signs).values()
         pairs = list(zip(before, after, strict=True))
         deltas = torch.stack([_norm(b - a) for a, b in pairs])  # (depth, N)
         relative = deltas / torch.stack([_norm(a) for a, _ in pairs])
@@ -274,9 +279,9 @@ def random_signs(images: Tensor, ids: Sequence[int], seed: int) -> Tensor:
     return torch.from_numpy(np.stack(draws)).to(images)
 
 
-def _signs(victim: Victim, images: Tensor, labels: Tensor) -> Tensor:
+def _signs(classifier: Classifier, images: Tensor, labels: Tensor) -> Tensor:
     pixels = images.clone().requires_grad_()
-    loss = F.cross_entropy(victim(pixels), labels.to(images.device), reduction="sum")
+    loss = F.cross_entropy(classifier(pixels), labels.to(images.device), reduction="sum")
     return torch.autograd.grad(loss, pixels)[0].sign()
 
 

@@ -1,18 +1,16 @@
-"""Attacks: named in spec strings, set up for a victim, and checked in everything they return.
+"""Attacks: named in spec strings, set up for a classifier, and checked in everything they return.
 
-`specs` holds the table of attacks and reads what users write, without torch. `engines` sets an attack up,
-`draws` keys its random numbers by sample, and `bound` runs and guards it; these three are imported when an
-attack is built.
+`table` holds the attacks, `parse` reads what users write, `properties` says what is known before an attack
+runs: all without torch. `adapters` sets an attack up, `random_draws` keys its random numbers by sample, and
+`runner` runs it and checks what it returns; these three are imported when an attack is built.
 """
 
 from __future__ import annotations
 
 import importlib
 
-from robust_interp.attacks.specs import (
-    ATTACKS,
-    AttackType,
-    check_eps,
+from robust_interp.attacks.parse import check_eps, resolve
+from robust_interp.attacks.properties import (
     check_fits,
     environment,
     gradients,
@@ -20,15 +18,15 @@ from robust_interp.attacks.specs import (
     may_stop_early,
     pace_warning,
     passes,
-    resolve,
     step_warning,
 )
+from robust_interp.attacks.table import ATTACKS, AttackType
 
 __all__ = [
     "ATTACKS",
+    "AttackRunner",
     "AttackType",
     "Attacked",
-    "BoundAttack",
     "check_eps",
     "check_fits",
     "environment",
@@ -41,7 +39,7 @@ __all__ = [
     "start_noise",
     "step_warning",
 ]
-_WITH_TORCH = {"Attacked": "bound", "BoundAttack": "bound", "start_noise": "draws"}
+_WITH_TORCH = {"Attacked": "runner", "AttackRunner": "runner", "start_noise": "random_draws"}
 
 
 def __getattr__(name: str):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
 
-from robust_interp.errors import UserError
+from robust_interp.core.errors import UserError
 
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # a user who set one of them has chosen
 COUNTING = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # or one of these

@@ -15,9 +15,9 @@ from __future__ import annotations
 from robust_interp.corruptions import noise, blur, weather, digital  # noqa: F401
 
 # isort: on
-from robust_interp.corruptions.engine import CORRUPTIONS, Corrupt, corrupt
+from robust_interp.corruptions.images import Corruptor, resolve
 from robust_interp.corruptions.names import GROUPS, MEANS, RELEASED_LABELS_MD5, RELEASED_MD5, SEVERITIES
-from robust_interp.corruptions.sources import Corruptor, resolve
+from robust_interp.corruptions.table import CORRUPTIONS, Corrupt, corrupt
 
 __all__ = [
     "CORRUPTIONS",

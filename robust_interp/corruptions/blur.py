@@ -7,8 +7,8 @@ from functools import lru_cache
 import numpy as np
 import scipy
 
-from robust_interp.corruptions.engine import corruption
-from robust_interp.corruptions.filters import motion, smooth, to_uint8, zoom_in
+from robust_interp.corruptions.imaging import motion, smooth, to_uint8, zoom_in
+from robust_interp.corruptions.table import corruption
 
 
 @corruption

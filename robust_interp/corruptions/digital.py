@@ -7,9 +7,8 @@ from io import BytesIO
 import numpy as np
 import scipy
 
-from robust_interp.corruptions.colours import hsv, rgb
-from robust_interp.corruptions.engine import colour, corruption, needs
-from robust_interp.corruptions.filters import to_uint8
+from robust_interp.corruptions.imaging import hsv, rgb, to_uint8
+from robust_interp.corruptions.table import colour, corruption, needs
 
 
 @corruption

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from robust_interp.corruptions.engine import corruption
+from robust_interp.corruptions.table import corruption
 
 
 @corruption

@@ -10,10 +10,8 @@ from pathlib import Path
 import numpy as np
 import scipy
 
-from robust_interp.corruptions.colours import grey, hsv, rgb
-from robust_interp.corruptions.edges import canny
-from robust_interp.corruptions.engine import colour, corruption, needs
-from robust_interp.corruptions.filters import motion, smooth, to_uint8, zoom_in
+from robust_interp.corruptions.imaging import canny, grey, hsv, motion, rgb, smooth, to_uint8, zoom_in
+from robust_interp.corruptions.table import colour, corruption, needs
 
 
 @corruption

@@ -4,7 +4,7 @@ A module has `draw_...(axes, data)` for a panel and `..._figure(data)` for a who
 they look and writes them.
 """
 
-from robust_interp.errors import UserError
+from robust_interp.core.errors import UserError
 
 try:
     import matplotlib  # noqa: F401

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from robust_interp.errors import UserError
+from robust_interp.core.errors import UserError
 from robust_interp.figures import style
 
 

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
-from robust_interp.errors import UserError
+from robust_interp.core.errors import UserError
 
 FULL, HALF = 6.9, 3.4  # inches: the text's and a column's width of a two-column page
 

@@ -1,10 +1,11 @@
-"""The networks; importing this package registers them with timm."""
+"""The networks. They are registered with timm the moment that it is imported."""
 
-from robust_interp.models import in_resnet, in_resnext, robustbench_names  # noqa: F401, registers its names
-from robust_interp.models.base import InterpolationNet
+import timm  # noqa: F401, before any of our modules: its import registers what is in them
+
+from robust_interp.models import in_resnet, in_resnext
 from robust_interp.models.in_resnet import PreActResNet
 from robust_interp.models.in_resnext import CifarResNeXt
-from robust_interp.models.interpolation import (
+from robust_interp.models.merges import (
     Add,
     Branch,
     Damp,
@@ -16,6 +17,7 @@ from robust_interp.models.interpolation import (
     ScaledExponential,
     damped,
 )
+from robust_interp.models.network import InterpolationNet
 
 __all__ = [
     "ARCHITECTURES",

@@ -6,7 +6,7 @@ ones. Where the dimensions change, the shortcut is a BN-ReLU-1x1 convolution of 
 A block carries a λ if its shortcut is the identity and it is not the first block of the network: 51
 blocks at depths 110 and 164, 6 at depth 20, 3 at depth 14.
 
-Importing this module registers the networks with timm. Of the arguments of `PreActResNet` a timm name
+Of the arguments of `PreActResNet` a timm name
 leaves all but depth, bottleneck and merge; one with a λ also takes `lambda_init=(low, high)`, the interval
 that act(λ) starts in (by default the paper's: 0.10 to 0.20 at depth 164, else 0.20 to 0.25), and
 `stored="lambda"` or `"keep"` for what is the parameter, λ or 1 - λ; see `interpolation.damped`.
@@ -18,26 +18,9 @@ from typing import Any
 
 from torch import nn
 
-from robust_interp.models.base import (
-    Architecture,
-    Block,
-    InterpolationNet,
-    Stage,
-    blocks_per_stage,
-    conv,
-    register,
-    stem_conv,
-    timm_cfgs,
-)
-from robust_interp.models.interpolation import (
-    Add,
-    Branch,
-    Damp,
-    Exponential,
-    ScaledDamp,
-    ScaledExponential,
-)
-from robust_interp.zoo import bundled_cfgs
+from robust_interp.models.merges import Add, Branch, Damp, Exponential, ScaledDamp, ScaledExponential
+from robust_interp.models.network import Block, InterpolationNet, Stage, blocks_per_stage, conv, stem_conv
+from robust_interp.models.registration import Architecture
 
 __all__ = ["PreActResNet"]
 
@@ -167,5 +150,3 @@ def _architectures() -> Iterator[tuple[str, Architecture]]:
 
 
 ARCHITECTURES = dict(_architectures())
-default_cfgs = timm_cfgs(ARCHITECTURES, bundled_cfgs())
-globals().update({name: register(name, __name__, arch) for name, arch in ARCHITECTURES.items()})

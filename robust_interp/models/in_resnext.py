@@ -6,7 +6,7 @@ a 1x1 convolution, each with BN, merged with the shortcut before the last ReLU; 
 the shortcut is a 1x1 convolution with BN. The blocks whose shortcut is the identity carry a λ: 6 at depth
 29. (Xie et al., *Aggregated Residual Transformations for Deep Neural Networks*, CVPR 2017: its CIFAR form.)
 
-Importing this module registers the networks with timm; one with a λ also takes `lambda_init` and `stored`,
+a name with a λ also takes `lambda_init` and `stored`,
 as in `in_resnet`.
 """
 
@@ -16,19 +16,9 @@ from typing import Any
 
 from torch import nn
 
-from robust_interp.models.base import (
-    Architecture,
-    Block,
-    InterpolationNet,
-    Stage,
-    blocks_per_stage,
-    conv,
-    register,
-    stem_conv,
-    timm_cfgs,
-)
-from robust_interp.models.interpolation import Add, Damp, ScaledDamp
-from robust_interp.zoo import bundled_cfgs
+from robust_interp.models.merges import Add, Damp, ScaledDamp
+from robust_interp.models.network import Block, InterpolationNet, Stage, blocks_per_stage, conv, stem_conv
+from robust_interp.models.registration import Architecture
 
 __all__ = ["CifarResNeXt"]
 
@@ -147,5 +137,3 @@ def _architectures() -> Iterator[tuple[str, Architecture]]:
 
 
 ARCHITECTURES = dict(_architectures())
-default_cfgs = timm_cfgs(ARCHITECTURES, bundled_cfgs())
-globals().update({name: register(name, __name__, arch) for name, arch in ARCHITECTURES.items()})

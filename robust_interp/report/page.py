@@ -12,15 +12,18 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup, escape
 
-from robust_interp import __version__, formats, leaderboard, merge, paper, zoo
-from robust_interp.errors import UserError
+from robust_interp import __version__, zoo
+from robust_interp.core.errors import UserError
+from robust_interp.core.files import write_text
 from robust_interp.figures import coefficients as coefficient_figures
 from robust_interp.figures import files, robustness
-from robust_interp.leaderboard import Score
-from robust_interp.report import graphics, measured, records
-from robust_interp.report.definitions import anchor, definition, split
+from robust_interp.report import curves, graphics, provenance
+from robust_interp.report.glossary import anchor, definition, split
+from robust_interp.results import combine, export, paper
+from robust_interp.results.folders import results_csv, runs_in
+from robust_interp.results.scores import Score, results_frame
 
-_TEXTS = {*formats.TEXT_COLUMNS, "audit"}
+_TEXTS = {*export.TEXT_COLUMNS, "audit"}
 _TAIL = ["params_m", "agreement", "improvement", "strong_n", "audit"]  # shown where something stands in them
 _BAND = (
     "Lines are means over train seeds, with bands of one standard deviation; a single run, as an ensemble "
@@ -39,7 +42,7 @@ _DRAWN = {  # names of figures that `robust-interp plot` and `stability` write, 
 
 
 @dataclass(frozen=True)
-class Measured:
+class FolderResults:
     """Everything that the results folders of a report hold on one dataset; empty if there is no folder."""
 
     folders: list[Path]
@@ -52,7 +55,7 @@ class Measured:
 
     @cached_property
     def results(self) -> pd.DataFrame:
-        return leaderboard.results_frame(self.scored).drop_duplicates(ignore_index=True)
+        return results_frame(self.scored).drop_duplicates(ignore_index=True)
 
 
 @dataclass(frozen=True)
@@ -84,20 +87,20 @@ def write(
     """
     if out.resolve() in {path.resolve() for path in sources}:
         raise UserError(f"{out} holds the results: a report needs a folder of its own, name it with --out")
-    dataset = merge.dataset_of(sources, dataset)
-    board, title = merge.gather(sources, dataset)
+    dataset = combine.dataset_of(sources, dataset)
+    board, title = combine.gather(sources, dataset)
     found = _measured([path for path in sources if path.is_dir()], dataset)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot write {out}: {error}") from error
-    leaderboard.write_text(out / "leaderboard.csv", formats.to_csv(board))
+    write_text(out / "leaderboard.csv", export.to_csv(board))
     if found.scored:
-        leaderboard.write_text(out / "results.csv", leaderboard.results_csv(found.results))
-    audited = records.audits(found.folders, found.dataset)
+        write_text(out / "results.csv", results_csv(found.results))
+    audited = provenance.audits(found.folders, found.dataset)
     if len(audited):
         text = audited.to_csv(index=False, lineterminator="\n")
-        leaderboard.write_text(out / "audit.csv", text)
+        write_text(out / "audit.csv", text)
     sections = [*_robustness(found, out), *_coefficients(found, zoo_folder, out), *_drawn(figures)]
     page = _render(
         title=title,
@@ -112,15 +115,15 @@ def write(
         made=_made(found),
         definitions=_definitions(board, found),
     )
-    leaderboard.write_text(out / "index.html", page)
+    write_text(out / "index.html", page)
     return out / "index.html"
 
 
-def _measured(folders: list[Path], dataset: str | None) -> Measured:
+def _measured(folders: list[Path], dataset: str | None) -> FolderResults:
     if not folders:
-        return Measured([])
-    runs, dataset = leaderboard.runs_in(folders, dataset)
-    return Measured(folders, dataset, runs)
+        return FolderResults([])
+    runs, dataset = runs_in(folders, dataset)
+    return FolderResults(folders, dataset, runs)
 
 
 def _render(**content) -> str:
@@ -156,8 +159,8 @@ def _lead(board: pd.DataFrame) -> str:
 # The leaderboard
 
 
-def _board(board: pd.DataFrame, found: Measured) -> dict:
-    head, numbers = formats.in_short(board)
+def _board(board: pd.DataFrame, found: FolderResults) -> dict:
+    head, numbers = export.in_short(board)
     numbers = [name for name in numbers if f"{name}_std" in board]
     tail = [name for name in _TAIL if name in board and name not in head and _is_told(board[name])]
     first = [name for name in ("rank", "model") if name in head]
@@ -194,7 +197,7 @@ def _heading(protocol: str, n) -> str:
     return f"protocol {protocol}" + ("" if pd.isna(n) else f", n = {n}")
 
 
-def _corruptions(found: Measured) -> set[str]:
+def _corruptions(found: FolderResults) -> set[str]:
     return {score.row["perturbation"] for score in found.scored if score.row.get("severity") is not None}
 
 
@@ -221,7 +224,7 @@ def _cell(line: pd.Series, name: str, numbers: Iterable[str]) -> dict:
     if pd.isna(value):
         return cell | {"value": "", "text": ""}
     if kind == "accuracy":
-        std, ends = line[f"{name}_std"], measured.interval(line, name)
+        std, ends = line[f"{name}_std"], curves.interval(line, name)
         return cell | {
             "value": f"{value:.10g}",
             "text": f"{value:.1f}",
@@ -234,7 +237,7 @@ def _cell(line: pd.Series, name: str, numbers: Iterable[str]) -> dict:
     return cell | {"value": value, "text": format(value, spec)}
 
 
-def _definitions(board: pd.DataFrame, found: Measured) -> list[dict]:
+def _definitions(board: pd.DataFrame, found: FolderResults) -> list[dict]:
     """One for each column, radii of one attack together, in the leaderboard's order."""
     names: dict[str, list[str]] = {}
     for column in board:
@@ -250,27 +253,27 @@ def _definitions(board: pd.DataFrame, found: Measured) -> list[dict]:
 # Figures
 
 
-def _robustness(found: Measured, out: Path) -> list[Section]:
+def _robustness(found: FolderResults, out: Path) -> list[Section]:
     if not found.scored:
         return []
-    points = measured.points(found.runs)
-    gains = measured.improvements(found.runs)
+    points = curves.points(found.runs)
+    gains = curves.improvements(found.runs)
     ns = ", ".join(map(str, sorted(set(points["n"]))))
     sections = []
-    if (points["kind"] == measured.ATTACK).any():
+    if (points["kind"] == curves.ATTACK).any():
         figure = _figure(
             robustness.eps_figure(points),
             out / "accuracy_by_eps",
-            points[points["kind"] != measured.CORRUPTION],
+            points[points["kind"] != curves.CORRUPTION],
             f"Accuracy against the attacks' radius ε; 0 is the clean images (n = {ns}). {_BAND}",
         )
         sections.append(Section("eps", "Accuracy against ε", [figure]))
-    if (points["kind"] == measured.CORRUPTION).any():
+    if (points["kind"] == curves.CORRUPTION).any():
         sources = ", ".join(sorted(set(points["corruption_source"]) - {""}))
         figure = _figure(
             robustness.severity_figure(points),
             out / "accuracy_by_severity",
-            points[points["kind"] != measured.ATTACK],
+            points[points["kind"] != curves.ATTACK],
             f"Accuracy against the severity of each corruption; 0 is the clean images (n = {ns}; corrupted "
             f"images: {sources}). {_BAND} The axis does not begin at 0.",
         )
@@ -300,10 +303,10 @@ def _figure(figure, stem: Path, table: pd.DataFrame, caption: str) -> dict:
     }
 
 
-def _coefficients(found: Measured, zoo_folder: str | None, out: Path) -> list[Section]:
+def _coefficients(found: FolderResults, zoo_folder: str | None, out: Path) -> list[Section]:
     if not found.scored:
         return []
-    table = records.coefficients(
+    table = provenance.coefficients(
         zoo.checkpoints(zoo_folder, found.dataset), found.results["weights_sha256"].dropna()
     )
     if table.empty:
@@ -338,11 +341,11 @@ def _drawn(folder: Path | None) -> list[Section]:
 
 
 def _audit(audited: pd.DataFrame) -> dict:
-    checks, rows = records.verdicts(audited)
+    checks, rows = provenance.verdicts(audited)
     kinds = {"pass": "pass", "warn": "warn", "fail": "fail"}
     told = audited[~audited["verdict"].isin(["pass", "not run"])]
     remarks = [
-        [records.victim_name(line), line["check"], line["verdict"]]
+        [provenance.classifier_name(line), line["check"], line["verdict"]]
         + [_short(line.get(name, "")) for name in ("eps_255", "value", "threshold", "n")]
         + [line["detail"]]
         for _, line in told.iterrows()
@@ -375,8 +378,8 @@ def _claims(board: pd.DataFrame, dataset: str | None, out: Path) -> list[dict]:
     if dataset not in paper.DATASETS:
         return []
     comparison = paper.compare(board, dataset)
-    leaderboard.write_text(out / "claims.csv", formats.to_csv(comparison.claims))
-    leaderboard.write_text(out / "paper.csv", formats.to_csv(comparison.cells))
+    write_text(out / "claims.csv", export.to_csv(comparison.claims))
+    write_text(out / "paper.csv", export.to_csv(comparison.cells))
     return [
         {
             "text": f"{text[0].upper()}{text[1:]}",
@@ -404,28 +407,28 @@ def _signed(points: float) -> str:
     return f"{points:+.1f}".replace("-", "−")
 
 
-def _made(found: Measured) -> list[dict]:
+def _made(found: FolderResults) -> list[dict]:
     if not found.scored:
         return []
-    results, prints = found.results, records.fingerprints(found.folders, found.dataset)
+    results, prints = found.results, provenance.fingerprints(found.folders, found.dataset)
     parts = [
         _part(
             "Images and versions",
-            records.samples(results),
+            provenance.samples(results),
             "The first n test images. subset_hash is a hash of them and n; SHA-256 of the images and labels: "
             f"{', '.join(prints)}.",
         ),
         _part(
             "Attacks",
-            records.attacks(found.scored).dropna(axis="columns", how="all"),
+            provenance.attacks(found.scored).dropna(axis="columns", how="all"),
             "Radii and step sizes in units of 1/255. max_delta_255 is the largest change that a pixel really "
             "went through, zero_grad the largest share (0 to 1) of images whose gradient was exactly zero: "
             "they were not attacked and are not counted as robust.",
         ),
-        _part("Corruptions", records.corruptions(results)),
+        _part("Corruptions", provenance.corruptions(results)),
         _part(
             "Weights",
-            records.weights(results),
+            provenance.weights(results),
             "Each weights file by its SHA-256. An ensemble averages its members’ outputs and is attacked as "
             "one classifier.",
         ),

@@ -1,0 +1,260 @@
+"""Attacks set up for a classifier, as rounds: what runs once over a batch and needs no other sample.
+
+A round is a start of an attack, one target class of a targeted one, or one member of AutoAttack. Between
+rounds `bound` keeps what is broken and goes on with the rest, which torchattacks and AutoAttack would do
+inside; so the draws of a round can be keyed by sample.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import io
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+
+import torch
+import torchattacks
+from torch import Tensor
+
+from robust_interp.attacks.table import AUTOATTACK_PACKAGES, AttackType
+from robust_interp.store.cells import Perturbation
+
+AUTOATTACK_TARGETS = 9  # of its targeted members
+BEYOND_ROUNDING = 1e-5  # of the range of the logits, in float32
+
+
+@dataclass(frozen=True)
+class Round:
+    """One run of an attack.
+
+    Attributes:
+        run: Maps images (N, C, H, W) in [0, 1] and labels (N,) to attacked images.
+        alone: Whether it must be given one sample at a time.
+    """
+
+    run: Callable[[Tensor, Tensor], Tensor]
+    alone: bool = False
+
+
+def rounds(perturbation: Perturbation, kind: AttackType, model, images: Tensor) -> list[Round]:
+    """The rounds of an attack on `model`, for images like those given."""
+    engine = _ENGINES.get(perturbation.name, _plain)
+    with redirect_stdout(io.StringIO()):  # torchattacks prints where a model has no parameters
+        return engine(perturbation, kind, model, images)
+
+
+def _plain(perturbation: Perturbation, kind: AttackType, model, images: Tensor) -> list[Round]:
+    arguments = dict(perturbation.params)
+    restarts, target = arguments.pop("restarts", 1), arguments.pop("target", None)
+    make = kind.torchattacks_class
+    if isinstance(make, str):
+        make = getattr(torchattacks, make)
+    if "n_classes" in inspect.signature(make).parameters:
+        arguments["n_classes"] = _classes(model, images)
+    attack = make(model, **arguments)
+    if hasattr(attack, "set_device"):
+        attack.set_device(images.device)
+    if target is not None:
+        attack.set_mode_targeted_by_function(_aim(model, target), quiet=True)
+    return [Round(attack, kind.alone)] * restarts
+
+
+def _aim(model, target: str | int) -> Callable[[Tensor, Tensor], Tensor]:
+    """Maps images and labels to the classes to aim at; for an image of that class the one after it."""
+
+    @torch.no_grad()
+    def aim(images: Tensor, labels: Tensor) -> Tensor:
+        logits = model(images)
+        following = (labels + 1) % logits.shape[1]
+        if target == "next":
+            return following
+        if target == "least_likely":
+            return logits.scatter(1, labels[:, None], torch.inf).argmin(1)
+        return torch.where(labels == target, following, target)
+
+    return aim
+
+
+@torch.no_grad()
+def _classes(model, images: Tensor) -> int:
+    return model(images[:1]).shape[1]
+
+
+def _apgd(perturbation: Perturbation, kind: AttackType, model, images: Tensor) -> list[Round]:
+    params = perturbation.params
+    attack = torchattacks.APGD(
+        model,
+        norm=params["norm"],
+        eps=params["eps"],
+        steps=params["steps"],
+        loss="dlr" if perturbation.name == "apgd_dlr" else "ce",
+    )
+    attack.set_device(images.device)
+    return [Round(lambda x, y: _strongest(attack.attack_single_run(x, y)))] * params.get("restarts", 1)
+
+
+def _strongest(found: tuple[Tensor, ...]) -> Tensor:
+    """Of an APGD run the iterate that was misclassified, else the one of the largest loss."""
+    most_loss, right, _, misclassified = found
+    return torch.where(right.bool().view(-1, 1, 1, 1), most_loss, misclassified)
+
+
+def _apgd_targeted(perturbation: Perturbation, kind: AttackType, model, images: Tensor) -> list[Round]:
+    params = perturbation.params
+    attack = torchattacks.APGDT(model, norm=params["norm"], eps=params["eps"], steps=params["steps"])
+    attack.set_device(images.device)
+
+    def towards(place: int) -> Callable:
+        def run(x: Tensor, y: Tensor) -> Tensor:
+            attack.target_class = place  # from the back of the sorted logits
+            return _strongest(attack.attack_single_run(x, y))
+
+        return run
+
+    # In L2 torchattacks takes the step size of the batch's first sample for all.
+    alone = params["norm"] == "L2"
+    places = range(2, 2 + min(params["targets"], _classes(model, images) - 1))
+    return [Round(towards(place), alone) for place in places for _ in range(params.get("restarts", 1))]
+
+
+def _square(perturbation: Perturbation, kind: AttackType, model, images: Tensor) -> list[Round]:
+    params = perturbation.params
+    attack = torchattacks.Square(model, norm=params["norm"], eps=params["eps"], n_queries=params["queries"])
+    attack.set_device(images.device)
+    attack.init_hyperparam(images)
+    # In L2 it draws signs for those samples alone that still stand.
+    one = Round(lambda x, y: attack.attack_single_run(x, y)[1], alone=params["norm"] == "L2")
+    return [one] * params.get("restarts", 1)
+
+
+def _cw(perturbation: Perturbation, kind: AttackType, model, images: Tensor) -> list[Round]:
+    (one,) = _plain(_without_eps(perturbation), kind, model, images)
+    attack = one.run
+    # torchattacks masks logits by products with 0, which takes them to be positive; no margin changes.
+    attack.get_logits = lambda x: _from_zero(model(x))
+    # A pixel of exactly 0 or 1 is at infinity in tanh space, where no gradient moves it.
+    attack.inverse_tanh_space = lambda x: torch.atanh((2 * x - 1) * (1 - 1e-6))
+    return [one]
+
+
+def _from_zero(logits: Tensor) -> Tensor:
+    return logits - logits.detach().amin(1, keepdim=True)
+
+
+def _deepfool(perturbation: Perturbation, kind: AttackType, model, images: Tensor) -> list[Round]:
+    (one,) = _plain(_without_eps(perturbation), kind, model, images)
+    overshoot = perturbation.params["overshoot"]
+
+    def run(x: Tensor, y: Tensor) -> Tensor:
+        found = one.run(x, y)
+        # torchattacks oversteps by a share of each step, and where pixels are clipped ends on the boundary,
+        # where rounding decides. The method's authors overstep by that share of the whole change.
+        further = (x + (1 + overshoot) * (found - x)).clamp(0, 1)
+        return torch.where(_wrong(model, found, y).view(-1, 1, 1, 1), found, further)
+
+    return [Round(run, one.alone)]
+
+
+@torch.no_grad()
+def _wrong(model, images: Tensor, labels: Tensor) -> Tensor:
+    """Which images are misclassified by more than rounding, (N,) bool."""
+    logits = model(images)
+    ahead = logits.amax(1) - logits.gather(1, labels[:, None])[:, 0]
+    return ahead > BEYOND_ROUNDING * (logits.amax(1) - logits.amin(1))
+
+
+def _without_eps(perturbation: Perturbation) -> Perturbation:
+    params = {key: value for key, value in perturbation.params.items() if key != "eps"}
+    return Perturbation("attack", perturbation.name, perturbation.column, params)
+
+
+def _autoattack(perturbation: Perturbation, kind: AttackType, model, images: Tensor) -> list[Round]:
+    """AutoAttack's standard version: APGD-CE, targeted APGD, targeted FAB and Square, one after the other.
+
+    Its own loop is not used: it batches what still stands and draws for that batch, and it reads the target
+    classes of a dataset of at least ten.
+    """
+    attack = _make_autoattack(model, perturbation.params, images.device)
+    apgd, targeted, fab, square = attack.apgd, attack.apgd_targeted, attack.fab, attack.square
+    for member in (apgd, targeted, square):
+        member.init_hyperparam(images)
+    apgd.loss = "ce"
+    places = range(2, 2 + min(AUTOATTACK_TARGETS, _classes(model, images) - 1))
+
+    def apgd_towards(place: int) -> Callable:
+        def run(x: Tensor, y: Tensor) -> Tensor:
+            targeted.y_target = _at_place(model, x, place)
+            return _strongest(targeted.attack_single_run(x, y))
+
+        return run
+
+    def fab_towards(place: int) -> Callable:
+        @torch.no_grad()
+        def run(x: Tensor, y: Tensor) -> Tensor:
+            fab.target_class = place
+            found = fab.attack_single_run(x, y, use_rand_start=False, is_targeted=True)
+            return _within(x, found, perturbation)
+
+        return run
+
+    return [
+        Round(lambda x, y: _strongest(apgd.attack_single_run(x, y))),
+        *(Round(apgd_towards(place)) for place in places),
+        *(Round(fab_towards(place)) for place in places),
+        Round(lambda x, y: square.attack_single_run(x, y)[1], alone=perturbation.norm == "L2"),
+    ]
+
+
+def _make_autoattack(model, params: dict, device):
+    """Of whichever package is there: the two constructors differ in their arguments."""
+    make = _autoattack_module().AutoAttack
+    takes = inspect.signature(make).parameters
+    chosen = {"version": "standard", "device": device, "seed": 0, "verbose": False}
+    return make(
+        model,
+        norm=params["norm"],
+        eps=params["eps"],
+        **{key: value for key, value in chosen.items() if key in takes},
+    )
+
+
+def _autoattack_module():
+    for package in AUTOATTACK_PACKAGES:
+        try:
+            return importlib.import_module(package)
+        except ModuleNotFoundError:
+            continue
+    raise AssertionError("environment() refuses autoattack where there is no package of it")
+
+
+@torch.no_grad()
+def _at_place(model, images: Tensor, place: int) -> Tensor:
+    """The class whose logit is that far from the back of the sorted ones; 2 is the second largest."""
+    return model(images).sort(dim=1)[1][:, -place]
+
+
+def distance(change: Tensor, norm: str) -> Tensor:
+    """The size of each sample's change (N, ...) -> (N,), in float64."""
+    flat = change.detach().flatten(1).double()
+    if norm == "L0":  # pixels, whatever their channels
+        return (change != 0).any(1).flatten(1).sum(1).double()
+    return torch.linalg.vector_norm(flat, {"Linf": torch.inf, "L2": 2, "L1": 1}[norm], dim=1)
+
+
+def _within(images: Tensor, found: Tensor, perturbation: Perturbation) -> Tensor:
+    """What was found, but the clean image where that is outside the ball."""
+    outside = distance(found - images, perturbation.norm) > perturbation.params["eps"]
+    return torch.where(outside.view(-1, 1, 1, 1), images, found)
+
+
+_ENGINES = {
+    "apgd_ce": _apgd,
+    "apgd_dlr": _apgd,
+    "apgd_t": _apgd_targeted,
+    "square": _square,
+    "cw": _cw,
+    **dict.fromkeys(("deepfool", "DeepFool"), _deepfool),  # by its class's name it would stop short as well
+    "autoattack": _autoattack,
+}

@@ -1,0 +1,172 @@
+"""Attack specs as users write them -> perturbations with every parameter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+
+from robust_interp.attacks.table import ATTACKS, AttackType, type_of
+from robust_interp.core.errors import UserError
+from robust_interp.core.specs import OfEps, Spec, parse_spec, split_specs
+from robust_interp.store.cells import Perturbation, in_255
+
+TARGETS = ("next", "least_likely")  # beside a class's number
+
+_NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
+
+
+def resolve(text: str, eps: list[float], defaults: Mapping, seed: int) -> list[Perturbation]:
+    """Perturbations for a comma-separated list of attack specs; 'none' is empty.
+
+    Args:
+        eps: Linf radii in [0, 1] pixels that each Linf spec without its own eps is measured at.
+        defaults: The dataset's parameters, where they differ from the paper's. A torchattacks class that is
+            named as such keeps its own.
+        seed: The attack seed, for attacks that are random.
+
+    Raises:
+        UserError: for an unknown attack or parameter, or a value out of range.
+    """
+    if text.strip() == "none":
+        return []
+    specs = [parse_spec(part.removeprefix("torchattacks.")) for part in split_specs(text)]
+    if not specs:
+        raise UserError("no attack named; say none to measure without")
+    found = {}
+    for spec in specs:
+        kind = type_of(spec.name)
+        norm = _norm(spec, kind)
+        for radius in _radii(spec, kind, norm, eps):
+            usual = defaults if spec.name in ATTACKS else {}
+            perturbation = _perturbation(spec, kind, norm, radius, usual, seed)
+            found.setdefault(perturbation.column, perturbation)
+    return list(found.values())
+
+
+def _norm(spec: Spec, kind: AttackType) -> str:
+    if "norm" not in kind.defaults or "norm" not in spec.params:
+        return kind.defaults.get("norm", kind.norm)
+    norm = _NORMS.get(str(spec.params["norm"]).lower())
+    if norm is None or (norm == "L1" and spec.name in ATTACKS):
+        raise UserError(f"{spec.name}: norm must be Linf or L2, not {spec.params['norm']}")
+    return norm
+
+
+def _radii(spec: Spec, kind: AttackType, norm: str, eps: list[float]) -> list[float | None]:
+    if "eps" in spec.params:
+        return [spec.params["eps"]]
+    if kind.minimal or not kind.takes_eps:
+        return [None]
+    if norm != "Linf":
+        chosen = f"norm={norm}, " if "norm" in kind.defaults else ""
+        raise UserError(
+            f"{spec.name} needs an {norm} radius of its own, e.g. {spec.name}({chosen}eps=0.5): "
+            "the list of radii is Linf's"
+        )
+    return eps
+
+
+def _perturbation(
+    spec: Spec, kind: AttackType, norm: str, eps: float | None, defaults: Mapping, seed: int
+) -> Perturbation:
+    takes = [
+        *(["eps"] if kind.takes_eps else []),
+        *kind.defaults,
+        *(["restarts"] if kind.random and kind.restarts else []),
+        *(["target"] if kind.targeted else []),
+    ]
+    if unexpected := set(spec.params) - set(takes):
+        listed = ", ".join(takes) or "none"
+        raise UserError(f"{spec.name} has no parameter {min(unexpected)!r}; it takes {listed}")
+    if eps is not None:
+        check_eps(eps, norm)
+    usual = dict(kind.defaults) | {key: value for key, value in defaults.items() if key in kind.defaults}
+    usual = {key: _absolute(value, eps) for key, value in usual.items()}
+    params = usual | {key: _absolute(value, eps) for key, value in spec.params.items() if key != "eps"}
+    if "norm" in kind.defaults:
+        params["norm"] = norm
+    _check_params(spec.name, kind, params, norm)
+    if params.get("restarts") == 1:
+        del params["restarts"]
+    changed = {key: value for key, value in params.items() if key != "norm" and value != usual.get(key)}
+    return Perturbation(
+        "attack",
+        spec.name,
+        _column(spec.name, norm, eps, changed),
+        params if eps is None else {"eps": float(eps), **params},
+        seed=seed if kind.random else None,
+        norm=norm,
+    )
+
+
+def _absolute(value, eps: float | None):
+    if not isinstance(value, OfEps):
+        return value
+    if eps is None:
+        raise UserError("a share of eps needs an eps in the spec")
+    return value.factor * eps
+
+
+def _column(name: str, norm: str, eps: float | None, changed: Mapping) -> str:
+    """``pgd_2`` is an Linf radius in units of 1/255, ``apgd_ce_l2_0.5`` an L2 radius in [0, 1] pixels."""
+    shown = {
+        key: f"{exact_255(value)}/255" if key == "alpha" and norm == "Linf" else value
+        for key, value in changed.items()
+    }
+    brackets = f"({','.join(f'{key}={value}' for key, value in shown.items())})" if shown else ""
+    suffix = norm.lower()
+    label = name if norm == "Linf" or name.lower().endswith(suffix) else f"{name}_{suffix}"
+    if eps is None:
+        return f"{label}{brackets}"
+    return f"{label}{brackets}_{exact_255(eps) if norm == 'Linf' else f'{eps:.10g}'}"
+
+
+def exact_255(pixels: float) -> str:
+    """A distance in units of 1/255, so that no two of them look alike."""
+    return f"{in_255(pixels):.10g}"
+
+
+def check_eps(eps, norm: str = "Linf") -> None:
+    """Refuse a radius that is no distance: an Linf one is in (0, 1] pixels, any other above 0."""
+    if _is_distance(eps, norm):
+        return
+    if norm == "Linf":
+        raise UserError(f"eps must be above 0 and at most 1 in [0, 1] pixels (8/255, say), not {eps}")
+    raise UserError(f"an {norm} eps must be a number above 0, in [0, 1] pixels (0.5, say), not {eps}")
+
+
+def _is_distance(value, norm: str) -> bool:
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    return 0 < value <= (1 if norm == "Linf" else math.inf) and value != math.inf  # a NaN is not either
+
+
+def _check_params(name: str, kind: AttackType, params: Mapping, norm: str) -> None:
+    for key, value in params.items():
+        if key == "alpha":
+            if not _is_distance(value, norm):
+                most = "above 0 and at most 1" if norm == "Linf" else "a number above 0,"
+                raise UserError(f"{name}: alpha must be {most} in [0, 1] pixels, not {value}")
+        elif key == "target":
+            if value not in TARGETS and not _is_whole(value, 0):
+                raise UserError(f"{name}: target must be {', '.join(TARGETS)} or a class, not {value}")
+        elif key == "restarts" or _is_whole(kind.defaults.get(key), 1):
+            if not _is_whole(value, 1):
+                raise UserError(f"{name}: {key} must be a whole number from 1, not {value}")
+        elif key != "norm":
+            _check_like(name, key, value, kind.defaults[key])
+
+
+def _check_like(name: str, key: str, value, usual) -> None:
+    """A parameter must be of the kind of its default."""
+    if isinstance(usual, bool | str):
+        if type(value) is not type(usual):
+            what = "a word" if isinstance(usual, str) else "True or False"
+            raise UserError(f"{name}: {key} must be {what}, not {value}")
+    elif isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf:
+        raise UserError(f"{name}: {key} must be a number from 0, not {value}")
+
+
+def _is_whole(value, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -1,0 +1,110 @@
+"""What is known of an attack before it runs: what it needs, what it costs, what to warn of."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+from robust_interp.attacks.parse import exact_255
+from robust_interp.attacks.table import ATTACKS, AUTOATTACK_PACKAGES, type_of
+from robust_interp.core.errors import UserError
+from robust_interp.store.cells import Perturbation
+
+_SHARE_OF_DIMENSION = {"Linf": 0, "L2": 0.5, "L1": 1}  # the cube [0, 1]^d has diameter d ** share
+
+
+def check_fits(perturbation: Perturbation, classes: int, pixels: int) -> None:
+    """Refuse an attack that asks for what a dataset has not.
+
+    Args:
+        classes: How many there are: fewer than its loss is defined for, or its target asks for, are too few.
+        pixels: Numbers in an image, channels included. A radius above the diameter of their cube
+            [0, 1]^pixels, which every image lies in, is a mistake.
+
+    Raises:
+        UserError: in these cases.
+    """
+    norm, eps = perturbation.norm, perturbation.params.get("eps", 0)
+    if eps > (diameter := pixels ** _SHARE_OF_DIMENSION.get(norm, 1)):
+        raise UserError(
+            f"{perturbation.name}: an {norm} eps is at most {diameter:.4g} on these images of {pixels} "
+            f"numbers in [0, 1], where that reaches everything, not {eps:g}"
+        )
+    name, kind = perturbation.name, type_of(perturbation.name)
+    if classes < kind.classes:
+        raise UserError(
+            f"{name} needs at least {kind.classes} classes, which its loss compares; the dataset has "
+            f"{classes}: take apgd_ce and square"
+        )
+    target = perturbation.params.get("target")
+    if isinstance(target, int) and target >= classes:
+        raise UserError(f"{name}: target must be one of the classes 0 to {classes - 1}, not {target}")
+
+
+def step_warning(perturbation: Perturbation) -> str | None:
+    """One line where the step size fits the ball badly, as the paper's does at 1/255; else None."""
+    alpha, eps = (perturbation.params.get(key) for key in ("alpha", "eps"))
+    if alpha is None or eps is None:
+        return None
+    step = f"{exact_255(alpha)}/255" if perturbation.norm == "Linf" else f"{alpha:g}"
+    if alpha > eps * (1 + 1e-9):
+        return f"{perturbation.column}: the step {step} exceeds eps, so each step overshoots the ball"
+    steps = perturbation.params.get("steps", 1)
+    if alpha * steps < eps * (1 - 1e-9):
+        return f"{perturbation.column}: {steps} steps of {step} cannot reach eps"
+    return None
+
+
+def pace_warning(perturbation: Perturbation) -> str | None:
+    """One line where an attack is slow because each sample is attacked by itself; else None."""
+    if perturbation.name in ATTACKS or not is_alone(perturbation):
+        return None
+    return (
+        f"{perturbation.column}: attacked one sample at a time, which is slow: what torchattacks' "
+        f"{perturbation.name} does to a sample may depend on the others in its batch"
+    )
+
+
+def passes(perturbation: Perturbation) -> int:
+    """How many forward passes' worth of work a sample costs, at most (a gradient counts as two more)."""
+    if perturbation.kind != "attack":
+        return 1
+    params = perturbation.params
+    return type_of(perturbation.name).work(params) * params.get("restarts", 1) + 1
+
+
+def gradients(perturbation: Perturbation) -> int:
+    """How many of these passes a sample's gradient is taken of, at most."""
+    follows = perturbation.kind == "attack" and type_of(perturbation.name).gradient
+    return passes(perturbation) // 3 if follows or perturbation.name == "autoattack" else 0
+
+
+def is_alone(perturbation: Perturbation) -> bool:
+    """Whether each sample is attacked by itself, which takes longer than the number of passes says."""
+    return perturbation.kind == "attack" and type_of(perturbation.name).alone
+
+
+def may_stop_early(perturbation: Perturbation) -> bool:
+    """Whether a sample may take less work than `passes` says, because it is broken before."""
+    if perturbation.kind != "attack":
+        return False
+    return type_of(perturbation.name).only_right or perturbation.params.get("restarts", 1) > 1
+
+
+def environment(perturbation: Perturbation) -> dict[str, str]:
+    """The version of the package that computes the attack.
+
+    Raises:
+        UserError: if it is AutoAttack's and is not there.
+    """
+    if perturbation.name != "autoattack":
+        return {"torchattacks": torchattacks_version()}
+    for package in AUTOATTACK_PACKAGES:
+        try:
+            return {"autoattack": f"{package} {importlib.metadata.version(package)}"}
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    raise UserError("autoattack needs a package of its own: pip install pyautoattack==0.2.0")
+
+
+def torchattacks_version() -> str:
+    return importlib.metadata.version("torchattacks")

@@ -1,0 +1,131 @@
+"""Random numbers of an attack, keyed by attack seed, sample id and round: the same in whatever batch.
+
+torchattacks draws for a whole batch from torch's global generator, so that what a sample gets depends on its
+neighbours. Two mechanisms replace that: `KeyedDraws` hands out the draws of an attack that works on a batch,
+and `seeded` prepares the global generators for an attack that works on one sample.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from robust_interp.store.cells import Perturbation
+
+_START, _SHARED, _ALONE = (
+    zlib.crc32(name) for name in (b"attack start", b"attack shared", b"attack one sample")
+)
+
+
+class PartOfABatch(Exception):  # noqa: N818  not a failure: a reason to go on sample by sample
+    """An attack drew for some samples of its batch, and nothing says which."""
+
+
+def start_noise(perturbation: Perturbation, ids, shape, number: int = 0, call: int = 0) -> np.ndarray:
+    """U[0, 1) float32 of shape (N, *shape): a sample's draw depends on the attack seed and its id alone.
+
+    Args:
+        number: Which round (restart, target class) of the attack draws.
+        call: Which of the round's draws it is.
+    """
+    return _by_sample(perturbation.seed, ids, shape, number, call, _uniform)
+
+
+def _by_sample(seed: int, ids, shape, number: int, call: int, draw: Callable) -> np.ndarray:
+    later = (number, call) if number or call else ()
+    return np.stack([draw(np.random.default_rng((seed, _START, int(key), *later)), shape) for key in ids])
+
+
+def _uniform(rng: np.random.Generator, shape) -> np.ndarray:
+    return rng.random(tuple(shape), dtype=np.float32)
+
+
+def _normal(rng: np.random.Generator, shape) -> np.ndarray:
+    return rng.standard_normal(tuple(shape), dtype=np.float32)
+
+
+class KeyedDraws(TorchFunctionMode):
+    """Inside, torch's uniform and normal draws yield ours.
+
+    A draw of the images' own rank (N, ., ., .) gets one stream a sample; any other is shared by the batch, as
+    the place of Square's window is, and depends on the attack seed, the round and the draw's number.
+    """
+
+    def __init__(self, perturbation: Perturbation, ids: Sequence[int], number: int) -> None:
+        super().__init__()
+        self._perturbation, self._ids, self._number, self._call = perturbation, ids, number, 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is torch.Tensor.uniform_:
+            return _uniform_in_place(*args, **kwargs, unit=self._unit)
+        if func is torch.Tensor.normal_:
+            return _normal_in_place(*args, **kwargs, standard=self._standard)
+        if func in (torch.rand_like, torch.randn_like):
+            draw = self._unit if func is torch.rand_like else self._standard
+            return draw(args[0].shape).to(args[0])
+        if func in (torch.rand, torch.randn):
+            draw = self._unit if func is torch.rand else self._standard
+            sizes = args[0] if args and isinstance(args[0], Sequence) else args
+            return draw(sizes).to(device=kwargs.get("device"), dtype=kwargs.get("dtype"))
+        return func(*args, **kwargs)
+
+    def _unit(self, shape) -> torch.Tensor:
+        if len(shape) != 4:
+            return self._shared(shape, _uniform)
+        noise = start_noise(self._perturbation, self._whole(shape), shape[1:], self._number, self._next())
+        return torch.from_numpy(noise)
+
+    def _standard(self, shape) -> torch.Tensor:
+        if len(shape) != 4:
+            return self._shared(shape, _normal)
+        ids, seed = self._whole(shape), self._perturbation.seed
+        return torch.from_numpy(_by_sample(seed, ids, shape[1:], self._number, self._next(), _normal))
+
+    def _whole(self, shape) -> Sequence[int]:
+        if shape[0] != len(self._ids):
+            raise PartOfABatch
+        return self._ids
+
+    def _shared(self, shape, draw: Callable) -> torch.Tensor:
+        key = (self._perturbation.seed, _SHARED, self._number, self._next())
+        return torch.from_numpy(np.asarray(draw(np.random.default_rng(key), shape)))
+
+    def _next(self) -> int:
+        self._call += 1
+        return self._call - 1
+
+
+def _uniform_in_place(tensor, low=0.0, high=1.0, *, unit, generator=None, **ends) -> torch.Tensor:
+    low, high = ends.get("from", low), ends.get("to", high)
+    return tensor.copy_(low + (high - low) * unit(tensor.shape).to(tensor))
+
+
+def _normal_in_place(tensor, mean=0.0, std=1.0, *, standard, generator=None) -> torch.Tensor:
+    return tensor.copy_(mean + std * standard(tensor.shape).to(tensor))
+
+
+@contextmanager
+def undisturbed_generators() -> Iterator[None]:
+    """Puts the global generators of torch, numpy and Python back as they were."""
+    numpys, pythons = np.random.get_state(), random.getstate()
+    try:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            yield
+    finally:
+        np.random.set_state(numpys)
+        random.setstate(pythons)
+
+
+def seed_generators(seed: int | None, sample: int, number: int) -> None:
+    """Seed all global generators for one sample of one round; without a seed as if it were 0."""
+    state = np.random.SeedSequence((seed or 0, _ALONE, int(sample), number)).generate_state(2)
+    torch.manual_seed(int(state[0]) << 32 | int(state[1]))
+    np.random.seed(state)
+    random.seed(state.tobytes())

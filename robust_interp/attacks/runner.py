@@ -1,0 +1,212 @@
+"""An attack set up for one classifier, run and guarded.
+
+torchattacks computes the attack; what is checked here, once for all of them, is what it returns: inside
+[0, 1], inside the ball of its norm, finite, and not blind for want of a gradient.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from robust_interp.attacks import adapters
+from robust_interp.attacks.random_draws import (
+    KeyedDraws,
+    PartOfABatch,
+    seed_generators,
+    undisturbed_generators,
+)
+from robust_interp.attacks.table import ATTACKS, type_of
+from robust_interp.core.errors import UserError
+from robust_interp.store.cells import Perturbation
+
+BALL_TOLERANCE = 1e-6  # float32 rounding: |(x + d) - x| may exceed |d| by about 2e-9 in one pixel
+RELATIVE_TOLERANCE = 1e-5  # and where many pixels are summed
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """What an attack did to a batch.
+
+    Attributes:
+        images: (N, C, H, W) in [0, 1]; a sample whose result was not finite holds its clean image, and so
+            does one for which a search for the smallest change found none within eps.
+        zero_gradient: (N,) bool, every gradient was zero everywhere: there was nothing to follow.
+        not_finite: (N,) bool, a gradient or the attacked image was not finite.
+        deltas: (N,) float32, the size of each sample's change in the attack's norm: for Linf its largest
+            |change of a pixel|. Of a search for the smallest change it is what was found, whatever eps is.
+    """
+
+    images: torch.Tensor
+    zero_gradient: np.ndarray
+    not_finite: np.ndarray
+    deltas: np.ndarray
+
+
+class AttackRunner:
+    """An attack set up for one classifier. Calling it attacks a batch and checks the result.
+
+    Args:
+        classifier: Maps (N, C, H, W) pixels in [0, 1] to logits; in eval mode with frozen parameters.
+    """
+
+    def __init__(self, perturbation: Perturbation, classifier) -> None:
+        self.perturbation = perturbation
+        self._kind = type_of(perturbation.name)
+        self._probe = GradientProbe(classifier, self._kind.gradient)
+        self._rounds: tuple[torch.device, list[adapters.Round]] | None = None
+
+    def __call__(self, images, labels, ids) -> Attacked:
+        """Attack images (N, C, H, W) in [0, 1] with labels (N,); `ids` key everything that is drawn.
+
+        Between the rounds of an attack, such as its restarts, a sample that was broken is kept as it is.
+
+        Raises:
+            RuntimeError: if the result leaves [0, 1] or the ball.
+            UserError: if that of a torchattacks class without a name of its own here does.
+        """
+        ids, adversarial = np.asarray(ids), images.clone()
+        zero, not_finite = np.zeros(len(images), bool), np.zeros(len(images), bool)
+        with undisturbed_generators():
+            rounds = self._set_up(images)
+            rows = self._right(images, labels) if self._kind.only_right else torch.arange(len(images))
+            for number, one in enumerate(rounds):
+                if not len(rows):
+                    break
+                at = rows.numpy()
+                found, blind, unfit = self._run(one, number, images[rows], labels[rows], ids[at])
+                zero[at] = blind if number == 0 else zero[at] & blind
+                not_finite[at] |= unfit
+                standing = torch.ones(len(rows), dtype=torch.bool)
+                if len(rounds) > 1:
+                    standing[:] = False
+                    standing[self._right(found, labels[rows])] = True
+                    changed = ~standing if number else torch.ones_like(standing)
+                    adversarial[rows[changed]] = found[changed]
+                else:
+                    adversarial[rows] = found
+                rows = rows[standing]
+        return self._checked(images, adversarial, zero, not_finite)
+
+    def _set_up(self, images) -> list[adapters.Round]:
+        if self._rounds is None or self._rounds[0] != images.device:
+            self._rounds = (
+                images.device,
+                adapters.rounds(self.perturbation, self._kind, self._probe, images),
+            )
+        return self._rounds[1]
+
+    @torch.no_grad()
+    def _right(self, images, labels):
+        """The places of the samples that are classified as they should be."""
+        return (self._probe.classifier(images.clone()).argmax(1) == labels).nonzero().flatten().cpu()
+
+    def _run(self, one: adapters.Round, number: int, images, labels, ids):
+        """One round on some samples: what it found, who had no gradient, whose values are not finite."""
+        try:
+            if not one.alone:
+                return self._run_together(one, number, images, labels, ids)
+        except PartOfABatch:
+            pass
+        parts = [self._run_alone(one, number, images[[at]], labels[[at]], ids[at]) for at in range(len(ids))]
+        found, blind, unfit = zip(*parts, strict=True)
+        return torch.cat(found), np.concatenate(blind), np.concatenate(unfit)
+
+    def _run_together(self, one: adapters.Round, number: int, images, labels, ids):
+        drawn = self.perturbation.seed is not None
+        self._probe.start(len(images))
+        with KeyedDraws(self.perturbation, ids, number) if drawn else nullcontext():
+            return self._found(one, images, labels)
+
+    def _run_alone(self, one: adapters.Round, number: int, image, label, sample: int):
+        seed_generators(self.perturbation.seed, sample, number)
+        self._probe.start(1)
+        try:
+            return self._found(one, image, label)
+        except (UserError, MemoryError):
+            raise
+        except Exception as error:
+            if self.perturbation.name in ATTACKS:
+                raise
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise UserError(
+                f"torchattacks' {self.perturbation.name} fails on sample {sample}: {reason}"
+            ) from error
+
+    def _found(self, one: adapters.Round, images, labels):
+        found = one.run(images, labels).detach()
+        finite = torch.isfinite(found).flatten(1).all(1)
+        found = torch.where(finite.view(-1, 1, 1, 1), found, images)
+        blind, unfit = self._probe.findings()
+        return found, blind, unfit | ~finite.cpu().numpy()
+
+    def _checked(self, images, adversarial, zero: np.ndarray, not_finite: np.ndarray) -> Attacked:
+        column, norm = self.perturbation.column, self.perturbation.norm
+        eps = self.perturbation.params.get("eps")
+        distances = adapters.distance(adversarial - images, norm)
+        error = RuntimeError if self.perturbation.name in ATTACKS else UserError
+        if adversarial.min() < 0 or adversarial.max() > 1:
+            raise error(f"{column} left the range [0, 1]")
+        if self._kind.minimal and eps is not None:
+            adversarial = torch.where((distances > eps).view(-1, 1, 1, 1), images, adversarial)
+        elif eps is not None:
+            slack = BALL_TOLERANCE + (0 if norm == "Linf" else RELATIVE_TOLERANCE * eps)
+            if (largest := distances.max().item()) > eps + slack:
+                what = "it moved a pixel by" if norm == "Linf" else f"the {norm} size of a change is"
+                raise error(f"{column} left its ball: {what} {largest}")
+        return Attacked(adversarial, zero, not_finite, distances.float().cpu().numpy())
+
+
+class GradientProbe(torch.nn.Module):
+    """Passes its input on to the classifier and looks at the gradients that come back.
+
+    Args:
+        looks: Whether the attack follows gradients at all.
+    """
+
+    def __init__(self, classifier, looks: bool) -> None:
+        super().__init__()
+        self.classifier = classifier
+        self.training = False  # torchattacks puts the mode found here back, on everything below
+        self._looks = looks
+        self.start(0)
+
+    def start(self, count: int) -> None:
+        """Forget what was seen: a run over `count` samples begins."""
+        self._count, self._zero, self._not_finite = count, None, None
+
+    def findings(self) -> tuple[np.ndarray, np.ndarray]:
+        """Which samples had only zero gradients, and which had one that is not finite: (N,) bool each."""
+        if self._zero is None:
+            return np.zeros(self._count, bool), np.zeros(self._count, bool)
+        return self._zero.cpu().numpy(), self._not_finite.cpu().numpy()
+
+    def forward(self, images):
+        follows = images.requires_grad and torch.is_grad_enabled()
+        images = images.clone()  # not the attack's own: a model may work in place on what it is given
+        if not follows:
+            return self.classifier(images)
+        if self._looks:
+            images.register_hook(self._look)
+        logits = self.classifier(images)
+        if not logits.requires_grad:
+            raise self._impenetrable()
+        return logits
+
+    def _impenetrable(self) -> UserError:
+        name = getattr(self.classifier, "name", "the model")
+        return UserError(f"{name} lets no gradient through to its input, so it cannot be attacked")
+
+    def _look(self, gradient) -> None:
+        if gradient is None:  # the logits have one, but it ends before the images
+            raise self._impenetrable()
+        # One sample may be looked at in several copies.
+        largest = gradient.detach().abs().reshape(self._count, -1).amax(1)  # NaN and infinity survive
+        zero, not_finite = largest == 0, ~torch.isfinite(largest)
+        if self._zero is None:
+            self._zero, self._not_finite = zero, not_finite
+        else:
+            self._zero, self._not_finite = self._zero & zero, self._not_finite | not_finite

@@ -1,0 +1,232 @@
+"""The table of attacks, and the specs that name them: ``pgd(eps=2/255, alpha=eps/4, steps=40)``.
+
+In a spec eps and alpha are distances in [0, 1] pixels, as in torchattacks; those of an Linf attack are at
+most 1, and its eps may be left to the command's list of radii. An L2 radius is given only in a spec. No torch
+here, so that a command line can be read without it; a class of torchattacks that has no name of its own here
+is looked up there, which imports it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from functools import cache
+
+from robust_interp.core.registry import Registry, unknown
+from robust_interp.core.specs import OfEps
+
+AUTOATTACK_PACKAGES = ("pyautoattack", "autoattack")  # RobustBench's dependency, and the authors' own
+
+
+def _steps(params: Mapping) -> int:
+    """A step is a forward pass and a gradient, which counts as two more."""
+    return 3 * params.get("steps", 1)
+
+
+@dataclass(frozen=True)
+class AttackType:
+    """A registered attack.
+
+    Attributes:
+        torchattacks_class: Name of the class in torchattacks, or any callable that is made with (model,
+            **parameters) and called with (images, labels).
+        defaults: The parameters it takes besides eps, at the paper's values. A norm among them can be chosen.
+        random: Whether it draws; its results then depend on the attack seed, and it can be restarted.
+        norm: What its ball is measured in.
+        gradient: Whether it follows gradients; a sample without one is then not counted as robust.
+        minimal: Whether it looks for the smallest change. Its eps is optional, and a larger change found is
+            none.
+        only_right: Whether samples that are wrong when clean are left as they are.
+        alone: Whether it must be given one sample at a time, because its samples would share a decision.
+        targeted: Whether it can aim at a class.
+        classes: The least number of classes that its loss is defined for.
+        work: Forward passes' worth of work a sample, without restarts.
+        takes_eps: Whether it has a radius at all.
+        restarts: Whether a random one may be started several times, of which the worst is kept.
+    """
+
+    torchattacks_class: str | Callable
+    defaults: Mapping[str, float | int | str | OfEps]
+    random: bool = False
+    norm: str = "Linf"
+    gradient: bool = True
+    minimal: bool = False
+    only_right: bool = False
+    alone: bool = False
+    targeted: bool = False
+    classes: int = 2
+    work: Callable[[Mapping], int] = field(default=_steps, compare=False)
+    takes_eps: bool = True
+    restarts: bool = True
+
+
+_APGD = {"norm": "Linf", "steps": 100}  # AutoAttack's steps
+
+ATTACKS: Registry[AttackType] = Registry("attack", group="robust_interp.attacks", holds=AttackType)
+
+ATTACKS.add("fgsm", AttackType("FGSM", {}, targeted=True))
+
+ATTACKS.add("ifgsm", AttackType("BIM", {"alpha": 2 / 255, "steps": 20}, targeted=True))
+
+ATTACKS.add("pgd", AttackType("PGD", {"alpha": 2 / 255, "steps": 20}, random=True, targeted=True))
+
+ATTACKS.add("mifgsm", AttackType("MIFGSM", {"alpha": 2 / 255, "steps": 20, "decay": 1.0}, targeted=True))
+
+ATTACKS.add(
+    "pgd_l2",
+    AttackType("PGDL2", {"alpha": OfEps(0.2), "steps": 20}, random=True, norm="L2", targeted=True),
+)
+
+ATTACKS.add("apgd_ce", AttackType("APGD", _APGD, random=True, only_right=True))
+
+ATTACKS.add("apgd_dlr", AttackType("APGD", _APGD, random=True, only_right=True, classes=3))
+
+ATTACKS.add(
+    "apgd_t",
+    AttackType(
+        "APGDT",
+        _APGD | {"targets": 9},
+        random=True,
+        only_right=True,
+        classes=4,
+        work=lambda params: 3 * params["steps"] * params["targets"],
+    ),
+)
+
+ATTACKS.add(
+    "square",
+    AttackType(
+        "Square",
+        {"norm": "Linf", "queries": 1000},
+        random=True,
+        gradient=False,
+        only_right=True,
+        work=lambda params: params["queries"],
+    ),
+)
+
+ATTACKS.add(
+    "cw",  # alone: torchattacks stops all samples when the sum of their costs rises
+    AttackType(
+        "CW",
+        {"c": 1.0, "kappa": 0.0, "steps": 50, "lr": 0.01},
+        norm="L2",
+        minimal=True,
+        only_right=True,
+        alone=True,
+        targeted=True,
+    ),
+)
+
+ATTACKS.add(
+    "deepfool",
+    AttackType(
+        "DeepFool",
+        {"steps": 50, "overshoot": 0.02},
+        norm="L2",
+        minimal=True,
+        only_right=True,
+        alone=True,
+        work=lambda params: 60,  # about three steps, with a gradient for each of ten classes
+    ),
+)
+
+ATTACKS.add(
+    "autoattack",
+    AttackType(
+        "AutoAttack",
+        {"norm": "Linf"},
+        random=True,
+        gradient=False,  # its Square finds what has none
+        only_right=True,
+        classes=4,
+        work=lambda params: 3 * 100 * (1 + 9 + 9) + 5000,
+        restarts=False,
+    ),
+)
+
+# torchattacks classes that are named as they are. What is said here of a class is tested on it.
+_OTHER_NORMS = {
+    **dict.fromkeys(("CW", "PGDL2", "PGDRSL2", "DeepFool", "EADEN", "GN"), "L2"),
+    **dict.fromkeys(("JSMA", "SparseFool", "OnePixel", "Pixle"), "L0"),
+    "EADL1": "L1",
+}
+
+_DRAWS_NOTHING = {
+    "VANILA",
+    "FGSM",
+    "BIM",
+    "MIFGSM",
+    "NIFGSM",
+    "SINIFGSM",
+    "DeepFool",
+    "CW",
+    "JSMA",
+    "EADL1",
+    "EADEN",
+}
+
+_WITHOUT_GRADIENT = {"VANILA", "GN", "Square", "SPSA", "OnePixel", "Pixle"}
+
+_IN_BATCHES = {
+    "VANILA",
+    "FGSM",
+    "BIM",
+    "RFGSM",
+    "FFGSM",
+    "PGD",
+    "EOTPGD",
+    "MIFGSM",
+    "NIFGSM",
+    "SINIFGSM",
+    "VMIFGSM",
+    "VNIFGSM",
+    "TPGD",
+    "PGDL2",
+}
+
+_NOT_BY_CLASS = {"MultiAttack", "LGV", "AutoAttack"}
+
+_OURS_TO_SET = {"self", "model", "eps", "seed", "verbose", "n_classes"}
+
+
+def type_of(name: str) -> AttackType:
+    """The attack of that name, or the torchattacks class.
+
+    Raises:
+        UserError: if there is none, with the near names.
+    """
+    return ATTACKS[name] if name in ATTACKS else _of_class(name)
+
+
+@cache
+def _of_class(name: str) -> AttackType:
+    import torch
+    import torchattacks
+
+    classes = [each for each in torchattacks.__all__ if each not in _NOT_BY_CLASS]
+    if name not in classes:
+        error = unknown("attack", name, [*ATTACKS, *classes])
+        raise error if "did you mean" in str(error) else unknown("attack", name, ATTACKS)
+    found = getattr(torchattacks, name)
+    parameters = inspect.signature(found.__init__).parameters
+    with redirect_stdout(io.StringIO()):
+        modes = found(torch.nn.Identity()).supported_mode
+    return AttackType(
+        name,
+        {
+            key: parameter.default
+            for key, parameter in parameters.items()
+            if key not in _OURS_TO_SET and isinstance(parameter.default, bool | int | float | str)
+        },
+        random=name not in _DRAWS_NOTHING,
+        norm=_OTHER_NORMS.get(name, "Linf"),
+        gradient=name not in _WITHOUT_GRADIENT,
+        alone=name not in _IN_BATCHES,
+        targeted="targeted" in modes,
+        takes_eps="eps" in parameters,
+        restarts=False,
+    )

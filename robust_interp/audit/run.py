@@ -1,0 +1,368 @@
+"""Does a model's robust accuracy mean what it says? Measures what the checks need, and judges it.
+
+A benchmark's attacks follow the gradient. Where a model has none that is of use, they fail without the model
+being robust. `Audit` measures each model under attacks that would then do better than they should, in cells
+of the same store as any benchmark's; `checks` says what is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from robust_interp import attacks
+from robust_interp.attacks import AttackRunner
+from robust_interp.attacks.table import type_of
+from robust_interp.audit import checks
+from robust_interp.audit.checks import Audited, Finding, Measured
+from robust_interp.audit.thresholds import Thresholds
+from robust_interp.benchmark.cost import cost
+from robust_interp.benchmark.request import Request
+from robust_interp.benchmark.runner import Benchmark, Watch, load_dataset, radii
+from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.classifiers.targets import Target
+from robust_interp.classifiers.validation import CHECKED_ON
+from robust_interp.core import threads
+from robust_interp.core.errors import RandomModelError, UserError
+from robust_interp.core.specs import Spec, parse_spec, split_specs
+from robust_interp.core.threads import Threads
+from robust_interp.store import NOT_FINITE, ZERO_GRADIENT, Store
+from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, digest
+from robust_interp.store.verdicts import FAIL, NOT_RUN, PASS, WARN
+
+DEFAULT_N = 200
+AUDIT_COLUMNS = [
+    "model",
+    "recipe",
+    "lambda_init",
+    "train_seed",
+    "members",
+    "dataset",
+    "check",
+    "eps_255",
+    "verdict",
+    "value",
+    "ci_low",
+    "ci_high",
+    "threshold",
+    "n",
+    "detail",
+]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a model is audited with, beside the samples and radii of the request.
+
+    Attributes:
+        attack: The row's attack, whose accuracy is in question: in steps of a given size.
+        strongest: What should not find much more: ``apgd_ce``, say, or ``autoattack``; 'none' leaves it out.
+        black_box: What sees logits only; 'none' leaves it out.
+        source: The model that attacks are transferred from; by default another one of the run.
+    """
+
+    attack: str = "pgd"
+    strongest: str = "apgd_ce"
+    black_box: str = "square"
+    source: str | None = None
+    thresholds: Thresholds = field(default_factory=Thresholds)
+
+
+class Audit:
+    """A request with its models, and how to audit each of them. Nothing is measured yet.
+
+    Args:
+        request: Models, dataset, radii and samples; its attacks, corruptions and protocol do not matter.
+
+    Raises:
+        UserError: for anything that cannot be measured, but for a model that is random: that is a finding.
+    """
+
+    def __init__(self, request: Request, options: Options) -> None:
+        self.thresholds = options.thresholds
+        self.dataset = load_dataset(request)
+        n = min(DEFAULT_N, len(self.dataset)) if request.n is None else request.n
+        self._request = replace(
+            request, dataset=self.dataset, n=n, attacks="none", corruptions="none", protocol="final"
+        )
+        self.parts = _parts(options, *radii(request, self.dataset), request.seed)
+        for perturbation in (one for by_eps in self.parts.values() for one in by_eps.values()):
+            attacks.check_fits(perturbation, self.dataset.classes, self.dataset.images[0].size)
+        self.refused: list[Audited] = []
+        self.benchmarks = list(self._benchmarks())
+        self._source = self._named(options.source) if options.source else None
+
+    def _benchmarks(self) -> Iterator[Benchmark]:
+        """One a model that was named, so that one that is random does not stop the others."""
+        for name, one in _one_by_one(self._request):
+            try:
+                yield Benchmark(one)
+            except RandomModelError as error:
+                self.refused.append(Audited(ModelCard(name, {}), [_random(error)]))
+
+    def _targets(self) -> list[Target]:
+        return [target for benchmark in self.benchmarks for target in benchmark.targets]
+
+    def _named(self, name: str) -> Target:
+        known = [target for target in self._targets() if name in (target.card.model, target.card.label)]
+        if known:
+            return known[0]
+        alone = replace(self._request, models=(name,), modules={}, mean=None, std=None, checkpoint=None)
+        return Benchmark(alone).targets[0]
+
+    def _other(self, target: Target) -> Target | None:
+        """What attacks are transferred from: the model named, else the first other one of the run."""
+        choices = [self._source] if self._source else self._targets()
+        return next((one for one in choices if one.card.identity != target.card.identity), None)
+
+    def _cells(self, benchmark: Benchmark, target: Target) -> dict[str, dict[float, Cell]]:
+        """What is to be measured of a target: by the part that it plays, and the radius in 1/255."""
+        parts = {"clean": {0.0: CLEAN}} | self.parts
+        if other := self._other(target):
+            parts["transfer"] = {eps: _transferred(row, other) for eps, row in self.parts["row"].items()}
+        return {
+            part: {eps: benchmark.cell(target, perturbation) for eps, perturbation in by_eps.items()}
+            for part, by_eps in parts.items()
+        }
+
+    def work(self, store: Store) -> int:
+        """Forward passes, over samples and members, still to be done; traces of the loss are not counted."""
+        return sum(
+            cost(cell) * max(0, benchmark.plan.n - store.covered(cell.key))
+            for benchmark in self.benchmarks
+            for target in benchmark.targets
+            for cell in _flat(self._cells(benchmark, target))
+        )
+
+    def run(self, store: Store, watch: Watch = lambda cell, samples: None) -> list[Audited]:
+        """Measure what is missing, judge every model, and keep the verdicts in the store."""
+        store.put_labels(self.dataset.fingerprint, self.dataset.labels)
+        with threads.used(self.chosen_threads.count if self.chosen_threads else 1):
+            return [*self.refused, *self._audited(store, watch)]
+
+    @cached_property
+    def chosen_threads(self) -> Threads | None:
+        """How many CPU threads suit the models; None where none can be measured."""
+        return self.benchmarks[0].choose_threads_for(self._targets()) if self.benchmarks else None
+
+    def _audited(self, store: Store, watch: Watch) -> Iterator[Audited]:
+        for benchmark in self.benchmarks:
+            for target in benchmark.targets:
+                one = Audited(target.card, self._audit(benchmark, target, store, watch))
+                text = json.dumps(list(_lines(one, self.dataset.name)))
+                classifier = digest(target.card.identity)
+                store.put_audit(classifier, self.dataset.fingerprint, str(one.conclusion), text)
+                yield one
+
+    def _audit(self, benchmark: Benchmark, target: Target, store: Store, watch: Watch) -> list[Finding]:
+        try:
+            classifier = benchmark.load(target)
+        except RandomModelError as error:
+            return [_random(error)]
+        found = [Finding("deterministic", PASS, f"{CHECKED_ON} images classified alike twice", CHECKED_ON)]
+        if not self._lets_gradients_through(classifier):
+            detail = "the model lets no gradient through to its input"
+            n, limit = benchmark.plan.n, self.thresholds.blind
+            return [*found, Finding("gradients", FAIL, detail, n, value=100.0, threshold=limit)]
+        measured = self._measured(benchmark, target, classifier, store, watch)
+        losses = {eps: trace(row, classifier, benchmark) for eps, row in self.parts["trace"].items()}
+        return found + self._judged(measured, losses)
+
+    def _measured(
+        self, benchmark: Benchmark, target: Target, classifier: nn.Module, store: Store, watch: Watch
+    ) -> dict[str, dict[float, Measured]]:
+        """What stands of a target's samples, by the part that the attack plays, and the radius in 1/255."""
+        cells = self._cells(benchmark, target)
+        transfer = cells.pop("transfer", {})
+        benchmark.measure(classifier, _flat(cells), store, watch)
+        if transfer:
+            origin = benchmark.load(self._other(target))
+            if self._lets_gradients_through(origin):
+                with undisturbed(origin):
+                    benchmark.measure(classifier, transfer.values(), store, watch, attacked=origin)
+                cells["transfer"] = transfer
+        return {
+            part: {eps: self._standing(cell, eps, benchmark.plan.n, store) for eps, cell in by_eps.items()}
+            for part, by_eps in cells.items()
+        }
+
+    def _lets_gradients_through(self, classifier: nn.Module) -> bool:
+        with undisturbed(classifier):
+            device = next((tensor.device for tensor in classifier.parameters()), "cpu")
+            images = torch.from_numpy(self.dataset.pixels(0, 1)).to(device).requires_grad_()
+            return classifier(images.clone()).requires_grad
+
+    def _standing(self, cell: Cell, eps_255: float, n: int, store: Store) -> Measured:
+        outcome = store.read(cell.key, n)
+        stands = outcome.predictions == self.dataset.labels[:n]
+        name = cell.perturbation.column.removesuffix(f"_{eps_255:.10g}")
+        blind = outcome.flags & (ZERO_GRADIENT | NOT_FINITE) != 0
+        return Measured(name, eps_255, stands, blind)
+
+    def _judged(self, measured: dict[str, dict[float, Measured]], losses: dict) -> list[Finding]:
+        found = [_step_size(row) for row in self.parts["row"].values()]
+        for eps, row in measured["row"].items():
+            at = {part: by_eps[eps] for part, by_eps in measured.items() if eps in by_eps}
+            found.append(checks.gradients(row, self.thresholds))
+            found += checks.loss(row.name, eps, losses[eps], self.thresholds)
+            found += _compared(at, self.thresholds)
+        rows, large = measured["row"].values(), measured["large_eps"].values()
+        found += checks.monotone([*measured["clean"].values(), *rows, *large])
+        found += [checks.large_eps(one, self.thresholds) for one in large]
+        if not measured["restarts"]:
+            reason = f"{next(iter(rows)).name} cannot be restarted"
+            found.append(Finding("restarts", NOT_RUN, reason, len(next(iter(rows)).stands)))
+        if "transfer" not in measured:
+            reason = "there is no other model to compute attacks on: name one with --source"
+            found.append(Finding("transfer", NOT_RUN, reason, len(next(iter(rows)).stands)))
+        return found
+
+
+def _parts(options: Options, eps: list[float], defaults, seed: int) -> dict[str, dict[float, Perturbation]]:
+    """Which attack plays which part, by radius in units of 1/255."""
+    specs = [parse_spec(text) for text in split_specs(options.attack)]
+    if len(specs) != 1 or "eps" in specs[0].params or options.attack == "none":
+        raise UserError(f"an audit is of one attack, without a radius of its own, not {options.attack!r}")
+    (row,) = specs
+    once = Spec(row.name, {key: value for key, value in row.params.items() if key != "restarts"})
+    usual = attacks.resolve(str(once), eps, defaults, seed)
+    if not all({"alpha", "steps"} <= perturbation.params.keys() for perturbation in usual):
+        raise UserError(f"an audit is of an attack with alpha and steps, such as pgd, not of {row.name}")
+    kind = type_of(row.name)
+    more = options.thresholds.more
+    more_steps = once.params | {"steps": more * usual[0].params["steps"]}
+    texts = {
+        "one_step": "fgsm",
+        "iterative": "ifgsm",
+        "row": str(row),
+        "trace": str(once),
+        "more_steps": str(Spec(row.name, more_steps)),
+        "restarts": str(Spec(row.name, row.params | {"restarts": more}))
+        if kind.random and kind.restarts
+        else "none",
+        "strongest": options.strongest,
+        "black_box": options.black_box,
+        # With a step of its own: one that suits a small ball does not reach the end of a large one.
+        "large_eps": f"pgd(eps={options.thresholds.large_eps_255}/255, alpha=eps/4, steps=40)",
+    }
+    parts = {}
+    for part, text in texts.items():
+        found = attacks.resolve(text, eps, defaults, seed)
+        if len(split_specs(text)) > 1 or any(one.eps_255 is None for one in found):
+            raise UserError(f"an audit compares Linf attacks one by one; {text!r} is no single one")
+        parts[part] = {one.eps_255: one for one in found}
+    return parts
+
+
+def _transferred(row: Perturbation, other: Target) -> Perturbation:
+    """The row's attack computed on another model; what it is keyed by names that model."""
+    column = f"transfer from {other.card.label}_{row.eps_255:.10g}"
+    return replace(row, column=column, source=f"transfer@{digest(other.card.identity)[:16]}")
+
+
+def _compared(at: dict[str, Measured], thresholds: Thresholds) -> list[Finding]:
+    """The checks that compare attacks at one radius."""
+    row, one_step = at["row"], at["one_step"]
+    iterative = [
+        at[part] for part in ("row", "iterative", "more_steps", "restarts", "strongest") if part in at
+    ]
+    found = [checks.challenge("one_step", one_step, row, iterative)]
+    for part in ("more_steps", "restarts", "strongest"):
+        if part in at:
+            found.append(checks.gain(part, at[part], row, thresholds))
+    for part in ("black_box", "transfer"):
+        if part in at:
+            found.append(checks.challenge(part, at[part], row, [one_step, *iterative]))
+    return found
+
+
+def _step_size(row: Perturbation) -> Finding:
+    """A step that overshoots the ball jumps between its corners; steps that cannot reach its end are few."""
+    line, eps_255 = attacks.step_warning(row), row.eps_255
+    alpha_255 = 255 * row.params["alpha"]
+    detail = line or f"{row.column}: {row.params['steps']} steps of {alpha_255:g}/255"
+    return Finding(
+        "step_size", WARN if line else PASS, detail, 0, eps_255, value=alpha_255, threshold=eps_255
+    )
+
+
+def _random(error: RandomModelError) -> Finding:
+    return Finding("deterministic", FAIL, str(error), CHECKED_ON)
+
+
+def _one_by_one(request: Request) -> Iterator[tuple[str, Request]]:
+    if request.modules:
+        for name, module in request.modules.items():
+            yield name, replace(request, modules={name: module})
+    else:
+        for name in request.models or ("all",):
+            yield name, replace(request, models=(name,))
+
+
+def _flat(cells: dict[str, dict[float, Cell]]) -> list[Cell]:
+    """Each cell once, whatever parts it plays."""
+    return list({cell.key: cell for by_eps in cells.values() for cell in by_eps.values()}.values())
+
+
+class _LossTrace(nn.Module):
+    """Passes its input on, and keeps each sample's cross-entropy at every step of an attack."""
+
+    def __init__(self, classifier: nn.Module, labels: Tensor) -> None:
+        super().__init__()
+        self.classifier, self.labels = classifier, labels
+        self.losses: list[Tensor] = []
+        self.training = False
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits = self.classifier(images)
+        if images.requires_grad:
+            self.look(logits)
+        return logits
+
+    def look(self, logits: Tensor) -> None:
+        self.losses.append(cross_entropy(logits.detach().double(), self.labels, reduction="none").cpu())
+
+
+def trace(perturbation: Perturbation, classifier: nn.Module, benchmark: Benchmark) -> np.ndarray:
+    """Each sample's loss along an attack, (steps + 1, n): at every step, and where it ends."""
+    parts, n = [], benchmark.plan.n
+    size = 1 if type_of(perturbation.name).alone else benchmark.batch_size
+    with undisturbed(classifier):
+        for start in range(0, n, size):
+            stop = min(n, start + size)
+            images = torch.from_numpy(benchmark.dataset.pixels(start, stop)).to(benchmark.device)
+            labels = torch.from_numpy(benchmark.dataset.labels[start:stop]).to(benchmark.device)
+            traced = _LossTrace(classifier, labels)
+            attacked = AttackRunner(perturbation, traced)(images, labels, range(start, stop))
+            with torch.no_grad():
+                traced.look(classifier(attacked.images.clone()))
+            parts.append(torch.stack(traced.losses).numpy())
+    return np.concatenate(parts, axis=1)
+
+
+def all_in(store: Store, refused: Iterable[Audited], dataset: str) -> pd.DataFrame:
+    """audit.csv as a table: every audit in a store, and the models that could not be measured just now."""
+    kept = [line for text in store.audits() for line in json.loads(text)]
+    kept.sort(key=lambda line: (line["dataset"], line["model"], line["recipe"], line["train_seed"] or 0))
+    return _table([*kept, *(line for one in refused for line in _lines(one, dataset))])
+
+
+def _lines(one: Audited, dataset: str) -> Iterator[dict]:
+    card = {
+        name: getattr(one.card, name) for name in ("model", "recipe", "lambda_init", "train_seed", "members")
+    }
+    for finding in one.findings:
+        yield asdict(finding) | card | {"dataset": dataset}
+
+
+def _table(lines: Iterable[dict]) -> pd.DataFrame:
+    table = pd.DataFrame(list(lines)).reindex(columns=AUDIT_COLUMNS).round(6)
+    return table.astype({"train_seed": "Int64", "members": "Int64", "n": "Int64"})

@@ -1,0 +1,102 @@
+"""Any model as a classifier of pixels in [0, 1], with its normalisation inside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from robust_interp.core.errors import UserError
+
+
+class Classifier(nn.Module):
+    """A classifier on [0, 1] pixels, with its normalisation inside.
+
+    Args:
+        model: Maps normalised images (N, C, H, W) to logits (N, classes).
+        mean: Per-channel mean to subtract, in [0, 1] pixels; None if the model takes pixels.
+        std: Per-channel standard deviation to divide by.
+        name: What messages call it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        name: str = "model",
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.name = name
+        self.normalisation = _normalisation(mean, std, name)
+        if self.normalisation:
+            device = next((p.device for p in model.parameters()), None)
+            for key, values in zip(("mean", "std"), self.normalisation, strict=True):
+                self.register_buffer(
+                    key, torch.tensor(values, device=device).view(-1, 1, 1), persistent=False
+                )
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.normalisation:
+            if images.shape[1] != len(self.mean):
+                channels = f"{len(self.mean)} channels; the images have {images.shape[1]}"
+                raise UserError(f"{self.name} is normalised with {channels}")
+            images = (images - self.mean) / self.std
+        output = self.model(images)
+        logits = _logits(output)
+        if not isinstance(logits, Tensor):
+            raise UserError(
+                f"{self.name} returns {_described(output)}, not a tensor of logits: wrap it so that its "
+                "forward returns the logits alone"
+            )
+        return logits
+
+
+def _normalisation(mean, std, name: str) -> list[list[float]] | None:
+    """Mean and std as lists, or None for neither.
+
+    Raises:
+        UserError: if they cannot be those of pixels in [0, 1].
+    """
+    if (mean is None) != (std is None):
+        raise UserError(f"{name}: give both mean and std, or neither")
+    if mean is None:
+        return None
+    try:
+        values = [list(map(float, mean)), list(map(float, std))]
+    except (TypeError, ValueError):
+        raise UserError(
+            f"{name}: mean and std must be lists of a number per channel, not {mean!r}, {std!r}"
+        ) from None
+    if (
+        not all(map(math.isfinite, values[0] + values[1]))
+        or len(values[0]) != len(values[1])
+        or min(values[1], default=0) <= 0
+    ):
+        raise UserError(
+            f"{name}: mean {values[0]} and std {values[1]} must be finite, a number per channel, and std "
+            "above 0"
+        )
+    if max(map(abs, values[0])) > 1:
+        raise UserError(f"{name}: mean {values[0]} is not of pixels in [0, 1]: divide mean and std by 255")
+    return values
+
+
+def _logits(output):
+    """What a model's output holds under the name of logits, as transformers' outputs do; else all of it."""
+    if isinstance(output, Mapping):
+        return output.get("logits", output)
+    return getattr(output, "logits", output)
+
+
+def _described(output) -> str:
+    """What a model returned, for a message: 'a tuple of Tensor, Tensor', 'a dict with out, aux'."""
+    kind = f"a {type(output).__name__}"
+    if isinstance(output, Mapping):
+        return f"{kind} with {', '.join(map(str, list(output)[:5]))}" if output else kind
+    if isinstance(output, tuple | list):
+        return f"{kind} of {', '.join(type(part).__name__ for part in output[:5])}" if output else kind
+    return kind

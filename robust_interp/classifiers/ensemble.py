@@ -1,0 +1,133 @@
+"""Several classifiers as one."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from robust_interp.core.errors import UserError
+
+AVERAGES = ("probabilities", "logits")  # of an ensemble's members
+
+WHITE_BOX, MEAN_GRADIENT = "white-box", "mean-gradient"
+
+GRAPHS_KEPT = 2  # members that need not run again for a gradient: an ensemble of two costs no more time
+
+
+class Ensemble(nn.Module):
+    """Several classifiers as one, (N, classes): their mean probability, or their mean logits.
+
+    `probabilities` gives log-probabilities, averaged in log space, so that a confident member does not round
+    the others' gradients away. A gradient needs the activations of `GRAPHS_KEPT` members at most, however
+    many there are: the other members run once more on the way back, with the same result.
+
+    Args:
+        members: Each maps the same images (N, C, H, W) to logits (N, classes).
+        average: ``probabilities`` (of the softmax) or ``logits``.
+        attack: What an attack on the ensemble is made on: ``white-box`` (the ensemble itself), ``member:K``
+            (one of them, counted from 0), or ``mean-gradient`` (the mean of the members' own losses).
+        name: What messages call it.
+
+    Raises:
+        UserError: if there is no member, or `average` or `attack` is none of these.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[nn.Module],
+        average: str = AVERAGES[0],
+        attack: str = WHITE_BOX,
+        name: str = "ensemble",
+    ) -> None:
+        super().__init__()
+        check_ensemble(len(members), average, attack, name)
+        self.members = nn.ModuleList(members)
+        self.average = average
+        self.attack = attack
+        self.name = name
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.averaged(_each(self.members, images))
+
+    def averaged(self, each: Tensor) -> Tensor:
+        """The members' logits (members, N, classes) as those of the ensemble."""
+        if self.average == "logits":
+            return each.mean(dim=0)
+        return each.log_softmax(dim=2).logsumexp(dim=0) - math.log(len(each))
+
+    def with_agreement(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """What `forward` gives, and for which images all members predict the same class, (N,) bool."""
+        each = _each(self.members, images)
+        classes = each.argmax(dim=2)
+        return self.averaged(each), (classes == classes[0]).all(dim=0)
+
+    @property
+    def attacked_as(self) -> nn.Module:
+        """The classifier that an attack on this ensemble is made on."""
+        if self.attack == WHITE_BOX:
+            return self
+        if self.attack == MEAN_GRADIENT:
+            return MeanLoss(self.members, self.name)
+        return self.members[_member(self.attack)]
+
+
+class MeanLoss(nn.Module):
+    """A classifier whose cross-entropy is the mean of its members' cross-entropies, and so its gradient.
+
+    Its probabilities are the geometric means of the members', (N, classes + 1). Where the members differ they
+    sum to less than 1; the rest is one class more, without which cross-entropy would scale it away.
+    """
+
+    def __init__(self, members: nn.ModuleList, name: str) -> None:
+        super().__init__()
+        self.members = members
+        self.name = name
+
+    def forward(self, images: Tensor) -> Tensor:
+        known = _each(self.members, images).log_softmax(dim=2).mean(dim=0)
+        # Members that agree leave no rest, and its logarithm must stay finite.
+        total = known.logsumexp(dim=1, keepdim=True).clamp(max=-torch.finfo(known.dtype).eps)
+        return torch.cat([known, torch.log(-torch.expm1(total))], dim=1)
+
+
+def check_ensemble(members: int, average: str, attack: str, name: str) -> None:
+    """Refuse what `Ensemble` cannot be made of, before anything is loaded."""
+    if not members:
+        raise UserError("an ensemble needs at least one member")
+    if average not in AVERAGES:
+        raise UserError(f"an ensemble averages {' or '.join(AVERAGES)}, not {average!r}")
+    if attack in (WHITE_BOX, MEAN_GRADIENT):
+        return
+    at = _member(attack)
+    if at is None:
+        known = f"{WHITE_BOX}, {MEAN_GRADIENT} or member:0, member:1, ..."
+        raise UserError(f"an ensemble is attacked by {known}, not {attack!r}")
+    if at >= members:
+        raise UserError(f"{name} has members 0 to {members - 1}: there is no {attack} to attack")
+
+
+def _member(attack: str) -> int | None:
+    match = re.fullmatch(r"member:([0-9]{1,9})", str(attack))
+    return int(match[1]) if match else None
+
+
+def _each(members: nn.ModuleList, images: Tensor) -> Tensor:
+    """Each member's logits for the images, (members, N, classes)."""
+    again = len(members) - GRAPHS_KEPT
+    return torch.stack(
+        [
+            checkpoint(_on_a_copy, member, images, use_reentrant=False)
+            if at < again
+            else _on_a_copy(member, images)
+            for at, member in enumerate(members)
+        ]
+    )
+
+
+def _on_a_copy(member: nn.Module, images: Tensor) -> Tensor:
+    return member(images.clone())  # one that works in place would change what the others are given

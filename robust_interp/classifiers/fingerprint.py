@@ -1,0 +1,71 @@
+"""What a model that came as an object is known by in the keys of its cells."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+
+import torch
+from torch import Tensor, nn
+
+from robust_interp.core.errors import UserError
+
+
+def behaviour(classifier: nn.Module, images: Tensor) -> str:
+    """SHA-256 of the logits at a few images (N, C, H, W), and of the gradients that come back to them.
+
+    No hash of code or state sees everything that an object's output depends on; this sees the output.
+
+    Raises:
+        UserError: if the way back through the model fails.
+    """
+    pixels = images.clone().requires_grad_()
+    try:
+        logits = classifier(pixels.clone())
+        parts = [logits.detach()]
+        if logits.requires_grad:
+            weights = torch.arange(1, logits.shape[1] + 1, device=logits.device)  # tells the classes apart
+            parts += torch.autograd.grad((logits * weights).sum(), pixels, allow_unused=True)
+    except RuntimeError as error:  # which no forward pass without a gradient shows
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"{classifier.name} cannot be differentiated: {reason}") from error
+    sha = hashlib.sha256()
+    for part in parts:
+        sha.update(b"none" if part is None else part.cpu().contiguous().numpy().tobytes())
+    return sha.hexdigest()
+
+
+def identity(model: nn.Module) -> dict:
+    """What a model that came as an object is known by: its code, structure, settings and state."""
+    sha = hashlib.sha256(repr(model).encode())
+    for kind in sorted({type(module) for module in model.modules()}, key=lambda kind: kind.__qualname__):
+        sha.update(_source(kind).encode())
+    for name, module in model.named_modules():
+        sha.update(f"{name}{_settings(module)}".encode())
+    # not the state dict, which lacks some buffers: a classifier's mean and std among them
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        sha.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
+        sha.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return {"class": type(model).__qualname__, "state_sha256": sha.hexdigest()}
+
+
+def _settings(module: nn.Module) -> dict:
+    """What its constructor kept as plain values, such as a temperature."""
+    return {
+        key: value
+        for key, value in sorted(vars(module).items())
+        if key not in ("training", "name") and not key.startswith("_") and _is_plain(value)
+    }
+
+
+def _is_plain(value) -> bool:
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _source(kind: type) -> str:
+    try:
+        return inspect.getsource(kind)
+    except (OSError, TypeError):  # typed at a prompt, or built in
+        return kind.__qualname__

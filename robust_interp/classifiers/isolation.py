@@ -1,0 +1,76 @@
+"""The conditions of a measurement, and everything as it was found afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import nn
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """The conditions of a measurement, and everything as it was found afterwards.
+
+    Inside: eval mode, frozen parameters, gradients possible, float32 without autocast or TF32, deterministic
+    cuDNN. Restored: the mode of every module, requires_grad, buffers, torch's settings and random state.
+    """
+    training = [(module, module.training) for module in model.modules() if hasattr(module, "training")]
+    requires_grad = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    buffers = [
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+    ]
+    try:
+        with _torch_settings():
+            model.eval()
+            model.requires_grad_(False)
+            yield
+    finally:
+        for module, mode in training:
+            module.training = mode
+        for parameter, flag in requires_grad:
+            parameter.requires_grad_(flag)
+        with torch.no_grad():
+            for module, name, buffer, before in buffers:
+                buffer.copy_(before)
+                setattr(module, name, buffer)  # a forward may have put another in its place
+
+
+@contextmanager
+def _torch_settings() -> Iterator[None]:
+    precision = torch.get_float32_matmul_precision()
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+            stack.enter_context(torch.autocast(device, enabled=False))
+        stack.enter_context(
+            torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
+        )
+        stack.callback(torch.set_float32_matmul_precision, precision)
+        torch.set_float32_matmul_precision("highest")
+        yield
+
+
+@contextmanager
+def on_its_device(model: nn.Module) -> Iterator[None]:
+    """Brings every parameter and buffer back to where it was, wherever the inside moves the model."""
+    parts = [
+        (module, name, tensor, tensor.device)
+        for module in model.modules()
+        for name, tensor in [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+    ]
+    try:
+        yield
+    finally:
+        for module, name, tensor, device in parts:
+            if getattr(module, name).device == device:
+                continue
+            setattr(module, name, tensor)  # where a move put another in its place
+            tensor.data = tensor.data.to(device)
+            if tensor.grad is not None:
+                tensor.grad.data = tensor.grad.data.to(device)

@@ -1,0 +1,295 @@
+"""Tables on the terminal."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from robust_interp import __version__, zoo
+from robust_interp.audit.checks import CHECKS, Audited, Finding
+from robust_interp.core.errors import UserError
+from robust_interp.results import export
+from robust_interp.results.compare import Comparison
+from robust_interp.results.paper import PaperComparison
+from robust_interp.store import Store
+from robust_interp.store.cells import Plan
+from robust_interp.store.verdicts import PASS
+from robust_interp.zoo import MODELS, Checkpoint
+
+PLAIN_WIDTH = 250  # where there is no terminal to fit, a table need not be squeezed
+
+
+def console(stderr: bool = False) -> Console:
+    """A console that writes plain, uncut lines where there is no terminal."""
+    found = Console(stderr=stderr, emoji=False)  # a model may be called net:train
+    if found.is_terminal:
+        return found
+    return Console(stderr=stderr, emoji=False, width=PLAIN_WIDTH, soft_wrap=True)
+
+
+def print_header(shown: Console, benchmark, store: Store) -> None:
+    """What a run is about to do: where, on what, and how much of it is stored already."""
+    plan, models = benchmark.plan, len(benchmark.targets)
+    cells = sum(len(part.plan.cells) for part in benchmark.parts)
+    stored = cells - sum(len(missing) for part in benchmark.parts for _, missing in part.missing(store))
+    facts = [
+        f"{benchmark.device}, {benchmark.choose_threads(store)}",
+        f"{plan.dataset}: the first {plan.n} test images, protocol {plan.protocol}",
+        f"{models} model{'s' * (models > 1)}, {cells} cells, {stored} of them stored in {store.path} already",
+    ]
+    for fact in facts:
+        shown.print(fact, highlight=False, markup=False)
+
+
+def print_leaderboard(board: pd.DataFrame, title: str) -> None:
+    """One line an entry: percentages, with the standard deviation over seeds where there are several."""
+    n = ", ".join(str(n) for n in sorted(set(board["n_examples"].dropna())))
+    protocol = ", ".join(sorted(set(board["protocol"])))
+    shown = console()
+    shown.print(
+        f"{title}, n = {n}, protocol {protocol}; accuracy in %, ± std over seeds",
+        highlight=False,
+        markup=False,
+    )
+    _print_fitting(shown, *export.in_short(board))
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """One line a column: two accuracies in percent, their difference, and whether it stands."""
+    frame, samples, shown = comparison.frame, comparison.samples, console()
+    lines = [
+        f"A {comparison.a}, B {comparison.b}: {comparison.dataset}, n = {samples.n}, "
+        f"protocol {samples.protocol}; accuracy in %"
+    ]
+    rest = {
+        "A": [f"{value:.1f}" for value in frame["accuracy_a"]],
+        "B": [f"{value:.1f}" for value in frame["accuracy_b"]],
+        "A - B": [f"{value:+.1f}" for value in frame["difference"]],
+        "only A": [str(value) for value in frame["only_a"]],
+        "only B": [str(value) for value in frame["only_b"]],
+        "p": [f"{value:.2g}" for value in frame["p"]],
+        "Holm p": [f"{value:.2g}" for value in frame["p_holm"]],
+        "95 % over seeds": [_interval(*ends) for ends in frame[["ci_low", "ci_high"]].to_numpy()],
+        "verdict": list(frame["verdict"]),
+    }
+    for line in lines:
+        shown.print(line, highlight=False, markup=False)
+    _print_fitting(shown, {"column": list(frame["column"])}, rest)
+    shown.print(
+        "only A, only B: images that only one of them has right, summed over seeds and severities; p counts "
+        "each image once",
+        highlight=False,
+    )
+    if frame["ci_low"].isna().any():
+        shown.print(
+            "no interval over seeds where an entry has fewer than two: what stands there, stands for these "
+            "weights, not for others trained in the same way",
+            highlight=False,
+        )
+
+
+def print_paper(comparison: PaperComparison, dataset: str) -> None:
+    """The paper's tables with our numbers in them, and its claims."""
+    shown = console()
+    shown.print(
+        f"{dataset}, accuracy in %: the paper's / ours; = within two of its standard deviations, ≠ not",
+        highlight=False,
+        markup=False,
+    )
+    for name, cells in comparison.cells.groupby("table", sort=False):
+        shown.print(f"\n{name}", style="bold")
+        if cells["measured"].isna().all():
+            shown.print("nothing of this table was measured", highlight=False)
+            continue
+        _print_fitting(shown, *_paper_table(cells))
+    shown.print("\nclaims", style="bold")
+    print_claims(comparison.claims)
+
+
+def _paper_table(cells: pd.DataFrame) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+    """The texts of what names a line of one of the paper's tables, and of its numbers."""
+    keys = ["model", "lambda_init", "members"]
+    lines = [line for _, line in cells.fillna({"measured_as": ""}).groupby(keys, sort=False)]
+    head = {key: [str(line[key].iloc[0]) for line in lines] for key in keys}
+    head["ours"] = [max(line["measured_as"]) for line in lines]
+    by_column = [dict(zip(line["column"], line.itertuples(), strict=True)) for line in lines]
+    columns = dict.fromkeys(cells["column"])
+    return head, {name: [_beside(line.get(name)) for line in by_column] for name in columns}
+
+
+def _beside(cell) -> str:
+    if cell is None:
+        return ""
+    if math.isnan(cell.measured):
+        return f"{cell.paper:.1f} /     "
+    return f"{cell.paper:.1f} / {cell.measured:.1f}{ {'yes': ' =', 'no': ' ≠'}.get(cell.within_2_std, '') }"
+
+
+def print_claims(claims: pd.DataFrame) -> None:
+    """One line a claim and scope: its smallest difference with the interval over seeds, and a verdict."""
+    shown = console()
+    for claim, lines in claims.groupby("claim", sort=False):
+        shown.print(claim, highlight=False, markup=False)
+        for line in lines.itertuples():
+            where = f"  {line.source}: "
+            if not pd.isna(line.scope):
+                interval = _interval(line.ci_low, line.ci_high)
+                of = f"smallest of {line.comparisons} differences {line.smallest:+.1f}"
+                where += f"{line.scope}, {of}{f' ({interval})' if interval else ''}: "
+            shown.print(f"{where}{line.verdict}", highlight=False, markup=False)
+
+
+def print_audit(audited: Sequence[Audited], dataset: str) -> None:
+    """Of each model the checks that warn or fail, at every radius, and of each other its closest call."""
+    shown = console()
+    for one in audited:
+        verdict = f"{one.card.label}, {dataset}: {one.conclusion}"
+        shown.print(verdict, style="bold", highlight=False, markup=False)
+        told = _told(one.findings)
+        columns = {
+            "check": [finding.check for finding in told],
+            "verdict": [finding.verdict for finding in told],
+            "eps": [_number(finding.eps_255) for finding in told],
+            "value": [_number(finding.value) for finding in told],
+            "95 %": [_ends(finding) for finding in told],
+            "at most": [_number(finding.threshold) for finding in told],
+            "n": [str(finding.n or "") for finding in told],
+            "detail": [finding.detail for finding in told],
+        }
+        shown.print(_table(columns))
+    shown.print(
+        "eps and steps in 1/255, values in % of the samples or in points; where at most 0 is allowed the "
+        "interval decides; open: the interval leaves it open, and more images (--n) would tell",
+        highlight=False,
+    )
+
+
+def _told(findings: Iterable[Finding]) -> list[Finding]:
+    """Every finding that is no pass, and where a check passes everywhere the one with the largest value."""
+    told = []
+    for _, group in itertools.groupby(sorted(findings, key=_check), key=_check):
+        group = list(group)
+        told += [f for f in group if f.verdict != PASS] or [max(group, key=lambda f: f.value or 0)]
+    return told
+
+
+def _check(finding: Finding) -> int:
+    return CHECKS.index(finding.check)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _ends(finding: Finding) -> str:
+    return "" if finding.ci_low is None else f"{finding.ci_low:.1f} to {finding.ci_high:.1f}"
+
+
+def _interval(low: float, high: float) -> str:
+    return "" if math.isnan(low) else f"{low:+.1f} to {high:+.1f}"
+
+
+def _print_fitting(shown: Console, head: dict[str, list[str]], rest: dict[str, list[str]]) -> None:
+    for part in _fitting(rest, shown.width - sum(_width(*column) for column in head.items())):
+        shown.print(_table(head | part))
+
+
+def _table(columns: dict[str, list[str]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        left = name in (*export.TEXT_COLUMNS, "column", "verdict", "check", "detail")
+        table.add_column(name, justify="left" if left else "right", no_wrap=True)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*map(escape, row))  # a name in brackets is no markup
+    return table
+
+
+def _fitting(columns: dict[str, list[str]], width: int) -> list[dict[str, list[str]]]:
+    """Cut the columns into as many tables as it takes for none to be wider than the terminal."""
+    parts, left = [{}], width
+    for name, texts in columns.items():
+        need = _width(name, texts)
+        if need > left and parts[-1]:
+            parts.append({})
+            left = width
+        parts[-1][name] = texts
+        left -= need
+    return parts
+
+
+def _width(name: str, texts: list[str]) -> int:
+    return max(map(len, [name, *texts])) + 2  # and the space between columns
+
+
+def print_sweep(table: pd.DataFrame, title: str) -> None:
+    """One line a network: how many seeds trained and failed, and the numbers over those that trained."""
+    shown = console()
+    shown.print(f"{title}; accuracy in %, ± std over seeds", highlight=False, markup=False)
+    head = {
+        name: [str(value) for value in table[name]] for name in ("model", "lambda_init", "seeds", "failed")
+    }
+    _print_fitting(shown, head, export.numbers_in_short(table))
+
+
+def print_plan(benchmark, store: Store) -> None:
+    """What a run would measure, and about how long it would take."""
+    plan, shown = benchmark.plan, console()
+    todo = benchmark.missing(store)
+    seconds, is_bound = benchmark.estimate(store)
+    missing = {target.card.label: len(cells) for target, cells in todo}
+    lines = [
+        f"{plan.dataset}, n = {plan.n}, protocol {plan.protocol}: {len(plan.cells)} cells",
+        f"of each model: {_columns(plan)}",
+        *([f"strong, n = {plan.strong.n}: the worst of {_columns(plan.strong)}"] if plan.strong else []),
+        *(f"to measure: {count} cells of {label}" for label, count in missing.items()),
+        f"{(count := sum(missing.values()))} cells to measure, {len(plan.cells) - count} stored already; "
+        f"{'at most ' if is_bound else ''}about {seconds:.0f} s on {benchmark.device}",
+        *(f"warning: {note}" for note in benchmark.corruptor.notes),
+    ]
+    for line in lines:
+        shown.print(line, highlight=False, markup=False)
+
+
+def _columns(plan: Plan) -> str:
+    return ", ".join(dict.fromkeys(cell.perturbation.column for cell in plan.cells))
+
+
+def print_models(checkpoints: list[Checkpoint]) -> None:
+    """The zoo, and the names that can be trained."""
+    from robust_interp.models import in_resnet, in_resnext
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("checkpoint", "params", "clean", "lambda_init", "from"):
+        table.add_column(column, no_wrap=True)
+    broken = []
+    for checkpoint in checkpoints:
+        try:
+            record = checkpoint.record
+        except UserError as error:
+            broken.append(str(error))
+            continue
+        table.add_row(
+            checkpoint.name,
+            f"{record['parameters']:,}",
+            f"{record['clean_accuracy']:.2f} % of {record['clean_n']}",
+            zoo.interval_text(record["lambda_init"]),
+            str(checkpoint.folder.parent),
+        )
+    shown = console()
+    shown.print(
+        f"robust-interp {__version__}; pixels in [0, 1] go in, each config.json's mean and std are applied"
+    )
+    shown.print(table)
+    names = sorted({*in_resnet.ARCHITECTURES, *in_resnext.ARCHITECTURES})
+    shown.print(f"registered: {', '.join(names)}", highlight=False)
+    for name in MODELS:
+        origins = " and ".join(origin.name for origin in MODELS.origins(name))
+        shown.print(f"plug-in: {name} from {origins}", highlight=False, markup=False)
+    for line in broken:
+        shown.print(line, highlight=False, markup=False)

@@ -1,0 +1,123 @@
+"""robust-interp leaderboard"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from robust_interp.cli.options import add_sources, name_list, picked, positive
+from robust_interp.core.errors import UserError
+
+
+def add_to(commands) -> None:
+    parser = commands.add_parser(
+        "leaderboard",
+        help="show what is stored in results folders, or compare two models; needs no model",
+        epilog="robust-interp leaderboard FOLDER is robust-interp leaderboard show FOLDER",
+    )
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    _add_show(actions)
+    _add_compare(actions)
+    _add_paper(actions)
+
+
+def spelt_out(argv: list[str]) -> list[str]:
+    """`leaderboard` without an action shows."""
+    if argv[:1] != ["leaderboard"] or argv[1:2] in (["show"], ["compare"], ["paper"], ["-h"], ["--help"]):
+        return argv
+    return ["leaderboard", "show", *argv[1:]]
+
+
+def _add_show(actions) -> None:
+    parser = actions.add_parser("show", help="the leaderboard of results folders and CSV files")
+    parser.set_defaults(run=_show)
+    add = parser.add_argument
+    add_sources(parser)
+    add("--dataset", help="which one, if the folders have several")
+    add("--models", type=name_list, metavar="NAMES", help="only these: names or globs")
+    add("--mce", metavar="BASELINE", help="add mean corruption errors, against a model's; none: absolute")
+    add("--sort", metavar="COLUMN", help="accuracies from the best down, anything else upwards")
+    add("--format", choices=("table", "csv", "markdown", "latex", "json"), default="table")
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from robust_interp.cli.console import print_leaderboard
+    from robust_interp.results import combine
+    from robust_interp.results.export import FORMATS
+
+    board, title = combine.gather(arguments.sources, arguments.dataset)
+    if arguments.mce:
+        from robust_interp.results.mce import with_mce
+
+        board = with_mce(board, arguments.mce)
+    if arguments.models is not None:
+        board = combine.pick(board, arguments.models)
+    if arguments.sort:
+        board = combine.sort(board, arguments.sort)
+    if arguments.format == "table":
+        print_leaderboard(board, title)
+    else:
+        print(FORMATS[arguments.format](board), end="")
+    return 0
+
+
+def _add_compare(actions) -> None:
+    parser = actions.add_parser("compare", help="say which differences between two models stand")
+    parser.set_defaults(run=_compare)
+    add = parser.add_argument
+    entry = "a model's name, its single models over their seeds; NAMExK is the ensemble of K"
+    add("a", metavar="A", help=entry)
+    add("b", metavar="B", help="the same; @RECIPE after a name, or another tag, where several share it")
+    add("--results", default="results", type=Path, metavar="FOLDER", help="default: results")
+    add("--dataset", help="which one, if the folder has several")
+    add("--protocol", choices=("final", "worst"), help="which one, if both were measured in several")
+    add("--n", type=positive, metavar="N", help="which one, if both were measured on several")
+    add("--format", choices=("table", "csv", "markdown", "json"), default="table")
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from robust_interp.cli.console import print_comparison
+    from robust_interp.results import compare
+    from robust_interp.results.export import FORMATS
+
+    comparison = compare.from_folder(arguments.results, **picked(arguments, "a b dataset protocol n"))
+    if arguments.format == "table":
+        print_comparison(comparison)
+    else:
+        print(FORMATS[arguments.format](comparison.frame), end="")
+    for line in comparison.left_out:
+        print(f"warning: {line}", file=sys.stderr)
+    return 0
+
+
+def _add_paper(actions) -> None:
+    parser = actions.add_parser("paper", help="our rows in the layout of the paper's tables, and its claims")
+    parser.set_defaults(run=_paper)
+    add_sources(parser)
+    add = parser.add_argument
+    add("--dataset", choices=("cifar10", "cifar100"), help="which one, if the sources do not tell")
+    add("--claims", action="store_true", help="the claims alone")
+    add("--format", choices=("table", "csv", "markdown", "json"), default="table")
+
+
+def _paper(arguments: argparse.Namespace) -> int:
+    from robust_interp.cli import console
+    from robust_interp.results import combine, paper
+    from robust_interp.results.export import FORMATS
+
+    dataset = combine.dataset_of(arguments.sources, arguments.dataset)
+    if dataset is None:
+        raise UserError(
+            "a leaderboard file does not say its dataset unless it is called after it: name it with --dataset"
+        )
+    board, _ = combine.gather(arguments.sources, dataset)
+    comparison = paper.compare(board, dataset)
+    if arguments.format != "table":
+        frame = comparison.claims if arguments.claims else comparison.cells
+        print(FORMATS[arguments.format](frame), end="")
+    elif arguments.claims:
+        console.print_claims(comparison.claims)
+    else:
+        console.print_paper(comparison, dataset)
+    return 0

@@ -1,0 +1,91 @@
+"""The robust-interp command: reads arguments, calls the package, prints. Help needs no torch."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import warnings
+from typing import NoReturn
+
+from robust_interp import __version__
+from robust_interp.cli import (
+    audit,
+    bench,
+    data,
+    leaderboard,
+    ls,
+    models,
+    plot,
+    report,
+    robustbench,
+    stability,
+    sweep,
+    train,
+)
+from robust_interp.cli.options import load_plugins
+from robust_interp.core import threads
+from robust_interp.core.errors import UserError
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command.
+
+    Exit status: 0; 1 for a UserError, 2 for bad usage, 3 if an audit failed a model, 130 or 143 if it was
+    stopped.
+    """
+    # timm 1.0.9 uses parts of torch.jit that newer torch announces the end of: nothing a user can act on.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.jit")
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # λ and ± must not end a run on a terminal that lacks them
+            stream.reconfigure(errors="replace")
+    threads.wait_passively()  # read when torch is loaded, which is later
+    arguments = _parser().parse_args(leaderboard.spelt_out(sys.argv[1:] if argv is None else argv))
+    try:
+        load_plugins(arguments)
+        return arguments.run(arguments)
+    except UserError as error:
+        print(f"robust-interp: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as stop:
+        print("\nrobust-interp: stopped; what is finished is kept, the same command goes on", file=sys.stderr)
+        return 128 + getattr(stop, "signum", signal.SIGINT)
+    except BrokenPipeError:  # the reader of a pipe has gone, as with | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line for bad usage; argparse would print the whole usage before it."""
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="robust-interp",
+        description="Measure how robust image classifiers are: clean, under noise, under attack.",
+    )
+    parser.add_argument("--version", action="version", version=f"robust-interp {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in (
+        bench,
+        audit,
+        leaderboard,
+        plot,
+        stability,
+        report,
+        train,
+        sweep,
+        models,
+        data,
+        ls,
+        robustbench,
+    ):
+        command.add_to(commands)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

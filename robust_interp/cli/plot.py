@@ -1,0 +1,142 @@
+"""robust-interp plot"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from robust_interp.cli.options import (
+    add_figure_options,
+    add_threads,
+    name_list,
+    natural,
+    natural_list,
+    odd,
+    positive,
+    positive_number,
+    use_threads,
+)
+from robust_interp.core.errors import UserError
+
+
+def add_to(commands) -> None:
+    parser = commands.add_parser("plot", help="draw a figure, as PNG and SVG with its numbers beside it")
+    actions = parser.add_subparsers(required=True, metavar="FIGURE")
+    _add_coefficients(actions)
+    _add_landscape(actions)
+
+
+def _add_coefficients(actions) -> None:
+    parser = actions.add_parser("coefficients", help="act(λ) over depth and over training, and its shares")
+    parser.set_defaults(run=_coefficients)
+    add = parser.add_argument
+    add("models", nargs="+", metavar="MODEL", help="zoo names or globs; all seeds of a name are one band")
+    add("--n", type=positive, default=64, help="test images that gated λ are read at (default: 64)")
+    add_figure_options(parser)
+
+
+def _coefficients(arguments: argparse.Namespace) -> int:
+    from robust_interp import data
+    from robust_interp.analysis import coefficients, inputs
+    from robust_interp.figures import coefficients as figures
+    from robust_interp.figures import files
+    from robust_interp.results import export
+
+    found = inputs.checkpoints(arguments.models, arguments.zoo, arguments.dataset)
+    pixels = None
+    if any(coefficients.is_gated(checkpoint.architecture) for checkpoint in found):
+        test = data.load(arguments.dataset, "test", arguments.data_dir)
+        pixels, _ = inputs.images(test, range(min(arguments.n, len(test))))
+    table = coefficients.over_depth(found, pixels)
+    training = coefficients.over_training(found)
+    shares = coefficients.shares(table)
+    place = files.stem(arguments.out, "coefficients")
+    written = files.with_table(figures.depth_figure(table), table, place)
+    written.append(files.write_table(shares, files.extended(place, "_shares")))
+    if len(training):
+        figure = figures.training_figure(training)
+        written += files.with_table(figure, training, files.extended(place, "_training"))
+    print(export.to_markdown(shares), end="")
+    print(f"wrote {', '.join(map(str, written))}")
+    return 0
+
+
+def _add_landscape(actions) -> None:
+    parser = actions.add_parser(
+        "landscape", help="loss and predicted class around test images, along the FGSM direction"
+    )
+    parser.set_defaults(run=_landscape)
+    add = parser.add_argument
+    add("--models", type=name_list, required=True, metavar="NAMES", help="zoo names: of each the first seed")
+    add(
+        "--sample",
+        type=natural_list,
+        default=(0,),
+        metavar="IDS",
+        help="ids of test images, from 0 (default: 0)",
+    )
+    add("--corruption", metavar="NAME", help="look at the corrupted image, e.g. shot_noise")
+    add("--severity", type=positive, metavar="1..5", help="of the corruption (default: 5)")
+    add("--radius", type=positive_number, metavar="R", help="in 1/255 (default: twice the largest usual eps)")
+    add("--points", type=odd, default=61, metavar="N", help="on each axis, an odd number (default: 61)")
+    add(
+        "--directions",
+        choices=("shared", "own"),
+        default="own",
+        help="each model's own (default), or those of the first for all, which spares the others",
+    )
+    add(
+        "--seed", type=natural, default=0, help="of the orthogonal direction and generated noise (default: 0)"
+    )
+    add("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
+    add_threads(parser)
+    add("--corruptions-dir", type=Path, metavar="FOLDER", help="released CIFAR-10-C / CIFAR-100-C arrays")
+    add_figure_options(parser)
+
+
+def _landscape(arguments: argparse.Namespace) -> int:
+    import numpy as np
+
+    from robust_interp import data
+    from robust_interp.analysis import inputs, landscape
+    from robust_interp.core.devices import resolve_device
+
+    if arguments.severity is not None and arguments.corruption is None:
+        raise UserError("--severity goes with --corruption")
+    use_threads(arguments)
+    device, shared = resolve_device(arguments.device), arguments.directions == "shared"
+    checkpoints = inputs.singles(arguments.models, arguments.zoo, arguments.dataset)
+    classifiers = {name: inputs.classifier(checkpoint, device) for name, checkpoint in checkpoints.items()}
+    test = data.load(arguments.dataset, "test", arguments.data_dir)
+    corruption = arguments.corruption and (arguments.corruption, arguments.severity or 5)
+    images, labels = inputs.images(
+        test, arguments.sample, corruption, arguments.seed, arguments.corruptions_dir
+    )
+    reach = arguments.radius or 2 * max(data.DATASETS[arguments.dataset].eps_255)
+    radii_255 = np.linspace(-reach, reach, arguments.points)
+    around = {
+        sample: landscape.around(classifiers, image, label, sample, radii_255, shared, arguments.seed)
+        for sample, image, label in zip(arguments.sample, images.to(device), labels.tolist(), strict=True)
+    }
+    written = _draw_landscapes(arguments, around, " ".join(map(str, corruption or ["clean"])))
+    for name, checkpoint in checkpoints.items():
+        print(f"{name}: {checkpoint.name}")
+    print(f"wrote {', '.join(map(str, written))}")
+    return 0
+
+
+def _draw_landscapes(arguments: argparse.Namespace, around: dict, what: str) -> list[Path]:
+    """`around`: sample id -> its line and its plane."""
+    import pandas as pd
+
+    from robust_interp.figures import files
+    from robust_interp.figures import landscape as figures
+
+    place, written = files.stem(arguments.out, "landscape"), []
+    for sample, (_, plane) in around.items():
+        figure = figures.plane_figure(plane, figures.CLASSES.get(arguments.dataset))
+        written += files.with_arrays(figure, plane, files.extended(place, f"_plane_{sample}"))
+    lines = {sample: line for sample, (line, _) in around.items()}
+    figure = figures.line_figure({f"test image {sample}, {what}": line for sample, line in lines.items()})
+    table = pd.concat(lines, names=["sample"]).reset_index("sample")
+    return written + files.with_table(figure, table, files.extended(place, "_line"))

@@ -1,0 +1,79 @@
+"""robust-interp robustbench"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from robust_interp.cli.options import eps_list, name_list, picked
+from robust_interp.results.folders import runs_in
+
+
+def add_to(commands) -> None:
+    parser = commands.add_parser(
+        "robustbench", help="write measured lines as RobustBench's JSON, or fetch weights of its zoo"
+    )
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    _add_export(actions)
+    _add_download(actions)
+
+
+def _add_export(actions) -> None:
+    parser = actions.add_parser(
+        "export",
+        help="one JSON file an entry and threat model, as in RobustBench's model_info",
+        epilog="only a line that was measured with AutoAttack gets an autoattack_acc",
+    )
+    parser.set_defaults(run=_export)
+    add = parser.add_argument
+    add("folders", nargs="*", default=[Path("results")], type=Path, metavar="FOLDER", help="default: results")
+    add("--out", default="model_info", type=Path, metavar="FOLDER", help="default: model_info")
+    add("--dataset", help="which one, if the folders have several")
+    add("--models", type=name_list, metavar="NAMES", help="only these: names or globs")
+    add("--eps", default="8", type=_radius, metavar="EPS", help="the Linf radius in 1/255 (default: 8)")
+    add("--name", default="", metavar="TITLE", help="the paper's")
+    add("--authors", default="", metavar="NAMES")
+    add("--link", default="", metavar="URL")
+    add("--venue", default="")
+    add("--additional-data", action="store_true", help="more than the dataset was trained on")
+
+
+def _radius(text: str) -> float:
+    """One radius in units of 1/255, as it was given."""
+    if len(eps_list(text)) > 1:
+        raise argparse.ArgumentTypeError(f"{text} is more than one radius")
+    return float(text)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from robust_interp.results import combine, leaderboard, robustbench_json
+
+    runs, dataset = runs_in(arguments.folders, arguments.dataset)
+    # What a transferred attack leaves standing is no robust accuracy.
+    board = leaderboard.entries_frame(*([s for s in run if not s.classifier.attacked_as] for run in runs))
+    if arguments.models is not None:
+        board = combine.pick(board, arguments.models)
+    paper = robustbench_json.Paper(**picked(arguments, "name authors link venue additional_data"))
+    for path in robustbench_json.write(board, dataset, arguments.out, arguments.eps, paper):
+        print(path)
+    return 0
+
+
+def _add_download(actions) -> None:
+    parser = actions.add_parser("download", help="fetch a model's weights, as RobustBench does")
+    parser.set_defaults(run=_download)
+    add = parser.add_argument
+    add("name", metavar="NAME", help="as in RobustBench, such as Standard")
+    add("--dataset", default="cifar10", help="default: cifar10")
+    add("--threat-model", default="Linf", help="Linf (default), L2 or corruptions")
+    add("--folder", metavar="FOLDER", help="default: $ROBUSTBENCH_MODEL_DIR, or models")
+
+
+def _download(arguments: argparse.Namespace) -> int:
+    from robust_interp import robustbench_bridge as bridge
+
+    chosen = picked(arguments, "name dataset threat_model folder")
+    bridge.load(**chosen, download=True)
+    for path in bridge.weights(**chosen):
+        print(path)
+    return 0

@@ -1,0 +1,70 @@
+"""robust-interp stability"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from robust_interp.cli.options import (
+    add_figure_options,
+    add_threads,
+    natural,
+    positive,
+    positive_number,
+    seed_list,
+    use_threads,
+)
+
+
+def add_to(commands) -> None:
+    parser = commands.add_parser(
+        "stability", help="eigenvalues and norms of the blocks' Jacobians, and growth of a small change"
+    )
+    parser.set_defaults(run=run)
+    add = parser.add_argument
+    add("models", nargs="+", metavar="MODEL", help="zoo names or globs of networks with residual blocks")
+    add("--seeds", type=seed_list, metavar="SEEDS", help="train seeds: 3 means 0,1,2; 0,4 means those")
+    add("--n", type=positive, default=4, help="first N test images for the Jacobians (default: 4)")
+    add("--growth-n", type=positive, default=64, metavar="N", help="and for the growth (default: 64)")
+    add("--eps", type=positive_number, default=1.0, help="size of the small change in 1/255 (default: 1)")
+    add("--seed", type=natural, default=0, help="of start vectors and random signs (default: 0)")
+    add("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
+    add_threads(parser)
+    add_figure_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    import pandas as pd
+
+    from robust_interp import data
+    from robust_interp.analysis import inputs, stability
+    from robust_interp.core.devices import resolve_device
+    from robust_interp.figures import files
+    from robust_interp.figures import stability as figures
+    from robust_interp.results import export
+
+    use_threads(arguments)
+    device = resolve_device(arguments.device)
+    found = inputs.checkpoints(arguments.models, arguments.zoo, arguments.dataset, arguments.seeds)
+    test = data.load(arguments.dataset, "test", arguments.data_dir)
+    few, many = (range(min(n, len(test))) for n in (arguments.n, arguments.growth_n))
+    images, labels = inputs.images(test, many)
+    images, seed, eps = images.to(device), arguments.seed, arguments.eps / 255
+    tables, growths = [], []
+    for checkpoint, label in zip(found, inputs.labels(found), strict=True):
+        print(checkpoint.name, file=sys.stderr, flush=True)
+        classifier = inputs.classifier(checkpoint, device)
+        of = {"model": label, "train_seed": checkpoint.seed}
+        at, _ = inputs.images(test, few)
+        tables.append(stability.jacobians(classifier, at.to(device), few, seed).assign(**of))
+        growths.append(stability.growth(classifier, images, labels, many, eps, seed).assign(**of))
+    table, growth = pd.concat(tables), stability.growth_summary(pd.concat(growths))
+    place = files.stem(arguments.out, "stability")
+    written = files.with_table(figures.jacobian_figure(table), table, place)
+    written += files.with_table(figures.growth_figure(growth), growth, files.extended(place, "_growth"))
+    summary = stability.jacobian_summary(table)
+    print(export.to_markdown(summary), end="")
+    if lost := summary["not_converged"].sum():
+        print(f"warning: {lost} of {3 * summary['n'].sum()} numbers did not converge", file=sys.stderr)
+    print(f"wrote {', '.join(map(str, written))}")
+    return 0

@@ -1,0 +1,97 @@
+"""robust-interp sweep"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+
+from robust_interp.cli import train as train_command
+from robust_interp.cli.options import eps_list, interval, name_list, picked, positive, sample_count
+from robust_interp.core.errors import UserError
+from robust_interp.core.files import write_text
+from robust_interp.results.folders import write
+
+
+def add_to(commands) -> None:
+    parser = commands.add_parser(
+        "sweep", help="train a grid of networks, measure and tabulate them; the same command goes on"
+    )
+    parser.set_defaults(run=run)
+    add = parser.add_argument
+    add("--grid", choices=("initialisation", "variants"), help="one of the paper's tables")
+    add(
+        "--depth", type=positive, default=20, help="of the networks of --grid (default: 20; the paper's: 110)"
+    )
+    add("--models", type=name_list, metavar="NAMES", help="or architectures of your own choice")
+    add(
+        "--lambda-init",
+        type=interval,
+        action="append",
+        default=[],
+        metavar="LOW,HIGH",
+        help="with --models, once for each interval that act(λ) is to start in",
+    )
+    train_command.add_training(parser, seeds=(0, 1, 2))
+    add("--out", default="sweep", type=Path, metavar="FOLDER", help="zoo, store and tables (default: sweep)")
+    add("--attacks", default="fgsm,ifgsm,pgd", metavar="SPECS", help="as for bench")
+    add("--eps", type=eps_list, metavar="LIST", help="as for bench")
+    add("--corruptions", default="noise", metavar="SPECS", help="as for bench")
+    add("--n", type=sample_count, metavar="N", help="as for bench")
+    add("--dry-run", action="store_true", help="print the grid")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from robust_interp.benchmark.cost import cost
+    from robust_interp.benchmark.request import Request
+    from robust_interp.benchmark.runner import Benchmark
+    from robust_interp.cli.console import console, print_sweep
+    from robust_interp.cli.progress import reporter
+    from robust_interp.results import export
+    from robust_interp.store import Store
+    from robust_interp.training import sweep
+
+    points = _points(arguments)
+
+    recipe_of = partial(train_command.recipe_of, arguments)
+    if arguments.dry_run:
+        for point in points:
+            recipe = recipe_of(point.architecture, point.lambda_init).name
+            print(f"{point.architecture} {point.interval or '-'} {recipe}: {len(arguments.seeds)} seeds")
+        return 0
+    folder = arguments.out / "zoo"
+    trained = sweep.train_grid(
+        points,
+        recipe_of,
+        arguments.seeds,
+        lambda trainings: train_command.train_missing(arguments, trainings, folder),
+    )
+    errors = console(stderr=True)
+    names = tuple(checkpoint.name for checkpoint in trained.checkpoints)
+    asked = picked(arguments, "dataset attacks eps corruptions n device data_dir")
+    benchmark = Benchmark(Request(models=names, zoo=str(folder), ensembles=False, **asked))
+    with (
+        Store(arguments.out) as store,
+        reporter(errors, benchmark.work(store), cost, arguments.quiet) as watch,
+    ):
+        report = benchmark.run(store, watch)
+    write(arguments.out, report.results, report.leaderboard)
+    table = sweep.tabulate(points, report.leaderboard, trained.failed, recipe_of)
+    write_text(arguments.out / "sweep.csv", export.to_csv(table))
+    print_sweep(table, f"{arguments.dataset}, n = {benchmark.plan.n}")
+    for line in report.warnings:
+        errors.print(f"warning: {line}", highlight=False, markup=False)
+    print(f"wrote {arguments.out / 'sweep.csv'}")
+    return 0
+
+
+def _points(arguments: argparse.Namespace):
+    from robust_interp.training import sweep
+
+    if bool(arguments.grid) == bool(arguments.models):
+        raise UserError("say what to sweep: --grid initialisation, --grid variants, or --models NAMES")
+    if arguments.grid:
+        if arguments.lambda_init:
+            raise UserError("--lambda-init goes with --models")
+        return sweep.GRIDS[arguments.grid](arguments.depth)
+    return sweep.grid(arguments.models, arguments.lambda_init)

@@ -1,0 +1,22 @@
+"""The device that torch computes on."""
+
+from __future__ import annotations
+
+import torch
+
+from robust_interp.core.errors import UserError
+
+
+def resolve_device(name: str | None) -> torch.device:
+    """The device called `name`; by default CUDA where there is one, else the CPU.
+
+    Raises:
+        UserError: if there is no such device here.
+    """
+    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()  # which a meta device cannot do
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise UserError(f"cannot use device {name!r}: {str(error).splitlines()[0]}") from error
+    return device

@@ -1,0 +1,230 @@
+"""Named plug-ins, and the spec strings that call them: ``pgd(eps=2/255, alpha=eps/4, steps=20)``.
+
+Nothing here imports torch, so that listing names and reading a command line stay fast.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import hashlib
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from robust_interp.core.errors import UserError
+
+T = TypeVar("T")
+
+SHOWN = 30  # names in a message; timm knows a thousand
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where an entry comes from.
+
+    Attributes:
+        name: What listings and messages call it: a distribution with its version, or a file.
+        code: What its code is known by in the key of a cell; None for what comes with this package, whose
+            results do not change unnoticed.
+    """
+
+    name: str
+    code: str | None = None
+
+
+BUILT_IN = Origin("robust-interp")
+
+
+class Registry(Generic[T]):
+    """Named things of one kind: built in, of installed plug-ins, or of plug-in files.
+
+    The names of installed plug-ins are read from their entry points. Their code is imported when one of
+    these names is looked up, and no sooner. Unknown names are answered with the near ones.
+
+    Args:
+        kind: What messages call an entry, e.g. ``attack``.
+        group: The entry-point group of installed plug-ins; None if there can be none.
+        holds: The type of every entry.
+        names: What a name must match to be written on a command line and in a folder's name.
+    """
+
+    def __init__(
+        self, kind: str, group: str | None = None, holds: type = object, names: str = r"[a-zA-Z_]\w*"
+    ) -> None:
+        self.kind = kind
+        self.group = group
+        self.holds = holds
+        self.names = names
+        self._added: dict[str, tuple[T, Origin]] = {}
+        self._installed: dict[str, tuple[T, Origin]] = {}  # those that were looked up
+        self._broken: dict[str, str] = {}
+
+    @cached_property
+    def _points(self) -> dict[str, list[EntryPoint]]:
+        points: dict[str, list[EntryPoint]] = {}
+        for point in entry_points(group=self.group) if self.group else ():
+            points.setdefault(point.name, []).append(point)
+        return points
+
+    def add(self, name: str, entry: T, origin: Origin = BUILT_IN) -> T:
+        """Register `entry`; a name can be taken once.
+
+        Raises:
+            UserError: if the name is taken, naming both origins, or cannot be one.
+        """
+        if not re.fullmatch(self.names, name):
+            raise UserError(f"{self.kind} {name!r}: its name must match {self.names}")
+        # What is built in does not look at the metadata: every import of this package would pay for it.
+        if name in self._added or (origin is not BUILT_IN and name in self):
+            raise UserError(self._claimed(name, [*self.origins(name), origin]))
+        self._added[name] = entry, origin
+        return entry
+
+    @contextmanager
+    def lent(self, name: str, entry: T) -> Iterator[None]:
+        """Registered within the context only."""
+        self.add(name, entry)
+        try:
+            yield
+        finally:
+            del self._added[name]
+
+    def __getitem__(self, name: str) -> T:
+        """The entry; that of an installed plug-in is imported.
+
+        Raises:
+            UserError: if the name is unknown, claimed twice, or its plug-in is broken.
+        """
+        return self._found(name)[0]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._added or name in self._points
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*self._added, *self._points]))
+
+    def origins(self, name: str) -> list[Origin]:
+        """All that claim a name, without importing any; more than one is a conflict."""
+        added = [self._added[name][1]] if name in self._added else []
+        return [*added, *map(_distribution, self._points.get(name, []))]
+
+    def troubles(self, look_up: Callable[[str], object] | None = None) -> dict[str, str]:
+        """The names that cannot be used, and why: claimed twice or, if they are looked up, refused."""
+        found = {}
+        for name in self:
+            if len(claims := self.origins(name)) > 1:
+                found[name] = self._claimed(name, claims)
+            elif look_up:
+                try:
+                    look_up(name)
+                except UserError as error:
+                    found[name] = str(error)
+        return found
+
+    def code(self, name: str) -> dict[str, str]:
+        """What tells a plug-in's code in the key of a cell: ``{"plugin": ...}``; {} for any other name.
+
+        Raises:
+            UserError: if the plug-in cannot be used.
+        """
+        code = self._found(name)[1].code if name in self else None
+        return {"plugin": code} if code else {}
+
+    def _claimed(self, name: str, claims: list[Origin]) -> str:
+        return f"{self.kind} {name!r} is claimed by {' and by '.join(origin.name for origin in claims)}"
+
+    def _found(self, name: str) -> tuple[T, Origin]:
+        if len(claims := self.origins(name)) > 1:
+            raise UserError(self._claimed(name, claims))
+        if name in self._added:
+            return self._added[name]
+        if name not in self._points:
+            raise unknown(self.kind, name, self)
+        if name not in self._installed:
+            self._installed[name] = self._import(name)
+        return self._installed[name]
+
+    def _import(self, name: str) -> tuple[T, Origin]:
+        [point] = self._points[name]
+        origin = _distribution(point)
+        if name not in self._broken:
+            try:
+                entry = self._checked(name, imported(point.load))
+                return entry, replace(origin, code=f"{origin.name} {_source_hash(point)}")
+            except Exception as error:
+                self._broken[name] = cause(error)
+        raise UserError(f"{self.kind} {name!r} of {origin.name} cannot be used: {self._broken[name]}")
+
+    def _checked(self, name: str, entry: object) -> T:
+        if not re.fullmatch(self.names, name):
+            raise UserError(f"its name must match {self.names}")
+        if not isinstance(entry, self.holds):
+            raise UserError(
+                f"its type is {type(entry).__name__}, not {self.holds.__name__}: is its decorator missing?"
+            )
+        return entry
+
+
+def imported(load: Callable[[], Any]) -> Any:
+    """What `load`, which imports foreign code, returns. A model must not take another's place in timm.
+
+    Raises:
+        Exception: whatever that code raises; UserError if that would end the process.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Overwriting .* in registry")
+        try:
+            return load()
+        except SystemExit as error:
+            stopped = UserError(f"it ends the process with status {error.code}")
+            raise stopped.with_traceback(error.__traceback__) from error
+
+
+def cause(error: BaseException, file: str | None = None) -> str:
+    """An error in one line; with the line of `file` that it comes from, if it comes from there."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    if isinstance(error, SyntaxError) and error.filename == file:
+        lines, error = [error.lineno], SyntaxError(error.msg)
+    message = next((line for line in str(error).splitlines() if line.strip()), "")
+    if isinstance(error, UserError):
+        reason = message
+    else:
+        reason = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return f"line {lines[-1]}: {reason}" if lines else reason
+
+
+def _distribution(point: EntryPoint) -> Origin:
+    return Origin(f"{point.dist.name} {point.dist.version}")
+
+
+def _source_hash(point: EntryPoint) -> str:
+    """Of the module's file: an editable install changes without a new version."""
+    file = getattr(sys.modules.get(point.module), "__file__", None)
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
+    """The error for a name that is not there: near names if there are any, else the first of all."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
+    shown = [*known[:SHOWN], *(["..."] if len(known) > SHOWN else [])]
+    hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(shown) or 'none'}"
+    return UserError(f"unknown {kind} {name!r}; {hint}")
+
+
+def is_glob(pattern: str) -> bool:
+    return bool(re.search(r"[*?\[]", pattern))
+
+
+def matching(pattern: str, names: Iterable[str]) -> list[str]:
+    """The names that a shell-style pattern matches, case-sensitively, in their own order."""
+    return [name for name in names if fnmatch.fnmatchcase(name, pattern)]

@@ -1,0 +1,187 @@
+"""Where a run's corrupted images come from, and which ones a command line asks for."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache, lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from robust_interp.core.errors import UserError
+from robust_interp.core.registry import unknown
+from robust_interp.core.specs import Spec, parse_spec, split_specs
+from robust_interp.corruptions.digital import jpeg_library
+from robust_interp.corruptions.names import GROUPS, RELEASED_MD5, SEVERITIES
+from robust_interp.corruptions.table import CORRUPTIONS, corrupt, obstacle
+from robust_interp.data import DATASETS, Dataset, as_pixels
+from robust_interp.store.cells import Perturbation
+
+
+class Corruptor:
+    """Where a run's corrupted images come from: released arrays if a folder is given, else the generator.
+
+    Args:
+        dataset: The clean images, in official order.
+        seed: Seed of the generated corruptions.
+        folder: Folder that holds the released ``<corruption>.npy`` and ``labels.npy``, or its parent.
+
+    Attributes:
+        notes: What a reader of the results should be told, one line each; `resolve` adds to them.
+
+    Raises:
+        UserError: if the folder's labels are missing or not those of the dataset.
+    """
+
+    def __init__(self, dataset: Dataset, seed: int, folder: Path | None = None) -> None:
+        self.dataset = dataset
+        self.seed = seed
+        self.folder = _released_folder(dataset, folder) if folder else None
+        self.notes: list[str] = []
+        self.source = cache(self.source)  # hashing a released file takes a while
+        self._chunk = lru_cache(maxsize=_CACHED_CHUNKS)(self._chunk)
+
+    def source(self, name: str) -> str:
+        """``generated@<seed>``, ``released``, or with the file's MD5 where there is no official one.
+
+        Generated JPEG that cannot equal the released names its library: ``generated@0(libjpeg-turbo)``.
+        """
+        if self.folder is None:
+            library = jpeg_library() if name == JPEG else None
+            return f"generated@{self.seed}({library})" if library else f"generated@{self.seed}"
+        _open_released(self.folder, name, self.dataset)
+        found = _md5(self.folder / f"{name}.npy")
+        known = RELEASED_MD5.get(name) if self.dataset.name == "cifar10" else None
+        if known is None or len(self.dataset) != 10_000:
+            return f"released(unverified, MD5 {found})"
+        if found != known:
+            raise UserError(f"{self.folder / f'{name}.npy'} is not the released file: its MD5 is not {known}")
+        return "released"
+
+    def obstacle(self, name: str) -> str | None:
+        """Why there can be no images of this corruption, or None. What is released needs no generator."""
+        return obstacle(name, self.dataset.images.shape[1:]) if self.folder is None else None
+
+    def note(self, line: str) -> None:
+        if line not in self.notes:
+            self.notes.append(line)
+
+    def pixels(self, perturbation: Perturbation, start: int, stop: int) -> np.ndarray:
+        """Samples [start, stop) under a corruption, float32 NCHW in [0, 1]."""
+        return as_pixels(self._chunk(perturbation.name, perturbation.params["severity"], start, stop))
+
+    def _chunk(self, name: str, severity: int, start: int, stop: int) -> np.ndarray:
+        if self.folder is None:
+            clean = self.dataset.images[start:stop]
+            return corrupt(clean, name, severity, range(start, stop), self.seed)
+        size = len(self.dataset)
+        rows = _open_released(self.folder, name, self.dataset)
+        first = (severity - 1) * size  # the five severities are stacked
+        return rows[first + start : first + stop].transpose(0, 3, 1, 2)
+
+
+JPEG = "jpeg_compression"
+_CACHED_CHUNKS = 256  # 250 CIFAR images are 0.77 MB, so that many classifiers share what is generated once
+
+
+def _archive(dataset: Dataset) -> str | None:
+    return DATASETS[dataset.name].corruption_archive if dataset.name in DATASETS else None
+
+
+def _released_folder(dataset: Dataset, folder: Path) -> Path:
+    archive = _archive(dataset)
+    if archive is None:
+        raise UserError(f"there are no released corruption arrays for {dataset.name}")
+    inner = folder / archive
+    folder = inner if inner.is_dir() else folder
+    labels = _open_array(folder / "labels.npy")
+    if labels.shape != (5 * len(dataset),) or not np.array_equal(labels, np.tile(dataset.labels, 5)):
+        raise UserError(f"{folder / 'labels.npy'} does not hold the {dataset.name} test labels five times")
+    return folder
+
+
+def _open_released(folder: Path, name: str, dataset: Dataset) -> np.ndarray:
+    rows = _open_array(folder / f"{name}.npy")
+    N, C, H, W = dataset.images.shape
+    expected = (5 * N, H, W, C)
+    if rows.shape != expected or rows.dtype != np.uint8:
+        raise UserError(
+            f"{folder / f'{name}.npy'} must be uint8 of shape {expected}, not {rows.dtype} {rows.shape}"
+        )
+    return rows
+
+
+def _open_array(path: Path) -> np.ndarray:
+    try:
+        return np.lib.format.open_memmap(path, mode="r")  # reads nothing but .npy, and no pickled objects
+    except FileNotFoundError as error:
+        raise UserError(
+            f"cannot read {path}: no such file; a released folder, such as CIFAR-10-C, holds labels.npy and "
+            f"{', '.join(f'{name}.npy' for name in GROUPS['all'])}"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "md5").hexdigest()
+
+
+def resolve(text: str, corruptor: Corruptor) -> list[Perturbation]:
+    """Perturbations for a comma-separated list of names, groups or ``name(severity=3)``; 'none' is empty.
+
+    Without a severity all five are meant; what is named twice is measured once. A corruption that cannot be
+    generated for these images is an error if it is named, and left out of a group with a note: the group's
+    mean, which is only ever taken over all of it, is then absent.
+
+    Raises:
+        UserError: for an unknown name, a severity that is not a whole number from 1 to 5, or a corruption
+            that cannot be generated.
+    """
+    if text.strip() == "none":
+        return []
+    found = {}
+    for part in split_specs(text):
+        spec = parse_spec(part)
+        for name in GROUPS.get(spec.name, (spec.name,)):
+            severities = _severities(name, spec)
+            reason = corruptor.obstacle(name)
+            if reason and spec.name not in GROUPS:
+                raise UserError(f"{name} cannot be generated: {reason}")
+            if reason:
+                corruptor.note(f"{name} is left out, and so is every mean that it is part of: {reason}")
+                continue
+            found.update(dict.fromkeys((name, severity) for severity in severities))
+    if not found:
+        raise UserError("no corruption named; say none to measure without")
+    if any(name == JPEG for name, _ in found) and (line := _jpeg_note(corruptor)):
+        corruptor.note(line)
+    return [
+        Perturbation(
+            "corruption", name, f"{name}_{severity}", {"severity": severity}, source=corruptor.source(name)
+        )
+        for name, severity in found
+    ]
+
+
+def _jpeg_note(corruptor: Corruptor) -> str | None:
+    """Said where released arrays exist that the generated ones could be taken for."""
+    library = None if corruptor.folder or not _archive(corruptor.dataset) else jpeg_library()
+    return library and (
+        f"{JPEG} is generated with {library}: a third to a half of its values differ from the released "
+        "arrays', which were made with libjpeg 9"
+    )
+
+
+def _severities(name: str, spec: Spec) -> tuple[int, ...]:
+    if name not in CORRUPTIONS:
+        raise unknown("corruption", name, [*CORRUPTIONS, *GROUPS])
+    if unexpected := set(spec.params) - {"severity"}:
+        raise UserError(f"{spec.name} has no parameter {min(unexpected)!r}; it takes severity=1 to 5")
+    severity = spec.params.get("severity")
+    if severity is None:
+        return SEVERITIES
+    if isinstance(severity, bool) or severity not in SEVERITIES:
+        raise UserError(f"severity must be 1, 2, 3, 4 or 5, not {severity}")
+    return (int(severity),)

@@ -1,0 +1,131 @@
+"""Image operations that corruptions share: blur, zoom, colour spaces, edges. Arrays are (C, H, W)."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy
+
+
+def smooth(image: np.ndarray, sigma: float) -> np.ndarray:
+    """Gaussian blur of the last two axes; borders repeat the last pixel. `sigma` in pixels."""
+    sigmas = (*[0] * (image.ndim - 2), sigma, sigma)
+    return scipy.ndimage.gaussian_filter(image, sigmas, mode="nearest", truncate=4.0)
+
+
+def zoom_in(image: np.ndarray, factor: float) -> np.ndarray:
+    """The centre of an image (C, H, W), enlarged to its size; linear interpolation. `factor` from 1."""
+    spans = [_centre(size, int(np.ceil(size / factor))) for size in image.shape[1:]]
+    enlarged = np.stack([scipy.ndimage.zoom(channel[*spans], factor, order=1) for channel in image])
+    spans = [_centre(whole, size) for whole, size in zip(enlarged.shape[1:], image.shape[1:], strict=True)]
+    return enlarged[:, *spans]
+
+
+def _centre(whole: int, size: int) -> slice:
+    start = (whole - size) // 2
+    return slice(start, start + size)
+
+
+def motion(image: np.ndarray, radius: int, sigma: float, degrees: float) -> np.ndarray:
+    """ImageMagick's motion blur of uint8 values (C, H, W), rounded back to uint8.
+
+    A pixel becomes the mean of the 2 `radius` + 1 that follow it in one direction, itself included, with
+    half a Gaussian as weights; positions are rounded to whole pixels, and borders repeat the last one.
+    """
+    steps = np.arange(2 * radius + 1)
+    weights = np.exp(-(steps**2) / (2 * sigma**2))
+    weights /= weights.sum()
+    angle = np.deg2rad(degrees)
+    down, right = (np.ceil(steps * along - 0.5).astype(int) for along in (np.sin(angle), np.cos(angle)))
+    _, H, W = image.shape
+    blurred = np.zeros(image.shape)
+    for weight, dy, dx in zip(weights, down, right, strict=True):
+        rows = (np.arange(H) + dy).clip(0, H - 1)
+        columns = (np.arange(W) + dx).clip(0, W - 1)
+        blurred += weight * image[:, rows[:, None], columns]
+    return to_uint8(blurred / 255)
+
+
+def to_uint8(image: np.ndarray) -> np.ndarray:
+    """Pixels in [0, 1], rounded to the nearest of 0 to 255."""
+    return np.rint(image * 255).astype(np.uint8)
+
+
+def grey(image: np.ndarray) -> np.ndarray:
+    """Luma (1, H, W) by ITU-R BT.601; a single channel is its own."""
+    if len(image) == 1:
+        return image
+    return np.tensordot([[0.299, 0.587, 0.114]], image, axes=1)
+
+
+def hsv(image: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Hue (a turn is 1; 0 for a grey), saturation and value, each (H, W)."""
+    red, green, blue = image
+    value = image.max(axis=0)
+    spread = value - image.min(axis=0)
+    coloured = spread > 0
+    by = np.where(coloured, spread, 1)
+    # Where two channels are both the largest the last one counts: the hue is the same but for rounding.
+    sixth = np.select(
+        [value == blue, value == green], [4 + (red - green) / by, 2 + (blue - red) / by], (green - blue) / by
+    )
+    hue = np.where(coloured, sixth / 6 % 1, 0)
+    saturation = np.where(coloured, spread / np.where(value > 0, value, 1), 0)
+    return hue, saturation, value
+
+
+def rgb(hue: np.ndarray, saturation: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """The image (3, H, W) of hue, saturation and value."""
+    sixth = np.floor(hue * 6)
+    within = hue * 6 - sixth
+    low = value * (1 - saturation)
+    falling = value * (1 - within * saturation)
+    rising = value * (1 - (1 - within) * saturation)
+    sector = sixth.astype(int) % 6
+    return np.stack(
+        [
+            np.choose(sector, [value, falling, low, low, rising, value]),
+            np.choose(sector, [rising, value, value, falling, low, low]),
+            np.choose(sector, [low, low, rising, value, value, falling]),
+        ]
+    )
+
+
+_TAN = np.tan(np.pi / 8)  # between the four directions that a gradient is sorted into
+
+
+def canny(image: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Edges (H, W) as bool of a grey image (H, W): Sobel 3x3, gradient strength |dx| + |dy|.
+
+    Args:
+        low: A pixel is weak above this: an edge only if it hangs together with a strong one.
+        high: A pixel is strong above this.
+
+    Source: J. Canny, *A Computational Approach to Edge Detection*, 1986.
+    """
+    dx, dy = (scipy.ndimage.sobel(image.astype(int), axis, mode="nearest") for axis in (1, 0))
+    strength = abs(dx) + abs(dy)
+    weak = _ridge(strength, dx, dy) & (strength > low)
+    regions, _ = scipy.ndimage.label(weak, np.ones((3, 3)))
+    strong = np.unique(regions[weak & (strength > high)])
+    return weak & np.isin(regions, strong)
+
+
+def _ridge(strength: np.ndarray, dx: np.ndarray, dy: np.ndarray) -> np.ndarray:
+    """Where the strength is largest along the gradient; of two alike along an axis the first counts."""
+    H, W = strength.shape
+    padded = np.pad(strength, 1)
+
+    def at(down, right):
+        return padded[1 + down : 1 + down + H, 1 + right : 1 + right + W]
+
+    flat, steep = abs(dy) < _TAN * abs(dx), abs(dy) > (_TAN + 2) * abs(dx)
+    falling = dx * dy >= 0  # one diagonal, else the other
+    return np.select(
+        [flat, steep, falling],
+        [
+            (strength > at(0, -1)) & (strength >= at(0, 1)),
+            (strength > at(-1, 0)) & (strength >= at(1, 0)),
+            (strength > at(-1, -1)) & (strength > at(1, 1)),
+        ],
+        (strength > at(-1, 1)) & (strength > at(1, -1)),
+    )

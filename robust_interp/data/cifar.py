@@ -1,0 +1,84 @@
+"""CIFAR-10 and CIFAR-100 in torchvision's folder layout.
+
+They are read by torchvision's own classes, which check the files' MD5 before they unpickle them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from robust_interp.core.errors import UserError
+from robust_interp.data.dataset import DATASETS, Arrays, DatasetType, data_root
+
+
+def _load_cifar(class_name: str) -> Callable[[str, Path], Arrays]:
+    def read(split: str, root: Path) -> Arrays:
+        files = _torchvision_class(class_name)
+        try:
+            data = files(root, train=split == "train", download=False)
+        except RuntimeError as error:
+            raise UserError(missing_data(class_name, root)) from error
+        return data.data.transpose(0, 3, 1, 2), np.array(data.targets)
+
+    return read
+
+
+def _torchvision_class(class_name: str):
+    import torchvision
+
+    return getattr(torchvision.datasets, class_name)
+
+
+def missing_data(class_name: str, root: Path) -> str:
+    """Why a torchvision dataset cannot be read, and what to do about it."""
+    folder = root / _torchvision_class(class_name).base_folder
+    state = "is damaged (MD5)" if folder.exists() else "is not there"
+    return (
+        f"{class_name}: {folder} {state}; put the official python version there, choose another folder with "
+        f"--data-dir or $ROBUST_INTERP_DATA, or run: robust-interp data {class_name.lower()} --download"
+    )
+
+
+def download(name: str, data_dir: str | os.PathLike | None = None) -> None:
+    """Fetch a dataset with torchvision; nothing to do for an embedded one.
+
+    Raises:
+        UserError: if the download fails or what arrives is not the official data.
+    """
+    class_name = DATASETS[name].torchvision_class
+    if class_name is None:
+        return
+    root = data_root(data_dir)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        _torchvision_class(class_name)(root, download=True)
+    except (OSError, RuntimeError) as error:
+        raise UserError(f"cannot download {name} into {root}: {error}") from error
+
+
+for _name, _classes, _mean, _std in (
+    ("cifar10", 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    ("cifar100", 100, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+):
+    DATASETS.add(
+        _name,
+        DatasetType(
+            name=_name,
+            load=_load_cifar(_name.upper()),
+            classes=_classes,
+            shape=(3, 32, 32),
+            mean=_mean,
+            std=_std,
+            eps_255=(1, 2, 4),
+            attack_defaults={},
+            default_n=1000,
+            crop_padding=4,
+            flip=True,
+            torchvision_class=_name.upper(),
+            corruption_archive=f"CIFAR-{_classes}-C",
+        ),
+    )

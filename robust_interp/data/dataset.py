@@ -1,0 +1,163 @@
+"""Datasets: images in [0, 1], labels and sample ids, in one fixed order.
+
+`digits` ships with scikit-learn and needs no download. CIFAR-10 and CIFAR-100 are read in torchvision's
+folder layout by torchvision's own classes, which check the files' MD5 before they unpickle them; nothing
+is downloaded unless `robust-interp data --download` is asked to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from robust_interp.core.errors import UserError
+from robust_interp.core.registry import Registry, unknown
+from robust_interp.core.specs import OfEps
+
+SPLITS = ("train", "test")
+
+RANGE_TOLERANCE = 1e-6  # what a float32 round trip through a normalisation may cost
+
+Arrays = tuple[np.ndarray, np.ndarray]
+
+
+@dataclass(frozen=True)
+class DatasetType:
+    """What is known of a dataset before its files are read.
+
+    Attributes:
+        load: (split, root folder) -> images (N, C, H, W), uint8 or float32 in [0, 1], and labels (N,).
+        mean: Per-channel mean of the training pixels in [0, 1]; `std` likewise.
+        eps_255: Default Linf radii in units of 1/255.
+        attack_defaults: Parameters that differ from the paper's on this dataset.
+        default_n: Samples a benchmark measures unless told otherwise.
+        crop_padding: Pixels of zero padding before the random crop in training.
+        flip: Whether a mirrored image is still of its class.
+        torchvision_class: Class that reads and downloads the files; None for an embedded dataset.
+        corruption_archive: Folder name of the released corruption arrays, if there are any.
+    """
+
+    name: str
+    load: Callable[[str, Path], Arrays]
+    classes: int
+    shape: tuple[int, int, int]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    eps_255: tuple[float, ...]
+    attack_defaults: dict[str, float | int | OfEps]
+    default_n: int
+    crop_padding: int
+    flip: bool
+    torchvision_class: str | None = None
+    corruption_archive: str | None = None
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """One split in memory. `images` is (N, C, H, W), uint8 or float32 in [0, 1]; sample i has id i."""
+
+    name: str
+    images: np.ndarray
+    labels: np.ndarray
+    classes: int
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def pixels(self, start: int, stop: int) -> np.ndarray:
+        """Samples [start, stop) as float32 NCHW in [0, 1]."""
+        return as_pixels(self.images[start:stop])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over the images and labels."""
+        sha = hashlib.sha256()
+        for array in (self.images, self.labels):
+            sha.update(f"{array.dtype}{array.shape}".encode())
+            sha.update(np.ascontiguousarray(array).data)
+        return sha.hexdigest()
+
+
+def as_pixels(images: np.ndarray) -> np.ndarray:
+    """A float32 copy: uint8 scaled to [0, 1] exactly as torchvision's ToTensor does, floats unchanged."""
+    pixels = images.astype(np.float32)
+    return pixels / np.float32(255) if images.dtype == np.uint8 else pixels
+
+
+def from_arrays(images, labels, classes: int | None = None, name: str = "custom") -> Dataset:
+    """A dataset from a user's own arrays or tensors, checked.
+
+    Args:
+        images: (N, C, H, W), uint8, or floating point in [0, 1] (rounding of up to 1e-6 is clamped).
+        labels: (N,) class indices.
+        classes: Number of classes; by default the largest label + 1.
+
+    Raises:
+        UserError: on any other shape, type or range, normalised images among them.
+    """
+    images, labels = _as_array(images), _as_array(labels)
+    if images.ndim != 4 or images.shape[1] not in (1, 3):
+        raise UserError(f"images must be (N, C, H, W) with 1 or 3 channels, not {images.shape}")
+    if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
+        raise UserError(f"labels must be {len(images)} class indices, not {labels.dtype} {labels.shape}")
+    if not len(images):
+        raise UserError("there are no images")
+    if images.dtype != np.uint8:
+        images = _checked_range(images)
+    classes = int(labels.max()) + 1 if classes is None else classes
+    if labels.min() < 0 or labels.max() >= classes:
+        raise UserError(f"labels run from {labels.min()} to {labels.max()}, outside 0 to {classes - 1}")
+    return Dataset(name, images, labels.astype(np.int64), classes)
+
+
+def _as_array(values) -> np.ndarray:
+    """A NumPy array of an array, a list or a tensor, wherever that lives."""
+    return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
+
+
+def _checked_range(images: np.ndarray) -> np.ndarray:
+    if not np.issubdtype(images.dtype, np.floating):
+        raise UserError(f"images must be uint8 or floating point in [0, 1], not {images.dtype}")
+    low, high = float(images.min()), float(images.max())
+    if not (low >= -RANGE_TOLERANCE and high <= 1 + RANGE_TOLERANCE):  # a NaN fails here too
+        raise UserError(
+            f"images run from {low:.4g} to {high:.4g}: inputs must be in [0, 1]; "
+            "put the normalisation inside the model (or pass its mean and std)"
+        )
+    return images.clip(0, 1).astype(np.float32)
+
+
+def data_root(data_dir: str | os.PathLike | None = None) -> Path:
+    """The data folder: the argument, else $ROBUST_INTERP_DATA, else ~/.cache/robust-interp."""
+    chosen = data_dir or os.environ.get("ROBUST_INTERP_DATA") or "~/.cache/robust-interp"
+    try:
+        return Path(chosen).expanduser()
+    except RuntimeError as error:
+        raise UserError(f"cannot use {chosen} as the data folder: {error}") from error
+
+
+def load(name: str, split: str = "test", data_dir: str | os.PathLike | None = None) -> Dataset:
+    """Read one split of a registered dataset.
+
+    Raises:
+        UserError: if the name or the split is unknown, or the files are missing or not the official ones.
+    """
+    kind = DATASETS[name]
+    if split not in SPLITS:
+        raise unknown("split", split, SPLITS)
+    images, labels = kind.load(split, data_root(data_dir))
+    try:
+        return from_arrays(images, labels, kind.classes, name)
+    except UserError as error:  # a plug-in's may hold anything
+        raise UserError(f"dataset {name}: {error}") from error
+
+
+DATASETS: Registry[DatasetType] = Registry(
+    "dataset", group="robust_interp.datasets", holds=DatasetType, names="[a-z0-9]+"
+)

@@ -1,0 +1,43 @@
+"""The embedded digits of scikit-learn: 1,797 real images of 8 x 8 pixels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from robust_interp.core.specs import OfEps
+from robust_interp.data.dataset import DATASETS, Arrays, DatasetType
+
+
+def _load_digits(split: str, root: Path) -> Arrays:
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    # RandomState's stream is frozen, so no library update can move a training image into the test set.
+    order = np.random.RandomState(0).permutation(len(bunch.target))
+    rank_in_class = np.empty(len(order), dtype=int)
+    for digit in range(10):
+        of_class = bunch.target[order] == digit
+        rank_in_class[of_class] = np.arange(of_class.sum())
+    chosen = order[(rank_in_class < 45) == (split == "test")]
+    images = (bunch.images[chosen] / 16).astype(np.float32)
+    return images[:, None], bunch.target[chosen]
+
+
+DATASETS.add(
+    "digits",
+    DatasetType(
+        name="digits",
+        load=_load_digits,
+        classes=10,
+        shape=(1, 8, 8),
+        mean=(0.3054,),
+        std=(0.3763,),
+        eps_255=(8, 16, 32),
+        attack_defaults={"alpha": OfEps(0.25)},
+        default_n=200,
+        crop_padding=1,
+        flip=False,
+    ),
+)

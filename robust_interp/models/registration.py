@@ -1,0 +1,110 @@
+"""Our networks as timm models."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from torch import nn
+
+from robust_interp.models.merges import damped
+from robust_interp.models.network import InterpolationNet
+
+_TAG_ARGUMENTS: dict[str, Mapping[str, Any]] = {}
+
+# mean and std: the true per-pixel values of CIFAR-10's training images
+_CIFAR = {
+    "num_classes": 10,
+    "input_size": (3, 32, 32),
+    "pool_size": (8, 8),
+    "interpolation": "bilinear",
+    "crop_pct": 1.0,
+    "mean": (0.4914, 0.4822, 0.4465),
+    "std": (0.2470, 0.2435, 0.2616),
+    "first_conv": "stem.conv",
+    "classifier": "fc",
+}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What a timm name stands for.
+
+    Args:
+        model_class: called with `arguments`, `merge` and what the user gave.
+        merge: the merge module of the blocks that carry a λ.
+        damping: None if that has no λ; else the default arguments of `damped` beside it. Two of them the
+            user of the name may set: lambda_init and stored.
+    """
+
+    model_class: type[InterpolationNet]
+    arguments: Mapping[str, Any]
+    merge: type[nn.Module]
+    damping: Mapping[str, Any] | None = None
+
+    def create(self, variant: str, pretrained: bool, **kwargs: Any) -> InterpolationNet:
+        # timm hands over the tag of "name.tag" as pretrained_cfg.
+        kwargs = _TAG_ARGUMENTS.get(f"{variant}.{kwargs.get('pretrained_cfg')}", {}) | kwargs
+        merge = self.merge
+        if self.damping is not None:
+            chosen = {key: kwargs.pop(key) for key in ("lambda_init", "stored") if key in kwargs}
+            merge = damped(merge, **{**self.damping, **chosen})
+        return build_model_with_cfg(
+            self.model_class,
+            variant,
+            pretrained,
+            # all our feature levels as the default of features_only
+            feature_cfg={"out_indices": (0, 1, 2, 3), "flatten_sequential": True},
+            merge=merge,
+            **self.arguments,
+            **kwargs,
+        )
+
+
+def register(name: str, module: str, architecture: Architecture) -> Callable[..., InterpolationNet]:
+    """The function `name` of `module`, registered with timm, whose registry goes by these two."""
+
+    def entrypoint(pretrained: bool = False, **kwargs: Any) -> InterpolationNet:
+        return architecture.create(name, pretrained, **kwargs)
+
+    entrypoint.__name__ = entrypoint.__qualname__ = name
+    entrypoint.__module__ = module
+    entrypoint.__doc__ = f"{name}: {architecture.model_class.__name__} with {architecture.merge.__name__}."
+    return register_model(entrypoint)
+
+
+def timm_cfgs(
+    architectures: Mapping[str, Architecture], checkpoints: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """timm's default_cfgs of a module: its architectures without weights, and checkpoints of these.
+
+    Args:
+        checkpoints: "architecture.tag" -> a pretrained cfg with `file`, and under "model_args" the
+            arguments that the architecture needs to load it, such as `stored`.
+    """
+    cfgs: dict[str, Any] = {name: _CIFAR for name in architectures}
+    for name, pretrained_cfg in checkpoints.items():
+        if name.split(".")[0] in architectures:
+            cfg = _CIFAR | pretrained_cfg
+            _TAG_ARGUMENTS[name] = cfg.pop("model_args", {})
+            cfgs[name] = cfg
+    default_cfgs = generate_default_cfgs(cfgs)
+    for cfg in default_cfgs.values():
+        # timm prefers a tag with weights for an untagged name: `in_resnet14` would then be whatever a
+        # checkpoint of it happens to be, one input channel and all.
+        cfg.tags.remove("")
+        cfg.tags.appendleft("")
+    return default_cfgs
+
+
+def register_all(families: Iterable[ModuleType], checkpoints: Mapping[str, Mapping[str, Any]]) -> None:
+    """Register the ARCHITECTURES of these modules with timm, which finds functions and cfgs in the modules.
+
+    Args:
+        checkpoints: As for `timm_cfgs`.
+    """
+    for family in families:
+        family.default_cfgs = timm_cfgs(family.ARCHITECTURES, checkpoints)
+        for name, architecture in family.ARCHITECTURES.items():
+            setattr(family, name, register(name, family.__name__, architecture))

@@ -1,0 +1,244 @@
+"""What the author of a plug-in writes with, and how a plug-in file is loaded.
+
+A plug-in is a decorated function: an attack, a corruption or a dataset; models are registered with timm's
+own ``register_model``. Installed packages name theirs in the entry-point groups ``robust_interp.attacks``,
+``.corruptions``, ``.datasets`` and ``.models``; a file is loaded by ``--plugin FILE.py`` or `load`, and then
+everything that it declares is registered. Declaring alone registers nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from robust_interp.attacks import ATTACKS, AttackType
+from robust_interp.core.errors import UserError
+from robust_interp.core.registry import Origin, Registry, cause, imported
+from robust_interp.core.specs import OfEps
+from robust_interp.corruptions.names import MEANS
+from robust_interp.corruptions.table import CORRUPTIONS, Corrupt
+from robust_interp.data import DATASETS, DatasetType
+from robust_interp.results.scores import STRONG, WORST
+from robust_interp.zoo import MODELS
+
+__all__ = ["REGISTRIES", "OfEps", "attack", "corruption", "dataset", "load"]
+
+REGISTRIES: dict[str, Registry] = {
+    "models": MODELS,
+    "attacks": ATTACKS,
+    "corruptions": CORRUPTIONS,
+    "datasets": DATASETS,
+}
+
+_Declared = list[tuple[Registry, str, Any]]
+_declared: ContextVar[_Declared | None] = ContextVar("declared", default=None)
+_loaded: dict[Path, str] = {}
+
+
+def attack(
+    *, random: bool = False, norm: str = "Linf", gradient: bool = True, alone: bool = False, classes: int = 2
+) -> Callable[[Callable], AttackType]:
+    """Declare ``function(model, images, labels, *, eps, ...) -> adversarial images`` as an attack.
+
+    `model` maps (N, C, H, W) pixels in [0, 1] to logits, in eval mode with frozen parameters; `eps` is a
+    radius in [0, 1] pixels. The function's other keyword arguments are the attack's parameters, and
+    their default values its defaults: numbers, or shares of eps such as ``OfEps(1 / 4)``. That the result
+    is in [0, 1], in the ball and finite is checked for it, and so are the gradients that it sees.
+
+    Args:
+        random: Whether it draws: uniform or normal numbers of the batch's shape, by torch's functions, which
+            inside the attack yield draws keyed by the attack seed and each sample's id.
+        norm: What its ball is measured in: Linf, L2, L1 or L0.
+        gradient: Whether it follows gradients; a sample without one is then not counted as robust.
+        alone: Whether it must be given one sample at a time.
+        classes: The least number of classes that its loss is defined for.
+    """
+
+    def declare(function: Callable) -> AttackType:
+        def bound(model, **params):
+            return _named("attack", functools.partial(function, model, **params), function)
+
+        bound.__name__ = function.__name__
+        kind = AttackType(
+            bound,
+            _defaults(function),
+            random=random,
+            norm=norm,
+            gradient=gradient,
+            alone=alone,
+            classes=classes,
+        )
+        return _declare(ATTACKS, function.__name__, kind)
+
+    return declare
+
+
+def corruption(function: Corrupt) -> Corrupt:
+    """Declare ``function(image, severity, rng) -> image`` as a corruption.
+
+    `image` is float64 (C, H, W) in [0, 1], its own copy; `severity` is 1 to 5; `rng` is the NumPy generator
+    that every draw must come from, keyed by the seed, the corruption, the severity and the sample's id. What
+    it returns, of the same shape, is uint8, or is clipped to [0, 1] and truncated to uint8.
+    """
+    call = _named("corruption", function, function)
+
+    @functools.wraps(function)
+    def checked(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+        corrupted = np.asarray(call(image, severity, rng))
+        if corrupted.shape != image.shape:
+            raise UserError(
+                f"corruption {function.__name__!r} returns shape {corrupted.shape} for {image.shape}"
+            )
+        if not np.isfinite(corrupted).all():
+            raise UserError(f"corruption {function.__name__!r} returns values that are not finite")
+        return corrupted
+
+    return _declare(CORRUPTIONS, function.__name__, checked)
+
+
+def dataset(
+    *,
+    classes: int,
+    shape: tuple[int, int, int],
+    mean: tuple[float, ...],
+    std: tuple[float, ...],
+    eps_255: tuple[float, ...],
+    attack_defaults: Mapping[str, float | int | OfEps] | None = None,
+    default_n: int = 200,
+    crop_padding: int = 0,
+    flip: bool = False,
+) -> Callable[[Callable], DatasetType]:
+    """Declare ``function(split, root) -> images, labels`` as a dataset.
+
+    `split` is ``train`` or ``test`` and `root` the data folder. Images are (N, C, H, W), uint8 or floating
+    point in [0, 1], in the same order each time; labels are (N,) from 0. The arguments are `DatasetType`'s.
+    """
+
+    def declare(function: Callable) -> DatasetType:
+        kind = DatasetType(
+            name=function.__name__,
+            load=_named("dataset", function, function),
+            classes=classes,
+            shape=shape,
+            mean=mean,
+            std=std,
+            eps_255=eps_255,
+            attack_defaults=dict(attack_defaults or {}),
+            default_n=default_n,
+            crop_padding=crop_padding,
+            flip=flip,
+        )
+        return _declare(DATASETS, function.__name__, kind)
+
+    return declare
+
+
+def load(path: str | Path) -> None:
+    """Register what a plug-in file declares, and the models that it registers with timm; once a file.
+
+    Raises:
+        UserError: if the file cannot be read or run, with the line at fault, if it declares nothing or a name
+            that is taken, or if it has changed since it was loaded.
+    """
+    path = Path(path).resolve()
+    try:
+        source = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read plug-in {path}: {error.strerror}") from error
+    sha256 = hashlib.sha256(source).hexdigest()
+    if path in _loaded:
+        if _loaded[path] != sha256:
+            raise UserError(f"plug-in {path} has changed since it was loaded: start a new process")
+        return
+    origin = Origin(str(path), f"sha256:{sha256}")
+    declared: _Declared = []
+    token = _declared.set(declared)
+    try:
+        module = imported(lambda: _run(path, source, f"robust_interp_plugin_{sha256[:16]}"))
+        declared += [(MODELS, name, function) for name, function in _timm_models(module)]
+        for registry, name, entry in declared:
+            registry.add(name, entry, origin)
+    except Exception as error:
+        raise UserError(f"plug-in {path}: {cause(error, str(path))}") from error
+    finally:
+        _declared.reset(token)
+    if not declared:
+        raise UserError(f"plug-in {path} declares no attack, corruption, dataset or model")
+    _loaded[path] = sha256
+
+
+def _run(path: Path, source: bytes, name: str) -> ModuleType:
+    """The file as a module, which timm must find among the imported ones."""
+    module = ModuleType(name)
+    module.__file__ = str(path)
+    sys.modules[name] = module
+    exec(compile(source, str(path), "exec"), vars(module))
+    return module
+
+
+def _timm_models(module: ModuleType) -> list[tuple[str, Callable]]:
+    if "timm" not in sys.modules:
+        return []
+    import timm
+
+    own = [(n, f) for n, f in vars(module).items() if getattr(f, "__module__", None) == module.__name__]
+    return [
+        (name, function) for name, function in own if inspect.isfunction(function) and timm.is_model(name)
+    ]
+
+
+def _declare(registry: Registry, name: str, entry):
+    _check_columns(registry, name)
+    declared = _declared.get()
+    if declared is not None:
+        declared.append((registry, name, entry))
+    return entry
+
+
+def _check_columns(registry: Registry, name: str) -> None:
+    """Refuse a name whose columns in tables, ``name_2``, could be those of something else."""
+    own = ("clean", *MEANS, WORST, STRONG)
+    if registry is CORRUPTIONS and (name in own or re.search(r"_\d+$", name)):
+        raise UserError(f"corruption {name!r}: tables could not tell its columns from others: rename it")
+    derived = name.startswith((f"{WORST}_", f"{STRONG}_"))
+    if registry is ATTACKS and name not in ATTACKS and (name in (*own, *CORRUPTIONS) or derived):
+        raise UserError(f"attack {name!r}: tables could not tell its columns from others: rename it")
+
+
+def _defaults(function: Callable) -> dict:
+    """The parameters of an attack besides eps, from its signature."""
+    keywords = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    names = {parameter.name for parameter in keywords}
+    if "eps" not in names:
+        raise UserError(
+            f"attack {function.__name__!r} must take eps as a keyword: (model, images, labels, *, eps)"
+        )
+    if bare := [p.name for p in keywords if p.name != "eps" and p.default is p.empty]:
+        raise UserError(f"attack {function.__name__!r}: {bare[0]} needs a default value")
+    return {parameter.name: parameter.default for parameter in keywords if parameter.name != "eps"}
+
+
+def _named(kind: str, call: Callable, function: Callable) -> Callable:
+    """`call`, with whatever is raised by its author's code said in one line."""
+    file = function.__code__.co_filename
+
+    def named(*arguments):
+        try:
+            return call(*arguments)
+        except UserError:
+            raise
+        except Exception as error:
+            where = f" in {Path(file).name}"
+            raise UserError(f"{kind} {function.__name__!r}{where}: {cause(error, file)}") from error
+
+    return named

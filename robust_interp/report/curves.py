@@ -1,0 +1,259 @@
+"""Scores -> the tables that the report's figures are drawn from, and the leaderboard's intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import pandas as pd
+
+from robust_interp.core import statistics
+from robust_interp.results import leaderboard
+from robust_interp.results.leaderboard import Entry
+from robust_interp.results.scores import Score, is_strong
+from robust_interp.store.cells import Perturbation, digest, in_255
+
+POINT_COLUMNS = [
+    "entry",
+    "members",
+    "kind",
+    "series",
+    "x",
+    "norm",
+    "n",
+    "seeds",
+    "accuracy",
+    "std",
+    "band_low",
+    "band_high",
+    "corruption_source",
+]
+CLEAN, ATTACK, CORRUPTION = "clean", "attack", "corruption"
+
+
+def points(runs: Iterable[Sequence[Score]]) -> pd.DataFrame:
+    """The accuracy of each entry at each strength of each perturbation, in percent.
+
+    Runs, oldest first, are taken together as in the leaderboard: an entry here is a line there, and what has
+    no number there has no point here. Only where an entry's radii were attacked with different parameters is
+    it parted further, since a line through them would be of no attack.
+
+    Returns:
+        One line an entry and perturbation: `series` is the attack or corruption, `x` its eps (in 1/255 under
+        L∞) or severity, 0 for clean. The band is one standard deviation to each side where there are several
+        train seeds, else the 95 % Wilson interval. Strong attacks, made on images of their own, are left out.
+    """
+    entries = leaderboard.entries_of(_newest(runs))
+    lines = []
+    for entry, name in zip(entries, entry_names(entries), strict=True):
+        lines += _curves(name, _by_series(entry))
+    return pd.DataFrame(lines, columns=POINT_COLUMNS)
+
+
+def _newest(runs: Iterable[Sequence[Score]]) -> list[list[Score]]:
+    """Without what was measured of a train seed's old weights: a seed that was trained again is one seed."""
+    runs = [list(run) for run in runs]
+    identities = {_seed(score): digest(score.classifier.identity) for run in runs for score in run}
+    return [[s for s in run if identities[_seed(s)] == digest(s.classifier.identity)] for run in runs]
+
+
+def _seed(score: Score) -> tuple:
+    row = score.row
+    where = row["protocol"], row["subset_hash"], row["n"]
+    return *leaderboard.entry_key(score.classifier), *where, score.classifier.train_seed
+
+
+def _by_series(entry: Entry) -> dict[tuple[str, str], list[list[Score]]]:
+    """By kind and name: of each strength that all train seeds were measured at, their scores."""
+    series: dict[tuple[str, str], list[list[Score]]] = {}
+    for column in next(iter(entry.by_seed.values())):
+        alike = [scored.get(column) for scored in entry.by_seed.values()]
+        if None not in alike and not is_strong(column) and (place := _place(alike[0])):
+            series.setdefault(place[:2], []).append(alike)
+    return series
+
+
+def _curves(name: str, series: dict[tuple[str, str], list[list[Score]]]) -> list[dict]:
+    lines, clean = [], [_point(alike) for alike in series.pop((CLEAN, CLEAN), [])]
+    names = {name: clean}
+    for strengths in series.values():
+        for alike, tag in zip(strengths, _settings([scores[0] for scores in strengths]), strict=True):
+            names.setdefault(tagged := _tagged(name, tag), clean)  # each begins at the clean images
+            lines.append({"entry": tagged} | _point(alike))
+    return [{"entry": tagged} | point for tagged, begin in names.items() for point in begin] + lines
+
+
+def _settings(scores: list[Score]) -> list[str]:
+    """Of one series, which parameters each was made with, as far as they differ.
+
+    The radius is what a series is over; a step size in proportion to it is no difference.
+    """
+    parameters = [_parameters(score) for score in scores]
+    names = dict.fromkeys(name for each in parameters for name in each)
+    differing = [name for name in names if len({str(each.get(name)) for each in parameters}) > 1]
+    of_eps = [_parameters(score, relative=True) for score in scores]
+    differing = [name for name in differing if len({str(each.get(name)) for each in of_eps}) > 1]
+    return [", ".join(f"{name} {each[name]}" for name in differing if name in each) for each in parameters]
+
+
+def _parameters(score: Score, relative: bool = False) -> dict[str, object]:
+    """All but the strength, by name; the step size in units of 1/255, or as a share of the radius."""
+    several = len(score.perturbations) > 1
+    found = {"of": "+".join(made.name for made in score.perturbations)} if several else {}
+    for made in score.perturbations:
+        for key, value in made.params.items():
+            if key == "alpha" and made.params.get("eps"):
+                value = f"{value / made.params['eps']:.6g} eps" if relative else _step(made)
+            if key not in ("eps", "severity"):
+                found[f"{made.name} {key}" if several else key] = value
+    return found
+
+
+def _step(made: Perturbation) -> str:
+    alpha = made.params["alpha"]
+    return f"{in_255(alpha):g}/255" if made.norm == "Linf" else f"{alpha:g}"
+
+
+def _tagged(name: str, tag: str) -> str:
+    model, times, members = name.partition(" ×")
+    return f"{model} ({tag}){times}{members}" if tag else name
+
+
+def _place(score: Score) -> tuple[str, str, float] | None:
+    """Kind, series and strength; None for an attack that has no radius."""
+    if score.column == "clean":
+        return CLEAN, "clean", 0.0
+    series, _, strength = score.column.rpartition("_")
+    try:
+        x = float(strength)
+    except ValueError:
+        return None
+    return (CORRUPTION if not pd.isna(score.row.get("severity")) else ATTACK), series, x
+
+
+def _point(alike: list[Score]) -> dict:
+    first, accuracies = alike[0], [score.accuracy for score in alike]
+    kind, series, x = _place(first)
+    mean, std = statistics.mean_std(accuracies)
+    if len(alike) > 1:
+        band = max(0.0, mean - std), min(100.0, mean + std)
+    else:
+        band = first.row["ci_low"], first.row["ci_high"]
+    return {
+        "members": first.classifier.members,
+        "kind": kind,
+        "series": series,
+        "x": x,
+        "norm": first.row.get("norm"),
+        "n": first.row["n"],
+        "seeds": len(alike),
+        "accuracy": mean,
+        "std": std,
+        "band_low": band[0],
+        "band_high": band[1],
+        "corruption_source": first.row.get("corruption_source") or "",
+    }
+
+
+def entry_names(entries: Sequence[Entry]) -> list[str]:
+    """What figures call the entries: the model, and of the rest only what tells entries apart.
+
+    An ensemble has the name of its single models and ` ×members` after it.
+    """
+    described = [_tags(entry) for entry in entries]
+    rivals: dict[tuple, list[int]] = {}
+    for at, entry in enumerate(entries):
+        rivals.setdefault((entry.card.model, entry.card.members), []).append(at)
+    told = [entry.card.model for entry in entries]
+    for alike in rivals.values():
+        for tags in zip(*(described[at] for at in alike), strict=True):
+            if len(set(tags)) > 1:
+                for at, tag in zip(alike, tags, strict=True):
+                    told[at] += f" {tag}" if tag else ""
+        for last in (_attacks, _hash):
+            for at in _clashing(alike, told):
+                told[at] = f"{told[at]} {last(entries[at])}".strip()
+    return [
+        name + (f" ×{entry.card.members}" if entry.card.members > 1 else "")
+        for name, entry in zip(told, entries, strict=True)
+    ]
+
+
+def _clashing(alike: list[int], told: list[str]) -> list[int]:
+    names = [told[at] for at in alike]
+    return [at for at in alike if names.count(told[at]) > 1]
+
+
+def _tags(entry: Entry) -> tuple[str, ...]:
+    card = entry.card
+    single_seeds = sorted({seed for scored in entry.by_seed.values() for seed in _train_seeds(scored)})
+    return (
+        f"@{card.recipe}" if card.recipe else "",
+        f"λ {card.lambda_init}" if card.lambda_init else "",
+        entry.protocol,
+        f"n={entry.n}",
+        _listed("seed", single_seeds),
+        f"({', '.join(sorted(entry.sources))})" if entry.sources else "",
+        _listed("attack seed", sorted(entry.seeds)),
+    )
+
+
+def _attacks(entry: Entry) -> str:
+    return ", ".join(dict.fromkeys(entry.worst.values()))
+
+
+def _hash(entry: Entry) -> str:
+    """Of the images and weights: all that may still differ."""
+    return f"#{digest([entry.subset_hash, *sorted(entry.by_seed)])[:6]}"
+
+
+def _train_seeds(scored: dict[str, Score]) -> tuple[int, ...]:
+    return next(iter(scored.values())).classifier.seeds
+
+
+def _listed(what: str, seeds: Sequence[int]) -> str:
+    return f"({what}{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))})" if seeds else ""
+
+
+def improvements(runs: Iterable[Sequence[Score]]) -> pd.DataFrame:
+    """How far each ensemble is above the mean of its members, in percentage points.
+
+    Returns:
+        One line an ensemble and perturbation: entry, column, improvement, n. All corrupted images are one
+        column, `corrupted`, the mean over its corruptions and severities. Empty if none was measured.
+    """
+    entries, lines = leaderboard.entries_of(runs), []
+    for entry, name in zip(entries, entry_names(entries), strict=True):
+        for score in (score for scored in entry.by_seed.values() for score in scored.values()):
+            gain = score.row.get("improvement")
+            if gain is not None and not math.isnan(gain):
+                column = "corrupted" if not pd.isna(score.row.get("severity")) else score.column
+                lines.append({"entry": name, "column": column, "n": score.row["n"], "improvement": gain})
+    table = pd.DataFrame(lines, columns=["entry", "column", "n", "improvement"])
+    return table.groupby(["entry", "column", "n"], sort=False, as_index=False)["improvement"].mean()
+
+
+def interval(line: pd.Series, column: str) -> tuple[float, float] | None:
+    """95 % interval of an accuracy on a leaderboard, in percent; None where there is none to be had.
+
+    Over several train seeds it is Student's t around their mean, cut at 0 and 100, unless they agree exactly:
+    of their spread nothing is known then. Otherwise it is Wilson's over the images, which a mean over
+    severities does not have: its terms share their images.
+    """
+    mean, std, seeds = line[column], line[f"{column}_std"], line["seeds"]
+    if pd.isna(mean):
+        return None
+    if pd.notna(std) and pd.notna(seeds) and seeds > 1:
+        low, high = statistics.t_interval_of(mean, std, int(seeds))
+        return (max(0.0, low), min(100.0, high)) if std else None
+    n = line["strong_n"] if column.startswith("strong_") else line["n_examples"]
+    is_over_seeds = pd.notna(std) or (line["members"] == 1 and pd.notna(seeds) and seeds > 1)
+    if pd.isna(n) or is_over_seeds or not _is_one_measurement(column):
+        return None
+    return statistics.wilson(round(mean * int(n) / 100), int(n))
+
+
+def _is_one_measurement(column: str) -> bool:
+    """Whether an accuracy is a share of the images: clean, or at one radius or severity."""
+    strength = column.rpartition("_")[2]
+    return column == "clean" or strength.replace(".", "", 1).isdigit()

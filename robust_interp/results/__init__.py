@@ -1,0 +1,1 @@
+"""Stored measurements -> scores -> tables, comparisons, exports. No torch here."""

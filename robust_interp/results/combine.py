@@ -1,0 +1,218 @@
+"""Leaderboards from several places in one table: results folders and leaderboard CSV files. No torch here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from robust_interp.core.errors import UserError
+from robust_interp.core.registry import BUILT_IN, matching, unknown
+from robust_interp.corruptions import CORRUPTIONS, MEANS
+from robust_interp.data import DATASETS
+from robust_interp.results import leaderboard
+from robust_interp.results.export import MCE_COLUMNS, TAIL_COLUMNS
+from robust_interp.results.folders import dataset_in, runs_in
+from robust_interp.results.leaderboard import board_columns
+from robust_interp.results.scores import split_column
+
+OF_ENSEMBLES = ["agreement", "improvement"]  # which files written before there were any lack
+WHOLE_COLUMNS = ["rank", "seeds", "members", "n_examples", "strong_n"]  # the last only where it is there
+
+
+def gather(sources: Sequence[Path], dataset: str | None = None) -> tuple[pd.DataFrame, str]:
+    """One leaderboard of several sources, and a title for it.
+
+    The runs of all results folders are taken together and ranked; the rows of the CSV files follow. A file
+    says how many images it was measured on but not which, so that beside anything else its rows have no rank.
+    Files whose dataset nothing tells must be of the same as the others.
+
+    Args:
+        sources: Results folders and leaderboard CSV files.
+        dataset: Which one, if the folders or files have several.
+
+    Raises:
+        UserError: if a source is not there or not what it should be, or they are of several datasets.
+    """
+    files, folders = _apart(sources)
+    dataset = dataset_of(sources, dataset)
+    frames, titles = [], []
+    if folders:
+        runs, dataset = runs_in(folders, dataset)
+        frames.append(leaderboard.entries_frame(*runs))
+        titles.append(dataset)
+    for path in files:
+        board = read(path, dataset)
+        if len(sources) > 1:
+            board["rank"] = _no_rank(board)
+        frames.append(board)
+        titles.append(path.name)
+    return (frames[0] if len(frames) == 1 else _stacked(frames)), " + ".join(titles)
+
+
+def dataset_of(sources: Sequence[Path], dataset: str | None = None) -> str | None:
+    """The one dataset that the sources are of; None where it is not named and none of them tells.
+
+    A results folder knows it. A leaderboard file has no column for it, but may be called after it, as
+    ``leaderboards/cifar10.csv`` and ``paper_cifar10.csv`` are.
+
+    Args:
+        dataset: The one named, if the folders have several or the files do not tell.
+
+    Raises:
+        UserError: as `leaderboard.dataset_in` does, or if a file is called after another dataset.
+    """
+    files, folders = _apart(sources)
+    if folders:
+        dataset = dataset_in(folders, dataset)
+    for path in files:
+        called = path.stem.removeprefix("paper_")
+        if called in DATASETS:
+            if dataset not in (None, called):
+                raise UserError(f"{path} is, by its name, of {called} and not of {dataset}: keep them apart")
+            dataset = called
+    return dataset
+
+
+def _apart(sources: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """The files among them, and the folders."""
+    files = [path for path in sources if path.is_file() or path.suffix == ".csv"]
+    return files, [path for path in sources if path not in files]
+
+
+def read(path: Path, dataset: str | None = None) -> pd.DataFrame:
+    """A leaderboard CSV file. What was not measured here is never ranked.
+
+    Args:
+        dataset: Which one, if the file has several: it then has a column `dataset`.
+
+    Raises:
+        UserError: if it cannot be read, its columns or values are not a leaderboard's, or it is of several
+            datasets and none is named.
+    """
+    try:
+        board = pd.read_csv(path, dtype=str, keep_default_na=False)
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+    board = board.drop(
+        columns=[name for name in board if name.startswith(MCE_COLUMNS)]
+    )  # made when asked for
+    if "dataset" in board:
+        board = _of_dataset(path, board, dataset)
+    measured = _measured(board)
+    columns = board_columns(measured, _extra([board]))
+    board = board.assign(**{name: "" for name in OF_ENSEMBLES if name not in board})
+    for what, names in (
+        ("lacks", [name for name in columns if name not in board]),
+        ("also has", [name for name in board if name not in columns]),
+    ):
+        if names:
+            raise UserError(f"{path} is not a leaderboard: it {what} {', '.join(names)}")
+    for column in columns:
+        if column in WHOLE_COLUMNS:
+            board[column] = _numbers(path, board[column], "Int64")
+        elif column in ("params_m", *OF_ENSEMBLES) or column.removesuffix("_std") in measured:
+            board[column] = _numbers(path, board[column], "float64")
+    if board["members"].isna().any():
+        raise UserError(f"{path} is not a leaderboard: a line does not say its members; a single model has 1")
+    for column, low, high in (
+        *((name, 1, math.inf) for name in ("members", "n_examples", "strong_n") if name in board),
+        *((name, 0, 100) for name in measured),
+    ):
+        told = board[column].dropna()
+        if not told.between(low, high).all():
+            raise UserError(f"{path} is not a leaderboard: {column} is out of range")
+    board["rank"] = board["rank"].where(board["source"] == "measured", _no_rank(board))
+    return board[columns]
+
+
+def _of_dataset(path: Path, board: pd.DataFrame, dataset: str | None) -> pd.DataFrame:
+    """The lines on one dataset, with the columns that they fill."""
+    found = sorted(set(board["dataset"])) or [dataset]
+    if dataset is None and len(found) > 1:
+        raise UserError(f"{path} has lines on {', '.join(found)}: choose one with --dataset")
+    board = board[board["dataset"] == (dataset or found[0])].drop(columns="dataset").reset_index(drop=True)
+    if dataset not in (None, *found):
+        raise UserError(f"{path} has no line on {dataset}, only on {', '.join(found)}")
+    empty = [column for column in _measured(board) if (board[column] == "").all()]
+    return board.drop(columns=[name for column in empty for name in (column, f"{column}_std")])
+
+
+def pick(board: pd.DataFrame, patterns: Iterable[str]) -> pd.DataFrame:
+    """The lines whose model is named, by name or glob; they keep their rank.
+
+    Raises:
+        UserError: for a pattern that matches none.
+    """
+    names, chosen = list(dict.fromkeys(board["model"])), set()
+    for pattern in patterns:
+        hits = matching(pattern, names)
+        if not hits:
+            raise unknown("model", pattern, names)
+        chosen.update(hits)
+    return board[board["model"].isin(chosen)].reset_index(drop=True)
+
+
+def sort(board: pd.DataFrame, column: str) -> pd.DataFrame:
+    """The lines by one column: accuracies, agreement and improvement from the best down, all else upwards,
+    what is empty last.
+
+    Raises:
+        UserError: for an unknown column.
+    """
+    if column not in board:
+        raise unknown("column", column, board.columns)
+    upwards = column not in (*_measured(board), *OF_ENSEMBLES)
+    return board.sort_values(column, ascending=upwards, kind="stable", na_position="last", ignore_index=True)
+
+
+def _measured(board: pd.DataFrame) -> list[str]:
+    return [column for column in board if f"{column}_std" in board]
+
+
+def _extra(boards: list[pd.DataFrame]) -> list[str]:
+    return [column for column in TAIL_COLUMNS if any(column in board for board in boards)]
+
+
+def _no_rank(board: pd.DataFrame) -> pd.Series:
+    return pd.Series(pd.NA, index=board.index, dtype="Int64")
+
+
+def _numbers(path: Path, texts: pd.Series, dtype: str) -> pd.Series:
+    try:
+        numbers = pd.to_numeric(texts.where(texts != "", None))
+        if numbers.isin([math.inf, -math.inf]).any():
+            raise ValueError("it is infinite")
+        return numbers.astype(dtype)
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} is not a leaderboard: {texts.name} is not a number: {error}") from error
+
+
+def _stacked(frames: list[pd.DataFrame]) -> pd.DataFrame:
+    names = dict.fromkeys(column for frame in frames for column in _measured(frame))
+    series = list(dict.fromkeys(split_column(column)[0] for column in names))
+    columns = board_columns(sorted(names, key=lambda column: _place(column, series)), _extra(frames))
+    types = dict.fromkeys(WHOLE_COLUMNS, "Int64") | {"params_m": "float64"}
+    typed = [frame.astype({name: types[name] for name in types if name in frame}) for frame in frames]
+    return pd.concat(typed, ignore_index=True).reindex(columns=columns)
+
+
+def _built_in() -> list[str]:
+    """The corruptions whose place does not hang on which plug-ins are installed."""
+    return [name for name in CORRUPTIONS if CORRUPTIONS.origins(name)[0] is BUILT_IN]
+
+
+def _place(column: str, series: list[str]) -> tuple[int, int, float]:
+    """Where a measured column stands: in the leaderboard's own order, whatever file it comes from."""
+    corruptions, (base, number) = _built_in(), split_column(column)
+    if column == "clean":
+        return 0, 0, 0
+    if column in MEANS:
+        return 1, list(MEANS).index(column), 0
+    if column in corruptions:
+        return 2, corruptions.index(column), 0
+    if base in corruptions:
+        return 3, corruptions.index(base), number
+    return 4 + leaderboard.place_of_series(base), series.index(base), number

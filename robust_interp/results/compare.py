@@ -1,0 +1,290 @@
+"""Which differences between two entries stand: paired tests on the stored samples. No torch here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from robust_interp.core import statistics
+from robust_interp.core.errors import UserError
+from robust_interp.core.registry import unknown
+from robust_interp.corruptions import MEANS, SEVERITIES
+from robust_interp.results import leaderboard
+from robust_interp.results.folders import runs_in
+from robust_interp.results.scores import Score, is_strong
+from robust_interp.store.cells import ModelCard, digest
+
+LEVEL = 0.05  # of the Holm-adjusted p-values
+STANDS = "stands"
+STANDS_FOR_WEIGHTS = "stands for these weights"  # no interval over seeds says more
+WITHIN_LUCK = "within luck"
+
+CONTEXT_COLUMNS = ["a", "b", "dataset", "protocol", "n", "subset_hash"]
+TEST_COLUMNS = [
+    "column",
+    "accuracy_a",
+    "accuracy_b",
+    "difference",
+    "only_a",
+    "only_b",
+    "p",
+    "p_mid",
+    "p_holm",
+    "ci_low",
+    "ci_high",
+    "seeds_a",
+    "seeds_b",
+    "verdict",
+]
+
+
+class Samples(NamedTuple):
+    """What two entries must share to be compared: how a sample counts, and which samples."""
+
+    protocol: str
+    n: int
+    subset_hash: str
+
+
+@dataclass
+class ScoredEntry:
+    """One line of the leaderboard with what it was made of.
+
+    Attributes:
+        measured: Per samples and train seed (None for what has no seed) the scores by column.
+    """
+
+    card: ModelCard
+    measured: dict[Samples, dict[int | None, dict[str, Score]]] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """``in_resnet20`` for the single models, ``in_resnet20x3`` for an ensemble of three."""
+        return self.card.model + (f"x{self.card.members}" if self.card.members > 1 else "")
+
+    @property
+    def tags(self) -> list[str]:
+        """What can follow the name after an @ to tell entries apart that share it."""
+        card = self.card
+        seeds = ",".join(map(str, card.seeds)) if card.members > 1 else ""
+        identity = digest(card.identity)[:8] if card.train_seed is None else ""
+        known = [card.recipe, card.lambda_init, seeds and f"seeds={seeds}", identity and f"id={identity}"]
+        return [tag for tag in known if tag]
+
+    def answers_to(self, text: str) -> bool:
+        """Whether `text` is the name of this entry, alone or followed by some of its tags."""
+        rest = text.removeprefix(self.name)
+        if rest == text or not rest:
+            return rest != text
+        return rest[0] == "@" and set(rest[1:].split("@")) <= set(self.tags)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The differences between two entries, one line a column.
+
+    Attributes:
+        frame: CONTEXT_COLUMNS, then TEST_COLUMNS. Accuracies (percent) are means over the seeds that both
+            have; `only_a` and `only_b` are McNemar's b and c, summed over them; `ci_low` and `ci_high` are
+            the 95 % interval of the difference over seeds, NaN where one has fewer than two.
+        left_out: One line for each column that was not measured in the same way.
+    """
+
+    a: str
+    b: str
+    dataset: str
+    samples: Samples
+    frame: pd.DataFrame
+    left_out: list[str]
+
+
+def from_folder(
+    folder: Path,
+    a: str,
+    b: str,
+    dataset: str | None = None,
+    protocol: str | None = None,
+    n: int | None = None,
+) -> Comparison:
+    """Compare two entries of a results folder, column by column, on the samples that both were measured on.
+
+    Args:
+        a: An entry: ``NAME`` for the single models, ``NAMExK`` for the ensemble of K; where several share
+            that name, ``@`` and its recipe, λ interval or ``seeds=0,1`` chooses one.
+        dataset: Which one, if the folder has several; `protocol` and `n` likewise.
+
+    Raises:
+        UserError: if an entry is unknown or not the only one of its name, or if the two have no samples,
+            train seed or column in common.
+    """
+    runs, dataset = runs_in([folder], dataset)
+    entries = _entries(runs)
+    first, second = _named(a, entries), _named(b, entries)
+    if first is second:
+        raise UserError(f"{a} and {b} are the same entry")
+    samples = _common_samples(first, second, protocol, n)
+    lines, left_out = _lines(first.measured[samples], second.measured[samples])
+    if not lines:
+        raise UserError("; ".join([f"{first.name} and {second.name} share no column", *left_out]))
+    frame = _judged(pd.DataFrame(lines))
+    context = (a, b, dataset, *samples)
+    frame = frame.assign(**dict(zip(CONTEXT_COLUMNS, context, strict=True)))
+    return Comparison(a, b, dataset, samples, frame[[*CONTEXT_COLUMNS, *TEST_COLUMNS]], left_out)
+
+
+def _entries(runs: Iterable[list[Score]]) -> list[ScoredEntry]:
+    entries: dict[tuple, ScoredEntry] = {}
+    weights: dict[tuple, str] = {}
+    for score in (score for run in runs for score in run):
+        card, row = score.classifier, score.row
+        key = leaderboard.entry_key(card)
+        samples = Samples(row["protocol"], row["n"], row["subset_hash"])
+        by_seed = entries.setdefault(key, ScoredEntry(card)).measured.setdefault(samples, {})
+        identity = digest(card.identity)
+        if weights.setdefault((key, samples, card.train_seed), identity) != identity:
+            weights[key, samples, card.train_seed] = identity
+            by_seed[card.train_seed] = {}  # this seed was trained again: nothing of its old weights is kept
+        by_seed.setdefault(card.train_seed, {})[score.column] = score
+    return list(entries.values())
+
+
+def _named(text: str, entries: list[ScoredEntry]) -> ScoredEntry:
+    found = [entry for entry in entries if entry.answers_to(text)]
+    if not found:
+        tagged = "@" in text
+        raise unknown(
+            "entry", text, {"@".join([entry.name, *(entry.tags if tagged else ())]) for entry in entries}
+        )
+    if len(found) > 1:
+        shared = set.intersection(*(set(entry.tags) for entry in found))
+        names = ["@".join([entry.name, *(t for t in entry.tags if t not in shared)]) for entry in found]
+        raise UserError(f"{text!r} names {len(found)} entries: choose one of {', '.join(sorted(names))}")
+    return found[0]
+
+
+def _common_samples(a: ScoredEntry, b: ScoredEntry, protocol: str | None, n: int | None) -> Samples:
+    """The samples that both were measured on; of several choices the one that is asked for."""
+    allowed = [
+        samples
+        for samples in a.measured
+        if samples in b.measured and protocol in (None, samples.protocol) and n in (None, samples.n)
+    ]
+    chosen = {(samples.protocol, samples.n): samples for samples in allowed}  # the last run's
+    if len(chosen) > 1 and protocol is n is None:  # the columns strong_<eps> have samples of their own
+        chosen = {
+            key: samples for key, samples in chosen.items() if not _only_strong(a.measured[samples])
+        } or chosen
+    if not chosen:
+        have = "; ".join(f"{entry.name} has {_listed(entry.measured)}" for entry in (a, b))
+        raise UserError(f"to compare takes the same protocol and the same samples: {have}")
+    if len(chosen) > 1:
+        raise UserError(f"choose one with --protocol and --n: both entries have {_listed(chosen.values())}")
+    return list(chosen.values())[-1]
+
+
+def _only_strong(by_seed: dict[int | None, dict[str, Score]]) -> bool:
+    return all(is_strong(column) for scores in by_seed.values() for column in scores)
+
+
+def _listed(choices: Iterable[Samples]) -> str:
+    return " and ".join(f"{s.protocol}, n = {s.n} (subset {s.subset_hash})" for s in choices)
+
+
+def _lines(a: dict, b: dict) -> tuple[list[dict], list[str]]:
+    """One line a column that both have, and one sentence for each that was not measured alike."""
+    first, second = ([score for scores in entry.values() for score in scores.values()] for entry in (a, b))
+    columns = {score.column for score in first} & {score.column for score in second}
+    measured = leaderboard.measured_columns([score for score in first if score.column in columns])
+    lines, left_out = [], []
+    for column in measured:
+        parts_a, parts_b = _paired(_parts(column, a), _parts(column, b))
+        if not parts_a:
+            left_out.append(f"{column} is left out: no train seed that both have has it in both")
+        elif not _alike([*parts_a, *parts_b]):
+            left_out.append(f"{column} is left out: it was not measured in the same way for both")
+        else:
+            lines.append({"column": column} | _tested(parts_a, parts_b))
+    return lines, left_out
+
+
+def _parts(column: str, by_seed: dict[int | None, dict[str, Score]]) -> dict[int | None, list[Score]]:
+    """Per seed that has them all, the scores that a column is the mean of: a group's are its severities."""
+    names = [f"{name}_{severity}" for name in MEANS.get(column, (column,)) for severity in SEVERITIES]
+    wanted = {seed: [column] if column in scores else names for seed, scores in by_seed.items()}
+    return {
+        seed: [by_seed[seed][name] for name in parts]
+        for seed, parts in wanted.items()
+        if all(name in by_seed[seed] for name in parts)
+    }
+
+
+def _paired(a: dict, b: dict) -> tuple[list[list[Score]], list[list[Score]]]:
+    """Seed with the same seed; what has none, such as an ensemble, with each seed of the other."""
+    if None in a:
+        return [a[None]] * len(b), list(b.values())
+    if None in b:
+        return list(a.values()), [b[None]] * len(a)
+    common = [seed for seed in a if seed in b]
+    return [a[seed] for seed in common], [b[seed] for seed in common]
+
+
+def _alike(measurements: list[list[Score]]) -> bool:
+    """Whether all went through the same perturbations, to the last parameter, made on the same models."""
+    described = {
+        digest([[_made_on(score), *(p.describe() for p in score.perturbations)] for score in parts])
+        for parts in measurements
+    }
+    return len(described) == 1
+
+
+def _made_on(score: Score) -> str:
+    return score.classifier.attacked_as if score.is_attack else ""
+
+
+def _tested(a: list[list[Score]], b: list[list[Score]]) -> dict:
+    """Accuracies, discordant counts and p-values of one column; `a` and `b` hold parts by stratum."""
+    pairs = [
+        (one.right, other.right)
+        for parts_a, parts_b in zip(a, b, strict=True)
+        for one, other in zip(parts_a, parts_b, strict=True)
+    ]
+    test = statistics.mcnemar_stratified(pairs)
+    values_a, values_b = _over_seeds(a), _over_seeds(b)
+    mean_a, mean_b = (statistics.mean_std(values)[0] for values in (values_a, values_b))
+    low, high = statistics.welch_interval(values_a, values_b)
+    return {
+        "accuracy_a": mean_a,
+        "accuracy_b": mean_b,
+        "difference": mean_a - mean_b,
+        "only_a": test.b,
+        "only_b": test.c,
+        "p": test.p,
+        "p_mid": test.mid_p,
+        "ci_low": low,
+        "ci_high": high,
+        "seeds_a": len(values_a),
+        "seeds_b": len(values_b),
+    }
+
+
+def _over_seeds(strata: list[list[Score]]) -> list[float]:
+    """Accuracy (percent) of each seed; an ensemble that stands in every stratum is one."""
+    distinct = {id(parts): parts for parts in strata}.values()
+    return [math.fsum(score.accuracy for score in parts) / len(parts) for parts in distinct]
+
+
+def _judged(frame: pd.DataFrame) -> pd.DataFrame:
+    frame["p_holm"] = statistics.holm(frame["p"])
+    frame["verdict"] = [_verdict(*row) for row in frame[["p_holm", "ci_low", "ci_high"]].to_numpy()]
+    return frame
+
+
+def _verdict(p_holm: float, low: float, high: float) -> str:
+    if p_holm >= LEVEL or low <= 0 <= high:
+        return WITHIN_LUCK
+    return STANDS_FOR_WEIGHTS if math.isnan(low) else STANDS

@@ -1,0 +1,88 @@
+"""Results folders: the tables of the last run, and the scores of every finished one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from robust_interp.core.errors import UserError
+from robust_interp.core.files import write_text
+from robust_interp.results.export import to_csv
+from robust_interp.results.leaderboard import entries_frame
+from robust_interp.results.scores import Score, scores
+from robust_interp.store import FILE_NAME, Store
+from robust_interp.store.cells import Plan
+
+
+def results_csv(frame: pd.DataFrame) -> str:
+    """Tidy results: enough decimals that n x accuracy is a whole number again."""
+    return frame.to_csv(index=False, float_format="%.10g", lineterminator="\n")
+
+
+def write(folder: Path, results: pd.DataFrame, board: pd.DataFrame) -> None:
+    """Write results.csv and leaderboard.csv."""
+    write_text(folder / "results.csv", results_csv(results))
+    write_text(folder / "leaderboard.csv", to_csv(board))
+
+
+def from_folder(folder: Path, dataset: str | None = None) -> tuple[pd.DataFrame, str]:
+    """The leaderboard of every finished run in a results folder, rebuilt from its store, and its dataset.
+
+    Raises:
+        UserError: as `runs_in` does.
+    """
+    runs, dataset = runs_in([folder], dataset)
+    return entries_frame(*runs), dataset
+
+
+def runs_in(folders: Sequence[Path], dataset: str | None = None) -> tuple[list[list[Score]], str]:
+    """The scores of every finished run on one dataset in results folders, oldest first, and the dataset.
+
+    What an older version of a plug-in measured is left out where a newer one has measured the same.
+
+    Raises:
+        UserError: as `dataset_in` does.
+    """
+    dataset = dataset_in(folders, dataset)
+    runs = []
+    for folder in folders:
+        with Store(folder, read_only=True) as store:
+            runs += [scores(plan, store) for plan in store.plans() if plan.dataset == dataset]
+    return _of_newest_code(runs), dataset
+
+
+def dataset_in(folders: Sequence[Path], dataset: str | None = None) -> str:
+    """The dataset of the finished runs in results folders: the one named, else the only one.
+
+    Raises:
+        UserError: if there is no finished run in a folder, or none on the dataset named, or the runs are of
+            several and none is named.
+    """
+    found = sorted({plan.dataset for folder in folders for plan in _plans(folder)})
+    where = ", ".join(map(str, folders))
+    if dataset is None and len(found) > 1:
+        raise UserError(f"{where} has runs on {', '.join(found)}: choose one with --dataset")
+    if dataset not in (None, *found):
+        raise UserError(f"{where} has no finished run on {dataset}, only on {', '.join(found)}")
+    return dataset or found[0]
+
+
+def _of_newest_code(runs: list[list[Score]]) -> list[list[Score]]:
+    newest = {_what(score): score.code for run in runs for score in run if score.code}
+    return [[s for s in run if not s.code or newest[_what(s)] == s.code] for run in runs]
+
+
+def _what(score: Score) -> tuple:
+    return score.column, *sorted(perturbation.name for perturbation in score.perturbations)
+
+
+def _plans(folder: Path) -> list[Plan]:
+    if not (folder / FILE_NAME).is_file():
+        raise UserError(f"there are no results in {folder}: run robust-interp bench --out {folder}")
+    with Store(folder, read_only=True) as store:
+        plans = store.plans()
+    if not plans:
+        raise UserError(f"no run in {folder} has finished: the command that began it goes on there")
+    return plans

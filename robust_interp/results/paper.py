@@ -1,0 +1,397 @@
+"""Measured rows in the layout of the paper's tables, beside its numbers, and what becomes of its claims.
+
+No torch here: both sides are leaderboards. The paper's is ``leaderboards/paper_<dataset>.csv``.
+Source of tables and claims: Yang, Liu, Bao, Shi, *Interpolation between Residual and Non-Residual Networks*,
+ICML 2020, arXiv 2006.05749.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pandas as pd
+
+from robust_interp import zoo
+from robust_interp.core import statistics
+from robust_interp.core.errors import UserError
+from robust_interp.results import combine
+
+DATASETS = ("cifar10", "cifar100")
+NOISES = ("noise", "impulse_noise", "speckle_noise", "gaussian_noise", "shot_noise")
+ATTACKS = tuple(f"{attack}_{eps}" for attack in ("fgsm", "ifgsm", "pgd") for eps in (1, 2, 4))
+AT_2 = ("clean", "noise", "fgsm_2", "ifgsm_2", "pgd_2")
+TUNED = "tuned"  # the paper's word for an interval that it does not give
+
+CELL_COLUMNS = [
+    "table",
+    "model",
+    "lambda_init",
+    "members",
+    "column",
+    "paper",
+    "paper_std",
+    "measured_as",
+    "recipe",
+    "seeds",
+    "n_examples",
+    "measured",
+    "measured_std",
+    "difference",
+    "within_2_std",
+]
+CLAIM_COLUMNS = [
+    "claim",
+    "source",
+    "scope",
+    "comparisons",
+    "smallest",
+    "ci_low",
+    "ci_high",
+    "needed",
+    "verdict",
+]
+
+
+@dataclass(frozen=True)
+class PaperComparison:
+    """What `robust-interp leaderboard paper` shows.
+
+    Attributes:
+        cells: One line for each number of each of the paper's tables, with ours beside it.
+        claims: One line for each claim and each set of networks it can be tried on, the paper's own first.
+    """
+
+    cells: pd.DataFrame
+    claims: pd.DataFrame
+
+
+def compare(board: pd.DataFrame, dataset: str) -> PaperComparison:
+    """Hold a leaderboard of measured rows against the paper's.
+
+    A number of a 110-layer network that was not measured is answered by the same family at another depth, if
+    there is one: `measured_as` names it, and it is not judged by the paper's deviation.
+
+    Raises:
+        UserError: if the paper has no numbers for the dataset.
+    """
+    published = reference(dataset)
+    ours = board[(board["source"] == "measured") & (board["protocol"] == "final")]
+    cells = pd.DataFrame(list(_cells(published, ours)), columns=CELL_COLUMNS)
+    whole = dict.fromkeys(["members", "seeds", "n_examples"], "Int64")
+    lines = [*_tried(published, dataset, "paper"), *_tried(ours, dataset, "measured")]
+    claims = pd.DataFrame(lines, columns=CLAIM_COLUMNS)
+    order = {claim.text: at for at, claim in enumerate(CLAIMS)}
+    claims = claims.sort_values("claim", key=lambda text: text.map(order), kind="stable", ignore_index=True)
+    return PaperComparison(cells.astype(whole), claims.astype({"comparisons": "Int64"}))
+
+
+def reference(dataset: str) -> pd.DataFrame:
+    """The paper's leaderboard.
+
+    Raises:
+        UserError: if it has none for the dataset.
+    """
+    if dataset not in DATASETS:
+        raise UserError(f"the paper has no numbers for {dataset}, only for {', '.join(DATASETS)}")
+    return combine.read(zoo.bundled("leaderboards") / f"paper_{dataset}.csv")
+
+
+def family(model: str) -> str:
+    """The name without its depth: ``in_resnet110_sig`` is ``in_resnet_sig``."""
+    return re.sub(r"(?<=resnet)\d+", "", model)
+
+
+def depth(model: str) -> str:
+    """What tells networks of one family apart: ``110`` of ``in_resnet110_sig``; empty for a ResNeXt."""
+    found = re.search(r"(?<=resnet)\d+", model)
+    return found[0] if found else ""
+
+
+def usual_interval(model: str) -> str:
+    """The interval of act(λ) that the paper starts a network in, as a leaderboard writes it."""
+    if not model.startswith(("in_", "lambda_in_")):
+        return ""
+    return "0.10-0.20" if depth(model) == "164" else "0.20-0.25"
+
+
+def _is_usual(line: pd.Series) -> bool:
+    return line["lambda_init"] == usual_interval(line["model"])
+
+
+def _is_variant(line: pd.Series) -> bool:
+    return line["lambda_init"] == TUNED or (depth(line["model"]) == "110" and _is_usual(line))
+
+
+# Each of the paper's tables: its columns, and which lines of the paper's leaderboard it shows.
+TABLES: dict[str, tuple[tuple[str, ...], Callable[[pd.Series], bool]]] = {
+    "accuracy": (("clean",), lambda line: line["members"] == 1 and _is_usual(line)),
+    "noise": (NOISES, lambda line: line["members"] == 1 and _is_usual(line)),
+    "adversarial": (ATTACKS, lambda line: line["members"] == 1 and _is_usual(line)),
+    "variants": (
+        AT_2,
+        lambda line: (
+            line["members"] == 1 and _is_variant(line) and not line["model"].startswith("lambda_in_")
+        ),
+    ),
+    "initialisation": (
+        AT_2,
+        lambda line: line["members"] == 1 and depth(line["model"]) == "110" and line["lambda_init"] != TUNED,
+    ),
+    "ensembles": (AT_2, lambda line: depth(line["model"]) != "" and _is_usual(line)),
+}
+
+
+def _cells(published: pd.DataFrame, ours: pd.DataFrame) -> Iterator[dict]:
+    for table, (columns, shows) in TABLES.items():
+        for _, line in published[published.apply(shows, axis=1)].iterrows():
+            found = _answer(line, ours)
+            for column in columns:
+                if pd.notna(line[column]):
+                    yield {"table": table} | _cell(line, found, column)
+
+
+def _answer(line: pd.Series, ours: pd.DataFrame) -> pd.Series | None:
+    """Our line for one of the paper's: the same network, else its family; then most seeds, most images."""
+    same = ours["model"] == line["model"]
+    if depth(line["model"]) == "110":
+        same |= ours["model"].map(family) == family(line["model"])
+    same &= (ours["members"] > 1) == (line["members"] > 1)
+    if line["lambda_init"] != TUNED:
+        same &= ours["lambda_init"] == line["lambda_init"]
+    if not same.any():
+        return None
+    exact = ours["model"] == line["model"]
+    return (
+        ours.assign(exact=exact)[same].sort_values(["exact", "seeds", "n_examples"], kind="stable").iloc[-1]
+    )
+
+
+def _cell(line: pd.Series, found: pd.Series | None, column: str) -> dict:
+    cell = {name: line[name] for name in ("model", "lambda_init", "members")}
+    cell |= {"column": column, "paper": line[column], "paper_std": line[f"{column}_std"]}
+    if found is None or pd.isna(found.get(column)):
+        return cell
+    difference = found[column] - line[column]
+    judged = found["model"] == line["model"] and pd.notna(line[f"{column}_std"])
+    return cell | {
+        "measured_as": found["model"],
+        **{name: found[name] for name in ("recipe", "seeds", "n_examples")},
+        "measured": found[column],
+        "measured_std": found[f"{column}_std"],
+        "difference": difference,
+        "within_2_std": ("yes" if abs(difference) <= 2 * line[f"{column}_std"] else "no") if judged else "",
+    }
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Accuracy of one line minus another's in percentage points, with its 95 % interval over seeds.
+
+    The interval is NaN where a line has fewer than two seeds, as an ensemble has.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def between(cls, a: pd.Series, b: pd.Series, column: str) -> Difference:
+        ends = statistics.welch_interval_of(*(_moments(line, column) for line in (a, b)))
+        return cls(a[column] - b[column], *ends)
+
+    def holds(self, needed: float) -> bool:
+        return self.value > needed
+
+    def is_open(self, needed: float) -> bool:
+        """Whether another draw of train seeds might say otherwise."""
+        return self.low <= needed <= self.high  # never where there is no interval
+
+
+def _moments(line: pd.Series, column: str) -> tuple[float, float, int]:
+    seeds = line.get(f"{column}_seeds", line["seeds"])
+    seeds = 1 if line["members"] > 1 or pd.isna(seeds) else int(seeds)
+    return line[column], line[f"{column}_std"] if seeds > 1 else math.nan, seeds
+
+
+Scoped = Iterator[tuple[str, list[Difference]]]  # what networks, and the differences that a claim is about
+
+
+@dataclass(frozen=True)
+class Claim:
+    """That all of some differences lie above a bound; the paper says it of the datasets that have one."""
+
+    text: str
+    differences: Callable[[pd.DataFrame], Scoped]
+    needed: dict[str, float]
+
+
+def _lead(families: Iterable[str], over: str, columns: Iterable[str]) -> Callable[[pd.DataFrame], Scoped]:
+    """Single models of some families against another family's of the same depth."""
+
+    def differences(board: pd.DataFrame) -> Scoped:
+        usual = board[(board["members"] == 1) & board.apply(_is_usual, axis=1)]
+        for number in dict.fromkeys(map(depth, usual["model"])):
+            lines = {
+                family(line["model"]): line for _, line in usual.iterrows() if depth(line["model"]) == number
+            }
+            pairs = [(lines[name], lines[over]) for name in families if name in lines and over in lines]
+            yield f"depth {number}" if number else over, list(_measured(pairs, columns))
+
+    return differences
+
+
+def _measured(pairs: Iterable[tuple[pd.Series, pd.Series]], columns: Iterable[str]) -> Iterator[Difference]:
+    for a, b in pairs:
+        for column in columns:
+            if pd.notna(a.get(column)) and pd.notna(b.get(column)) and _is_same_noise(a, b, column):
+                yield Difference.between(a, b, column)
+
+
+def _is_same_noise(a: pd.Series, b: pd.Series, column: str) -> bool:
+    """Whether both were measured on the same corrupted images; for any other column that does not matter."""
+    sources = {str(line.get(f"{column}_source", line["corruption_source"])) for line in (a, b)}
+    return column not in NOISES or len(sources) == 1
+
+
+def _variants(board: pd.DataFrame) -> Scoped:
+    """In-ResNet against each of its variants of the same depth."""
+    single = board[board["members"] == 1]
+    for _, best in single[single.apply(_is_usual, axis=1)].iterrows():
+        if family(best["model"]) == "in_resnet":
+            others = [line for _, line in single.iterrows() if line["model"].startswith(f"{best['model']}_")]
+            yield best["model"], list(_measured([(best, line) for line in others], ["noise", "pgd_2"]))
+
+
+def _ensembles(board: pd.DataFrame) -> Scoped:
+    """Each ensemble against the mean of its single models."""
+    for _, together in board[board["members"] > 1].iterrows():
+        alone = board[
+            (board["model"] == together["model"])
+            & (board["lambda_init"] == together["lambda_init"])
+            & (board["members"] == 1)
+        ]
+        pairs = [(together, line) for _, line in alone.iterrows()]
+        yield f"{together['model']} x{together['members']}", list(_measured(pairs, AT_2))
+
+
+def _along_intervals(sign: int, columns: Iterable[str]) -> Callable[[pd.DataFrame], Scoped]:
+    """Each network against itself started in the next smaller interval; with sign -1 the other way round."""
+
+    def differences(board: pd.DataFrame) -> Scoped:
+        by_interval = board[(board["members"] == 1) & board["lambda_init"].str.fullmatch(r"[\d.]+-[\d.]+")]
+        for model, lines in by_interval.groupby("model", sort=False):
+            ordered = [line for _, line in lines.sort_values("lambda_init").iterrows()]
+            pairs = [(large, small)[::sign] for small, large in pairwise(ordered)]
+            yield model, list(_measured(pairs, columns))
+
+    return differences
+
+
+_DAMPED = ("in_resnet", "lambda_in_resnet")
+_BOTH = dict.fromkeys(DATASETS, 0.0)
+CLAIMS = (
+    Claim(
+        "In-ResNet and λ-In-ResNet beat ResNet under noise, on CIFAR-10 by more than 15 points",
+        _lead(_DAMPED, "preact_resnet", ["noise"]),
+        {"cifar10": 15.0, "cifar100": 0.0},
+    ),
+    Claim(
+        "In-ResNet and λ-In-ResNet beat ResNet under FGSM, IFGSM and PGD at 1, 2 and 4/255",
+        _lead(_DAMPED, "preact_resnet", ATTACKS),
+        _BOTH,
+    ),
+    Claim(
+        "In-ResNet and λ-In-ResNet lose less than 4 points of clean accuracy",
+        _lead(_DAMPED, "preact_resnet", ["clean"]),
+        dict.fromkeys(DATASETS, -4.0),
+    ),
+    Claim(
+        "In-ResNeXt beats ResNeXt under noise",
+        _lead(["in_resnext29_8x64d"], "resnext29_8x64d", ["noise"]),
+        _BOTH,
+    ),
+    Claim("an ensemble is above the mean of its single models", _ensembles, _BOTH),
+    Claim("clean accuracy falls as λ starts larger", _along_intervals(-1, ["clean"]), _BOTH),
+    Claim(
+        "accuracy under noise and PGD rises as λ starts larger",
+        _along_intervals(1, ["noise", "pgd_2"]),
+        _BOTH,
+    ),
+    Claim("In-ResNet is more robust than its variants, under noise and PGD", _variants, {"cifar10": 0.0}),
+)
+
+
+def _tried(board: pd.DataFrame, dataset: str, source: str) -> Iterator[dict]:
+    """A line for each claim and scope; one that says so for a claim about nothing that was measured."""
+    board = _one_a_network(board)
+    for claim in CLAIMS:
+        if dataset not in claim.needed:
+            continue
+        lines = [
+            _verdict(claim, dataset, differences) | {"scope": _scope(scope, source, *made)}
+            for made, alike in board.groupby(
+                [board["recipe"].map(_without_interval), "n_examples"], sort=False
+            )
+            for scope, differences in claim.differences(alike)
+            if differences
+        ]
+        for line in lines or [{"claim": claim.text, "verdict": "not measured"}]:
+            yield line | {"source": source}
+
+
+def _one_a_network(board: pd.DataFrame) -> pd.DataFrame:
+    """A line for each network that was measured in several runs: each number that of the most seeds.
+
+    ``<column>_seeds`` and ``<column>_source`` say over how many seeds it is, and on which corrupted images.
+    """
+    lines = []
+    alike = ["model", "recipe", "lambda_init", "members", "n_examples"]
+    for _, runs in board.groupby(alike, sort=False, dropna=False):
+        runs = runs.sort_values("seeds", kind="stable")
+        line = runs.iloc[-1].to_dict()
+        for column in [name for name in board if f"{name}_std" in board]:
+            filled = runs[runs[column].notna()]
+            best = (filled if len(filled) else runs).iloc[-1]
+            line |= {name: best[name] for name in (column, f"{column}_std")}
+            line |= {f"{column}_seeds": best["seeds"], f"{column}_source": best["corruption_source"]}
+        lines.append(line)
+    return pd.DataFrame(lines) if lines else board
+
+
+def _without_interval(recipe: str) -> str:
+    """A recipe's name without the interval of λ that it was given, which has a column of its own."""
+    return re.sub(r"_lambda_init_[0-9p]+_[0-9p]+", "", recipe)
+
+
+def _scope(scope: str, source: str, recipe: str, n: int) -> str:
+    return scope if source == "paper" else f"{scope}, {recipe}, n = {n}"
+
+
+def _verdict(claim: Claim, dataset: str, differences: list[Difference]) -> dict:
+    """A claim holds if all of its differences do; the smallest is shown.
+
+    Where the interval over seeds leaves that open it is within luck; without one, of these weights alone.
+    """
+    needed = claim.needed[dataset]
+    failing = [difference for difference in differences if not difference.holds(needed)]
+    smallest = min(differences, key=lambda difference: difference.value)
+    deciding = failing or differences
+    if (all if failing else any)(difference.is_open(needed) for difference in deciding):
+        hedge = ", within luck"
+    elif any(math.isnan(difference.low) for difference in deciding):
+        hedge = " for these weights"
+    else:
+        hedge = ""
+    return {
+        "claim": claim.text,
+        "comparisons": len(differences),
+        "smallest": smallest.value,
+        "ci_low": smallest.low,
+        "ci_high": smallest.high,
+        "needed": needed,
+        "verdict": ("does not hold" if failing else "holds") + hedge,
+    }

@@ -1,0 +1,113 @@
+"""Our leaderboard lines in the form of RobustBench's model_info: one JSON file an entry. No torch here.
+
+Accuracies are percentages as text, ``"94.78"``, and an Linf radius is a fraction, ``"8/255"``. Only what
+AutoAttack left standing is an ``autoattack_acc``: a line that was attacked otherwise has none, and its
+footnote says so.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from robust_interp.core.errors import UserError
+from robust_interp.core.files import write_text
+
+L2_COLUMN, L2_EPS = "autoattack_l2_0.5", "0.5"  # the one L2 radius of RobustBench
+CORRUPTIONS_COLUMN = "common15"  # the mean over the 15 corruptions of CIFAR-C, which RobustBench takes
+
+
+@dataclass(frozen=True)
+class Paper:
+    """Where the models were described; what RobustBench's entry says beside the numbers."""
+
+    name: str = ""
+    authors: str = ""
+    link: str = ""
+    venue: str = ""
+    additional_data: bool = False
+
+
+def write(board: pd.DataFrame, dataset: str, folder: Path, eps_255: float, paper: Paper) -> list[Path]:
+    """Write ``<folder>/<dataset>/<threat model>/<entry>.json`` for the measured lines of a leaderboard.
+
+    An entry has a file for Linf, and for L2 and corruptions if it was measured there.
+
+    Args:
+        eps_255: The Linf radius, in units of 1/255.
+
+    Raises:
+        UserError: if nothing is there to write, or two lines would be the same entry.
+    """
+    files: dict[Path, dict] = {}
+    for _, line in board[board["source"] == "measured"].iterrows():
+        for threat_model, entry in _entries(line, dataset, eps_255, paper):
+            path = folder / dataset / threat_model / f"{_name(line)}.json"
+            if path in files:
+                raise UserError(f"two lines would be {path}: name one results folder, or one run in it")
+            files[path] = entry
+    if not files:
+        raise UserError("there is no measured line with a clean accuracy to write")
+    for path, entry in files.items():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error}") from error
+        write_text(path, json.dumps(entry, indent=2, ensure_ascii=False) + "\n")
+    return list(files)
+
+
+def _entries(line: pd.Series, dataset: str, eps_255: float, paper: Paper) -> Iterator[tuple[str, dict]]:
+    """(threat model, JSON) of one line."""
+    if pd.isna(line.get("clean")):
+        return
+    attacked, eps = _percent(line, f"autoattack_{eps_255:.10g}"), f"{eps_255:.10g}/255"
+    missing = [] if attacked else [f"not measured with AutoAttack at {eps}"]
+    accuracy = {"autoattack_acc": attacked} if attacked else {}
+    yield "Linf", _entry(line, dataset, eps, paper, accuracy, missing)
+    if attacked := _percent(line, L2_COLUMN):
+        yield "L2", _entry(line, dataset, L2_EPS, paper, {"autoattack_acc": attacked}, [])
+    if mean := _percent(line, CORRUPTIONS_COLUMN):
+        source = line["corruption_source"]
+        made = [] if source == "released" else [f"not on the released images ({source})"]
+        yield "corruptions", _entry(line, dataset, None, paper, {"corruptions_acc": mean}, made)
+
+
+def _entry(
+    line: pd.Series, dataset: str, eps: str | None, paper: Paper, accuracy: dict, remarks: list[str]
+) -> dict:
+    averaged = f"ensemble of {line['members']}" if line["members"] > 1 else f"mean over {line['seeds']} seeds"
+    remarks = [f"n = {line['n_examples']}", *([averaged] if line["seeds"] > 1 else []), *remarks]
+    return {
+        "link": paper.link,
+        "name": paper.name or line["model"],
+        "authors": paper.authors,
+        "additional_data": paper.additional_data,
+        "number_forward_passes": 1,
+        "dataset": dataset,
+        "venue": paper.venue,
+        "architecture": line["model"],
+        "eps": eps,
+        "clean_acc": _percent(line, "clean"),
+        "reported": None,
+        **accuracy,
+        "footnote": "; ".join(remarks),
+    }
+
+
+def _percent(line: pd.Series, column: str) -> str | None:
+    """An accuracy with two decimals, as text; None if it was not measured."""
+    value = line.get(column)
+    return None if value is None or pd.isna(value) else f"{value:.2f}"
+
+
+def _name(line: pd.Series) -> str:
+    """The entry's name: RobustBench makes a file name of it, too."""
+    parts = [line["model"], line["recipe"], f"x{line['members']}" if line["members"] > 1 else ""]
+    name = "_".join(part for part in parts if part)
+    return re.sub(r"[^\w.-]+", "-", name).strip("-")

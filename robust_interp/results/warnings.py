@@ -1,0 +1,96 @@
+"""What a reader of a table must be told: signs that a number does not mean what it seems to."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from robust_interp.results.scores import STRONG, WORST, Score
+from robust_interp.store.cells import ModelCard
+
+CHANCE_MARGIN = 2.0  # percentage points above chance that still look like chance
+CLEAN_MARGIN = 5.0  # percentage points that a checkpoint's recorded clean accuracy may be missed by
+NOISE_MARGIN = 2.0  # percentage points by which an order may be reversed before it is remarked on
+
+
+def findings(scored: Iterable[Score], classes: int) -> list[str]:
+    """One line each for what looks wrong in a run, grouped by classifier."""
+    by_classifier: dict[str, list[Score]] = {}
+    for score in scored:
+        by_classifier.setdefault(score.classifier.label + score.classifier.recipe, []).append(score)
+    return [line for scores in by_classifier.values() for line in _of_classifier(scores, classes)]
+
+
+def _of_classifier(scores: list[Score], classes: int) -> list[str]:
+    card, by_column = scores[0].classifier, {score.column: score for score in scores}
+    lines = _clean(card, by_column["clean"], classes) if "clean" in by_column else []
+    for score in scores:
+        if score.row.get("zero_grad"):
+            lines.append(
+                f"{card.label}, {score.column}: the gradient is exactly zero for "
+                f"{score.row['zero_grad']:.1%} of the samples, which are not counted as robust"
+            )
+        if score.not_finite:
+            lines.append(
+                f"{card.label}, {score.column}: {score.not_finite} samples with values that are not finite, "
+                "counted as wrong"
+            )
+    return lines + _masking(card, by_column)
+
+
+def _clean(card: ModelCard, clean: Score, classes: int) -> list[str]:
+    if clean.accuracy <= 100 / classes + CHANCE_MARGIN:
+        return [
+            f"{card.label}: clean accuracy {clean.accuracy:.1f} % is chance: are the normalisation, the "
+            "label order and the BatchNorm statistics those it was trained with?"
+        ]
+    if card.recorded_clean is not None and card.recorded_clean > clean.accuracy + _slack(clean, CLEAN_MARGIN):
+        return [
+            f"{card.label}: clean accuracy {clean.accuracy:.1f} %, but its record says "
+            f"{card.recorded_clean:.1f} %"
+        ]
+    return []
+
+
+def _slack(score: Score, margin: float) -> float:
+    """How far another accuracy may lie above this one: the margin, or more if n leaves more open."""
+    return max(margin, score.row["ci_high"] - score.accuracy)
+
+
+def _follows_the_loss(score: Score) -> bool:
+    """Not so a black-box attack or one that aims at a class: those may well do less than one FGSM step."""
+    return not any(key in p.params for p in score.perturbations for key in ("queries", "target"))
+
+
+def _masking(card: ModelCard, by_column: dict[str, Score]) -> list[str]:
+    """Signs of masked gradients: one step beats many, or a larger ball helps the model."""
+    if card.attacked_as:
+        return []  # of attacks made elsewhere neither is a sign: one step often transfers best
+    attacked = {
+        column: score
+        for column, score in by_column.items()
+        if score.row["norm"] == "Linf"
+        and score.row["eps_255"]
+        and not score.row["perturbation"].startswith((WORST, STRONG))
+        and _follows_the_loss(score)
+    }
+    lines = []
+    for column, many in attacked.items():
+        one = attacked.get(f"fgsm_{column.rpartition('_')[2]}")
+        if one and many.accuracy > one.accuracy + _slack(one, NOISE_MARGIN):
+            lines.append(
+                f"{card.label}: {column} leaves {many.accuracy:.1f} %, one FGSM step {one.accuracy:.1f} %: "
+                "the iterative attack is badly tuned, or gradients are masked"
+            )
+    series: dict[str, list[Score]] = {}
+    for column, score in attacked.items():
+        series.setdefault(column.rpartition("_")[0], []).append(score)
+    for name, members in series.items():
+        members.sort(key=lambda score: score.row["eps_255"])
+        for small, large in itertools.pairwise(members):
+            if large.accuracy > small.accuracy + _slack(small, NOISE_MARGIN):
+                lines.append(
+                    f"{card.label}: {name} leaves {large.accuracy:.1f} % at eps {large.row['eps_255']:g}/255 "
+                    f"and {small.accuracy:.1f} % at {small.row['eps_255']:g}/255: gradients may be masked"
+                )
+    return lines

@@ -1,0 +1,379 @@
+"""RobustBench as it can be used: the package mended, its models loaded, its published rows read."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import hashlib
+import importlib
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from importlib import metadata, resources, util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import Tensor, nn
+
+from robust_interp import zoo
+from robust_interp.core.errors import UserError
+from robust_interp.core.registry import unknown
+from robust_interp.corruptions import SEVERITIES
+from robust_interp.robustbench_bridge import robustbench_names
+from robust_interp.store.cells import digest
+from robust_interp.zoo.weights_files import mistaken_for_weights
+
+MODEL_DIR = "ROBUSTBENCH_MODEL_DIR"  # the environment variable that names the folder of weights
+DATASETS = ("cifar10", "cifar100")
+THREAT_MODELS = ("Linf", "L2", "corruptions")
+PUBLISHED = "robustbench.csv"  # its rows, among our leaderboards
+_MEND = "pip install --force-reinstall --no-deps robustbench==1.1.1"
+_ATTACK_SEED = 0
+
+
+@contextmanager
+def robustbench(download: bool = False) -> Iterator[ModuleType]:
+    """The package robustbench, mended within the block.
+
+    ``with robustbench() as rb: rb.benchmark(classifier, n_examples=200, eps=8/255, data_dir=...)`` measures
+    anything that maps (N, 3, 32, 32) pixels in [0, 1] to logits, a `Classifier` for one. Its AutoAttack then
+    starts from a fixed seed.
+
+    Args:
+        download: Whether it may fetch the data and weights that are missing.
+
+    Raises:
+        UserError: if RobustBench is not installed, or torchattacks' stub stands in its place.
+    """
+    _require_installed()
+    with ExitStack() as stack:
+        for name, module in missing_modules().items():
+            stack.enter_context(_set(sys.modules, name, module))
+        try:
+            package = importlib.import_module("robustbench")
+            modules = {
+                name: importlib.import_module(f"robustbench.{name}") for name in ("data", "eval", "utils")
+            }
+        except ImportError as error:
+            raise UserError(
+                f"RobustBench needs a package that is missing: {error}; "
+                "pip install 'robust-interp[robustbench]' brings all of them"
+            ) from error
+        robustbench_names.register(zoo.checkpoints())
+        for module, name, value in _mends(modules, download):
+            stack.enter_context(_set(vars(modules[module]), name, value))
+        yield package
+
+
+@contextmanager
+def _set(namespace: dict, name: str, value: Any) -> Iterator[None]:
+    there, before = name in namespace, namespace.get(name)
+    namespace[name] = value
+    try:
+        yield
+    finally:
+        namespace.pop(name, None)
+        if there:
+            namespace[name] = before
+
+
+def _require_installed() -> None:
+    """Refuse without RobustBench, or where the `robustbench` to be imported is torchattacks' stub."""
+    try:
+        metadata.distribution("robustbench")
+    except metadata.PackageNotFoundError as error:
+        raise UserError(
+            "RobustBench is not installed (a robustbench that torchattacks brings is only a stub): "
+            "pip install 'robust-interp[robustbench]'"
+        ) from error
+    spec = util.find_spec("robustbench")
+    places = list(spec.submodule_search_locations or ()) if spec else []
+    if not any(_defines(Path(place) / "eval.py", "benchmark") for place in places):
+        raise UserError(
+            f"torchattacks' stub stands in the place of RobustBench: {_MEND} puts the real one there"
+        )
+
+
+def _defines(path: Path, function: str) -> bool:
+    if not path.is_file():
+        return False
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return any(isinstance(node, ast.FunctionDef) and node.name == function for node in tree.body)
+
+
+def missing_modules() -> dict[str, ModuleType]:
+    """Stand-ins for what RobustBench imports and its dependencies do not bring."""
+    modules = {}
+    if not _is_importable("pkg_resources"):
+        modules["pkg_resources"] = _module("pkg_resources", resource_filename=_resource_filename)
+    if not _is_importable("autoattack"):
+        attack, state = _autoattack()
+        modules["autoattack"] = _module("autoattack", AutoAttack=attack)
+        modules["autoattack.state"] = _module("autoattack.state", EvaluationState=state)
+    return modules
+
+
+def _is_importable(name: str) -> bool:
+    try:
+        return util.find_spec(name) is not None
+    except ValueError:  # None stands in sys.modules, or a module that was made by hand
+        return sys.modules[name] is not None
+
+
+def _module(name: str, **contents: Any) -> ModuleType:
+    module = ModuleType(name)
+    vars(module).update(contents)
+    return module
+
+
+def _resource_filename(package: str, name: str) -> str:
+    return str(resources.files(package.rpartition(".")[0] or package) / name)
+
+
+def _autoattack() -> tuple[type, type]:
+    """pyautoattack's attack and state as RobustBench calls them.
+
+    Raises:
+        UserError: if pyautoattack is not installed.
+    """
+    try:
+        import pyautoattack.autoattack as original
+    except ImportError as error:
+        raise UserError("RobustBench's AutoAttack is missing: pip install pyautoattack") from error
+
+    class Attack(original.AutoAttack):
+        def __init__(self, model, norm="Linf", eps=0.3, version="standard", device="cpu", log_path=None):
+            super().__init__(model, norm=norm, eps=eps, version=version, device=device, seed=_ATTACK_SEED)
+            self.log_path = log_path
+
+        def run_standard_evaluation(self, images: Tensor, labels: Tensor, bs=250, state_path=None):
+            if state_path is not None and Path(state_path).exists():
+                raise UserError(f"pyautoattack cannot go on from its {state_path}: name another file")
+            state_path = None if state_path is None else Path(state_path)
+            with nullcontext() if self.log_path is None else _logged(self.logger, self.log_path):
+                adversarial, _predicted = super().run_standard_evaluation(
+                    images, labels, batch_size=bs, state_path=state_path
+                )
+            return adversarial
+
+    class State(original.EvaluationState):
+        @property
+        def robust_flags(self) -> Tensor:
+            return super().robust_flags.float()  # of which RobustBench takes the mean
+
+    return Attack, State
+
+
+@contextmanager
+def _logged(logger, path) -> Iterator[None]:
+    import logging
+
+    handler, level = logging.FileHandler(path), logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+        handler.close()
+
+
+def _mends(modules: dict[str, ModuleType], download: bool) -> list[tuple[str, str, Any]]:
+    """(module, name, what it is within the block)"""
+    data, evaluation = modules["data"], modules["eval"]
+    mends = [("eval", "corruptions_evaluation", _corruptions_evaluation(data, evaluation))]
+    if "pyautoattack" in evaluation.AutoAttack.__module__:  # imported before, under a simpler alias
+        attack, state = _autoattack()
+        mends += [("eval", "AutoAttack", attack), ("eval", "EvaluationState", state)]
+    if not download:
+        kinds = {"cifar10": data.datasets.CIFAR10, "cifar100": data.datasets.CIFAR100}
+        loaders = {
+            dataset: _offline(data, kinds[dataset.value]) if dataset.value in kinds else loader
+            for dataset, loader in data._clean_dataset_loaders.items()
+        }
+        mends += [
+            ("data", "_clean_dataset_loaders", loaders),
+            ("data", "zenodo_download", _no_corruptions),
+            ("utils", "download_gdrive_new", _no_weights),
+        ]
+    return mends
+
+
+def _offline(data: ModuleType, kind: type) -> Callable[..., tuple[Tensor, Tensor]]:
+    def load_clean(n_examples: int | None, data_dir: str, transform) -> tuple[Tensor, Tensor]:
+        try:
+            dataset = kind(root=data_dir, train=False, transform=transform, download=False)
+        except RuntimeError as error:
+            raise UserError(
+                f"{kind.__name__} is not in {data_dir}: robust-interp data {kind.__name__.lower()} "
+                f"--download --data-dir {data_dir} fetches it"
+            ) from error
+        return data._load_dataset(dataset, n_examples)
+
+    return load_clean
+
+
+def _no_corruptions(_record: str, archives: set[str], save_dir: Path) -> None:
+    folder = next(iter(archives)).removesuffix(".tar")
+    raise UserError(f"{folder} is not in {save_dir}: unpack the released {folder}.tar there")
+
+
+def _no_weights(gdrive_id: str, path: Path) -> None:
+    raise UserError(f"there are no weights {path}, and nothing is downloaded unasked")
+
+
+def _corruptions_evaluation(data: ModuleType, evaluation: ModuleType) -> Callable[..., tuple[float, float]]:
+    original = evaluation.corruptions_evaluation
+
+    def corruptions_evaluation(
+        batch_size, data_dir, dataset, threat_model, device, model, n_examples, to_disk, prepr, model_name
+    ) -> tuple[float, float]:
+        """Accuracy and error, each the mean over all corruptions and severities."""
+        if dataset.value not in DATASETS:
+            rest = device, model, n_examples, to_disk, prepr, model_name
+            return original(batch_size, data_dir, dataset, threat_model, *rest)
+        accuracies = {}
+        for corruption in data.CORRUPTIONS_DICT[dataset][threat_model]:
+            for severity in SEVERITIES:
+                images, labels = data.load_corruptions_cifar(
+                    dataset, n_examples, severity, data_dir, [corruption]
+                )
+                accuracies[corruption, severity] = evaluation.clean_accuracy(
+                    model, images, labels, batch_size=batch_size, device=device
+                )
+        if to_disk:
+            _add_row(Path("model_info") / dataset.value / "corruptions", model_name, accuracies)
+        mean = math.fsum(accuracies.values()) / len(accuracies)
+        return mean, 1 - mean
+
+    return corruptions_evaluation
+
+
+def _add_row(folder: Path, model_name: str, accuracies: dict[tuple[str, int], float]) -> None:
+    """RobustBench's table of all corruptions, one line a model."""
+    import pandas as pd
+
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "unaggregated_results.csv"
+    table = pd.DataFrame(accuracies, index=[model_name])
+    if path.is_file():
+        before = pd.read_csv(path, header=[0, 1], index_col=0)
+        before.columns = pd.MultiIndex.from_tuples((name, int(level)) for name, level in before.columns)
+        table = pd.concat([before.drop(index=model_name, errors="ignore"), table])
+    table.to_csv(path)
+
+
+def load(
+    name: str,
+    dataset: str = "cifar10",
+    threat_model: str = "Linf",
+    folder: str | os.PathLike | None = None,
+    download: bool = False,
+) -> nn.Module:
+    """A model of RobustBench's zoo, in eval mode, on [0, 1] pixels.
+
+    Args:
+        name: As RobustBench has it, such as ``Standard``.
+        dataset: ``cifar10`` or ``cifar100``.
+        threat_model: ``Linf``, ``L2`` or ``corruptions``.
+        folder: Of the weights, laid out as RobustBench does, ``<dataset>/<threat model>/<name>.pt``; by
+            default $ROBUSTBENCH_MODEL_DIR, or ./models as in RobustBench.
+        download: Whether missing weights may be fetched.
+
+    Raises:
+        UserError: for an unknown name, weights that are not there, a web page in their place, or weights
+            that do not load without running code from their file.
+    """
+    for what, value, allowed in (
+        ("dataset", dataset, DATASETS),
+        ("threat model", threat_model, THREAT_MODELS),
+    ):
+        if value not in allowed:
+            raise UserError(f"{what} {value!r} of RobustBench is not one of {', '.join(allowed)}")
+    with robustbench(download) as package, _set(os.environ, "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "1"):
+        folder = _model_dir(folder)
+        files = _weights(package, name, dataset, threat_model, folder)
+        if not download:
+            _require_weights(name, files)
+        try:
+            model = package.load_model(name, folder, dataset, threat_model)
+        except UserError:
+            raise
+        except Exception as error:  # in as many ways as there are files and networks
+            _refuse_mistaken(files)
+            reason = str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
+            raise UserError(f"cannot load {name} from {files[0].parent}: {reason}") from error
+    return model.eval()
+
+
+def weights(
+    name: str, dataset: str, threat_model: str, folder: str | os.PathLike | None = None
+) -> list[Path]:
+    """The files that `load` reads, for the same arguments; some models have several."""
+    with robustbench() as package:
+        return _weights(package, name, dataset, threat_model, _model_dir(folder))
+
+
+def sha256(name: str, dataset: str, threat_model: str) -> str:
+    """Hash of the weights that `load` reads, in all of their files."""
+    hashes = []
+    for path in weights(name, dataset, threat_model):
+        with path.open("rb") as file:
+            hashes.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return hashes[0] if len(hashes) == 1 else digest(hashes)
+
+
+def published_clean(name: str, dataset: str, threat_model: str) -> float | None:
+    """The clean accuracy in percent that RobustBench published for a model; None if there is none."""
+    path = zoo.bundled("leaderboards") / PUBLISHED
+    if not path.is_file():
+        return None
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            listed = row["model"], row["dataset"], row["recipe"].removesuffix("+data")
+            if listed == (name, dataset, threat_model):
+                return float(row["clean"])
+    return None
+
+
+def _model_dir(folder: str | os.PathLike | None) -> Path:
+    return Path(folder or os.environ.get(MODEL_DIR, "models"))
+
+
+def _weights(package: ModuleType, name: str, dataset: str, threat_model: str, folder: Path) -> list[Path]:
+    import timm
+    import torch
+
+    timm_name = f"{name.lower().replace('-', '_')}_{dataset}_{threat_model.lower()}"
+    if timm.is_model(timm_name):  # which RobustBench prefers
+        cfg = timm.get_pretrained_cfg(timm_name)
+        return [Path(cfg.file or Path(torch.hub.get_dir()) / "checkpoints" / Path(cfg.url).name)]
+    kinds = package.eval.all_models
+    of_dataset = next(models for kind, models in kinds.items() if kind.value == dataset)
+    names = next((models for kind, models in of_dataset.items() if kind.value == threat_model), {})
+    if name not in names:
+        raise unknown(f"RobustBench model for {dataset} and {threat_model}", name, names)
+    path = folder / dataset / threat_model / f"{name}.pt"
+    parts = names[name]["gdrive_id"]
+    return [Path(f"{path}_m{i}.pt") for i in range(len(parts))] if isinstance(parts, list) else [path]
+
+
+def _require_weights(name: str, files: list[Path]) -> None:
+    for path in files:
+        if not path.is_file():
+            raise UserError(
+                f"RobustBench's {name} has no weights {path}: robust-interp robustbench download {name} "
+                f"fetches them; ${MODEL_DIR} names another folder"
+            )
+    _refuse_mistaken(files)
+
+
+def _refuse_mistaken(files: list[Path]) -> None:
+    """Google Drive answers too many requests with a web page, which RobustBench keeps as weights."""
+    for path in filter(Path.is_file, files):
+        if found := mistaken_for_weights(path):
+            raise UserError(f"{path} {found}")

@@ -1,0 +1,191 @@
+"""What one measurement is: plain descriptions that need neither torch nor the data.
+
+A cell's key is a hash of everything that its result depends on, and of nothing else, so that a result
+is computed once and found again whatever the command that asks for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """What is done to the images before they are classified.
+
+    Attributes:
+        kind: ``clean``, ``attack`` or ``corruption``.
+        name: Registered name, e.g. ``pgd`` or ``shot_noise``.
+        column: Name of its accuracy in tables, e.g. ``pgd_2``.
+        params: Every parameter of the attack (eps and alpha in [0, 1] pixels) or the corruption's severity.
+        source: Corruptions only: ``released``, or ``generated@<seed>``.
+        seed: Random attacks only: the attack seed.
+        norm: Attacks only: what eps and the change of an image are measured in. It follows from name and
+            params, which the key holds.
+    """
+
+    kind: str
+    name: str
+    column: str
+    params: dict[str, float | int | str | bool] = field(default_factory=dict)
+    source: str | None = None
+    seed: int | None = None
+    norm: str = "Linf"
+
+    @property
+    def eps_255(self) -> float | None:
+        """Linf radius in units of 1/255, or None where there is none."""
+        return in_255(self.params["eps"]) if "eps" in self.params and self.norm == "Linf" else None
+
+    @property
+    def ball(self) -> tuple[str, float] | None:
+        """Norm and radius of what an attack may do, Linf in units of 1/255; None where there is no radius."""
+        if self.kind != "attack" or "eps" not in self.params:
+            return None
+        return self.norm, self.params["eps"] if self.eps_255 is None else self.eps_255
+
+    def describe(self) -> dict:
+        """The part of a cell's key that this perturbation is (its column name is not)."""
+        return {"kind": self.kind, "name": self.name, "params": dict(sorted(self.params.items()))} | {
+            key: value for key, value in (("source", self.source), ("seed", self.seed)) if value is not None
+        }
+
+
+CLEAN = Perturbation("clean", "clean", "clean")
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """What a table says of a classifier, and the identity that its cells are keyed by.
+
+    Attributes:
+        identity: Architecture with its arguments, weights hash and normalisation; for an ensemble those of
+            its members and how they are averaged.
+        attacked_as: What attacks on an ensemble are made on, such as ``member:0``; empty if on all of it.
+        recorded_clean: Clean accuracy in percent that the checkpoint claims, if it claims one.
+    """
+
+    model: str
+    identity: dict
+    recipe: str = ""
+    lambda_init: str = ""
+    train_seed: int | None = None
+    seeds: tuple[int, ...] = ()
+    members: int = 1
+    params_m: float | None = None
+    weights_sha256: str = ""
+    recorded_clean: float | None = None
+    attacked_as: str = ""
+
+    @property
+    def label(self) -> str:
+        """A short name for progress lines and warnings."""
+        if self.members > 1:
+            return f"{self.model} x{self.members}"
+        return self.model if self.train_seed is None else f"{self.model} seed {self.train_seed}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One classifier, one dataset, one perturbation, and the versions that computed it.
+
+    Attributes:
+        skips: Protocol ``worst`` only: the keys of the whole cells, clean first, whose broken samples are not
+            attacked again but inherited as broken.
+    """
+
+    classifier: ModelCard
+    dataset: str
+    fingerprint: str
+    perturbation: Perturbation
+    environment: dict[str, str]
+    skips: tuple[str, ...] = ()
+
+    @cached_property
+    def key(self) -> str:
+        """SHA-256 over everything the predictions depend on."""
+        parts = {
+            "victim": self.classifier.identity,
+            "dataset": self.fingerprint,
+            "perturbation": self.perturbation.describe(),
+            "environment": self.environment,
+        }
+        # A set: what is broken by any of them does not depend on their order.
+        parts |= {"skips": sorted(self.skips)} if self.skips else {}
+        return digest(parts | ({"attacked_as": self.attacked_as} if self.attacked_as else {}))
+
+    @cached_property
+    def whole(self) -> Cell:
+        """The same measurement of every sample."""
+        return replace(self, skips=()) if self.skips else self
+
+    def has_own_number(self, protocol: str) -> bool:
+        """Whether an accuracy can be told of it alone; under ``worst`` that asks for clean besides."""
+        return len(self.skips) <= (1 if protocol == "worst" else 0)
+
+    @property
+    def attacked_as(self) -> str:
+        """What the attack was made on, where that is not the classifier itself."""
+        return self.classifier.attacked_as if self.perturbation.kind == "attack" else ""
+
+    def to_json(self) -> dict:
+        fields = asdict(self)
+        return {"victim": fields.pop("classifier")} | fields  # its name in files
+
+    @classmethod
+    def from_json(cls, fields: dict) -> Cell:
+        card = ModelCard(**fields["victim"] | {"seeds": tuple(fields["victim"]["seeds"])})
+        perturbation, skips = Perturbation(**fields["perturbation"]), tuple(fields.get("skips", ()))
+        rest = {name: value for name, value in fields.items() if name != "victim"}
+        return cls(**rest | {"classifier": card, "perturbation": perturbation, "skips": skips})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one run asks for: cells of one dataset, all measured on its first `n` samples.
+
+    Attributes:
+        strong: What it asks for besides, of samples of its own: the worst of stronger attacks.
+    """
+
+    dataset: str
+    n: int
+    protocol: str
+    cells: tuple[Cell, ...]
+    strong: Plan | None = None
+
+    @cached_property
+    def key(self) -> str:
+        described = [self.dataset, self.n, self.protocol, [cell.key for cell in self.cells]]
+        return digest([*described, self.strong.key] if self.strong else described)
+
+    def to_json(self) -> str:
+        return json.dumps(self._fields())
+
+    def _fields(self) -> dict:
+        fields = {"dataset": self.dataset, "n": self.n, "protocol": self.protocol}
+        strong = {"strong": self.strong._fields()} if self.strong else {}
+        return fields | {"cells": [cell.to_json() for cell in self.cells]} | strong
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        return cls._from_fields(json.loads(text))
+
+    @classmethod
+    def _from_fields(cls, fields: dict) -> Plan:
+        cells = tuple(Cell.from_json(cell) for cell in fields["cells"])
+        strong = cls._from_fields(fields["strong"]) if "strong" in fields else None
+        return cls(**fields | {"cells": cells, "strong": strong})
+
+
+def digest(value) -> str:
+    """SHA-256 of a JSON value, the same whatever the order of its keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def in_255(pixels: float) -> float:
+    """A distance in [0, 1] pixels in units of 1/255, free of the division's rounding (2/255 gives 2.0)."""
+    return float(f"{pixels * 255:.10g}")

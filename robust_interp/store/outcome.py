@@ -1,0 +1,66 @@
+"""What a cell yields for consecutive samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+ZERO_GRADIENT = 1  # flag bits of a sample
+
+NOT_FINITE = 2
+
+AGREE = 4  # of ensembles: all members predict the same class, or not; neither bit where that was not noted
+
+DISAGREE = 8
+
+INHERITED = 16
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a cell yields for consecutive samples.
+
+    Attributes:
+        predictions: (n,) int16 predicted labels; -1 where the logits or the images were not finite, or
+            where the sample is inherited.
+        flags: (n,) uint8; ZERO_GRADIENT where the attack's gradient was exactly zero, NOT_FINITE where a
+            gradient, an image or the logits were not finite, INHERITED where nothing was measured because a
+            cell that this one follows had broken the sample; AGREE or DISAGREE of an ensemble's members.
+        deltas: (n,) float32, the size of each sample's change by an attack, in [0, 1] pixels and the attack's
+            norm (Linf: its largest change of a pixel); None where nothing was attacked.
+    """
+
+    predictions: np.ndarray
+    flags: np.ndarray
+    deltas: np.ndarray | None
+    seconds: float
+    device: str
+
+    def __len__(self) -> int:
+        return len(self.predictions)
+
+    def __getitem__(self, part: slice) -> Outcome:
+        predictions = self.predictions[part]
+        seconds = self.seconds * len(predictions) / len(self)  # its share
+        deltas = None if self.deltas is None else self.deltas[part]
+        return Outcome(predictions, self.flags[part], deltas, seconds, self.device)
+
+    @property
+    def max_delta(self) -> float | None:
+        return None if self.deltas is None else float(self.deltas.max())
+
+    def correct(self, labels: np.ndarray) -> np.ndarray:
+        """Which samples count as right, (n,) bool.
+
+        A sample whose gradient was zero or not finite was not attacked, and so is not counted as robust; one
+        that is inherited is broken.
+        """
+        return (self.predictions == labels[: len(self)]) & (self.flags & (ZERO_GRADIENT | NOT_FINITE) == 0)
+
+    @property
+    def agreement(self) -> float | None:
+        """Percentage of the samples whose class all members of an ensemble agree on; None if not noted."""
+        if not (self.flags & (AGREE | DISAGREE)).all():
+            return None
+        return 100 * float((self.flags & AGREE).astype(bool).mean())

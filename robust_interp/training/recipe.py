@@ -1,0 +1,278 @@
+"""Training recipes: TOML files in recipes/, read for one architecture and dataset, and overridden by name.
+
+A file holds fields of `Recipe`. ``extends`` names a shipped recipe to start from; each ``[[where]]`` table
+holds the fields that differ for the architectures and datasets that its globs match, a later one winning.
+Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from robust_interp.core.errors import UserError
+from robust_interp.core.registry import unknown
+from robust_interp.data import DATASETS, DatasetType
+
+FOLDER = Path(__file__).parent / "recipes"
+LONGEST_NAME = 120  # characters, so that a checkpoint's folder name stays below the usual 255 bytes
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a network is trained.
+
+    Attributes:
+        lr: Learning rate before the steps.
+        steps: Shares of the epochs after which the learning rate is divided by 10.
+        weight_decay: On every parameter as it is stored, as torch.optim.SGD applies it; λ see lambda_decay.
+        padding: Pixels added on each side before the random crop; None for the dataset's.
+        padding_mode: "zeros" or "reflect".
+        mean, std: Per channel, of pixels in [0, 1]; None for the dataset's.
+        stored: Which parameter a λ is kept as: "lambda", or "keep" for 1 - λ.
+        lambda_decay: Whether weight decay acts on it.
+        lambda_init: Interval that act(λ) starts in; None for the architecture's.
+        warmup_epochs: Epochs over which the learning rate first rises in a straight line.
+        precision: "float32"; "tf32", of convolutions and products on CUDA; or "bf16", autocast of the forward
+            pass with the loss, the parameters and BatchNorm's statistics in float32.
+        deviations: Field -> (value of the named recipe, value used), for what was overridden.
+
+    Raises:
+        UserError: for a value out of its range.
+    """
+
+    name: str
+    epochs: int
+    lr: float = 0.1
+    steps: tuple[float, ...] = (0.5, 0.75)
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    batch_size: int = 128
+    padding: int | None = None
+    padding_mode: str = "zeros"
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    stored: str = "lambda"
+    lambda_decay: bool = True
+    lambda_init: tuple[float, float] | None = None
+    warmup_epochs: int = 0
+    precision: str = "float32"
+    deviations: dict[str, tuple] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, (is_valid, what) in _ALLOWED.items():
+            value = getattr(self, name)
+            if not is_valid(value):
+                raise UserError(f"{name} must be {what}, not {_shown(value)}")
+
+    def model_args(self) -> dict[str, Any]:
+        """What the recipe says of the architecture where that is not its default."""
+        given = {"lambda_init": self.lambda_init, "stored": self.stored}
+        usual = {"lambda_init": None, "stored": "lambda"}
+        return {name: value for name, value in given.items() if value != usual[name]}
+
+    def filled(self, kind: DatasetType) -> Recipe:
+        """With the dataset's own padding, mean and std where the recipe names none.
+
+        Raises:
+            UserError: if mean and std are not of the dataset's channels.
+        """
+        usual = {"padding": kind.crop_padding, "mean": kind.mean, "std": kind.std}
+        chosen = replace(self, **{name: v for name, v in usual.items() if getattr(self, name) is None})
+        for name in ("mean", "std"):
+            if len(getattr(chosen, name)) != kind.shape[0]:
+                raise UserError(f"{name} must have {kind.shape[0]} values for {kind.name}")
+        return chosen
+
+
+def _number(low: float, high: float = math.inf, open_low: bool = False) -> Callable[[Any], bool]:
+    """A test for finite numbers in [low, high), or (low, high)."""
+
+    def is_valid(value) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return low <= value < high and not (open_low and value == low)
+
+    return is_valid
+
+
+def _whole(low: int) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= low
+
+
+def _tuple_of(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, tuple) and all(map(is_valid, value))
+
+
+def _maybe(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or is_valid(value)
+
+
+def _rising(value) -> bool:
+    return _tuple_of(_number(0, 1, open_low=True))(value) and list(value) == sorted(set(value))
+
+
+def _interval(value) -> bool:
+    return _tuple_of(_number(0))(value) and len(value) == 2 and value[0] <= value[1]
+
+
+# field -> (a test of its values, the same in words)
+_ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "name": (lambda value: bool(re.fullmatch(r"[a-z0-9_]+", value)), "of a-z, 0-9 and _ only"),
+    "epochs": (_whole(1), "a whole number from 1"),
+    "lr": (_number(0, open_low=True), "a number above 0"),
+    "steps": (_rising, "rising shares of the epochs, between 0 and 1, such as 0.5,0.75"),
+    "momentum": (_number(0, 1), "a number in [0, 1)"),
+    "weight_decay": (_number(0), "a number from 0"),
+    "batch_size": (_whole(1), "a whole number from 1"),
+    "padding": (_maybe(_whole(0)), "a whole number from 0"),
+    "padding_mode": (lambda value: value in ("zeros", "reflect"), "zeros or reflect"),
+    "mean": (_maybe(_tuple_of(_number(0))), "a number from 0 for each channel"),
+    "std": (_maybe(_tuple_of(_number(0, open_low=True))), "a number above 0 for each channel"),
+    "stored": (lambda value: value in ("lambda", "keep"), "lambda or keep"),
+    "lambda_decay": (lambda value: isinstance(value, bool), "true or false"),
+    "lambda_init": (_maybe(_interval), "an interval from 0 such as 0.2,0.25"),
+    "warmup_epochs": (_whole(0), "a whole number from 0"),
+    "precision": (lambda value: value in ("float32", "tf32", "bf16"), "float32, tf32 or bf16"),
+}
+FIELDS = tuple(f.name for f in fields(Recipe) if f.name not in ("name", "deviations"))
+_TUPLES = ("steps", "mean", "std", "lambda_init")
+
+
+def names() -> list[str]:
+    """The shipped recipes."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def load(name: str, architecture: str, dataset: str) -> Recipe:
+    """A shipped recipe, or one's own TOML file, for one architecture and dataset.
+
+    Raises:
+        UserError: if there is no such recipe or dataset, or the file holds what a recipe cannot.
+    """
+    kind = DATASETS[dataset]
+    own = name.endswith(".toml")
+    if own and Path(name).stem in names():
+        raise UserError(f"{name}: {Path(name).stem} is a shipped recipe; give yours another name")
+    try:
+        values = _values(Path(name) if own else _shipped(name), architecture, dataset)
+        if "epochs" not in values:
+            raise UserError("a recipe must say its epochs")
+        return Recipe(Path(name).stem, **values).filled(kind)
+    except UserError as error:
+        raise UserError(f"{name}: {error}") if own else error from None
+
+
+def _shipped(name: str) -> Path:
+    if name not in names():
+        raise unknown("recipe", name, names())
+    return FOLDER / f"{name}.toml"
+
+
+def _values(path: Path, architecture: str, dataset: str) -> dict[str, Any]:
+    """The fields that a file gives for an architecture and a dataset."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read it: {error}") from error
+    base, rules = table.pop("extends", ""), table.pop("where", [])
+    values = _values(_shipped(str(base)), architecture, dataset) if base else {}
+    values |= _checked_fields(table)
+    if not isinstance(rules, list):
+        raise UserError("where must be tables, written [[where]]")
+    for rule in rules:
+        globs = [str(rule.pop(key, "*")) for key in ("architecture", "dataset")]
+        found = _checked_fields(rule)
+        if all(map(fnmatchcase, (architecture, dataset), globs)):
+            values |= found
+    return values
+
+
+def _checked_fields(table: dict[str, Any]) -> dict[str, Any]:
+    for name in table:
+        if name not in FIELDS:
+            raise unknown("recipe field", name, FIELDS)
+    return {name: _as_tuple(name, value) for name, value in table.items()}
+
+
+def _as_tuple(name: str, value):
+    if name not in _TUPLES or value is None:
+        return value
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def settings(texts: Iterable[str]) -> dict[str, Any]:
+    """Read overrides such as ``lr=0.05,steps=0.5,0.75``: fields with numbers, words, true, false or none.
+
+    Raises:
+        UserError: for an unknown field, one that is given twice, or a text of another form.
+    """
+    found: dict[str, Any] = {}
+    # a comma inside a value is not followed by another field's name
+    for part in (part for text in texts for part in re.split(r",(?=\s*[a-z_]+\s*=)", text)):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals:
+            raise UserError(f"cannot read {part!r}: expected field=value, for example lr=0.05")
+        if name in found:
+            raise UserError(f"{name} is given twice")
+        found |= _checked_fields({name: _value(value)})
+    return found
+
+
+_WORDS = {"true": True, "on": True, "false": False, "off": False, "none": None, "": ()}
+
+
+def _value(text: str):
+    if text in _WORDS:
+        return _WORDS[text]
+    try:
+        numbers = [int(part) if re.fullmatch(r"\s*\d+\s*", part) else float(part) for part in text.split(",")]
+    except ValueError:
+        return text
+    return numbers if len(numbers) > 1 else numbers[0]
+
+
+def overridden(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
+    """The recipe with other values, which then stand in its name and in its `deviations`.
+
+    Raises:
+        UserError: for a value out of its range, or more changes than fit in the name of a folder.
+    """
+    new = replace(recipe, **changes)  # which checks the values
+    pairs = {name: (getattr(recipe, name), getattr(new, name)) for name in FIELDS}
+    deviations = {name: (named, used) for name, (named, used) in pairs.items() if named != used}
+    name = "_".join([recipe.name, *(_in_name(name, used) for name, (_, used) in deviations.items())])
+    if len(name) > LONGEST_NAME:
+        raise UserError("too many changes for the name of a folder: write a recipe file and name that")
+    return replace(new, name=name, deviations=deviations)
+
+
+def _in_name(name: str, value) -> str:
+    if name == "epochs":
+        return f"{value}epochs"
+    if name == "precision":
+        return value
+    parts = value if isinstance(value, tuple) else (value,)
+    text = "_".join(_shown(part) for part in parts) or "none"
+    return f"{name}_{text.replace('.', 'p').replace('-', 'm').replace('+', '')}"
+
+
+def _shown(value) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_shown, value))
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value is None else str(value)
+
+
+def describe(deviations: dict[str, tuple]) -> str:
+    """``lr 0.05 instead of 0.1, ...``"""
+    return ", ".join(
+        f"{name} {_shown(used)} instead of {_shown(named)}" for name, (named, used) in deviations.items()
+    )

@@ -1,0 +1,47 @@
+"""A training's curve as TensorBoard events: one run a seed, a step an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from robust_interp.core.errors import UserError
+from robust_interp.training.trainer import Status
+
+
+@contextmanager
+def curve_writer(folder: Path) -> Iterator[Callable[[Status], None]]:
+    """What `train.train` takes as its report; each finished epoch is written to `folder` at once.
+
+    Scalars: ``loss``, ``accuracy`` (%), ``lr``, ``images_per_second`` and ``lambda/<block>``.
+
+    Raises:
+        UserError: if TensorBoard is not installed, or the folder cannot be written.
+    """
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise UserError(
+            f"--tensorboard needs the tensorboard package: pip install tensorboard ({error})"
+        ) from error
+    try:
+        writer = SummaryWriter(str(folder))
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error}") from error
+
+    def report(status: Status) -> None:
+        if status.line is None:
+            return
+        for name, value in scalars(status.line).items():
+            writer.add_scalar(name, value, status.line["epoch"])
+        writer.flush()
+
+    with writer:
+        yield report
+
+
+def scalars(line: dict) -> dict[str, float]:
+    """The numbers of one line of the curve, by TensorBoard tag."""
+    numbers = {name: value for name, value in line.items() if name not in ("epoch", "lambda")}
+    return numbers | {f"lambda/{block}": value for block, value in line["lambda"].items()}

@@ -1,0 +1,362 @@
+"""From recipes and seeds to checkpoint folders: resumable, and with a record of what failed.
+
+A seed fixes everything: initialisation, order of the samples and augmentation, whatever is trained beside it.
+An unfinished training is kept beside its destination, and the same call goes on from there.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+import robust_interp
+from robust_interp import data, zoo
+from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.core.errors import UserError
+from robust_interp.models import default_lambda_init
+from robust_interp.training import resume
+from robust_interp.training.loader import Loader
+from robust_interp.training.recipe import Recipe
+from robust_interp.training.side_by_side import Group
+from robust_interp.training.trainer import Fit, Status, TrainingError, coefficients
+
+HALF_MAY_CHANGE = 1 / 1000  # predictions that storing half-precision weights may change
+
+
+def destination(architecture: str, dataset: str, recipe: Recipe, seed: int, out: Path) -> Path:
+    """The checkpoint folder of one training.
+
+    Raises:
+        UserError: if that is no checkpoint's name, as for an architecture with a tag.
+    """
+    folder = Path(out) / f"{architecture}.{dataset}_{recipe.name}_seed{seed}"
+    if zoo.Checkpoint.at(folder) is None:
+        raise UserError(f"{folder.name} cannot name a checkpoint: train a plain architecture, without a tag")
+    return folder
+
+
+def failure_file(folder: Path) -> Path:
+    """Where it is recorded that a training failed; its name is no checkpoint's."""
+    return folder.with_name(f"{folder.name}.failed.json")
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """What is trained: a registered architecture, by a recipe, from a seed."""
+
+    architecture: str
+    recipe: Recipe
+    seed: int
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """One training: what is trained on what, and where it is written. The recipe is filled."""
+
+    what: Training
+    recipe: Recipe
+    model_args: dict
+    training: data.Dataset
+    folder: Path
+    device: str | torch.device
+
+    @property
+    def kind(self) -> data.DatasetType:
+        return data.DATASETS[self.training.name]
+
+    @property
+    def identity(self) -> dict:
+        """What fixes the result, as JSON values."""
+        facts = {
+            "recipe": dataclasses.asdict(self.recipe),
+            "seed": self.what.seed,
+            "dataset": self.training.name,
+            "data_fingerprint": self.training.fingerprint,
+            "model_args": self.model_args,
+        }
+        return json.loads(json.dumps(facts))
+
+    def fit(self) -> Fit:
+        """The model at its start."""
+        torch.manual_seed(self.what.seed)
+        kind, images = self.kind, self.training.images
+        model = zoo.create(
+            self.what.architecture, num_classes=kind.classes, in_chans=kind.shape[0], **self.model_args
+        )
+        model = model.to(self.device, memory_format=torch.channels_last)
+        loader = Loader(images, self.training.labels, self.recipe, kind.flip, self.what.seed, self.device)
+        return Fit(model, loader, self.recipe)
+
+    def record(self, fit: Fit) -> dict:
+        """How the checkpoint was made, for train.json."""
+        interval = self.model_args.get("lambda_init") or default_lambda_init(self.what.architecture)
+        return self.identity | {
+            "checkpoint": "last",  # no epoch is chosen: the test set is read once, after training
+            "lambda_init": list(interval) if interval else None,
+            "parameters": sum(p.numel() for p in fit.model.parameters()),
+            "lambda": coefficients(fit.model),
+            "versions": {"robust_interp": robust_interp.__version__, "torch": str(torch.__version__)},
+            "curve": fit.curve,
+            "seconds": round(fit.seconds, 1),
+            "device": str(self.device),
+        }
+
+
+def train(
+    architecture: str,
+    dataset: str,
+    recipe: Recipe,
+    seed: int,
+    out: Path,
+    model_args: dict | None = None,
+    data_dir: str | None = None,
+    device: str | torch.device = "cpu",
+    report: Callable[[Status], None] = lambda status: None,
+    save_every: int = 1,
+) -> zoo.Checkpoint:
+    """Train one network with one seed and write its checkpoint folder below `out`, as `train_together` does.
+
+    Raises:
+        TrainingError: if the training diverges or learns nothing, which is recorded, or did so before.
+        resume.Stopped, UserError: as `train_together`.
+    """
+    what = Training(architecture, recipe, seed)
+    (outcome,) = train_together(
+        [what],
+        dataset,
+        out,
+        model_args=model_args,
+        data_dir=data_dir,
+        device=device,
+        report=lambda _, status: report(status),
+        save_every=save_every,
+    ).values()
+    if isinstance(outcome, TrainingError):
+        raise outcome
+    return outcome
+
+
+def train_together(
+    trainings: Sequence[Training],
+    dataset: str,
+    out: Path,
+    *,
+    model_args: dict | None = None,
+    data_dir: str | None = None,
+    device: str | torch.device = "cpu",
+    report: Callable[[Training, Status], None] = lambda what, status: None,
+    save_every: int = 1,
+) -> dict[Training, zoo.Checkpoint | TrainingError]:
+    """Train networks side by side, each as if it were alone, and write their checkpoint folders below `out`.
+
+    Args:
+        model_args: Arguments of the architectures beside those that the recipes give.
+        report: Called for each at the end of each epoch, and about every half second within one.
+        save_every: Epochs after which an unfinished training is kept, to go on from.
+
+    Returns:
+        The checkpoint of each; or why it failed, now or before, which is recorded in a file and does not stop
+        the others.
+
+    Raises:
+        resume.Stopped: after Ctrl-C or SIGTERM; the trainings are kept, and the same call goes on.
+        UserError: if a checkpoint is there already or cannot be written, an unfinished training that was
+            made otherwise is in the way, or two trainings are the same.
+    """
+    jobs = _jobs(trainings, dataset, out, model_args or {}, data_dir, device)
+    outcomes, fits = {}, {}
+    for job in jobs:
+        try:
+            _check_not_failed(job.folder)
+        except TrainingError as failure:
+            outcomes[job.what] = failure
+            continue
+        fit = job.fit()
+        _restore(job, fit)
+        fits[fit] = job
+    caught = _run(fits, outcomes, report, save_every)
+    for fit, job in fits.items():
+        if job.what not in outcomes:
+            outcomes[job.what] = _save(job, fit, data.load(dataset, "test", data_dir))
+            resume.state_file(job.folder).unlink(missing_ok=True)
+    if caught:  # too late to stop these trainings, not the next ones
+        raise resume.Stopped(caught)
+    return outcomes
+
+
+def _jobs(
+    trainings: Sequence[Training], dataset: str, out: Path, model_args: dict, data_dir, device
+) -> list[_Job]:
+    """Refuses what cannot be, before the data are read."""
+    recipes = [what.recipe.filled(data.DATASETS[dataset]) for what in trainings]
+    folders = [destination(what.architecture, dataset, what.recipe, what.seed, out) for what in trainings]
+    if len(set(folders)) < len(folders):
+        raise UserError("two of the trainings would write the same checkpoint")
+    for folder in folders:
+        zoo.check_writable(folder)
+    training = data.load(dataset, "train", data_dir)
+    return [
+        _Job(what, recipe, recipe.model_args() | model_args, training, folder, device)
+        for what, recipe, folder in zip(trainings, recipes, folders, strict=True)
+    ]
+
+
+def _run(
+    jobs: dict[Fit, _Job],
+    outcomes: dict[Training, zoo.Checkpoint | TrainingError],
+    report: Callable[[Training, Status], None],
+    save_every: int,
+) -> int | None:
+    """Train to the end, keeping the states, and add to the outcomes those that fail.
+
+    Returns:
+        The signal that came too late to stop before the end, if one did.
+    """
+    group = Group(list(jobs))
+    with resume.StopSignals() as stop:
+        for fit, line in group.epochs(lambda fit, status: report(jobs[fit].what, status), stop.__bool__):
+            job = jobs[fit]
+            try:
+                if line:
+                    _check_learning(job, fit)
+            except TrainingError as failure:
+                outcomes[job.what] = failure
+                group.drop(fit)
+                continue
+            if line is None or line["epoch"] % save_every == 0 or line["epoch"] == job.recipe.epochs:
+                tensors, values = fit.state()
+                resume.write(resume.state_file(job.folder), tensors, {"of": job.identity, "fit": values})
+        if group.fits:
+            raise resume.Stopped(stop.caught)
+    return stop.caught
+
+
+def _restore(job: _Job, fit: Fit) -> None:
+    """Go on from the unfinished training of this job, if there is one.
+
+    Raises:
+        UserError: if it is of another job, or not a whole state of this one.
+    """
+    path = resume.state_file(job.folder)
+    found = resume.read(path)
+    if not found:
+        return
+    tensors, values = found
+    try:
+        identity, state = values["of"], values["fit"]
+        differing = [key for key, value in job.identity.items() if identity.get(key) != value]
+        if not differing:
+            fit.restore(tensors, state)
+    except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:  # as of another version
+        reason = " ".join(str(error).split())
+        raise UserError(f"cannot go on from {path}: {reason}; remove it to start over") from error
+    if differing:
+        raise UserError(
+            f"{path} is an unfinished training with another {', '.join(differing)}; remove it to start over"
+        )
+
+
+def _check_not_failed(folder: Path) -> None:
+    path = failure_file(folder)
+    if not path.exists():
+        return
+    try:
+        reason = json.loads(path.read_text(encoding="utf-8"))["failed"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"cannot read {path}: {error}; remove it to train again") from error
+    raise TrainingError(f"{folder.name} failed before: {reason} (remove {path} to try again)")
+
+
+def _check_learning(job: _Job, fit: Fit) -> None:
+    """Record it if the training has failed.
+
+    Raises:
+        TrainingError: then.
+    """
+    try:
+        fit.check(job.kind.classes)
+    except TrainingError as failure:
+        path = failure_file(job.folder)
+        record = {"failed": str(failure)} | job.record(fit)
+        path.write_text(json.dumps(_finite(record), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        resume.state_file(job.folder).unlink(missing_ok=True)
+        raise TrainingError(f"{job.folder.name}: {failure}; recorded in {path}") from None
+
+
+def _finite(value):
+    """The same with null for numbers that JSON does not know."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _save(job: _Job, fit: Fit, test: data.Dataset) -> zoo.Checkpoint:
+    """Write the folder, in half precision if that changes hardly a prediction."""
+    model, record = fit.model, job.record(fit)
+    normalisation = job.recipe.mean, job.recipe.std
+    full = predictions(model, test, *normalisation, job.device)
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    model.load_state_dict({k: v.half() if v.is_floating_point() else v for k, v in state.items()})
+    shipped = predictions(model, test, *normalisation, job.device)
+    half = float((full != shipped).mean()) <= HALF_MAY_CHANGE
+    if not half:
+        model.load_state_dict(state)
+        shipped = full
+    record["precision"] = "float16" if half else "float32"
+    record["clean_accuracy"] = round(100 * float((shipped == test.labels).mean()), 4)
+    record["clean_n"] = len(test)
+    cfg = _pretrained_cfg(model, job)
+    return zoo.save(model, job.folder, cfg, job.model_args, record, half, {"curve.csv": _csv(fit.curve)})
+
+
+def predictions(model: nn.Module, test: data.Dataset, mean, std, device) -> np.ndarray:
+    """Predicted labels (N,) of a model that takes images normalised by mean and std, in eval mode."""
+    mean, std = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (mean, std))
+    with undisturbed(model), torch.no_grad():
+        found = [
+            model((torch.from_numpy(test.pixels(at, at + 500)).to(device) - mean) / std).argmax(1).cpu()
+            for at in range(0, len(test), 500)
+        ]
+    return torch.cat(found).numpy()
+
+
+def _csv(curve: list[dict]) -> str:
+    """One line an epoch, with a column ``lambda.<block>`` for each λ."""
+    text = io.StringIO()
+    lines = [
+        {key: value for key, value in line.items() if key != "lambda"}
+        | {f"lambda.{block}": value for block, value in line["lambda"].items()}
+        for line in curve
+    ]
+    writer = csv.DictWriter(text, lines[0], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(lines)
+    return text.getvalue()
+
+
+def _pretrained_cfg(model: nn.Module, job: _Job) -> dict:
+    cfg, kind = model.pretrained_cfg, job.kind
+    return {
+        "tag": job.folder.name.partition(".")[2],
+        "num_classes": kind.classes,
+        "input_size": list(kind.shape),
+        "pool_size": [max(1, kind.shape[1] // 4), max(1, kind.shape[2] // 4)],
+        "crop_pct": 1.0,
+        "interpolation": "bilinear",
+        "mean": list(job.recipe.mean),
+        "std": list(job.recipe.std),
+        "first_conv": cfg["first_conv"],
+        "classifier": cfg["classifier"],
+    }

@@ -1,0 +1,265 @@
+"""A network in training: plain SGD with momentum, steps of the learning rate, and a state to go on from.
+
+Source: Yang et al., *Interpolation between Residual and Non-Residual Networks*, ICML 2020, section 5.1.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from robust_interp.core.errors import UserError
+from robust_interp.models.merges import Coefficient
+from robust_interp.training.loader import Loader
+from robust_interp.training.recipe import Recipe
+
+PATIENCE = 5  # epochs at chance after which a training has failed
+_VALUES = ("curve", "step", "seconds", "epoch_seconds")  # of a state, beside its tensors
+
+
+class TrainingError(UserError):
+    """A training that cannot succeed: it diverged, or learns nothing."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """Where a training is. Loss and accuracy (in percent) are means over the epoch so far.
+
+    Attributes:
+        share: Of all steps, in [0, 1].
+        line: The curve's line of the epoch, at its end; None within it.
+    """
+
+    epoch: int
+    epochs: int
+    loss: float
+    accuracy: float
+    lr: float
+    images_per_second: float
+    share: float
+    seconds_left: float
+    line: dict | None
+
+
+def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
+    """The learning rate of a step, counted from 0."""
+    rate = recipe.lr
+    for share in recipe.steps:  # in steps, not epochs, so that half of 11 epochs is half of them
+        rate *= 0.1 if step >= round(share * recipe.epochs * steps_per_epoch) else 1.0
+    warmup = recipe.warmup_epochs * steps_per_epoch
+    return rate * min(1.0, (step + 1) / warmup) if warmup else rate
+
+
+@contextmanager
+def arithmetic(device: str, tf32: bool) -> Iterator[None]:
+    """float32, in TF32 or not, whatever torch is set to outside."""
+    before = torch.get_float32_matmul_precision()
+    cudnn = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=tf32)
+    with cudnn, torch.autocast(device, enabled=False):
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+
+def coefficients(model: nn.Module) -> dict[str, float]:
+    """act(λ) per block; empty for a model without λ, or whose λ depends on the input."""
+    try:
+        found = model.interpolation_coefficients()
+    except (AttributeError, ValueError):
+        return {}
+    return {name: round(value.item(), 6) for name, value in found.items()}
+
+
+def _parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict]:
+    """All parameters in one group, or with lambda_decay off those of the λ in a second, without decay."""
+    of_lambda = {
+        p for module in model.modules() if isinstance(module, Coefficient) for p in module.parameters()
+    }
+    if recipe.lambda_decay or not of_lambda:
+        return [{"params": list(model.parameters())}]
+    others = [p for p in model.parameters() if p not in of_lambda]
+    return [
+        {"params": others},
+        {"params": [p for p in model.parameters() if p in of_lambda], "weight_decay": 0.0},
+    ]
+
+
+class Fit:
+    """A model in training: model, momentum, batches, how many steps are done, and the curve so far.
+
+    Args:
+        loader: Batches of a training set on the model's device.
+        recipe: Filled for the dataset.
+
+    Raises:
+        UserError: for the precision tf32 without CUDA.
+    """
+
+    def __init__(self, model: nn.Module, loader: Loader, recipe: Recipe) -> None:
+        if recipe.precision == "tf32" and not loader.labels.is_cuda:
+            raise UserError("precision tf32 needs a CUDA device: take float32 or bf16")
+        self.model, self.loader, self.recipe = model, loader, recipe
+        self.optimizer = torch.optim.SGD(
+            _parameter_groups(model, recipe),
+            lr=recipe.lr,
+            momentum=recipe.momentum,
+            weight_decay=recipe.weight_decay,
+        )
+        self.curve: list[dict] = []
+        self.step = 0
+        self.seconds = self.epoch_seconds = 0.0  # of finished epochs, and of the one at hand
+        device = loader.labels.device
+        self.loss_sum, self.correct = torch.zeros((), device=device), torch.zeros((), device=device)
+        self.rng = torch.get_rng_state()  # torch's own on the CPU, which dropout would draw from
+        self._session = self.step, time.perf_counter()  # first step and start, for the time left
+
+    @property
+    def steps(self) -> int:
+        return self.recipe.epochs * len(self.loader)
+
+    @property
+    def lr(self) -> float:
+        """Of the next step."""
+        return learning_rate(self.recipe, self.step, len(self.loader))
+
+    @property
+    def unfinished(self) -> bool:
+        return len(self.curve) < self.recipe.epochs
+
+    @property
+    def at_epoch_end(self) -> bool:
+        return not len(self.loader.left)
+
+    def begin(self) -> None:
+        """Put the model in training mode, and let the time count from here."""
+        self.model.train()
+        self._session = self.step, time.perf_counter()
+
+    def train_step(self, images: Tensor, labels: Tensor) -> None:
+        """One step on normalised images (n, C, H, W) and labels (n,); the model is in training mode.
+
+        Works on the device alone: it reads nothing back and keeps no count, so that it can be recorded.
+        Whoever calls it adds 1 to `step`.
+        """
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr
+        with arithmetic(images.device.type, tf32=self.recipe.precision == "tf32"):
+            logits = self._logits(images)
+            loss = F.cross_entropy(logits, labels)
+            self.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            self.optimizer.step()
+        self.loss_sum += loss.detach() * len(labels)
+        self.correct += (logits.detach().argmax(1) == labels).sum()
+
+    def _logits(self, images: Tensor) -> Tensor:
+        """In float32, or what the parameters are if that is more precise."""
+        bf16 = self.recipe.precision == "bf16"
+        # without the cache, which a recorded step could not fill anew
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False):
+            logits = self.model(images)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+    def end_epoch(self) -> Status:
+        """Add the curve's line of the epoch, and start the next with nothing seen."""
+        status = self.status()
+        line = {
+            "epoch": status.epoch,
+            "lr": learning_rate(self.recipe, self.step - len(self.loader), len(self.loader)),
+            "loss": round(status.loss, 6),
+            "accuracy": round(status.accuracy, 3),
+            "images_per_second": round(status.images_per_second, 1),
+            "lambda": coefficients(self.model),
+        }
+        self.curve.append(line)
+        self.seconds += self.epoch_seconds
+        self.epoch_seconds = 0.0
+        self.loss_sum.zero_()
+        self.correct.zero_()
+        return replace(status, line=line)
+
+    def status(self) -> Status:
+        """Where the training is, after a step at least; waits for the device."""
+        seen = len(self.loader.labels) - len(self.loader.left)
+        first, started = self._session
+        done = max(1, self.step - first)
+        return Status(
+            epoch=len(self.curve) + 1,
+            epochs=self.recipe.epochs,
+            loss=self.loss_sum.item() / seen,
+            accuracy=100 * self.correct.item() / seen,
+            lr=self.optimizer.param_groups[0]["lr"],
+            images_per_second=seen / self.epoch_seconds,
+            share=self.step / self.steps,
+            seconds_left=(time.perf_counter() - started) / done * (self.steps - self.step),
+            line=None,
+        )
+
+    def check(self, classes: int) -> None:
+        """Refuse to go on with a training that has failed.
+
+        Raises:
+            TrainingError: if the loss of the last epoch is not finite, or the last epochs were at chance.
+        """
+        loss = self.curve[-1]["loss"]
+        if not math.isfinite(loss):
+            raise TrainingError(f"training diverged: the loss of epoch {len(self.curve)} is {loss}")
+        recent = self.curve[-PATIENCE:]
+        if len(recent) == PATIENCE and all(_at_chance(line, classes) for line in recent):
+            raise TrainingError(
+                f"training learns nothing: in epochs {recent[0]['epoch']} to {recent[-1]['epoch']} the loss "
+                f"stayed at {loss:.3f} (chance: {math.log(classes):.3f}) and the accuracy at "
+                f"{recent[-1]['accuracy']:.1f} %"
+            )
+
+    def state(self) -> tuple[dict[str, Tensor], dict]:
+        """Tensors and JSON values that `restore` goes on from, bit for bit on the same device."""
+        tensors = {
+            "sums.loss": self.loss_sum,
+            "sums.correct": self.correct,
+            "rng.cpu": self.rng,
+            **{f"loader.{name}": value for name, value in self.loader.state().items()},
+            **{f"model.{name}": value for name, value in self.model.state_dict().items()},
+        }
+        if self.loss_sum.is_cuda:
+            tensors["rng.cuda"] = torch.cuda.get_rng_state(self.loss_sum.device)
+        for name, parameter in self.model.named_parameters():
+            momentum = self.optimizer.state[parameter].get("momentum_buffer")
+            if momentum is not None:
+                tensors[f"momentum.{name}"] = momentum
+        values = {name: getattr(self, name) for name in _VALUES}
+        return tensors, values
+
+    def restore(self, tensors: dict[str, Tensor], values: dict) -> None:
+        """Raises what its parts do, from KeyError to RuntimeError, if this is no state of such a training."""
+        device = self.loss_sum.device
+        self.model.load_state_dict(_below("model.", tensors))
+        self.loader.restore(_below("loader.", tensors))
+        for name, momentum in _below("momentum.", tensors).items():
+            parameter = self.model.get_parameter(name)
+            buffer = torch.empty_like(parameter).copy_(momentum)  # in the parameter's memory format
+            self.optimizer.state[parameter]["momentum_buffer"] = buffer
+        self.loss_sum.copy_(tensors["sums.loss"])
+        self.correct.copy_(tensors["sums.correct"])
+        self.rng = tensors["rng.cpu"]
+        if self.loss_sum.is_cuda and "rng.cuda" in tensors:
+            torch.cuda.set_rng_state(tensors["rng.cuda"], device)
+        for name in _VALUES:
+            setattr(self, name, values[name])
+
+
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+
+
+def _at_chance(line: dict, classes: int) -> bool:
+    return line["loss"] > math.log(classes) - 0.01 and line["accuracy"] < 150 / classes

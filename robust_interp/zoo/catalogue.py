@@ -1,0 +1,83 @@
+"""Which checkpoints there are, and those that a user names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import robust_interp
+from robust_interp.core.errors import UserError
+from robust_interp.core.registry import is_glob, matching, unknown
+from robust_interp.zoo.checkpoint import Checkpoint
+from robust_interp.zoo.registered import is_model
+
+
+def bundled(folder: str = "model_zoo") -> Path:
+    """What comes with the package: inside it when installed, beside it in a checkout."""
+    package = Path(robust_interp.__file__).parent
+    inside = package / folder
+    return inside if inside.is_dir() else package.parent / folder
+
+
+def checkpoints(zoo: str | os.PathLike | None = None, dataset: str | None = None) -> list[Checkpoint]:
+    """All checkpoints, of one dataset if named, ordered by architecture, recipe and seed.
+
+    Raises:
+        UserError: if a folder is named that is not there.
+    """
+    if zoo and not Path(zoo).is_dir():
+        raise UserError(f"there is no zoo folder {zoo}")
+    places = [Path(zoo)] if zoo else []
+    found: dict[str, Checkpoint] = {}
+    for place in [*places, Path("model_zoo"), bundled()]:
+        for folder in sorted(place.iterdir()) if place.is_dir() else ():
+            checkpoint = Checkpoint.at(folder)
+            if checkpoint and dataset in (None, checkpoint.dataset):
+                found.setdefault(checkpoint.name, checkpoint)
+    return sorted(found.values(), key=lambda c: (c.architecture, c.dataset, c.recipe, c.seed))
+
+
+def checkpoints_for(dataset: str, zoo: str | os.PathLike | None = None) -> list[Checkpoint]:
+    """The checkpoints of a dataset, at least one, in the order of `checkpoints`.
+
+    Raises:
+        UserError: if there is none, or a folder is named that is not there.
+    """
+    if found := checkpoints(zoo, dataset):
+        return found
+    raise UserError(
+        f"no checkpoint for {dataset} in the zoo: train one with "
+        f"robust-interp train in_resnet20 --dataset {dataset}, or name a folder with --zoo"
+    )
+
+
+def select(patterns: Iterable[str], candidates: list[Checkpoint]) -> list[Checkpoint]:
+    """The candidates that are named: by 'all', architecture, full name, or a glob over either.
+
+    Raises:
+        UserError: for a name or glob that matches none.
+    """
+    chosen: dict[str, Checkpoint] = {}
+    for pattern in patterns:
+        hits = [c for c in candidates if pattern == "all" or _matches(pattern, c)]
+        if not hits:
+            raise _no_checkpoint(pattern, candidates)
+        chosen |= {c.name: c for c in hits}
+    return [c for c in candidates if c.name in chosen]
+
+
+def _no_checkpoint(pattern: str, candidates: list[Checkpoint]) -> UserError:
+    have = sorted({c.architecture for c in candidates})
+    if not is_glob(pattern) and is_model(pattern):
+        datasets = ", ".join(sorted({c.dataset for c in candidates}))
+        return UserError(
+            f"{pattern} has no checkpoint for {datasets} in the zoo (there are {', '.join(have)}): "
+            "train it with robust-interp train, or name its weights with --checkpoint"
+        )
+    return unknown("model", pattern, have)
+
+
+def _matches(pattern: str, checkpoint: Checkpoint) -> bool:
+    names = [checkpoint.architecture, checkpoint.name]
+    return bool(matching(pattern, names)) if is_glob(pattern) else pattern in names

@@ -1,0 +1,62 @@
+"""The names that timm knows: ours, its own and those of plug-ins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from robust_interp.core.errors import UserError
+from robust_interp.core.registry import Registry, unknown
+
+# Plug-in models, by timm name: importing one registers it with timm.
+MODELS: Registry[Callable] = Registry("model", group="robust_interp.models", holds=Callable)
+
+
+def create(architecture: str, **arguments):
+    """An untrained model of any registered timm name, ours and those of plug-ins among them.
+
+    Raises:
+        UserError: if the name is unknown, its plug-in is broken, or the arguments do not fit.
+    """
+    import timm
+
+    check_registered(architecture)
+    try:
+        return timm.create_model(architecture, **arguments)
+    except Exception as error:  # constructors refuse their arguments in any way; a download fails in as many
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"cannot build {architecture}: {reason}") from error
+
+
+def check_registered(architecture: str) -> None:
+    """Refuse a name that timm does not know; it would build a model of random weights for a path."""
+    import timm  # which registers our models, too
+
+    if not is_model(architecture):
+        hidden = timm.list_models(module="robustbench_names")
+        raise unknown("model", architecture, {*timm.list_models(), *MODELS} - set(hidden))
+
+
+def is_model(name: str) -> bool:
+    """Whether timm knows this name, once the plug-in that provides it, if one does, is imported.
+
+    Raises:
+        UserError: if that plug-in is broken, or the name is another model's.
+    """
+    import timm  # which registers our models, too
+
+    name = name.partition(".")[0]  # the rest is a tag
+    if name not in MODELS:
+        return timm.is_model(name)
+    origin = MODELS.origins(name)[0].name
+    there = timm.model_entrypoint(name) if timm.is_model(name) else None
+    try:
+        entry = MODELS[name]
+    except UserError:
+        if there is None:
+            raise
+        entry = None
+    if there not in (None, entry):
+        raise UserError(f"model {name!r} is claimed by {origin} and by {there.__module__}")
+    if not timm.is_model(name):
+        raise UserError(f"model {name!r} of {origin} is not registered with timm")
+    return True

@@ -1,0 +1,179 @@
+"""A weights file that somebody else wrote -> a state dict of tensors; nothing that could hold code is run.
+
+Reads .safetensors, and what torch.save wrote by torch's weights-only loader. Says what a file is when it is
+none of these.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from robust_interp.core.errors import UserError
+
+WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "state_dict_ema", "model_ema", "ema")
+PREFIXES = {"module", "model", "net", "_orig_mod"}  # of DataParallel, Lightning, torch.compile and the like
+MEANS, STDS = {"mean", "mu", "new_mean"}, {"std", "sigma", "new_std"}  # buffers of a normalisation
+MAGIC = {  # first bytes of files that are mistaken for weights
+    b"version https://git-lfs": "is a git-lfs pointer, not the weights: fetch them with git lfs pull",
+    b"\x1f\x8b": "is a gzip archive: unpack it first",
+    b"\x89HDF": "is an HDF5 file, as Keras writes them, not weights of a torch model",
+}
+
+
+def read_state(path: Path) -> dict[str, Tensor]:
+    """The tensors of a weights file by name, out of their wrapper.
+
+    Raises:
+        UserError: saying what the file is, if it is anything else.
+    """
+    if not path.is_file():
+        raise UserError(f"there is no checkpoint file {path}")
+    if found := mistaken_for_weights(path):
+        raise UserError(f"{path} {found}")
+    try:
+        if path.suffix == ".safetensors" or _starts_as_safetensors(path):
+            return load_file(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # where a file is damaged, its readers fail in many ways
+        raise UserError(_unreadable(path, error)) from error
+    return _tensors(path, content)
+
+
+def mistaken_for_weights(path: Path) -> str | None:
+    """What a file is that cannot hold weights, as the end of a sentence; None if it may hold some."""
+    with path.open("rb") as file:
+        start = file.read(512)
+    if not start:
+        return "is empty"
+    for magic, found in MAGIC.items():
+        if start.startswith(magic):
+            return found
+    if start.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml")):
+        return "is an HTML page, as a failed download leaves it: download the weights again"
+    if zipfile.is_zipfile(path) and _is_torchscript(path):
+        return (
+            "is a TorchScript archive, which holds code: save its state_dict(), or load it in Python with "
+            "torch.jit.load and give evaluate the module"
+        )
+    return None
+
+
+def _is_torchscript(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any("/code/" in name for name in archive.namelist())
+    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
+        return False
+
+
+def _starts_as_safetensors(path: Path) -> bool:
+    """Whether there is a JSON header where safetensors has it, whatever the file is called."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= path.stat().st_size - 8 or file.read(1) != b"{":
+            return False
+        try:
+            return isinstance(json.loads(b"{" + file.read(length - 1)), dict)
+        except ValueError:
+            return False
+
+
+def _unreadable(path: Path, error: Exception) -> str:
+    if pickled := re.search(r"GLOBAL ([\w.]+)", str(error)):
+        return (
+            f"{path} holds a pickled {pickled[1]}, as a model saved whole does, and may run code when it is "
+            "opened: save its state_dict() instead"
+        )
+    reason, *_ = [*str(error).splitlines(), type(error).__name__]
+    return f"cannot read {path}: {reason}"
+
+
+def _tensors(path: Path, content) -> dict[str, Tensor]:
+    while isinstance(content, dict) and not _is_state(content):
+        inside = [key for key in WRAPPERS if isinstance(content.get(key), dict)]
+        if len(inside) > 1:
+            raise UserError(
+                f"{path} holds several state dicts ({', '.join(inside)}): save the one you mean to a file "
+                "of its own"
+            )
+        if not inside:
+            break
+        content = content[inside[0]]
+    if not isinstance(content, dict) or not _is_state(content):
+        raise UserError(f"{path} holds no state dict of tensors but {_described(content)}")
+    return content
+
+
+def _is_state(content: dict) -> bool:
+    return bool(content) and all(
+        isinstance(key, str) and isinstance(value, Tensor) for key, value in content.items()
+    )
+
+
+def _described(content) -> str:
+    kind = type(content).__name__
+    if not isinstance(content, dict):
+        return f"a {kind}"
+    shown = ", ".join(map(str, list(content)[:5])) + (", ..." if len(content) > 5 else "")
+    return f"a {kind} with {shown or 'nothing in it'}"
+
+
+def fitted(state: dict[str, Tensor], model: nn.Module):
+    """A state dict under the names that `model` has for it, and the normalisation that comes with it.
+
+    Taken off are prefixes that all keys share and the model's lack, such as DataParallel's ``module.`` and
+    torch.compile's ``_orig_mod.``. Where the model has buffers for its normalisation and the state lacks
+    them, the model's own are kept.
+
+    Returns:
+        The state dict, fit or not; and mean and std, a list per channel, of a normalisation layer that the
+        state holds and the model lacks, or None.
+    """
+    own = model.state_dict()
+    normalisation, state = _split_normalisation(_stripped(state, own), own)
+    state = _stripped(state, own)
+    if not normalisation:
+        buffers = {name for name, _ in model.named_buffers()}
+        state = {key: own[key] for key in own if key in buffers and _last(key) in MEANS | STDS} | state
+    return state, normalisation
+
+
+def _stripped(state: dict[str, Tensor], own: Iterable[str]) -> dict[str, Tensor]:
+    """Without the prefixes that all keys share, as long as that brings them nearer to the model's own."""
+    own = set(own)
+    state = {
+        key: value for key, value in state.items() if key != "n_averaged" or key in own
+    }  # AveragedModel's
+    while True:
+        prefixes = {key.partition(".")[0] for key in state if "." in key}
+        if len(prefixes) != 1 or not all("." in key for key in state):
+            return state
+        shorter = {key.partition(".")[2]: value for key, value in state.items()}
+        known = prefixes <= PREFIXES and not own & state.keys()
+        if not known and len(own & shorter.keys()) <= len(own & state.keys()):
+            return state
+        state = shorter
+
+
+def _split_normalisation(state: dict[str, Tensor], own: dict[str, Tensor]):
+    """(mean, std) of a normalisation layer that the model lacks, or None; and the other tensors."""
+    extra = {key: value for key, value in state.items() if key not in own and _last(key) in MEANS | STDS}
+    means = [value for key, value in extra.items() if _last(key) in MEANS]
+    stds = [value for key, value in extra.items() if _last(key) in STDS]
+    has_its_own = any(_last(key) in MEANS | STDS for key in own)
+    if len(means) != 1 or len(stds) != 1 or has_its_own:
+        return None, state
+    rest = {key: value for key, value in state.items() if key not in extra}
+    return (means[0].flatten().tolist(), stds[0].flatten().tolist()), rest
+
+
+def _last(key: str) -> str:
+    return key.rpartition(".")[2]

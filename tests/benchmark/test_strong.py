@@ -1,0 +1,214 @@
+"""The columns strong_<eps>: the worst of the row's PGD and stronger attacks, over samples of their own."""
+
+import csv
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from support.hand_made import attack, card, first, run
+from support.masked_models import trained_on_digits
+
+import robust_interp
+from robust_interp.core.errors import UserError
+from robust_interp.results import combine, compare, leaderboard
+from robust_interp.results.scores import results_frame, scores
+from robust_interp.results.warnings import findings
+from robust_interp.store import INHERITED, Store
+from robust_interp.store.cells import CLEAN, Plan
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+# Of the first 8 samples 6 survive PGD, and 3 all of these: 1, 3 and 4, counted from 1.
+CLEAN_RIGHT, PGD, APGD_CE, APGD_T = "1111111110", "1111110000", "11110000", "10110000"
+
+
+def finished(store, classifiers, n=8, stronger=("apgd_ce", "apgd_t"), protocol="final"):
+    """A run over 10 samples with its strong part over the first n."""
+    main, strong = [], []
+    for classifier in classifiers:
+        main += [(classifier, CLEAN, CLEAN_RIGHT), (classifier, attack("pgd", 2), PGD)]
+        strong += [(classifier, CLEAN, CLEAN_RIGHT[:n]), (classifier, attack("pgd", 2), PGD[:n])]
+        patterns = {"apgd_ce": APGD_CE, "apgd_t": APGD_T}
+        strong += [(classifier, attack(name, 2, seed=0), patterns[name][:n]) for name in stronger]
+    plan = replace(run(store, main, protocol), strong=run(store, strong, "worst"))
+    store._db.execute("DELETE FROM runs")  # the parts, which are no runs of their own
+    store.put_plan(plan)
+    return plan
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store(tmp_path) as store:
+        yield store
+
+
+def test_a_plan_with_a_strong_part_is_read_as_it_was_written(store):
+    plan = finished(store, [card()])
+    assert Plan.from_json(plan.to_json()) == plan
+    assert plan.key not in (replace(plan, strong=None).key, plan.strong.key)
+    without = replace(plan, strong=None)
+    assert Plan.from_json(without.to_json()) == without
+
+
+def test_a_line_says_what_stands_against_all_of_them(store):
+    table = results_frame(scores(finished(store, [card()]), store))
+    assert list(table["perturbation"]) == ["clean", "pgd", "strong(pgd+apgd_ce+apgd_t)"]
+    line = table.iloc[2]
+    assert (line["accuracy"], line["n"], line["eps_255"], line["norm"]) == (37.5, 8, 2, "Linf")
+    assert line["protocol"] == "worst"
+    assert (line["ci_low"], line["ci_high"]) == pytest.approx((13.684, 69.426), abs=1e-3)  # Wilson, 3 of 8
+    assert line["subset_hash"] != table.iloc[0]["subset_hash"]
+    assert list(table["accuracy"][:2]) == [90, 60]
+
+
+def test_a_column_stands_beside_the_row_and_does_not_rank(store, tmp_path):
+    weaker = card("other")
+    plan = finished(store, [card(), weaker])
+    board = leaderboard.entries_frame(scores(plan, store))
+    assert list(board)[len(leaderboard.ENTRY_COLUMNS) : -2] == [
+        *("clean", "clean_std", "pgd_2", "pgd_2_std", "strong_2", "strong_2_std"),
+        "strong_n",
+    ]
+    assert list(board["strong_2"]) == [37.5, 37.5]
+    assert list(board["strong_n"]) == [8, 8]
+    assert list(board["rank"]) == [1, 1]  # by PGD, which is the same
+    assert set(board["n_examples"]) == {10}
+    assert set(board["protocol"]) == {"final"}
+    rebuilt, _ = combine.gather([tmp_path])
+    pd.testing.assert_frame_equal(rebuilt, board)
+
+
+def test_the_mean_over_seeds_is_that_of_the_strong_accuracies(store):
+    with Store(None) as other:
+        plan = finished(other, [card(seed=0), card(seed=1)])
+        (line,) = leaderboard.entries_frame(scores(plan, other)).to_dict("records")
+    assert (line["strong_2"], line["strong_2_std"], line["seeds"]) == (37.5, 0, 2)
+
+
+def test_runs_with_other_strong_attacks_or_samples_are_lines_of_their_own(store):
+    runs = [
+        scores(finished(store, [card()], **options), store)
+        for options in ({}, {"n": 4}, {"stronger": ("apgd_ce",)})
+    ]
+    board = leaderboard.entries_frame(*runs)
+    # n = 4: 1, 3 and 4 of four; without the targeted one: the first four of eight.
+    assert sorted(zip(board["strong_n"], board["strong_2"], strict=True)) == [(4, 75), (8, 37.5), (8, 50)]
+    plain = scores(replace(finished(store, [card()]), strong=None), store)
+    assert len(leaderboard.entries_frame(runs[0], plain)) == 1
+
+
+def test_the_columns_are_written_read_and_merged(store, tmp_path, command):
+    finished(store, [card()])
+    text = command("leaderboard", tmp_path, "--format", "csv")[1]
+    path = tmp_path / "board.csv"
+    path.write_text(text)
+    assert command("leaderboard", path, "--format", "csv")[1] == text
+    (line,) = csv.DictReader(path.open())
+    assert (line["strong_2"], line["strong_n"]) == ("37.50", "8")
+    with Store(tmp_path / "plain") as plain:
+        run(plain, [(card("b"), CLEAN, first(8)), (card("b"), attack("pgd", 2), first(5))], "worst")
+    board, _ = combine.gather([path, tmp_path / "plain"])
+    assert [name for name in board if name.startswith(("pgd", "worst", "strong")) and "_std" not in name] == [
+        *("pgd_2", "worst_2", "strong_2", "strong_n"),
+    ]
+    assert "strong_n" in command("leaderboard", path)[1]
+
+
+def test_two_models_are_compared_on_the_whole_run_unless_asked_otherwise(store, tmp_path):
+    finished(store, [card("a"), card("b")])
+    whole = compare.from_folder(tmp_path, "a", "b")
+    assert (whole.samples.protocol, whole.samples.n) == ("final", 10)
+    assert list(whole.frame["column"]) == ["clean", "pgd_2"]
+    strong = compare.from_folder(tmp_path, "a", "b", protocol="worst")
+    assert strong.samples.n == 8
+    assert list(strong.frame["column"]) == ["strong_2"]
+
+
+def test_a_strong_line_is_no_sign_of_masked_gradients(store):
+    scored = scores(finished(store, [card()]), store)
+    assert findings(scored, 10) == []
+
+
+# ---- measured
+
+
+@pytest.fixture(scope="module")
+def net():
+    return trained_on_digits(width=64, seed=0)
+
+
+QUICK = {"corruptions": "none", "eps": (16 / 255,)}
+
+
+def stands(folder, n):
+    """Which of the first n samples stand, by name of attack, from the store."""
+    with Store(folder) as store:
+        found = {}
+        for plan in store.plans():
+            for cell in plan.cells:
+                outcome = store.read(cell.key, n)
+                found[cell.perturbation.name] = outcome.correct(store.labels(cell.fingerprint))
+        return found
+
+
+def test_it_is_the_worst_of_all_and_attacks_only_what_still_stands(tmp_path, net):
+    each = "pgd,apgd_ce(steps=30),apgd_t(steps=20,targets=2)"
+    robust_interp.evaluate({"net": net}, "digits", attacks=each, n=40, out=tmp_path / "each", **QUICK)
+    expected = np.logical_and.reduce(list(stands(tmp_path / "each", 40).values()))
+    assert 0 < expected.sum() < stands(tmp_path / "each", 40)["clean"].sum()
+
+    strong = "apgd_ce(steps=30),apgd_t(steps=20,targets=2)"
+    options = {"attacks": "fgsm,pgd", "n": 60, "strong": strong, "strong_n": 40, "out": tmp_path / "strong"}
+    table = robust_interp.evaluate({"net": net}, "digits", **options, **QUICK)
+    (line,) = table[table["perturbation"].str.startswith("strong")].to_dict("records")
+    assert line["accuracy"] == pytest.approx(100 * expected.mean())
+    assert line["n"] == 40
+    assert set(table["n"][:3]) == {60}
+    with Store(tmp_path / "strong") as store:
+        (plan,) = store.plans()
+        outcomes = {cell.perturbation.name: store.read(cell.key, 40) for cell in plan.strong.cells}
+    assert outcomes["pgd"] is None  # the row's own is whole
+    assert (outcomes["apgd_ce"].flags & INHERITED).any()
+    assert (outcomes["apgd_t"].flags & INHERITED).sum() >= (outcomes["apgd_ce"].flags & INHERITED).sum()
+    again = robust_interp.evaluate({"net": net}, "digits", **options, **QUICK)
+    pd.testing.assert_frame_equal(again, table)  # seconds included: nothing was measured
+
+
+def test_by_default_it_is_pgd_and_the_first_200_samples_or_n(tmp_path, net):
+    table = robust_interp.evaluate({"net": net}, "digits", attacks="none", n=30, strong="fgsm", **QUICK)
+    (line,) = table[table["perturbation"].str.startswith("strong")].to_dict("records")
+    assert (line["perturbation"], line["n"]) == ("strong(fgsm+pgd)", 30)
+    table = robust_interp.evaluate({"net": net}, "digits", attacks="none", n="all", strong="fgsm", **QUICK)
+    assert list(table["n"]) == [450, 200]
+
+
+def test_the_command(tmp_path, tiny_zoo, command):
+    quick = ("--zoo", tiny_zoo, "--n", 4, "--eps", 16, "--attacks", "none", "--corruptions", "none")
+    quick += ("--models", "preact_resnet14", "--out", tmp_path, "--quiet")
+    assert (
+        "strong, n = 3: the worst of"
+        in command("bench", *quick, "--strong", "fgsm", "--strong-n", 3, "--dry-run")[1]
+    )
+    status, out, _ = command("bench", *quick, "--strong", "fgsm", "--strong-n", 3)
+    assert status == 0
+    (line,) = csv.DictReader((tmp_path / "leaderboard.csv").open())
+    assert line["strong_n"] == "3"
+    assert line["rank"] == ""
+    assert "strong_16" in out
+    planned = command("bench", *quick, "--strong", "--dry-run")[1]
+    assert "apgd_ce_16" in planned
+    assert "apgd_t_16" in planned
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strong_n": 5}, "strong_n goes with strong alone"),
+        ({"strong": "apgd", "n": 5}, "unknown attack 'apgd'"),
+        ({"strong": "apgd_ce", "strong_n": 451}, "n must be 1 to 450"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(net, options, message):
+    with pytest.raises(UserError, match=message):
+        robust_interp.evaluate({"net": net}, "digits", attacks="none", **QUICK, **options)

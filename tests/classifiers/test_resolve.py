@@ -1,0 +1,960 @@
+"""Whatever --models may name, and whatever a model may be like: measured as it is, or refused in one line."""
+
+import collections
+import copy
+import importlib
+import json
+import shutil
+import sys
+import types
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file, save_file
+from timm.models._hub import save_config_for_hf
+from torch import nn
+
+import robust_interp
+from robust_interp import zoo
+from robust_interp.benchmark.request import Request
+from robust_interp.benchmark.runner import Benchmark
+from robust_interp.classifiers import resolve
+from robust_interp.classifiers.classifier import Classifier
+from robust_interp.classifiers.isolation import on_its_device
+from robust_interp.core.errors import UserError
+
+N = 40
+QUICK = {"attacks": "fgsm", "corruptions": "none", "eps": (16 / 255,), "n": N}
+OPTIONS = ("--attacks", "fgsm", "--corruptions", "none", "--eps", "16", "--n", str(N), "--quiet")
+MEAN, STD = 0.3054, 0.3763  # of the digits
+
+# The networks here are untrained or built to mislead, which evaluate remarks on.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+
+MODELS = """
+import torch
+from torch import nn
+
+class Linear(nn.Module):
+    def __init__(self, num_classes=10, seed=0, scale=1.0):
+        super().__init__()
+        self.head = nn.Linear(64, num_classes)
+        values = torch.Generator().manual_seed(seed)
+        nn.init.normal_(self.head.weight, generator=values)
+        nn.init.zeros_(self.head.bias)
+        self.scale = scale
+
+    def forward(self, images):
+        return self.scale * self.head(images.flatten(1))
+
+def linear():
+    return Linear()
+
+def sized(num_classes, in_chans, depth=1):
+    assert (num_classes, in_chans) == (10, 1)
+    return Linear(num_classes, seed=depth)
+
+def any_keywords(**kwargs):
+    assert not kwargs
+    return Linear()
+
+def needs(depth):
+    return Linear()
+
+def broken():
+    raise KeyError("no such layer\\nand more")
+
+def leaves():
+    raise SystemExit(3)
+
+def nothing():
+    return None
+
+def with_transforms():
+    return Linear(), "transforms"
+
+class Zoo:
+    best = Linear(seed=5)
+
+ready = Linear(seed=3)
+number = 3
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The current directory, with a package of models in it."""
+    package = tmp_path / "their_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "nets.py").write_text(MODELS)
+    (package / "wrong.py").write_text("def f(:\n")
+    (package / "needs_more.py").write_text("import no_such_dependency\n")
+    monkeypatch.chdir(tmp_path)
+    path = list(sys.path)
+    importlib.invalidate_caches()
+    yield tmp_path
+    sys.path[:] = path
+    for name in [name for name in sys.modules if name.startswith("their_package")]:
+        del sys.modules[name]
+
+
+def one_line(caught, *parts):
+    message = str(caught.value)
+    assert "\n" not in message
+    for part in parts:
+        assert str(part) in message, message[:1000]
+    assert len(message) < 1000
+    return message
+
+
+def refused(models, *parts, dataset="digits", **options):
+    with pytest.raises(UserError) as caught:
+        robust_interp.evaluate(models, dataset, **QUICK | options)
+    return one_line(caught, *parts)
+
+
+def told(models, dataset="digits", **options):
+    """The table, and what was said of it."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        table = robust_interp.evaluate(models, dataset, **QUICK | options)
+    return table, [str(warning.message) for warning in caught]
+
+
+@torch.no_grad()
+def clean(model, digits_test, mean=None, std=None):
+    """Clean accuracy in percent, with the normalisation in float64 and none of the package."""
+    images, labels = digits_test[0][:N].double(), digits_test[1][:N]
+    if mean is not None:
+        images = (images - mean) / std
+    return 100 * (model.eval()(images.float()).argmax(1) == labels).double().mean().item()
+
+
+def clean_of(table):
+    table = table[table["perturbation"] == "clean"]
+    return dict(zip(table["model"], table["accuracy"], strict=True))
+
+
+def linear(seed=0, scale=1.0):
+    """The model of the package above, made anew."""
+    head = nn.Linear(64, 10)
+    nn.init.normal_(head.weight, generator=torch.Generator().manual_seed(seed))
+    nn.init.zeros_(head.bias)
+    return nn.Sequential(nn.Flatten(), head)
+
+
+def network(seed=0, architecture="in_resnet14", **arguments):
+    torch.manual_seed(seed)
+    model = zoo.create(architecture, **{"num_classes": 10, "in_chans": 1} | arguments)
+    for module in model.modules():  # as after training
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.running_mean, -0.5, 0.5)
+            nn.init.uniform_(module.running_var, 0.5, 2)
+    return model.eval()
+
+
+def saved_by_timm(model, folder, model_args):
+    """What timm's save_for_hf leaves, which timm 1.0.9 can no longer call where the hub's client is new."""
+    folder.mkdir(parents=True)
+    save_file(model.state_dict(), folder / "model.safetensors")
+    save_config_for_hf(model, folder / "config.json", model_args=model_args)
+
+
+# --- one list of everything ----------------------------------------------------------------------------
+
+
+def test_the_zoo_timm_a_factory_and_a_folder_share_a_table(command, here, tiny_zoo, digits_test):
+    tagged = "in_resnet20.digits_digits_seed0"
+    saved = network(7, "preact_resnet14")
+    saved_by_timm(saved, here / "mine", {"in_chans": 1})
+    cfg = json.loads((here / "mine" / "config.json").read_text())
+    cfg["pretrained_cfg"] |= {"mean": [MEAN], "std": [STD]}
+    (here / "mine" / "config.json").write_text(json.dumps(cfg))
+    names = f"in_resnet14,timm:{tagged},their_package.nets:sized(depth=2),mine/,preact_resnet14"
+    status, out, _ = command("bench", "--models", names, "--zoo", tiny_zoo, *OPTIONS)
+    assert status == 0
+    board, results = pd.read_csv(here / "results/leaderboard.csv"), pd.read_csv(here / "results/results.csv")
+    assert sorted(board["model"] + board["members"].map(str)) == [
+        "in_resnet141",
+        "in_resnet142",
+        f"{tagged}1",
+        "mine1",
+        "preact_resnet141",
+        "their_package.nets:sized(depth=2)1",
+    ]
+    bundled = zoo.Checkpoint.at(zoo.bundled() / tagged).load()
+    expected = {
+        tagged: clean(bundled, digits_test, MEAN, STD),
+        "mine": clean(saved, digits_test, MEAN, STD),
+        "their_package.nets:sized(depth=2)": clean(linear(2), digits_test),
+    }
+    assert clean_of(results) | expected == clean_of(results)
+    assert expected[tagged] > 95
+    assert all(name in out for name in ("sized(depth=2)", "mine", tagged))
+
+
+def test_timm_with_a_checkpoint_is_the_bare_name_with_it(here, tiny_zoo):
+    file = tiny_zoo / "in_resnet14.digits_none_seed0" / "model.safetensors"
+    for name in ("in_resnet14", "timm:in_resnet14"):
+        table = robust_interp.evaluate(name, checkpoint=file, out=here / "results", **QUICK)
+        assert set(table["model"]) == {"in_resnet14"}
+        board = pd.read_csv(here / "results" / "leaderboard.csv")
+    keys = [
+        [cell.key for cell in Benchmark(Request(models=(name,), checkpoint=str(file), **QUICK)).plan.cells]
+        for name in ("in_resnet14", "timm:in_resnet14")
+    ]
+    assert keys[0] == keys[1]
+    assert len(board) == 1
+
+
+def test_a_checkpoint_is_for_the_one_that_can_take_it(command, here, tiny_zoo, digits_test):
+    save_file(network(3).state_dict(), here / "w.safetensors")
+    names = "preact_resnet14,timm:in_resnet14,their_package.nets:linear"
+    status, *_ = command(
+        "bench", "--models", names, "--checkpoint", "w.safetensors", "--zoo", tiny_zoo, *OPTIONS
+    )
+    assert status == 0
+    found = clean_of(pd.read_csv(here / "results/results.csv"))
+    # in_resnet14's own cfg is for three channels: the dataset's normalisation stands in
+    assert found["in_resnet14"] == clean(network(3), digits_test, MEAN, STD)
+    assert found["their_package.nets:linear"] == clean(linear(), digits_test)
+    state = {"head.weight": linear(9)[1].weight.data, "head.bias": torch.zeros(10)}
+    torch.save({"net": state}, here / "head.pth")
+    table = robust_interp.evaluate("their_package.nets:linear", checkpoint="head.pth", **QUICK)
+    assert clean_of(table) == {"their_package.nets:linear": clean(linear(9), digits_test)}
+    for names in (["timm:in_resnet14", "timm:preact_resnet14"], ["a.b:c", "a.b:d"], ["./mine"], ["all"]):
+        refused(names, "--checkpoint goes with exactly one", checkpoint="w.safetensors")
+
+
+def test_arguments_of_the_architecture_can_be_given(here, digits_test):
+    wide = network(3, "in_resnet14", drop_rate=0.0)
+    save_file(wide.state_dict(), here / "w.safetensors")
+    table = robust_interp.evaluate(
+        "timm:in_resnet14(drop_rate=0.5)", checkpoint=here / "w.safetensors", **QUICK
+    )
+    assert clean_of(table) == {"in_resnet14(drop_rate=0.5)": clean(wide, digits_test, MEAN, STD)}
+
+
+def test_the_mean_and_std_that_are_given_are_those_that_are_applied(command, here, digits_test):
+    save_file(network(3).state_dict(), here / "w.safetensors")
+    expected = {}
+    for name, arguments in (
+        ("timm:in_resnet14", ["--checkpoint", "w.safetensors"]),
+        ("their_package.nets:linear", []),
+    ):
+        status, *_ = command(
+            *("bench", "--models", name, *arguments, "--mean", "0.9", "--std", "0.05", *OPTIONS)
+        )
+        assert status == 0
+        expected = {"in_resnet14": network(3), "their_package.nets:linear": linear()}
+        found = clean_of(pd.read_csv(here / "results/results.csv"))
+        assert found == {model: clean(expected[model], digits_test, 0.9, 0.05) for model in found}
+    for given, part in (
+        (["--mean", "0.9"], "both mean and std"),
+        (["--mean", "120", "--std", "60"], "divide mean and std by 255"),
+        (["--mean", "0.5", "--std", "0"], "std above 0"),
+        (["--mean", "nan", "--std", "1"], "finite"),
+        (["--mean", "0.5,0.5", "--std", "1"], "a number per channel"),
+        (["--mean", "0.5,0.5,0.5", "--std", "1,1,1"], "3 channels; the images have 1"),
+        (["--mean", "half", "--std", "1"], "'half' is not a number a channel"),
+    ):
+        status, _, err = command("bench", "--models", "their_package.nets:linear", *given, *OPTIONS)
+        assert status
+        assert part in err
+        assert err.count("\n") == 1
+
+
+def test_options_that_would_be_ignored_are_refused(here, tiny_zoo):
+    refused("their_package.nets:linear", "seeds does not go with models that are not from the zoo", seeds=2)
+    refused("in_resnet14", "mean does not go with models from the zoo", zoo=tiny_zoo, mean=(0.1,), std=(1,))
+    mixed = ["in_resnet14", "their_package.nets:linear"]
+    found = robust_interp.evaluate(mixed, zoo=tiny_zoo, seeds=1, mean=(0.1,), std=(1,), **QUICK)
+    assert set(found["model"]) == set(mixed)
+
+
+# --- timm ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("timm:resnet18", ["1000 classes", "3 channels", "digits has 10 and 1", "--checkpoint"]),
+        ("timm:resnet81", ["unknown model 'resnet81'", "resnet18"]),
+        ("timm:in_resnet14", ["timm has no weights for in_resnet14", "--checkpoint"]),
+        ("timm:in_resnet20.none_such", ["in_resnet20.none_such"]),
+        ("timm:in_resnet14(num_classes=3)", ["num_classes is no argument of the architecture"]),
+        ("timm:in_resnet14(pretrained=True)", ["pretrained is no argument"]),
+        ("timm:in_resnet14(depth", ["cannot read"]),
+        ("timm:in_resnet14(drop_rate=eps)", ["drop_rate cannot be a share of eps"]),
+    ],
+)
+def test_what_timm_cannot_give_is_refused(here, name, parts):
+    refused(name, *parts)
+
+
+def test_a_path_is_never_taken_for_an_architecture(here, tiny_zoo):
+    """For which timm 1.0.9 builds a network of random weights."""
+    for name in ("timm:a/b/in_resnet20", "timm:/a/b/in_resnet20", "timm:./in_resnet20"):
+        refused(name, "unknown model")
+        refused(name, "unknown model", checkpoint=tiny_zoo / "x")
+    refused("a/b/in_resnet20", "there is no folder or file a/b/in_resnet20")
+
+
+def test_weights_that_cannot_be_fetched_are_one_line_and_no_random_network(here, monkeypatch):
+    build = timm.create_model
+
+    def offline(name, pretrained=False, **arguments):
+        if pretrained:
+            raise OSError("We couldn't connect\nto the hub")
+        return build(name, **arguments)
+
+    monkeypatch.setattr(timm, "create_model", offline)
+    dataset = np.zeros((4, 3, 8, 8), np.float32), np.arange(4), 1000
+    refused("timm:resnet18", "We couldn't connect", "--checkpoint FILE", dataset=dataset, n=4)
+
+
+def test_the_normalisation_of_the_pretrained_cfg_is_applied(here):
+    model, images = network(1, "preact_resnet14", in_chans=3), np.random.default_rng(0).random((N, 3, 8, 8))
+    save_file(model.state_dict(), here / "w.safetensors")
+    cfg = model.pretrained_cfg
+    mean, std = (np.array(cfg[key]).reshape(3, 1, 1) for key in ("mean", "std"))
+    assert mean.any()
+    with torch.no_grad():
+        labels = model(torch.from_numpy((images - mean) / std).float()).argmax(1).numpy()
+        raw = model(torch.from_numpy(images).float()).argmax(1).numpy()
+    assert (raw == labels).mean() < 0.9  # it matters here
+    dataset = images.astype(np.float32), labels, 10
+    table = robust_interp.evaluate(
+        "timm:preact_resnet14", dataset, checkpoint=here / "w.safetensors", **QUICK
+    )
+    assert clean_of(table) == {"preact_resnet14": 100}
+
+
+# --- Python modules ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [
+        ("linear", 0),
+        ("Linear", 0),
+        ("any_keywords", 0),
+        ("sized", 1),
+        ("sized(depth=4)", 4),
+        ("needs(depth=2)", 0),
+        ("ready", 3),
+        ("Zoo.best", 5),
+    ],
+)
+def test_what_a_module_holds_or_makes_is_measured(here, digits_test, name, seed):
+    table = robust_interp.evaluate(f"their_package.nets:{name}", **QUICK)
+    assert clean_of(table) == {f"their_package.nets:{name}": clean(linear(seed), digits_test)}
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("their_package.nets:linaer", ["their_package.nets has no linaer"]),
+        ("their_package.nets:number", ["is a int, not a torch module"]),
+        ("their_package.nets:nothing", ["returned a NoneType, not a torch module"]),
+        ("their_package.nets:with_transforms", ["returned a tuple, not a torch module"]),
+        ("their_package.nets:needs", ["missing a required argument: 'depth'", "in brackets"]),
+        ("their_package.nets:linear(depth=2)", ["unexpected keyword argument 'depth'"]),
+        ("their_package.nets:ready(depth=2)", ["is a model already"]),
+        ("their_package.nets:broken", ["failed: KeyError", "no such layer"]),
+        ("their_package.nets:leaves", ["failed: SystemExit: 3"]),
+        ("their_package.wrong:net", ["cannot import their_package.wrong: SyntaxError"]),
+        ("their_package.needs_more:net", ["cannot import", "No module named 'no_such_dependency'"]),
+        ("their_package.none_such:net", ["there is no module their_package.none_such"]),
+        ("tinm:resnet18", ["before the colon stands timm", "there is no module tinm"]),
+        ("hf-hub:timm/resnet18", ["before the colon stands timm", "no module hf-hub"]),
+        ("their_package.nets:", ["their_package.nets:"]),
+        (":linear", [":linear"]),
+    ],
+)
+def test_what_a_module_does_not_give_is_refused(here, command, name, parts):
+    status, _, err = command("bench", "--models", name, *OPTIONS)
+    assert status == 1
+    assert err.count("\n") == 1
+    assert all(part in err for part in parts), err
+    assert not (here / "results").exists()
+
+
+def test_a_factory_of_a_timm_model_brings_its_normalisation(here, digits_test):
+    (here / "their_package" / "tagged.py").write_text(
+        "import timm\ndef net():\n"
+        "    return timm.create_model('in_resnet20.digits_digits_seed0', pretrained=True)\n"
+    )
+    name, bundled = "their_package.tagged:net", zoo.bundled() / "in_resnet20.digits_digits_seed0"
+    model = zoo.Checkpoint.at(bundled).load()
+    table = robust_interp.evaluate(name, **QUICK)
+    assert clean_of(table) == {name: clean(model, digits_test, MEAN, STD)}
+    table, said = told(name, mean=(0.9,), std=(0.05,))
+    assert clean_of(table) == {name: clean(model, digits_test, 0.9, 0.05)}
+    assert any("came with mean" in line and "given are applied" in line for line in said)
+
+
+# --- folders and files ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(here):
+    """A folder as timm saves it, with a normalisation of its own."""
+    model = network(4)
+    model.pretrained_cfg = dict(model.pretrained_cfg) | {
+        "mean": (0.4,),
+        "std": (0.2,),
+        "input_size": (1, 8, 8),
+    }
+    saved_by_timm(model, here / "runs" / "best", {"drop_rate": 0.0})
+    return here / "runs" / "best"
+
+
+def described(folder, **changes):
+    config = json.loads((folder / "config.json").read_text())
+    cfg = changes.pop("pretrained_cfg", {})
+    for name in ("num_classes", "in_chans"):
+        config.get("model_args", {}).pop(name, None)  # where newer versions of timm say it once more
+    config |= {**changes, "pretrained_cfg": config["pretrained_cfg"] | cfg}
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+
+
+def test_a_folder_that_timm_saved_is_measured_as_it_says(folder, digits_test):
+    expected = clean(network(4), digits_test, 0.4, 0.2)
+    assert clean_of(robust_interp.evaluate("runs/best", **QUICK)) == {"best": expected}
+    shutil.copy(folder / "model.safetensors", folder / "epoch9.safetensors")
+    found = robust_interp.evaluate(str(folder / "epoch9.safetensors"), **QUICK)
+    assert clean_of(found) == {"best/epoch9.safetensors": expected}
+    state = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(state, folder / "pytorch_model.bin")
+    assert clean_of(robust_interp.evaluate("./runs/best", **QUICK)) == {"best": expected}
+    explicit = robust_interp.evaluate("runs/best", mean=(0.9,), std=(0.05,), **QUICK)
+    assert clean_of(explicit) == {"best": clean(network(4), digits_test, 0.9, 0.05)}
+
+
+def test_two_folders_of_one_name_are_told_apart(folder, digits_test):
+    other = folder.parent.parent / "older" / "best"
+    saved_by_timm(network(5), other, {})
+    described(other, pretrained_cfg={"mean": [0.4], "std": [0.2], "input_size": [1, 8, 8]})
+    table = robust_interp.evaluate(["runs/best", "older/best"], **QUICK)
+    expected = {
+        f"{place}/best": clean(network(seed), digits_test, 0.4, 0.2)
+        for place, seed in (("runs", 4), ("older", 5))
+    }
+    assert clean_of(table) == expected
+
+
+def test_one_of_our_folders_is_the_checkpoint_in_the_zoo(here, tiny_zoo):
+    name = "in_resnet14.digits_none_seed1"
+    one = robust_interp.evaluate(str(tiny_zoo / name), **QUICK)
+    assert one["train_seed"].tolist() == [1, 1]
+    both = robust_interp.evaluate(
+        [str(tiny_zoo / name), "in_resnet14"], zoo=tiny_zoo, ensembles=False, **QUICK
+    )
+    assert len(both) == 4  # two seeds, clean and attacked: the folder is one of them
+    assert set(both["model"]) == {"in_resnet14"}
+
+
+def test_a_folder_of_another_dataset_says_so(here, tiny_zoo):
+    other = here / "in_resnet14.mnist_none_seed1"
+    shutil.copytree(tiny_zoo / "in_resnet14.digits_none_seed1", other)
+    _, said = told(str(other))
+    assert any("was trained on mnist, not on digits" in line for line in said)
+
+
+def test_another_size_of_images_is_remarked_on(folder):
+    described(folder, pretrained_cfg={"input_size": [1, 224, 224]})
+    _, said = told("runs/best")
+    assert any("made for 224x224 images; it is measured on 8x8" in line for line in said)
+
+
+def test_a_size_that_the_architecture_insists_on_is_refused(here):
+    model = timm.create_model("vit_tiny_patch16_224", num_classes=10, in_chans=1, depth=1)
+    save_file(model.state_dict(), here / "w.safetensors")
+    name = "timm:vit_tiny_patch16_224(depth=1)"
+    refused(name, "cannot take torch.float32 images of shape (8, 1, 8, 8)", checkpoint=here / "w.safetensors")
+
+
+def test_folders_that_do_not_fit_are_refused(folder, tiny_zoo):
+    for changes, parts in (
+        ({"num_classes": 100}, ["runs/best has 100 classes", "digits has 10"]),
+        ({"model_args": {"num_classes": 100}}, ["runs/best has 100 classes", "digits has 10"]),
+        ({"model_args": {"in_chans": 3}}, ["takes 3 channels"]),
+        ({"num_classes": 10, "pretrained_cfg": {"input_size": [3, 8, 8]}}, ["takes 3 channels"]),
+        ({"pretrained_cfg": {"input_size": [1, 8, 8], "mean": None}}, ["no mean and std for 1 channels"]),
+        ({"pretrained_cfg": {"mean": [0.1, 0.2, 0.3]}}, ["no mean and std for 1 channels", "--mean"]),
+        ({"pretrained_cfg": {"mean": "none"}}, ["mean cannot be 'none'"]),
+        ({"pretrained_cfg": {"std": [0]}}, ["std above 0"]),
+        ({"pretrained_cfg": {"input_size": 8}}, ["input_size cannot be 8"]),
+        ({"model_args": {"depth": 14}}, ["cannot build in_resnet14", "depth"]),
+        ({"model_args": [1]}, ["model_args cannot be [1]"]),
+        ({"architecture": "in_resnet41"}, ["unknown model 'in_resnet41'", "in_resnet14"]),
+        ({"architecture": "preact_resnet14"}, ["does not fit", "unexpected", "lambda"]),
+        ({"architecture": None}, ["not as timm writes it", "package.module:factory"]),
+    ):
+        whole = (folder / "config.json").read_text()
+        described(folder, **changes)
+        refused("runs/best", *parts)
+        (folder / "config.json").write_text(whole)
+    (folder / "config.json").write_text("{")
+    refused("runs/best", "cannot read")
+    (folder / "config.json").write_text('{"model_type": "resnet", "architectures": ["ResNet"]}')
+    refused("runs/best", "not as timm writes it")
+    (folder / "config.json").unlink()
+    refused("runs/best", "it lacks config.json or model.safetensors")
+    refused(
+        str(folder / "model.safetensors"),
+        "does not say its architecture",
+        f"--models timm:NAME --checkpoint {folder / 'model.safetensors'}",
+    )
+    refused(str(tiny_zoo), "is a folder of checkpoints: name it with --zoo")
+    refused("nowhere/at_all", "there is no folder or file nowhere/at_all")
+    refused("nowhere.pt", "there is no folder or file nowhere.pt")
+
+
+# --- what a weights file may be ------------------------------------------------------------------------
+
+
+class Normalise(nn.Module):
+    def __init__(self, mean, std):
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(mean).view(1, -1, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(1, -1, 1, 1))
+
+    def forward(self, images):
+        return (images - self.mean) / self.std
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda model: {"net": model.state_dict(), "acc": 93.1, "epoch": 7},
+        lambda model: {"model_state_dict": model.state_dict(), "optimizer": {"lr": 0.1}},
+        lambda model: {"state_dict": {f"model.{k}": v for k, v in model.state_dict().items()}, "loops": {}},
+        lambda model: torch.compile(model, backend="eager").state_dict(),
+        lambda model: nn.DataParallel(torch.compile(model, backend="eager")).state_dict(),
+        lambda model: torch.optim.swa_utils.AveragedModel(model).state_dict(),
+        lambda model: {"state_dict_ema": model.state_dict()},
+        lambda model: {"state_dict": {"model": model.state_dict()}},
+        lambda model: {key: value.half() for key, value in model.state_dict().items()},
+    ],
+    ids=["net", "model_state_dict", "Lightning", "compiled", "both", "averaged", "EMA", "nested", "half"],
+)
+def test_the_weights_are_found_in_whatever_they_are_wrapped(tmp_path, wrap):
+    source, model = network(1), network(2)
+    torch.save(wrap(copy.deepcopy(source)), tmp_path / "w.pth")
+    assert zoo.load_weights(model, tmp_path / "w.pth") is None
+    for name, tensor in source.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], tensor, rtol=1e-3, atol=1e-3)
+
+
+def test_a_models_own_prefix_is_not_taken_off(tmp_path):
+    wrapped = nn.ModuleDict({"model": nn.Linear(3, 2)})
+    for state in (wrapped.state_dict(), nn.DataParallel(copy.deepcopy(wrapped)).state_dict()):
+        torch.save(state, tmp_path / "w.pt")
+        zoo.load_weights(wrapped, tmp_path / "w.pt")
+    data_parallel = nn.DataParallel(nn.Linear(3, 2))
+    torch.save(data_parallel.state_dict(), tmp_path / "w.pt")
+    zoo.load_weights(data_parallel, tmp_path / "w.pt")
+
+
+def test_a_normalisation_in_the_file_is_applied_and_said(here, digits_test):
+    """As RobustBench's and many others' checkpoints have it: a layer in front, saved with the model."""
+    saved = nn.Sequential(Normalise([0.4], [0.2]), network(4))
+    torch.save(saved.state_dict(), here / "w.pt")
+    table, said = told("timm:in_resnet14", checkpoint="w.pt")
+    assert clean_of(table) == {"in_resnet14": clean(saved, digits_test)}
+    assert any("holds a normalisation, mean [0.4" in line for line in said)
+    state = {f"module.model.{key}": value for key, value in network(4).state_dict().items()}
+    state |= {"module.mu": torch.tensor([0.4]).view(1, 1, 1), "module.sigma": torch.tensor([0.2])}
+    torch.save({"model_state_dict": state}, here / "w.pt")
+    assert clean_of(robust_interp.evaluate("in_resnet14", checkpoint="w.pt", **QUICK)) == clean_of(table)
+    explicit = robust_interp.evaluate("in_resnet14", checkpoint="w.pt", mean=(0.9,), std=(0.05,), **QUICK)
+    assert clean_of(explicit) == {"in_resnet14": clean(network(4), digits_test, 0.9, 0.05)}
+
+
+def test_a_normalisation_that_an_older_file_lacks_is_the_models_own(tmp_path):
+    class Inside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.normalise, self.head = Normalise([0.4], [0.2]), nn.Linear(3, 2)
+
+    model, old = Inside(), nn.Linear(3, 2)
+    torch.save({f"head.{key}": value for key, value in old.state_dict().items()}, tmp_path / "w.pt")
+    assert zoo.load_weights(model, tmp_path / "w.pt") is None
+    assert torch.equal(model.head.weight, old.weight)
+    assert model.normalise.mean.item() == pytest.approx(0.4)
+    torch.save(model.state_dict() | {"normalise.mean": torch.full((1, 1, 1, 1), 0.7)}, tmp_path / "w.pt")
+    zoo.load_weights(model, tmp_path / "w.pt")
+    assert model.normalise.mean.item() == pytest.approx(0.7)
+
+
+def whole(path):
+    torch.save(network(), path)
+
+
+def whole_in_a_dict(path):
+    torch.save({"net": network(), "acc": 93}, path)
+
+
+def scripted(path):
+    torch.jit.trace(nn.Linear(3, 2), torch.zeros(1, 3)).save(path)
+
+
+def with_arguments(path):
+    torch.save({"state_dict": network().state_dict(), "args": types.SimpleNamespace(lr=0.1)}, path)
+
+
+def page(path):
+    path.write_text("\n<!DOCTYPE html><html>Google Drive - Virus scan warning</html>")
+
+
+def pointer(path):
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 132\n")
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (whole, "holds a pickled robust_interp.models"),
+        (whole_in_a_dict, "holds a pickled robust_interp.models"),
+        (with_arguments, "holds a pickled types.SimpleNamespace"),
+        (scripted, "is a TorchScript archive"),
+        (page, "is an HTML page, as a failed download leaves it"),
+        (pointer, "is a git-lfs pointer"),
+        (lambda path: path.write_bytes(b"\x1f\x8b\x08" + bytes(50)), "is a gzip archive"),
+        (lambda path: path.write_bytes(b"\x89HDF\r\n" + bytes(50)), "is an HDF5 file"),
+        (lambda path: path.write_bytes(b""), "is empty"),
+        (lambda path: torch.save({"epoch": 3, "lr": 0.1}, path), "but a dict with epoch, lr"),
+        (lambda path: torch.save([1], path), "but a list"),
+        (lambda path: torch.save({}, path), "but a dict with nothing in it"),
+        (
+            lambda path: torch.save({"state_dict": {"a": torch.ones(1)}, "state_dict_ema": {}}, path),
+            "several state dicts (state_dict, state_dict_ema)",
+        ),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_what_is_no_weights_file_is_named_for_what_it_is(here, make, found, suffix):
+    path = here / f"w{suffix}"
+    make(path)
+    if suffix == ".safetensors" and found.startswith(("but", "several", "holds")):
+        found = "cannot read"  # torch's own format under the other's name
+    refused("timm:in_resnet14", path, found, checkpoint=path)
+    refused(str(path), path, found)
+
+
+def test_safetensors_are_known_by_what_is_in_them(tmp_path):
+    save_file(network(1).state_dict(), tmp_path / "w.bin")
+    model = network(2)
+    zoo.load_weights(model, tmp_path / "w.bin")
+    assert torch.equal(model.fc.weight, network(1).fc.weight)
+
+
+# --- what a model may return ---------------------------------------------------------------------------
+
+
+class Returns(nn.Module):
+    def __init__(self, wrap):
+        super().__init__()
+        self.model, self.wrap = linear(), wrap
+
+    def forward(self, images):
+        return self.wrap(self.model(images))
+
+
+Output = collections.namedtuple("Output", ["logits", "features"])
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda logits: {"logits": logits, "loss": None},
+        lambda logits: collections.OrderedDict(loss=None, logits=logits),
+        lambda logits: types.SimpleNamespace(logits=logits, hidden_states=None),
+        lambda logits: Output(logits, None),
+    ],
+    ids=["dict", "ordered", "object", "named tuple"],
+)
+def test_logits_under_their_name_are_taken(wrap):
+    expected = robust_interp.evaluate(Returns(lambda logits: logits), **QUICK)["accuracy"].tolist()
+    assert robust_interp.evaluate(Returns(wrap), **QUICK)["accuracy"].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("wrap", "found"),
+    [
+        (lambda logits: (logits, logits), "returns a tuple of Tensor, Tensor, not a tensor of logits"),
+        (lambda logits: {"out": logits}, "returns a dict with out, not a tensor of logits"),
+        (lambda logits: logits.argmax(1), "returns logits of shape (8,)"),
+        (lambda logits: logits.round().long(), "returns int64 values"),
+        (lambda logits: logits.half(), "returns float16 values"),
+        (lambda logits: logits.bfloat16(), "returns bfloat16 values"),
+    ],
+)
+def test_what_are_no_logits_is_refused(wrap, found):
+    refused({"theirs": Returns(wrap)}, f"theirs {found}")
+
+
+# --- what a model may be -------------------------------------------------------------------------------
+
+
+def same(table, other):
+    columns = ["perturbation", "accuracy", "max_delta_255", "zero_grad", "precision"]
+    return table[columns].equals(other[columns])
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
+def test_another_precision_is_measured_as_a_float32_copy_and_said(kind):
+    model = network(4).to(kind)
+    expected = robust_interp.evaluate(copy.deepcopy(model).float(), **QUICK)
+    table, said = told({"theirs": model})
+    assert same(table, expected)
+    assert set(table["precision"]) == {"float32"}
+    note = f"theirs is in {str(kind).removeprefix('torch.')}: a copy of it in float32 is measured"
+    assert note in said
+    assert {parameter.dtype for parameter in model.parameters()} == {kind}
+
+
+def test_a_model_partly_in_half_precision_is_copied_too():
+    model = network(4)
+    model.fc.half()
+    table, said = told({"theirs": model})
+    assert any("theirs is in float16" in line for line in said)
+    assert same(table, robust_interp.evaluate(copy.deepcopy(model).float(), **QUICK))
+    assert model.fc.weight.dtype == torch.float16
+
+
+def small():
+    """conv, BN, linear, which torch.compile is soon done with."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(4)
+    nn.init.uniform_(norm.running_mean, -0.5, 0.5)
+    return nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 10)).eval()
+
+
+def test_channels_last_frozen_trained_and_compiled_models_give_the_same_numbers():
+    model = small()
+    expected = robust_interp.evaluate(model, **QUICK)
+    made = {
+        "channels last": copy.deepcopy(model).to(memory_format=torch.channels_last),
+        "frozen": copy.deepcopy(model).requires_grad_(False),
+        "in train mode": copy.deepcopy(model).train(),
+        "compiled": torch.compile(copy.deepcopy(model), backend="eager"),
+        "parallel": nn.DataParallel(copy.deepcopy(model)),
+        "compiled in parallel": nn.DataParallel(torch.compile(copy.deepcopy(model), backend="eager")),
+    }
+    in_place = copy.deepcopy(model)
+    in_place.compile(backend="eager")
+    made["compiled in place"] = in_place
+    table = robust_interp.evaluate(made, **QUICK)
+    for name, rows in table.groupby("model"):
+        assert same(rows.reset_index(drop=True), expected), name
+    assert made["in train mode"].training
+    assert not any(parameter.requires_grad for parameter in made["frozen"].parameters())
+
+
+def test_weights_made_in_inference_mode_are_measured():
+    with torch.inference_mode():
+        model = network(4)
+    assert same(robust_interp.evaluate(model, **QUICK), robust_interp.evaluate(network(4), **QUICK))
+
+
+def test_a_forward_without_gradients_is_measured_where_none_is_needed():
+    class NoGradient(Returns):
+        @torch.no_grad()
+        def forward(self, images):
+            return self.model(images)
+
+    table = robust_interp.evaluate({"theirs": NoGradient(None)}, **QUICK | {"attacks": "none"})
+    assert clean_of(table) == clean_of(robust_interp.evaluate({"theirs": linear()}, **QUICK))
+    refused({"theirs": NoGradient(None)}, "theirs lets no gradient through to its input")
+
+
+def test_weights_without_data_are_refused():
+    with torch.device("meta"):
+        model = network()
+    refused({"theirs": model}, "theirs has weights without data (on the meta device): load them first")
+    model = linear()
+    model.register_buffer("table", torch.empty(3, device="meta"))
+    refused({"theirs": model}, "theirs has weights without data")
+
+
+class SpoilsItsGradient(Returns):
+    def forward(self, images):
+        hidden = self.model(images).sigmoid()
+        out = 2 * hidden
+        hidden.mul_(2)  # which sigmoid's gradient needs as it was
+        return out
+
+
+def test_a_model_whose_gradient_fails_is_one_line():
+    refused({"theirs": SpoilsItsGradient(None)}, "theirs cannot be differentiated", "inplace operation")
+
+
+class HoldsAFile(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model, self.log = linear().half(), sys.stdout
+
+    def forward(self, images):
+        return self.model(images)
+
+
+def test_what_cannot_be_copied_is_one_line():
+    refused({"theirs": HoldsAFile()}, "theirs is not in float32 and cannot be copied")
+
+
+class CastsInside(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = linear().half()
+
+    def forward(self, images):
+        return self.model(images.half()).float()
+
+
+def test_what_only_works_in_half_precision_says_that_a_copy_was_tried():
+    refused({"theirs": CastsInside()}, "theirs cannot take", "Half", "a copy of it in float32 is measured")
+
+
+def test_layers_without_a_shape_yet_are_refused():
+    model = nn.Sequential(nn.Flatten(), nn.LazyLinear(10))
+    refused({"theirs": model}, "theirs has lazy layers without a shape: call it once")
+    model(torch.zeros(1, 1, 8, 8))
+    assert clean_of(robust_interp.evaluate({"theirs": model}, **QUICK))
+
+
+def test_scripted_models_are_measured_in_half_precision_and_frozen():
+    expected = robust_interp.evaluate(linear(), **QUICK)
+    frozen = torch.jit.freeze(torch.jit.script(linear().eval()))
+    assert same(robust_interp.evaluate(frozen, **QUICK), expected)
+    half = robust_interp.evaluate(linear().half(), **QUICK)
+    assert same(robust_interp.evaluate(torch.jit.script(linear().half()), **QUICK), half)
+
+
+class NoWayBack(torch.autograd.Function):
+    """As the layers of a quantised model are."""
+
+    @staticmethod
+    def forward(ctx, images):
+        return images.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None
+
+
+class GradientEndsInside(Returns):
+    def forward(self, images):
+        return self.model(NoWayBack.apply(images))
+
+
+def test_a_gradient_that_ends_before_the_images_is_one_line():
+    assert clean_of(
+        robust_interp.evaluate({"theirs": GradientEndsInside(None)}, **QUICK | {"attacks": "none"})
+    )
+    refused({"theirs": GradientEndsInside(None)}, "theirs lets no gradient through to its input")
+
+
+def test_batch_norm_statistics_that_were_never_set_are_remarked_on(digits_test):
+    bundled = zoo.Checkpoint.at(zoo.bundled() / "in_resnet20.digits_digits_seed0")
+    model = bundled.load()
+    _, said = told({"theirs": model})
+    assert not any("BatchNorm" in line for line in said)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.reset_running_stats()
+            module.running_mean += 30  # what is near the batch's is no fault
+    state = copy.deepcopy(model.state_dict())
+    table, said = told({"theirs": model})
+    assert any("theirs: BatchNorm statistics look unset" in line for line in said)
+    assert table["accuracy"][0] < 20
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+
+
+def test_a_mode_with_dropout_or_batch_norm_comes_back_as_it_was():
+    model = nn.Sequential(network(4), nn.Dropout(0.9)).train()
+    modes = [module.training for module in model.modules()]
+    expected = robust_interp.evaluate(nn.Sequential(network(4)), **QUICK)
+    assert same(robust_interp.evaluate(model, **QUICK), expected)
+    assert [module.training for module in model.modules()] == modes
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is one device here")
+def test_buffers_elsewhere_are_measured_and_left_there():
+    model = nn.Sequential(Normalise([0.4], [0.2]), network(4))
+    expected = robust_interp.evaluate(model, device="cpu", **QUICK)
+    model[0].to("cuda")
+    assert same(robust_interp.evaluate(model, device="cpu", **QUICK), expected)
+    assert model[0].mean.device.type == "cuda"
+    assert model[1].fc.weight.device.type == "cpu"
+
+
+def test_what_is_moved_comes_back():
+    """To the one other device that is always there, which keeps no data: it must be the very tensors."""
+    model = nn.Sequential(Normalise([0.4], [0.2]), nn.Linear(3, 2))
+    model[1].weight.grad = torch.ones(2, 3)
+    state = copy.deepcopy(model.state_dict())
+    before = [*model.parameters(), *model.buffers()]
+    with on_its_device(model):
+        model.to("meta")
+        assert all(tensor.is_meta for tensor in [*model.parameters(), *model.buffers()])
+    after = [*model.parameters(), *model.buffers()]
+    assert all(one is other for one, other in zip(before, after, strict=True))
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    assert torch.equal(model[1].weight.grad, torch.ones(2, 3))
+
+
+# --- identities ----------------------------------------------------------------------------------------
+
+
+def key_of(name, **options):
+    return Benchmark(Request(models=(name,), **QUICK | options)).plan.cells[0].key
+
+
+def test_a_key_tells_weights_arguments_and_normalisation_apart(here):
+    for seed in (1, 2):
+        save_file(network(seed).state_dict(), here / f"{seed}.safetensors")
+    keys = [
+        key_of("timm:in_resnet14", checkpoint="1.safetensors"),
+        key_of("timm:in_resnet14", checkpoint="2.safetensors"),
+        key_of("timm:in_resnet14", checkpoint="1.safetensors", mean=(0.1,), std=(1,)),
+        key_of("their_package.nets:Linear"),
+        key_of("their_package.nets:Linear(seed=1)"),
+        key_of("their_package.nets:Linear(scale=2.0)"),
+        key_of("their_package.nets:Linear", mean=(0.1,), std=(1,)),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert key_of("their_package.nets:Linear(seed=0)") == keys[3]
+    assert key_of("./their_package.nets:Linear".removeprefix("./")) == keys[3]
+
+
+def test_a_prefix_is_one_line_in_a_table(here, monkeypatch, digits_test):
+    def lent(name, context):
+        return resolve.from_module(name, linear(int(name)), None, None, context.dataset)
+
+    monkeypatch.setitem(resolve.PREFIXES, "lent", lent)
+    table = robust_interp.evaluate(["lent:5", "their_package.nets:linear"], **QUICK)
+    assert clean_of(table)["5"] == clean(linear(5), digits_test)
+    refused("lend:5", "before the colon stands timm, robustbench, lent or a Python module")
+
+
+def test_classifiers_refuse_a_normalisation_that_cannot_be():
+    for mean, std, part in (
+        ((0.5,), None, "both mean and std"),
+        (0.5, 0.5, "lists of a number per channel"),
+        (("a",), ("b",), "lists of a number per channel"),
+        ((123.7,), (58.4,), "divide mean and std by 255"),
+        ((0.5,), (-1,), "std above 0"),
+        ((), (), "a number per channel"),
+    ):
+        with pytest.raises(UserError) as caught:
+            Classifier(linear(), mean, std)
+        one_line(caught, part)

@@ -1,0 +1,387 @@
+"""The command line: what it prints, what it refuses in one line, and what it leaves behind."""
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from robust_interp import __version__, zoo
+from robust_interp.benchmark import runner
+from robust_interp.cli.console import console
+from robust_interp.store import FILE_NAME
+
+OPTIONS = "--models in_resnet14 --n 10 --attacks fgsm --eps 16 --corruptions none --device cpu"
+SMALL = OPTIONS.split()
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def small(command, tiny_zoo, tmp_path):
+    """A small bench of in_resnet14; later options win."""
+    return lambda *argv: command("bench", "--zoo", tiny_zoo, "--out", tmp_path / "results", *SMALL, *argv)
+
+
+def believed(folder):
+    """What a later run or reader would take from a results folder."""
+    tables = list(folder.glob("*.csv")) if folder.is_dir() else []
+    if not (folder / FILE_NAME).exists():
+        return tables
+    with closing(sqlite3.connect(folder / FILE_NAME)) as db:
+        rows = [row for table in ("chunks", "runs") for row in db.execute(f"SELECT * FROM {table}")]
+    return tables + rows
+
+
+def refused(outcome, *parts):
+    """One clear line on standard error, nothing on standard output, a status that says so."""
+    status, out, err = outcome
+    assert status not in (0, None)
+    assert out == ""
+    assert err.startswith("robust-interp")
+    assert err.endswith("\n")
+    assert err.count("\n") == 1
+    for part in parts:
+        assert str(part) in err
+    return err
+
+
+# What works.
+
+
+def test_a_bench_prints_a_table_and_writes_both_files(small, tmp_path):
+    status, out, err = small()
+    assert status == 0
+    lines = out.splitlines()
+    assert lines[0].startswith("digits, n = 10, protocol final")
+    assert lines[1].split() == [
+        "rank",
+        "model",
+        "recipe",
+        "seeds",
+        "members",
+        "clean",
+        "fgsm_16",
+        "agreement",
+    ]
+    assert [line.split()[:2] for line in lines[2:4]] == [["in_resnet14", "none"], ["in_resnet14", "none"]]
+    assert str(tmp_path / "results" / "leaderboard.csv") in lines[-1]
+    results = pd.read_csv(tmp_path / "results" / "results.csv")
+    assert results["members"].tolist() == [1, 1, 1, 1, 2, 2]
+    assert set(results["n"]) == {10}
+    board = pd.read_csv(tmp_path / "results" / "leaderboard.csv")
+    assert board["clean"][0] == pytest.approx(results["accuracy"][[0, 2]].mean(), abs=0.01)
+    # no terminal here: plain lines, no escape codes, the last one says that it is done
+    assert "\x1b" not in out + err
+    assert "\r" not in out + err
+    progress = [line for line in err.splitlines() if "images/s" in line]
+    assert progress
+    assert progress[-1].startswith("100%")
+    assert "in_resnet14 x2  fgsm_16" in progress[-1]
+    assert "0 s left" in progress[-1]
+
+
+def test_quiet_prints_no_progress(small):
+    status, out, err = small("--quiet")
+    assert status == 0
+    assert "images/s" not in err
+    assert all(line.startswith("warning: ") for line in err.splitlines())
+    assert "leaderboard.csv" in out
+
+
+def test_findings_are_warnings(small):
+    _, _, err = small("--quiet")  # an untrained network
+    assert "warning: in_resnet14 seed 0: clean accuracy" in err
+    assert "is chance" in err
+
+
+def test_a_second_run_says_the_same_without_progress(small):
+    _, first, _ = small()
+    status, again, err = small()
+    assert (status, again) == (0, first)
+    assert "images/s" not in err
+
+
+@pytest.mark.parametrize("there", ["nothing", "an empty folder", "results"])
+def test_a_dry_run_counts_the_cells_and_writes_nothing(small, tmp_path, there):
+    results = tmp_path / "results"
+    if there == "an empty folder":
+        results.mkdir()
+    if there == "results":
+        assert small("--n", "5")[0] == 0
+    before = {path: path.read_bytes() for path in results.rglob("*")} if results.exists() else None
+    status, out, err = small("--dry-run")
+    assert (status, err) == (0, "")
+    assert "digits, n = 10, protocol final: 6 cells" in out  # clean and fgsm_16 of 0, 1 and both
+    assert "clean, fgsm_16" in out
+    assert "6 cells to measure, 0 stored already; about" in out
+    assert "at most" not in out
+    assert "at most about" in small("--dry-run", "--protocol", "worst")[1]
+    after = {path: path.read_bytes() for path in results.rglob("*")} if results.exists() else None
+    assert after == before
+
+
+def test_a_dry_run_after_the_run_has_nothing_to_measure(small):
+    small("--quiet")
+    assert "0 cells to measure, 6 stored already" in small("--dry-run")[1]
+    assert "3 cells to measure, 6 stored already" in small("--dry-run", "--attacks", "fgsm,ifgsm")[1]
+
+
+def test_seeds_can_be_counted_or_named(small, tmp_path):
+    def rows(*options):
+        shutil.rmtree(tmp_path / "results", ignore_errors=True)
+        assert small("--quiet", "--attacks", "none", *options)[0] == 0
+        return pd.read_csv(tmp_path / "results" / "results.csv")["train_seed"].tolist()
+
+    assert rows("--seeds", "1") == [0]
+    assert rows("--seeds", "1,") == [1]
+    assert rows("--seeds", "0,1", "--no-ensembles") == [0, 1]
+    assert rows("--seeds", "2", "--no-ensembles") == [0, 1]
+
+
+def test_radii_that_are_named_twice_are_measured_once_in_order(small, tmp_path):
+    assert small("--quiet", "--eps", "16,8,16.0,8")[0] == 0
+    head = (tmp_path / "results" / "leaderboard.csv").read_text().splitlines()[0]
+    assert [name for name in head.split(",") if name.startswith("fgsm")] == [
+        "fgsm_8",
+        "fgsm_8_std",
+        "fgsm_16",
+        "fgsm_16_std",
+    ]
+
+
+def test_a_name_with_colons_is_printed_as_it_is(capsys):
+    console().print("mynets:train: clean accuracy", markup=False)
+    assert capsys.readouterr().out == "mynets:train: clean accuracy\n"
+
+
+def test_protocol_worst_reaches_the_tables(small, tmp_path):
+    assert small("--quiet", "--protocol", "worst")[0] == 0
+    results = pd.read_csv(tmp_path / "results" / "results.csv")
+    assert set(results["protocol"]) == {"worst"}
+    assert "worst(fgsm)" in set(results["perturbation"])
+    by_kind = results[results["members"] == 2].set_index("perturbation")["accuracy"]
+    assert by_kind["worst(fgsm)"] <= min(by_kind["clean"], by_kind["fgsm"])
+
+
+def test_all_test_images_can_be_asked_for(small, tmp_path):
+    assert small("--quiet", "--attacks", "none", "--seeds", "1", "--n", "all")[0] == 0
+    assert pd.read_csv(tmp_path / "results" / "results.csv")["n"].tolist() == [450]
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+def test_weights_from_a_file_give_the_numbers_of_the_zoo(command, small, tiny_zoo, tmp_path, suffix):
+    state = load_file(tiny_zoo / "in_resnet14.digits_none_seed1" / "model.safetensors")
+    path = tmp_path / f"weights{suffix}"
+    if suffix == ".pt":
+        torch.save({"state_dict": {f"module.{key}": value for key, value in state.items()}}, path)
+    else:
+        save_file(state, path)
+    assert small("--quiet", "--seeds", "1,")[0] == 0
+    expected = pd.read_csv(tmp_path / "results" / "results.csv")["accuracy"]
+    status, *_ = command("bench", "--checkpoint", path, "--out", tmp_path / "mine", *SMALL, "--quiet")
+    assert status == 0
+    found = pd.read_csv(tmp_path / "mine" / "results.csv")
+    assert found["accuracy"].tolist() == expected.tolist()
+    assert found["model"].tolist() == ["in_resnet14"] * 2
+
+
+def test_ctrl_c_keeps_what_is_finished_and_says_so(small, tmp_path, monkeypatch):
+    plain, calls = runner.Benchmark._measure, []
+
+    def measure(self, *arguments):
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        plain(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner.Benchmark, "_measure", measure)
+        status, out, err = small("--quiet")
+    assert (status, out) == (130, "")
+    assert err.strip().count("\n") == 0
+    assert "what is finished is kept" in err
+    assert "4 cells to measure, 2 stored already" in small("--dry-run")[1]
+    assert small("--quiet")[0] == 0
+
+
+def test_the_zoo_is_listed(command, tiny_zoo):
+    status, out, _ = command("models", "--zoo", tiny_zoo, "--dataset", "digits")
+    assert status == 0
+    assert __version__ in out
+    (line,) = [line for line in out.splitlines() if line.startswith("in_resnet14.digits_none_seed1")]
+    assert str(tiny_zoo) in line
+    assert "lambda_in_resnext29_8x64d" in out
+
+
+def test_the_embedded_dataset_is_ready(command):
+    status, out, _ = command("data", "digits")
+    assert status == 0
+    assert out.startswith("digits: ready, 450 test images")
+
+
+def test_the_module_runs_as_the_command_does():
+    done = subprocess.run(
+        [sys.executable, "-m", "robust_interp", "--version"], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, f"robust-interp {__version__}\n")
+
+
+# What is refused.
+
+
+MISTAKES = [
+    (["--eps", "0.03"], ["0.03", "1/255", "did you mean 7.65?"]),
+    (["--eps", "0.01,0.05"], ["did you mean 2.55,12.8?"]),
+    (["--eps", "-1"], ["-1", "radius", "1/255"]),
+    (["--eps", "-1,2"], ["--eps"]),
+    (["--eps", "0"], ["0: a radius", "1/255"]),
+    (["--eps", "1,0"], ["1,0: a radius"]),
+    (["--eps", "nan"], ["nan: a radius"]),
+    (["--eps", "inf"], ["inf: a radius"]),
+    (["--eps", "300"], ["300: a radius", "255"]),
+    (["--eps", ""], ["at least one radius"]),
+    (["--eps", ","], ["at least one radius"]),
+    (["--eps", "abc"], ["'abc' is not a list of numbers such as 1,2,4"]),
+    (["--eps", "1;2"], ["'1;2' is not a list of numbers"]),
+    (["--n", "0"], ["--n", "at least 1"]),
+    (["--n", "-1"], ["--n", "'-1'"]),
+    (["--n", "ten"], ["--n", "'ten'"]),
+    (["--n", "451"], ["n must be 1 to 450", "digits", "not 451"]),
+    (["--models", ""], ["no model named", "all"]),
+    (["--models", ","], ["no model named"]),
+    (["--models", "in_resnet41"], ["unknown model 'in_resnet41'", "in_resnet14"]),
+    (["--models", "in_resnet14,zzz*"], ["unknown model 'zzz*'"]),
+    (["--models", "resnet50"], ["resnet50 has no checkpoint for digits", "--checkpoint"]),
+    (["--dataset", "digitz"], ["unknown dataset 'digitz'", "digits"]),
+    (["--attacks", "fgmm"], ["unknown attack 'fgmm'", "fgsm"]),
+    (["--attacks", ""], ["no attack named", "none"]),
+    (["--attacks", "pgd(stepz=3)"], ["pgd has no parameter 'stepz'", "steps"]),
+    (["--attacks", "pgd(eps=8)"], ["eps must be above 0 and at most 1"]),
+    (["--attacks", "pgd(steps=0)"], ["steps must be a whole number from 1"]),
+    (["--corruptions", "gausian_noise"], ["unknown corruption 'gausian_noise'", "gaussian_noise"]),
+    (["--corruptions", "shot_noise(severity=6)"], ["severity must be 1, 2, 3, 4 or 5, not 6"]),
+    (["--corruptions", ""], ["no corruption named", "none"]),
+    (["--protocol", "wurst"], ["--protocol", "wurst", "final", "worst"]),
+    (["--device", "cuba"], ["cannot use device 'cuba'"]),
+    (["--batch-size", "0"], ["batch size must be a whole number from 1, not 0"]),
+    (["--batch-size", "many"], ["--batch-size", "many"]),
+    (["--seeds", "7,"], ["no checkpoint with train seed 7"]),
+    (["--seeds", "-1"], ["--seeds", "'-1'"]),
+    (["--seeds", "0"], ["--seeds", "at least 1"]),
+    (["--seeds", ","], ["--seeds"]),
+    (["--seed", "-1"], ["--seed", "'-1'"]),
+    (["--zoo", "nowhere"], ["there is no zoo folder nowhere"]),
+    (["--corruptions-dir", "nowhere", "--corruptions", "noise"], ["digits"]),
+    (["--checkpoint", "nowhere.safetensors"], ["there is no checkpoint file nowhere.safetensors"]),
+    (["--checkpoint", "w.pt", "--models", "in_resnet14,preact_resnet14"], ["exactly one"]),
+    (["--checkpoint", "w.pt", "--models", "in_resnet*"], ["exactly one"]),
+    (["--checkpoint", "w.pt", "--models", "in_resnet41"], ["unknown model 'in_resnet41'"]),
+    (["--epz", "1"], ["--epz"]),
+]
+
+
+@pytest.mark.parametrize(("options", "parts"), MISTAKES, ids=[" ".join(options) for options, _ in MISTAKES])
+def test_a_mistake_is_one_line_and_leaves_nothing_to_believe(small, tmp_path, options, parts):
+    refused(small(*options), *parts)
+    assert believed(tmp_path / "results") == []
+
+
+def test_an_unknown_command_is_one_line(command):
+    refused(command("benhc"), "benhc", "bench")
+    refused(command())
+
+
+def test_a_checkpoint_without_a_model_is_refused(command, tmp_path):
+    refused(command("bench", "--checkpoint", "w.pt"), "exactly one registered model name in --models")
+    assert believed(tmp_path / "results") == []
+
+
+@pytest.mark.parametrize("place", ["below a file", "a file"])
+def test_an_output_folder_that_cannot_be_written_is_refused(small, tmp_path, place):
+    (tmp_path / "file").write_text("kept")
+    out = tmp_path / "file" / "results" if place == "below a file" else tmp_path / "file"
+    refused(small("--out", out), out)
+    assert (tmp_path / "file").read_text() == "kept"
+
+
+def test_a_results_folder_that_is_not_one_is_refused(small, tmp_path):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / FILE_NAME).write_text("not a database, but something of the user's" * 100)
+    refused(small(), tmp_path / "results" / FILE_NAME, "not a database")
+    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == [FILE_NAME]
+
+
+def test_a_corrupted_checkpoint_is_refused_by_name(small, tiny_zoo, tmp_path):
+    shutil.copytree(tiny_zoo, tmp_path / "spoilt")
+    path = tmp_path / "spoilt" / "in_resnet14.digits_none_seed1" / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-5000] ^= 1
+    path.write_bytes(content)
+    refused(small("--zoo", tmp_path / "spoilt"), "broken checkpoint in_resnet14.digits_none_seed1", path)
+    path.write_bytes(content[:5000])
+    refused(small("--zoo", tmp_path / "spoilt"), "broken checkpoint in_resnet14.digits_none_seed1", path)
+    assert believed(tmp_path / "results") == []
+    assert small("--zoo", tmp_path / "spoilt", "--seeds", "1", "--quiet")[0] == 0  # the other is sound
+
+
+def test_a_checkpoint_for_another_number_of_classes_is_refused(small, tiny_zoo, tmp_path):
+    model = zoo.create("in_resnet14", num_classes=7, in_chans=1)
+    cfg = {"num_classes": 7, "input_size": [1, 8, 8], "mean": [0.3], "std": [0.4]}
+    record = {"lambda_init": None, "parameters": 1, "clean_accuracy": 99.0, "clean_n": 450}
+    zoo.save(model, tmp_path / "other" / "in_resnet14.digits_none_seed0", cfg, {}, record, half=False)
+    refused(small("--zoo", tmp_path / "other"), "in_resnet14.digits_none_seed0", "(8, 7)", "(8, 10)")
+    assert believed(tmp_path / "results") == []
+
+
+def test_weights_of_another_architecture_or_number_of_classes_are_refused(small, tmp_path):
+    path = tmp_path / "w.safetensors"
+    for name, classes, parts in (
+        ("preact_resnet14", 10, ["keys missing", "lambda"]),
+        ("in_resnet20", 10, ["keys unexpected", "..."]),
+        ("in_resnet14", 100, ["2 keys of another shape: fc.weight, fc.bias"]),
+    ):
+        save_file(zoo.create(name, num_classes=classes, in_chans=1).state_dict(), path)
+        refused(small("--checkpoint", path), path, "does not fit", *parts)
+    path.write_text("<!DOCTYPE html><html>Too many requests</html>")
+    refused(small("--checkpoint", path), path)
+    assert believed(tmp_path / "results") == []
+
+
+def test_missing_cifar10_is_explained_without_a_network(small, command, tmp_path, monkeypatch):
+    import socket
+
+    def unreachable(*_, **__):
+        raise OSError("no network here")
+
+    for name in ("socket", "create_connection", "getaddrinfo"):
+        monkeypatch.setattr(socket, name, unreachable)
+    folder = tmp_path / "data" / "cifar-10-batches-py"
+    hint = "robust-interp data cifar10 --download"
+    refused(small("--dataset", "cifar10", "--data-dir", tmp_path / "data"), folder, "is not there", hint)
+    assert believed(tmp_path / "results") == []
+    status, out, err = command("data", "cifar10", "--data-dir", tmp_path / "data")
+    assert (status, err) == (1, "")
+    assert str(folder) in out
+    err = refused(
+        command("data", "cifar10", "--data-dir", tmp_path / "data", "--download"), "cannot download"
+    )
+    assert "no network here" in err
+    refused(command("data", "--download"), "name the datasets")
+    refused(command("data", "cifar", "--download"), "unknown dataset 'cifar'", "cifar10")
+
+
+def test_a_dataset_without_checkpoints_says_how_to_get_one(small, tmp_path, cifar_root):
+    outcome = small("--dataset", "cifar100", "--data-dir", tmp_path)
+    refused(outcome, "CIFAR100", "cifar-100-python")
+    (tmp_path / "empty").mkdir()
+    outcome = small("--dataset", "cifar10", "--data-dir", cifar_root, "--models", "plain_net14")
+    refused(outcome, "cifar10", "robust-interp train")

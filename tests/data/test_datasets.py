@@ -1,0 +1,305 @@
+"""Datasets: the digits split, scaling, constants, the official CIFAR-10, and what is refused offline."""
+
+import hashlib
+import os
+import pickle
+import socket
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torchvision.transforms.functional import to_tensor
+
+import robust_interp
+from robust_interp import data
+from robust_interp.core.errors import UserError
+
+# SHA-256 of the comma-separated sklearn indices: of RandomState(0)'s permutation, the first 45 of each class
+# are the test set, in that order, and the rest the training set.
+TEST_SHA256 = "0f692f619f9cf10859e8d9348c01b2b40a3b91f38d2c2d4ff072bf0accd3b64b"
+TRAIN_SHA256 = "37d2aedea281ced2802aa09370f9d94c92ab5e98f678f27b9e5112639422fcfb"
+
+# The networks here are untrained or built to mislead, which evaluate remarks on.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise OSError("no network here")
+
+    for name in ("socket", "create_connection", "getaddrinfo"):
+        monkeypatch.setattr(socket, name, refuse)
+
+
+def split_by_hand():
+    targets, taken = load_digits().target.tolist(), [0] * 10
+    test, train = [], []
+    for index in np.random.RandomState(0).permutation(len(targets)).tolist():
+        chosen = test if taken[targets[index]] < 45 else train
+        taken[targets[index]] += 1
+        chosen.append(index)
+    return {"test": test, "train": train}
+
+
+# --- digits ------------------------------------------------------------------------------------------
+
+
+def test_the_digits_split_is_45_of_each_class_without_overlap():
+    test, train = data.load("digits", "test"), data.load("digits", "train")
+    assert (len(test), len(train)) == (450, 1347)
+    assert np.bincount(test.labels).tolist() == [45] * 10
+    seen = {image.tobytes() for image in train.images}
+    repeated = [image.tobytes() in seen for image in test.images]
+    originals = [image.tobytes() for image in load_digits().images]
+    assert len(set(originals)) == 1797  # no image is there twice, so that the bytes tell
+    assert not any(repeated)
+
+
+@pytest.mark.parametrize(("split", "sha256"), [("test", TEST_SHA256), ("train", TRAIN_SHA256)])
+def test_the_digits_split_never_changes(split, sha256):
+    order = split_by_hand()[split]
+    assert hashlib.sha256(",".join(map(str, order)).encode()).hexdigest() == sha256
+    bunch, found = load_digits(), data.load("digits", split)
+    assert np.array_equal(found.images[:, 0], bunch.images[order].astype(np.float32) / 16)
+    assert np.array_equal(found.labels, bunch.target[order])
+
+
+def test_digits_are_float32_sixteenths_in_zero_to_one():
+    digits = data.load("digits")
+    assert digits.images.shape == (450, 1, 8, 8)
+    assert digits.images.dtype == np.float32
+    assert (digits.images.min(), digits.images.max()) == (0, 1)
+    assert set(np.unique(digits.images * 16)) == set(range(17))
+    assert digits.labels.dtype == np.int64
+    assert (digits.name, digits.classes) == ("digits", 10)
+
+
+def test_pixels_are_a_slice_of_the_images():
+    digits = data.load("digits")
+    assert digits.pixels(10, 20).dtype == np.float32
+    assert np.array_equal(digits.pixels(10, 20), digits.images[10:20])
+
+
+def test_digits_need_no_network_and_no_folder(no_network, tmp_path):
+    assert len(data.load("digits", data_dir=tmp_path / "nowhere")) == 450
+
+
+def test_mean_and_std_of_digits_are_those_of_the_training_pixels():
+    kind = data.DATASETS["digits"]
+    pixels = load_digits().images[split_by_hand()["train"]].astype(np.float64) / 16
+    assert kind.mean == pytest.approx((pixels.mean(),), abs=5.1e-5)
+    assert kind.std == pytest.approx((pixels.std(),), abs=5.1e-5)
+
+
+def test_digits_are_attacked_at_larger_radii_with_steps_of_a_quarter():
+    kind = data.DATASETS["digits"]
+    assert kind.eps_255 == (8, 16, 32)
+    assert kind.attack_defaults["alpha"].factor == 0.25
+    assert data.DATASETS["cifar10"].eps_255 == (1, 2, 4)
+    assert data.DATASETS["cifar10"].attack_defaults == {}
+
+
+# --- scaling -----------------------------------------------------------------------------------------
+
+
+def test_pixels_are_exactly_those_of_torchvisions_to_tensor():
+    every = np.arange(256, dtype=np.uint8).repeat(3).reshape(16, 16, 3)  # HWC
+    expected = to_tensor(every)
+    assert torch.equal(torch.from_numpy(data.as_pixels(every.transpose(2, 0, 1)[None]))[0], expected)
+    assert np.array_equal(data.as_pixels(every)[..., 0].ravel(), np.float32(np.arange(256) / 255))
+
+
+def test_float_pixels_are_left_as_they_are():
+    images = np.random.default_rng(0).random((2, 1, 3, 3), dtype=np.float32)
+    assert np.array_equal(data.as_pixels(images), images)
+    assert data.as_pixels(images.astype(np.float64)).dtype == np.float32
+
+
+def test_a_fingerprint_depends_on_every_value_shape_and_type():
+    images, labels = np.zeros((4, 1, 3, 3), np.uint8), np.array([0, 1, 1, 0])
+    other_pixel, other_label = images.copy(), labels.copy()
+    other_pixel[3, 0, 2, 2], other_label[3] = 1, 1
+    variants = [
+        (images, labels),
+        (other_pixel, labels),
+        (images, other_label),
+        (images[:3], labels[:3]),
+        (images.reshape(4, 1, 1, 9), labels),
+        (images.astype(np.float32), labels),
+    ]
+    prints = [data.from_arrays(*variant, classes=2).fingerprint for variant in variants]
+    assert len(set(prints)) == len(variants)
+    assert data.from_arrays(images.copy(), labels.tolist(), classes=2).fingerprint == prints[0]
+
+
+# --- CIFAR-10, the official files --------------------------------------------------------------------
+
+
+def test_cifar10_is_in_the_official_order(cifar_root):
+    test, train = data.load("cifar10", data_dir=cifar_root), data.load("cifar10", "train", cifar_root)
+    assert test.images.shape == (10_000, 3, 32, 32)
+    assert train.images.shape == (50_000, 3, 32, 32)
+    assert test.images.dtype == train.images.dtype == np.uint8
+    # cat, ship, ship, airplane, frog, frog, automobile, frog, cat, automobile
+    assert test.labels[:10].tolist() == [3, 8, 8, 0, 6, 6, 1, 6, 3, 1]
+    # frog, truck, truck, deer, automobile, automobile, bird, horse, ship, cat
+    assert train.labels[:10].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]
+    assert np.bincount(test.labels).tolist() == [1000] * 10
+    assert np.bincount(train.labels).tolist() == [5000] * 10
+    with open(os.path.join(cifar_root, "cifar-10-batches-py", "test_batch"), "rb") as file:
+        official = pickle.load(file, encoding="latin1")
+    assert np.array_equal(test.images.reshape(10_000, 3072), official["data"])
+    assert test.labels.tolist() == official["labels"]
+
+
+def test_mean_and_std_of_cifar10_are_those_of_the_training_pixels(cifar_root):
+    kind, images = data.DATASETS["cifar10"], data.load("cifar10", "train", cifar_root).images
+    for channel in range(3):
+        counts = np.bincount(images[:, channel].ravel(), minlength=256)
+        values, share = np.arange(256) / 255, counts / counts.sum()
+        mean = (values * share).sum()
+        std = np.sqrt(((values - mean) ** 2 * share).sum())
+        assert kind.mean[channel] == pytest.approx(mean, abs=5.1e-5)
+        assert kind.std[channel] == pytest.approx(std, abs=5.1e-5)
+
+
+def test_cifar10_is_benchmarked_at_its_own_radii(cifar_root):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10))
+    table = robust_interp.evaluate(
+        model, "cifar10", attacks="fgsm", corruptions="noise(severity=2)", n=40, data_dir=cifar_root
+    )
+    assert table["eps_255"].dropna().tolist() == [1, 2, 4]
+    test = data.load("cifar10", data_dir=cifar_root)
+    pixels = torch.from_numpy(test.images[:40].astype(np.float32) / 255)
+    right = model(pixels).argmax(1).numpy() == test.labels[:40]
+    assert table["accuracy"][0] == pytest.approx(100 * right.mean())
+
+
+# --- what is missing or damaged ----------------------------------------------------------------------
+
+FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
+FILES = {
+    "cifar10": ["batches.meta", "test_batch", *(f"data_batch_{k}" for k in range(1, 6))],
+    "cifar100": ["meta", "test", "train"],
+}
+
+
+def refused(name, root, match):
+    with pytest.raises(UserError, match=match) as caught:
+        data.load(name, data_dir=root)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert str(root / FOLDERS[name]) in message
+    assert "--data-dir" in message
+    assert "$ROBUST_INTERP_DATA" in message
+    assert f"robust-interp data {name} --download" in message
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_missing_files_are_answered_with_what_to_put_where(name, tmp_path, no_network):
+    refused(name, tmp_path, "is not there; put the official python version there")
+    refused(name, tmp_path / "nowhere", "is not there")
+    assert not list(tmp_path.iterdir())
+
+
+class Boobytrap:
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (self.path, "w"))
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+@pytest.mark.parametrize("trapped", [False, True])
+def test_damaged_files_are_refused_and_not_unpickled(name, trapped, tmp_path, no_network):
+    folder, trap = tmp_path / FOLDERS[name], tmp_path / "sprung"
+    folder.mkdir()
+    for file in FILES[name]:
+        (folder / file).write_bytes(pickle.dumps(Boobytrap(str(trap))) if trapped else b"garbage")
+    refused(name, tmp_path, r"is damaged \(MD5\)")
+    assert not trap.exists()
+
+
+def test_one_damaged_file_among_the_official_ones_is_enough(cifar_root, tmp_path):
+    folder = tmp_path / FOLDERS["cifar10"]
+    folder.mkdir()
+    for file in FILES["cifar10"]:
+        (folder / file).symlink_to(os.path.join(cifar_root, FOLDERS["cifar10"], file))
+    assert len(data.load("cifar10", data_dir=tmp_path)) == 10_000
+    (folder / "batches.meta").unlink()
+    (folder / "batches.meta").write_bytes(b"\x80\x04.")
+    refused("cifar10", tmp_path, r"is damaged \(MD5\)")
+
+
+def test_a_download_without_a_network_is_one_clear_line(no_network, tmp_path):
+    with pytest.raises(UserError, match="cannot download cifar10 into") as caught:
+        data.download("cifar10", tmp_path)
+    assert "\n" not in str(caught.value)
+    refused("cifar10", tmp_path, "is not there")
+
+
+def test_nothing_is_downloaded_for_digits(no_network, tmp_path):
+    data.download("digits", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_unknown_dataset_or_split_names_the_near_ones():
+    with pytest.raises(UserError, match=r"unknown dataset 'cifar'; did you mean .*cifar10"):
+        data.load("cifar")
+    with pytest.raises(UserError, match="unknown dataset 'zzz'; known: cifar10, cifar100, digits"):
+        data.load("zzz")
+    with pytest.raises(UserError, match="unknown split 'tset'; did you mean test"):
+        data.load("digits", "tset")
+
+
+def test_the_data_folder_is_the_argument_else_the_environment_else_the_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ROBUST_INTERP_DATA", str(tmp_path / "environment"))
+    assert data.data_root(tmp_path / "argument") == tmp_path / "argument"
+    assert data.data_root() == tmp_path / "environment"
+    monkeypatch.delenv("ROBUST_INTERP_DATA")
+    assert data.data_root() == tmp_path / ".cache" / "robust-interp"
+    assert data.data_root("~/mine") == tmp_path / "mine"
+
+
+# --- a user's own arrays -----------------------------------------------------------------------------
+
+IMAGES, THREE = np.zeros((3, 3, 4, 4), np.uint8), np.array([0, 1, 2])
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "classes", "message"),
+    [
+        (IMAGES[0], THREE, None, r"images must be \(N, C, H, W\) with 1 or 3 channels, not \(3, 4, 4\)"),
+        (np.zeros((3, 4, 4, 3), np.uint8), THREE, None, r"1 or 3 channels, not \(3, 4, 4, 3\)"),
+        (IMAGES, THREE[:2], None, "labels must be 3 class indices"),
+        (IMAGES, np.eye(3), None, r"labels must be 3 class indices, not float64 \(3, 3\)"),
+        (IMAGES, THREE.astype(float), None, "labels must be 3 class indices, not float64"),
+        (IMAGES, THREE - 1, None, "labels run from -1 to 1, outside 0 to 1"),
+        (IMAGES, THREE, 2, "labels run from 0 to 2, outside 0 to 1"),
+        (IMAGES[:0], THREE[:0], 2, "there are no images"),
+        (IMAGES.astype(np.int64), THREE, None, "images must be uint8 or floating point in"),
+    ],
+)
+def test_wrong_arrays_are_refused_in_one_line(images, labels, classes, message):
+    with pytest.raises(UserError, match=message) as caught:
+        data.from_arrays(images, labels, classes)
+    assert "\n" not in str(caught.value)
+
+
+def test_arrays_and_tensors_are_taken_with_the_number_of_classes_of_their_labels():
+    for images, labels in ((IMAGES, THREE), (torch.from_numpy(IMAGES), torch.from_numpy(THREE))):
+        dataset = data.from_arrays(images, labels)
+        assert (len(dataset), dataset.classes, dataset.name) == (3, 3, "custom")
+        assert np.array_equal(dataset.images, IMAGES)
+    assert data.from_arrays(IMAGES, THREE, classes=7).classes == 7
+
+
+def test_a_benchmark_on_missing_data_writes_nothing(no_network, tmp_path):
+    with pytest.raises(UserError, match=r"CIFAR10: .* is not there"):
+        robust_interp.evaluate("all", "cifar10", data_dir=tmp_path / "nowhere", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,459 @@
+"""The figures: what is drawn, from which numbers, and that the same numbers give the same bytes."""
+
+import subprocess
+import sys
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_rgb
+
+from robust_interp.analysis.coefficients import describe
+from robust_interp.core.errors import UserError
+from robust_interp.figures import coefficients, landscape, robustness, stability, style
+
+
+def depth_table(values, model="in_resnet14", images=0):
+    """`values`: train seed -> λ of the blocks at depths 2, 4 and 6 of six."""
+    return pd.DataFrame(
+        {"model": model, "train_seed": seed, "stage": i, "depth": 2 * i + 2, "blocks": 6, "images": images}
+        | describe(np.asarray(value))
+        for seed, row in values.items()
+        for i, value in enumerate(row)
+    )
+
+
+def training_table():
+    lines = [
+        {"model": "m", "train_seed": s, "epoch": e, "depth": d, "blocks": 6, "coefficient": 0.1 * d / e + s}
+        for s in (0, 1)
+        for e in (1, 2, 3)
+        for d in (2, 4, 6)
+    ]
+    return pd.DataFrame(lines)
+
+
+def plane(models=("a", "b"), size=5, label=1):
+    rng = np.random.default_rng(0)
+    return {
+        "models": np.array(models),
+        "label": np.array(label),
+        "direction_of": np.array(""),
+        "radii_255": np.linspace(-4, 4, size),
+        "loss": rng.random((len(models), size, size)),
+        "predicted": rng.integers(0, 3, (len(models), size, size)),
+    }
+
+
+def line_table(direction_of=""):
+    frames = [
+        pd.DataFrame(
+            {
+                "model": m,
+                "direction_of": direction_of,
+                "eps_255": np.arange(-2.0, 3),
+                "loss": [0, 0, 1, 2, 3 + i],
+                "predicted": [1, 1, 1, 0, 0],
+            }
+        )
+        for i, m in enumerate("ab")
+    ]
+    return pd.concat(frames)
+
+
+def jacobian_table():
+    lines = [
+        {
+            "model": m,
+            "train_seed": s,
+            "sample": 0,
+            "depth": d,
+            "blocks": 6,
+            "undamped": 0.5,
+            "damped": 0.1 * s,
+            "norm": 2.0,
+        }
+        for m in "ab"
+        for s in (0, 1)
+        for d in (2, 4, 6)
+    ]
+    return pd.DataFrame(lines)
+
+
+def growth_table():
+    lines = [
+        {"model": m, "perturbation": p, "depth": d, "blocks": 6, "n": 3}
+        | {
+            f"{x}{y}": 1 + d * k
+            for x in ("growth", "relative")
+            for y, k in (("", 1), ("_low", 0.9), ("_high", 1.1))
+        }
+        for m in "ab"
+        for p in ("noise", "fgsm")
+        for d in range(7)
+    ]
+    return pd.DataFrame(lines)
+
+
+FIGURES = {
+    "depth": lambda: coefficients.depth_figure(depth_table({0: [0.1, 0.5, 1], 1: [0.2, 0.4, 2.5]})),
+    "gated": lambda: coefficients.depth_figure(depth_table({0: [[0.1, 0.3], [0.5], [0, 2]]}, images=8)),
+    "training": lambda: coefficients.training_figure(training_table()),
+    "plane": lambda: landscape.plane_figure(plane()),
+    "line": lambda: landscape.line_figure({"one": line_table(), "two": line_table(), "three": line_table()}),
+    "jacobians": lambda: stability.jacobian_figure(jacobian_table()),
+    "growth": lambda: stability.growth_figure(growth_table()),
+}
+
+
+@pytest.mark.parametrize("name", ["depth", "training", "plane", "growth"])
+def test_same_numbers_same_bytes(name, tmp_path):
+    """Whatever the user's own matplotlib settings are; and no date in the file."""
+    first = [path.read_bytes() for path in style.save(FIGURES[name](), tmp_path / "one")]
+    with matplotlib.rc_context({"font.size": 20, "axes.facecolor": "red", "lines.linewidth": 9}):
+        second = [path.read_bytes() for path in style.save(FIGURES[name](), tmp_path / "two")]
+    assert first == second
+    png, svg = first
+    assert png.startswith(b"\x89PNG")
+    assert svg.startswith(b"<?xml")
+    assert b"<dc:date>" not in svg
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_axes_are_labelled(name):
+    figure = FIGURES[name]()
+    for panel in figure.axes:
+        # a label of its own, or one that it shares with the first of its row or the last of its column
+        subplot = panel.get_subplotspec()
+        if subplot is None:
+            continue
+        assert panel.get_ylabel() or not subplot.is_first_col()
+        assert panel.get_xlabel() or not subplot.is_last_row() or panel.get_label() == "<colorbar>"
+
+
+# A name as people have them, one without a place to break it, and one of wide letters
+LONG = ["a_model.that+says:all-of/it(" * n + "end)" for n in (3, 12)] + ["x" * 300, "W模" * 90, "short"]
+
+
+def named_long(table):
+    """The table once for each long name in place of its first model."""
+    one = table[table["model"] == table["model"].iloc[0]]
+    return pd.concat([one.assign(model=name) for name in LONG])
+
+
+def points(names):
+    lines = [
+        {"entry": name, "members": members, "kind": kind, "series": series, "x": x, "norm": norm, "n": 9}
+        | {"seeds": 1, "accuracy": 50.0, "band_low": 40.0, "band_high": 60.0}
+        for name, members in names
+        for kind, series, x, norm in (
+            ("clean", "clean", 0, None),
+            ("attack", "fgsm", 2, "Linf"),
+            ("corruption", "fog", 1, None),
+            ("attack", "an_attack_of_a_plug_in_with_a_name_of_its_own_l2", 2, "L2"),
+            ("attack", "pgd", 2, "Linf"),
+        )
+    ]
+    return pd.DataFrame(lines)
+
+
+BOTH = [(name, 1) for name in LONG] + [(f"{name} ×3", 3) for name in LONG]
+OF_LONG = {
+    "depth": lambda: coefficients.depth_figure(named_long(depth_table({0: [0.1, 0.5, 1], 1: [0, 1, 2]}))),
+    "training": lambda: coefficients.training_figure(named_long(training_table())),
+    "plane": lambda: landscape.plane_figure(plane(LONG) | {"direction_of": np.array(LONG[1])}),
+    "line": lambda: landscape.line_figure({"one": named_long(line_table(LONG[2]))}),
+    "lines": lambda: landscape.line_figure(dict.fromkeys("abc", named_long(line_table(LONG[0])))),
+    "jacobians": lambda: stability.jacobian_figure(named_long(jacobian_table())),
+    "growth": lambda: stability.growth_figure(named_long(growth_table())),
+    "eps": lambda: robustness.eps_figure(points(BOTH)),
+    "severity": lambda: robustness.severity_figure(points(BOTH)),
+    "improvement": lambda: robustness.improvement_figure(
+        pd.DataFrame([{"entry": f"{name} ×3", "column": "clean", "improvement": 1.0} for name in LONG])
+    ),
+    "many": lambda: robustness.eps_figure(points([(f"{at}_{LONG[0]}", 1) for at in range(20)])),
+}
+
+
+def texts_of(figure):
+    """Every text to be seen, apart from ticks, with its place in pixels."""
+    found = [text for legend in figure.legends for text in legend.get_texts()]
+    for panel in figure.axes:
+        found += [panel.title, panel._left_title, panel.xaxis.label, panel.yaxis.label]
+    shown = [text for text in found if text.get_text() and text.get_visible()]
+    return {text: text.get_window_extent() for text in shown}
+
+
+@pytest.mark.filterwarnings("ignore:Glyph .* missing")  # DejaVu Sans has no Chinese
+@pytest.mark.parametrize("name", OF_LONG)
+def test_names_of_any_length_are_drawn_whole_and_over_nothing(name):
+    figure = OF_LONG[name]()
+    style.styled(figure.draw_without_rendering)()
+    places = texts_of(figure)
+    for text, box in places.items():
+        assert box.x0 > -1, text
+        assert box.x1 < figure.bbox.width + 1, text
+        assert box.y0 > -1, text
+        assert box.y1 < figure.bbox.height + 1, text
+    boxes = [(text, box) for text, box in places.items()]
+    for legend in figure.legends:  # with its signs
+        ends = legend.get_window_extent()
+        assert -1 < ends.x0 < ends.x1 < figure.bbox.width + 1
+    assert figure.get_figheight() < 5 + 3 * len(figure.axes)  # no name in a column of single letters
+    for at, (text, box) in enumerate(boxes):
+        for other, beside in boxes[at + 1 :]:
+            assert not box.shrunk(0.98, 0.9).overlaps(beside.shrunk(0.98, 0.9)), (text, other)
+        for panel in figure.axes:
+            assert not box.shrunk(0.98, 0.9).overlaps(panel.bbox), (text, panel)
+    for panel in figure.axes:
+        if panel.get_label() != "<colorbar>":
+            assert min(panel.bbox.width, panel.bbox.height) > 0.7 * figure.dpi  # something is left to see
+    whole = "".join(text.get_text().replace("\n", "") for text in places)
+    assert all(name.replace(" ", "") in whole.replace(" ", "") for name in LONG) or name == "many"
+
+
+def test_text_is_cut_behind_what_separates_words():
+    inches = style._inches("alpha_beta_", 8) + 0.01
+    assert style.wrapped("alpha_beta_gamma", inches) == "alpha_beta_\ngamma"
+    assert style.wrapped("of alpha beta", inches) == "of alpha\nbeta"
+    assert style.wrapped("alpha (beta)", inches) == "alpha\n(beta)"
+    assert style.wrapped("alpha", inches) == "alpha"
+    parts = style.wrapped("i" * 100, inches).split("\n")
+    assert "".join(parts) == "i" * 100
+    assert len(set(map(len, parts[:-1]))) == 1
+
+
+def drawn(panel, label=None):
+    return [
+        np.asarray(line.get_ydata()).tolist()
+        for line in panel.get_lines()
+        if label in (None, line.get_label())
+    ]
+
+
+def test_depth_shows_mean_std_and_guides():
+    figure = coefficients.depth_figure(depth_table({0: [0.1, 0.5, 1.0], 1: [0.3, 0.5, 2.0]}))
+    (panel,) = figure.axes
+    lines = drawn(panel)
+    assert [2.0, 2.0] in lines  # the stability limit
+    for value in (0.2, 0.5, 1.5):  # means
+        assert [pytest.approx(value)] in lines
+    for value in (0.1, 0.3, 2.0):  # seeds
+        assert [value] in lines
+    boundaries = [line.get_xdata()[0] for line in panel.get_lines() if line.get_linestyle() == ":"]
+    assert boundaries == [2.5, 4.5]
+    bands = [collection.get_datalim(panel.transData) for collection in panel.collections]
+    std = 0.2 / 2**0.5  # of two values that are 0.2 apart, with n - 1
+    assert (bands[0].y0, bands[0].y1) == pytest.approx((0.2 - std / 1, 0.2 + std))
+    assert panel.get_ylim()[1] > 2
+    assert panel.get_title(loc="left") == "in_resnet14 (2 seeds, mean ± std)"
+
+
+def test_gated_depth_shows_quantiles():
+    values = np.linspace(0, 1, 101)
+    figure = coefficients.depth_figure(depth_table({0: [values, values, values]}, images=8))
+    (panel,) = figure.axes
+    assert [pytest.approx(0.5)] in drawn(panel)
+    bands = [collection.get_datalim(panel.transData) for collection in panel.collections]
+    assert (bands[0].y0, bands[0].y1) == pytest.approx((0.05, 0.95))
+    assert (bands[1].y0, bands[1].y1) == pytest.approx((0.25, 0.75))
+    assert panel.get_title(loc="left").endswith("(1 seed, quantiles over channels and positions of 8 images)")
+
+
+def test_training_shows_means_over_seeds():
+    (panel, _colours) = coefficients.training_figure(training_table()).axes
+    lines = drawn(panel)
+    assert pytest.approx([0.2 + 0.5, 0.1 + 0.5, 0.2 / 3 + 0.5]) in lines  # block 2, mean of seeds
+    assert pytest.approx([1.6, 1.3, 1.2]) in lines  # block 6, seed 1
+    assert len(lines) == 3 * 3
+
+
+def test_regions_are_coloured_by_class():
+    arrays = plane(models=("a",))
+    figure = landscape.plane_figure(arrays, ["cat", "dog", "ship"])
+    regions = next(panel for panel in figure.axes if "predicted" in panel.get_title(loc="left"))
+    (image,) = regions.get_images()
+    painted = np.asarray(image.get_array())
+    for i in range(5):
+        for j in range(5):
+            assert painted[i, j].tolist() == pytest.approx(to_rgb(style.AREAS[arrays["predicted"][0, i, j]]))
+    assert list(image.get_extent()) == [-5, 5, -5, 5]  # pixels around positions that are 2 apart
+    assert image.origin == "lower"
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert texts == ["cat", "dog (true)", "ship"]
+
+
+def test_the_true_class_is_named_even_if_it_is_never_predicted():
+    figure = landscape.plane_figure(plane(label=7))
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["0", "1", "2", "7 (true)"]
+
+
+def test_class_colours():
+    assert landscape.class_colours([3, 9, 3]) == {3: style.AREAS[3], 9: style.AREAS[9]}
+    assert landscape.class_colours([13, 3, 99]) == {3: style.AREAS[0], 13: style.AREAS[1], 99: style.AREAS[2]}
+    assert len(set(style.AREAS)) == 10
+
+
+def test_losses_share_one_scale():
+    arrays = plane()
+    arrays["loss"][1] *= 3
+    figure = landscape.plane_figure(arrays)
+    scales = {
+        panel.get_images()[0].get_clim() for panel in figure.axes if "loss" in panel.get_title(loc="left")
+    }
+    assert scales == {(0, arrays["loss"].max())}
+
+
+def test_a_loss_that_is_zero_everywhere_can_be_drawn():
+    arrays = plane()
+    arrays["loss"][:] = 0
+    landscape.plane_figure(arrays).draw_without_rendering()
+
+
+def test_line_marks_where_the_prediction_changes():
+    figure = landscape.line_figure({"title": line_table(direction_of="a")})
+    (panel,) = figure.axes
+    assert drawn(panel, "b") == [[0, 0, 1, 2, 4]]
+    dots = [line.get_xdata().tolist() for line in panel.get_lines() if line.get_marker() == "."]
+    assert dots == [[1, 2], [1, 2]]
+    assert panel.get_xlabel() == "FGSM direction of a (1/255)"
+    assert panel.get_title(loc="left") == "title"
+
+
+def test_jacobians_show_means_and_ranges():
+    figure = stability.jacobian_figure(jacobian_table())
+    eigenvalues, norms = figure.axes[:2]
+    lines = drawn(eigenvalues)
+    assert [0.5] * 3 in lines
+    assert pytest.approx([0.05] * 3) in lines
+    bars = [s.tolist() for c in eigenvalues.collections for s in c.get_segments()]
+    assert [[2.12, 0.0], [2.12, pytest.approx(0.1)]] in bars
+    assert [2.0] * 3 in drawn(norms)
+    assert norms.get_ylim()[0] == 0
+    assert "1 images × 2 seeds" in eigenvalues.get_title(loc="left")
+
+
+def test_figures_know_neither_torch_nor_models():
+    code = (
+        "import sys; from robust_interp.figures import coefficients, landscape, stability; "
+        "assert not {'torch', 'timm'} & sys.modules.keys(); assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_matplotlib_one_line_says_what_to_install():
+    code = "import sys; sys.modules['matplotlib'] = None; from robust_interp.figures import coefficients"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("robust_interp.core.errors.UserError")  # which a command prints without the rest
+    assert last.endswith("pip install 'robust-interp[plots]'")
+
+
+def test_a_figure_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write"):
+        style.save(FIGURES["line"](), tmp_path / "file" / "figure")
+
+
+# --- commands ---------------------------------------------------------------------------------------------
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_plot_coefficients(command, tiny_zoo, tmp_path):
+    out = tmp_path / "figures"
+    status, printed, _ = command("plot", "coefficients", "in_resnet14", "--zoo", tiny_zoo, "-o", out)
+    assert status == 0
+    # no curve in these checkpoints, hence no figure over training
+    assert files(out) == [
+        "coefficients.csv",
+        "coefficients.png",
+        "coefficients.svg",
+        "coefficients_shares.csv",
+    ]
+    table = pd.read_csv(out / "coefficients.csv")
+    assert table["train_seed"].tolist() == [0, 0, 0, 1, 1, 1]
+    assert table["mean"].between(0.2, 0.25).all()
+    shares = pd.read_csv(out / "coefficients_shares.csv")
+    assert shares["above_0.01"].tolist() == shares["in_0.01_1"].tolist() == [100, 100]
+    assert "| in_resnet14 | 1 | 3 | 100.00 |" in printed
+
+
+def test_plot_coefficients_over_training(command, tmp_path):
+    out = tmp_path / "fig1.svg"
+    assert command("plot", "coefficients", "in_resnet20.digits_digits_seed0", "-o", out)[0] == 0
+    assert {"fig1.png", "fig1.svg", "fig1_training.svg", "fig1_training.csv"} <= set(files(tmp_path))
+    table = pd.read_csv(tmp_path / "fig1_training.csv")
+    final = pd.read_csv(tmp_path / "fig1.csv")
+    last = table[table["epoch"] == table["epoch"].max()]
+    np.testing.assert_allclose(last["coefficient"], final["mean"], atol=1e-3)  # stored in half precision
+
+
+def test_plot_landscape(command, tiny_zoo, tmp_path):
+    models = ["--models", "preact_resnet14,in_resnet14", "--zoo", tiny_zoo, "--points", 7, "--device", "cpu"]
+    noise = ["--corruption", "shot_noise", "--severity", 3]
+    assert command("plot", "landscape", *models, *noise, "--sample", "3,0", "-o", tmp_path)[0] == 0
+    kinds = ("npz", "png", "svg")
+    planes = [f"landscape_plane_{sample}.{kind}" for sample in (0, 3) for kind in kinds]
+    assert files(tmp_path) == sorted([*planes, *(f"landscape_line.{kind}" for kind in ("csv", "png", "svg"))])
+    table = pd.read_csv(tmp_path / "landscape_line.csv")
+    assert table["model"].unique().tolist() == ["preact_resnet14", "in_resnet14"]
+    assert table["sample"].unique().tolist() == [3, 0]
+    assert (table["eps_255"].min(), table["eps_255"].max()) == (-64, 64)  # twice the largest usual eps
+    arrays = dict(np.load(tmp_path / "landscape_plane_3.npz"))
+    assert arrays["loss"].shape == arrays["predicted"].shape == (2, 7, 7)
+    along = table[(table["sample"] == 3) & (table["model"] == "in_resnet14")]["loss"]
+    np.testing.assert_allclose(arrays["loss"][1, 3], along, rtol=1e-4)
+    before = (tmp_path / "landscape_plane_3.png").read_bytes()
+    style.save(landscape.plane_figure(arrays), tmp_path / "landscape_plane_3")
+    assert (tmp_path / "landscape_plane_3.png").read_bytes() == before  # from its data alone
+
+
+def test_stability(command, tiny_zoo, tmp_path):
+    sizes = ["--n", 1, "--growth-n", 3, "--device", "cpu", "--seeds", "0,"]
+    models = ["preact_resnet14", "in_resnet14"]
+    status, printed, _ = command("stability", *models, "--zoo", tiny_zoo, "-o", tmp_path, *sizes)
+    assert status == 0
+    growths = [f"stability{part}.{kind}" for part in ("", "_growth") for kind in ("csv", "png", "svg")]
+    assert files(tmp_path) == sorted(growths)
+    table = pd.read_csv(tmp_path / "stability.csv").set_index(["model", "block"])
+    resnet, damped = table.loc["preact_resnet14"], table.loc["in_resnet14"]
+    np.testing.assert_allclose(resnet["damped"], resnet["undamped"], rtol=1e-4)
+    # ρ = 1: the real part drops by λ
+    np.testing.assert_allclose(damped["undamped"] - damped["damped"], damped["coefficient"], rtol=1e-2)
+    assert printed.count("| in_resnet14 |") == 3
+    growth = pd.read_csv(tmp_path / "stability_growth.csv")
+    assert set(growth["perturbation"]) == {"noise", "fgsm"}
+    assert growth["n"].eq(3).all()
+    assert growth[growth["depth"] == 0]["growth"].eq(1).all()
+
+
+@pytest.mark.parametrize(
+    ("argv", "status", "message"),
+    [
+        (["coefficients", "preact_resnet14"], 1, "no block carries a λ"),
+        (["coefficients", "in_resnet15"], 1, "unknown model"),
+        (["landscape", "--models", "in_resnet14", "--sample", "450"], 1, "0 to 449"),
+        (["landscape", "--models", "in_resnet14", "--severity", "3"], 1, "goes with --corruption"),
+        (["landscape", "--models", "in_resnet14", "--corruption", "fog_of_war"], 1, "unknown corruption"),
+        (
+            ["landscape", "--models", "in_resnet14", "--corruption", "shot_noise", "--severity", "6"],
+            1,
+            "not 6",
+        ),
+        (["landscape", "--models", "in_resnet14", "--corruption", "noise"], 1, "one corruption"),
+        (["landscape", "--models", "in_resnet14", "--points", "60"], 2, "odd"),
+        (["landscape", "--models", "in_resnet14", "--points", "1"], 2, "odd"),
+        (["landscape", "--models", "in_resnet14", "--radius", "nan"], 2, "above 0"),
+        (["landscape", "--models", "in_resnet14", "--sample", "-1"], 2, ""),
+    ],
+)
+def test_mistakes_are_one_line(argv, status, message, command, tiny_zoo, tmp_path):
+    found, _, errors = command("plot", *argv, "--zoo", tiny_zoo, "-o", tmp_path / "out")
+    assert found == status
+    assert len(errors.strip().splitlines()) == 1
+    assert message in errors
+    assert not (tmp_path / "out").exists()

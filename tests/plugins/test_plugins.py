@@ -1,0 +1,669 @@
+"""Plug-ins: installed ones and files, what is refused, what identifies them, and the checks for authors."""
+
+import ast
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from robust_interp import data, plugins, testing, zoo
+from robust_interp.attacks import ATTACKS, AttackType
+from robust_interp.benchmark import runner
+from robust_interp.benchmark.api import evaluate
+from robust_interp.benchmark.request import Request
+from robust_interp.core.errors import UserError
+from robust_interp.core.registry import BUILT_IN, Origin, Registry
+from robust_interp.results.folders import from_folder
+from robust_interp.store import FILE_NAME
+
+SMALL = "--models in_resnet20 --seeds 0, --n 4 --eps 8 --corruptions none --device cpu --quiet"
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "tests" / "example_plugin"
+
+
+# Installed plug-ins, as the metadata of made-up distributions.
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Puts a module and its entry points where Python looks: a distribution without an installer."""
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+    modules = []
+
+    def put(distribution, points, module=None, source="", version="1.0"):
+        info = site / f"{distribution.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+        sections = [
+            f"[robust_interp.{kind}]\n" + "\n".join(f"{name} = {value}" for name, value in named.items())
+            for kind, named in points.items()
+        ]
+        (info / "entry_points.txt").write_text("\n\n".join(sections) + "\n")
+        if module:
+            (site / f"{module}.py").write_text(textwrap.dedent(source))
+            modules.append(module)
+        return site
+
+    yield put
+    for module in modules:
+        sys.modules.pop(module, None)
+
+
+def attacks_registry():
+    registry = Registry("attack", group="robust_interp.attacks", holds=AttackType)
+    registry.add("pgd", ATTACKS["pgd"])
+    return registry
+
+
+IDLE = """
+    from robust_interp.plugins import attack
+
+    @attack()
+    def idle(model, images, labels, *, eps):
+        return images.clone()
+"""
+
+
+def test_an_installed_plug_in_is_found_by_name(install):
+    install("far-away", {"attacks": {"idle": "far_away:idle"}}, "far_away", IDLE, version="2.5")
+    registry = attacks_registry()
+    assert list(registry) == ["pgd", "idle"]
+    assert [origin.name for origin in registry.origins("idle")] == ["far-away 2.5"]
+    assert registry.origins("pgd") == [BUILT_IN]
+    images = torch.rand(2, 3, 4, 4)
+    made = registry["idle"].torchattacks_class(None, eps=0.1)(images, None)
+    assert torch.equal(made, images)
+
+
+def test_listing_runs_nothing_of_a_plug_in(install):
+    source = "open('ran', 'w').close()\nraise SystemExit('imported')"
+    install("eager", {"attacks": {"eager": "eager:attack"}}, "eager", source)
+    registry = attacks_registry()
+    assert "eager" in registry
+    assert sorted(registry) == ["eager", "pgd"]
+    assert registry.troubles() == {}
+    assert registry["pgd"] is ATTACKS["pgd"]
+    with pytest.raises(UserError, match="unknown attack 'eagr'; did you mean eager"):
+        registry["eagr"]
+    assert not Path("ran").exists()
+    assert "eager" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("import not_there_at_all", "ModuleNotFoundError: No module named 'not_there_at_all'"),
+        ("idle = 1 / 0", "ZeroDivisionError: division by zero"),
+        ("def idle(:", "SyntaxError: .*line 1"),
+        ("raise SystemExit(3)", "it ends the process with status 3"),
+        ("other = 1", "AttributeError: .*idle"),
+        (
+            "def idle(model, images, labels): ...",
+            "its type is function, not AttackType: is its decorator missing",
+        ),
+    ],
+)
+def test_a_broken_plug_in_is_named_and_the_rest_goes_on(install, source, why):
+    install("broken", {"attacks": {"idle": "broken_module:idle"}}, "broken_module", source)
+    install("sound", {"attacks": {"other": "sound_module:idle"}}, "sound_module", IDLE)
+    registry = attacks_registry()
+    for _ in range(2):  # the same answer a second time
+        with pytest.raises(UserError, match=f"attack 'idle' of broken 1.0 cannot be used: {why}") as refusal:
+            registry["idle"]
+        assert "\n" not in str(refusal.value)
+    assert list(registry.troubles(registry.__getitem__)) == ["idle"]
+    assert registry["other"].defaults == {}
+
+
+def test_a_name_that_no_command_line_could_hold_is_refused(install):
+    install("dashed", {"attacks": {"far-off": "dashed:idle"}}, "dashed", IDLE)
+    with pytest.raises(UserError, match=r"'far-off' of dashed 1.0 cannot be used: its name must match"):
+        attacks_registry()["far-off"]
+    with pytest.raises(UserError, match="dataset 'my_bars': its name must match"):
+        data.DATASETS.add("my_bars", data.DATASETS["digits"], Origin("/mine.py", "sha256:0"))
+
+
+def test_an_entry_point_that_cannot_be_read_is_a_broken_plug_in(install):
+    install("garbled", {"attacks": {"idle": "not a module"}})
+    with pytest.raises(UserError, match=r"attack 'idle' of garbled 1.0 cannot be used"):
+        attacks_registry()["idle"]
+
+
+def test_what_two_claim_is_refused_naming_both(install):
+    install("first", {"attacks": {"idle": "first:idle", "pgd": "first:idle"}}, "first", IDLE)
+    install("second", {"attacks": {"idle": "second:idle"}}, "second", IDLE, version="0.3")
+    registry = attacks_registry()
+    with pytest.raises(UserError, match=r"'idle' is claimed by (first 1.0|second 0.3) and by (first|second)"):
+        registry["idle"]
+    with pytest.raises(UserError, match=r"attack 'pgd' is claimed by robust-interp and by first 1.0"):
+        registry["pgd"]
+    assert sorted(registry.troubles()) == ["idle", "pgd"]
+    with pytest.raises(UserError, match=r"claimed by .*first 1.0.* and by /mine.py"):
+        registry.add("idle", ATTACKS["pgd"], Origin("/mine.py", "sha256:0"))
+
+
+def test_a_name_is_added_once():
+    registry = attacks_registry()
+    with pytest.raises(UserError, match="attack 'pgd' is claimed by robust-interp and by robust-interp"):
+        registry.add("pgd", ATTACKS["pgd"])
+
+
+def test_the_code_of_an_installed_plug_in_is_its_version_and_its_source(install):
+    found = []
+    for version, comment in (("1.0", ""), ("1.1", ""), ("1.1", "# edited in an editable install")):
+        site = install(
+            "dist",
+            {"attacks": {"idle": "dist_module:idle"}},
+            "dist_module",
+            textwrap.dedent(IDLE) + comment,
+            version,
+        )
+        registry = attacks_registry()
+        found.append(registry.code("idle")["plugin"])
+        assert found[-1].startswith(f"dist {version} ")
+        sys.modules.pop("dist_module", None)
+        for info in site.glob("*.dist-info"):
+            for file in info.iterdir():
+                file.unlink()
+            info.rmdir()
+    assert len(set(found)) == 3
+    assert registry.code("pgd") == {}
+    assert registry.code("nowhere") == {}
+
+
+def test_a_model_that_takes_the_name_of_another_is_refused(install):
+    source = """
+        from timm.models import register_model
+
+        @register_model
+        def resnet18(pretrained=False, **arguments): ...
+    """
+    import timm
+
+    before = timm.model_entrypoint("resnet18")
+    install("greedy", {"models": {"resnet18": "greedy:resnet18"}}, "greedy", source)
+    models = Registry("model", group="robust_interp.models")
+    with pytest.MonkeyPatch.context() as patch:
+        own = models
+        for module in (zoo, zoo.registered):
+            patch.setattr(module, "MODELS", own)
+        with pytest.raises(UserError, match=r"'resnet18' is claimed by greedy 1.0 and by timm.models.resnet"):
+            zoo.create("resnet18")
+    assert timm.model_entrypoint("resnet18") is before
+
+
+def test_a_model_that_does_not_register_itself_is_refused(install, monkeypatch):
+    install("shy", {"models": {"shy_net": "shy:shy_net"}}, "shy", "def shy_net(**arguments): ...")
+    own = Registry("model", group="robust_interp.models")
+    for module in (zoo, zoo.registered):
+        monkeypatch.setattr(module, "MODELS", own)
+    with pytest.raises(UserError, match=r"model 'shy_net' of shy 1.0 is not registered with timm"):
+        zoo.create("shy_net")
+
+
+def test_all_leaves_out_what_a_broken_plug_in_provides(install, tiny_zoo, tmp_path, monkeypatch, command):
+    """Its checkpoint is named in one warning; asked for by name it is an error."""
+    folder = tmp_path / "zoo"
+    for name in ("in_resnet14.digits_none_seed0", "preact_resnet14.digits_none_seed0"):
+        target = folder / name.replace("preact_resnet14", "lost_net")
+        target.mkdir(parents=True)
+        for file in (tiny_zoo / name).iterdir():
+            text = file.read_bytes()
+            if file.suffix == ".json":
+                text = text.replace(b"preact_resnet14", b"lost_net")
+            (target / file.name).write_bytes(text)
+    install("lost", {"models": {"lost_net": "lost_module:lost_net"}}, "lost_module", "import gone_away")
+    own = Registry("model", group="robust_interp.models")
+    for module in (zoo, zoo.registered):
+        monkeypatch.setattr(module, "MODELS", own)
+    monkeypatch.setattr(zoo.catalogue, "bundled", lambda: tmp_path / "none")
+    monkeypatch.chdir(tmp_path)
+    small = ["--zoo", folder, "--n", "4", "--attacks", "none", "--corruptions", "none", "--quiet"]
+    status, out, err = command("bench", "--models", "all", *small)
+    assert status == 0
+    warned = [line for line in err.splitlines() if "lost_net" in line]
+    assert warned == [
+        "warning: model 'lost_net' of lost 1.0 cannot be used: ModuleNotFoundError: No module named "
+        "'gone_away'; it is left out"
+    ]
+    assert pd.read_csv("results/results.csv")["model"].tolist() == ["in_resnet14"]
+    status, out, err = command("bench", "--models", "lost_net", *small)
+    assert (status, out) == (1, "")
+    assert err.count("\n") == 1
+    assert "lost 1.0 cannot be used: ModuleNotFoundError" in err
+
+
+# Plug-in files.
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """Registries that are put back afterwards."""
+    for registry in plugins.REGISTRIES.values():
+        monkeypatch.setattr(registry, "_added", dict(registry._added))
+    monkeypatch.setattr(plugins.declare, "_loaded", {})
+
+
+@pytest.fixture
+def write(tmp_path):
+    def put(source, name="mine.py"):
+        path = tmp_path / name
+        path.write_text(textwrap.dedent(source))
+        return path
+
+    return put
+
+
+SHIFT = """
+    from robust_interp.plugins import attack, corruption, dataset
+
+    @attack()
+    def up(model, images, labels, *, eps, share=1.0):
+        return (images + share * eps).clamp(0, 1)
+
+    @corruption
+    def darker(image, severity, rng):
+        return image * (1 - severity / 10)
+"""
+
+
+def test_what_a_file_declares_is_registered(fresh, write):
+    path = write(SHIFT)
+    plugins.load(path)
+    plugins.load(path)  # which changes nothing
+    assert ATTACKS["up"].defaults == {"share": 1.0}
+    assert [origin.name for origin in ATTACKS.origins("up")] == [str(path)]
+    images, darker = np.full((1, 1, 2, 2), 200, np.uint8), plugins.REGISTRIES["corruptions"]["darker"]
+    np.testing.assert_allclose(darker(images[0] / 255, 5, None), 100 / 255)
+
+
+def test_declaring_registers_nothing_outside_a_file():
+    @plugins.attack()
+    def nowhere(model, images, labels, *, eps): ...
+
+    assert isinstance(nowhere, AttackType)
+    assert "nowhere" not in ATTACKS
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("x = 1\ny = x / 0\n", "line 2: ZeroDivisionError: division by zero"),
+        ("def f():\n    raise KeyError\n\n\nf()\n", "line 2: KeyError"),
+        ("x = 1\nx = (\n", "line 2: SyntaxError: '(' was never closed"),
+        ("import nothing_like_it\n", "line 1: ModuleNotFoundError: No module named 'nothing_like_it'"),
+        ("raise SystemExit(2)\n", "line 1: it ends the process with status 2"),
+        ("x = 1\n", "declares no attack, corruption, dataset or model"),
+        (
+            "from robust_interp.plugins import attack\n@attack()\ndef pgd(model, x, y, *, eps): ...\n",
+            "attack 'pgd' is claimed by robust-interp and by {path}",
+        ),
+        (
+            "from robust_interp.plugins import attack\n\n@attack()\ndef bare(model, x, y): ...\n",
+            "line 3: attack 'bare' must take eps as a keyword: (model, images, labels, *, eps)",
+        ),
+        (
+            "from robust_interp.plugins import attack\n\n@attack()\ndef a(model, x, y, *, eps, b): ...\n",
+            "line 3: attack 'a': b needs a default value",
+        ),
+        *(
+            (
+                f"from robust_interp.plugins import {kind}\n@{kind}{call}\ndef {name}(a, b, c, *, eps): 0\n",
+                f"{kind} '{name}': tables could not tell its columns from others",
+            )
+            for kind, call, name in (
+                ("corruption", "", "fog_2"),  # whose mean would stand where fog at severity 2 does
+                ("corruption", "", "common15"),
+                ("attack", "()", "fog"),
+                ("attack", "()", "worst"),
+                ("attack", "()", "strong_mine"),
+            )
+        ),
+        (
+            "from timm.models import register_model\n@register_model\ndef resnet18(): ...\n",
+            "line 2: UserWarning: Overwriting resnet18 in registry",
+        ),
+    ],
+)
+def test_a_mistake_in_a_file_is_one_line_that_says_where(fresh, write, command, source, why):
+    path = write(source)
+    status, out, err = command("ls", "--plugin", path)
+    assert (status, out) == (1, "")
+    assert err.startswith(f"robust-interp: plug-in {path}")
+    assert why.format(path=path) in err
+    assert err.count("\n") == 1
+
+
+def test_a_file_that_is_not_there(command, tmp_path):
+    status, out, err = command("bench", "--plugin", tmp_path / "none.py")
+    assert (status, out) == (1, "")
+    assert err == f"robust-interp: cannot read plug-in {tmp_path / 'none.py'}: No such file or directory\n"
+
+
+def test_a_file_that_changed_is_not_loaded_over_itself(fresh, write):
+    plugins.load(write(SHIFT))
+    with pytest.raises(UserError, match="has changed since it was loaded"):
+        plugins.load(write(SHIFT + "\n    # another"))
+
+
+def environments(**options):
+    request = Request(models=("in_resnet20",), seeds=(0,), eps=(8 / 255,), n=4, device="cpu", **options)
+    return {
+        cell.perturbation.column: (cell.environment, cell.key)
+        for cell in runner.Benchmark(request).plan.cells
+    }
+
+
+def test_the_code_of_a_plug_in_is_in_the_key_of_its_cells_and_in_no_other(fresh, write, monkeypatch):
+    asked = {"attacks": "up,fgsm", "corruptions": "darker(severity=1),shot_noise(severity=1)"}
+    with pytest.raises(UserError, match="unknown attack 'up'"):
+        environments(**asked)
+    found = []
+    for source in (SHIFT, SHIFT + "\n    # changed"):
+        for registry in plugins.REGISTRIES.values():
+            for name in ("up", "darker"):
+                registry._added.pop(name, None)
+        monkeypatch.setattr(plugins.declare, "_loaded", {})
+        plugins.load(write(source))
+        found.append(environments(**asked))
+    first, second = found
+    for column in ("clean", "fgsm_8", "shot_noise_1"):
+        assert "plugin" not in first[column][0]
+        assert first[column] == second[column]
+    for column in ("up_8", "darker_1"):
+        assert first[column][0]["plugin"].startswith("sha256:")
+        assert first[column][1] != second[column][1]
+
+
+def test_what_older_code_of_a_plug_in_measured_does_not_stand_beside_newer(
+    fresh, write, monkeypatch, tmp_path
+):
+    asked = {"seeds": (0,), "eps": (8 / 255,), "n": 4, "attacks": "up,fgsm", "corruptions": "none"}
+    for model, source in (("in_resnet20", SHIFT), ("preact_resnet20", SHIFT + "\n    # changed")):
+        for registry in plugins.REGISTRIES.values():
+            for name in ("up", "darker"):
+                registry._added.pop(name, None)
+        monkeypatch.setattr(plugins.declare, "_loaded", {})
+        plugins.load(write(source))
+        evaluate(model, device="cpu", out=tmp_path / "results", **asked)
+    board = from_folder(tmp_path / "results")[0].set_index("model")
+    assert board["fgsm_8"].notna().all()
+    assert board["up_8"].notna().to_dict() == {"in_resnet20": False, "preact_resnet20": True}
+
+
+def test_an_error_in_an_attack_names_it_and_its_line(fresh, write, command, tmp_path):
+    path = write(
+        """
+        from robust_interp.plugins import attack
+
+        @attack()
+        def clumsy(model, images, labels, *, eps):
+            return images + labels.nothing
+        """
+    )
+    status, out, err = command(
+        "bench", "--plugin", path, "--attacks", "clumsy", "--out", tmp_path / "out", *SMALL.split()
+    )
+    assert (status, out) == (1, "")
+    assert err.startswith("robust-interp: attack 'clumsy' in mine.py: line 6: AttributeError: ")
+    assert err.count("\n") == 1
+
+
+WHOLE = """
+    import numpy as np
+    from timm.models import build_model_with_cfg, register_model
+    from torch import nn
+
+    from robust_interp.plugins import corruption, dataset
+
+    class Flat(nn.Sequential):
+        def __init__(self, num_classes=2, in_chans=1):
+            super().__init__(nn.Flatten(), nn.Linear(16 * in_chans, num_classes))
+
+    default_cfgs = {"of_a_file": {"num_classes": 2, "input_size": (1, 4, 4), "mean": (0.0,), "std": (1.0,)}}
+
+    @register_model
+    def of_a_file(pretrained=False, **arguments):
+        return build_model_with_cfg(Flat, "of_a_file", pretrained, **arguments)
+
+    @dataset(classes=2, shape=(1, 4, 4), mean=(0.5,), std=(0.5,), eps_255=(8,), default_n=10)
+    def halves(split, root):
+        images = np.zeros((10, 1, 4, 4), np.float32)
+        images[1::2] = SCALE
+        return images, np.arange(10) % 2
+
+    @corruption
+    def inverted(image, severity, rng):
+        return 1 - image
+"""
+
+
+def test_a_file_holds_a_whole_benchmark(fresh, write, command, tmp_path, monkeypatch):
+    """The network says 1 for white and 0 for black: right on every image, wrong on every inverted one."""
+    monkeypatch.chdir(tmp_path)
+    path = write(WHOLE.replace("SCALE", "1"))
+    weights = torch.stack([torch.full((16,), -1.0), torch.full((16,), 1.0)])
+    torch.save({"1.weight": weights, "1.bias": torch.tensor([8.0, -8.0])}, "weights.pt")
+    options = "--dataset halves --attacks none --corruptions inverted --device cpu --quiet"
+    named = ["--models", "of_a_file", "--checkpoint", "weights.pt", "--plugin", path]
+    status, _, err = command("bench", *named, *options.split())
+    assert status == 0, err
+    board = pd.read_csv("results/leaderboard.csv")
+    assert board[["model", "clean", "inverted"]].values.tolist() == [["of_a_file", 100, 0]]
+    assert command("ls", "models", "--plugin", path)[1].splitlines()[-1].split() == ["of_a_file", str(path)]
+
+
+def test_what_a_dataset_of_a_plug_in_loads_is_checked(fresh, write, command, tmp_path):
+    path = write(WHOLE.replace("SCALE", "255").replace("of_a_file", "of_another_file"))
+    status, out, err = command("bench", "--plugin", path, "--dataset", "halves", "--out", tmp_path / "out")
+    assert (status, out) == (1, "")
+    assert err.startswith("robust-interp: dataset halves: images run from 0 to 255: inputs must be in [0, 1]")
+    assert err.count("\n") == 1
+
+
+def test_a_merged_leaderboard_is_the_same_whatever_is_installed(fresh, write, tmp_path):
+    """Built-in corruptions first; what a plug-in measured stands with the attacks, in the file's order."""
+    from robust_interp.results import combine
+
+    lines = ["rank,model,recipe,lambda_init,seeds,members,params_m,n_examples,protocol,clean,clean_std"]
+    lines[0] += ",darker,darker_std,shot_noise,shot_noise_std,fgsm_2,fgsm_2_std,corruption_source,source"
+    lines += [",net,quick,,1,1,0.2,10,final,90,0,80,0,70,0,60,0,generated@0,measured"]
+    boards = [tmp_path / "one.csv", tmp_path / "two.csv"]
+    for board in boards:
+        board.write_text("\n".join(lines) + "\n")
+    before = list(combine.gather(boards)[0].columns)
+    plugins.load(write(SHIFT))
+    assert list(combine.gather(boards)[0].columns) == before
+    assert [c for c in before if f"{c}_std" in before] == ["clean", "shot_noise", "darker", "fgsm_2"]
+
+
+def test_only_what_timm_makes_public_is_used():
+    public = {"timm", "timm.layers", "timm.models"}
+    for file in (ROOT / "robust_interp").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [node.module] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            for name in names:
+                assert name.partition(".")[0] != "timm" or name in public, f"{file}: {name}"
+
+
+# The commands.
+
+
+def test_ls_says_where_each_comes_from(fresh, write, command):
+    path = write(SHIFT)
+    status, out, err = command("ls", "attacks", "--plugin", path)
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == "attacks:"
+    origins = dict(line.split(maxsplit=1) for line in lines[1:])
+    assert origins["pgd"] == "robust-interp"
+    assert origins["up"] == str(path)
+    status, out, _ = command("ls")
+    assert [line for line in out.splitlines() if not line.startswith(" ")] == [
+        "models:",
+        "attacks:",
+        "corruptions:",
+        "datasets:",
+    ]
+    assert "  in_resnet20" in out
+
+
+def test_ls_imports_neither_torch_nor_a_plug_in(install):
+    site = install("eager", {"attacks": {"eager": "eager:attack"}}, "eager", "raise SystemExit('imported')")
+    install("twice", {"attacks": {"pgd": "eager:attack"}})
+    script = (
+        "import sys; from robust_interp.cli.main import main; status = main(['ls']); "
+        "print([m for m in ('torch', 'timm', 'eager') if m in sys.modules]); sys.exit(status)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", script], env=environment(site), capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stderr
+    lines = found.stdout.splitlines()
+    assert lines[-1] == "[]"
+    assert any(line.split() == ["eager", "eager", "1.0"] for line in lines)
+    assert not any(line.split()[0] == "pgd" for line in lines)
+    assert found.stderr == "warning: attack 'pgd' is claimed by robust-interp and by twice 1.0\n"
+
+
+def test_ls_check_says_which_plug_ins_are_broken(install, command, monkeypatch):
+    install("broken", {"datasets": {"gone": "no_such_module:gone"}})
+    registry = Registry("dataset", group="robust_interp.datasets", holds=data.DatasetType)
+    registry.add("digits", data.DATASETS["digits"])
+    monkeypatch.setitem(plugins.REGISTRIES, "datasets", registry)
+    assert command("ls", "datasets")[0] == 0
+    status, out, err = command("ls", "datasets", "--check")
+    assert status == 1
+    assert out.split() == ["datasets:", "digits", "robust-interp"]
+    assert err == (
+        "warning: dataset 'gone' of broken 1.0 cannot be used: ModuleNotFoundError: No module named "
+        "'no_such_module'\n"
+    )
+
+
+def test_data_names_a_broken_plug_in_and_goes_on(install, command, monkeypatch, tmp_path):
+    install("broken", {"datasets": {"gone": "no_such_module:gone"}})
+    points = Registry("dataset", group="robust_interp.datasets")._points
+    monkeypatch.setattr(data.DATASETS, "_points", points)
+    status, out, _ = command("data", "--data-dir", tmp_path)
+    assert status == 0
+    assert "digits: ready, 450 test images" in out
+    assert out.count("dataset 'gone' of broken 1.0 cannot be used: ModuleNotFoundError") == 1
+
+
+def test_models_says_which_come_from_a_plug_in(install, command, monkeypatch):
+    from robust_interp.cli import console
+
+    install("shy", {"models": {"shy_net": "shy:shy_net"}}, "shy", "raise SystemExit")
+    monkeypatch.setattr(console, "MODELS", Registry("model", group="robust_interp.models"))
+    status, out, _ = command("models")
+    assert status == 0
+    assert out.startswith("robust-interp 0.")
+    assert "plug-in: shy_net from shy 1.0" in out.splitlines()
+
+
+def environment(site):
+    paths = os.pathsep.join([str(ROOT), str(site)])
+    return os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+
+
+# The example package, installed and used as a user would.
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Where the example package is installed; hatchling builds it, and nothing is downloaded."""
+    target = tmp_path_factory.mktemp("site")
+    options = "--quiet --no-deps --no-index --no-build-isolation --disable-pip-version-check --target"
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", *options.split(), str(target), str(EXAMPLE)], check=True
+    )
+    return target
+
+
+@pytest.fixture
+def use(site, tmp_path):
+    """Runs `robust-interp` in a process that has the example package."""
+
+    def run(line):
+        argv = [sys.executable, "-m", "robust_interp", *line.split()]
+        return subprocess.run(argv, env=environment(site), cwd=tmp_path, capture_output=True, text=True)
+
+    return run
+
+
+def test_the_example_package_is_listed(use):
+    found = use("ls")
+    assert found.returncode == 0, found.stderr
+    listed = dict(line.split(maxsplit=1) for line in found.stdout.splitlines() if line.startswith("  "))
+    names = ("example_net8", "example_net16", "example_fast", "example_stripes", "bars")
+    assert {listed[name] for name in names} == {"robust-interp-example 0.1.0"}
+
+
+def test_the_example_package_is_trained_and_benched(use, tmp_path):
+    trained = use(
+        "train example_net8 --dataset bars --recipe digits --epochs 6 --set batch_size=16 "
+        "--out zoo --device cpu --quiet"
+    )
+    assert trained.returncode == 0, trained.stderr
+    record = json.loads(next((tmp_path / "zoo").glob("*/train.json")).read_text())
+    assert record["clean_accuracy"] > 50  # chance is 25
+    benched = use(
+        "bench --models example_net8 --zoo zoo --dataset bars --n 40 --eps 8,32 --device cpu "
+        "--attacks example_fast,fgsm --corruptions example_stripes(severity=5)"
+    )
+    assert benched.returncode == 0, benched.stderr
+    results = pd.read_csv(tmp_path / "results" / "results.csv")
+    assert set(results["model"]) == {"example_net8"}
+    assert set(results["dataset"]) == {"bars"}
+    assert results["max_delta_255"].dropna().tolist() == pytest.approx([8, 32, 8, 32], abs=1e-3)
+    board = pd.read_csv(tmp_path / "results" / "leaderboard.csv").iloc[0]
+    measured = [name for name in board.index if f"{name}_std" in board.index]
+    assert measured == [
+        "clean",
+        "example_stripes_5",
+        "example_fast_8",
+        "example_fast_32",
+        "fgsm_8",
+        "fgsm_32",
+    ]
+    assert board["example_fast_32"] < board["clean"]
+    with closing(sqlite3.connect(tmp_path / "results" / FILE_NAME)) as db:
+        text = " ".join(str(row) for row in db.execute("SELECT * FROM runs"))
+    assert "robust-interp-example 0.1.0 " in text
+
+
+@pytest.fixture
+def example(site, monkeypatch):
+    """The example package in this process."""
+    monkeypatch.syspath_prepend(str(site))
+    for kind, registry in plugins.REGISTRIES.items():
+        points = {p.name: [p] for p in plugins_points(kind)}
+        monkeypatch.setattr(registry, "_points", points)
+        monkeypatch.setattr(registry, "_installed", {})
+
+
+def plugins_points(kind):
+    from importlib.metadata import entry_points
+
+    return entry_points(group=f"robust_interp.{kind}")
+
+
+def test_the_example_package_passes_the_checks(example):
+    testing.check_dataset("bars")
+    testing.check_attack("example_fast")
+    testing.check_corruption("example_stripes")
+    for name in ("example_net8", "example_net16"):
+        testing.check_model(name, classes=4, shape=(1, 8, 8))

@@ -1,0 +1,843 @@
+"""The report: what it shows, from which numbers; that it opens alone, in a browser, and runs no names."""
+
+import itertools
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from urllib.parse import quote
+
+import pandas as pd
+import pytest
+from matplotlib.colors import to_rgba
+from support.hand_made import attack, card, corruption, ensemble, first, run
+
+from robust_interp import zoo
+from robust_interp.core.errors import UserError
+from robust_interp.figures import robustness, style
+from robust_interp.report import curves, glossary, graphics, page, provenance
+from robust_interp.results import export, leaderboard
+from robust_interp.results.folders import from_folder, runs_in
+from robust_interp.results.scores import scores
+from robust_interp.store import Store
+from robust_interp.store.cells import CLEAN
+
+VOID = {"meta", "input", "img", "br", "hr", "link"}
+HOSTILE = "<script>alert(\"x\")</script> & 'net' $1"
+NOISES = ("impulse_noise", "speckle_noise", "gaussian_noise", "shot_noise")
+
+
+class Page(HTMLParser):
+    """The page's elements in order, as (tag, attributes, text inside), and faults in their nesting."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.faults, self._open = [], [], []
+        self.feed(text)
+        self.close()
+        self.faults += [element[0] for element in self._open]
+
+    def handle_starttag(self, tag, attrs):
+        element = [tag, dict(attrs), ""]
+        self.elements.append(element)
+        if tag not in VOID:
+            self._open.append(element)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append([tag, dict(attrs), ""])
+
+    def handle_endtag(self, tag):
+        if not self._open or self._open.pop()[0] != tag:
+            self.faults.append(f"</{tag}>")
+
+    def handle_data(self, data):
+        for element in self._open:
+            element[2] += data
+
+    def all(self, tag, **attributes):
+        return [
+            (found, text)
+            for name, found, text in self.elements
+            if name == tag and all(found.get(key.strip("_")) == value for key, value in attributes.items())
+        ]
+
+
+def cells_of(text, table='id="board"'):
+    """Texts of a table's cells by row."""
+    body = re.search(rf"<table {table}.*?<tbody>(.*?)</tbody>", text, re.DOTALL)[1]
+    rows = re.findall(r"<tr.*?</tr>", body, re.DOTALL)
+    return [[Page(cell).elements[0][2] for cell in re.findall(r"<t[dh].*?</t[dh]>", row)] for row in rows]
+
+
+def columns_of(text):
+    return re.findall(r'<th scope="col" data-column="(.*?)"', text)
+
+
+def measure(folder, names=("net",), dataset="digits", noise=False):
+    """Three seeds and their ensemble of each model, on ten images each; the second model is a bit worse."""
+    with Store(folder) as store:
+        done = []
+        for worse, name in enumerate(names):
+            singles = [card(name, seed) for seed in range(3)]
+            for single, clean, weak, strong in zip(
+                singles, (10, 9, 8), (9, 8, 7), (3, 3, 3 - worse), strict=True
+            ):
+                done += [
+                    (single, CLEAN, first(clean)),
+                    (single, attack("fgsm", 2), first(weak)),
+                    (single, attack("pgd", 2, alpha=2 / 255, steps=20), first(strong)),
+                ]
+            together = ensemble(*singles)
+            done += [
+                (together, CLEAN, first(10)),
+                (together, attack("fgsm", 2), first(8)),
+                (together, attack("pgd", 2, alpha=2 / 255, steps=20), first(4 - worse)),
+            ]
+            if noise:
+                done += [
+                    (single, corruption(kind, severity), first(9 - severity))
+                    for single in singles
+                    for kind in NOISES
+                    for severity in range(1, 6)
+                ]
+        run(store, done, dataset=dataset)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """The folder of a report of two models, one of them with a hostile name, and its page."""
+    place = tmp_path_factory.mktemp("report")
+    results = measure(place / "results", ("net", HOSTILE), noise=True)
+    page.write([results], place / "report")
+    return place / "report", (place / "report" / "index.html").read_text(encoding="utf-8")
+
+
+def test_every_number_of_the_table_is_the_measured_one(report):
+    _, text = report
+    shown = dict(zip(columns_of(text), zip(*cells_of(text), strict=True), strict=True))
+    lines = list(shown["model"])
+    single, together = lines.index("net"), lines.index("net ×3")
+    # Clean 100, 90 and 80 %: t at 0.975 with two degrees is 4.302653, so 90 ± 24.8; cut at 100.
+    assert shown["clean"][single] == "90.0 ± 10.065.2–100.0"
+    assert shown["fgsm_2"][single] == "80.0 ± 10.055.2–100.0"
+    # Seeds that agree say nothing of their spread.
+    assert shown["pgd_2"][single] == "30.0 ± 0.0"
+    # Wilson's interval of 8 of 10 is in every table of it: 49.0 to 94.3.
+    assert shown["fgsm_2"][together] == "80.049.0–94.3"
+    # Severities leave 8, 7, 6, 5 and 4 of ten right in every noise and seed.
+    assert shown["noise"][single] == "60.0 ± 0.0"
+    assert shown["noise"][together] == ""
+    # PGD leaves 40 and 30 % of the ensembles right, 30 and 26.7 % of the single models.
+    others = [i for i in range(4) if i not in (single, together)]
+    assert [shown["rank"][i] for i in (together, single, *others)] == ["1", "2", "2", "4"]
+
+
+def test_the_values_that_sort_are_the_unrounded_ones(tmp_path):
+    with Store(tmp_path / "results") as store:
+        run(store, [(card("a"), CLEAN, "110"), (card("b"), CLEAN, "100")])
+    page.write([tmp_path / "results"], tmp_path / "report")
+    text = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    values = [attributes["data-value"] for attributes, _ in Page(text).all("td", class_="accuracy")]
+    assert sorted(map(float, values)) == pytest.approx([100 / 3, 200 / 3], abs=1e-7)
+
+
+@pytest.fixture
+def two_protocols(tmp_path):
+    """Two models by each of two protocols; by `worst`, on twenty images as well."""
+    with Store(tmp_path / "results") as store:
+        for protocol, n in (("final", 10), ("worst", 10), ("worst", 20)):
+            done = [(card(name), CLEAN, "1" * n) for name in ("net_a", "net_b")]
+            rights = {"net_a": n // 2, "net_b": n // 2 - 1}
+            done += [(card(name), pgd(steps=n), first(right, n)) for name, right in rights.items()]
+            run(store, done, protocol=protocol)
+    return page.write([tmp_path / "results"], tmp_path / "report")
+
+
+def groups_of(text):
+    """Of each group of the leaderboard its heading, and rank and model of its lines."""
+    board = re.search(r'<table id="board".*?</thead>(.*?)</table>', text, re.DOTALL)[1]
+    found = {}
+    for body in re.findall(r"<tbody.*?</tbody>", board, re.DOTALL):
+        head, *rows = re.findall(r"<tr.*?</tr>", body, re.DOTALL)
+        cells = [re.findall(r"<t[dh].*?</t[dh]>", row, re.DOTALL)[:2] for row in rows]
+        found[Page(head).elements[0][2]] = [tuple(Page(c).elements[0][2] for c in row) for row in cells]
+    return found
+
+
+def test_ranks_stand_under_what_they_are_within(two_protocols):
+    """No rank stands twice in one group, unless for equal accuracies; a single group needs no heading."""
+    text = two_protocols.read_text(encoding="utf-8")
+    lines = [("1", "net_a"), ("2", "net_b")]
+    assert groups_of(text) == {
+        "protocol final, n = 10": lines,
+        "protocol worst, n = 10": lines,
+        "protocol worst, n = 20": lines,
+    }
+    assert "Ranks, and sorting, are within one protocol and number of images" in text
+    assert re.findall(r'data-column="(\w+)"[^>]*aria-sort="(\w+)"', text) == [("rank", "ascending")]
+    found = Page(text)
+    assert found.faults == []
+    spans = {int(attributes["colspan"]) for attributes, _ in found.all("th", scope="rowgroup")}
+    assert spans == {len(columns_of(text))}
+
+
+def test_one_group_has_no_heading(report):
+    _, text = report
+    assert "rowgroup" not in text
+    assert "Ranks, and sorting" not in text
+
+
+def test_the_page_is_well_formed_and_accessible(report):
+    _, text = report
+    found = Page(text)
+    assert found.faults == []
+    ids = [attributes["id"] for _, attributes, _ in found.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    levels = [int(tag[1]) for tag, _, _ in found.elements if re.fullmatch(r"h\d", tag)]
+    assert levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+    graphics_shown = found.all("svg")
+    assert len(graphics_shown) >= 2
+    assert all(attributes["role"] == "img" and attributes["aria-label"] for attributes, _ in graphics_shown)
+    assert all("scope" in attributes for attributes, _ in found.all("th"))
+    assert len(found.all("figure")) == len(found.all("figcaption")) == len(graphics_shown)
+
+
+def test_every_link_leads_somewhere_beside_or_on_the_page(report):
+    folder, text = report
+    ids = set(re.findall(r'id="([^"]+)"', text))
+    addresses = re.findall(r'\b(?:href|src)="([^"]*)"', text)
+    assert {"leaderboard.csv", "results.csv", "accuracy_by_eps.svg"} <= set(addresses)
+    for address in addresses:
+        if address.startswith("#"):
+            assert address[1:] in ids
+        else:
+            assert (folder / address).is_file()
+    refs = re.findall(r"url\(#(.*?)\)", text)
+    assert refs
+    assert set(refs) <= ids
+
+
+def test_the_page_needs_nothing_from_elsewhere(report):
+    _, text = report
+    assert set(re.findall(r"https?://[^\"'\s]+", text)) <= {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xlink",
+    }
+    assert "@import" not in text
+    assert not re.search(r"url\((?!#)", text)
+
+
+def test_the_headers_lead_to_definitions(report):
+    _, text = report
+    found = Page(text)
+    terms = {attributes["id"]: text for attributes, text in found.all("dt")}
+    for attributes, _ in found.all("a", class_="what"):
+        assert attributes["href"][1:] in terms
+    assert terms["def-pgd"] == "pgd_2"
+    assert len(found.all("a", class_="what")) == len(columns_of(text))
+
+
+def test_names_are_text_whatever_stands_in_them(report):
+    folder, text = report
+    assert len(Page(text).all("script")) == 1  # the page's own
+    assert HOSTILE in {cell for row in cells_of(text) for cell in row}
+    assert HOSTILE in (folder / "accuracy_by_eps.csv").read_text(encoding="utf-8").replace('""', '"')
+    assert "alert(" not in Page(text).all("script")[0][1]
+
+
+def test_the_same_store_gives_the_same_bytes(report, tmp_path):
+    folder, _ = report
+    page.write([folder.parent / "results"], tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in folder.iterdir()}
+    for path in folder.iterdir():
+        assert path.read_bytes() == (tmp_path / path.name).read_bytes(), path.name
+
+
+def test_the_files_beside_it_are_those_of_the_store(report):
+    folder, _ = report
+    board, _ = from_folder(folder.parent / "results")
+    assert (folder / "leaderboard.csv").read_text() == export.to_csv(board)
+    results = pd.read_csv(folder / "results.csv")
+    assert len(results) == 2 * (4 * 3 + 3 * 4 * 5)
+    assert {"accuracy_by_eps.png", "accuracy_by_severity.svg"} <= {path.name for path in folder.iterdir()}
+
+
+def test_how_the_numbers_were_made_is_told(report):
+    _, text = report
+    made = re.search(r'<section id="made">(.*?)</section>', text, re.DOTALL)[1]
+    rows = [
+        [Page(cell).elements[0][2] for cell in re.findall(r"<td.*?</td>", row)] for row in made.split("<tr>")
+    ]
+    assert ["pgd_2", "pgd", "2", "2", "20", "0", "2", "0"] in rows
+    assert ["fgsm_2", "fgsm", "2", "", "", "", "2", "0"] in rows
+    assert ["shot_noise", "generated@0", "1, 2, 3, 4, 5"] in rows
+    assert "digits-images" in made
+    assert any(row[:1] == ["digits"] and "10" in row and "final" in row for row in rows)
+
+
+def test_points_have_the_mean_and_band_over_seeds(tmp_path):
+    runs, _ = runs_in([measure(tmp_path)])
+    table = curves.points(runs).set_index(["entry", "series", "x"])
+    seeds = table.loc[("net", "fgsm", 2.0)]
+    assert (seeds["accuracy"], seeds["std"], seeds["seeds"], seeds["n"]) == pytest.approx((80, 10, 3, 10))
+    assert (seeds["band_low"], seeds["band_high"]) == pytest.approx((70, 90))
+    together = table.loc[("net ×3", "fgsm", 2.0)]
+    assert (together["band_low"], together["band_high"]) == pytest.approx((49.0, 94.3), abs=0.05)
+    assert table.loc[("net", "clean", 0.0), "band_high"] == 100.0
+
+
+def test_a_cell_that_two_runs_share_counts_once(tmp_path):
+    measure(tmp_path)
+    with Store(tmp_path) as store:
+        run(store, [(card("net", seed), CLEAN, first(10 - seed)) for seed in range(3)])
+    runs, _ = runs_in([tmp_path])
+    assert len(runs) == 2
+    table = curves.points(runs)
+    assert (table["series"] == "clean").sum() == 2  # the single models and their ensemble
+    assert set(table[table["entry"] == "net"]["seeds"]) == {3}
+
+
+def test_a_seed_that_was_trained_again_is_no_second_seed(tmp_path):
+    old, pgd = card(seed=0), attack("pgd", 8)
+    new = replace(old, identity={"weights": "trained again"})
+    with Store(tmp_path) as store:
+        run(store, [(old, CLEAN, first(9)), (old, pgd, first(2)), (old, attack("fgsm", 8), first(3))])
+        run(store, [(new, CLEAN, first(9)), (new, pgd, first(8))])
+    found = curves.points(runs_in([tmp_path])[0])
+    assert found[["series", "seeds", "accuracy"]].values.tolist() == [["clean", 1, 90.0], ["pgd", 1, 80.0]]
+    assert found["std"].isna().all()
+
+
+def test_noise_of_two_sources_is_two_curves(tmp_path):
+    with Store(tmp_path) as store:
+        for source, right in (("released", "10"), ("generated@0", "11")):
+            run(store, [(card("a"), CLEAN, "11"), (card("a"), corruption("fog", 1, source), right)])
+    table = curves.points(runs_in([tmp_path])[0])
+    found = dict(zip(zip(table["entry"], table["series"], strict=True), table["accuracy"], strict=True))
+    assert found == {
+        ("a (released)", "clean"): 100.0,
+        ("a (released)", "fog"): 50.0,
+        ("a (generated@0)", "clean"): 100.0,
+        ("a (generated@0)", "fog"): 100.0,
+    }
+
+
+def pgd(eps_255=2, seed=0, steps=20, alpha=2 / 255):
+    return attack("pgd", eps_255, seed, alpha=alpha, steps=steps)
+
+
+def measured_apart(folder, *runs):
+    """Each run: its train seeds, its perturbation, how many of n it leaves right, and fields of `run`."""
+    with Store(folder) as store:
+        for seeds, perturbation, right, n, fields in runs:
+            for_each = [(card("a", seed), CLEAN, "1" * n) for seed in seeds]
+            for_each += [(card("a", seed), perturbation, first(right, n)) for seed in seeds]
+            run(store, for_each, **fields)
+    return runs_in([folder])[0]
+
+
+@pytest.mark.parametrize(
+    ("second", "names"),
+    [
+        (((1,), pgd(), 2, 10, {}), ["a (seed 0)", "a (seed 1)"]),
+        (((0, 1), pgd(steps=40), 2, 10, {}), ["a (seed 0)", "a (seeds 0, 1)"]),
+        (((1,), pgd(steps=40), 2, 10, {}), ["a (seed 0)", "a (seed 1)"]),
+        (((1,), pgd(alpha=1 / 255), 2, 10, {}), ["a (seed 0)", "a (seed 1)"]),
+        (((0,), pgd(seed=1), 2, 10, {}), ["a (attack seed 0)", "a (attack seed 1)"]),
+        (((0,), pgd(steps=40), 4, 20, {}), ["a n=10", "a n=20"]),
+        (((0,), pgd(steps=40), 2, 10, {"protocol": "worst"}), ["a final", "a worst"]),
+        (((0,), pgd(steps=40), 2, 10, {}), ["a"]),  # the newer takes the older's place, as in the table
+    ],
+)
+def test_no_curve_averages_what_was_measured_apart(tmp_path, second, names):
+    """Whatever differs between two runs, the curves have the table's numbers, 80 % and 20 %, none between."""
+    runs = measured_apart(tmp_path, ((0,), pgd(), 8, 10, {}), second)
+    board = leaderboard.entries_frame(*runs)
+    assert set(board["pgd_2"]) <= {80.0, 20.0}
+    table = curves.points(runs)
+    curve = table[table["series"] == "pgd"]
+    assert sorted(curve["accuracy"]) == sorted(board["pgd_2"])
+    assert sorted(curve["entry"]) == names
+    assert sorted(table[table["series"] == "clean"]["entry"]) == names
+
+
+def test_images_of_the_same_name_and_number_that_are_others_make_another_curve(tmp_path):
+    cells = [(card("a"), CLEAN, first(9)), (card("a"), pgd(), first(8))]
+    with Store(tmp_path) as store:
+        scored = scores(run(store, cells), store)
+    others = [replace(s, row=s.row | {"subset_hash": "others", "accuracy": 0.0}) for s in scored]
+    table = curves.points([scored, [replace(s, accuracy=0.0) for s in others]])
+    assert sorted(table[table["series"] == "pgd"]["accuracy"]) == [0.0, 80.0]
+    assert table["entry"].nunique() == 2
+
+
+def test_radii_that_were_attacked_with_other_parameters_are_not_joined(tmp_path):
+    runs = measured_apart(
+        tmp_path,
+        ((0,), pgd(2, alpha=0.5 / 255), 8, 10, {}),
+        ((0,), pgd(4, alpha=1 / 255), 5, 10, {}),  # a quarter of the radius as well
+        ((0,), pgd(8, steps=40, alpha=2 / 255), 3, 10, {}),
+    )
+    table = curves.points(runs).set_index(["entry", "x"])["accuracy"]
+    assert dict(table) == {
+        ("a", 0.0): 100.0,
+        ("a (steps 20)", 0.0): 100.0,
+        ("a (steps 20)", 2.0): 80.0,
+        ("a (steps 20)", 4.0): 50.0,
+        ("a (steps 40)", 0.0): 100.0,
+        ("a (steps 40)", 8.0): 30.0,
+    }
+    (panel,) = robustness.eps_figure(curves.points(runs)).axes
+    drawn = sorted(list(bars.lines[0].get_ydata()) for bars in panel.containers)
+    assert drawn == [[100, 30], [100, 80, 50]]
+    (key,) = panel.figure.legends
+    assert [text.get_text() for text in key.get_texts()] == ["a (steps 20)", "a (steps 40)"]
+
+
+def test_ensembles_of_other_weights_have_names_of_their_own(tmp_path):
+    old = ensemble(card("a", 0), card("a", 1))
+    new = replace(old, identity={"ensemble": ["trained again"]})
+    with Store(tmp_path) as store:
+        for together, right in ((old, 8), (new, 2)):
+            run(store, [(together, CLEAN, first(10)), (together, pgd(), first(right))])
+    table = curves.points(runs_in([tmp_path])[0])
+    by_name = table[table["series"] == "pgd"].set_index("entry")["accuracy"]
+    assert sorted(by_name) == [20.0, 80.0]
+    assert by_name.index.is_unique
+
+
+def test_a_strength_that_not_every_seed_was_measured_at_has_no_point(tmp_path):
+    with Store(tmp_path) as store:
+        done = [(card("a", seed), CLEAN, first(10)) for seed in (0, 1)]
+        run(store, [*done, (card("a", 0), attack("fgsm", 2), first(5))])
+    assert set(curves.points(runs_in([tmp_path])[0])["series"]) == {"clean"}
+
+
+def test_entries_are_told_apart_by_what_differs(tmp_path):
+    with Store(tmp_path) as store:
+        cards = [card("a", recipe="long"), card("a", recipe="quick"), card("b")]
+        run(store, [(one, CLEAN, "1") for one in cards])
+        run(store, [(cards[2], CLEAN, "11")])
+    runs, _ = runs_in([tmp_path])
+    names = curves.entry_names(leaderboard.entries_of(runs))
+    assert sorted(names) == ["a @long", "a @quick", "b n=1", "b n=2"]
+
+
+def test_improvements_take_all_corrupted_images_together(tmp_path):
+    with Store(tmp_path) as store:
+        plan = run(
+            store,
+            [
+                (ensemble(card("net", 0), card("net", 1)), perturbation, "1")
+                for perturbation in (CLEAN, attack("pgd", 2), corruption("fog", 1), corruption("fog", 2))
+            ],
+        )
+        scored = scores(plan, store)
+    gains = (1.0, 5.5, 2.0, 3.0)
+    scored = [replace(s, row=s.row | {"improvement": g}) for s, g in zip(scored, gains, strict=True)]
+    table = curves.improvements([scored, scored]).set_index("column")["improvement"]
+    assert dict(table) == {"clean": 1.0, "pgd_2": 5.5, "corrupted": 2.5}
+    bare = [replace(s, row={key: v for key, v in s.row.items() if key != "improvement"}) for s in scored]
+    assert curves.improvements([bare]).empty
+
+
+def test_the_curves_are_the_points(tmp_path):
+    runs, _ = runs_in([measure(tmp_path, noise=True)])
+    points = curves.points(runs)
+    fgsm, pgd, fgsm_together, pgd_together = robustness.eps_figure(points).axes
+    assert [panel.get_title("left") for panel in (fgsm, pgd)] == ["fgsm", "pgd"]
+    (curve,) = fgsm.lines
+    assert (list(curve.get_xdata()), list(curve.get_ydata())) == ([0, 2], [90, 80])
+    (band,) = fgsm.collections
+    corners = band.get_paths()[0].vertices
+    assert {(x, round(y, 6)) for x, y in corners} == {(0, 80), (0, 100), (2, 70), (2, 90)}
+    ((_, _, (bars,)),) = fgsm_together.containers
+    ends = [sorted(y for _, y in segment) for segment in bars.get_segments()]
+    assert ends[1] == pytest.approx([49.0, 94.3], abs=0.05)
+    assert list(pgd_together.lines[0].get_ydata()) == [100, 40]
+    panels = robustness.severity_figure(points).axes
+    assert [panel.get_title("left") for panel in panels[:4]] == list(NOISES)
+    assert list(panels[0].lines[0].get_ydata()) == [90, 80, 70, 60, 50, 40]
+    assert panels[0].get_xlabel() == "severity (0: clean)"
+
+
+def test_improvements_are_bars_in_the_colour_of_their_model():
+    table = pd.DataFrame(
+        [("b ×2", "clean", 1.5), ("b ×2", "pgd_2", 4.0), ("a ×2", "pgd_2", -1.0)],
+        columns=["entry", "column", "improvement"],
+    )
+    (panel,) = robustness.improvement_figure(table).axes
+    heights = {
+        bars.get_label(): ([bar.get_height() for bar in bars], bars[0].get_facecolor())
+        for bars in panel.containers
+    }
+    assert heights == {
+        "b ×2": ([1.5, 4.0], to_rgba(style.LINES[1])),
+        "a ×2": ([-1.0], to_rgba(style.LINES[0])),
+    }
+    assert [tick.get_text() for tick in panel.get_xticklabels()] == ["clean", "pgd_2"]
+
+
+def test_a_legend_of_long_names_stays_inside_its_figure(tmp_path):
+    names = [f"{i}_architecture_with_a_name_that_is_long" for i in range(4)]
+    runs, _ = runs_in([measure(tmp_path, names)])
+    figure = robustness.eps_figure(curves.points(runs))
+    style.save(figure, tmp_path / "drawn")
+    ends = figure.legends[0].get_window_extent()
+    assert 0 <= ends.x0 < ends.x1 <= figure.bbox.width
+
+
+def line(**fields):
+    return pd.Series({"seeds": 1, "members": 1, "n_examples": 10, "pgd_2_std": float("nan")} | fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "column", "ends"),
+    [
+        ({"pgd_2": 80.0}, "pgd_2", (49.0, 94.3)),
+        ({"pgd_2": 80.0, "seeds": 3, "members": 3}, "pgd_2", (49.0, 94.3)),
+        ({"pgd_2": 80.0, "pgd_2_std": 1.0, "seeds": 2}, "pgd_2", (71.0, 89.0)),  # 12.706 / sqrt(2) = 8.98
+        ({"pgd_2": 80.0, "seeds": 5}, "pgd_2", None),  # a mean over seeds whose deviation is not told
+        (
+            {"pgd_2": 80.0, "pgd_2_std": 1.0, "seeds": float("nan")},
+            "pgd_2",
+            None,
+        ),  # over nobody knows how many
+        ({"noise": 80.0, "noise_std": float("nan")}, "noise", None),
+        ({"common15": 80.0, "common15_std": float("nan")}, "common15", None),
+        (
+            {"strong_2": 80.0, "strong_2_std": float("nan"), "n_examples": 99, "strong_n": 10},
+            "strong_2",
+            (49.0, 94.3),
+        ),
+        ({"pgd_2": float("nan")}, "pgd_2", None),
+    ],
+)
+def test_intervals(fields, column, ends):
+    found = curves.interval(line(**fields), column)
+    assert found is None if ends is None else found == pytest.approx(ends, abs=0.05)
+
+
+def test_coefficients_are_those_of_the_measured_weights():
+    """Against the λ in the weights files themselves, which are in half precision."""
+    from robust_interp.analysis import coefficients
+
+    shipped = [c for c in zoo.checkpoints(dataset="digits") if c.seed in (0, 1)]
+    chosen = [c for c in shipped if c.architecture == "in_resnet20"]
+    table = provenance.coefficients(shipped, [c.record["weights_sha256"] for c in chosen])
+    expected = coefficients.over_depth(chosen)
+    for name in ("model", "train_seed", "block", "stage", "depth", "blocks", "images"):
+        assert list(table[name]) == list(expected[name])
+    assert list(table["mean"]) == pytest.approx(list(expected["mean"]), rel=2**-11, abs=1e-6)
+
+
+def test_the_page_shows_coefficients_of_measured_checkpoints(tmp_path):
+    chosen = next(c for c in zoo.checkpoints(dataset="digits") if c.architecture == "in_resnet20")
+    with Store(tmp_path / "results") as store:
+        known = card("in_resnet20", chosen.seed, weights_sha256=chosen.record["weights_sha256"])
+        run(store, [(known, CLEAN, "1")])
+    page.write([tmp_path / "results"], tmp_path / "report")
+    assert 'id="coefficients"' in (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    table = pd.read_csv(tmp_path / "report" / "coefficients.csv")
+    assert list(table["mean"]) == list(
+        json.loads((chosen.folder / "train.json").read_text())["lambda"].values()
+    )
+
+
+def test_what_was_not_measured_has_no_section(report):
+    _, text = report
+    sections = [attributes["id"] for attributes, _ in Page(text).all("section")]
+    assert {"leaderboard", "eps", "severity", "made", "definitions"} <= set(sections)
+    assert not {"audit", "claims", "coefficients", "figures"} & set(sections)
+
+
+def test_an_audit_is_shown_with_its_worst_verdicts(tmp_path):
+    results = measure(tmp_path / "results")
+    head = (
+        "model,recipe,lambda_init,train_seed,members,dataset,check,eps_255,verdict,value,threshold,n,detail\n"
+    )
+    lines = [
+        "net,quick,0.20-0.25,0,1,digits,gradients,2,pass,0,1,10,",
+        "net,quick,0.20-0.25,0,1,digits,gradients,4,fail,33.33333333,1,10,<b>zero</b>",
+        "net,quick,0.20-0.25,0,1,digits,restarts,,not run,,,,",
+        "net,quick,0.20-0.25,1,1,digits,gradients,2,pass,0,1,10,",
+        "net,quick,0.20-0.25,1,1,cifar10,gradients,2,fail,0,1,10,",
+    ]
+    (results / "audit.csv").write_text(head + "\n".join(lines) + "\n", encoding="utf-8")
+    page.write([results], tmp_path / "report")
+    text = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert cells_of(text, 'class="verdicts"') == [
+        ["net seed 0", "fail(n=10,checks=1/13)", "fail", "not run"],
+        ["net seed 1", "partial(n=10,checks=1/13)", "pass", ""],
+    ]
+    assert ">33.33</td>" in text
+    assert "&lt;b&gt;zero&lt;/b&gt;" in text
+    assert (tmp_path / "report" / "audit.csv").read_text().count("\n") == 5  # without the other dataset's
+
+
+def test_an_unreadable_audit_is_an_error(tmp_path):
+    (tmp_path / "audit.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(UserError, match="is not an audit: it lacks check"):
+        provenance.audits([tmp_path], "digits")
+
+
+def test_the_claims_stand_on_cifar_alone(tmp_path):
+    results = measure(tmp_path / "results", ("in_resnet20", "preact_resnet20"), dataset="cifar10")
+    page.write([results], tmp_path / "report")
+    text = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert "In-ResNet and λ-In-ResNet beat ResNet under noise, on CIFAR-10 by more than 15 points" in text
+    claims = pd.read_csv(tmp_path / "report" / "claims.csv")
+    assert set(claims["source"]) == {"paper", "measured"}
+    assert (tmp_path / "report" / "paper.csv").is_file()
+
+
+def test_figures_drawn_before_are_images_in_the_page(tmp_path):
+    results, figures = measure(tmp_path / "results"), tmp_path / "figures"
+    figures.mkdir()
+    (figures / "landscape_plane_2.svg").write_text('<svg><script>alert("x")</script></svg>')
+    page.write([results], tmp_path / "report", figures=figures)
+    found = Page((tmp_path / "report" / "index.html").read_text(encoding="utf-8"))
+    ((image, _),) = found.all("img")
+    assert image["src"].startswith("data:image/svg+xml;base64,")
+    assert "predicted class around a test image" in image["alt"]
+    with pytest.raises(UserError, match="no SVG figures"):
+        page.write([results], tmp_path / "report", figures=tmp_path)
+
+
+def test_leaderboard_files_alone_make_a_report(tmp_path):
+    board = from_folder(measure(tmp_path / "results"))[0]
+    (tmp_path / "board.csv").write_text(export.to_csv(board), encoding="utf-8")
+    page.write([tmp_path / "board.csv"], tmp_path / "report")
+    text = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert len(cells_of(text)) == 2
+    assert "results.csv" not in text
+
+
+def test_inline_figures_take_the_pages_colours_and_keep_their_own():
+    svg = '<?xml version="1.0"?><svg viewBox="0 0 72 36"><!-- a --><path id="p" style="fill: #ffffff; '
+    svg += 'stroke: #d55e00"/><use xlink:href="#p" style="stroke: #000000"/></svg>'
+    found = graphics.inline(svg, "fig", "what it shows")
+    assert "fill: var(--ground); stroke: #d55e00" in found
+    assert 'id="fig-p"' in found
+    assert 'href="#fig-p" style="stroke: var(--ink)"' in found
+    assert found.startswith('<svg role="img" aria-label="what it shows" viewBox="0 0 72 36"')
+    assert "<!--" not in found
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        ("pgd_0.5", "random start"),
+        ("worst_l2_0.5", "L2 radius"),
+        ("fog", "five severities"),
+        ("fog_3", "severity, 1 to 5"),
+        ("mine_2", "Accuracy under this attack"),
+        ("members", "single model"),
+    ],
+)
+def test_definitions(column, words):
+    assert words in glossary.definition(column, {"fog"})
+
+
+def test_the_command_writes_a_report_without_torch(tmp_path):
+    measure(tmp_path / "results")
+    script = (
+        "import sys; from robust_interp.cli.main import main; "
+        f"status = main(['report', {str(tmp_path / 'results')!r}, '-o', {str(tmp_path / 'out')!r}]); "
+        "sys.exit(status or 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"wrote {tmp_path / 'out' / 'index.html'}\n"
+
+
+def test_a_users_mistakes_are_one_line(command, tmp_path):
+    results = measure(tmp_path / "results")
+    status, _, err = command("report", results, "-o", results)
+    assert (status, err.count("\n")) == (1, 1)
+    assert "a report needs a folder of its own" in err
+    status, _, err = command("report", tmp_path / "nowhere", "-o", tmp_path / "out")
+    assert (status, err.count("\n")) == (1, 1)
+    (tmp_path / "file").touch()
+    status, _, err = command("report", results, "-o", tmp_path / "file" / "out")
+    assert (status, err.count("\n")) == (1, 1)
+    assert "cannot write" in err
+
+
+# In a real browser
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+in_browser = pytest.mark.skipif(not BROWSER, reason="there is no Chromium to open the page in")
+FLAGS = "headless no-sandbox disable-gpu disable-quic no-first-run disable-background-networking"
+FLAGS += " disable-component-update disable-sync enable-logging=stderr dump-dom"
+
+
+def opened(path, profile, fragment="", width=800):
+    """The page as it stands once its script has run, and what the console said."""
+    done = subprocess.run(
+        [
+            BROWSER,
+            *(f"--{flag}" for flag in FLAGS.split()),
+            f"--user-data-dir={profile}",
+            f"--window-size={width},900",
+            f"{path.as_uri()}{fragment}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return done.stdout, re.findall(r"CONSOLE.*", done.stderr)
+
+
+def shown(dom):
+    """The models of the rows that are to be seen, in their order."""
+    body = re.search(r'<table id="board".*?<tbody>(.*?)</tbody>', dom, re.DOTALL)[1]
+    rows = re.findall(r"<tr(?![^>]*hidden).*?</tr>", body, re.DOTALL)
+    return [Page(re.search(r"<th.*?</th>", row)[0]).elements[0][2] for row in rows]
+
+
+@pytest.fixture
+def three(tmp_path):
+    """A page of three models whose order by clean accuracy is b, c, a."""
+    with Store(tmp_path / "results") as store:
+        rights = {"net_a": ("100", "111"), "net_b": ("111", "100"), "other_c": ("110", "110")}
+        done = [
+            (card(name), perturbation, pattern)
+            for name, patterns in rights.items()
+            for perturbation, pattern in zip((CLEAN, attack("pgd", 2)), patterns, strict=True)
+        ]
+        done.append((ensemble(card("net_a", 0), card("net_a", 1)), CLEAN, "110"))
+        run(store, done)
+    return page.write([tmp_path / "results"], tmp_path / "report")
+
+
+@in_browser
+def test_a_view_can_be_linked_to(three, tmp_path):
+    dom, console = opened(three, tmp_path / "profile", "#sort=-clean&members=single")
+    assert console == []
+    assert shown(dom) == ["net_b", "other_c", "net_a"]
+    assert re.findall(r'data-column="(\w+)"[^>]*aria-sort="(\w+)"', dom) == [("clean", "descending")]
+    assert "3 of 4 entries" in dom
+    dom, console = opened(three, tmp_path / "profile", f"#filter={quote('NET ×2')}")
+    assert (shown(dom), console) == (["net_a ×2"], [])
+
+
+@in_browser
+def test_clicks_and_typing_sort_and_filter(three, tmp_path):
+    script = """
+      const button = (name) => document.querySelector(`[data-column="${name}"] button`);
+      const seen = [];
+      const look = (what) => seen.push(what + ": " + [...document.querySelectorAll("#board tbody tr")]
+        .filter((row) => row.offsetParent).map((row) => row.querySelector("th").textContent).join(" "));
+      const type = (id, value) => {
+        const control = document.getElementById(id);
+        control.value = value;
+        control.dispatchEvent(new Event("input"));
+      };
+      look("at first");
+      button("pgd_2").click(); look("pgd_2");
+      button("pgd_2").click(); look("pgd_2 again");
+      button("model").click(); look("model");
+      type("filter", "net"); look("net");
+      type("members", "ensemble"); look("ensembles");
+      type("filter", "nothing"); look("nothing");
+      seen.push(document.getElementById("shown").textContent, location.hash);
+      button("clean").focus(); seen.push(document.activeElement.textContent);
+      const seenHere = document.createElement("pre");
+      seenHere.textContent = seen.join("\\n");
+      document.body.append(seenHere);
+    """
+    text = three.read_text(encoding="utf-8").replace("</body>", f"<script>{script}</script></body>")
+    clicked = three.with_name("clicked.html")
+    clicked.write_text(text, encoding="utf-8")
+    dom, console = opened(clicked, tmp_path / "profile")
+    assert console == []
+    assert re.search(r"<pre>(.*?)</pre>", dom, re.DOTALL)[1].split("\n") == [
+        "at first: net_a other_c net_b net_a ×2",
+        "pgd_2: net_a other_c net_b net_a ×2",
+        "pgd_2 again: net_b other_c net_a net_a ×2",  # what is empty stays last
+        "model: net_a net_a ×2 net_b other_c",
+        "net: net_a net_a ×2 net_b",
+        "ensembles: net_a ×2",
+        "nothing: ",
+        "no entry matches",
+        "#sort=model&amp;filter=nothing&amp;members=ensemble",
+        "clean",
+    ]
+
+
+@in_browser
+def test_groups_are_sorted_and_filtered_each_by_itself(two_protocols, tmp_path):
+    dom, console = opened(two_protocols, tmp_path / "sorting", "#sort=pgd_2")
+    assert console == []
+    assert list(groups_of(dom).values()) == [[("2", "net_b"), ("1", "net_a")]] * 3
+    dom, console = opened(two_protocols, tmp_path / "filtering", "#filter=worst")
+    hidden = re.findall(
+        r"<tbody( hidden[^>]*)?>", re.search(r'<table id="board".*?</table>', dom, re.DOTALL)[0]
+    )
+    assert [bool(mark) for mark in hidden] == [True, False, False]
+    assert "4 of 6 entries" in dom
+    assert console == []
+
+
+@in_browser
+@pytest.mark.parametrize(
+    ("width", "medium"), [(1400, "screen"), (390, "screen"), (1031, "print")]
+)  # 1031: A4 landscape between its margins
+def test_names_of_any_length_stay_in_their_cells(width, medium, tmp_path):
+    """And the page no wider than the window, and no text squeezed into a column of single letters."""
+    names = ["package.module:factory+" * 12, "x" * 255, "net"]
+    results = measure(tmp_path / "results", names)
+    line = "quick,0.20-0.25,0,1,digits,gradients,2,warn,1,1,10,detail"
+    head = (
+        "model,recipe,lambda_init,train_seed,members,dataset,check,eps_255,verdict,value,threshold,n,detail"
+    )
+    audited = "\n".join([head, *(f"{name},{line}" for name in names), ""])
+    (results / "audit.csv").write_text(audited, encoding="utf-8")
+    with Store(results) as store:
+        run(store, [(card(name, recipe="recipe_" * 40), CLEAN, first(9)) for name in names])
+    script = """
+      const found = [];
+      const visible = document.documentElement.scrollWidth - document.documentElement.clientWidth;
+      if (visible > 0) found.push("the page is too wide by " + visible);
+      const ink = (node) => {
+        const range = document.createRange();
+        range.selectNodeContents(node);
+        return range.getBoundingClientRect();
+      };
+      let seen = 0;
+      for (const cell of document.querySelectorAll("td, th")) {
+        const box = cell.getBoundingClientRect(), text = ink(cell), said = cell.textContent;
+        const inside = box.left - 1 <= text.left && text.right <= box.right + 1;
+        if (said && !inside) found.push("sticks out: " + said);
+        if (said.length > 200 && !cell.matches(".group *")) {
+          seen += 1;
+          if (text.width < 70) found.push("squeezed: " + said);
+          if (text.width > 400) found.push("sprawls: " + said);
+        }
+      }
+      const told = document.createElement("pre");
+      told.textContent = found.join("\\n") || "all well with " + (seen > 9);
+      document.body.append(told);
+    """
+    path = page.write([results], tmp_path / "report")
+    text = path.read_text(encoding="utf-8").replace("</body>", f"<script>{script}</script></body>")
+    if medium == "print":
+        text = text.replace("@media print", "@media all")
+    path.write_text(text, encoding="utf-8")
+    dom, console = opened(path, tmp_path / "profile", width=width)
+    assert console == []
+    assert re.search(r"<pre>(.*?)</pre>", dom, re.DOTALL)[1] == "all well with true"
+
+
+@in_browser
+def test_hostile_names_run_nothing_and_nothing_is_complained_of(report, tmp_path):
+    folder, _ = report
+    dom, console = opened(folder / "index.html", tmp_path / "profile")
+    assert console == []
+    assert HOSTILE in shown(dom)

@@ -1,0 +1,276 @@
+"""Our rows beside the paper's: hand-made leaderboards, values worked out by hand or by SciPy."""
+
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from support.hand_made import card, first, run
+
+from robust_interp import zoo
+from robust_interp.core import statistics
+from robust_interp.core.errors import UserError
+from robust_interp.results import leaderboard, paper
+from robust_interp.results.export import to_csv
+from robust_interp.store import Store
+from robust_interp.store.cells import CLEAN
+
+MEASURED = ("clean", *paper.NOISES, *paper.ATTACKS)
+
+
+def board(*lines):
+    """A leaderboard of (model, members, seeds, accuracies): each a number or (mean, std)."""
+    rows = []
+    for model, members, seeds, accuracies, *others in lines:
+        row = {"model": model, "members": members, "seeds": seeds, "recipe": "quick", "n_examples": 500}
+        row |= {"protocol": "final", "source": "measured", "lambda_init": paper.usual_interval(model)}
+        for column, value in accuracies.items():
+            row[column], row[f"{column}_std"] = value if isinstance(value, tuple) else (value, np.nan)
+        rows.append(row | (others[0] if others else {}))
+    columns = [
+        *leaderboard.ENTRY_COLUMNS,
+        *(f"{c}{e}" for c in MEASURED for e in ("", "_std")),
+        *leaderboard.SOURCE_COLUMNS,
+    ]
+    return pd.DataFrame(rows).reindex(columns=columns)
+
+
+def cell(cells, table, model, column, members=1, interval=None):
+    usual = paper.usual_interval(model) if interval is None else interval
+    (line,) = cells[
+        (cells["table"] == table)
+        & (cells["model"] == model)
+        & (cells["column"] == column)
+        & (cells["members"] == members)
+        & (cells["lambda_init"] == usual)
+    ].itertuples()
+    return line
+
+
+def verdicts(claims, text, source="measured"):
+    lines = claims[claims["claim"].str.contains(text, regex=False) & (claims["source"] == source)]
+    return dict(zip(lines["scope"], lines["verdict"], strict=True))
+
+
+def test_the_tables_hold_every_number_of_the_paper():
+    """Counted in the paper: 9 networks (6 under attack), 5 variants, 11 starts, 12 lines of ensembles."""
+    cells = paper.compare(board(("preact_resnet20", 1, 3, {})), "cifar10").cells
+    assert cells.groupby("table", sort=False).size().to_dict() == {
+        "accuracy": 9,
+        "noise": 9 * 5,
+        "adversarial": 6 * 9,
+        "variants": 5 * 5,
+        "initialisation": 11 * 5,
+        "ensembles": 12 * 5,
+    }
+    # read off the paper's pages
+    assert cell(cells, "accuracy", "in_resnet164", "clean").paper == 92.69
+    assert cell(cells, "noise", "preact_resnet110", "gaussian_noise").paper == 43.82
+    assert cell(cells, "initialisation", "in_resnet110", "pgd_2", interval="0.30-0.40").paper == 40.84
+    assert cell(cells, "variants", "in_resnet110_gating_sig", "noise", interval="tuned").paper_std == 7.86
+    assert cell(cells, "ensembles", "in_resnet110", "noise", members=5).paper == 75.86
+
+
+def test_a_number_is_judged_by_two_of_the_papers_deviations():
+    # the paper: clean 93.58 ± 0.40, noise 53.70 ± 2.41
+    ours = board(("preact_resnet110", 1, 3, {"clean": (92.79, 0.1), "noise": (58.6, 1.0)}))
+    cells = paper.compare(ours, "cifar10").cells
+    near = cell(cells, "accuracy", "preact_resnet110", "clean")
+    assert near.difference == pytest.approx(-0.79)
+    assert near.within_2_std == "yes"
+    far = cell(cells, "noise", "preact_resnet110", "noise")
+    assert far.difference == pytest.approx(4.9)
+    assert far.within_2_std == "no"
+
+
+def test_another_depth_stands_in_by_name_and_is_not_judged():
+    ours = board(
+        ("preact_resnet20", 1, 3, {"clean": (93.58, 0.1)}), ("in_resnet20_sig", 1, 1, {"clean": 80.0})
+    )
+    cells = paper.compare(ours, "cifar10").cells
+    line = cell(cells, "accuracy", "preact_resnet110", "clean")
+    assert (line.measured_as, line.recipe, line.seeds, line.n_examples) == (
+        "preact_resnet20",
+        "quick",
+        3,
+        500,
+    )
+    assert line.within_2_std == ""
+    assert cell(cells, "variants", "in_resnet110_sig", "clean", interval="tuned").measured == 80.0
+    assert pd.isna(
+        cell(cells, "accuracy", "preact_resnet164", "clean").measured
+    )  # bottleneck: no such family
+    exact = board(("preact_resnet20", 1, 5, {"clean": 80.0}), ("preact_resnet110", 1, 2, {"clean": 93.0}))
+    line = cell(paper.compare(exact, "cifar10").cells, "accuracy", "preact_resnet110", "clean")
+    assert line.measured_as == "preact_resnet110"
+
+
+def test_ensembles_single_models_and_intervals_are_never_mixed():
+    ours = board(
+        ("in_resnet110", 1, 3, {"clean": (90.0, 1.0)}),
+        ("in_resnet110", 3, 3, {"clean": 95.0}),
+        ("in_resnet110", 1, 3, {"clean": (70.0, 1.0)}, {"lambda_init": "0.30-0.40"}),
+    )
+    cells = paper.compare(ours, "cifar10").cells
+    assert cell(cells, "ensembles", "in_resnet110", "clean").measured == 90.0
+    assert cell(cells, "ensembles", "in_resnet110", "clean", members=5).measured == 95.0
+    assert cell(cells, "initialisation", "in_resnet110", "clean", interval="0.30-0.40").measured == 70.0
+    assert pd.isna(cell(cells, "initialisation", "in_resnet110", "clean", interval="0.00-0.10").measured)
+
+
+def test_only_what_was_measured_here_by_the_papers_protocol_counts():
+    ours = board(
+        ("preact_resnet110", 1, 3, {"clean": 50.0}, {"protocol": "worst"}),
+        ("preact_resnet110", 1, 3, {"clean": 60.0}, {"source": "robustbench"}),
+    )
+    comparison = paper.compare(ours, "cifar10")
+    assert comparison.cells["measured"].isna().all()
+    ours = comparison.claims[comparison.claims["source"] == "measured"]
+    assert set(ours["verdict"]) == {"not measured"}
+    assert len(ours) == len(paper.CLAIMS)
+
+
+def test_of_several_runs_of_a_network_the_one_of_most_seeds_is_tried_whatever_their_order():
+    lines = [
+        ("in_resnet20", 1, 3, {"noise": (60.0, 0.5)}),
+        ("in_resnet20", 1, 2, {"noise": (30.0, 0.5), "clean": (70.0, 0.1)}),
+        ("preact_resnet20", 1, 3, {"noise": (40.0, 0.5), "clean": (90.0, 0.1)}),
+    ]
+    for order in ([0, 1, 2], [1, 0, 2], [2, 1, 0]):
+        claims = paper.compare(board(*(lines[at] for at in order)), "cifar10").claims
+        where = "depth 20, quick, n = 500"
+        assert verdicts(claims, "more than 15 points") == {where: "holds"}
+        assert verdicts(claims, "lose less than 4") == {where: "does not hold"}
+        (clean,) = claims[claims["claim"].str.contains("lose less") & (claims["scope"] == where)].itertuples()
+        low, high = statistics.welch_interval_of((70.0, 0.1, 2), (90.0, 0.1, 3))
+        assert (clean.ci_low, clean.ci_high) == pytest.approx((low, high))
+
+
+def test_noise_of_two_sources_is_not_compared():
+    ours = board(
+        ("in_resnet20", 1, 3, {"noise": 60.0, "clean": 90.0}, {"corruption_source": "generated@0"}),
+        ("preact_resnet20", 1, 3, {"noise": 40.0, "clean": 90.0}, {"corruption_source": "released"}),
+    )
+    claims = paper.compare(ours, "cifar10").claims
+    assert verdicts(claims, "more than 15 points") == {np.nan: "not measured"}
+    assert verdicts(claims, "lose less than 4") == {"depth 20, quick, n = 500": "holds for these weights"}
+
+
+def draws(mean, spread):
+    """Three values and their mean and standard deviation."""
+    return [mean - spread, mean, mean + spread], (mean, spread)
+
+
+@pytest.mark.parametrize(
+    ("spread", "lead", "verdict"),
+    [
+        (0.2, 16.0, "holds"),
+        (3.0, 16.0, "holds, within luck"),
+        (3.0, 14.0, "does not hold, within luck"),
+        (0.2, 14.0, "does not hold"),
+    ],
+)
+def test_a_claim_is_judged_by_the_interval_over_seeds(spread, lead, verdict):
+    (a, in_resnet), (b, resnet) = draws(50 + lead, spread), draws(50, spread)
+    ours = board(("in_resnet20", 1, 3, {"noise": in_resnet}), ("preact_resnet20", 1, 3, {"noise": resnet}))
+    claims = paper.compare(ours, "cifar10").claims
+    assert verdicts(claims, "more than 15 points") == {"depth 20, quick, n = 500": verdict}
+    (line,) = claims[(claims["source"] == "measured") & (claims["needed"] == 15)].itertuples()
+    theirs = stats.ttest_ind(a, b, equal_var=False).confidence_interval()
+    assert (line.smallest, line.ci_low, line.ci_high) == pytest.approx((lead, *theirs))
+
+
+def test_one_failing_difference_is_enough_to_fail_a_claim():
+    ours = board(
+        ("in_resnet20", 1, 1, {"pgd_2": 30.0, "pgd_4": 4.0}),
+        ("preact_resnet20", 1, 1, {"pgd_2": 10.0, "pgd_4": 5.0}),
+    )
+    claims = paper.compare(ours, "cifar10").claims
+    (line,) = claims[claims["claim"].str.contains("FGSM") & (claims["source"] == "measured")].itertuples()
+    assert (line.comparisons, line.smallest, line.verdict) == (2, -1.0, "does not hold for these weights")
+
+
+def test_claims_about_ensembles_and_intervals():
+    starts = [("0.00-0.10", 93.0, 50.0), ("0.10-0.20", 92.0, 60.0), ("0.20-0.25", 92.5, 70.0)]
+    ours = board(
+        *(("in_resnet14", 1, 1, {"clean": c, "noise": n}, {"lambda_init": i}) for i, c, n in starts),
+        ("in_resnet14", 3, 3, {"clean": 94.0, "noise": 71.0}),
+    )
+    claims = paper.compare(ours, "cifar10").claims
+    where = "in_resnet14, quick, n = 500"
+    assert verdicts(claims, "clean accuracy falls") == {
+        where: "does not hold for these weights"
+    }  # 92 to 92.5 rises
+    assert verdicts(claims, "rises as λ") == {where: "holds for these weights"}
+    assert verdicts(claims, "above the mean") == {"in_resnet14 x3, quick, n = 500": "holds for these weights"}
+
+
+def test_the_papers_own_numbers_are_held_to_the_same():
+    claims = paper.compare(board(("preact_resnet20", 1, 3, {})), "cifar100").claims
+    # λ-In-ResNet at FGSM 4/255 on CIFAR-100 is below ResNet in the paper's own table
+    assert set(verdicts(claims, "beat ResNet under FGSM", "paper").values()) == {"does not hold"}
+    claims = paper.compare(board(("preact_resnet20", 1, 3, {})), "cifar10").claims
+    assert set(verdicts(claims, "above the mean", "paper").values()) == {"holds for these weights"}
+
+
+def test_runs_by_other_recipes_or_on_other_samples_are_not_compared():
+    ours = board(
+        ("in_resnet20", 1, 1, {"noise": 90.0}, {"recipe": "paper"}),
+        ("preact_resnet20", 1, 1, {"noise": 10.0}),
+        ("preact_resnet20", 1, 1, {"noise": 10.0}, {"recipe": "paper", "n_examples": 400}),
+    )
+    assert verdicts(paper.compare(ours, "cifar10").claims, "more than 15 points") == {np.nan: "not measured"}
+
+
+def test_from_the_command_line(command, tmp_path):
+    file = tmp_path / "ours.csv"
+    ours = board(
+        ("in_resnet20", 1, 1, {"noise": 60.0, "clean": 80.0}), ("preact_resnet20", 1, 1, {"noise": 50.0})
+    )
+    file.write_text(to_csv(ours.astype({"rank": "Int64"})), encoding="utf-8")
+    status, _, errors = command("leaderboard", "paper", file)
+    assert (status, errors.count("\n")) == (1, 1)
+    assert "does not say its dataset" in errors
+    assert "--dataset" in errors
+    file = file.rename(tmp_path / "cifar10.csv")
+    status, shown, errors = command("leaderboard", "paper", file)
+    assert (status, errors) == (0, "")
+    assert "53.7 / 50.0" in shown
+    assert "does not hold" in shown
+    assert "nothing of this table was measured" in shown
+    status, shown, _ = command("leaderboard", "paper", file, "--claims", "--format", "csv")
+    assert shown.splitlines()[0] == ",".join(paper.CLAIM_COLUMNS)
+    status, shown, _ = command("leaderboard", "paper", file, "--format", "csv")
+    assert shown.splitlines()[0] == ",".join(paper.CELL_COLUMNS)
+
+
+@pytest.mark.parametrize("said", [(), ("--dataset", "cifar10")], ids=["not said", "said wrongly"])
+@pytest.mark.parametrize("source", ["digits.csv", "paper_digits.csv", "results of digits"])
+def test_no_source_is_held_against_the_numbers_of_another_dataset(command, tmp_path, source, said):
+    path = tmp_path / source
+    if source.endswith(".csv"):
+        shutil.copy(zoo.bundled("leaderboards") / "digits.csv", path)
+    else:
+        with Store(path) as store:
+            run(store, [(card("in_resnet20"), CLEAN, first(8))], dataset="digits")
+    status, shown, errors = command("leaderboard", "paper", path, *said)
+    assert (status, shown, errors.count("\n")) == (1, "", 1)
+    assert "digits" in errors
+
+
+@pytest.mark.parametrize("dataset", paper.DATASETS)
+def test_results_and_files_that_tell_their_dataset_need_no_option(command, tmp_path, dataset):
+    with Store(tmp_path / "results") as store:
+        run(store, [(card("in_resnet20"), CLEAN, first(8))], dataset=dataset)
+    for sources in (["results"], [f"paper_{dataset}.csv"], ["results", f"paper_{dataset}.csv"]):
+        places = [
+            tmp_path / one if one == "results" else zoo.bundled("leaderboards") / one for one in sources
+        ]
+        status, shown, _ = command("leaderboard", "paper", *places)
+        assert (status, shown.partition(",")[0]) == (0, dataset)
+
+
+def test_no_numbers_for_other_datasets():
+    with pytest.raises(UserError, match="no numbers for digits, only for cifar10, cifar100"):
+        paper.compare(board(), "digits")

@@ -1,0 +1,375 @@
+"""RobustBench both ways: the real package on our models, our JSON in it, its published rows beside ours.
+
+The package comes from pip at test time, into a folder of its own: its wheel pins another timm, and
+torchattacks' stub of the same name stays where it is. Without it these tests are skipped; where the
+environment variable CI is set, they fail instead.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from support.hand_made import attack, card, ensemble, first, run
+
+import robust_interp
+from robust_interp import robustbench_bridge, zoo
+from robust_interp.core.errors import UserError
+from robust_interp.results import combine, robustbench_json
+from robust_interp.results.leaderboard import ENTRY_COLUMNS, SOURCE_COLUMNS
+from robust_interp.store import Store
+from robust_interp.store.cells import CLEAN
+
+PACKAGE = Path(robust_interp.__file__).parents[1]
+ROWS = Path(__file__).parents[2] / "leaderboards" / "robustbench.csv"
+REAL = ["robustbench==1.1.1", "pyautoattack", "torchdiffeq", "geotorch", "gdown==5.1.0"]
+REAL += ["beautifulsoup4", "soupsieve"]  # gdown's
+
+
+@pytest.fixture(scope="session")
+def probed(tmp_path_factory):
+    """What probe.py found with the real package."""
+    packages, folder = tmp_path_factory.mktemp("packages"), tmp_path_factory.mktemp("probe")
+    options = ["--quiet", "--disable-pip-version-check", "--retries=1", "--no-deps", f"--target={packages}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "install", *options, *REAL], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        complaint = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"pip has no {REAL[0]}: {complaint}")
+    robustbench_json.write(board(), "cifar10", folder / "model_info", 8.0, robustbench_json.Paper())
+    done = subprocess.run(
+        [sys.executable, "-Wignore", Path(__file__).with_name("probe.py"), folder],
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join(map(str, [packages, PACKAGE])), "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def board(**more):
+    """A leaderboard of four lines: with AutoAttack in both norms, without, of the paper, an ensemble."""
+    lines = {
+        "model": ["in_resnet20", "preact_resnet20", "in_resnet110", "in_resnet20"],
+        "recipe": ["quick", "quick", "paper", "quick"],
+        "seeds": [3, 1, 5, 3],
+        "members": [1, 1, 1, 3],
+        "n_examples": [200, 200, 10000, 200],
+        "clean": [81.5, 80.0, 93.2, 84.0],
+        "pgd_8": [3.0, 2.0, 1.0, 4.0],
+        "autoattack_8": [1.25, None, 60.0, 2.0],
+        "autoattack_l2_0.5": [0.5, None, None, None],
+        "common15": [None, 55.555, None, None],
+        "corruption_source": ["", "generated@0", "", ""],
+        "source": ["measured", "measured", "paper", "measured"],
+    }
+    return pd.DataFrame(lines | more)
+
+
+# --- our models in RobustBench ------------------------------------------------------------------------
+
+
+def test_load_model_gives_our_checkpoint_on_pixels(probed):
+    aliases = probed["aliases"]
+    assert all(far < 1e-4 for far in aliases["far"].values())
+    assert len(aliases["far"]) == 3
+    assert aliases["custom"] < 1e-4, "a checkpoint of the bare network fits, too"
+    assert not aliases["training"]
+    assert aliases["mean_std"] == [0, 0, 0, 1, 1, 1]
+    assert aliases["cifar100"], "no checkpoint, no name"
+
+
+def test_the_names_are_hidden_from_ours(command):
+    import timm
+
+    from robust_interp.robustbench_bridge import robustbench_names
+
+    assert "in_resnet20_cifar10_linf" not in timm.list_models(), "not before the bridge is entered"
+    robustbench_names.register(zoo.checkpoints())
+    hidden = timm.list_models(module="robustbench_names")
+    assert "in_resnet20_cifar10_linf" in hidden
+    assert not set(hidden) & set(timm.list_models(module="in_resnet"))
+    chosen = zoo.select(["all", "in_*"], zoo.checkpoints(dataset="cifar10"))
+    assert not [checkpoint.name for checkpoint in chosen if "linf" in checkpoint.name]
+    assert "_linf" not in command("models")[1]
+    with pytest.raises(UserError, match="it names a trained in_resnet20"):
+        zoo.create("in_resnet20_cifar10_linf", num_classes=10, in_chans=3)  # as training would
+    with pytest.raises(UserError) as raised:
+        zoo.create("in_resnet20_cifar10_lin")
+    assert "_linf" not in str(raised.value)
+
+
+def test_of_several_checkpoints_the_longest_training_and_its_lowest_seed_is_meant(tiny_zoo, tmp_path):
+    from robust_interp.robustbench_bridge.robustbench_names import chosen
+
+    source = tiny_zoo / "preact_resnet14.digits_none_seed0"
+    for name, epochs in {"long_seed3": 60, "long_seed1": 60, "short_seed0": 6, "unknown_seed0": None}.items():
+        folder = tmp_path / f"preact_resnet14.cifar10_{name}"
+        folder.mkdir()
+        for file in source.iterdir():
+            (folder / file.name).write_bytes(file.read_bytes())
+        record = json.loads((folder / "train.json").read_text())
+        (folder / "train.json").write_text(json.dumps(record | {"recipe": {"epochs": epochs}}))
+    broken = tmp_path / "in_resnet14.cifar10_long_seed0"
+    broken.mkdir()
+    candidates = [c for c in zoo.checkpoints(tmp_path) if c.folder.parent == tmp_path]
+    assert [c.name for c in chosen(candidates)] == ["preact_resnet14.cifar10_long_seed1"]
+
+
+# --- RobustBench's evaluation -------------------------------------------------------------------------
+
+
+def test_benchmark_with_autoattack_finds_the_closed_form(probed):
+    # Six images: one wrong when clean, and the radius is set between the fourth and the fifth.
+    for threat_model in ("Linf", "L2", "kept"):
+        assert probed["attacked"][threat_model] == pytest.approx([5 / 6, 2 / 6])
+    assert probed["attacked"]["log"] == "robust accuracy: 33.33%"
+    assert "cannot go on from its state" in probed["attacked"]["resumed"]
+
+
+def test_benchmark_on_corruptions_needs_no_alexnet(probed):
+    # Of 20 images 2 s are wrong at severity s of the one corruption, none of the other: 0.7 and 1.
+    corrupted = probed["corrupted"]
+    assert corrupted["accuracies"] == [pytest.approx([1, 0.85])] * 2
+    assert (corrupted["json"]["corruptions_acc"], corrupted["json"]["corruptions_mce"]) == ("85.0", "15.0")
+    assert [line.split(",")[0] for line in corrupted["table"]] == ["", "", "One", "Two"]
+    assert corrupted["table"][2].split(",")[1:6] == ["0.9", "0.8", "0.7", "0.6", "0.5"]
+    assert corrupted["absent"] == "CIFAR-10-C is not in none: unpack the released CIFAR-10-C.tar there"
+
+
+def test_what_was_mended_is_as_before_afterwards(probed):
+    assert probed["left"] == []
+    assert probed["aliased"]
+
+
+def test_an_autoattack_that_is_installed_is_taken_as_it_is(tmp_path, monkeypatch):
+    (tmp_path / "autoattack.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "autoattack" not in robustbench_bridge.bridge.missing_modules()
+
+
+def test_the_stub_of_torchattacks_is_told_from_robustbench(tmp_path, monkeypatch):
+    (tmp_path / "robustbench").mkdir()
+    (tmp_path / "robustbench" / "__init__.py").touch()
+    (tmp_path / "robustbench" / "eval.py").write_text("def evaluate(): pass\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(UserError, match="RobustBench is not installed"), robustbench_bridge.robustbench():
+        pass
+    (tmp_path / "robustbench-1.1.1.dist-info").mkdir()
+    (tmp_path / "robustbench-1.1.1.dist-info" / "METADATA").write_text("Name: robustbench\nVersion: 1.1.1\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    mend = "pip install --force-reinstall --no-deps robustbench"
+    with pytest.raises(UserError, match=mend), robustbench_bridge.robustbench():
+        pass
+
+
+# --- RobustBench's models -----------------------------------------------------------------------------
+
+
+def test_a_model_of_its_zoo_loads_from_weights_that_are_there(probed):
+    assert probed["zoo"]["far"] == probed["zoo"]["far as a classifier"] == 0
+    # the published clean accuracy, against which a run is held
+    assert probed["zoo"]["card"] == ["Hendrycks2020AugMix_WRN(threat=corruptions)", 95.08]
+    assert probed["zoo"]["sha256"]
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        (
+            "missing",
+            "weights/cifar10/corruptions/Hendrycks2020AugMix_WRN.pt: robust-interp robustbench download",
+        ),
+        ("of a list", "Chen2020Adversarial.pt_m0.pt"),
+        ("of timm", "debenedetti2022light-xcit-s-cifar10-linf.pth.tar"),
+        ("unknown", "did you mean Hendrycks2020AugMix_WRN"),
+        ("threat", "'L1' of RobustBench is not one of Linf, L2, corruptions"),
+        ("page", "Hendrycks2020AugMix_WRN.pt is an HTML page"),
+        ("code", "Weights only load failed"),
+        ("parameter", "takes threat=Linf, L2 or corruptions, not eps"),
+        ("checkpoint", "--checkpoint goes with exactly one"),
+        ("quota", "Hendrycks2020AugMix_WRN.pt is an HTML page"),
+    ],
+)
+def test_what_cannot_be_loaded_is_said_in_one_line(probed, case, said):
+    assert said in probed["zoo"][case]
+    assert "\n" not in probed["zoo"][case]
+
+
+def test_data_are_not_fetched_unasked(probed):
+    said = "CIFAR10 is not in none: robust-interp data cifar10 --download --data-dir none fetches it"
+    assert probed["aliases"]["no data"] == said
+
+
+def test_weights_are_fetched_only_when_asked_and_by_their_id(probed):
+    assert probed["zoo"]["untouched"]
+    assert probed["zoo"]["asked"]
+
+
+# --- our rows as RobustBench's JSON -------------------------------------------------------------------
+
+
+def test_its_readers_take_our_json(probed):
+    assert probed["read_back"]["entries"] == {
+        "model_info/cifar10/L2/in_resnet20_quick.json": "0.50",
+        "model_info/cifar10/Linf/in_resnet20_quick.json": "1.25",
+        "model_info/cifar10/Linf/in_resnet20_quick_x3.json": "2.00",
+        "model_info/cifar10/Linf/preact_resnet20_quick.json": None,
+        "model_info/cifar10/corruptions/preact_resnet20_quick.json": None,
+    }
+    assert r"\citet{in} & 81.50 & 0.50 & N & in_resnet20 & " in probed["read_back"]["table"]
+
+
+def test_pgd_never_passes_for_autoattack(tmp_path):
+    paper = robustbench_json.Paper("A title", "A and B", "https://example.org", "ICML 2020", True)
+    robustbench_json.write(board(), "cifar10", tmp_path, 8.0, paper)
+    place = tmp_path / "cifar10"
+    attacked = json.loads((place / "Linf" / "in_resnet20_quick.json").read_text())
+    assert attacked == {
+        "link": "https://example.org",
+        "name": "A title",
+        "authors": "A and B",
+        "additional_data": True,
+        "number_forward_passes": 1,
+        "dataset": "cifar10",
+        "venue": "ICML 2020",
+        "architecture": "in_resnet20",
+        "eps": "8/255",
+        "clean_acc": "81.50",
+        "reported": None,
+        "autoattack_acc": "1.25",
+        "footnote": "n = 200; mean over 3 seeds",
+    }
+    other = json.loads((place / "Linf" / "preact_resnet20_quick.json").read_text())
+    assert "autoattack_acc" not in other
+    assert other["footnote"] == "n = 200; not measured with AutoAttack at 8/255"
+    corrupted = json.loads((place / "corruptions" / "preact_resnet20_quick.json").read_text())
+    assert corrupted["footnote"] == "n = 200; not on the released images (generated@0)"
+    assert json.loads((place / "L2" / "in_resnet20_quick.json").read_text())["eps"] == "0.5"
+    assert not list(place.rglob("in_resnet110*")), "only what was measured here"
+
+
+def test_two_lines_of_one_name_are_refused(tmp_path):
+    twice = pd.concat([board(), board()], ignore_index=True)
+    with pytest.raises(UserError, match="two lines would be"):
+        robustbench_json.write(twice, "cifar10", tmp_path, 8.0, robustbench_json.Paper())
+    assert not list(tmp_path.iterdir())
+
+
+def test_export_writes_what_a_results_folder_holds(command, tiny_zoo, tmp_path):
+    out, results = tmp_path / "model_info", tmp_path / "results"
+    run = [
+        "bench",
+        "--models",
+        "in_resnet14",
+        "--zoo",
+        tiny_zoo,
+        "--n",
+        "8",
+        "--attacks",
+        "fgsm",
+        "--eps",
+        "8",
+    ]
+    assert command(*run, "--corruptions", "none", "--out", results)[0] == 0
+    status, printed, _ = command("robustbench", "export", results, "--out", out, "--venue", "here")
+    assert status == 0
+    assert printed.splitlines() == [str(path) for path in sorted(out.rglob("*.json"))]
+    entry = json.loads((out / "digits" / "Linf" / "in_resnet14_none.json").read_text())
+    assert entry["venue"] == "here"
+    assert "autoattack_acc" not in entry
+    status, _, said = command("robustbench", "export", results, "--eps", "4,8")
+    assert (status, "more than one radius" in said) == (2, True)
+
+
+def test_what_an_ensemble_left_standing_of_transferred_attacks_is_not_exported(command, tmp_path):
+    whole = ensemble(card(seed=0), card(seed=1))
+    moved = replace(whole, model="net(member:0)", attacked_as="member:0")
+    with Store(tmp_path / "results") as store:
+        measured = [(whole, CLEAN, first(9)), (moved, CLEAN, first(9))]
+        run(store, [*measured, *((one, attack("autoattack", 8), first(7)) for one in (whole, moved))])
+    assert command("robustbench", "export", tmp_path / "results", "--out", tmp_path / "out")[0] == 0
+    assert [path.name for path in (tmp_path / "out").rglob("*.json")] == ["net_quick_x2.json"]
+
+
+# --- its published rows beside ours -------------------------------------------------------------------
+
+# As RobustBench published them: dataset, model, threat model; clean, and robust under which measure.
+PUBLISHED = [
+    ("cifar10", "Standard", "Linf", {"clean": 94.78, "autoattack_8": 0.0}),
+    ("cifar10", "Standard", "corruptions", {"clean": 94.78, "common15": 73.46}),
+    ("cifar10", "Augustin2020Adversarial", "L2+data", {"clean": 91.08, "autoattack_l2_0.5": 72.91}),
+    (
+        "cifar10",
+        "Amini2024MeanSparse_S-WRN-70-16",
+        "L2+data",
+        {"clean": 95.51, "autoattack_l2_0.5": 87.28, "external_l2_0.5": 84.33},
+    ),
+    (
+        "cifar100",
+        "Amini2024MeanSparse_S-WRN-70-16",
+        "Linf+data",
+        {"autoattack_8": 44.78, "external_8": 42.25},
+    ),
+    ("cifar100", "Erichson2022NoisyMix", "corruptions", {"clean": 81.16, "common15": 72.06}),
+    ("imagenet", "Standard_R50", "Linf", {"clean": 76.52, "autoattack_4": 0.0}),
+]
+
+
+@pytest.mark.parametrize(("dataset", "model", "recipe", "numbers"), PUBLISHED)
+def test_published_rows(dataset, model, recipe, numbers):
+    rows = combine.read(ROWS, dataset)
+    (row,) = rows[(rows["model"] == model) & (rows["recipe"] == recipe)].to_dict("records")
+    measured = {name: row[name] for name in rows if f"{name}_std" in rows and not pd.isna(row[name])}
+    assert numbers.items() <= measured.items()
+    assert len(measured) == len(numbers) + ("clean" not in numbers), "nothing else is filled"
+    assert row["source"] == "robustbench"
+
+
+def test_all_published_rows_are_there():
+    rows = pd.read_csv(ROWS)
+    counts = rows.groupby(["dataset", rows["recipe"].str.removesuffix("+data")]).size().to_dict()
+    assert counts == {
+        ("cifar10", "L2"): 21,
+        ("cifar10", "Linf"): 99,
+        ("cifar10", "corruptions"): 23,
+        ("cifar100", "Linf"): 38,
+        ("cifar100", "corruptions"): 13,
+        ("imagenet", "Linf"): 30,
+        ("imagenet", "corruptions"): 12,
+    }
+    # Six entries were attacked at 0.031, which is not 8/255.
+    assert rows["autoattack_7.905"].count() == 6
+    assert [*rows][:1] + [*rows][-2:] == ["dataset", *SOURCE_COLUMNS]
+    assert [*rows][1 : 1 + len(ENTRY_COLUMNS)] == ENTRY_COLUMNS
+
+
+def test_published_rows_stand_beside_ours_and_are_never_ranked(command):
+    ours = ROWS.with_name("cifar10.csv")
+    both, _ = combine.gather([ours, ROWS], "cifar10")
+    assert both["rank"].isna().all()
+    assert both["source"].value_counts().to_dict() == {"robustbench": 143, "measured": len(pd.read_csv(ours))}
+    assert combine.read(ROWS, "cifar10")["rank"].isna().all()
+    status, shown, _ = command(
+        "leaderboard", ours, ROWS, "--dataset", "cifar10", "--sort", "autoattack_8", "--format", "json"
+    )
+    assert status == 0
+    first = json.loads(shown)[0]
+    assert (first["model"], first["autoattack_8"], first["pgd_4"]) == (
+        "Amini2024MeanSparse_S-WRN-94-16",
+        75.28,
+        None,
+    )
+
+
+def test_rows_on_several_datasets_are_never_in_one_table(command):
+    said = command("leaderboard", ROWS)[2]
+    assert "has lines on cifar10, cifar100, imagenet: choose one with --dataset" in said
+    assert "has no line on digits" in command("leaderboard", ROWS, "--dataset", "digits")[2]

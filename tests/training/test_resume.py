@@ -1,0 +1,296 @@
+"""Trainings that are stopped go on bit for bit; those that fail are recorded and do not stop the others."""
+
+import csv
+import json
+import signal
+import time
+
+import pytest
+import torch
+
+from robust_interp import zoo
+from robust_interp.cli.main import main
+from robust_interp.core.errors import UserError
+from robust_interp.training import resume, side_by_side, train
+from robust_interp.training.recipe import Recipe
+from robust_interp.training.trainer import TrainingError
+
+# 2 x 6 steps; the drops of the learning rate are at steps 6 and 9.
+RECIPE = Recipe("any", epochs=2, batch_size=256, stored="keep", warmup_epochs=1)
+DROPOUT = {"drop_rate": 0.2}  # so that torch's own random state matters
+
+
+@pytest.fixture(autouse=True)
+def _signals_are_not_ignored():
+    """As they are where a test run was started in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def last_state(monkeypatch):
+    """The state that was kept last, after its file has gone."""
+    kept, plain = {}, resume.write
+
+    def write(path, tensors, values):
+        kept.update({name: tensor.detach().clone() for name, tensor in tensors.items()})
+        kept["curve"] = [without_speed(line) for line in values["fit"]["curve"]]
+        plain(path, tensors, values)
+
+    monkeypatch.setattr(resume, "write", write)
+    return kept
+
+
+def without_speed(line):
+    return {name: value for name, value in line.items() if name != "images_per_second"}
+
+
+def run(out, report=lambda status: None, seed=0, **options):
+    torch.manual_seed(99)  # what the process did before is not to matter
+    return train.train("in_resnet14", "digits", RECIPE, seed, out, DROPOUT, report=report, **options)
+
+
+def files(folder):
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def same(left, right):
+    assert left.keys() == right.keys()
+    for name, value in left.items():
+        assert value == right[name] if name == "curve" else torch.equal(value, right[name]), name
+
+
+def at_step(step, action):
+    """A report that acts once so many steps are done."""
+    return lambda status: action() if round(status.share * 12) == step and not status.line else None
+
+
+@pytest.mark.parametrize(
+    ("step", "signum"),
+    [(1, signal.SIGINT), (5, signal.SIGTERM), (6, signal.SIGINT), (10, signal.SIGTERM)],
+)
+def test_a_stopped_training_goes_on_bit_for_bit(tmp_path, monkeypatch, last_state, step, signum):
+    monkeypatch.setattr(side_by_side, "REPORT_EVERY", 0)
+    whole = run(tmp_path / "whole")
+    expected = dict(last_state)
+    last_state.clear()
+    handlers = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(resume.Stopped) as stopped:
+        run(tmp_path / "stopped", at_step(step, lambda: signal.raise_signal(signum)))
+    assert stopped.value.signum == signum
+    assert handlers == [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+    assert files(tmp_path / "stopped") == [".in_resnet14.digits_any_seed0.resume.safetensors"]
+    assert zoo.checkpoints(tmp_path / "stopped", "none") == []
+    shares = []
+    resumed = run(tmp_path / "stopped", lambda status: shares.append(round(status.share * 12)))
+    assert min(shares) == step + 1
+    same(last_state, expected)
+    assert resumed.sha256 == whole.sha256
+    assert files(tmp_path / "stopped") == ["config.json", "curve.csv", "model.safetensors", "train.json"]
+
+
+def test_a_killed_training_goes_on_from_the_last_epoch_that_was_kept(tmp_path, monkeypatch, last_state):
+    monkeypatch.setattr(side_by_side, "REPORT_EVERY", 0)
+    whole = run(tmp_path / "whole")
+    expected = dict(last_state)
+
+    def die():
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        run(tmp_path / "killed", at_step(9, die))
+    first = []
+    resumed = run(tmp_path / "killed", lambda status: first.append(status.share))
+    assert first[0] == pytest.approx(7 / 12)
+    same(last_state, expected)
+    assert resumed.sha256 == whole.sha256
+
+
+def test_with_save_every_fewer_epochs_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(side_by_side, "REPORT_EVERY", 0)
+
+    def die():
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        run(tmp_path, at_step(9, die), save_every=2)
+    assert files(tmp_path) == []
+
+
+def test_a_second_signal_is_not_held_back():
+    with resume.StopSignals() as stop:
+        assert not stop
+        signal.raise_signal(signal.SIGINT)
+        assert stop
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_state_that_is_damaged_or_of_another_training_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(side_by_side, "REPORT_EVERY", 0)
+    with pytest.raises(resume.Stopped):
+        run(tmp_path, at_step(2, lambda: signal.raise_signal(signal.SIGINT)))
+    (path,) = tmp_path.iterdir()
+    with pytest.raises(UserError, match="unfinished training with another model_args; remove it"):
+        train.train("in_resnet14", "digits", RECIPE, 0, tmp_path)
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(UserError, match=f"cannot read {path}: .*; remove it to start over"):
+        run(tmp_path)
+
+
+def without(kind, key):
+    def spoil(tensors, values):
+        del {"tensors": tensors, "values": values, "fit": values["fit"]}[kind][key]
+
+    return spoil
+
+
+def cut_short(tensors, values):
+    tensors["momentum.fc.weight"] = tensors["momentum.fc.weight"][:3].clone()
+
+
+def of_nothing(tensors, values):
+    tensors["momentum.nowhere"] = torch.zeros(3)
+
+
+def no_dict(tensors, values):
+    values["of"] = ["in_resnet14"]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        *(without("values", key) for key in ("of", "fit")),
+        *(without("fit", key) for key in ("curve", "step", "seconds", "epoch_seconds")),
+        *(without("tensors", key) for key in ("sums.loss", "rng.cpu", "loader.left", "model.fc.weight")),
+        *(cut_short, of_nothing, no_dict),
+    ],
+)
+def test_a_state_that_lacks_something_or_holds_something_else_is_refused_in_one_line(
+    tmp_path, monkeypatch, spoil
+):
+    monkeypatch.setattr(side_by_side, "REPORT_EVERY", 0)
+    with pytest.raises(resume.Stopped):
+        run(tmp_path, at_step(2, lambda: signal.raise_signal(signal.SIGINT)))
+    (path,) = tmp_path.iterdir()
+    tensors, values = resume.read(path)
+    spoil(tensors, values)
+    resume.write(path, tensors, values)
+    with pytest.raises(UserError, match=r"^cannot go on from .*; remove it to start over$"):
+        run(tmp_path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_state_is_float32_throughout(tmp_path, last_state):
+    run(tmp_path)
+    floats = {name: t for name, t in last_state.items() if torch.is_tensor(t) and t.is_floating_point()}
+    assert {tensor.dtype for tensor in floats.values()} == {torch.float32}
+    assert any(name.endswith("coefficient.keep") for name in floats)
+    assert any(name.endswith("running_var") for name in floats)
+
+
+def test_seeds_one_after_another_are_the_seeds_alone(tmp_path, capsys):
+    command = "train in_resnet14 --epochs 1 --device cpu --quiet --seeds"
+    assert main([*command.split(), "0,4", "--out", str(tmp_path / "together")]) == 0
+    for seed in (0, 4):
+        assert main([*command.split(), f"{seed},", "--out", str(tmp_path / f"alone{seed}")]) == 0
+        name = f"in_resnet14.digits_digits_1epochs_seed{seed}"
+        beside, alone = (zoo.Checkpoint.at(tmp_path / at / name) for at in ("together", f"alone{seed}"))
+        assert beside.sha256 == alone.sha256
+
+
+def test_a_terminated_command_keeps_its_training(tmp_path, start_command):
+    process = start_command(
+        ["train", "preact_resnet14", "--epochs", "500", "--device", "cpu", "--out", str(tmp_path)]
+    )
+    path = tmp_path / ".preact_resnet14.digits_digits_500epochs_seed0.resume.safetensors"
+    patience = time.monotonic() + 120
+    while not path.exists() and process.is_alive() and time.monotonic() < patience:
+        time.sleep(0.05)
+    process.terminate()
+    process.join(60)
+    assert process.exitcode == 128 + signal.SIGTERM
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    _, values = resume.read(path)
+    assert len(values["fit"]["curve"]) >= 1
+
+
+# What fails.
+
+
+def spoil(monkeypatch, seeds):
+    """Let these seeds start from weights that are no numbers."""
+    plain = train._Job.fit
+
+    def spoilt(job):
+        started = plain(job)
+        if job.what.seed in seeds:
+            started.model.fc.weight.data.fill_(torch.nan)
+        return started
+
+    monkeypatch.setattr(train._Job, "fit", spoilt)
+
+
+COMMAND = ["train", "in_resnet14", "--epochs", "1", "--seeds", "3", "--device", "cpu", "--quiet", "--out"]
+NAME = "in_resnet14.digits_digits_1epochs_seed{}"
+
+
+def test_a_seed_that_diverges_is_recorded_and_the_others_go_on(tmp_path, capsys, monkeypatch):
+    spoil(monkeypatch, {1})
+    assert main([*COMMAND, str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    record = tmp_path / f"{NAME.format(1)}.failed.json"
+    assert out.count("wrote") == 2
+    assert err == (
+        f"failed: {NAME.format(1)}: training diverged: the loss of epoch 1 is nan; recorded in {record}\n"
+    )
+    assert sorted(p.name for p in tmp_path.iterdir()) == [NAME.format(0), record.name, NAME.format(2)]
+    found = json.loads(record.read_text(), parse_constant=pytest.fail)
+    assert found["failed"] == "training diverged: the loss of epoch 1 is nan"
+    assert (found["seed"], found["recipe"]["epochs"], found["curve"][0]["loss"]) == (1, 1, None)
+    ours = [c.seed for c in zoo.checkpoints(tmp_path) if c.folder.parent == tmp_path]
+    assert ours == [0, 2]
+    # again: it is not tried again, unless its record is removed
+    assert main([*COMMAND, str(tmp_path)]) == 0
+    assert f"{NAME.format(1)} failed before: training diverged" in capsys.readouterr().err
+    record.unlink()
+    monkeypatch.undo()
+    assert main([*COMMAND, str(tmp_path)]) == 0
+    assert (tmp_path / NAME.format(1)).is_dir()
+
+
+def test_if_all_seeds_fail_so_does_the_command(tmp_path, capsys, monkeypatch):
+    spoil(monkeypatch, {0, 1, 2})
+    for _ in range(2):
+        assert main([*COMMAND, str(tmp_path)]) == 1
+        assert capsys.readouterr().err.count("failed: ") == 3
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_seed_that_learns_nothing_has_failed_and_leaves_no_state(tmp_path):
+    recipe = Recipe("still", epochs=9, lr=1e-12, batch_size=1347)
+    with pytest.raises(TrainingError, match="learns nothing: in epochs 1 to 5"):
+        train.train("in_resnet14", "digits", recipe, 0, tmp_path)
+    assert files(tmp_path) == ["in_resnet14.digits_still_seed0.failed.json"]
+
+
+# What is written beside the weights.
+
+
+@pytest.mark.parametrize("stored", ["lambda", "keep"])
+def test_the_interval_reaches_the_model_and_the_curve_is_a_csv(tmp_path, stored):
+    recipe = Recipe("still", 2, lr=1e-12, batch_size=1347, lambda_init=(0.5, 0.6), stored=stored)
+    checkpoint = train.train("in_resnet14", "digits", recipe, 0, tmp_path)
+    assert len(set(checkpoint.record["lambda"].values())) == 3
+    assert all(0.5 <= value <= 0.6 for value in checkpoint.record["lambda"].values())
+    assert checkpoint.record["lambda_init"] == [0.5, 0.6]
+    with (checkpoint.folder / "curve.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    blocks = list(checkpoint.record["lambda"])
+    assert list(lines[0]) == [
+        "epoch", "lr", "loss", "accuracy", "images_per_second", *(f"lambda.{block}" for block in blocks)
+    ]  # fmt: skip
+    for line, recorded in zip(lines, checkpoint.record["curve"], strict=True):
+        assert float(line["loss"]) == recorded["loss"]
+        assert {block: float(line[f"lambda.{block}"]) for block in blocks} == recorded["lambda"]

@@ -1,0 +1,146 @@
+"""Sweeps: the paper's grids, seeds that fail, and the whole command on digits."""
+
+import json
+from collections import Counter
+
+import pandas as pd
+import pytest
+
+from robust_interp.core.errors import UserError
+from robust_interp.results import paper
+from robust_interp.training import sweep, train
+from robust_interp.training.recipe import load, overridden
+from robust_interp.training.sweep import Point
+from robust_interp.training.trainer import TrainingError
+
+
+def recipe_of(architecture, lambda_init):
+    changes = {"epochs": 1} | ({"lambda_init": lambda_init} if lambda_init else {})
+    return overridden(load("digits", architecture, "digits"), changes)
+
+
+def test_the_papers_grids():
+    """As printed: the baseline and two networks in five intervals; the baseline and four functions."""
+    starts = sweep.GRIDS["initialisation"](110)
+    assert [point.architecture for point in starts] == [
+        "preact_resnet110",
+        *["in_resnet110"] * 5,
+        *["lambda_in_resnet110"] * 5,
+    ]
+    assert [point.interval for point in starts[:6]] == [
+        *("", "0.00-0.10", "0.10-0.20", "0.20-0.25", "0.25-0.30", "0.30-0.40")
+    ]
+    published = paper.reference("cifar10")
+    for name in ("initialisation", "variants"):
+        _, shows = paper.TABLES[name]
+        table = set(published[published.apply(shows, axis=1)]["model"])
+        assert {point.architecture for point in sweep.GRIDS[name](110)} == table
+
+
+def test_a_network_without_lambda_is_trained_once():
+    points = sweep.grid(["plain_net14", "in_resnet14"], [(0, 0.1), (0.1, 0.2)])
+    assert points == [
+        Point("plain_net14"),
+        Point("in_resnet14", (0, 0.1)),
+        Point("in_resnet14", (0.1, 0.2)),
+    ]
+    assert sweep.grid(["plain_net14", "in_resnet14"] * 2, [(0, 0.1), (0.1, 0.2), (0, 0.1)]) == points
+    assert sweep.grid(["in_resnet14"] * 2, []) == [Point("in_resnet14")]
+    assert Point("in_resnet14").interval == "0.20-0.25"
+    with pytest.raises(UserError, match="in_resnet14"):
+        sweep.grid(["in_resnet15"], [])
+
+
+def test_failed_seeds_are_counted_and_the_others_go_on():
+    asked = []
+
+    def outcome(what):
+        asked.append(what.recipe.name)
+        if what.architecture == "in_resnet14" and what.seed != 1:
+            return TrainingError(f"seed {what.seed} diverged")
+        return f"{what.architecture} {what.seed}"
+
+    def fake(trainings):
+        return [outcome(what) for what in trainings]
+
+    points = [Point("in_resnet14", (0.3, 0.4)), Point("preact_resnet14")]
+    done = sweep.train_grid(points, recipe_of, (0, 1, 2), fake)
+    assert done.checkpoints == [
+        "in_resnet14 1",
+        "preact_resnet14 0",
+        "preact_resnet14 1",
+        "preact_resnet14 2",
+    ]
+    assert done.failed == Counter({points[0]: 2})
+    assert set(asked) == {"digits_1epochs_lambda_init_0p3_0p4", "digits_1epochs"}
+    with pytest.raises(UserError, match="every training of the grid failed"):
+        sweep.train_grid(points[:1], recipe_of, (0,), fake)
+
+
+def test_the_table_has_a_line_for_each_point_even_if_all_its_seeds_failed():
+    points = [Point("in_resnet14", (0.3, 0.4)), Point("in_resnet14", (0.1, 0.2))]
+    line = {"model": "in_resnet14", "lambda_init": "0.10-0.20", "seeds": 2, "clean": 91.0, "clean_std": 0.5}
+    line |= {"recipe": "digits_1epochs_lambda_init_0p1_0p2", "members": 1}
+    board = pd.DataFrame([line, line | {"members": 2, "clean": 99.0}])
+    table = sweep.tabulate(points, board, Counter({points[0]: 3, points[1]: 1}), recipe_of)
+    assert table[["lambda_init", "seeds", "failed"]].to_numpy().tolist() == [
+        ["0.30-0.40", 0, 3],
+        ["0.10-0.20", 2, 1],
+    ]
+    assert pd.isna(table["clean"][0])
+    assert table["clean"][1] == 91.0
+
+
+def test_a_sweep_from_the_command_line_goes_on_where_it_was(command, tmp_path):
+    recipe = recipe_of("in_resnet14", (0.3, 0.4))
+    failure = train.failure_file(
+        train.destination("in_resnet14", "digits", recipe, 1, tmp_path / "sweep" / "zoo")
+    )
+    failure.parent.mkdir(parents=True)
+    failure.write_text(json.dumps({"failed": "training diverged"}))
+    sweeping = ("sweep", "--models", "in_resnet14,preact_resnet14", "--lambda-init", "0.3,0.4")
+    sweeping += ("--epochs", "1", "--seeds", "2", "--attacks", "fgsm", "--eps", "16", "--corruptions", "none")
+    sweeping += ("--n", "20", "--quiet", "--out", tmp_path / "sweep")
+    status, shown, errors = command(*sweeping)
+    assert status == 0
+    assert "training diverged" in errors
+    assert shown.count("clean accuracy") == 3
+    table = pd.read_csv(tmp_path / "sweep" / "sweep.csv")
+    assert table[["model", "seeds", "failed"]].to_numpy().tolist() == [
+        ["in_resnet14", 1, 1],
+        ["preact_resnet14", 2, 0],
+    ]
+    results = pd.read_csv(tmp_path / "sweep" / "results.csv")
+    of_baseline = results[(results["model"] == "preact_resnet14") & (results["perturbation"] == "clean")]
+    assert table["clean"][1] == pytest.approx(of_baseline["accuracy"].mean(), abs=0.005)
+    before = (tmp_path / "sweep" / "sweep.csv").read_bytes()
+    status, shown, _ = command(*sweeping)
+    assert (status, shown.count("clean accuracy")) == (0, 0)  # nothing was trained again
+    assert (tmp_path / "sweep" / "sweep.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ((), "say what to sweep"),
+        (("--grid", "variants", "--models", "in_resnet14"), "say what to sweep"),
+        (("--grid", "variants", "--lambda-init", "0,1"), "--lambda-init goes with --models"),
+        (("--grid", "variants", "--depth", "21"), "unknown architecture 'preact_resnet21'"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused(command, arguments, complaint):
+    status, _, errors = command("sweep", *arguments)
+    assert status == 1
+    assert complaint in errors
+
+
+def test_claims_about_intervals_look_past_the_name_of_a_sweeps_recipes():
+    line = {"model": "in_resnet14", "members": 1, "seeds": 1, "n_examples": 20, "protocol": "final"}
+    line |= {"source": "measured", "clean_std": float("nan"), "corruption_source": ""}
+    starts = [("0.00-0.10", "digits_lambda_init_0p0_0p1", 90.0), ("0.10-0.20", "digits", 80.0)]
+    lines = [line | {"lambda_init": i, "recipe": r, "clean": c} for i, r, c in starts]
+    claims = paper.compare(pd.DataFrame(lines), "cifar10").claims
+    (found,) = claims[
+        claims["claim"].str.startswith("clean accuracy falls") & (claims["source"] == "measured")
+    ]["verdict"]
+    assert found == "holds for these weights"

@@ -1,0 +1,380 @@
+"""The trainer: the paper's SGD step by hand, the schedule, the augmentation, and what a seed fixes."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy.stats import chisquare
+from torchvision.transforms import functional as TF
+
+from robust_interp import data, zoo
+from robust_interp.cli.main import main
+from robust_interp.core.errors import UserError
+from robust_interp.training import train
+from robust_interp.training.loader import Loader
+from robust_interp.training.recipe import Recipe
+
+# The digits training split has 1,347 images.
+SIZE = 1347
+SHORT = Recipe("short", epochs=1)
+DIGITS = data.DATASETS["digits"]
+
+
+def cifar_like(**changes):
+    """CIFAR's padding and flips on images of 8x8, for speed."""
+    return replace(data.DATASETS["cifar10"], shape=(3, 8, 8), **changes)
+
+
+def weights(checkpoint):
+    return checkpoint.load().state_dict()
+
+
+def same(left, right):
+    return all(torch.equal(tensor, right[name]) for name, tensor in left.items())
+
+
+@pytest.fixture
+def exact(monkeypatch):
+    """Store full precision whatever half precision would do to the predictions."""
+    monkeypatch.setattr(train, "HALF_MAY_CHANGE", -1)
+
+
+# What a seed fixes.
+
+
+def test_a_seed_fixes_the_weights_bit_for_bit_and_another_gives_others(tmp_path, exact):
+    one, again, other = (
+        train.train("in_resnet14", "digits", SHORT, seed, tmp_path / folder)
+        for seed, folder in ((0, "one"), (0, "again"), (1, "other"))
+    )
+    assert one.record["precision"] == "float32"
+    assert same(weights(one), weights(again))
+    assert one.sha256 == again.sha256
+    assert not torch.equal(weights(one)["fc.weight"], weights(other)["fc.weight"])
+    curve = [{k: v for k, v in line.items() if k != "images_per_second"} for line in one.record["curve"]]
+    assert curve == [
+        {k: v for k, v in line.items() if k != "images_per_second"} for line in again.record["curve"]
+    ]
+
+
+def test_the_test_split_is_read_only_after_the_last_epoch(tmp_path, monkeypatch, exact):
+    read, plain, epochs = [], data.load, []
+
+    def note(status):
+        if status.line:
+            epochs.append(status)
+
+    def load(name, split="test", data_dir=None):
+        read.append((split, len(epochs)))
+        found = plain(name, split, data_dir)
+        return found if split == "train" else replace(found, images=np.zeros_like(found.images))
+
+    recipe = Recipe("two", epochs=2)
+    usual = train.train("preact_resnet14", "digits", recipe, 0, tmp_path / "usual")
+    monkeypatch.setattr(data, "load", load)
+    poisoned = train.train("preact_resnet14", "digits", recipe, 0, tmp_path / "poisoned", report=note)
+    assert read == [("train", 0), ("test", 2)]
+    assert same(weights(usual), weights(poisoned))
+    assert poisoned.record["clean_accuracy"] == 10  # one class for all, and 45 of each class are there
+    assert poisoned.record["checkpoint"] == "last"
+
+
+# The steps.
+
+
+class Recorder(torch.optim.SGD):
+    made = None
+
+    def __init__(self, parameters, **options):
+        super().__init__(parameters, **options)
+        Recorder.made, self.rates = self, []
+
+    def step(self):
+        self.rates.append(self.param_groups[0]["lr"])
+        super().step()
+
+
+@pytest.mark.parametrize(
+    ("epochs", "batch_size", "expected"),
+    [
+        (1, 113, {0.1: 6, 0.01: 3, 0.001: 3}),  # 12 steps
+        (3, 338, {0.1: 6, 0.01: 3, 0.001: 3}),  # 3 x 4 steps: the drops fall inside an epoch
+        (4, 1347, {0.1: 2, 0.01: 1, 0.001: 1}),
+    ],
+)
+def test_the_learning_rate_drops_after_half_and_three_quarters_of_the_steps(
+    tmp_path, monkeypatch, epochs, batch_size, expected
+):
+    monkeypatch.setattr(torch.optim, "SGD", Recorder)
+    recipe = Recipe("steps", epochs=epochs, batch_size=batch_size)
+    train.train("preact_resnet14", "digits", recipe, 0, tmp_path)
+    wanted = [rate for rate, steps in expected.items() for _ in range(steps)]
+    assert Recorder.made.rates == pytest.approx(wanted)
+
+
+def test_two_steps_are_sgd_with_momentum_and_decay_of_everything_that_is_stored(tmp_path, exact):
+    rate, momentum, decay, seed = 0.05, 0.9, 0.1, 3
+    recipe = Recipe("hand", 2, lr=rate, steps=(), momentum=momentum, weight_decay=decay, batch_size=SIZE)
+    trained = weights(train.train("in_resnet14", "digits", recipe, seed, tmp_path))
+
+    split = data.load("digits", "train")
+    torch.manual_seed(seed)
+    model = zoo.create("in_resnet14", num_classes=10, in_chans=1).to(memory_format=torch.channels_last)
+    loader = Loader(split.images, split.labels, recipe.filled(DIGITS), False, seed, "cpu")
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    velocity = {name: torch.zeros_like(value) for name, value in model.named_parameters()}
+    for _ in range(2):
+        images, labels = loader.cut(loader.draw())
+        names, values = zip(*model.named_parameters(), strict=True)
+        loss = F.cross_entropy(model.train()(images), labels)
+        for name, value, gradient in zip(names, values, torch.autograd.grad(loss, values), strict=True):
+            velocity[name] = momentum * velocity[name] + gradient + decay * value.detach()
+            value.data -= rate * velocity[name]
+    lambdas = [name for name in names if start[name].numel() == 1]
+    assert len(lambdas) >= 3
+    for name, value in model.named_parameters():
+        torch.testing.assert_close(trained[name], value.detach(), rtol=1e-3, atol=2e-5)
+        # without the decay of this parameter the result would be another one
+        undecayed = value.detach() + rate * decay * (2 + momentum) * start[name]
+        if name in lambdas:
+            assert not torch.allclose(trained[name], undecayed, rtol=1e-3, atol=2e-5)
+
+
+# The batches.
+
+
+def loader_of(images, labels=None, kind=DIGITS, seed=0, **fields):
+    labels = np.zeros(len(images), dtype=np.int64) if labels is None else labels
+    recipe = Recipe("any", epochs=1, **fields).filled(kind)
+    return Loader(images, labels, recipe, kind.flip, seed, "cpu")
+
+
+def epoch(loader):
+    """The batches of one epoch."""
+    return [loader.cut(loader.draw()) for _ in range(len(loader))]
+
+
+def test_every_sample_comes_once_an_epoch_in_a_new_order_and_the_last_batch_is_kept():
+    labels = np.arange(10)
+    loader = loader_of(np.zeros((10, 1, 8, 8), dtype=np.float32), labels, batch_size=4)
+    epochs = [[labels for _, labels in epoch(loader)] for _ in range(2)]
+    assert len(loader) == 3
+    assert [[len(batch) for batch in epoch] for epoch in epochs] == [[4, 4, 2], [4, 4, 2]]
+    orders = [torch.cat(epoch).tolist() for epoch in epochs]
+    assert [sorted(order) for order in orders] == [list(range(10))] * 2
+    assert orders[0] != orders[1]
+
+
+def candidates(image, kind, padding, mode):
+    """Every padded and cropped version of one image by torchvision, normalised; then each mirrored."""
+    side = image.shape[-1]
+    pixels = image.float() / 255 if image.dtype == torch.uint8 else image
+    padded = TF.pad(pixels, [padding] * 4, padding_mode={"zeros": "constant"}.get(mode, mode))
+    crops = [
+        TF.crop(padded, top, left, side, side)
+        for top in range(2 * padding + 1)
+        for left in range(2 * padding + 1)
+    ]
+    mirrored = [TF.hflip(crop) for crop in crops]
+    return torch.stack([TF.normalize(crop, kind.mean, kind.std) for crop in [*crops, *mirrored]])
+
+
+def counts(image, kind, copies, padding, mode="zeros"):
+    """How often each candidate is met when one image is augmented that many times."""
+    images = image.expand(copies, *image.shape).numpy()
+    ((batch, _),) = epoch(loader_of(images, kind=kind, batch_size=copies, padding=padding, padding_mode=mode))
+    known = candidates(image, kind, padding, mode).flatten(1)
+    nearest = torch.cdist(batch.flatten(1), known).argmin(1)
+    torch.testing.assert_close(batch.flatten(1), known[nearest], rtol=0, atol=1e-6)
+    return np.bincount(nearest.numpy(), minlength=len(known))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "padding", "mode"),
+    [
+        (torch.uint8, 4, "zeros"),
+        (torch.float32, 4, "zeros"),
+        (torch.uint8, 2, "reflect"),
+        (torch.float32, 3, "reflect"),
+    ],
+)
+def test_crops_come_from_every_offset_equally_often_and_half_of_them_mirrored(dtype, padding, mode):
+    pixels = torch.randperm(192, generator=torch.Generator().manual_seed(0)).view(3, 8, 8)
+    image = pixels.to(torch.uint8) if dtype == torch.uint8 else pixels / 192
+    crops = (2 * padding + 1) ** 2
+    found = counts(image, cifar_like(), 2 * crops * 60, padding, mode)
+    assert len(found) == 2 * crops
+    assert chisquare(found).pvalue > 0.001
+    assert found[:crops].sum() == pytest.approx(crops * 60, abs=4 * (crops * 30) ** 0.5)  # four sigma
+
+
+def test_digits_are_cropped_by_one_pixel_and_never_flipped():
+    image = torch.randperm(64, generator=torch.Generator().manual_seed(0)).view(1, 8, 8) / 64
+    found = counts(image, DIGITS, 9 * 300, padding=1)
+    assert found[9:].sum() == 0
+    assert chisquare(found[:9]).pvalue > 0.001
+
+
+def test_the_padding_is_black_before_the_normalisation():
+    white = np.ones((400, 3, 8, 8), dtype=np.float32)
+    kind = cifar_like()
+    ((batch, _),) = epoch(loader_of(white, kind=kind, batch_size=400))
+    for channel, (mean, std) in enumerate(zip(kind.mean, kind.std, strict=True)):
+        values = batch[:, channel].unique().tolist()
+        assert values == pytest.approx([(0 - mean) / std, (1 - mean) / std])
+
+
+def test_the_images_of_a_batch_keep_their_labels():
+    labels = np.arange(50)
+    images = np.ones((50, 1, 8, 8), dtype=np.float32) * labels[:, None, None, None] / 50
+    for batch, got in epoch(loader_of(images.astype(np.float32), labels, batch_size=7)):
+        centre = batch[:, 0, 4, 4] * 0.3763 + 0.3054
+        assert (centre * 50).round().int().tolist() == got.tolist()
+
+
+def test_two_loaders_of_a_seed_give_the_same_batches():
+    images = np.random.default_rng(0).random((20, 1, 8, 8), dtype=np.float32)
+    first, again, other = (epoch(loader_of(images, batch_size=8, seed=seed)) for seed in (0, 0, 1))
+    assert all(torch.equal(a, b) for (a, _), (b, _) in zip(first, again, strict=True))
+    assert not torch.equal(first[0][0], other[0][0])
+
+
+# What is written.
+
+
+def test_the_record_says_how_the_checkpoint_was_made(tmp_path):
+    out = tmp_path / "zoo"
+    command = "train in_resnet14 --epochs 1 --seeds 5, --lambda-init 0.5,0.6 --device cpu --quiet --out"
+    assert main([*command.split(), str(out)]) == 0
+    (folder,) = out.iterdir()
+    assert folder.name == "in_resnet14.digits_digits_1epochs_lambda_init_0p5_0p6_seed5"
+    record = json.loads((folder / "train.json").read_text())
+    assert record["recipe"] == {
+        "name": "digits_1epochs_lambda_init_0p5_0p6",
+        "epochs": 1,
+        "lr": 0.1,
+        "steps": [0.5, 0.75],
+        "momentum": 0.9,
+        "weight_decay": 1e-4,
+        "batch_size": 128,
+        "padding": 1,
+        "padding_mode": "zeros",
+        "mean": [0.3054],
+        "std": [0.3763],
+        "stored": "lambda",
+        "lambda_decay": True,
+        "lambda_init": [0.5, 0.6],
+        "warmup_epochs": 0,
+        "precision": "float32",
+        "deviations": {"epochs": [60, 1], "lambda_init": [None, [0.5, 0.6]]},
+    }
+    assert (record["seed"], record["dataset"]) == (5, "digits")
+    assert record["data_fingerprint"] == data.load("digits", "train").fingerprint
+    assert record["lambda_init"] == [0.5, 0.6]
+    assert len(record["curve"]) == 1
+    assert record["clean_n"] == 450
+    assert set(record["versions"]) == {"robust_interp", "torch"}
+    checkpoint = zoo.Checkpoint.at(folder)
+    model, test = checkpoint.load(), data.load("digits", "test")
+    with torch.no_grad():
+        logits = model((torch.from_numpy(test.images) - 0.3054) / 0.3763)
+    right = int((logits.argmax(1).numpy() == test.labels).sum())
+    assert record["clean_accuracy"] == pytest.approx(100 * right / 450, abs=1e-3)
+    assert record["lambda"] == pytest.approx(
+        {name: value.item() for name, value in model.interpolation_coefficients().items()}, abs=1e-3
+    )
+    assert record["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_a_checkpoint_that_is_there_is_skipped_and_never_overwritten(tmp_path, capsys):
+    command = ["train", "in_resnet14", "--epochs", "1", "--quiet", "--device", "cpu", "--out", str(tmp_path)]
+    assert main(command) == 0
+    (folder,) = tmp_path.iterdir()
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    capsys.readouterr()
+    assert main(command) == 0
+    assert "is there already, skipped" in capsys.readouterr().out
+    assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(UserError, match="is there already"):
+        train.train("in_resnet14", "digits", Recipe("digits_1epochs", epochs=1), 0, tmp_path)
+
+
+def test_half_precision_is_kept_only_while_no_prediction_changes(tmp_path, monkeypatch):
+    made = {}
+    for name, allowed in (("usual", None), ("always", 1), ("never", -1)):
+        with monkeypatch.context() as patch:
+            if allowed is not None:
+                patch.setattr(train, "HALF_MAY_CHANGE", allowed)
+            made[name] = train.train("preact_resnet14", "digits", replace(SHORT, name=name), 0, tmp_path)
+    assert (made["always"].record["precision"], made["never"].record["precision"]) == ("float16", "float32")
+    for name, tensor in weights(made["never"]).items():
+        rounded = tensor.half().float() if tensor.is_floating_point() else tensor
+        assert torch.equal(weights(made["always"])[name], rounded), name
+    test = data.load("digits", "test")
+    half, full = (
+        train.predictions(made[name].load(), test, DIGITS.mean, DIGITS.std, "cpu")
+        for name in ("always", "never")
+    )
+    kept = made["usual"].record["precision"] == "float16"
+    assert kept == (int((half != full).sum()) == 0)  # one of 450 would be more than 1 in 1,000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["in_resnet41"], ["unknown model 'in_resnet41'", "in_resnet14"]),
+        (["in_resnet14", "--dataset", "digitz"], ["unknown dataset 'digitz'", "digits"]),
+        (["in_resnet14", "--recipe", "papr"], ["unknown recipe 'papr'", "paper"]),
+        (["in_resnet14", "--epochs", "0"], ["epochs must be a whole number from 1, not 0"]),
+        (["in_resnet14", "--device", "cuba"], ["cannot use device 'cuba'"]),
+        (["preact_resnet14", "--lambda-init", "0.1,0.2"], ["preact_resnet14", "lambda_init"]),
+        (["in_resnet14", "--lambda-init", "0.2,0.1"], ["lambda_init"]),
+        (["in_resnet14", "--lambda-init", "abc"], ["'abc' is not an interval such as 0.2,0.25"]),
+        (["in_resnet14", "--seeds", "-1"], ["'-1' is not a whole number"]),
+        (["in_resnet14", "--seeds", ","], ["seed"]),
+    ],
+)
+def test_mistakes_are_one_line_and_write_no_checkpoint(tmp_path, capsys, arguments, parts):
+    out = tmp_path / "zoo"
+    try:
+        status = main(["train", *arguments, "--out", str(out), "--quiet"])
+    except SystemExit as stop:
+        status = stop.code
+    message = capsys.readouterr().err
+    assert status != 0
+    assert message.count("\n") == 1
+    assert all(part in message for part in parts)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_zoo_that_cannot_be_written_is_refused_before_the_training(tmp_path, capsys, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(data, "load", None)  # a training would read its data first
+    assert main(["train", "in_resnet14", "--out", str(tmp_path / "file" / "zoo"), "--quiet"]) == 1
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert "cannot write" in message
+
+
+def test_missing_cifar_is_one_line_without_a_download(tmp_path, capsys, monkeypatch):
+    import urllib.request
+
+    monkeypatch.setattr(urllib.request, "urlopen", None)
+    command = [
+        "train",
+        "in_resnet14",
+        "--dataset",
+        "cifar10",
+        "--data-dir",
+        str(tmp_path / "data"),
+        "--quiet",
+    ]
+    assert main([*command, "--out", str(tmp_path / "zoo")]) == 1
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert str(tmp_path / "data" / "cifar-10-batches-py") in message
+    assert "robust-interp data cifar10 --download" in message
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -1,0 +1,82 @@
+"""The loop by hand: the learning rate, what weight decay does to λ, and when a training has failed."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from robust_interp import data, zoo
+from robust_interp.training import trainer
+from robust_interp.training.loader import Loader
+from robust_interp.training.recipe import Recipe
+from robust_interp.training.side_by_side import Group
+from robust_interp.training.trainer import Fit, TrainingError, learning_rate
+
+DIGITS = data.DATASETS["digits"]
+
+
+def test_the_learning_rate_warms_up_in_a_straight_line_and_drops_at_the_steps():
+    recipe = Recipe("any", epochs=4, lr=0.1, steps=(0.5, 0.75), warmup_epochs=1)
+    rates = [learning_rate(recipe, step, 4) for step in range(16)]
+    expected = [0.025, 0.05, 0.075, 0.1] + 4 * [0.1] + 4 * [0.01] + 4 * [0.001]
+    assert rates == pytest.approx(expected)
+    assert learning_rate(replace(recipe, warmup_epochs=0), 0, 4) == 0.1
+
+
+@pytest.mark.parametrize(
+    ("stored", "lambda_decay", "expected"),
+    [
+        # without a gradient v = 0.9 v + 0.1 p, p = p - 0.5 v: 0.2, then 0.19 (v 0.02), then 0.1715 (v 0.037)
+        ("lambda", True, 0.1715),
+        ("keep", True, 1 - 0.8 * 0.1715 / 0.2),  # what decays is 1 - λ: λ rises to 0.314
+        ("lambda", False, 0.2),
+        ("keep", False, 0.2),
+    ],
+)
+def test_weight_decay_moves_lambda_as_worked_out_by_hand(monkeypatch, stored, lambda_decay, expected):
+    monkeypatch.setattr(trainer.F, "cross_entropy", lambda logits, labels: (logits * 0).sum())
+    recipe = Recipe(
+        "hand", 1, lr=0.5, steps=(), momentum=0.9, weight_decay=0.1, batch_size=4, lambda_decay=lambda_decay
+    ).filled(DIGITS)
+    model = zoo.create("in_resnet14", num_classes=10, in_chans=1, lambda_init=(0.2, 0.2), stored=stored)
+    start = model.fc.weight.clone()
+    images = np.random.default_rng(0).random((8, 1, 8, 8), dtype=np.float32)
+    training = Fit(model, Loader(images, np.zeros(8, dtype=np.int64), recipe, False, 0, "cpu"), recipe)
+    ((_, line),) = Group([training]).epochs(lambda *_: None, lambda: False)
+    assert len(line["lambda"]) == 3
+    assert list(line["lambda"].values()) == pytest.approx([expected] * 3, abs=1e-6)
+    # all else decays in either case
+    torch.testing.assert_close(model.fc.weight, start * (0.1715 / 0.2))
+
+
+def curve(losses, accuracy=10.0):
+    return [{"epoch": i, "loss": loss, "accuracy": accuracy} for i, loss in enumerate(losses, start=1)]
+
+
+def check(lines, classes=10):
+    Fit.check(SimpleNamespace(curve=lines), classes)
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_has_diverged(loss):
+    with pytest.raises(TrainingError, match=f"diverged: the loss of epoch 2 is {loss}"):
+        check(curve([2.0, loss], accuracy=50.0))
+
+
+def test_five_epochs_at_chance_are_a_failure():
+    check(curve([2.3026] * 4))
+    message = r"in epochs 2 to 6 the loss stayed at 2\.303 .* accuracy at 10\.0 %"
+    with pytest.raises(TrainingError, match=message):
+        check(curve([2.0] + [2.3026] * 5))
+    with pytest.raises(TrainingError, match=r"chance: 4\.605"):
+        check(curve([4.61] * 5, accuracy=1.0), classes=100)
+
+
+def test_a_slow_training_is_not_a_failure():
+    check(curve([2.29] * 5))  # below ln(10) - 0.01
+    check(curve([2.31] * 5, accuracy=16.0))
+    check(curve([2.3026] * 4 + [2.2], accuracy=12.0))
+    check(curve([4.61] * 5, accuracy=3.0), classes=100)
