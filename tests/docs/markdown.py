@@ -53,23 +53,19 @@ def blocks(page: Path) -> list[Block]:
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 
 
-def prose(page: Path) -> str:
-    """The page without its fenced blocks and code spans."""
-    return re.sub(
-        r"`[^`\n]*`", "", re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
-    )
+def without_blocks(page: Path) -> str:
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
 
 
 def links(page: Path) -> list[str]:
     """Targets of the links and pictures on a page that lie in this repository."""
-    found = re.findall(r"\]\(([^)\s]+)\)", prose(page))
+    found = re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", without_blocks(page)))
     return [link for link in found if not re.match(r"[a-z]+:", link)]
 
 
 def anchors(page: Path) -> set[str]:
     """What a link can name on a page: its headings, as the forge and mkdocs write them."""
-    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
-    headings = re.findall(r"^#+ (.+)$", text, flags=re.M)
+    headings = re.findall(r"^#+ (.+)$", without_blocks(page), flags=re.M)
     return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 

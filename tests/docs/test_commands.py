@@ -13,8 +13,11 @@ from robust_interp.cli import main
 
 from .markdown import BLOCKS, ROOT, tables
 
-BASE = shlex.split(
-    "bench --models in_resnet20,preact_resnet20 --seeds 2 --n 6 --eps 16 --attacks fgsm,pgd --quiet"
+ATTACKS = "fgsm,pgd(steps=2)"
+BOTH = "in_resnet20,preact_resnet20"
+BASE = shlex.split(f"bench --models {BOTH} --seeds 2 --n 6 --eps 16 --attacks '{ATTACKS}' --quiet")
+TINY = shlex.split(
+    "bench --models in_resnet20 --seeds 2 --n 6 --eps 16 --attacks fgsm --corruptions none --quiet"
 )
 FAILED_AUDIT = 3
 COMMANDS = [(block, argv) for block in BLOCKS for argv in block.commands()]
@@ -62,34 +65,40 @@ def small(argv):
     if name == "sweep":
         return put(argv, "--dry-run")
     if argv[:2] == ["plot", "landscape"]:
-        return put(argv, "--points", "3")
+        return put(put(put(argv, "--models", "in_resnet20"), "--sample", "3"), "--points", "3")
     if name == "stability":
         argv = [
             "stability",
             [word for word in argv[1:] if not word.startswith("--") and not word.isdigit()][-1],
         ]
         return [*argv, "--n", "1", "--growth-n", "2", "--seeds", "1"]
-    if argv[:2] == ["leaderboard", "compare"]:
-        return [re.sub(r"x\d$", "x2", word) for word in argv]
+    if name == "report":
+        return ["tiny" if word == "results" else word for word in argv]
+    if name == "leaderboard":
+        argv = [re.sub(r"resnet20x\d$", "resnet20x2", word) for word in argv]
+        return ["fgsm_16" if word == "pgd_16" else word for word in argv]
     return argv
 
 
 def small_bench(argv):
-    models = given(argv, "--models", "all")
-    argv = put(argv, "--models", "in_resnet20,preact_resnet20" if models == "all" else models)
-    if any(":" not in model for model in given(argv, "--models").split(",")):
+    models, attacks = given(argv, "--models", "all"), given(argv, "--attacks", ATTACKS)
+    models = BOTH if models == "all" else models
+    of_the_zoo = any(":" not in model for model in models.split(","))
+    if "--dry-run" in argv:
+        argv, models = put(argv, "--seeds", "1"), "in_resnet20"
+    elif of_the_zoo:
         argv = put(argv, "--seeds", "1" if given(argv, "--seeds") == "1" else "2")
-    argv = put(argv, "--attacks", few_steps(given(argv, "--attacks", "fgsm,pgd")))
+    else:
+        argv, attacks = put(argv, "--corruptions", "none"), "fgsm"
+    argv = put(put(argv, "--models", models), "--attacks", few_steps(attacks))
     if "--strong" in argv:
         argv = put(put(argv, "--strong", few_steps(given(argv, "--strong"))), "--strong-n", "4")
     return put(put(put(put(argv, "--n", "6"), "--eps", "16"), "--out", "measured"), "--quiet")
 
 
 def test_a_command_is_made_small():
-    assert small(shlex.split("bench --models all --dataset cifar10 --n 1000")) == shlex.split(
-        "bench --dataset digits --models in_resnet20,preact_resnet20 --seeds 2 --attacks fgsm,pgd --n 6 --eps 16 "
-        "--out measured --quiet"
-    )
+    made = small(shlex.split("bench --models all --dataset cifar10 --n 1000"))
+    assert (given(made, "--models"), given(made, "--dataset"), given(made, "--n")) == (BOTH, "digits", "6")
     assert few_steps("pgd(alpha=eps/4,steps=40,restarts=5),apgd_ce") == (
         "pgd(alpha=eps/4,steps=2,restarts=2),apgd_ce(steps=2)"
     )
@@ -119,7 +128,8 @@ def workplace(tmp_path_factory):
     )
     (place / "mynets.py").write_text(
         "from torch import nn\n\n\ndef build(num_classes, in_chans):\n"
-        "    return nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(16 * in_chans, num_classes))\n"
+        "    pooled = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten())\n"
+        "    return nn.Sequential(pooled, nn.Linear(16 * in_chans, num_classes))\n"
     )
     network = timm.create_model("resnet18", num_classes=10, in_chans=1)
     save_file(network.state_dict(), str(place / "resnet18.safetensors"))
@@ -128,6 +138,7 @@ def workplace(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
         assert main([*BASE, "--out", "results"]) == 0
+        assert main([*TINY, "--out", "tiny"]) == 0
     shutil.copytree(place / "results", place / "measured")
     yield place
     for kind, registry in REGISTRIES.items():  # what --plugin registered ends with these tests
@@ -196,6 +207,8 @@ def test_every_column_is_described(table, here):
         assert described == columns
         return
     patterns = [re.escape(name) for name in described]
-    patterns = [re.sub(r"<(corruption|attack|measured)>", r"[a-z_]+(_[0-9]+)?", name) for name in patterns]
+    patterns = [
+        re.sub(r"<(corruption|attack|measured)>", r"[a-z_]+([(].*[)])?(_[0-9]+)?", name) for name in patterns
+    ]
     patterns = [re.sub(r"<(severity|eps)>", r"[0-9]+", name) for name in patterns]
     assert [name for name in columns if not any(re.fullmatch(p, name) for p in patterns)] == []
