@@ -201,17 +201,35 @@ def test_a_python_block_runs(block, here):
     exec(compile(text, block.place, "exec"), {"__name__": "__main__"})
 
 
-@pytest.mark.parametrize("table", ["results.csv", "leaderboard.csv"])
-def test_every_column_is_described(table, here):
-    described = [row[0].strip("`") for row in tables(ROOT / "docs" / "columns.md")[table]]
-    with (here / "results" / table).open() as file:
-        columns = next(csv.reader(file))
-    if table == "results.csv":
-        assert described == columns
-        return
-    patterns = [re.escape(name) for name in described]
+def described(table):
+    return [row[0].strip("`") for row in tables(ROOT / "docs" / "columns.md")[table]]
+
+
+def header(path):
+    with path.open() as file:
+        return next(csv.reader(file))
+
+
+def test_every_column_of_the_results_is_described(here):
+    assert described("results.csv") == header(here / "results" / "results.csv")
+
+
+def test_every_column_of_the_leaderboard_is_described(here):
+    patterns = [re.escape(name) for name in described("leaderboard.csv")]
     patterns = [
-        re.sub(r"<(corruption|attack|measured)>", r"[a-z_]+([(].*[)])?(_[0-9]+)?", name) for name in patterns
+        re.sub(r"<(corruption|attack|measured)>", r"[a-z_]+([(].*[)])?(_[0-9]+)?", p) for p in patterns
     ]
-    patterns = [re.sub(r"<(severity|eps)>", r"[0-9]+", name) for name in patterns]
-    assert [name for name in columns if not any(re.fullmatch(p, name) for p in patterns)] == []
+    patterns = [re.sub(r"<(severity|eps)>", r"[0-9]+", pattern) for pattern in patterns]
+    columns = header(here / "results" / "leaderboard.csv")
+    assert [name for name in columns if not any(re.fullmatch(pattern, name) for pattern in patterns)] == []
+
+
+def test_every_column_of_an_audit_is_described(here):
+    assert main(small(["audit", "in_resnet20"])) in (0, FAILED_AUDIT)
+    assert described("audit.csv") == header(here / "measured" / "audit.csv")
+
+
+def test_every_column_of_a_comparison_is_described(here, capsys):
+    models = ["in_resnet20", "preact_resnet20"]
+    assert main(["leaderboard", "compare", *models, "--format", "csv"]) == 0
+    assert described("leaderboard compare") == capsys.readouterr().out.splitlines()[0].split(",")
