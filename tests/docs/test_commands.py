@@ -8,10 +8,9 @@ import shutil
 import sys
 
 import pytest
+from support.markdown import BLOCKS, ROOT, tables
 
-from robust_interp.cli import main
-
-from .markdown import BLOCKS, ROOT, tables
+from robust_interp.cli.main import main
 
 ATTACKS = "fgsm,pgd(steps=2)"
 BOTH = "in_resnet20,preact_resnet20"

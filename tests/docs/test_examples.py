@@ -5,13 +5,12 @@ import subprocess
 import sys
 
 import pytest
-
-from .markdown import ROOT
+from support.markdown import ROOT
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 COMMAND = f"""#!{sys.executable}
 import sys
-from robust_interp.cli import main
+from robust_interp.cli.main import main
 sys.exit(main())
 """
 # Each script has a process of its own, forked from one that has imported what all of them need.

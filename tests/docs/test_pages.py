@@ -5,8 +5,7 @@ import subprocess
 import sys
 
 import pytest
-
-from .markdown import BLOCKS, NOT_RUN, PAGES, README, ROOT, anchors, links, tables
+from support.markdown import BLOCKS, NOT_RUN, PAGES, README, ROOT, anchors, links, tables
 
 SETUP = (
     "python3 -m venv .venv && . .venv/bin/activate && pip install -e . && robust-interp bench",
