@@ -34,28 +34,12 @@ from robust_interp.core import threads
 from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.specs import Spec, parse_spec, split_specs
 from robust_interp.core.threads import Threads
+from robust_interp.results.columns import AUDIT, AUDIT_COLUMNS, integers
 from robust_interp.store import NOT_FINITE, ZERO_GRADIENT, Store
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, digest
 from robust_interp.store.verdicts import FAIL, NOT_RUN, PASS, WARN
 
 DEFAULT_N = 200
-AUDIT_COLUMNS = [
-    "model",
-    "recipe",
-    "lambda_init",
-    "train_seed",
-    "members",
-    "dataset",
-    "check",
-    "eps_255",
-    "verdict",
-    "value",
-    "ci_low",
-    "ci_high",
-    "threshold",
-    "n",
-    "detail",
-]
 
 
 @dataclass(frozen=True)
@@ -365,4 +349,4 @@ def _lines(one: Audited, dataset: str) -> Iterator[dict]:
 
 def _table(lines: Iterable[dict]) -> pd.DataFrame:
     table = pd.DataFrame(list(lines)).reindex(columns=AUDIT_COLUMNS).round(6)
-    return table.astype({"train_seed": "Int64", "members": "Int64", "n": "Int64"})
+    return table.astype(dict.fromkeys(integers(AUDIT), "Int64"))

@@ -14,7 +14,8 @@ from rich.table import Table
 from robust_interp import __version__, zoo
 from robust_interp.audit.checks import CHECKS, Audited, Finding
 from robust_interp.core.errors import UserError
-from robust_interp.results import export
+from robust_interp.results.brief import in_short, numbers_in_short
+from robust_interp.results.columns import is_text
 from robust_interp.results.compare import Comparison
 from robust_interp.results.paper import PaperComparison
 from robust_interp.store import Store
@@ -57,11 +58,11 @@ def print_leaderboard(board: pd.DataFrame, title: str) -> None:
         highlight=False,
         markup=False,
     )
-    _print_fitting(shown, *export.in_short(board))
+    _print_fitting(shown, *in_short(board))
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """One line a column: two accuracies in percent, their difference, and whether it stands."""
+    """One line a column: two accuracies in percent, their difference, and whether it is significant."""
     frame, samples, shown = comparison.frame, comparison.samples, console()
     lines = [
         f"A {comparison.a}, B {comparison.b}: {comparison.dataset}, n = {samples.n}, "
@@ -88,8 +89,8 @@ def print_comparison(comparison: Comparison) -> None:
     )
     if frame["ci_low"].isna().any():
         shown.print(
-            "no interval over seeds where an entry has fewer than two: what stands there, stands for these "
-            "weights, not for others trained in the same way",
+            "no interval over seeds where an entry has fewer than two: significant there means between these "
+            "weights, not between others trained in the same way",
             highlight=False,
         )
 
@@ -203,7 +204,7 @@ def _print_fitting(shown: Console, head: dict[str, list[str]], rest: dict[str, l
 def _table(columns: dict[str, list[str]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
-        left = name in (*export.TEXT_COLUMNS, "column", "verdict", "check", "detail")
+        left = is_text(name)
         table.add_column(name, justify="left" if left else "right", no_wrap=True)
     for row in zip(*columns.values(), strict=True):
         table.add_row(*map(escape, row))  # a name in brackets is no markup
@@ -234,7 +235,7 @@ def print_sweep(table: pd.DataFrame, title: str) -> None:
     head = {
         name: [str(value) for value in table[name]] for name in ("model", "lambda_init", "seeds", "failed")
     }
-    _print_fitting(shown, head, export.numbers_in_short(table))
+    _print_fitting(shown, head, numbers_in_short(table))
 
 
 def print_plan(benchmark, store: Store) -> None:

@@ -35,16 +35,15 @@ def mean_std(values) -> tuple[float, float]:
     return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else math.nan
 
 
-def t_interval(values) -> tuple[float, float]:
-    """95 % interval of the mean over train seeds, by Student's t; NaN for fewer than two values.
+def t_interval_of(mean: float, std: float, n: int) -> tuple[float, float]:
+    """95 % interval of the mean over train seeds, by Student's t; NaN for fewer than two seeds.
 
     Of two seeds it is wide (12.7 standard errors to each side) and that is as it should be.
+
+    Args:
+        std: Standard deviation over the seeds, ddof 1.
+        n: Number of seeds, at least 1.
     """
-    return t_interval_of(*mean_std(values), len(values))
-
-
-def t_interval_of(mean: float, std: float, n: int) -> tuple[float, float]:
-    """The same from mean, standard deviation (ddof 1) and number of seeds, at least 1."""
     return _around(mean, std / math.sqrt(n), n - 1)
 
 

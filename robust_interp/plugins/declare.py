@@ -28,7 +28,7 @@ from robust_interp.core.specs import OfEps
 from robust_interp.corruptions.names import MEANS
 from robust_interp.corruptions.table import CORRUPTIONS, Corrupt
 from robust_interp.data import DATASETS, DatasetType
-from robust_interp.results.scores import STRONG, WORST
+from robust_interp.results.columns import STRONG, WORST
 from robust_interp.zoo import MODELS
 
 __all__ = ["REGISTRIES", "OfEps", "attack", "corruption", "dataset", "load"]

@@ -12,7 +12,7 @@ from robust_interp.core import statistics
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import unknown
 from robust_interp.corruptions.names import COMMON
-from robust_interp.results.leaderboard import SOURCE_COLUMNS
+from robust_interp.results.columns import SOURCE
 
 NO_BASELINE = "none"
 ALIKE = ["n_examples", "protocol", "corruption_source", "source"]  # else two errors are not compared
@@ -46,7 +46,7 @@ def with_mce(board: pd.DataFrame, baseline: str = NO_BASELINE) -> pd.DataFrame:
     columns = {"mce_abs": errors.mean(axis=1)}
     if baseline != NO_BASELINE:
         columns |= _against(baseline, complete, errors)
-    at = len(board.columns) - len(SOURCE_COLUMNS)
+    at = len(board.columns) - len(SOURCE)
     parts = [board.iloc[:, :at], pd.DataFrame(columns, index=board.index), board.iloc[:, at:]]
     return pd.concat(parts, axis=1)
 

@@ -16,7 +16,7 @@ from robust_interp import zoo
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import unknown
 from robust_interp.models import ARCHITECTURES, default_lambda_init
-from robust_interp.results.leaderboard import ENTRY_COLUMNS
+from robust_interp.results.columns import ENTRY_COLUMNS
 from robust_interp.training.recipe import Recipe
 from robust_interp.training.train import Training
 from robust_interp.training.trainer import TrainingError

@@ -20,7 +20,7 @@ import robust_interp
 from robust_interp import robustbench_bridge, zoo
 from robust_interp.core.errors import UserError
 from robust_interp.results import combine, robustbench_json
-from robust_interp.results.leaderboard import ENTRY_COLUMNS, SOURCE_COLUMNS
+from robust_interp.results.columns import ENTRY_COLUMNS, SOURCE_COLUMNS
 from robust_interp.store import Store
 from robust_interp.store.cells import CLEAN
 
