@@ -375,7 +375,8 @@ def _scope(scope: str, source: str, recipe: str, n: int) -> str:
 def _verdict(claim: Claim, dataset: str, differences: list[Difference]) -> dict:
     """A claim holds if all of its differences do; the smallest is shown.
 
-    Where the interval over seeds leaves that open it is not significant; without one, it is said for these weights alone.
+    Where the interval over seeds leaves that open it is not significant; without an interval, it is said for
+    these weights alone.
     """
     needed = claim.needed[dataset]
     failing = [difference for difference in differences if not difference.holds(needed)]
