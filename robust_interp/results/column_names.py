@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, replace
 
 from robust_interp.corruptions.names import COMMON, EXTRA, MEANS, SEVERITIES
@@ -136,6 +136,7 @@ def std_of(column: str) -> str:
     return f"{column}_std"
 
 
-def measured_in(table: Collection[str]) -> list[str]:
+def measured_in(table: Iterable[Hashable]) -> list[str]:
     """Those of a table's columns that are measured: the ones with a standard deviation beside them."""
-    return [column for column in table if std_of(column) in table]
+    names = [str(name) for name in table]
+    return [name for name in names if std_of(name) in names]

@@ -20,8 +20,8 @@ Types: `text`, `integer`, `number`. Percentages run from 0 to 100. Points are pe
 """
 _BEFORE = {
     "leaderboard.csv": """\
-Percentages have two decimals, `params_m` has three. Each measured column is followed by its standard deviation
-over train seeds. The measured columns depend on what was asked for.
+Percentages have two decimals, `params_m` has three. Each measured column is followed by its standard
+deviation over train seeds. The measured columns depend on what was asked for.
 """,
     "audit.csv": "One line a finding, over all audits of the folder.\n",
     "leaderboard compare": "The table of `robust-interp leaderboard compare`, with `--format csv`.\n",

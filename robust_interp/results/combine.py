@@ -70,7 +70,9 @@ def dataset_of(sources: Sequence[Path], dataset: str | None = None) -> str | Non
         called = path.stem.removeprefix("paper_")
         if called in DATASETS:
             if dataset not in (None, called):
-                raise UserError(f"{path} is, by its name, of {called} and not of {dataset}: keep them apart")
+                raise UserError(
+                    f"the name of {path} says {called}, not {dataset}: combine tables of one dataset only"
+                )
             dataset = called
     return dataset
 

@@ -164,7 +164,7 @@ def _common_samples(a: ScoredEntry, b: ScoredEntry, protocol: str | None, n: int
         } or chosen
     if not chosen:
         have = "; ".join(f"{entry.name} has {_listed(entry.measured)}" for entry in (a, b))
-        raise UserError(f"to compare takes the same protocol and the same samples: {have}")
+        raise UserError(f"a comparison needs the same protocol and the same images: {have}")
     if len(chosen) > 1:
         raise UserError(f"choose one with --protocol and --n: both entries have {_listed(chosen.values())}")
     return list(chosen.values())[-1]
@@ -186,7 +186,7 @@ def _lines(a: dict, b: dict) -> tuple[list[dict], list[str]]:
     for column in measured_columns(score for score in first if score.column in columns):
         parts_a, parts_b = _paired(_parts(column, a), _parts(column, b))
         if not parts_a:
-            left_out.append(f"{column.name} is left out: no train seed that both have has it in both")
+            left_out.append(f"{column.name} is left out: the two have no train seed in common for it")
         elif not _alike([*parts_a, *parts_b]):
             left_out.append(f"{column.name} is left out: it was not measured in the same way for both")
         else:

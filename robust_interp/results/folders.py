@@ -68,5 +68,7 @@ def _plans(folder: Path) -> list[Plan]:
     with Store(folder, read_only=True) as store:
         plans = store.plans()
     if not plans:
-        raise UserError(f"no run in {folder} has finished: the command that began it goes on there")
+        raise UserError(
+            f"no run in {folder} has finished: repeat its command, which continues where it stopped"
+        )
     return plans

@@ -40,7 +40,7 @@ def with_mce(board: pd.DataFrame, baseline: str = NO_BASELINE) -> pd.DataFrame:
     if complete.empty:
         lack = f" (there is no {', '.join(missing[:3])}{' ...' * (len(missing) > 3)})" if missing else ""
         raise UserError(
-            f"mCE takes all 15 common corruptions: robust-interp bench --corruptions common{lack}"
+            f"mCE needs all 15 common corruptions: robust-interp bench --corruptions common{lack}"
         )
     errors = 100 - complete[names]
     columns = {"mce_abs": errors.mean(axis=1)}
@@ -77,7 +77,7 @@ def _references(baseline: str, complete: pd.DataFrame) -> dict[tuple, int]:
         raise unknown("baseline", baseline, {_entry(line) for _, line in complete.iterrows()})
     if found.duplicated(ALIKE).any():
         recipes = ", ".join(sorted({f"{name}@{recipe}" for recipe in found["recipe"]}))
-        raise UserError(f"the baseline {baseline!r} names several lines: choose one of {recipes}")
+        raise UserError(f"the baseline {baseline!r} fits several lines: choose one of {recipes}")
     return {tuple(line[ALIKE]): at for at, line in found.iterrows()}
 
 

@@ -1,7 +1,7 @@
 """Our leaderboard lines in the form of RobustBench's model_info: one JSON file an entry. No torch here.
 
 Accuracies are percentages as text, ``"94.78"``, and an Linf radius is a fraction, ``"8/255"``. Only what
-AutoAttack left standing is an ``autoattack_acc``: a line that was attacked otherwise has none, and its
+survived AutoAttack is an ``autoattack_acc``: a line that was attacked otherwise has none, and its
 footnote says so.
 """
 
@@ -50,10 +50,10 @@ def write(board: pd.DataFrame, dataset: str, folder: Path, eps_255: float, paper
         for threat_model, entry in _entries(line, dataset, eps_255, paper):
             path = folder / dataset / threat_model / f"{_name(line)}.json"
             if path in files:
-                raise UserError(f"two lines would be {path}: name one results folder, or one run in it")
+                raise UserError(f"two lines would be {path}: name a single results folder or run")
             files[path] = entry
     if not files:
-        raise UserError("there is no measured line with a clean accuracy to write")
+        raise UserError("there is nothing to write: no measured line has a clean accuracy")
     for path, entry in files.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
