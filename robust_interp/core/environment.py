@@ -56,7 +56,7 @@ def describe(command: Sequence[str], more: Mapping[str, object]) -> dict:
 
 
 def git_state(folder: Path) -> str | None:
-    """The commit of the checkout that `folder` is, with a plus if files differ from it; None if it is none."""
+    """The commit of the checkout that `folder` is, with a plus if files differ from it; else None."""
     try:
         if Path(_git(folder, "rev-parse", "--show-toplevel")) != folder.resolve():
             return None  # a repository of the user's, around an installed package
