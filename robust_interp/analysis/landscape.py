@@ -46,7 +46,7 @@ def orthogonal_direction(direction: Tensor, seed: int, sample: int) -> Tensor:
     signs = torch.from_numpy(rng.choice([-1.0, 1.0], size=tuple(direction.shape)))
     across = signs - (signs * along).sum() / along.square().sum() * along
     if across.norm() < 1e-6 * signs.norm():
-        raise UserError("a single pixel has no second direction")
+        raise UserError("a landscape needs images of more than one pixel")
     return (across * (along.norm() / across.norm())).to(direction)
 
 

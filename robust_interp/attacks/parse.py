@@ -32,7 +32,7 @@ def resolve(text: str, eps: list[float], defaults: Mapping, seed: int) -> list[P
         return []
     specs = [parse_spec(part.removeprefix("torchattacks.")) for part in split_specs(text)]
     if not specs:
-        raise UserError("no attack named; say none to measure without")
+        raise UserError("no attack given; use none to measure without attacks")
     found = {}
     for spec in specs:
         kind = type_of(spec.name)
@@ -62,7 +62,7 @@ def _radii(spec: Spec, kind: AttackType, norm: str, eps: list[float]) -> list[fl
         chosen = f"norm={norm}, " if "norm" in kind.defaults else ""
         raise UserError(
             f"{spec.name} needs an {norm} radius of its own, e.g. {spec.name}({chosen}eps=0.5): "
-            "the list of radii is Linf's"
+            "--eps is for Linf attacks only"
         )
     return eps
 

@@ -27,12 +27,12 @@ def check_fits(perturbation: Perturbation, classes: int, pixels: int) -> None:
     if eps > (diameter := pixels ** _SHARE_OF_DIMENSION.get(norm, 1)):
         raise UserError(
             f"{perturbation.name}: an {norm} eps is at most {diameter:.4g} on these images of {pixels} "
-            f"numbers in [0, 1], where that reaches everything, not {eps:g}"
+            f"numbers in [0, 1], the diameter of their cube, not {eps:g}"
         )
     name, kind = perturbation.name, type_of(perturbation.name)
     if classes < kind.classes:
         raise UserError(
-            f"{name} needs at least {kind.classes} classes, which its loss compares; the dataset has "
+            f"{name} needs at least {kind.classes} classes, and the dataset has "
             f"{classes}: take apgd_ce and square"
         )
     target = perturbation.params.get("target")
@@ -103,7 +103,7 @@ def environment(perturbation: Perturbation) -> dict[str, str]:
             return {"autoattack": f"{package} {importlib.metadata.version(package)}"}
         except importlib.metadata.PackageNotFoundError:
             continue
-    raise UserError("autoattack needs a package of its own: pip install pyautoattack==0.2.0")
+    raise UserError("autoattack needs an extra package: pip install pyautoattack==0.2.0")
 
 
 def torchattacks_version() -> str:

@@ -154,7 +154,7 @@ def resolve(text: str, corruptor: Corruptor) -> list[Perturbation]:
                 continue
             found.update(dict.fromkeys((name, severity) for severity in severities))
     if not found:
-        raise UserError("no corruption named; say none to measure without")
+        raise UserError("no corruption given; use none to measure without corruptions")
     if any(name == JPEG for name, _ in found) and (line := _jpeg_note(corruptor)):
         corruptor.note(line)
     return [

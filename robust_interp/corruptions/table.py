@@ -36,7 +36,7 @@ def needs(obstacle: Obstacle) -> Callable[[Corrupt], Corrupt]:
 
 def colour(shape: tuple[int, int, int]) -> str | None:
     """The obstacle of a corruption that only colour images can have."""
-    return None if shape[0] == 3 else f"it needs colour images, not {shape[0]} channel"
+    return None if shape[0] == 3 else f"it needs colour images (3 channels); these have {shape[0]}"
 
 
 def obstacle(name: str, shape: tuple[int, int, int]) -> str | None:

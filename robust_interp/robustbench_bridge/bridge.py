@@ -92,9 +92,7 @@ def _require_installed() -> None:
     spec = util.find_spec("robustbench")
     places = list(spec.submodule_search_locations or ()) if spec else []
     if not any(_defines(Path(place) / "eval.py", "benchmark") for place in places):
-        raise UserError(
-            f"torchattacks' stub stands in the place of RobustBench: {_MEND} puts the real one there"
-        )
+        raise UserError(f"torchattacks installed a stub over RobustBench; repair it with: {_MEND}")
 
 
 def _defines(path: Path, function: str) -> bool:
@@ -151,7 +149,7 @@ def _autoattack() -> tuple[type, type]:
 
         def run_standard_evaluation(self, images: Tensor, labels: Tensor, bs=250, state_path=None):
             if state_path is not None and Path(state_path).exists():
-                raise UserError(f"pyautoattack cannot go on from its {state_path}: name another file")
+                raise UserError(f"pyautoattack cannot resume from its {state_path}: name another file")
             state_path = None if state_path is None else Path(state_path)
             with nullcontext() if self.log_path is None else _logged(self.logger, self.log_path):
                 adversarial, _predicted = super().run_standard_evaluation(
@@ -223,7 +221,10 @@ def _no_corruptions(_record: str, archives: set[str], save_dir: Path) -> None:
 
 
 def _no_weights(gdrive_id: str, path: Path) -> None:
-    raise UserError(f"there are no weights {path}, and nothing is downloaded unasked")
+    raise UserError(
+        f"there are no weights {path}; nothing is downloaded unless you ask: "
+        "robust-interp robustbench download NAME"
+    )
 
 
 def _corruptions_evaluation(data: ModuleType, evaluation: ModuleType) -> Callable[..., tuple[float, float]]:

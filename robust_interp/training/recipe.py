@@ -249,7 +249,7 @@ def overridden(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
     deviations = {name: (named, used) for name, (named, used) in pairs.items() if named != used}
     name = "_".join([recipe.name, *(_in_name(name, used) for name, (_, used) in deviations.items())])
     if len(name) > LONGEST_NAME:
-        raise UserError("too many changes for the name of a folder: write a recipe file and name that")
+        raise UserError("too many changes for a folder's name: write a recipe file and name that")
     return replace(new, name=name, deviations=deviations)
 
 

@@ -259,7 +259,7 @@ def _restore(job: _Job, fit: Fit) -> None:
             fit.restore(tensors, state)
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:  # as of another version
         reason = " ".join(str(error).split())
-        raise UserError(f"cannot go on from {path}: {reason}; remove it to start over") from error
+        raise UserError(f"cannot resume from {path}: {reason}; remove it to start over") from error
     if differing:
         raise UserError(
             f"{path} is an unfinished training with another {', '.join(differing)}; remove it to start over"

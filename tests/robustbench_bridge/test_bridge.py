@@ -131,7 +131,7 @@ def test_benchmark_with_autoattack_finds_the_closed_form(probed):
     for threat_model in ("Linf", "L2", "kept"):
         assert probed["attacked"][threat_model] == pytest.approx([5 / 6, 2 / 6])
     assert probed["attacked"]["log"] == "robust accuracy: 33.33%"
-    assert "cannot go on from its state" in probed["attacked"]["resumed"]
+    assert "cannot resume from its state" in probed["attacked"]["resumed"]
 
 
 def test_benchmark_on_corruptions_needs_no_alexnet(probed):
