@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import threading
 from pathlib import Path
@@ -13,6 +12,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.files import write_bytes
 
 
 def state_file(folder: Path) -> Path:
@@ -26,18 +26,8 @@ def write(path: Path, tensors: dict[str, Tensor], values: dict) -> None:
     Raises:
         UserError: if it cannot be written; the one that was there is kept.
     """
-    part = path.with_name(f"{path.name}.part{os.getpid()}")
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    try:
-        with part.open("wb") as file:
-            file.write(to_bytes(content, {"values": json.dumps(values)}))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error}") from error
-    finally:
-        part.unlink(missing_ok=True)
+    write_bytes(path, to_bytes(content, {"values": json.dumps(values)}))
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict] | None:

@@ -23,6 +23,7 @@ import robust_interp
 from robust_interp import data, zoo
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.core.errors import UserError
+from robust_interp.core.files import write_text
 from robust_interp.models import default_lambda_init
 from robust_interp.training import resume
 from robust_interp.training.loader import Loader
@@ -288,7 +289,7 @@ def _check_learning(job: _Job, fit: Fit) -> None:
     except TrainingError as failure:
         path = failure_file(job.folder)
         record = {"failed": str(failure)} | job.record(fit)
-        path.write_text(json.dumps(_finite(record), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(_finite(record), indent=1, allow_nan=False) + "\n")
         resume.state_file(job.folder).unlink(missing_ok=True)
         raise TrainingError(f"{job.folder.name}: {failure}; recorded in {path}") from None
 

@@ -7,13 +7,13 @@ import json
 import math
 import os
 import re
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.files import new_folder
 from robust_interp.zoo.registered import create
 
 WEIGHTS, CONFIG, RECORD = "model.safetensors", "config.json", "train.json"
@@ -60,7 +60,9 @@ class Checkpoint:
     def at(cls, folder: Path) -> Checkpoint | None:
         """The checkpoint in a folder, or None if the folder's name is not a checkpoint's."""
         match = _NAME.fullmatch(folder.name)
-        return cls(folder, **match.groupdict() | {"seed": int(match["seed"])}) if match else None
+        if not match:
+            return None
+        return cls(folder, match["architecture"], match["dataset"], match["recipe"], int(match["seed"]))
 
     @property
     def name(self) -> str:
@@ -176,6 +178,18 @@ def interval_text(interval) -> str:
     return "-".join(f"{end:.2f}" for end in interval) if interval else ""
 
 
+def _named(folder: Path) -> Checkpoint:
+    """The checkpoint whose files are, or will be, in a folder of this name.
+
+    Raises:
+        UserError: if it is no checkpoint's name.
+    """
+    checkpoint = Checkpoint.at(folder)
+    if checkpoint is None:
+        raise UserError(f"{folder.name} cannot name a checkpoint: <architecture>.<dataset>_<recipe>_seed<k>")
+    return checkpoint
+
+
 def made_with(folder: Path, model_args: dict) -> Checkpoint | None:
     """The checkpoint in `folder` if it is there, or None.
 
@@ -184,7 +198,7 @@ def made_with(folder: Path, model_args: dict) -> Checkpoint | None:
     """
     if not folder.exists():
         return None
-    checkpoint = Checkpoint.at(folder)
+    checkpoint = _named(folder)
     there = checkpoint.config["model_args"]
     if json.loads(json.dumps(model_args)) != there:
         raise UserError(f"{folder} was made with {there}, not {model_args}: choose another --out")
@@ -228,26 +242,21 @@ def save(
         key: value.detach().cpu().to(torch.float16 if half and value.is_floating_point() else value.dtype)
         for key, value in model.state_dict().items()
     }
+    checkpoint = _named(folder)
     config = {
-        "architecture": Checkpoint.at(folder).architecture,
+        "architecture": checkpoint.architecture,
         "num_classes": pretrained_cfg["num_classes"],
         "num_features": model.num_features,
         "model_args": model_args,
         "pretrained_cfg": pretrained_cfg,
     }
-    part = folder.with_name(f".{folder.name}.part{os.getpid()}")
-    try:
-        part.mkdir(parents=True)
-        weights = to_bytes({key: value.contiguous() for key, value in state.items()})
+    weights = to_bytes({key: value.contiguous() for key, value in state.items()})
+    record = record | {"weights_sha256": hashlib.sha256(weights).hexdigest()}
+    files = {
+        file: json.dumps(content, indent=1) + "\n" for file, content in ((CONFIG, config), (RECORD, record))
+    }
+    with new_folder(folder) as part:
         (part / WEIGHTS).write_bytes(weights)
-        record = record | {"weights_sha256": hashlib.sha256(weights).hexdigest()}
-        for file, content in ((CONFIG, config), (RECORD, record)):
-            (part / file).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        for file, text in (texts or {}).items():
+        for file, text in (files | dict(texts or {})).items():
             (part / file).write_text(text, encoding="utf-8")
-        part.rename(folder)
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error}") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-    return Checkpoint.at(folder)
+    return checkpoint
