@@ -11,6 +11,7 @@ from torch import Tensor
 
 from robust_interp import zoo
 from robust_interp.analysis import inputs
+from robust_interp.core.blocks import places
 from robust_interp.core.errors import UserError
 from robust_interp.models import ARCHITECTURES
 
@@ -75,16 +76,6 @@ def is_gated(architecture: str) -> bool:
     """Whether the λ of this registered network depends on its input."""
     known = ARCHITECTURES.get(architecture)
     return bool(known and known.damping and known.damping.get("gated"))
-
-
-def places(blocks: Iterable[str]) -> dict[str, dict[str, int]]:
-    """Block name "stages.<stage>.<i>" -> its stage, its depth and the number of blocks; stages are alike."""
-    numbers = {block: tuple(map(int, block.split(".")[1:])) for block in blocks}
-    per_stage = 1 + max((i for _, i in numbers.values()), default=0)
-    return {
-        block: {"stage": stage, "depth": stage * per_stage + i + 1, "blocks": 3 * per_stage}
-        for block, (stage, i) in numbers.items()
-    }
 
 
 def describe(values: np.ndarray) -> dict[str, float]:

@@ -22,8 +22,8 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigs
 from scipy.stats import t as student_t
 from torch import Tensor, nn
 
-from robust_interp.analysis.coefficients import places
 from robust_interp.classifiers.classifier import Classifier
+from robust_interp.core.blocks import places
 from robust_interp.core.errors import UserError
 from robust_interp.models import InterpolationNet
 from robust_interp.models.network import Block
