@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from robust_interp import zoo
 from robust_interp.analysis import inputs
@@ -61,13 +61,14 @@ def _lines(checkpoint: zoo.Checkpoint, label: str, pixels: Tensor | None) -> Ite
         )
 
 
-def _coefficients(checkpoint: zoo.Checkpoint, model, pixels: Tensor | None) -> dict[str, Tensor]:
-    if not hasattr(model, "interpolation_coefficients"):
+def _coefficients(checkpoint: zoo.Checkpoint, model: nn.Module, pixels: Tensor | None) -> dict[str, Tensor]:
+    read = getattr(model, "interpolation_coefficients", None)
+    if read is None:
         return {}
     cfg = checkpoint.config["pretrained_cfg"]
     mean, std = (torch.tensor(cfg[key]).view(-1, 1, 1) for key in ("mean", "std"))
     try:
-        return model.interpolation_coefficients(None if pixels is None else (pixels - mean) / std)
+        return read(None if pixels is None else (pixels - mean) / std)
     except ValueError as error:
         raise UserError(f"{checkpoint.name}: {error}") from error
 

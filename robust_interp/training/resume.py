@@ -6,6 +6,8 @@ import json
 import signal
 import threading
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
@@ -63,18 +65,18 @@ class StopSignals:
     caught: int | None = None
 
     def __enter__(self) -> StopSignals:
-        self._before = {}
+        self._before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
             for signum in (signal.SIGINT, signal.SIGTERM):
                 if signal.getsignal(signum) not in (signal.SIG_IGN, None):  # as under nohup
                     self._before[signum] = signal.signal(signum, self._catch)
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
 
-    def _catch(self, signum: int, frame) -> None:
+    def _catch(self, signum: int, frame: FrameType | None) -> None:
         if self.caught is not None:
             raise KeyboardInterrupt
         self.caught = signum

@@ -7,14 +7,20 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import new_folder
 from robust_interp.zoo.registered import create
+
+if TYPE_CHECKING:  # listing checkpoints needs no torch
+    from torch import nn
+
+    from robust_interp.zoo.weights_files import Normalisation
 
 WEIGHTS, CONFIG, RECORD = "model.safetensors", "config.json", "train.json"
 
@@ -33,15 +39,15 @@ def _numbers(above: float = -math.inf) -> Callable[[object], bool]:
     return lambda value: isinstance(value, list) and all(number(v) and above < v < math.inf for v in value)
 
 
-def _is_size(value) -> bool:
+def _is_size(value: Any) -> bool:
     return _numbers(0)(value) and len(value) == 3
 
 
-def _is_interval_or_none(value) -> bool:
+def _is_interval_or_none(value: Any) -> bool:
     return value is None or (_numbers()(value) and len(value) == 2)
 
 
-def _is_model_args(value) -> bool:
+def _is_model_args(value: object) -> bool:
     """Two of a model's arguments follow from its pretrained_cfg instead."""
     return isinstance(value, dict) and not value.keys() & {"num_classes", "in_chans"}
 
@@ -127,7 +133,7 @@ class Checkpoint:
             raise self._broken(f"{path} is not the file that train.json describes")
         return found
 
-    def load(self):
+    def load(self) -> nn.Module:
         """The model, a torch module in eval mode with float32 weights; takes normalised images."""
         config = self.config
         cfg = config["pretrained_cfg"]
@@ -143,7 +149,7 @@ class Checkpoint:
         return model.eval()
 
 
-def load_weights(model, path: Path):
+def load_weights(model: nn.Module, path: Path) -> Normalisation | None:
     """Load a weights file into `model`, all of it or nothing.
 
     Reads what `weights.read_state` reads, whatever prefix its keys share.
@@ -173,7 +179,7 @@ def load_weights(model, path: Path):
     return normalisation
 
 
-def interval_text(interval) -> str:
+def interval_text(interval: Sequence[float] | None) -> str:
     """An interval of act(λ) as tables write it: ``0.20-0.25``; empty for None."""
     return "-".join(f"{end:.2f}" for end in interval) if interval else ""
 
@@ -218,7 +224,7 @@ def check_writable(folder: Path) -> None:
 
 
 def save(
-    model,
+    model: nn.Module,
     folder: Path,
     pretrained_cfg: dict,
     model_args: dict,

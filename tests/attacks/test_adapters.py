@@ -624,7 +624,7 @@ def test_autoattack_breaks_what_its_first_member_does_and_in_any_batch(brief):
 
 
 def test_autoattack_without_its_package_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("robust_interp.attacks.table.AUTOATTACK_PACKAGES", ("no_such_package",))
+    monkeypatch.setattr("robust_interp.attacks.properties.AUTOATTACK_PACKAGES", ("no_such_package",))
     with pytest.raises(UserError, match=r"pip install pyautoattack==0\.2\.0"):
         robust_interp.evaluate(Rowwise(), (*rowwise_batch(3), 5), attacks="autoattack", corruptions="none")
 
