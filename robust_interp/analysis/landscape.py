@@ -54,7 +54,7 @@ def directions(
     classifiers: Mapping[str, nn.Module], image: Tensor, label: int, sample: int, shared: bool, seed: int = 0
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """For each by name: its FGSM direction and the orthogonal one, or the first classifier's for all."""
-    found = {}
+    found: dict[str, tuple[Tensor, Tensor]] = {}
     for name, classifier in classifiers.items():
         if shared and found:
             found[name] = next(iter(found.values()))

@@ -23,7 +23,7 @@ def check_fits(perturbation: Perturbation, classes: int, pixels: int) -> None:
     Raises:
         UserError: in these cases.
     """
-    norm, eps = perturbation.norm, perturbation.params.get("eps", 0)
+    norm, eps = perturbation.norm, perturbation.number("eps") or 0
     if eps > (diameter := pixels ** _SHARE_OF_DIMENSION.get(norm, 1)):
         raise UserError(
             f"{perturbation.name}: an {norm} eps is at most {diameter:.4g} on these images of {pixels} "
@@ -42,13 +42,13 @@ def check_fits(perturbation: Perturbation, classes: int, pixels: int) -> None:
 
 def step_warning(perturbation: Perturbation) -> str | None:
     """One line where the step size fits the ball badly, as the paper's does at 1/255; else None."""
-    alpha, eps = (perturbation.params.get(key) for key in ("alpha", "eps"))
+    alpha, eps = (perturbation.number(key) for key in ("alpha", "eps"))
     if alpha is None or eps is None:
         return None
     step = f"{exact_255(alpha)}/255" if perturbation.norm == "Linf" else f"{alpha:g}"
     if alpha > eps * (1 + 1e-9):
         return f"{perturbation.column}: the step {step} exceeds eps, so each step overshoots the ball"
-    steps = perturbation.params.get("steps", 1)
+    steps = perturbation.integer("steps")
     if alpha * steps < eps * (1 - 1e-9):
         return f"{perturbation.column}: {steps} steps of {step} cannot reach eps"
     return None
@@ -68,8 +68,8 @@ def passes(perturbation: Perturbation) -> int:
     """How many forward passes' worth of work a sample costs, at most (a gradient counts as two more)."""
     if perturbation.kind != "attack":
         return 1
-    params = perturbation.params
-    return type_of(perturbation.name).work(params) * params.get("restarts", 1) + 1
+    work = type_of(perturbation.name).work(perturbation.params)
+    return work * perturbation.integer("restarts") + 1
 
 
 def gradients(perturbation: Perturbation) -> int:
@@ -87,7 +87,7 @@ def may_stop_early(perturbation: Perturbation) -> bool:
     """Whether a sample may take less work than `passes` says, because it is broken before."""
     if perturbation.kind != "attack":
         return False
-    return type_of(perturbation.name).only_right or perturbation.params.get("restarts", 1) > 1
+    return type_of(perturbation.name).only_right or perturbation.integer("restarts") > 1
 
 
 def environment(perturbation: Perturbation) -> dict[str, str]:
