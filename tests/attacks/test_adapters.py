@@ -1,5 +1,6 @@
 """Attacks beside FGSM, IFGSM and PGD: against closed forms and others, keyed draws, norms, protocol worst."""
 
+import functools
 import math
 import random
 import zlib
@@ -15,7 +16,7 @@ from torch import nn
 
 import robust_interp
 from robust_interp import attacks, data
-from robust_interp.attacks import AttackRunner, adapters, start_noise
+from robust_interp.attacks import AttackRunner, properties, start_noise
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Benchmark
 from robust_interp.core.errors import UserError
@@ -597,17 +598,18 @@ def test_a_model_in_data_parallel_is_attacked_alike():
 @pytest.fixture
 def brief(monkeypatch):
     """AutoAttack with few iterations: its real ones take minutes."""
-    pytest.importorskip("pyautoattack")
-    make = adapters._make_autoattack
+    pyautoattack = pytest.importorskip("pyautoattack")
+    make = pyautoattack.AutoAttack
 
-    def few(*args):
-        found = make(*args)
+    @functools.wraps(make)  # the adapter looks at its arguments
+    def few(*args, **options):
+        found = make(*args, **options)
         for member in (found.apgd, found.apgd_targeted):
             member.n_iter, member.n_iter_2, member.n_iter_min, member.size_decr = 5, 1, 1, 1
         found.fab.n_iter, found.square.n_queries = 3, 10
         return found
 
-    monkeypatch.setattr(adapters, "_make_autoattack", few)
+    monkeypatch.setattr(pyautoattack, "AutoAttack", few)
 
 
 def test_autoattack_breaks_what_its_first_member_does_and_in_any_batch(brief):
@@ -624,7 +626,7 @@ def test_autoattack_breaks_what_its_first_member_does_and_in_any_batch(brief):
 
 
 def test_autoattack_without_its_package_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("robust_interp.attacks.table.AUTOATTACK_PACKAGES", ("no_such_package",))
+    monkeypatch.setattr(properties, "AUTOATTACK_PACKAGES", ("no_such_package",))
     with pytest.raises(UserError, match=r"pip install pyautoattack==0\.2\.0"):
         robust_interp.evaluate(Rowwise(), (*rowwise_batch(3), 5), attacks="autoattack", corruptions="none")
 

@@ -16,6 +16,7 @@ from torch import nn
 import robust_interp
 from robust_interp import attacks, data
 from robust_interp.attacks import AttackRunner, start_noise
+from robust_interp.attacks.runner import GradientProbe
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.core.errors import UserError
@@ -415,7 +416,7 @@ def test_the_largest_change_in_the_table_is_eps_whatever_the_normalisation():
 )
 def test_an_attack_that_leaves_the_ball_or_the_range_raises(monkeypatch, delta, message):
     monkeypatch.setattr(torchattacks.FGSM, "forward", lambda self, images, labels: images + delta(images))
-    monkeypatch.setattr(AttackRunner, "__init__", _without_gradient(AttackRunner.__init__))
+    monkeypatch.setattr(GradientProbe, "findings", nothing_found)
     with pytest.raises(RuntimeError, match=message):
         attack(tiny(), "fgsm", torch.full((2, 3, 6, 6), 0.5), torch.tensor([0, 1]), eps=8 / 255)
 
@@ -423,19 +424,14 @@ def test_an_attack_that_leaves_the_ball_or_the_range_raises(monkeypatch, delta, 
 def test_rounding_just_outside_the_ball_is_accepted(monkeypatch):
     outside = 8 / 255 + 5e-7
     monkeypatch.setattr(torchattacks.FGSM, "forward", lambda self, images, labels: images + outside)
-    monkeypatch.setattr(AttackRunner, "__init__", _without_gradient(AttackRunner.__init__))
+    monkeypatch.setattr(GradientProbe, "findings", nothing_found)
     images = torch.zeros(2, 3, 6, 6)
     assert attack(tiny(), "fgsm", images, torch.tensor([0, 1]), eps=8 / 255).deltas.max() > 8 / 255
 
 
-def _without_gradient(init):
-    """The attack under test takes no gradient: the probe is told one that is neither zero nor infinite."""
-
-    def patched(self, *args):
-        init(self, *args)
-        self._probe.findings = lambda: (np.zeros(2, bool), np.zeros(2, bool))
-
-    return patched
+def nothing_found(probe):
+    """The attack under test takes no gradient: as if its two were neither zero nor infinite."""
+    return np.zeros(2, bool), np.zeros(2, bool)
 
 
 # --- gradients that are zero or not finite -----------------------------------------------------------

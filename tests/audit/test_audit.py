@@ -2,6 +2,8 @@
 
 import csv
 import io
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 from scipy.stats import multinomial
 from support.hand_made import attack, card, first, run
 from support.masked_models import Blocked, HugeLogits, Quantised, Random, SignSaturated, trained_on_digits
+from support.stored import chunks
 from torch import nn
 
 from robust_interp import data
@@ -23,7 +26,7 @@ from robust_interp.benchmark.runner import Benchmark
 from robust_interp.core import statistics
 from robust_interp.results import combine, leaderboard
 from robust_interp.results.scores import scores
-from robust_interp.store import Store
+from robust_interp.store import FILE_NAME, Store
 from robust_interp.store.cells import CLEAN, digest
 from robust_interp.store.verdicts import FAIL, NOT_RUN, OPEN, PASS, WARN, Conclusion, joint, worst
 
@@ -360,7 +363,8 @@ def test_the_column_is_written_read_and_merged(tmp_path, command):
 def test_a_store_from_before_there_were_audits_can_be_read(tmp_path):
     with Store(tmp_path) as store:
         run(store, [(card(), CLEAN, first(8))])
-        store._db.execute("DROP TABLE audits")
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as db:
+        db.execute("DROP TABLE audits")
     assert list(boards(tmp_path)["clean"]) == [80]
 
 
@@ -529,13 +533,10 @@ def test_the_command_writes_prints_and_keeps_its_verdicts(tmp_path, tiny_zoo, co
         assert f"in_resnet14 seed {seed}, digits: {verdict}(n=4)\n" in out
     assert "audit.csv" in out
 
-    measured = sorted(row[:2] for row in Store(tmp_path)._rows("SELECT cell, count, seconds FROM chunks"))
+    measured = chunks(tmp_path)
     again = audit_command(command, tmp_path, tiny_zoo)
     assert again[:2] == (status, out)
-    assert (
-        sorted(row[:2] for row in Store(tmp_path)._rows("SELECT cell, count, seconds FROM chunks"))
-        == measured
-    )
+    assert chunks(tmp_path) == measured
 
     bench = ("--n", 4, "--attacks", "none", "--corruptions", "none", "--no-ensembles", "--out", tmp_path)
     assert command("bench", "--models", "in_resnet14", *bench, "--zoo", tiny_zoo, "--quiet")[0] == 0

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.stored import chunks
 from torch import nn
 
 import robust_interp
@@ -219,8 +220,7 @@ def test_a_cell_that_both_parts_of_a_run_have_is_counted_once(in_passes):
 
 def test_what_is_stored_is_not_measured_again_under_another_name(tmp_path):
     first = evaluate(out=tmp_path)
-    with Store(tmp_path) as store:
-        before = store._db.execute("SELECT * FROM chunks").fetchall()
+    before = chunks(tmp_path)
     again = robust_interp.evaluate(
         {"other name": Threshold()},
         (IMAGES, np.array(LABELS)),
@@ -229,8 +229,7 @@ def test_what_is_stored_is_not_measured_again_under_another_name(tmp_path):
         eps=(8 / 255, 26 / 255, 64 / 255),
         out=tmp_path,
     )
-    with Store(tmp_path) as store:
-        assert store._db.execute("SELECT * FROM chunks").fetchall() == before
+    assert chunks(tmp_path) == before
     assert accuracies(again) == accuracies(first)
     assert set(again["model"]) == {"other name"}
 

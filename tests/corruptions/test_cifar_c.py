@@ -84,15 +84,15 @@ def frost_pictures(tmp_path, monkeypatch):
         Image.new("RGB", (300, 200), colour).save(folder / name)
         md5s[name] = hashlib.md5((folder / name).read_bytes()).hexdigest()
     monkeypatch.setattr(weather, "FROST_PICTURES", md5s)
-    monkeypatch.setattr(weather, "_frost_folder", lambda: folder)
-    weather._frost_pictures.cache_clear()
+    monkeypatch.setattr(weather, "frost_folder", lambda: folder)
+    weather.frost_pictures.cache_clear()
     yield folder
-    weather._frost_pictures.cache_clear()
+    weather.frost_pictures.cache_clear()
 
 
 @pytest.fixture
 def no_frost(monkeypatch):
-    monkeypatch.setattr(weather, "_frost_folder", lambda: None)
+    monkeypatch.setattr(weather, "frost_folder", lambda: None)
 
 
 def fake_cifar10(n=20):
@@ -231,7 +231,7 @@ def test_the_disks_are_those_of_opencv():
     for radius, alias in ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)):
         disk = (across**2 + across[:, None] ** 2 <= radius**2).astype(np.float32)
         disk = cv2.GaussianBlur(disk / disk.sum(), (3, 3), alias)
-        assert blur._disk(radius, alias) == pytest.approx(disk[6:11, 6:11], rel=2e-7)
+        assert blur.disk(radius, alias) == pytest.approx(disk[6:11, 6:11], rel=2e-7)
         assert np.abs(disk).sum() == np.abs(disk[6:11, 6:11]).sum()
 
 
@@ -402,7 +402,7 @@ def test_frost_pictures_are_taken_at_every_fifth_pixel(frost_pictures, monkeypat
     picture = np.zeros((200, 300, 3), np.uint8)
     picture[2::5, 2::5] = 255
     Image.fromarray(picture).save(frost_pictures / "frost1.png")
-    first_picture = weather._frost_pictures()[0]
+    first_picture = weather.frost_pictures()[0]
     assert first_picture.shape == (3, 40, 60)
     assert (first_picture == 255).all()
 
@@ -412,7 +412,7 @@ def test_the_frost_package_is_looked_for_and_not_imported(tmp_path, monkeypatch)
     package.mkdir()
     (package / "__init__.py").write_text("raise RuntimeError('imported')")
     monkeypatch.syspath_prepend(tmp_path)
-    assert weather._frost_folder() == package / "frost"
+    assert weather.frost_folder() == package / "frost"
     dataset = fake_cifar10(2)
     with pytest.raises(UserError, match=r"frost1.png is not the authors' picture"):
         resolve("frost", Corruptor(dataset, 0))
@@ -470,7 +470,7 @@ def test_the_histogram_is_flattened_as_opencv_does():
     rng = np.random.default_rng(0)
     for image in (rng.integers(0, 256, (32, 32)), rng.integers(3, 20, (32, 32)), np.full((4, 4), 7)):
         image = image.astype(np.uint8)
-        assert np.array_equal(weather._equalised(image), cv2.equalizeHist(image))
+        assert np.array_equal(weather.equalised(image), cv2.equalizeHist(image))
 
 
 # --- digital, colours --------------------------------------------------------------------------------
@@ -629,7 +629,7 @@ def test_all_released_arrays_are_read_frost_and_jpeg_too(released, no_frost):
 
 
 def test_released_arrays_are_mapped_not_read(released):
-    assert isinstance(images._open_released(released, "fog", fake_cifar10()), np.memmap)
+    assert isinstance(images.open_released(released, "fog", fake_cifar10()), np.memmap)
 
 
 def test_a_missing_file_is_answered_with_the_list_of_files(released):

@@ -214,7 +214,7 @@ def test_names_of_any_length_are_drawn_whole_and_over_nothing(name):
 
 
 def test_text_is_cut_behind_what_separates_words():
-    inches = style._inches("alpha_beta_", 8) + 0.01
+    inches = style.width_of("alpha_beta_", 8) + 0.01
     assert style.wrapped("alpha_beta_gamma", inches) == "alpha_beta_\ngamma"
     assert style.wrapped("of alpha beta", inches) == "of alpha\nbeta"
     assert style.wrapped("alpha (beta)", inches) == "alpha\n(beta)"

@@ -133,7 +133,7 @@ def on_tape(monkeypatch):
         fake = Cuda(fits)
         monkeypatch.setattr(cuda_graph, "cuda", fake)
         monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
-        monkeypatch.setattr(side_by_side, "_in_turn", RecordedSteps())
+        monkeypatch.setattr(side_by_side, "in_turn", RecordedSteps())
         return fake
 
     return start
