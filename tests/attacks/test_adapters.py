@@ -192,6 +192,7 @@ def test_deepfool_finds_the_exact_distance_to_the_nearest_class():
     np.testing.assert_allclose(found.deltas, 1.02 * exact, rtol=1e-3)  # its overshoot is 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["deepfool", "DeepFool", "torchattacks.DeepFool(steps=20)"])
 def test_deepfool_does_not_end_on_the_boundary_where_pixels_are_clipped(spec):
     """Every image can be made another within [0, 1]; whether a tie of two logits is right, rounding says."""
@@ -371,6 +372,7 @@ EVERY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", EVERY)
 def test_a_sample_gets_the_same_attack_in_any_batch_and_order(spec):
     classifier = Rowwise().requires_grad_(False).eval()
@@ -660,6 +662,7 @@ def worst_of(table):
     }
 
 
+@pytest.mark.slow
 def test_attacking_what_still_stands_gives_the_same_worst_and_never_a_number_of_its_own(tmp_path):
     skipping = benchmark(tmp_path / "skipping", "worst")
     benchmark(tmp_path / "whole", "final")
@@ -686,6 +689,7 @@ def test_attacking_what_still_stands_gives_the_same_worst_and_never_a_number_of_
     assert final["accuracy"].tolist() == benchmark(tmp_path / "whole", "final")["accuracy"].tolist()
 
 
+@pytest.mark.slow
 def test_a_worst_run_goes_on_where_it_stopped_and_extends(tmp_path, monkeypatch):
     at_once = benchmark(tmp_path / "at_once", "worst")
     real, calls = Store.append, []

@@ -99,6 +99,7 @@ class Through(nn.Module):
 # --- agreement with others, on a trained network ----------------------------------------------------
 
 
+@pytest.mark.slow
 def test_fgsm_equals_torchattacks_and_foolbox_bit_for_bit(digits_classifier):
     for split in ("test", "train"):
         digits = data.load("digits", split)
@@ -111,6 +112,7 @@ def test_fgsm_equals_torchattacks_and_foolbox_bit_for_bit(digits_classifier):
         assert torch.equal(predict(digits_classifier, ours), predict(digits_classifier, theirs))
 
 
+@pytest.mark.slow
 def test_ifgsm_equals_torchattacks_bit_for_bit_and_foolbox_to_rounding(digits_classifier, digits_test):
     images, labels = digits_test
     ours = attack(digits_classifier, "ifgsm(alpha=eps/4, steps=6)", images, labels).images
@@ -164,6 +166,7 @@ def test_pgd_from_the_clean_image_is_ifgsm(digits_classifier, digits_test, monke
     assert torch.equal(predict(digits_classifier, pgd), predict(digits_classifier, ifgsm))
 
 
+@pytest.mark.slow
 def test_pgd_accuracy_is_that_of_foolbox_within_the_noise_of_the_random_start(digits_classifier, digits_test):
     images, labels = digits_test[0][:300], digits_test[1][:300]
     by_foolbox = foolbox.attacks.LinfPGD(abs_stepsize=EPS / 4, steps=5, random_start=True)
@@ -257,6 +260,7 @@ def test_random_starts_follow_the_sample_not_its_place():
     assert len(np.unique(everything.reshape(500, -1), axis=0)) == 500
 
 
+@pytest.mark.slow
 def test_predictions_under_pgd_do_not_depend_on_the_batches(digits_classifier, digits_test):
     images, labels = digits_test
     bound = AttackRunner(perturbation("pgd(alpha=eps/4, steps=4)"), digits_classifier)
@@ -275,6 +279,7 @@ def test_predictions_under_pgd_do_not_depend_on_the_batches(digits_classifier, d
     assert same_share(predict(digits_classifier, found), together[backwards]) >= AGREEMENT
 
 
+@pytest.mark.slow
 def test_tables_do_not_depend_on_the_batch_size():
     images, labels = tiny_batch(130)
     options = {"attacks": "fgsm,pgd(steps=3)", "eps": (8 / 255,), "corruptions": "gaussian_noise(severity=5)"}
@@ -294,6 +299,7 @@ class FirstPixel(nn.Module):
         return torch.stack([-pixel, pixel], dim=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 100, 128, None])
 def test_a_benchmark_starts_each_sample_from_its_own_noise(batch):
     """With a step next to nothing PGD ends where it starts, and the first pixel shows where that was."""

@@ -399,6 +399,7 @@ def failed(findings):
     return {check for check, finding in findings.items() if finding.verdict == FAIL}
 
 
+@pytest.mark.slow
 def test_an_honest_network_passes(honest, source):
     verdict, findings = audited_alone(honest, source)
     assert verdict == PASS, findings
@@ -409,6 +410,7 @@ def test_an_honest_network_passes(honest, source):
     assert {f.n for check, f in findings.items() if check not in ("deterministic", "step_size")} == {100}
 
 
+@pytest.mark.slow
 def test_a_bundled_checkpoint_passes(digits_classifier, source):
     few = replace(
         ATTACKS, attack="pgd(steps=6)", strongest="apgd_ce(steps=10)", black_box="square(queries=50)"
@@ -418,6 +420,7 @@ def test_a_bundled_checkpoint_passes(digits_classifier, source):
     assert findings["large_eps"].value == 0
 
 
+@pytest.mark.slow
 def test_an_input_layer_that_rounds_fails(honest, source):
     verdict, findings = audited_alone(Quantised(honest), source)
     assert verdict == FAIL
@@ -425,6 +428,7 @@ def test_an_input_layer_that_rounds_fails(honest, source):
     assert findings["gradients"].value == findings["loss_rises"].value == 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("steepness", "catches"), [(1e4, "gradients"), (100, "large_eps"), (30, "large_eps")]
 )
@@ -435,6 +439,7 @@ def test_an_input_layer_that_saturates_fails(steepness, catches, honest, source)
     assert catches in failed(findings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1e3, 1e5])
 def test_logits_that_saturate_the_softmax_fail(factor, honest, source):
     verdict, findings = audited_alone(HugeLogits(honest, factor), source)
@@ -518,6 +523,7 @@ def audit_command(command, folder, tiny_zoo, *more):
     return command("audit", "in_resnet14", *quick, *more)
 
 
+@pytest.mark.slow
 def test_the_command_writes_prints_and_keeps_its_verdicts(tmp_path, tiny_zoo, command):
     status, out, _ = audit_command(command, tmp_path, tiny_zoo)
     lines = list(csv.DictReader((tmp_path / "audit.csv").open()))
@@ -554,6 +560,7 @@ def test_the_command_writes_prints_and_keeps_its_verdicts(tmp_path, tiny_zoo, co
     assert line["audit"].endswith("(n=4,checks=12/13)")
 
 
+@pytest.mark.slow
 def test_an_audit_does_not_drop_the_others_of_its_folder(tmp_path, tiny_zoo, command):
     quick = ("--n", 4, "--strongest", "none", "--black-box", "none", "--eps", 16, "--quiet")
     places = ("--zoo", tiny_zoo, "--out", tmp_path)
@@ -566,6 +573,7 @@ def test_an_audit_does_not_drop_the_others_of_its_folder(tmp_path, tiny_zoo, com
     assert (tmp_path / "audit.csv").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_thresholds_are_options_and_printed_and_decide_the_exit_status(tmp_path, tiny_zoo, command):
     loose = [f"--max-{name}" for name in ("standing", "blind", "flat", "falls", "gain")]
     loose = [part for name in loose for part in (name, 100)]

@@ -314,6 +314,7 @@ def test_seeds_are_rows_and_their_ensemble_averages_probabilities(tiny_zoo, tmp_
     assert not np.array_equal(expected[0], expected[1])
 
 
+@pytest.mark.slow
 def test_seeds_can_be_chosen_and_ensembles_left_out(tiny_zoo):
     def measured(**options):
         table = robust_interp.evaluate(["in_resnet14", "preact*14"], zoo=tiny_zoo, **QUICK | options)
@@ -344,6 +345,7 @@ def test_no_seeds_are_not_taken_for_an_empty_table(tiny_zoo, tmp_path, seeds):
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.slow
 def test_the_bundled_checkpoints_reach_the_accuracy_they_record():
     chosen = [c for c in zoo.checkpoints(dataset="digits") if c.recipe == "digits" and c.seed == 0]
     assert {c.architecture for c in chosen} >= {"preact_resnet20", "in_resnet20", "lambda_in_resnet20"}
@@ -358,6 +360,7 @@ def test_the_bundled_checkpoints_reach_the_accuracy_they_record():
         assert (line.model, line.n, line.recipe) == (checkpoint.architecture, 450, "digits")
 
 
+@pytest.mark.slow
 def test_predictions_do_not_depend_on_how_the_samples_are_batched(tmp_path):
     found = {}
     for size in (100, 128, 450):
@@ -400,6 +403,7 @@ def test_a_network_of_another_number_of_classes_is_refused(tmp_path):
     assert not list((tmp_path / "results").glob("*.csv"))
 
 
+@pytest.mark.slow
 def test_the_real_cifar10_end_to_end(cifar_root, tmp_path, capsys):
     kind = data.DATASETS["cifar10"]
     torch.manual_seed(0)

@@ -12,6 +12,7 @@ import robust_interp
 pytestmark = [pytest.mark.usefixtures("elsewhere"), pytest.mark.filterwarnings("ignore::UserWarning")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["final", "worst"])
 def test_a_copied_checkpoint_has_all_its_rows(own_zoo, tmp_path, protocol):
     shutil.copytree(own_zoo / "in_resnet14.digits_none_seed0", own_zoo / "in_resnet14.digits_none_seed7")

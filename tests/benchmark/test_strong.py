@@ -182,6 +182,7 @@ def test_by_default_it_is_pgd_and_the_first_200_samples_or_n(tmp_path, net):
     assert list(table["n"]) == [450, 200]
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path, tiny_zoo, command):
     quick = ("--zoo", tiny_zoo, "--n", 4, "--eps", 16, "--attacks", "none", "--corruptions", "none")
     quick += ("--models", "preact_resnet14", "--out", tmp_path, "--quiet")

@@ -47,6 +47,7 @@ def told(models, dataset):
     return table, [str(w.message) for w in caught if "mean" in str(w.message)]
 
 
+@pytest.mark.slow
 def test_a_wrapped_timm_model_is_normalised_once_or_says_that_it_is_not():
     model, images = timm_model(), colours()
     right = probabilities(model, images, TIMM_MEAN, TIMM_STD).argmax(1)

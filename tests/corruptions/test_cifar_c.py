@@ -106,6 +106,7 @@ def fake_cifar10(n=20):
 PINS = json.loads((Path(__file__).parent / "cifar10_c_first_100.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in DETERMINISTIC if name != "jpeg_compression"])
 def test_what_draws_nothing_reproduces_the_released_images(name, cifar_root):
     """But JPEG: no Pillow of today comes with the library that the authors compressed with."""

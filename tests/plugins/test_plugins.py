@@ -605,6 +605,7 @@ def use(site, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_the_example_package_is_listed(use):
     found = use("ls")
     assert found.returncode == 0, found.stderr
@@ -613,6 +614,7 @@ def test_the_example_package_is_listed(use):
     assert {listed[name] for name in names} == {"robust-interp-example 0.1.0"}
 
 
+@pytest.mark.slow
 def test_the_example_package_is_trained_and_benched(use, tmp_path):
     trained = use(
         "train example_net8 --dataset bars --recipe digits --epochs 6 --set batch_size=16 "

@@ -375,6 +375,7 @@ def durable_chunks(out, copy):
         return []
 
 
+@pytest.mark.slow
 def test_a_bench_killed_again_and_again_ends_like_an_undisturbed_one(
     undisturbed, tiny_zoo, tmp_path, start_command
 ):
@@ -401,6 +402,7 @@ def test_a_bench_killed_again_and_again_ends_like_an_undisturbed_one(
     assert_same_tables(out, undisturbed)
 
 
+@pytest.mark.slow
 def test_two_benches_on_one_store_at_once_end_like_one(undisturbed, tiny_zoo, tmp_path, start_command):
     runs = [start_command(bench(tiny_zoo, tmp_path)) for _ in range(2)]
     for run in runs:
@@ -410,6 +412,7 @@ def test_two_benches_on_one_store_at_once_end_like_one(undisturbed, tiny_zoo, tm
     assert_same_tables(tmp_path, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_second_run_computes_nothing(undisturbed, tiny_zoo, monkeypatch):
     from robust_interp.classifiers.classifier import Classifier
     from robust_interp.classifiers.ensemble import Ensemble
@@ -424,6 +427,7 @@ def test_a_second_run_computes_nothing(undisturbed, tiny_zoo, monkeypatch):
     assert before == (chunk_rows(undisturbed, "*"), (undisturbed / "results.csv").read_bytes())
 
 
+@pytest.mark.slow
 def test_a_larger_n_extends_and_a_smaller_one_reads(tiny_zoo, tmp_path, undisturbed):
     assert main(bench(tiny_zoo, tmp_path, n=24)) == 0
     few, small = chunk_rows(tmp_path, "*"), (tmp_path / "leaderboard.csv").read_bytes()
@@ -438,6 +442,7 @@ def test_a_larger_n_extends_and_a_smaller_one_reads(tiny_zoo, tmp_path, undistur
     assert (tmp_path / "leaderboard.csv").read_bytes() == small
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_during_a_bench_stops_it_with_one_line(
     connections, tiny_zoo, tmp_path, monkeypatch, capsys
 ):
