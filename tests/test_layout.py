@@ -10,7 +10,7 @@ import robust_interp
 PACKAGE = Path(robust_interp.__file__).parent
 TESTS = Path(__file__).parent
 FILES = sorted(TESTS.rglob("*.py"))
-NO_ROOMS = {"support", "example_plugin"}  # what tests share, and a package that they install
+NO_ROOMS = {"docs", "support", "example_plugin"}  # of the pages, what tests share, a package to install
 BY_NAME = {"setattr", "getattr", "delattr", "hasattr", "attrgetter", "methodcaller"}
 
 # To be emptied: (file, private name) that a test still reaches.

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from robust_interp import zoo
 from robust_interp.analysis import inputs
+from robust_interp.core.blocks import places
 from robust_interp.core.errors import UserError
 from robust_interp.models import ARCHITECTURES
 
@@ -60,13 +61,14 @@ def _lines(checkpoint: zoo.Checkpoint, label: str, pixels: Tensor | None) -> Ite
         )
 
 
-def _coefficients(checkpoint: zoo.Checkpoint, model, pixels: Tensor | None) -> dict[str, Tensor]:
-    if not hasattr(model, "interpolation_coefficients"):
+def _coefficients(checkpoint: zoo.Checkpoint, model: nn.Module, pixels: Tensor | None) -> dict[str, Tensor]:
+    read = getattr(model, "interpolation_coefficients", None)
+    if read is None:
         return {}
     cfg = checkpoint.config["pretrained_cfg"]
     mean, std = (torch.tensor(cfg[key]).view(-1, 1, 1) for key in ("mean", "std"))
     try:
-        return model.interpolation_coefficients(None if pixels is None else (pixels - mean) / std)
+        return read(None if pixels is None else (pixels - mean) / std)
     except ValueError as error:
         raise UserError(f"{checkpoint.name}: {error}") from error
 
@@ -75,16 +77,6 @@ def is_gated(architecture: str) -> bool:
     """Whether the λ of this registered network depends on its input."""
     known = ARCHITECTURES.get(architecture)
     return bool(known and known.damping and known.damping.get("gated"))
-
-
-def places(blocks: Iterable[str]) -> dict[str, dict[str, int]]:
-    """Block name "stages.<stage>.<i>" -> its stage, its depth and the number of blocks; stages are alike."""
-    numbers = {block: tuple(map(int, block.split(".")[1:])) for block in blocks}
-    per_stage = 1 + max((i for _, i in numbers.values()), default=0)
-    return {
-        block: {"stage": stage, "depth": stage * per_stage + i + 1, "blocks": 3 * per_stage}
-        for block, (stage, i) in numbers.items()
-    }
 
 
 def describe(values: np.ndarray) -> dict[str, float]:

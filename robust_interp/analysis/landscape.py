@@ -46,7 +46,7 @@ def orthogonal_direction(direction: Tensor, seed: int, sample: int) -> Tensor:
     signs = torch.from_numpy(rng.choice([-1.0, 1.0], size=tuple(direction.shape)))
     across = signs - (signs * along).sum() / along.square().sum() * along
     if across.norm() < 1e-6 * signs.norm():
-        raise UserError("a single pixel has no second direction")
+        raise UserError("a landscape needs images of more than one pixel")
     return (across * (along.norm() / across.norm())).to(direction)
 
 
@@ -54,7 +54,7 @@ def directions(
     classifiers: Mapping[str, nn.Module], image: Tensor, label: int, sample: int, shared: bool, seed: int = 0
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """For each by name: its FGSM direction and the orthogonal one, or the first classifier's for all."""
-    found = {}
+    found: dict[str, tuple[Tensor, Tensor]] = {}
     for name, classifier in classifiers.items():
         if shared and found:
             found[name] = next(iter(found.values()))

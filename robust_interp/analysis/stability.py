@@ -22,11 +22,11 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigs
 from scipy.stats import t as student_t
 from torch import Tensor, nn
 
-from robust_interp.analysis.coefficients import places
 from robust_interp.classifiers.classifier import Classifier
+from robust_interp.core.blocks import places
 from robust_interp.core.errors import UserError
 from robust_interp.models import InterpolationNet
-from robust_interp.models.network import Block
+from robust_interp.models.network import Block, coefficient_of
 
 Map = Callable[[Tensor], Tensor]
 
@@ -148,11 +148,16 @@ def in_float64(classifier: Classifier) -> Classifier:
     Raises:
         UserError: if it is not one of our networks: only of those are the blocks known.
     """
+    _network(classifier)
+    return copy.deepcopy(classifier).double().eval().requires_grad_(False)
+
+
+def _network(classifier: Classifier) -> InterpolationNet:
     if not isinstance(classifier.model, InterpolationNet):
         raise UserError(
             f"{classifier.name} is not a network of robust_interp.models: its blocks are not known"
         )
-    return copy.deepcopy(classifier).double().eval().requires_grad_(False)
+    return classifier.model
 
 
 def damped_blocks(model: InterpolationNet) -> dict[str, Block]:
@@ -173,9 +178,10 @@ def drift(block: Block) -> Map:
 def states(classifier: Classifier, images: Tensor) -> dict[str, Tensor]:
     """The input of each block, by its name, and under "" the output of the last, for pixels (N, C, H, W)."""
     if classifier.normalisation:
-        images = (images - classifier.mean) / classifier.std
-    x, found = classifier.model.stem(images), {}
-    for name, block in classifier.model.named_blocks():
+        images = (images - classifier.get_buffer("mean")) / classifier.get_buffer("std")
+    network = _network(classifier)
+    x, found = network.stem(images), {}
+    for name, block in network.named_blocks():
         found[name] = x
         x = block(x)
     return found | {"": x}
@@ -195,7 +201,7 @@ def jacobians(classifier: Classifier, images: Tensor, ids: Sequence[int], seed: 
         block's own Jacobian, with norm_converged.
     """
     classifier, images = in_float64(classifier), images.double()
-    at, blocks = states(classifier, images), damped_blocks(classifier.model)
+    at, blocks = states(classifier, images), damped_blocks(_network(classifier))
     lines = []
     for name, place in places(blocks).items():
         block = blocks[name]
@@ -213,7 +219,8 @@ def jacobians(classifier: Classifier, images: Tensor, ids: Sequence[int], seed: 
 
 
 def _coefficient(block: Block, x: Tensor) -> float:
-    return block.merge.coefficient(x).mean().item() if hasattr(block.merge, "coefficient") else math.nan
+    coefficient = coefficient_of(block)
+    return math.nan if coefficient is None else coefficient(x).mean().item()
 
 
 def jacobian_summary(table: pd.DataFrame) -> pd.DataFrame:

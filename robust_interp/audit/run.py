@@ -34,28 +34,13 @@ from robust_interp.core import threads
 from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.specs import Spec, parse_spec, split_specs
 from robust_interp.core.threads import Threads
+from robust_interp.results.column_names import parse, with_radius
+from robust_interp.results.columns import AUDIT, AUDIT_COLUMNS, integers
 from robust_interp.store import NOT_FINITE, ZERO_GRADIENT, Store
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, digest
 from robust_interp.store.verdicts import FAIL, NOT_RUN, PASS, WARN
 
 DEFAULT_N = 200
-AUDIT_COLUMNS = [
-    "model",
-    "recipe",
-    "lambda_init",
-    "train_seed",
-    "members",
-    "dataset",
-    "check",
-    "eps_255",
-    "verdict",
-    "value",
-    "ci_low",
-    "ci_high",
-    "threshold",
-    "n",
-    "detail",
-]
 
 
 @dataclass(frozen=True)
@@ -203,7 +188,7 @@ class Audit:
     def _standing(self, cell: Cell, eps_255: float, n: int, store: Store) -> Measured:
         outcome = store.read(cell.key, n)
         stands = outcome.predictions == self.dataset.labels[:n]
-        name = cell.perturbation.column.removesuffix(f"_{eps_255:.10g}")
+        name = parse(cell.perturbation.column).series
         blind = outcome.flags & (ZERO_GRADIENT | NOT_FINITE) != 0
         return Measured(name, eps_255, stands, blind)
 
@@ -264,7 +249,7 @@ def _parts(options: Options, eps: list[float], defaults, seed: int) -> dict[str,
 
 def _transferred(row: Perturbation, other: Target) -> Perturbation:
     """The row's attack computed on another model; what it is keyed by names that model."""
-    column = f"transfer from {other.card.label}_{row.eps_255:.10g}"
+    column = with_radius(f"transfer from {other.card.label}", "Linf", row.eps_255)
     return replace(row, column=column, source=f"transfer@{digest(other.card.identity)[:16]}")
 
 
@@ -365,4 +350,4 @@ def _lines(one: Audited, dataset: str) -> Iterator[dict]:
 
 def _table(lines: Iterable[dict]) -> pd.DataFrame:
     table = pd.DataFrame(list(lines)).reindex(columns=AUDIT_COLUMNS).round(6)
-    return table.astype({"train_seed": "Int64", "members": "Int64", "n": "Int64"})
+    return table.astype(dict.fromkeys(integers(AUDIT), "Int64"))

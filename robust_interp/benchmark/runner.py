@@ -32,10 +32,11 @@ from robust_interp.core.devices import resolve_device
 from robust_interp.core.errors import UserError
 from robust_interp.core.threads import Threads
 from robust_interp.results import leaderboard
-from robust_interp.results.scores import finished, results_frame, scores
+from robust_interp.results.scores import results_frame, scores
 from robust_interp.results.warnings import findings
 from robust_interp.store import AGREE, CHUNK, DISAGREE, INHERITED, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
 from robust_interp.store.cells import CLEAN, Cell, Perturbation, Plan, digest
+from robust_interp.store.finished import finished
 
 TRIED_ON = 64  # images whose gradient is taken to find the fastest number of threads
 

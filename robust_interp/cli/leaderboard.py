@@ -63,7 +63,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _add_compare(actions) -> None:
-    parser = actions.add_parser("compare", help="say which differences between two models stand")
+    parser = actions.add_parser("compare", help="say which differences between two models are significant")
     parser.set_defaults(run=_compare)
     add = parser.add_argument
     entry = "a model's name, its single models over their seeds; NAMExK is the ensemble of K"

@@ -53,12 +53,12 @@ class Registry(Generic[T]):
     Args:
         kind: What messages call an entry, e.g. ``attack``.
         group: The entry-point group of installed plug-ins; None if there can be none.
-        holds: The type of every entry.
+        holds: The type of every entry; Callable, which is no class to a type checker, is one.
         names: What a name must match to be written on a command line and in a folder's name.
     """
 
     def __init__(
-        self, kind: str, group: str | None = None, holds: type = object, names: str = r"[a-zA-Z_]\w*"
+        self, kind: str, group: str | None = None, holds: Any = object, names: str = r"[a-zA-Z_]\w*"
     ) -> None:
         self.kind = kind
         self.group = group
@@ -211,7 +211,7 @@ def cause(error: BaseException, file: str | None = None) -> str:
 
 
 def _distribution(point: EntryPoint) -> Origin:
-    return Origin(f"{point.dist.name} {point.dist.version}")
+    return Origin(f"{point.dist.name} {point.dist.version}" if point.dist else point.value)
 
 
 def _source_hash(point: EntryPoint) -> str:

@@ -130,13 +130,13 @@ def choose(asked: int | None, step: Callable[[], object] | None) -> Threads:
     return Threads(fastest(step, most), cpus, "the fastest in a short test")
 
 
-def checked(count) -> int:
+def checked(count: object) -> int:
     """`count` if it is a number of threads.
 
     Raises:
         UserError: if it is not a whole number from 1.
     """
-    if not isinstance(count, Integral) or isinstance(count, bool) or not 1 <= count <= 4096:
+    if isinstance(count, bool) or not isinstance(count, Integral) or not 1 <= int(count) <= 4096:
         raise UserError(f"threads must be a whole number from 1, not {count!r}")
     return int(count)
 

@@ -38,14 +38,20 @@ class Corruptor:
         self.seed = seed
         self.folder = _released_folder(dataset, folder) if folder else None
         self.notes: list[str] = []
-        self.source = cache(self.source)  # hashing a released file takes a while
-        self._chunk = lru_cache(maxsize=_CACHED_CHUNKS)(self._chunk)
+        self._sources = cache(self._source)  # hashing a released file takes a while
+        self._chunks = lru_cache(maxsize=_CACHED_CHUNKS)(self._chunk)
 
     def source(self, name: str) -> str:
         """``generated@<seed>``, ``released``, or with the file's MD5 where there is no official one.
 
         Generated JPEG that cannot equal the released names its library: ``generated@0(libjpeg-turbo)``.
+
+        Raises:
+            UserError: if a released file is missing, or is not what it should be.
         """
+        return self._sources(name)
+
+    def _source(self, name: str) -> str:
         if self.folder is None:
             library = jpeg_library() if name == JPEG else None
             return f"generated@{self.seed}({library})" if library else f"generated@{self.seed}"
@@ -68,7 +74,7 @@ class Corruptor:
 
     def pixels(self, perturbation: Perturbation, start: int, stop: int) -> np.ndarray:
         """Samples [start, stop) under a corruption, float32 NCHW in [0, 1]."""
-        return as_pixels(self._chunk(perturbation.name, perturbation.params["severity"], start, stop))
+        return as_pixels(self._chunks(perturbation.name, perturbation.integer("severity"), start, stop))
 
     def _chunk(self, name: str, severity: int, start: int, stop: int) -> np.ndarray:
         if self.folder is None:
@@ -154,7 +160,7 @@ def resolve(text: str, corruptor: Corruptor) -> list[Perturbation]:
                 continue
             found.update(dict.fromkeys((name, severity) for severity in severities))
     if not found:
-        raise UserError("no corruption named; say none to measure without")
+        raise UserError("no corruption given; use none to measure without corruptions")
     if any(name == JPEG for name, _ in found) and (line := _jpeg_note(corruptor)):
         corruptor.note(line)
     return [

@@ -115,7 +115,7 @@ def _ridge(strength: np.ndarray, dx: np.ndarray, dy: np.ndarray) -> np.ndarray:
     H, W = strength.shape
     padded = np.pad(strength, 1)
 
-    def at(down, right):
+    def at(down: int, right: int) -> np.ndarray:
         return padded[1 + down : 1 + down + H, 1 + right : 1 + right + W]
 
     flat, steep = abs(dy) < _TAN * abs(dx), abs(dy) > (_TAN + 2) * abs(dx)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -36,7 +36,7 @@ def needs(obstacle: Obstacle) -> Callable[[Corrupt], Corrupt]:
 
 def colour(shape: tuple[int, int, int]) -> str | None:
     """The obstacle of a corruption that only colour images can have."""
-    return None if shape[0] == 3 else f"it needs colour images, not {shape[0]} channel"
+    return None if shape[0] == 3 else f"it needs colour images (3 channels); these have {shape[0]}"
 
 
 def obstacle(name: str, shape: tuple[int, int, int]) -> str | None:
@@ -44,7 +44,7 @@ def obstacle(name: str, shape: tuple[int, int, int]) -> str | None:
     return OBSTACLES[name](shape) if name in OBSTACLES else None
 
 
-def corrupt(images: np.ndarray, name: str, severity: int, ids, seed: int) -> np.ndarray:
+def corrupt(images: np.ndarray, name: str, severity: int, ids: Iterable[int], seed: int) -> np.ndarray:
     """Corrupt images (N, C, H, W), uint8 or float in [0, 1]; `ids` are the samples' ids. Returns uint8.
 
     All arithmetic starts in float64, as the released arrays' did: truncation would show the difference.

@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import scipy
 
+from robust_interp.core.errors import UserError
 from robust_interp.corruptions.imaging import canny, grey, hsv, motion, rgb, smooth, to_uint8, zoom_in
 from robust_interp.corruptions.table import colour, corruption, needs
 
 
 @corruption
-def snow(image, severity, rng):
+def snow(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     mean, sd, zoom, threshold, radius, sigma, kept = (
         (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
         (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
@@ -39,6 +40,10 @@ FROST_PICTURES = {
     "frost5.jpg": "50984ae2c871b7df2c28f1d71ca460a0",
 }
 FROST_PACKAGE = "imagecorruptions"
+NO_FROST = (
+    f"its pictures come with another package (pip install --no-deps {FROST_PACKAGE}), "
+    "or read the released arrays (--corruptions-dir)"
+)
 
 
 def _frost_obstacle(shape: tuple[int, int, int]) -> str | None:
@@ -46,10 +51,7 @@ def _frost_obstacle(shape: tuple[int, int, int]) -> str | None:
         return reason
     folder = frost_folder()
     if folder is None:
-        return (
-            f"its pictures come with another package (pip install --no-deps {FROST_PACKAGE}), "
-            "or read the released arrays (--corruptions-dir)"
-        )
+        return NO_FROST
     for name, md5 in FROST_PICTURES.items():
         path = folder / name
         if not path.is_file() or hashlib.md5(path.read_bytes()).hexdigest() != md5:
@@ -72,16 +74,19 @@ def frost_pictures() -> list[np.ndarray]:
     """The pictures (3, H, W) at a fifth of their size: linear interpolation at 1/5 is every fifth pixel."""
     from PIL import Image
 
+    folder = frost_folder()
+    if folder is None:
+        raise UserError(f"frost cannot be generated: {NO_FROST}")
     pictures = []
     for name in FROST_PICTURES:
-        with Image.open(frost_folder() / name) as file:
+        with Image.open(folder / name) as file:
             pictures.append(np.asarray(file.convert("RGB"))[2::5, 2::5].transpose(2, 0, 1))
     return pictures
 
 
 @needs(_frost_obstacle)
 @corruption
-def frost(image, severity, rng):
+def frost(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     kept, weight = ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))[severity - 1]
     picture = frost_pictures()[rng.integers(len(FROST_PICTURES))]
     _, H, W = image.shape
@@ -91,7 +96,7 @@ def frost(image, severity, rng):
 
 
 @corruption
-def fog(image, severity, rng):
+def fog(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     amount, decay = ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75))[severity - 1]
     _, H, W = image.shape
     size = 1 << (max(H, W) - 1).bit_length()  # the map's side is a power of two
@@ -109,7 +114,7 @@ def plasma(size: int, decay: float, rng: np.random.Generator) -> np.ndarray:
     heights = np.zeros((size, size))
     step, wibble = size, 100.0
 
-    def midpoint(total):
+    def midpoint(total: np.ndarray) -> np.ndarray:
         return total / 4 + wibble * rng.uniform(-wibble, wibble, total.shape)
 
     while step > 1:
@@ -127,7 +132,7 @@ def plasma(size: int, decay: float, rng: np.random.Generator) -> np.ndarray:
 
 
 @corruption
-def brightness(image, severity, rng):
+def brightness(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     more = (0.05, 0.1, 0.15, 0.2, 0.3)[severity - 1]
     if len(image) == 1:
         return image + more  # what a grey in three channels would become
@@ -141,7 +146,7 @@ BROWN = np.array([63, 42, 20])[:, None, None] / 255
 
 @needs(colour)
 @corruption
-def spatter(image, severity, rng):
+def spatter(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     mean, sd, sigma, threshold, amount, draw = (
         (0.62, 0.1, 0.7, 0.7, 0.5, _water),
         (0.65, 0.1, 0.8, 0.7, 0.5, _water),
@@ -153,7 +158,7 @@ def spatter(image, severity, rng):
     return draw(image, np.where(drops < threshold, 0, drops), amount)
 
 
-def _water(image, drops, amount):
+def _water(image: np.ndarray, drops: np.ndarray, amount: float) -> np.ndarray:
     """Drops lit from one side: brighter the further inside they are, with a ridge along their edges."""
     drops = (drops * 255).astype(np.uint8)
     light = drops * _relief(canny(drops, 50, 150)).astype(np.float64)
@@ -182,7 +187,7 @@ def equalised(image: np.ndarray) -> np.ndarray:
     return np.rint(above * (255 / above[-1])).astype(np.uint8)[image] if above[-1] else image
 
 
-def _mud(image, drops, amount):
+def _mud(image: np.ndarray, drops: np.ndarray, amount: float) -> np.ndarray:
     mask = smooth((drops > 0).astype(np.float64), amount)
     mask = np.where(mask < 0.8, 0, mask)
     return image * (1 - mask) + mask * BROWN

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ def _load_cifar(class_name: str) -> Callable[[str, Path], Arrays]:
     return read
 
 
-def _torchvision_class(class_name: str):
+def _torchvision_class(class_name: str) -> Any:
     import torchvision
 
     return getattr(torchvision.datasets, class_name)

@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import Registry, unknown
@@ -90,7 +91,9 @@ def as_pixels(images: np.ndarray) -> np.ndarray:
     return pixels / np.float32(255) if images.dtype == np.uint8 else pixels
 
 
-def from_arrays(images, labels, classes: int | None = None, name: str = "custom") -> Dataset:
+def from_arrays(
+    images: ArrayLike, labels: ArrayLike, classes: int | None = None, name: str = "custom"
+) -> Dataset:
     """A dataset from a user's own arrays or tensors, checked.
 
     Args:
@@ -116,7 +119,7 @@ def from_arrays(images, labels, classes: int | None = None, name: str = "custom"
     return Dataset(name, images, labels.astype(np.int64), classes)
 
 
-def _as_array(values) -> np.ndarray:
+def _as_array(values: ArrayLike) -> np.ndarray:
     """A NumPy array of an array, a list or a tensor, wherever that lives."""
     return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
 

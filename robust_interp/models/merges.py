@@ -12,8 +12,9 @@ table of shortcut functions.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +33,9 @@ __all__ = [
     "damped",
 ]
 
+Device = torch.device | str | None
+Dtype = torch.dtype | None
+
 # act -> (its module, its inverse on the values that λ may start from)
 _ACTS: dict[str, tuple[type[nn.Module], Callable[[Tensor], Tensor]]] = {
     "relu": (nn.ReLU, torch.clone),
@@ -42,7 +46,7 @@ _ACTS: dict[str, tuple[type[nn.Module], Callable[[Tensor], Tensor]]] = {
 class Add(nn.Module):
     """x + f: the residual network, λ = 0."""
 
-    def __init__(self, channels: int, device=None, dtype=None) -> None:
+    def __init__(self, channels: int, device: Device = None, dtype: Dtype = None) -> None:
         super().__init__()
 
     def forward(self, x: Tensor, f: Tensor) -> Tensor:
@@ -52,7 +56,7 @@ class Add(nn.Module):
 class Branch(nn.Module):
     """f alone: the plain network, λ = 1."""
 
-    def __init__(self, channels: int, device=None, dtype=None) -> None:
+    def __init__(self, channels: int, device: Device = None, dtype: Dtype = None) -> None:
         super().__init__()
 
     def forward(self, x: Tensor, f: Tensor) -> Tensor:
@@ -66,7 +70,11 @@ class Damp(nn.Module):
     """
 
     def __init__(
-        self, channels: int, coefficient: Callable[..., nn.Module] | None = None, device=None, dtype=None
+        self,
+        channels: int,
+        coefficient: Callable[..., nn.Module] | None = None,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__()
         self.coefficient = (coefficient or Lambda)(channels, device=device, dtype=dtype)
@@ -137,8 +145,8 @@ class Coefficient(nn.Module):
         channels: int,
         lambda_init: Sequence[float] = (0.20, 0.25),
         act: str = "relu",
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__()
         if act not in _ACTS:
@@ -155,7 +163,14 @@ class Coefficient(nn.Module):
         raise NotImplementedError
 
     def _load_from_state_dict(
-        self, state_dict, prefix, metadata, strict, missing, unexpected, errors
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        metadata: dict,
+        strict: bool,
+        missing: list[str],
+        unexpected: list[str],
+        errors: list[str],
     ) -> None:
         """Refuse what another kind of coefficient saved.
 
@@ -171,7 +186,14 @@ class Coefficient(nn.Module):
 class Lambda(Coefficient):
     """One λ for the block: a 0-dim parameter, so that it never promotes bf16 activations to float32."""
 
-    def __init__(self, channels: int, *args, device=None, dtype=None, **kwargs) -> None:
+    def __init__(
+        self,
+        channels: int,
+        *args: Any,
+        device: Device = None,
+        dtype: Dtype = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(channels, *args, **kwargs)
         self.lambda_ = nn.Parameter(torch.empty((), device=device, dtype=dtype))
 
@@ -190,7 +212,14 @@ class Keep(Coefficient):
     the plain one. The parameter has a name of its own, so no checkpoint of one loads as the other.
     """
 
-    def __init__(self, channels: int, *args, device=None, dtype=None, **kwargs) -> None:
+    def __init__(
+        self,
+        channels: int,
+        *args: Any,
+        device: Device = None,
+        dtype: Dtype = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(channels, *args, **kwargs)
         self.keep = nn.Parameter(torch.empty((), device=device, dtype=dtype))
 
@@ -211,7 +240,14 @@ class Gate(Coefficient):
 
     depends_on_input = True
 
-    def __init__(self, channels: int, *args, device=None, dtype=None, **kwargs) -> None:
+    def __init__(
+        self,
+        channels: int,
+        *args: Any,
+        device: Device = None,
+        dtype: Dtype = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(channels, *args, **kwargs)
         # Not an nn.Conv2d: that would draw a random start of its own, and one torch seed would then give
         # a gated network other convolutions than its baseline's.
@@ -227,11 +263,11 @@ class Gate(Coefficient):
         self._start(self.bias)
 
 
-_STORED = {"lambda": Lambda, "keep": Keep}
+_STORED: dict[str, type[Coefficient]] = {"lambda": Lambda, "keep": Keep}
 
 
 def damped(
-    merge: type[Damp],
+    merge: Callable[..., nn.Module],
     lambda_init: Sequence[float],
     act: str = "relu",
     gated: bool = False,
@@ -253,7 +289,7 @@ def damped(
         raise ValueError(f"stored={stored!r} is not one of {', '.join(_STORED)}")
     if stored == "keep" and (gated or act != "relu"):
         raise ValueError("stored='keep' is 1 - λ itself, which only act='relu' without gating has")
-    coefficient = Gate if gated else _STORED[stored]
+    coefficient: type[Coefficient] = Gate if gated else _STORED[stored]
     return partial(merge, coefficient=partial(coefficient, lambda_init=lambda_init, act=act))
 
 

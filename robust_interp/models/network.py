@@ -32,6 +32,12 @@ class Block(nn.Module):
         return self.act(self.merge(self.shortcut(x), self.branch(x)))
 
 
+def coefficient_of(block: Block) -> Coefficient | None:
+    """The module that gives a block its λ; None for a block without one."""
+    found = getattr(block.merge, "coefficient", None)
+    return found if isinstance(found, Coefficient) else None
+
+
 class Stage(nn.Sequential):
     """Blocks of one width; optionally none of their activations is kept for the backward pass."""
 
@@ -80,7 +86,10 @@ class InterpolationNet(nn.Module):
         super().__init__()
         if num_classes and not global_pool:
             raise ValueError("a classifier needs a global_pool: '' goes with num_classes=0 only")
-        self.in_chans = stem.conv.in_channels
+        first = stem.get_submodule("conv")
+        if not isinstance(first, nn.Conv2d):
+            raise ValueError("a stem begins with a convolution that is called conv")
+        self.in_chans = first.in_channels
         self.drop_rate = drop_rate
         self.feature_info = _feature_info(stem, widths)
         self.num_levels = len(widths)
@@ -129,9 +138,9 @@ class InterpolationNet(nn.Module):
             ValueError: for a gated variant without x.
         """
         coefficients = {
-            name: block.merge.coefficient
+            name: coefficient
             for name, block in self.named_blocks()
-            if hasattr(block.merge, "coefficient")
+            if (coefficient := coefficient_of(block)) is not None
         }
         if not any(coefficient.depends_on_input for coefficient in coefficients.values()):
             nothing = torch.empty(0)  # which a scalar λ does not look at
@@ -165,8 +174,9 @@ class InterpolationNet(nn.Module):
     @torch.jit.ignore
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute each block in the backward pass instead of keeping its activations."""
-        for stage in self.stages:
-            stage.grad_checkpointing = enable
+        for module in self.modules():
+            if isinstance(module, Stage):
+                module.grad_checkpointing = enable
 
     @torch.jit.ignore
     def get_classifier(self) -> nn.Module:
@@ -181,11 +191,13 @@ class InterpolationNet(nn.Module):
         if pool not in _POOLS:
             raise ValueError(f"global_pool={pool!r} is not one of {', '.join(map(repr, _POOLS))}")
         # Without pooling the maps stay maps: nothing is flattened.
-        self.global_pool = SelectAdaptivePool2d(pool_type=pool, flatten=bool(pool)).train(self.training)
+        self.global_pool: SelectAdaptivePool2d = SelectAdaptivePool2d(
+            pool_type=pool, flatten=bool(pool)
+        ).train(self.training)
         self.num_classes = num_classes
         self.head_hidden_size = self.num_features * self.global_pool.feat_mult()
-        like = self.stem.conv.weight
-        self.fc = nn.Identity()
+        like = next(self.stem.parameters())
+        self.fc: nn.Module = nn.Identity()
         if num_classes:
             self.fc = nn.Linear(self.head_hidden_size, num_classes, device=like.device, dtype=like.dtype)
         self.fc.train(self.training)

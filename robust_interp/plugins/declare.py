@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from robust_interp.core.specs import OfEps
 from robust_interp.corruptions.names import MEANS
 from robust_interp.corruptions.table import CORRUPTIONS, Corrupt
 from robust_interp.data import DATASETS, DatasetType
-from robust_interp.results.scores import STRONG, WORST
+from robust_interp.results.columns import STRONG, WORST
 from robust_interp.zoo import MODELS
 
 __all__ = ["REGISTRIES", "OfEps", "attack", "corruption", "dataset", "load"]
@@ -39,6 +39,8 @@ REGISTRIES: dict[str, Registry] = {
     "corruptions": CORRUPTIONS,
     "datasets": DATASETS,
 }
+
+T = TypeVar("T")
 
 _Declared = list[tuple[Registry, str, Any]]
 _declared: ContextVar[_Declared | None] = ContextVar("declared", default=None)
@@ -65,7 +67,7 @@ def attack(
     """
 
     def declare(function: Callable) -> AttackType:
-        def bound(model, **params):
+        def bound(model: Callable, **params: Any) -> Callable:
             return _named("attack", functools.partial(function, model, **params), function)
 
         bound.__name__ = function.__name__
@@ -103,7 +105,8 @@ def corruption(function: Corrupt) -> Corrupt:
             raise UserError(f"corruption {function.__name__!r} returns values that are not finite")
         return corrupted
 
-    return _declare(CORRUPTIONS, function.__name__, checked)
+    entry: Corrupt = checked
+    return _declare(CORRUPTIONS, function.__name__, entry)
 
 
 def dataset(
@@ -197,7 +200,7 @@ def _timm_models(module: ModuleType) -> list[tuple[str, Callable]]:
     ]
 
 
-def _declare(registry: Registry, name: str, entry):
+def _declare(registry: Registry[T], name: str, entry: T) -> T:
     _check_columns(registry, name)
     declared = _declared.get()
     if declared is not None:
@@ -232,7 +235,7 @@ def _named(kind: str, call: Callable, function: Callable) -> Callable:
     """`call`, with whatever is raised by its author's code said in one line."""
     file = function.__code__.co_filename
 
-    def named(*arguments):
+    def named(*arguments: Any) -> Any:
         try:
             return call(*arguments)
         except UserError:

@@ -12,7 +12,7 @@ from robust_interp.core import statistics
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import unknown
 from robust_interp.corruptions.names import COMMON
-from robust_interp.results.leaderboard import SOURCE_COLUMNS
+from robust_interp.results.columns import SOURCE
 
 NO_BASELINE = "none"
 ALIKE = ["n_examples", "protocol", "corruption_source", "source"]  # else two errors are not compared
@@ -40,13 +40,13 @@ def with_mce(board: pd.DataFrame, baseline: str = NO_BASELINE) -> pd.DataFrame:
     if complete.empty:
         lack = f" (there is no {', '.join(missing[:3])}{' ...' * (len(missing) > 3)})" if missing else ""
         raise UserError(
-            f"mCE takes all 15 common corruptions: robust-interp bench --corruptions common{lack}"
+            f"mCE needs all 15 common corruptions: robust-interp bench --corruptions common{lack}"
         )
     errors = 100 - complete[names]
     columns = {"mce_abs": errors.mean(axis=1)}
     if baseline != NO_BASELINE:
         columns |= _against(baseline, complete, errors)
-    at = len(board.columns) - len(SOURCE_COLUMNS)
+    at = len(board.columns) - len(SOURCE)
     parts = [board.iloc[:, :at], pd.DataFrame(columns, index=board.index), board.iloc[:, at:]]
     return pd.concat(parts, axis=1)
 
@@ -77,7 +77,7 @@ def _references(baseline: str, complete: pd.DataFrame) -> dict[tuple, int]:
         raise unknown("baseline", baseline, {_entry(line) for _, line in complete.iterrows()})
     if found.duplicated(ALIKE).any():
         recipes = ", ".join(sorted({f"{name}@{recipe}" for recipe in found["recipe"]}))
-        raise UserError(f"the baseline {baseline!r} names several lines: choose one of {recipes}")
+        raise UserError(f"the baseline {baseline!r} fits several lines: choose one of {recipes}")
     return {tuple(line[ALIKE]): at for at, line in found.iterrows()}
 
 

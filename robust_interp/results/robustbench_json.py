@@ -1,7 +1,7 @@
 """Our leaderboard lines in the form of RobustBench's model_info: one JSON file an entry. No torch here.
 
 Accuracies are percentages as text, ``"94.78"``, and an Linf radius is a fraction, ``"8/255"``. Only what
-AutoAttack left standing is an ``autoattack_acc``: a line that was attacked otherwise has none, and its
+survived AutoAttack is an ``autoattack_acc``: a line that was attacked otherwise has none, and its
 footnote says so.
 """
 
@@ -17,8 +17,9 @@ import pandas as pd
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
+from robust_interp.results.column_names import with_radius
 
-L2_COLUMN, L2_EPS = "autoattack_l2_0.5", "0.5"  # the one L2 radius of RobustBench
+L2_EPS = 0.5  # the one L2 radius of RobustBench
 CORRUPTIONS_COLUMN = "common15"  # the mean over the 15 corruptions of CIFAR-C, which RobustBench takes
 
 
@@ -49,10 +50,10 @@ def write(board: pd.DataFrame, dataset: str, folder: Path, eps_255: float, paper
         for threat_model, entry in _entries(line, dataset, eps_255, paper):
             path = folder / dataset / threat_model / f"{_name(line)}.json"
             if path in files:
-                raise UserError(f"two lines would be {path}: name one results folder, or one run in it")
+                raise UserError(f"two lines would be {path}: name a single results folder or run")
             files[path] = entry
     if not files:
-        raise UserError("there is no measured line with a clean accuracy to write")
+        raise UserError("there is nothing to write: no measured line has a clean accuracy")
     for path, entry in files.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,12 +67,12 @@ def _entries(line: pd.Series, dataset: str, eps_255: float, paper: Paper) -> Ite
     """(threat model, JSON) of one line."""
     if pd.isna(line.get("clean")):
         return
-    attacked, eps = _percent(line, f"autoattack_{eps_255:.10g}"), f"{eps_255:.10g}/255"
+    attacked, eps = _percent(line, with_radius("autoattack", "Linf", eps_255)), f"{eps_255:.10g}/255"
     missing = [] if attacked else [f"not measured with AutoAttack at {eps}"]
     accuracy = {"autoattack_acc": attacked} if attacked else {}
     yield "Linf", _entry(line, dataset, eps, paper, accuracy, missing)
-    if attacked := _percent(line, L2_COLUMN):
-        yield "L2", _entry(line, dataset, L2_EPS, paper, {"autoattack_acc": attacked}, [])
+    if attacked := _percent(line, with_radius("autoattack", "L2", L2_EPS)):
+        yield "L2", _entry(line, dataset, f"{L2_EPS:g}", paper, {"autoattack_acc": attacked}, [])
     if mean := _percent(line, CORRUPTIONS_COLUMN):
         source = line["corruption_source"]
         made = [] if source == "released" else [f"not on the released images ({source})"]

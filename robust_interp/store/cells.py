@@ -35,17 +35,29 @@ class Perturbation:
     seed: int | None = None
     norm: str = "Linf"
 
+    def number(self, name: str) -> float | None:
+        """A parameter that is a number, or None where there is none of this name."""
+        value = self.params.get(name)
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def integer(self, name: str) -> int:
+        """A parameter that is a whole number, such as a severity; 1 where there is none of this name."""
+        value = self.number(name)
+        return 1 if value is None else int(value)
+
     @property
     def eps_255(self) -> float | None:
         """Linf radius in units of 1/255, or None where there is none."""
-        return in_255(self.params["eps"]) if "eps" in self.params and self.norm == "Linf" else None
+        eps = self.number("eps")
+        return None if eps is None or self.norm != "Linf" else in_255(eps)
 
     @property
     def ball(self) -> tuple[str, float] | None:
         """Norm and radius of what an attack may do, Linf in units of 1/255; None where there is no radius."""
-        if self.kind != "attack" or "eps" not in self.params:
+        eps = self.number("eps")
+        if self.kind != "attack" or eps is None:
             return None
-        return self.norm, self.params["eps"] if self.eps_255 is None else self.eps_255
+        return self.norm, eps if self.eps_255 is None else self.eps_255
 
     def describe(self) -> dict:
         """The part of a cell's key that this perturbation is (its column name is not)."""
@@ -181,7 +193,7 @@ class Plan:
         return cls(**fields | {"cells": cells, "strong": strong})
 
 
-def digest(value) -> str:
+def digest(value: object) -> str:
     """SHA-256 of a JSON value, the same whatever the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 

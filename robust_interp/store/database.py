@@ -101,10 +101,10 @@ class Store:
     """
 
     def __init__(self, folder: Path | None, read_only: bool = False) -> None:
-        self.path = folder / FILE_NAME if folder else ":memory:"
+        self.path: Path | str = folder / FILE_NAME if folder else ":memory:"
         try:
             if read_only:
-                self._db = _connect_to_read(self.path)
+                self._db = _connect_to_read(Path(self.path))
                 return
             if folder:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @contextmanager
@@ -136,7 +136,7 @@ class Store:
                 raise UserError(f"cannot write to {self.path}: {error}; what was finished is kept") from error
             raise
 
-    def _rows(self, query: str, *values) -> list[tuple]:
+    def _rows(self, query: str, *values: object) -> list[tuple]:
         try:
             return self._db.execute(query, values).fetchall()
         except sqlite3.Error as error:

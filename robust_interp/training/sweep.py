@@ -16,7 +16,7 @@ from robust_interp import zoo
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import unknown
 from robust_interp.models import ARCHITECTURES, default_lambda_init
-from robust_interp.results.leaderboard import ENTRY_COLUMNS
+from robust_interp.results.columns import ENTRY_COLUMNS
 from robust_interp.training.recipe import Recipe
 from robust_interp.training.train import Training
 from robust_interp.training.trainer import TrainingError
@@ -110,7 +110,7 @@ def tabulate(
     points: Sequence[Point], board: pd.DataFrame, failed: Counter[Point], recipe_of: RecipeOf
 ) -> pd.DataFrame:
     """A line for each point, in order: how many seeds trained and failed, and the leaderboard's numbers."""
-    measured = [column for column in board if column not in ENTRY_COLUMNS and column not in NAMES]
+    measured = [str(column) for column in board if column not in ENTRY_COLUMNS and column not in NAMES]
     lines = []
     for point in points:
         recipe = recipe_of(point.architecture, point.lambda_init).name

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import Registry, unknown
+
+if TYPE_CHECKING:  # listing names needs no torch
+    from torch import nn
 
 # Plug-in models, by timm name: importing one registers it with timm.
 MODELS: Registry[Callable] = Registry("model", group="robust_interp.models", holds=Callable)
 
 
-def create(architecture: str, **arguments):
+def create(architecture: str, **arguments: Any) -> nn.Module:
     """An untrained model of any registered timm name, ours and those of plug-ins among them.
 
     Raises:

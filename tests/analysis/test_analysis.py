@@ -53,15 +53,6 @@ def set_lambda(*values):
 # --- coefficients -----------------------------------------------------------------------------------------
 
 
-def test_places_by_hand():
-    found = coefficients.places(["stages.0.1", "stages.1.0", "stages.2.17"])  # depth 110: 18 blocks a stage
-    assert found == {
-        "stages.0.1": {"stage": 0, "depth": 2, "blocks": 54},
-        "stages.1.0": {"stage": 1, "depth": 19, "blocks": 54},
-        "stages.2.17": {"stage": 2, "depth": 54, "blocks": 54},
-    }
-
-
 def test_bands_are_open_below_and_closed_above():
     found = coefficients.describe(np.array([0, 0.01, 0.011, 1, 1.5, 2, 2.5, 0.005]))
     shares = {name: found[name] for name in coefficients.BANDS}

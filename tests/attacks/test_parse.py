@@ -55,7 +55,7 @@ def test_none_is_no_attack_and_nothing_is_an_error():
     assert resolve("none") == []
     assert resolve(" none ") == []
     for text in ("", " , "):
-        with pytest.raises(UserError, match="no attack named; say none"):
+        with pytest.raises(UserError, match="no attack given; use none"):
             resolve(text)
 
 

@@ -15,7 +15,7 @@ from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Benchmark
 from robust_interp.cli.main import main
 from robust_interp.core.errors import UserError
-from robust_interp.results.scores import RESULT_COLUMNS
+from robust_interp.results.columns import RESULT_COLUMNS
 from robust_interp.store import Store
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # findings; test_sanity.py has them

@@ -11,7 +11,7 @@ from support.masked_models import trained_on_digits
 
 import robust_interp
 from robust_interp.core.errors import UserError
-from robust_interp.results import combine, compare, leaderboard
+from robust_interp.results import columns, combine, compare, leaderboard
 from robust_interp.results.scores import results_frame, scores
 from robust_interp.results.warnings import findings
 from robust_interp.store import INHERITED, Store
@@ -65,7 +65,7 @@ def test_a_column_stands_beside_the_row_and_does_not_rank(store, tmp_path):
     weaker = card("other")
     plan = finished(store, [card(), weaker])
     board = leaderboard.entries_frame(scores(plan, store))
-    assert list(board)[len(leaderboard.ENTRY_COLUMNS) : -2] == [
+    assert list(board)[len(columns.ENTRY_COLUMNS) : -2] == [
         *("clean", "clean_std", "pgd_2", "pgd_2_std", "strong_2", "strong_2_std"),
         "strong_n",
     ]

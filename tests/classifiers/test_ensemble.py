@@ -25,8 +25,8 @@ from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.core.errors import UserError
 from robust_interp.core.specs import OfEps
-from robust_interp.results import combine, compare, export, leaderboard, warnings
-from robust_interp.results.folders import from_folder, write
+from robust_interp.results import brief, combine, compare, export, leaderboard, warnings
+from robust_interp.results.folders import write
 from robust_interp.results.scores import results_frame, scores
 from robust_interp.store import Store
 from robust_interp.store.cells import CLEAN, Cell
@@ -623,7 +623,7 @@ def test_a_leaderboard_has_clean_agreement_and_the_improvement_of_what_ranks(sto
     path = tmp_path / "leaderboard.csv"
     assert export.to_csv(combine.read(path)).encode() == path.read_bytes()
     assert combine.sort(combine.read(path), "improvement")["improvement"][0] == 30
-    assert export.in_short(board)[1]["agreement"].count("80.0") == 2
+    assert brief.in_short(board)[1]["agreement"].count("80.0") == 2
 
 
 def test_runs_are_joined_with_their_ensembles_columns(store, tmp_path):
@@ -633,7 +633,7 @@ def test_runs_are_joined_with_their_ensembles_columns(store, tmp_path):
         + [(BOTH, PGD, first(6))],
     )
     run(store, [(BOTH, CLEAN, first(9), "4" * 10)])
-    board, _ = from_folder(tmp_path)
+    board, _ = combine.gather([tmp_path])
     line = board[board["members"] == 2].to_dict("records")
     assert [(entry["agreement"], entry["improvement"], entry["clean"], entry["pgd_2"]) for entry in line] == [
         (100, 30, 90, 60)

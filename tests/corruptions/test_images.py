@@ -481,7 +481,7 @@ def test_lists_are_merged_in_order():
 
 def test_none_is_no_corruption_and_nothing_is_an_error():
     assert resolved("none") == []
-    with pytest.raises(UserError, match="no corruption named; say none"):
+    with pytest.raises(UserError, match="no corruption given; use none"):
         resolved(" ,")
 
 

@@ -22,7 +22,7 @@ from robust_interp.benchmark.api import evaluate
 from robust_interp.benchmark.request import Request
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import BUILT_IN, Origin, Registry
-from robust_interp.results.folders import from_folder
+from robust_interp.results.combine import gather
 from robust_interp.store import FILE_NAME
 
 SMALL = "--models in_resnet20 --seeds 0, --n 4 --eps 8 --corruptions none --device cpu --quiet"
@@ -395,7 +395,7 @@ def test_what_older_code_of_a_plug_in_measured_does_not_stand_beside_newer(fresh
         fresh()
         plugins.load(write(source, f"for_{model}.py"))
         evaluate(model, device="cpu", out=tmp_path / "results", **asked)
-    board = from_folder(tmp_path / "results")[0].set_index("model")
+    board = gather([tmp_path / "results"])[0].set_index("model")
     assert board["fgsm_8"].notna().all()
     assert board["up_8"].notna().to_dict() == {"in_resnet20": False, "preact_resnet20": True}
 

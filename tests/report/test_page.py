@@ -20,7 +20,8 @@ from robust_interp.core.errors import UserError
 from robust_interp.figures import robustness, style
 from robust_interp.report import curves, glossary, graphics, page, provenance
 from robust_interp.results import export, leaderboard
-from robust_interp.results.folders import from_folder, runs_in
+from robust_interp.results.combine import gather
+from robust_interp.results.folders import runs_in
 from robust_interp.results.scores import scores
 from robust_interp.store import Store
 from robust_interp.store.cells import CLEAN
@@ -261,7 +262,7 @@ def test_the_same_store_gives_the_same_bytes(report, tmp_path):
 
 def test_the_files_beside_it_are_those_of_the_store(report):
     folder, _ = report
-    board, _ = from_folder(folder.parent / "results")
+    board, _ = gather([folder.parent / "results"])
     assert (folder / "leaderboard.csv").read_text() == export.to_csv(board)
     results = pd.read_csv(folder / "results.csv")
     assert len(results) == 2 * (4 * 3 + 3 * 4 * 5)
@@ -615,7 +616,7 @@ def test_figures_drawn_before_are_images_in_the_page(tmp_path):
 
 
 def test_leaderboard_files_alone_make_a_report(tmp_path):
-    board = from_folder(measure(tmp_path / "results"))[0]
+    board = gather([measure(tmp_path / "results")])[0]
     (tmp_path / "board.csv").write_text(export.to_csv(board), encoding="utf-8")
     page.write([tmp_path / "board.csv"], tmp_path / "report")
     text = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")

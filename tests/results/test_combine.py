@@ -11,7 +11,8 @@ from support.hand_made import attack, card, corruption, first, run
 from robust_interp.cli import console, main
 from robust_interp.core.errors import UserError
 from robust_interp.results import combine, export
-from robust_interp.results.folders import from_folder, write
+from robust_interp.results.combine import gather
+from robust_interp.results.folders import write
 from robust_interp.store import Store
 from robust_interp.store.cells import CLEAN
 
@@ -108,7 +109,7 @@ def test_the_file_that_a_bench_writes_reads_as_it_was_written(folder, tmp_path):
     noise = [
         (card("a"), corruption(name, s), first(s)) for name in ("impulse_noise", "fog") for s in range(1, 6)
     ]
-    board, _ = from_folder(folder("one", *entry("a", 9, 3), *noise, *entry("b", 8, 5)))
+    board, _ = gather([folder("one", *entry("a", 9, 3), *noise, *entry("b", 8, 5))])
     write(tmp_path, pd.DataFrame(), board)
     path = tmp_path / "leaderboard.csv"
     assert export.to_csv(combine.read(path)).encode() == path.read_bytes()

@@ -13,8 +13,7 @@ from support.hand_made import card, corruption, ensemble, first, run
 
 from robust_interp.core import statistics
 from robust_interp.core.errors import UserError
-from robust_interp.results import combine, export, leaderboard
-from robust_interp.results.folders import from_folder
+from robust_interp.results import brief, combine, export, leaderboard
 from robust_interp.results.mce import with_mce
 from robust_interp.results.scores import scores
 from robust_interp.store import Store
@@ -72,7 +71,7 @@ def test_a_run_over_the_15_has_no_mean_over_19(store):
 
 
 def test_in_short_the_means_stand_for_their_corruptions(store):
-    _, numbers = export.in_short(board_of(store, *measured(ALL19)))
+    _, numbers = brief.in_short(board_of(store, *measured(ALL19)))
     assert list(numbers) == ["clean", "noise", "common15", "all19"]
 
 
@@ -91,11 +90,11 @@ def test_another_jpeg_library_is_no_other_origin_but_two_of_them_are(store, tmp_
     turbo, other = "generated@0(libjpeg-turbo)", "generated@0(libjpeg 6.2)"
     run(store, measured(["fog"]))
     run(store, [*measured(["jpeg_compression"], source=turbo), *measured(["snow"])[1:]])
-    frame, _ = from_folder(tmp_path / "store")
+    frame, _ = combine.gather([tmp_path / "store"])
     assert len(frame) == 1
     assert frame["corruption_source"].tolist() == [f"generated@0+{turbo}"]
     run(store, measured(["jpeg_compression"], source=other))
-    frame, _ = from_folder(tmp_path / "store")
+    frame, _ = combine.gather([tmp_path / "store"])
     assert len(frame) == 2
 
 
@@ -165,10 +164,10 @@ def test_baselines_that_are_not_there_or_not_alone_are_refused(store):
     with pytest.raises(UserError, match="unknown baseline 'bas'; did you mean base"):
         with_mce(frame, "bas")
     again = pd.concat([frame, frame.assign(recipe="long")], ignore_index=True)
-    with pytest.raises(UserError, match=r"'base' names several lines: choose one of base@long, base@quick"):
+    with pytest.raises(UserError, match=r"'base' fits several lines: choose one of base@long, base@quick"):
         with_mce(again, "base")
     assert with_mce(again, "base@long")["mce_rel(base@long)"].notna().all()
-    with pytest.raises(UserError, match=r"mCE takes all 15 common corruptions: .*--corruptions common"):
+    with pytest.raises(UserError, match=r"mCE needs all 15 common corruptions: .*--corruptions common"):
         with_mce(frame.drop(columns="snow"), "base")
 
 

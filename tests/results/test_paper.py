@@ -11,7 +11,8 @@ from support.hand_made import card, first, run
 from robust_interp import zoo
 from robust_interp.core import statistics
 from robust_interp.core.errors import UserError
-from robust_interp.results import leaderboard, paper
+from robust_interp.results import paper
+from robust_interp.results.columns import ENTRY_COLUMNS, SOURCE_COLUMNS
 from robust_interp.results.export import to_csv
 from robust_interp.store import Store
 from robust_interp.store.cells import CLEAN
@@ -29,9 +30,9 @@ def board(*lines):
             row[column], row[f"{column}_std"] = value if isinstance(value, tuple) else (value, np.nan)
         rows.append(row | (others[0] if others else {}))
     columns = [
-        *leaderboard.ENTRY_COLUMNS,
+        *ENTRY_COLUMNS,
         *(f"{c}{e}" for c in MEASURED for e in ("", "_std")),
-        *leaderboard.SOURCE_COLUMNS,
+        *SOURCE_COLUMNS,
     ]
     return pd.DataFrame(rows).reindex(columns=columns)
 
@@ -168,8 +169,8 @@ def draws(mean, spread):
     ("spread", "lead", "verdict"),
     [
         (0.2, 16.0, "holds"),
-        (3.0, 16.0, "holds, within luck"),
-        (3.0, 14.0, "does not hold, within luck"),
+        (3.0, 16.0, "holds, not significant"),
+        (3.0, 14.0, "does not hold, not significant"),
         (0.2, 14.0, "does not hold"),
     ],
 )

@@ -20,7 +20,7 @@ import robust_interp
 from robust_interp import robustbench_bridge, zoo
 from robust_interp.core.errors import UserError
 from robust_interp.results import combine, robustbench_json
-from robust_interp.results.leaderboard import ENTRY_COLUMNS, SOURCE_COLUMNS
+from robust_interp.results.columns import ENTRY_COLUMNS, SOURCE_COLUMNS
 from robust_interp.store import Store
 from robust_interp.store.cells import CLEAN
 
@@ -133,7 +133,7 @@ def test_benchmark_with_autoattack_finds_the_closed_form(probed):
     for threat_model in ("Linf", "L2", "kept"):
         assert probed["attacked"][threat_model] == pytest.approx([5 / 6, 2 / 6])
     assert probed["attacked"]["log"] == "robust accuracy: 33.33%"
-    assert "cannot go on from its state" in probed["attacked"]["resumed"]
+    assert "cannot resume from its state" in probed["attacked"]["resumed"]
 
 
 @pytest.mark.slow

@@ -180,7 +180,7 @@ def test_a_state_that_lacks_something_or_holds_something_else_is_refused_in_one_
     tensors, values = resume.read(path)
     spoil(tensors, values)
     resume.write(path, tensors, values)
-    with pytest.raises(UserError, match=r"^cannot go on from .*; remove it to start over$"):
+    with pytest.raises(UserError, match=r"^cannot resume from .*; remove it to start over$"):
         run(tmp_path)
     assert list(tmp_path.iterdir()) == [path]
 
