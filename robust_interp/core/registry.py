@@ -89,6 +89,14 @@ class Registry(Generic[T]):
         self._added[name] = entry, origin
         return entry
 
+    def remove(self, name: str) -> None:
+        """Take out a name that was added.
+
+        Raises:
+            KeyError: if it was not.
+        """
+        del self._added[name]
+
     @contextmanager
     def lent(self, name: str, entry: T) -> Iterator[None]:
         """Registered within the context only."""
@@ -96,7 +104,7 @@ class Registry(Generic[T]):
         try:
             yield
         finally:
-            del self._added[name]
+            self.remove(name)
 
     def __getitem__(self, name: str) -> T:
         """The entry; that of an installed plug-in is imported.

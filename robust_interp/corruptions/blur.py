@@ -19,11 +19,11 @@ def gaussian_blur(image: np.ndarray, severity: int, rng: np.random.Generator) ->
 @corruption
 def defocus_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     radius, alias = ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1))[severity - 1]
-    return scipy.ndimage.correlate(image, _disk(radius, alias)[None], mode="mirror")
+    return scipy.ndimage.correlate(image, disk(radius, alias)[None], mode="mirror")
 
 
 @lru_cache
-def _disk(radius: float, alias: float) -> np.ndarray:
+def disk(radius: float, alias: float) -> np.ndarray:
     """A disk whose edge is smoothed by a 3x3 Gaussian of sigma `alias`.
 
     Rounded to float32 where OpenCV, which the released arrays were made with, rounds.

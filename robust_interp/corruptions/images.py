@@ -55,7 +55,7 @@ class Corruptor:
         if self.folder is None:
             library = jpeg_library() if name == JPEG else None
             return f"generated@{self.seed}({library})" if library else f"generated@{self.seed}"
-        _open_released(self.folder, name, self.dataset)
+        open_released(self.folder, name, self.dataset)
         found = _md5(self.folder / f"{name}.npy")
         known = RELEASED_MD5.get(name) if self.dataset.name == "cifar10" else None
         if known is None or len(self.dataset) != 10_000:
@@ -81,7 +81,7 @@ class Corruptor:
             clean = self.dataset.images[start:stop]
             return corrupt(clean, name, severity, range(start, stop), self.seed)
         size = len(self.dataset)
-        rows = _open_released(self.folder, name, self.dataset)
+        rows = open_released(self.folder, name, self.dataset)
         first = (severity - 1) * size  # the five severities are stacked
         return rows[first + start : first + stop].transpose(0, 3, 1, 2)
 
@@ -106,7 +106,7 @@ def _released_folder(dataset: Dataset, folder: Path) -> Path:
     return folder
 
 
-def _open_released(folder: Path, name: str, dataset: Dataset) -> np.ndarray:
+def open_released(folder: Path, name: str, dataset: Dataset) -> np.ndarray:
     rows = _open_array(folder / f"{name}.npy")
     N, C, H, W = dataset.images.shape
     expected = (5 * N, H, W, C)

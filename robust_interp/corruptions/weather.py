@@ -49,20 +49,20 @@ NO_FROST = (
 def _frost_obstacle(shape: tuple[int, int, int]) -> str | None:
     if reason := colour(shape):
         return reason
-    folder = _frost_folder()
+    folder = frost_folder()
     if folder is None:
         return NO_FROST
     for name, md5 in FROST_PICTURES.items():
         path = folder / name
         if not path.is_file() or hashlib.md5(path.read_bytes()).hexdigest() != md5:
             return f"{path} is not the authors' picture"
-    height, width = (min(sizes) for sizes in zip(*(p.shape[1:] for p in _frost_pictures()), strict=True))
+    height, width = (min(sizes) for sizes in zip(*(p.shape[1:] for p in frost_pictures()), strict=True))
     if shape[1] >= height or shape[2] >= width:
         return f"its pictures are {height} x {width}, too small for {shape[1]} x {shape[2]}"
     return None
 
 
-def _frost_folder() -> Path | None:
+def frost_folder() -> Path | None:
     """Where the installed package keeps its pictures; the package itself is never imported."""
     spec = importlib.util.find_spec(FROST_PACKAGE)
     places = spec.submodule_search_locations if spec else None
@@ -70,11 +70,11 @@ def _frost_folder() -> Path | None:
 
 
 @cache
-def _frost_pictures() -> list[np.ndarray]:
+def frost_pictures() -> list[np.ndarray]:
     """The pictures (3, H, W) at a fifth of their size: linear interpolation at 1/5 is every fifth pixel."""
     from PIL import Image
 
-    folder = _frost_folder()
+    folder = frost_folder()
     if folder is None:
         raise UserError(f"frost cannot be generated: {NO_FROST}")
     pictures = []
@@ -88,7 +88,7 @@ def _frost_pictures() -> list[np.ndarray]:
 @corruption
 def frost(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     kept, weight = ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))[severity - 1]
-    picture = _frost_pictures()[rng.integers(len(FROST_PICTURES))]
+    picture = frost_pictures()[rng.integers(len(FROST_PICTURES))]
     _, H, W = image.shape
     top, left = rng.integers(0, np.subtract(picture.shape[1:], (H, W)))
     crop = picture[:, top : top + H, left : left + W]
@@ -170,7 +170,7 @@ def _relief(edges: np.ndarray) -> np.ndarray:
     near = np.full(edges.shape, 20.0)
     if edges.any():
         near = np.minimum(scipy.ndimage.distance_transform_edt(~edges), 20)
-    flat = _equalised(_box(near).astype(np.uint8))
+    flat = equalised(_box(near).astype(np.uint8))
     emboss = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]])
     embossed = scipy.ndimage.correlate(flat.astype(int), emboss, mode="mirror").clip(0, 255)
     return np.rint(_box(embossed.astype(np.float64))).astype(np.uint8)
@@ -180,7 +180,7 @@ def _box(image: np.ndarray) -> np.ndarray:
     return scipy.ndimage.uniform_filter(image, 3, mode="mirror")
 
 
-def _equalised(image: np.ndarray) -> np.ndarray:
+def equalised(image: np.ndarray) -> np.ndarray:
     """uint8 values spread over 0 to 255 by their ranks, the smallest at 0; a constant image as it is."""
     counts = np.bincount(image.ravel(), minlength=256)
     above = counts.cumsum() - counts[image.min()]

@@ -23,7 +23,7 @@ class Group:
     def __init__(self, fits: Sequence[Fit]) -> None:
         self.fits = [fit for fit in fits if fit.unfinished]
         on_cuda = any(fit.loader.labels.is_cuda for fit in fits)
-        self._step_all = RecordedSteps() if on_cuda else _in_turn
+        self._step_all = RecordedSteps() if on_cuda else in_turn
 
     def drop(self, fit: Fit) -> None:
         """Train it no further."""
@@ -68,7 +68,7 @@ class Group:
         return now
 
 
-def _in_turn(fits: Sequence[Fit], draws: Sequence[Tensor]) -> None:
+def in_turn(fits: Sequence[Fit], draws: Sequence[Tensor]) -> None:
     for fit, drawn in zip(fits, draws, strict=True):
         torch.set_rng_state(fit.rng)
         fit.train_step(*fit.loader.cut(drawn))

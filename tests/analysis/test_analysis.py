@@ -388,6 +388,7 @@ def test_damping_shifts_the_eigenvalues(merge, rho, step):
     assert norms == pytest.approx([np.linalg.norm(dense.numpy(), 2)], rel=5e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lambda_in_resnet14", "in_resnet14_gating_sig", "plain_net14"])
 def test_blocks_of_networks_against_dense_jacobians(name):
     torch.manual_seed(0)

@@ -71,10 +71,6 @@ def test_robust_is_right_when_clean_and_under_every_attack():
 SAMPLES = [[88.5, 90.0, 87.0], [70.0, 71.5], [99.0, 98.0, 99.5, 97.0, 99.0], [12.0, 31.0, 22.0, 5.0]]
 
 
-def t_interval(values):
-    return statistics.t_interval_of(*statistics.mean_std(values), len(values))
-
-
 def test_t_interval_of_hand_worked_seeds():
     # mean 70, std 10, standard error 10 / sqrt(3) = 5.7735; t at 0.975 with 2 degrees of freedom 4.3027
     assert t_interval([60, 70, 80]) == pytest.approx((45.1586, 94.8414), abs=1e-3)
@@ -193,6 +189,7 @@ def test_holm_agrees_with_hand_worked_values():
     assert len(statistics.holm([])) == 0
 
 
+@pytest.mark.slow
 def test_holm_agrees_with_statsmodels():
     rng = np.random.default_rng(0)
     for size in (1, 2, 5, 30):

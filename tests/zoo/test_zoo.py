@@ -370,6 +370,7 @@ def test_a_file_that_is_missing_empty_or_html_is_refused(tmp_path, suffix):
         one_line(refusal, path)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 @pytest.mark.parametrize("form", ["zip", "legacy", "safetensors"])
 def test_damage_anywhere_in_a_file_ends_in_one_line_or_in_weights(tmp_path, form):
