@@ -360,13 +360,18 @@ def load(
 def weights(
     name: str, dataset: str, threat_model: str, folder: str | os.PathLike | None = None
 ) -> list[Path]:
-    """The files that `load` reads, for the same arguments; some models have several."""
+    """The files that `load` reads, for the same arguments; some models have several.
+
+    Raises:
+        UserError: for a name that RobustBench does not have for this `dataset` and `threat_model`; or as
+            `robustbench` does.
+    """
     with robustbench() as package:
         return _weights(package, name, dataset, threat_model, _model_dir(folder))
 
 
 def sha256(name: str, dataset: str, threat_model: str) -> str:
-    """Hash of the weights that `load` reads, in all of their files."""
+    """Hash of the weights that `load` reads for these arguments, in all of their files."""
     hashes = []
     for path in weights(name, dataset, threat_model):
         with path.open("rb") as file:
