@@ -63,6 +63,7 @@ class Rightmost:
 
     @property
     def converged(self) -> bool:
+        """Whether it is known."""
         return not math.isnan(self.real)
 
 
@@ -108,6 +109,7 @@ def spectral_norm(
     Args:
         function: maps a batch (N, ...) to a batch, each sample on its own.
         x: (N, ...), float64.
+        seed: of the start vectors.
         tol: relative change in an iteration below which it counts as converged.
         iterations: after which it is given up; the value is then a lower bound.
 
@@ -143,7 +145,7 @@ def _unit(batch: Tensor) -> Tensor:
 
 
 def in_float64(classifier: Classifier) -> Classifier:
-    """A copy in eval mode, frozen.
+    """A copy of a classifier in float64 and eval mode, frozen.
 
     Raises:
         UserError: if it is not one of our networks: only of those are the blocks known.
@@ -161,7 +163,7 @@ def _network(classifier: Classifier) -> InterpolationNet:
 
 
 def damped_blocks(model: InterpolationNet) -> dict[str, Block]:
-    """The blocks that carry a λ, or would in a damped network of the same layout.
+    """The blocks of a model that carry a λ, or would in a damped network of the same layout, by name.
 
     Those are the ones whose shortcut is the identity, but for the first block of the network.
     """
@@ -176,7 +178,12 @@ def drift(block: Block) -> Map:
 
 @torch.no_grad()
 def states(classifier: Classifier, images: Tensor) -> dict[str, Tensor]:
-    """The input of each block, by its name, and under "" the output of the last, for pixels (N, C, H, W)."""
+    """The input of each block, by its name, and under "" the output of the last.
+
+    Args:
+        classifier: Of one of our networks.
+        images: (N, C, H, W), pixels in [0, 1].
+    """
     if classifier.normalisation:
         images = (images - classifier.get_buffer("mean")) / classifier.get_buffer("std")
     network = _network(classifier)
@@ -280,7 +287,7 @@ def growth(
 
 
 def random_signs(images: Tensor, ids: Sequence[int], seed: int) -> Tensor:
-    """±1 of the shape of images, each sample's drawn from the seed and its id alone."""
+    """±1 of the shape of images, each sample's drawn from the seed and its id (in `ids`) alone."""
     stream, shape = zlib.crc32(b"growth"), images.shape[1:]
     draws = [np.random.default_rng((seed, stream, i)).choice([-1.0, 1.0], size=tuple(shape)) for i in ids]
     return torch.from_numpy(np.stack(draws)).to(images)

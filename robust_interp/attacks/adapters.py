@@ -41,7 +41,14 @@ class Round:
 
 
 def rounds(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> list[Round]:
-    """The rounds of an attack on `model`, for images like those given."""
+    """The rounds of an attack.
+
+    Args:
+        perturbation: The attack with all its parameters.
+        kind: Of that attack.
+        model: Maps images (N, C, H, W) in [0, 1] to logits (N, classes).
+        images: Of the shape and on the device of those that will be attacked.
+    """
     engine = _ENGINES.get(perturbation.name, _plain)
     with redirect_stdout(io.StringIO()):  # torchattacks prints where a model has no parameters
         return engine(perturbation, kind, model, images)
@@ -248,7 +255,7 @@ def _at_place(model: nn.Module, images: Tensor, place: int) -> Tensor:
 
 
 def distance(change: Tensor, norm: str) -> Tensor:
-    """The size of each sample's change (N, ...) -> (N,), in float64."""
+    """The size of each sample's change (N, C, H, W) -> (N,), in float64; `norm` is Linf, L2, L1 or L0."""
     flat = change.detach().flatten(1).double()
     if norm == "L0":  # pixels, whatever their channels
         return (change != 0).any(1).flatten(1).sum(1).double()

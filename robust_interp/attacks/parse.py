@@ -21,6 +21,7 @@ def resolve(text: str, eps: Sequence[float], defaults: Mapping, seed: int) -> li
     """Perturbations for a comma-separated list of attack specs; 'none' is empty.
 
     Args:
+        text: Such as ``fgsm, pgd(steps=40), pgd_l2(eps=0.5)``.
         eps: Linf radii in [0, 1] pixels that each Linf spec without its own eps is measured at.
         defaults: The dataset's parameters, where they differ from the paper's. A torchattacks class that is
             named as such keeps its own.
@@ -123,12 +124,12 @@ def _column(name: str, norm: str, eps: float | None, changed: Mapping) -> str:
 
 
 def exact_255(pixels: float) -> str:
-    """A distance in units of 1/255, so that no two of them look alike."""
+    """A distance of `pixels` in [0, 1] in units of 1/255, so that no two of them look alike."""
     return f"{in_255(pixels):.10g}"
 
 
 def check_eps(eps: object, norm: str = "Linf") -> float:
-    """The radius itself, in [0, 1] pixels.
+    """A radius `eps`, in [0, 1] pixels and measured in `norm`, as it is.
 
     Raises:
         UserError: if it is no distance: an Linf one is in (0, 1], any other above 0.

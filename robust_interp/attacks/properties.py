@@ -16,6 +16,7 @@ def check_fits(perturbation: Perturbation, classes: int, pixels: int) -> None:
     """Refuse an attack that asks for what a dataset has not.
 
     Args:
+        perturbation: An attack.
         classes: How many there are: fewer than its loss is defined for, or its target asks for, are too few.
         pixels: Numbers in an image, channels included. A radius above the diameter of their cube
             [0, 1]^pixels, which every image lies in, is a mistake.
@@ -41,7 +42,7 @@ def check_fits(perturbation: Perturbation, classes: int, pixels: int) -> None:
 
 
 def step_warning(perturbation: Perturbation) -> str | None:
-    """One line where the step size fits the ball badly, as the paper's does at 1/255; else None."""
+    """One line where an attack's step size fits the ball badly, as the paper's does at 1/255; else None."""
     alpha, eps = (perturbation.number(key) for key in ("alpha", "eps"))
     if alpha is None or eps is None:
         return None
@@ -107,4 +108,5 @@ def environment(perturbation: Perturbation) -> dict[str, str]:
 
 
 def torchattacks_version() -> str:
+    """The version that is installed."""
     return importlib.metadata.version("torchattacks")

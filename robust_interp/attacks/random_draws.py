@@ -158,7 +158,13 @@ def undisturbed_generators() -> Iterator[None]:
 
 
 def seed_generators(seed: int | None, sample: int, number: int) -> None:
-    """Seed all global generators for one sample of one round; without a seed as if it were 0."""
+    """Seed all global generators of torch, numpy and Python for one sample of one round.
+
+    Args:
+        seed: The attack seed; None counts as 0.
+        sample: Its id.
+        number: Of the round, from 0.
+    """
     state = np.random.SeedSequence((seed or 0, _ALONE, int(sample), number)).generate_state(2)
     torch.manual_seed(int(state[0]) << 32 | int(state[1]))
     np.random.seed(state)

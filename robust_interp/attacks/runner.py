@@ -200,6 +200,11 @@ class GradientProbe(torch.nn.Module):
         return zero.cpu().numpy(), not_finite.cpu().numpy()
 
     def forward(self, images: Tensor) -> Tensor:
+        """Images (N, C, H, W) in [0, 1] -> logits (N, classes).
+
+        Raises:
+            UserError: where a gradient is asked for and the classifier lets none through.
+        """
         follows = images.requires_grad and torch.is_grad_enabled()
         images = images.clone()  # not the attack's own: a model may work in place on what it is given
         if not follows:

@@ -78,6 +78,11 @@ class Registry(Generic[T]):
     def add(self, name: str, entry: T, origin: Origin = BUILT_IN) -> T:
         """Register `entry`; a name can be taken once.
 
+        Args:
+            name: What it is looked up by.
+            entry: Of the kind that this registry holds.
+            origin: Where it comes from; by default this package.
+
         Raises:
             UserError: if the name is taken, naming both origins, or cannot be one.
         """
@@ -99,7 +104,7 @@ class Registry(Generic[T]):
 
     @contextmanager
     def lent(self, name: str, entry: T) -> Iterator[None]:
-        """Registered within the context only."""
+        """`entry` is registered under `name` within the context only."""
         self.add(name, entry)
         try:
             yield
@@ -126,7 +131,12 @@ class Registry(Generic[T]):
         return [*added, *map(_distribution, self._points.get(name, []))]
 
     def troubles(self, look_up: Callable[[str], object] | None = None) -> dict[str, str]:
-        """The names that cannot be used, and why: claimed twice or, if they are looked up, refused."""
+        """The names that cannot be used, and why.
+
+        Args:
+            look_up: Called with each name that is claimed once; it raises UserError for one that cannot be
+                used. Without it only names that are claimed twice are told, and nothing is imported.
+        """
         found = {}
         for name in self:
             if len(claims := self.origins(name)) > 1:
@@ -221,7 +231,12 @@ def _source_hash(point: EntryPoint) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """The error for a name that is not there: near names if there are any, else the first of all."""
+    """The error for a name that is not there: near names if there are any, else the first of all.
+
+    Args:
+        kind: What it would be a name of, such as ``attack``.
+        known: The names that are there.
+    """
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
     shown = [*known[:SHOWN], *(["..."] if len(known) > SHOWN else [])]
@@ -230,6 +245,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
 
 
 def is_glob(pattern: str) -> bool:
+    """Whether a name holds one of the characters ``*``, ``?`` and ``[``, which make it a pattern."""
     return bool(re.search(r"[*?\[]", pattern))
 
 

@@ -37,7 +37,7 @@ class Spec:
 
 
 def split_specs(text: str) -> list[str]:
-    """Split at the commas that stand outside brackets; empty parts are dropped."""
+    """Split a text at the commas that stand outside brackets; empty parts are dropped."""
     parts, depth, start = [], 0, 0
     for found in re.finditer("[(),]", text):
         depth += (found[0] == "(") - (found[0] == ")")

@@ -47,7 +47,11 @@ def elastic_transform(image: np.ndarray, severity: int, rng: np.random.Generator
 
 
 def affine(image: np.ndarray, shifts: np.ndarray) -> np.ndarray:
-    """The affine map of (C, H, W) that moves three points around the centre by `shifts` (3, 2), in (x, y)."""
+    """The affine map of an `image` (C, H, W) that moves three points around its centre.
+
+    Args:
+        shifts: How far, (3, 2), in (x, y) and pixels.
+    """
     _, H, W = image.shape
     x, y, arm = W // 2, H // 2, min(H, W) // 3
     before = np.array([(x + arm, y + arm), (x + arm, y - arm), (x - arm, y - arm)], dtype=float)
@@ -59,7 +63,13 @@ def affine(image: np.ndarray, shifts: np.ndarray) -> np.ndarray:
 
 
 def displaced(image: np.ndarray, alpha: float, sigma: float, rng: np.random.Generator) -> np.ndarray:
-    """Each pixel of (C, H, W) from up to `alpha` pixels away; neighbours alike, by a Gaussian of `sigma`."""
+    """Each pixel of an `image` (C, H, W) taken from somewhere near, its neighbours from alike places.
+
+    Args:
+        alpha: From how far away at most, in pixels.
+        sigma: Of the Gaussian that makes neighbours alike, in pixels.
+        rng: Drawn from twice, for the two directions.
+    """
     _, H, W = image.shape
     across, down = (
         alpha * scipy.ndimage.gaussian_filter(rng.uniform(-1, 1, size=(H, W)), sigma, truncate=3)

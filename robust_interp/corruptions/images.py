@@ -42,7 +42,9 @@ class Corruptor:
         self._chunks = lru_cache(maxsize=_CACHED_CHUNKS)(self._chunk)
 
     def source(self, name: str) -> str:
-        """``generated@<seed>``, ``released``, or with the file's MD5 where there is no official one.
+        """Where images of the corruption `name` come from.
+
+        ``generated@<seed>``, ``released``, or with the file's MD5 where there is no official one.
 
         Generated JPEG that cannot equal the released names its library: ``generated@0(libjpeg-turbo)``.
 
@@ -65,15 +67,16 @@ class Corruptor:
         return "released"
 
     def obstacle(self, name: str) -> str | None:
-        """Why there can be no images of this corruption, or None. What is released needs no generator."""
+        """Why there can be no images of a corruption, or None. What is released needs no generator."""
         return obstacle(name, self.dataset.images.shape[1:]) if self.folder is None else None
 
     def note(self, line: str) -> None:
+        """Add a line to the notes, once."""
         if line not in self.notes:
             self.notes.append(line)
 
     def pixels(self, perturbation: Perturbation, start: int, stop: int) -> np.ndarray:
-        """Samples [start, stop) under a corruption, float32 NCHW in [0, 1]."""
+        """Samples [start, stop) under a corruption, which `resolve` gave; float32 NCHW in [0, 1]."""
         return as_pixels(self._chunks(perturbation.name, perturbation.integer("severity"), start, stop))
 
     def _chunk(self, name: str, severity: int, start: int, stop: int) -> np.ndarray:
@@ -140,6 +143,10 @@ def resolve(text: str, corruptor: Corruptor) -> list[Perturbation]:
     Without a severity all five are meant; what is named twice is measured once. A corruption that cannot be
     generated for these images is an error if it is named, and left out of a group with a note: the group's
     mean, which is only ever taken over all of it, is then absent.
+
+    Args:
+        text: As on a command line.
+        corruptor: Of the images that are to be corrupted; it is given the notes.
 
     Raises:
         UserError: for an unknown name, a severity that is not a whole number from 1 to 5, or a corruption

@@ -106,7 +106,9 @@ def fog(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarra
 
 
 def plasma(size: int, decay: float, rng: np.random.Generator) -> np.ndarray:
-    """A diamond-square height map (size, size) on a torus, scaled to [0, 1]; `size` is a power of two.
+    """A diamond-square height map (size, size) on a torus, drawn from `rng` and scaled to [0, 1].
+
+    `size` is a power of two.
 
     Each point is the mean of four around it plus a uniform draw, of at most 100^2 at first and `decay`^2
     times less at each halving of the distance.

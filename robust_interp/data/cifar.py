@@ -35,7 +35,7 @@ def _torchvision_class(class_name: str) -> Any:
 
 
 def missing_data(class_name: str, root: Path) -> str:
-    """Why a torchvision dataset cannot be read, and what to do about it."""
+    """Why a torchvision dataset, such as CIFAR10, cannot be read below `root`, and what to do about it."""
     folder = root / _torchvision_class(class_name).base_folder
     state = "is damaged (MD5)" if folder.exists() else "is not there"
     return (
@@ -46,6 +46,10 @@ def missing_data(class_name: str, root: Path) -> str:
 
 def download(name: str, data_dir: str | os.PathLike | None = None) -> None:
     """Fetch a dataset with torchvision; nothing to do for an embedded one.
+
+    Args:
+        name: Of a registered dataset.
+        data_dir: See `data_root`; it is made if it is not there.
 
     Raises:
         UserError: if the download fails or what arrives is not the official data.

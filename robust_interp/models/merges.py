@@ -50,6 +50,7 @@ class Add(nn.Module):
         super().__init__()
 
     def forward(self, x: Tensor, f: Tensor) -> Tensor:
+        """x + f, of two (N, C, H, W)."""
         return x + f
 
 
@@ -60,6 +61,7 @@ class Branch(nn.Module):
         super().__init__()
 
     def forward(self, x: Tensor, f: Tensor) -> Tensor:
+        """f, of two (N, C, H, W)."""
         return f
 
 
@@ -80,6 +82,7 @@ class Damp(nn.Module):
         self.coefficient = (coefficient or Lambda)(channels, device=device, dtype=dtype)
 
     def forward(self, x: Tensor, f: Tensor) -> Tensor:
+        """(1 - λ) x + f, of two (N, C, H, W)."""
         lam = self.coefficient(x)
         return (1 - lam) * x + f
 
@@ -88,6 +91,7 @@ class ScaledDamp(Damp):
     """(1 - λ) x + (1 + λ) f: λ-In-ResNet."""
 
     def forward(self, x: Tensor, f: Tensor) -> Tensor:
+        """(1 - λ) x + (1 + λ) f, of two (N, C, H, W)."""
         lam = self.coefficient(x)
         return (1 - lam) * x + (1 + lam) * f
 
@@ -100,6 +104,7 @@ class Exponential(Damp):
     """
 
     def forward(self, x: Tensor, f: Tensor) -> Tensor:
+        """e^-λ x + (1 - e^-λ)/λ f, of two (N, C, H, W)."""
         lam = self.coefficient(x)
         return torch.exp(-lam) * x + mean_decay(lam) * f
 
@@ -108,6 +113,7 @@ class ScaledExponential(Damp):
     """e^-λ x + (1 - e^-λ)/λ (1 + λ) f: the same for ρ(λ) = λ + 1; for λ → ∞ the plain network, f alone."""
 
     def forward(self, x: Tensor, f: Tensor) -> Tensor:
+        """e^-λ x + (1 - e^-λ)/λ (1 + λ) f, of two (N, C, H, W)."""
         lam = self.coefficient(x)
         return torch.exp(-lam) * x + mean_decay(lam) * (1 + lam) * f
 
@@ -115,8 +121,8 @@ class ScaledExponential(Damp):
 def mean_decay(lam: Tensor) -> Tensor:
     """(1 - e^-λ)/λ for λ >= 0, the mean of e^-λt over t in [0, 1]; 1 at λ = 0, where its slope is -1/2.
 
-    Below 1/2 its Taylor series: the quotient's derivative cancels there. Neither form ever sees the other's
-    λ, so that no gradient of the one not chosen is NaN.
+    `lam` has any shape. Below 1/2 it is the Taylor series: the quotient's derivative cancels there. Neither
+    form ever sees the other's λ, so that no gradient of the one not chosen is NaN.
     """
     small = torch.where(lam < 0.5, lam, 0.0)
     series = torch.ones_like(small)
@@ -160,6 +166,7 @@ class Coefficient(nn.Module):
         parameter.copy_(self._inverse(torch.empty_like(parameter).uniform_(*self.lambda_init)))
 
     def reset_parameters(self) -> None:
+        """Draw λ anew from `lambda_init`, by torch's global generator."""
         raise NotImplementedError
 
     def _load_from_state_dict(
@@ -198,10 +205,12 @@ class Lambda(Coefficient):
         self.lambda_ = nn.Parameter(torch.empty((), device=device, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
+        """λ, a 0-dim tensor, whatever x is."""
         return self.act(self.lambda_)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
+        """Draw λ anew from `lambda_init`, by torch's global generator."""
         self._start(self.lambda_)
 
 
@@ -224,10 +233,12 @@ class Keep(Coefficient):
         self.keep = nn.Parameter(torch.empty((), device=device, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
+        """λ, a 0-dim tensor, whatever x is."""
         return self.act(1 - self.keep)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
+        """Draw λ anew from `lambda_init`, by torch's global generator."""
         self._start(self.keep)
         self.keep.neg_().add_(1)
 
@@ -255,10 +266,12 @@ class Gate(Coefficient):
         self.bias = nn.Parameter(torch.empty(channels, device=device, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
+        """λ for each channel and position of x, (N, C, H, W)."""
         return self.act(F.conv2d(x, self.weight, self.bias))
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
+        """Draw λ anew from `lambda_init`, by torch's global generator."""
         self.weight.zero_()
         self._start(self.bias)
 

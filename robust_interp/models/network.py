@@ -29,6 +29,7 @@ class Block(nn.Module):
         self.act = act or nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, C', H', W')."""
         return self.act(self.merge(self.shortcut(x), self.branch(x)))
 
 
@@ -46,6 +47,7 @@ class Stage(nn.Sequential):
         self.grad_checkpointing = False
 
     def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, C', H', W')."""
         for block in self:
             if self.grad_checkpointing and not torch.jit.is_scripting():
                 # Not reentrant: attacks ask for gradients by torch.autograd.grad.
@@ -167,13 +169,13 @@ class InterpolationNet(nn.Module):
 
     @torch.jit.ignore
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """timm: which parameters belong together, for layer-wise learning rates."""
+        """timm: which parameters belong together, for layer-wise learning rates; if coarse, whole stages."""
         blocks = r"^stages\.(\d+)" if coarse else [(r"^stages\.(\d+)\.(\d+)", None), (r"^norm", (99999,))]
         return {"stem": r"^stem", "blocks": blocks}
 
     @torch.jit.ignore
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recompute each block in the backward pass instead of keeping its activations."""
+        """Whether (`enable`) each block is computed again in the backward pass instead of kept."""
         for module in self.modules():
             if isinstance(module, Stage):
                 module.grad_checkpointing = enable
@@ -184,7 +186,11 @@ class InterpolationNet(nn.Module):
         return self.fc
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """A new linear layer for num_classes (0: none), and with global_pool another pooling."""
+        """A new linear layer for num_classes (0: none), and with global_pool another pooling.
+
+        Raises:
+            ValueError: for a negative number of classes, or a pooling that is not known.
+        """
         if num_classes < 0:
             raise ValueError(f"num_classes={num_classes} is negative")
         pool = self.global_pool.pool_type if global_pool is None else global_pool
@@ -212,6 +218,7 @@ class InterpolationNet(nn.Module):
         return x if pre_logits else self.fc(x)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Normalised images (N, C, H, W) -> logits (N, num_classes)."""
         return self.forward_head(self.forward_features(x))
 
     def forward_intermediates(
@@ -259,7 +266,13 @@ class InterpolationNet(nn.Module):
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """timm: remove what `forward_intermediates(indices=indices)` does not need; returns the levels."""
+        """timm: remove what `forward_intermediates(indices=indices)` does not need; returns the levels.
+
+        Args:
+            indices: as there.
+            prune_norm: remove the final norm, too, where the last level is kept.
+            prune_head: remove the classifier and the pooling.
+        """
         take, last = _take_indices(self.num_levels, indices)
         shortened = last < len(self.stages)
         self.stages = self.stages[:last]
@@ -275,13 +288,13 @@ class InterpolationNet(nn.Module):
 def conv(
     in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, groups: int = 1, **dd: Any
 ) -> nn.Conv2d:
-    """A convolution without bias that keeps the size at stride 1."""
+    """A square convolution without bias that keeps the size at stride 1; `dd` holds device and dtype."""
     padding = kernel_size // 2
     return nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, groups=groups, bias=False, **dd)
 
 
 def stem_conv(in_chans: int, width: int, **dd: Any) -> nn.Conv2d:
-    """The 3x3 convolution on the images.
+    """The 3x3 convolution on the images, to `width` channels; `dd` holds device and dtype.
 
     Raises:
         ValueError: unless in_chans is at least 1.

@@ -44,6 +44,17 @@ class Architecture:
     damping: Mapping[str, Any] | None = None
 
     def create(self, variant: str, pretrained: bool, **kwargs: Any) -> InterpolationNet:
+        """The network, as timm asks for it.
+
+        Args:
+            variant: The timm name.
+            pretrained: Load the weights of the name's checkpoint.
+            kwargs: What the user of the name gave, and timm's own.
+
+        Raises:
+            TypeError: for an argument that the network does not take.
+            ValueError: for a value that it does not.
+        """
         # timm hands over the tag of "name.tag" as pretrained_cfg.
         kwargs = {**_TAG_ARGUMENTS.get(f"{variant}.{kwargs.get('pretrained_cfg')}", {}), **kwargs}
         merge: Callable[..., nn.Module] = self.merge
@@ -104,6 +115,7 @@ def register_all(families: Iterable[ModuleType], checkpoints: Mapping[str, Mappi
     """Register the ARCHITECTURES of these modules with timm, which finds functions and cfgs in the modules.
 
     Args:
+        families: Modules with a dict ARCHITECTURES, name -> `Architecture`.
         checkpoints: As for `timm_cfgs`.
     """
     for family in families:

@@ -90,7 +90,11 @@ def corruption(function: Corrupt) -> Corrupt:
 
     `image` is float64 (C, H, W) in [0, 1], its own copy; `severity` is 1 to 5; `rng` is the NumPy generator
     that every draw must come from, keyed by the seed, the corruption, the severity and the sample's id. What
-    it returns, of the same shape, is uint8, or is clipped to [0, 1] and truncated to uint8.
+    it returns, of the same shape, is uint8, or is clipped to [0, 1] and truncated to uint8. When it is called
+    and returns another shape or values that are not finite, it raises UserError.
+
+    Raises:
+        UserError: for a name that tables could not tell from others.
     """
     call = _named("corruption", function, function)
 
@@ -124,7 +128,17 @@ def dataset(
     """Declare ``function(split, root) -> images, labels`` as a dataset.
 
     `split` is ``train`` or ``test`` and `root` the data folder. Images are (N, C, H, W), uint8 or floating
-    point in [0, 1], in the same order each time; labels are (N,) from 0. The arguments are `DatasetType`'s.
+    point in [0, 1], in the same order each time; labels are (N,) from 0.
+
+    Args:
+        classes: How many there are.
+        shape: (C, H, W) of an image.
+        mean: Per-channel mean of the training pixels in [0, 1]; `std` likewise.
+        eps_255: Default Linf radii in units of 1/255.
+        attack_defaults: Parameters of attacks that differ from the paper's on this dataset.
+        default_n: Samples that a benchmark measures unless told otherwise.
+        crop_padding: Pixels of zero padding before the random crop in training.
+        flip: Whether a mirrored image is still of its class.
     """
 
     def declare(function: Callable) -> DatasetType:

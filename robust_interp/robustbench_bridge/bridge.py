@@ -48,7 +48,8 @@ def robustbench(download: bool = False) -> Iterator[ModuleType]:
         download: Whether it may fetch the data and weights that are missing.
 
     Raises:
-        UserError: if RobustBench is not installed, or torchattacks' stub stands in its place.
+        UserError: if RobustBench is not installed, torchattacks' stub stands in its place, or it is a version
+            that is built otherwise.
     """
     _require_installed()
     with ExitStack() as stack:
@@ -65,6 +66,7 @@ def robustbench(download: bool = False) -> Iterator[ModuleType]:
                 "pip install 'robust-interp[robustbench]' brings all of them"
             ) from error
         robustbench_names.register(zoo.checkpoints())
+        _require_known(modules)
         for module, name, value in _mends(modules, download):
             stack.enter_context(_set(vars(modules[module]), name, value))
         yield package
@@ -192,6 +194,23 @@ def _logged(logger: logging.Logger, path: str | os.PathLike) -> Iterator[None]:
         logger.setLevel(level)
         logger.removeHandler(handler)
         handler.close()
+
+
+# What is replaced or used within its modules, as RobustBench 1.1.1 has it.
+_KNOWN = {
+    "data": ("CORRUPTIONS_DICT", "_clean_dataset_loaders", "_load_dataset", "datasets", "zenodo_download"),
+    "eval": ("AutoAttack", "all_models", "clean_accuracy", "corruptions_evaluation"),
+    "utils": ("download_gdrive_new", "load_model"),
+}
+
+
+def _require_known(modules: dict[str, ModuleType]) -> None:
+    """Refuse a RobustBench that is built otherwise: a mend would be put where nothing looks for it."""
+    for module, names in _KNOWN.items():
+        lacking = [name for name in names if not hasattr(modules[module], name)]
+        if lacking:
+            missing = f"robustbench.{module} has no {', '.join(lacking)}"
+            raise UserError(f"{missing}: only RobustBench 1.1.1 can be mended; {_MEND}")
 
 
 def _mends(modules: dict[str, ModuleType], download: bool) -> list[tuple[str, str, Any]]:
@@ -342,13 +361,18 @@ def load(
 def weights(
     name: str, dataset: str, threat_model: str, folder: str | os.PathLike | None = None
 ) -> list[Path]:
-    """The files that `load` reads, for the same arguments; some models have several."""
+    """The files that `load` reads, for the same arguments; some models have several.
+
+    Raises:
+        UserError: for a name that RobustBench does not have for this `dataset` and `threat_model`; or as
+            `robustbench` does.
+    """
     with robustbench() as package:
         return _weights(package, name, dataset, threat_model, _model_dir(folder))
 
 
 def sha256(name: str, dataset: str, threat_model: str) -> str:
-    """Hash of the weights that `load` reads, in all of their files."""
+    """Hash of the weights that `load` reads for these arguments, in all of their files."""
     hashes = []
     for path in weights(name, dataset, threat_model):
         with path.open("rb") as file:

@@ -135,7 +135,7 @@ class Cell:
         return replace(self, skips=()) if self.skips else self
 
     def has_own_number(self, protocol: str) -> bool:
-        """Whether an accuracy can be told of it alone; under ``worst`` that asks for clean besides."""
+        """Whether an accuracy can be told of it alone; `protocol` ``worst`` asks for clean besides."""
         return len(self.skips) <= (1 if protocol == "worst" else 0)
 
     @property
@@ -144,11 +144,17 @@ class Cell:
         return self.classifier.attacked_as if self.perturbation.kind == "attack" else ""
 
     def to_json(self) -> dict:
+        """As JSON values, which `from_json` reads."""
         fields = asdict(self)
         return {"victim": fields.pop("classifier")} | fields  # its name in files
 
     @classmethod
     def from_json(cls, fields: dict) -> Cell:
+        """What `to_json` made, of this version or an older one.
+
+        Raises:
+            KeyError, TypeError: if it is anything else.
+        """
         card = ModelCard(**fields["victim"] | {"seeds": tuple(fields["victim"]["seeds"])})
         perturbation, skips = Perturbation(**fields["perturbation"]), tuple(fields.get("skips", ()))
         rest = {name: value for name, value in fields.items() if name != "victim"}
@@ -171,10 +177,12 @@ class Plan:
 
     @cached_property
     def key(self) -> str:
+        """SHA-256 over all that it asks for."""
         described = [self.dataset, self.n, self.protocol, [cell.key for cell in self.cells]]
         return digest([*described, self.strong.key] if self.strong else described)
 
     def to_json(self) -> str:
+        """As a JSON text, which `from_json` reads."""
         return json.dumps(self._fields())
 
     def _fields(self) -> dict:
@@ -184,6 +192,11 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
+        """What `to_json` made, of this version or an older one.
+
+        Raises:
+            ValueError, KeyError, TypeError: if it is anything else.
+        """
         return cls._from_fields(json.loads(text))
 
     @classmethod

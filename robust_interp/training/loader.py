@@ -66,7 +66,11 @@ class Loader:
         return torch.stack([index, top, left, mirrored.long()], dim=1)
 
     def cut(self, draws: Tensor) -> tuple[Tensor, Tensor]:
-        """The normalised images (n, C, H, W) and labels (n,) of what was drawn, which is on the device."""
+        """The normalised images (n, C, H, W) and labels (n,) of what was drawn.
+
+        Args:
+            draws: (n, 4), of `draw`, moved to the device.
+        """
         index, top, left, mirrored = draws.unbind(1)
         across = torch.arange(self.padded.shape[1] - 2 * self.padding, device=draws.device)
         rows = top[:, None] + across
@@ -80,5 +84,6 @@ class Loader:
         return {"left": self.left.clone(), "generator": self.generator.get_state()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
+        """Go on where `state` was asked for."""
         self.left = state["left"]
         self.generator.set_state(state["generator"])

@@ -103,6 +103,9 @@ class Recipe:
     def filled(self, kind: DatasetType) -> Recipe:
         """With the dataset's own padding, mean and std where the recipe names none.
 
+        Args:
+            kind: Of the dataset that is trained on.
+
         Raises:
             UserError: if mean and std are not of the dataset's channels.
         """
@@ -176,6 +179,11 @@ def names() -> list[str]:
 
 def load(name: str, architecture: str, dataset: str) -> Recipe:
     """A shipped recipe, or one's own TOML file, for one architecture and dataset.
+
+    Args:
+        name: Of a shipped recipe, or a path that ends in .toml.
+        architecture: A timm name, which the globs of ``[[where]]`` tables are held against.
+        dataset: The same; the recipe is filled for it.
 
     Raises:
         UserError: if there is no such recipe or dataset, or the file holds what a recipe cannot.
@@ -296,7 +304,7 @@ def _shown(value: object) -> str:
 
 
 def describe(deviations: dict[str, tuple]) -> str:
-    """``lr 0.05 instead of 0.1, ...``"""
+    """``lr 0.05 instead of 0.1, ...`` of a recipe's `deviations`."""
     return ", ".join(
         f"{name} {_shown(used)} instead of {_shown(named)}" for name, (named, used) in deviations.items()
     )

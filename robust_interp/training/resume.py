@@ -23,7 +23,7 @@ def state_file(folder: Path) -> Path:
 
 
 def write(path: Path, tensors: dict[str, Tensor], values: dict) -> None:
-    """Replace the file at once by these tensors, with the values as JSON in its header; never a pickle.
+    """Replace a file at once by these tensors, with the values as JSON in its header; never a pickle.
 
     Raises:
         UserError: if it cannot be written; the one that was there is kept.
@@ -33,7 +33,7 @@ def write(path: Path, tensors: dict[str, Tensor], values: dict) -> None:
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict] | None:
-    """What `write` was given, or None if there is no such file.
+    """What `write` was given for `path`, or None if there is no such file.
 
     Raises:
         UserError: if the file is damaged.

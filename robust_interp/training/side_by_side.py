@@ -26,7 +26,7 @@ class Group:
         self._step_all = RecordedSteps() if on_cuda else in_turn
 
     def drop(self, fit: Fit) -> None:
-        """Train it no further."""
+        """Train this one (`fit`) no further."""
         self.fits.remove(fit)
 
     def epochs(
@@ -36,6 +36,10 @@ class Group:
 
         Yields each network with the curve's line of an epoch, when it has ended. If it is to stop, yields
         each unfinished one with None, and no more.
+
+        Args:
+            report: Called for each at the end of each epoch, and about every half second within one.
+            stopping: Asked after each step.
         """
         for fit in self.fits:
             fit.begin()

@@ -36,7 +36,13 @@ HALF_MAY_CHANGE = 1 / 1000  # predictions that storing half-precision weights ma
 
 
 def destination(architecture: str, dataset: str, recipe: Recipe, seed: int, out: Path) -> Path:
-    """The checkpoint folder of one training.
+    """The checkpoint folder of one training, below `out`.
+
+    Args:
+        architecture: A timm name, without a tag.
+        dataset: Its name.
+        recipe: Whose name, with what was overridden, stands in the folder's.
+        seed: The train seed.
 
     Raises:
         UserError: if that is no checkpoint's name, as for an architecture with a tag.
@@ -48,7 +54,7 @@ def destination(architecture: str, dataset: str, recipe: Recipe, seed: int, out:
 
 
 def failure_file(folder: Path) -> Path:
-    """Where it is recorded that a training failed; its name is no checkpoint's."""
+    """Where it is recorded that the training of a checkpoint folder failed; its name is no checkpoint's."""
     return folder.with_name(f"{folder.name}.failed.json")
 
 
@@ -128,6 +134,14 @@ def train(
 ) -> zoo.Checkpoint:
     """Train one network with one seed and write its checkpoint folder below `out`, as `train_together` does.
 
+    Args:
+        architecture: A registered timm name, without a tag.
+        dataset: A registered name; its training split is trained on, its test split read once, at the end.
+        recipe: How; it is filled for the dataset.
+        seed: Fixes initialisation, order and augmentation.
+        model_args, data_dir, device, save_every: As for `train_together`.
+        report: Called with where the training is.
+
     Raises:
         TrainingError: if the training diverges or learns nothing, which is recorded, or did so before.
         resume.Stopped, UserError: as `train_together`.
@@ -162,7 +176,11 @@ def train_together(
     """Train networks side by side, each as if it were alone, and write their checkpoint folders below `out`.
 
     Args:
+        trainings: What is trained, no two alike.
+        dataset: A registered name, for all of them.
         model_args: Arguments of the architectures beside those that the recipes give.
+        data_dir: Of the dataset's files; None as for `data.data_root`.
+        device: That torch computes on.
         report: Called for each at the end of each epoch, and about every half second within one.
         save_every: Epochs after which an unfinished training is kept, to go on from.
 
@@ -335,7 +353,13 @@ def predictions(
     std: Sequence[float],
     device: str | torch.device,
 ) -> np.ndarray:
-    """Predicted labels (N,) of a model that takes images normalised by mean and std, in eval mode."""
+    """Predicted labels (N,) of a model that takes images normalised by mean and std, in eval mode.
+
+    Args:
+        model: On `device`; it is left as it was.
+        test: The images.
+        mean: Per channel, in [0, 1] pixels; `std` likewise.
+    """
     shift, scale = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (mean, std))
     with undisturbed(model), torch.no_grad():
         found = [

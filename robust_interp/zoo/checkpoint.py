@@ -72,10 +72,16 @@ class Checkpoint:
 
     @property
     def name(self) -> str:
+        """The folder's: ``<architecture>.<dataset>_<recipe>_seed<k>``."""
         return self.folder.name
 
     @cached_property
     def config(self) -> dict:
+        """config.json: architecture, model_args, and pretrained_cfg with classes, input size, mean and std.
+
+        Raises:
+            UserError: if the file is missing or is not of this form.
+        """
         config = {"model_args": {}} | self._json(CONFIG)
         self._require(
             CONFIG, config, architecture=_is(str), pretrained_cfg=_is(dict), model_args=_is_model_args
@@ -88,7 +94,11 @@ class Checkpoint:
 
     @cached_property
     def record(self) -> dict:
-        """train.json: recipe, seed, data fingerprint, versions, curve, clean accuracy, λ per block."""
+        """train.json: recipe, seed, data fingerprint, versions, curve, clean accuracy, λ per block.
+
+        Raises:
+            UserError: if the file is missing or is not of this form.
+        """
         record = self._json(RECORD)
         counts = {"parameters": _is(int), "clean_n": _is(int), "clean_accuracy": _is(int, float)}
         self._require(RECORD, record, weights_sha256=_is(str), lambda_init=_is_interval_or_none, **counts)
@@ -134,7 +144,11 @@ class Checkpoint:
         return found
 
     def load(self) -> nn.Module:
-        """The model, a torch module in eval mode with float32 weights; takes normalised images."""
+        """The model in eval mode with float32 weights; takes normalised images (N, C, H, W).
+
+        Raises:
+            UserError: if it cannot be built, or the weights are not its own.
+        """
         config = self.config
         cfg = config["pretrained_cfg"]
         arguments = config["model_args"] | {
@@ -150,7 +164,7 @@ class Checkpoint:
 
 
 def load_weights(model: nn.Module, path: Path) -> Normalisation | None:
-    """Load a weights file into `model`, all of it or nothing.
+    """Load the weights file `path` into `model`, all of it or nothing.
 
     Reads what `weights.read_state` reads, whatever prefix its keys share.
 
@@ -199,6 +213,9 @@ def _named(folder: Path) -> Checkpoint:
 def made_with(folder: Path, model_args: dict) -> Checkpoint | None:
     """The checkpoint in `folder` if it is there, or None.
 
+    Args:
+        model_args: Arguments of the architecture that it is to have been made with.
+
     Raises:
         UserError: if it was made with other arguments of the architecture.
     """
@@ -235,6 +252,11 @@ def save(
     """Write a checkpoint folder, whole or not at all.
 
     Args:
+        model: With `num_features`, as timm's models have it.
+        folder: Its name is the checkpoint's.
+        pretrained_cfg: timm's: num_classes, input_size (C, H, W), mean, std and more, as JSON values.
+        model_args: Arguments of the architecture beside classes and input channels, as JSON values.
+        record: What train.json says besides the hash of the weights, as JSON values.
         half: Store floating-point weights in half precision.
         texts: More files, by name.
 

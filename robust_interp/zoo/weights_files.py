@@ -34,6 +34,9 @@ MAGIC = {  # first bytes of files that are mistaken for weights
 def read_state(path: Path) -> dict[str, Tensor]:
     """The tensors of a weights file by name, out of their wrapper.
 
+    Args:
+        path: Of a .safetensors file, or of one that torch.save wrote.
+
     Raises:
         UserError: saying what the file is, if it is anything else.
     """

@@ -174,6 +174,30 @@ def test_the_stub_of_torchattacks_is_told_from_robustbench(tmp_path, monkeypatch
         pass
 
 
+def test_a_robustbench_that_is_built_otherwise_is_refused_by_name(tmp_path, monkeypatch):
+    package, info = tmp_path / "robustbench", tmp_path / "robustbench-2.0.dist-info"
+    package.mkdir()
+    info.mkdir()
+    (info / "METADATA").write_text("Name: robustbench\nVersion: 2.0\n")
+    known = ["CORRUPTIONS_DICT", "_clean_dataset_loaders", "_load_dataset", "datasets", "zenodo_download"]
+    for module, names in {"__init__": [], "data": known, "utils": ["load_model"]}.items():
+        (package / f"{module}.py").write_text("".join(f"{name} = None\n" for name in names))
+    names = "AutoAttack all_models clean_accuracy corruptions_evaluation"
+    (package / "eval.py").write_text(f"def benchmark(): pass\n{' = '.join(names.split())} = None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "robustbench"]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(UserError) as refusal, robustbench_bridge.robustbench():
+        pass
+    for name in [name for name in sys.modules if name.partition(".")[0] == "robustbench"]:
+        del sys.modules[name]
+    said = str(refusal.value)
+    assert said.startswith(
+        "robustbench.utils has no download_gdrive_new: only RobustBench 1.1.1 can be mended"
+    )
+    assert "\n" not in said
+
+
 # --- RobustBench's models -----------------------------------------------------------------------------
 
 
