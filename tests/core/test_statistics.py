@@ -12,6 +12,10 @@ from statsmodels.stats.multitest import multipletests
 from robust_interp.core import statistics
 
 
+def t_interval(values):
+    return statistics.t_interval_of(*statistics.mean_std(values), len(values))
+
+
 @pytest.mark.parametrize(
     ("correct", "n", "low", "high"),
     [
