@@ -111,7 +111,9 @@ def test_other_sizes_work_or_are_refused_in_one_line(name, shape, frost_pictures
         with pytest.raises(UserError, match=f"{name} cannot be generated: it") as caught:
             resolve(name, corruptor)
         assert "\n" not in str(caught.value)
-        assert ("too small for 64 x 64" if too_large else "colour images, not 1 channel") in str(caught.value)
+        assert ("too small for 64 x 64" if too_large else "colour images (3 channels); these have 1") in str(
+            caught.value
+        )
     else:
         for perturbation in resolve(name, corruptor):
             found = corruptor.pixels(perturbation, 0, 2)
