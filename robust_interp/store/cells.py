@@ -157,6 +157,11 @@ class Plan:
     cells: tuple[Cell, ...]
     strong: Plan | None = None
 
+    @property
+    def parts(self) -> list[Plan]:
+        """This plan and, if there is one, that of the stronger attacks."""
+        return [self, self.strong] if self.strong else [self]
+
     @cached_property
     def key(self) -> str:
         described = [self.dataset, self.n, self.protocol, [cell.key for cell in self.cells]]

@@ -16,8 +16,8 @@ from torch import nn
 import robust_interp
 from robust_interp import attacks, data
 from robust_interp.attacks import AttackRunner, adapters, start_noise
+from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
-from robust_interp.benchmark.runner import Benchmark
 from robust_interp.core.errors import UserError
 from robust_interp.store import INHERITED, Store
 from robust_interp.store.cells import Cell, ModelCard, Plan

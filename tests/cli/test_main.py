@@ -12,9 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from robust_interp import __version__, zoo
-from robust_interp.benchmark import runner
 from robust_interp.cli.console import console
-from robust_interp.store import FILE_NAME
+from robust_interp.store import FILE_NAME, Store
 
 OPTIONS = "--models in_resnet14 --n 10 --attacks fgsm --eps 16 --corruptions none --device cpu"
 SMALL = OPTIONS.split()
@@ -195,16 +194,16 @@ def test_weights_from_a_file_give_the_numbers_of_the_zoo(command, small, tiny_zo
 
 
 def test_ctrl_c_keeps_what_is_finished_and_says_so(small, tmp_path, monkeypatch):
-    plain, calls = runner.Benchmark._measure, []
+    plain, calls = Store.append, []
 
-    def measure(self, *arguments):
+    def append(self, *arguments):
         calls.append(arguments)
         if len(calls) == 3:
             raise KeyboardInterrupt
         plain(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner.Benchmark, "_measure", measure)
+        patch.setattr(Store, "append", append)
         status, out, err = small("--quiet")
     assert (status, out) == (130, "")
     assert err.strip().count("\n") == 0

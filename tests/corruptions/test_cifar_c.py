@@ -18,8 +18,8 @@ from scipy import stats
 from support.hand_made import card, corruption, ensemble, first, run
 
 from robust_interp import corruptions, data
+from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
-from robust_interp.benchmark.runner import Benchmark
 from robust_interp.core import statistics
 from robust_interp.core.errors import UserError
 from robust_interp.corruptions import CORRUPTIONS, Corruptor, blur, corrupt, digital, images, resolve, weather
