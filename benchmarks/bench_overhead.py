@@ -20,8 +20,8 @@ import torch
 import torchattacks
 
 from robust_interp import data, zoo
+from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
-from robust_interp.benchmark.runner import Benchmark
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.store import Store
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from robust_interp import zoo
 from robust_interp.classifiers.classifier import Classifier
+from robust_interp.classifiers.zoo_names import classifier_of
 from robust_interp.core.errors import UserError
 from robust_interp.corruptions import Corruptor, resolve
 from robust_interp.data import Dataset
@@ -65,9 +66,7 @@ def labels(found: Sequence[zoo.Checkpoint]) -> list[str]:
 
 def classifier(checkpoint: zoo.Checkpoint, device: torch.device | str = "cpu") -> Classifier:
     """A checkpoint on [0, 1] pixels, in eval mode and frozen."""
-    cfg = checkpoint.config["pretrained_cfg"]
-    loaded = Classifier(checkpoint.load(), cfg["mean"], cfg["std"], checkpoint.name)
-    return loaded.to(device).eval().requires_grad_(False)
+    return classifier_of(checkpoint).to(device).eval().requires_grad_(False)
 
 
 def images(

@@ -6,7 +6,7 @@ torchattacks computes the attack; what is checked here, once for all of them, is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -56,12 +56,18 @@ class AttackRunner:
 
     Args:
         classifier: Maps (N, C, H, W) pixels in [0, 1] to logits; in eval mode with frozen parameters.
+        on_pass: Called at each pass with what it costs, in forward passes of one sample.
     """
 
-    def __init__(self, perturbation: Perturbation, classifier: torch.nn.Module) -> None:
+    def __init__(
+        self,
+        perturbation: Perturbation,
+        classifier: torch.nn.Module,
+        on_pass: Callable[[int], None] = lambda passes: None,
+    ) -> None:
         self.perturbation = perturbation
         self._kind = type_of(perturbation.name)
-        self._probe = GradientProbe(classifier, self._kind.gradient)
+        self._probe = GradientProbe(classifier, self._kind.gradient, on_pass)
         self._rounds: tuple[torch.device, list[adapters.Round]] | None = None
 
     def __call__(self, images: Tensor, labels: Tensor, ids: Sequence[int] | np.ndarray) -> Attacked:
@@ -178,13 +184,14 @@ class GradientProbe(torch.nn.Module):
 
     Args:
         looks: Whether the attack follows gradients at all.
+        on_pass: As of `AttackRunner`.
     """
 
-    def __init__(self, classifier: torch.nn.Module, looks: bool) -> None:
+    def __init__(self, classifier: torch.nn.Module, looks: bool, on_pass: Callable[[int], None]) -> None:
         super().__init__()
         self.classifier = classifier
         self.training = False  # torchattacks puts the mode found here back, on everything below
-        self._looks = looks
+        self._looks, self._on_pass = looks, on_pass
         self.start(0)
 
     def start(self, count: int) -> None:
@@ -206,6 +213,7 @@ class GradientProbe(torch.nn.Module):
             UserError: where a gradient is asked for and the classifier lets none through.
         """
         follows = images.requires_grad and torch.is_grad_enabled()
+        self._on_pass(len(images) * (3 if follows else 1))  # a gradient counts as two more
         images = images.clone()  # not the attack's own: a model may work in place on what it is given
         if not follows:
             return self.classifier(images)

@@ -12,22 +12,30 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 
-import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch import nn
 
 from robust_interp import attacks
-from robust_interp.attacks import AttackRunner
 from robust_interp.attacks.table import type_of
 from robust_interp.audit import checks
 from robust_interp.audit.checks import Audited, Finding, Measured
 from robust_interp.audit.thresholds import Thresholds
+from robust_interp.audit.trace import trace
+from robust_interp.benchmark.cost import choose_threads
+from robust_interp.benchmark.plan import (
+    checked_seed,
+    load_dataset,
+    make_cell,
+    radii,
+    resolve_options,
+    sample_count,
+)
 from robust_interp.benchmark.request import Request
-from robust_interp.benchmark.runner import Benchmark, Watch, load_dataset, radii
+from robust_interp.benchmark.runner import Runner, Watch
 from robust_interp.classifiers.isolation import undisturbed
-from robust_interp.classifiers.targets import Target
+from robust_interp.classifiers.resolve import resolve
+from robust_interp.classifiers.target import Target
 from robust_interp.classifiers.validation import CHECKED_ON
 from robust_interp.core import threads
 from robust_interp.core.errors import RandomModelError, UserError
@@ -36,7 +44,7 @@ from robust_interp.core.threads import Threads
 from robust_interp.results.column_names import parse, with_radius
 from robust_interp.results.columns import AUDIT, AUDIT_COLUMNS, integers
 from robust_interp.store import NOT_FINITE, ZERO_GRADIENT, Store
-from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, digest
+from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, Plan, digest
 from robust_interp.store.verdicts import FAIL, NOT_RUN, PASS, WARN
 
 DEFAULT_N = 200
@@ -71,49 +79,53 @@ class Audit:
     """
 
     def __init__(self, request: Request, options: Options) -> None:
+        request = replace(request, models=request.models or ("all",))
         self.thresholds = options.thresholds
+        self._asked_threads = None if request.threads is None else threads.checked(request.threads)
         self.dataset = load_dataset(request)
-        n = min(DEFAULT_N, len(self.dataset)) if request.n is None else request.n
-        self._request = replace(
-            request, dataset=self.dataset, n=n, attacks="none", corruptions="none", protocol="final"
+        self.n = sample_count(
+            min(DEFAULT_N, len(self.dataset)) if request.n is None else request.n, self.dataset
         )
-        self.parts = _parts(options, *radii(request, self.dataset), request.seed)
+        self.runner = Runner.for_request(request, self.dataset)
+        self.parts = _parts(options, *radii(request, self.dataset), checked_seed(request.seed))
         for perturbation in (one for by_eps in self.parts.values() for one in by_eps.values()):
             attacks.check_fits(perturbation, self.dataset.classes, self.dataset.images[0].size)
         self.refused: list[Audited] = []
-        self.benchmarks = list(self._benchmarks())
-        self._source = self._named(options.source) if options.source else None
+        self.targets = self._resolved(request)
+        self._source = self._named(options.source, request) if options.source else None
 
-    def _benchmarks(self) -> Iterator[Benchmark]:
-        """One a model that was named, so that one that is random does not stop the others."""
-        for name, one in _one_by_one(self._request):
+    def _resolved(self, request: Request) -> list[Target]:
+        """What is audited, name by name: one that is random does not stop the others."""
+        found: dict[str, Target] = {}
+        modules = request.modules
+        each = {name: {name: module} for name, module in modules.items()} or {n: (n,) for n in request.models}
+        for name, models in each.items():
             try:
-                yield Benchmark(one)
+                for target in resolve(models, resolve_options(request), self.dataset):
+                    found.setdefault(target.key, target)
             except RandomModelError as error:
                 self.refused.append(Audited(ModelCard(name, {}), [_random(error)]))
+        return list(found.values())
 
-    def _targets(self) -> list[Target]:
-        return [target for benchmark in self.benchmarks for target in benchmark.targets]
-
-    def _named(self, name: str) -> Target:
-        known = [target for target in self._targets() if name in (target.card.model, target.card.label)]
+    def _named(self, name: str, request: Request) -> Target:
+        known = [target for target in self.targets if name in (target.card.model, target.card.label)]
         if known:
             return known[0]
-        alone = replace(self._request, models=(name,), modules={}, mean=None, std=None, checkpoint=None)
-        return Benchmark(alone).targets[0]
+        options = replace(resolve_options(request), mean=None, std=None, checkpoint=None)
+        return resolve((name,), options, self.dataset)[0]
 
     def _other(self, target: Target) -> Target | None:
         """What attacks are transferred from: the model named, else the first other one of the run."""
-        choices = [self._source] if self._source else self._targets()
+        choices = [self._source] if self._source else self.targets
         return next((one for one in choices if one.card.identity != target.card.identity), None)
 
-    def _cells(self, benchmark: Benchmark, target: Target) -> dict[str, dict[float, Cell]]:
+    def _cells(self, target: Target) -> dict[str, dict[float, Cell]]:
         """What is to be measured of a target: by the part that it plays, and the radius in 1/255."""
         parts = {"clean": {0.0: CLEAN}} | self.parts
         if other := self._other(target):
             parts["transfer"] = {eps: _transferred(row, other) for eps, row in self.parts["row"].items()}
         return {
-            part: {eps: benchmark.cell(target, perturbation) for eps, perturbation in by_eps.items()}
+            part: {eps: make_cell(target.card, self.dataset, one) for eps, one in by_eps.items()}
             for part, by_eps in parts.items()
         }
 
@@ -121,10 +133,9 @@ class Audit:
         """The cells still to be measured, and at how many samples; traces of the loss are not counted."""
         return [
             (cell, left)
-            for benchmark in self.benchmarks
-            for target in benchmark.targets
-            for cell in _flat(self._cells(benchmark, target))
-            if (left := benchmark.plan.n - store.covered(cell.key)) > 0
+            for target in self.targets
+            for cell in _flat(self._cells(target))
+            if (left := self.n - store.covered(cell.key)) > 0
         ]
 
     def run(self, store: Store, watch: Watch = lambda cell, samples: None) -> list[Audited]:
@@ -136,46 +147,50 @@ class Audit:
     @cached_property
     def chosen_threads(self) -> Threads | None:
         """How many CPU threads suit the models; None where none can be measured."""
-        return self.benchmarks[0].choose_threads_for(self._targets()) if self.benchmarks else None
+        return (
+            choose_threads(self.targets, self.runner, self.n, self._asked_threads) if self.targets else None
+        )
 
     def _audited(self, store: Store, watch: Watch) -> Iterator[Audited]:
-        for benchmark in self.benchmarks:
-            for target in benchmark.targets:
-                one = Audited(target.card, self._audit(benchmark, target, store, watch))
-                text = json.dumps(list(_lines(one, self.dataset.name)))
-                classifier = digest(target.card.identity)
-                store.put_audit(classifier, self.dataset.fingerprint, str(one.conclusion), text)
-                yield one
+        for target in self.targets:
+            one = Audited(target.card, self._audit(target, store, watch))
+            text = json.dumps(list(_lines(one, self.dataset.name)))
+            classifier = digest(target.card.identity)
+            store.put_audit(classifier, self.dataset.fingerprint, str(one.conclusion), text)
+            yield one
 
-    def _audit(self, benchmark: Benchmark, target: Target, store: Store, watch: Watch) -> list[Finding]:
+    def _audit(self, target: Target, store: Store, watch: Watch) -> list[Finding]:
         try:
-            classifier = benchmark.load(target)
+            classifier = self.runner.load(target)
         except RandomModelError as error:
             return [_random(error)]
         found = [Finding("deterministic", PASS, f"{CHECKED_ON} images classified alike twice", CHECKED_ON)]
         if not self._lets_gradients_through(classifier):
             detail = "the model lets no gradient through to its input"
-            n, limit = benchmark.plan.n, self.thresholds.blind
-            return [*found, Finding("gradients", FAIL, detail, n, value=100.0, threshold=limit)]
-        measured = self._measured(benchmark, target, classifier, store, watch)
-        losses = {eps: trace(row, classifier, benchmark) for eps, row in self.parts["trace"].items()}
+            limit = self.thresholds.blind
+            return [*found, Finding("gradients", FAIL, detail, self.n, value=100.0, threshold=limit)]
+        measured = self._measured(target, classifier, store, watch)
+        losses = {
+            eps: trace(row, classifier, self.runner, self.n) for eps, row in self.parts["trace"].items()
+        }
         return found + self._judged(measured, losses)
 
     def _measured(
-        self, benchmark: Benchmark, target: Target, classifier: nn.Module, store: Store, watch: Watch
+        self, target: Target, classifier: nn.Module, store: Store, watch: Watch
     ) -> dict[str, dict[float, Measured]]:
         """What stands of a target's samples, by the part that the attack plays, and the radius in 1/255."""
-        cells = self._cells(benchmark, target)
+        cells = self._cells(target)
         transfer = cells.pop("transfer", {})
-        benchmark.measure(classifier, _flat(cells), store, watch)
+        plan = Plan(self.dataset.name, self.n, "final", tuple(_flat(cells)))
+        self.runner.measure(plan, plan.cells, classifier, store, watch)
         if transfer:
-            origin = benchmark.load(self._other(target))
+            origin = self.runner.load(self._other(target))
             if self._lets_gradients_through(origin):
                 with undisturbed(origin):
-                    benchmark.measure(classifier, transfer.values(), store, watch, attacked=origin)
+                    self.runner.measure(plan, transfer.values(), classifier, store, watch, attacked=origin)
                 cells["transfer"] = transfer
         return {
-            part: {eps: self._standing(cell, eps, benchmark.plan.n, store) for eps, cell in by_eps.items()}
+            part: {eps: self._standing(cell, eps, store) for eps, cell in by_eps.items()}
             for part, by_eps in cells.items()
         }
 
@@ -185,9 +200,9 @@ class Audit:
             images = torch.from_numpy(self.dataset.pixels(0, 1)).to(device).requires_grad_()
             return classifier(images.clone()).requires_grad
 
-    def _standing(self, cell: Cell, eps_255: float, n: int, store: Store) -> Measured:
-        outcome = store.read(cell.key, n)
-        stands = outcome.predictions == self.dataset.labels[:n]
+    def _standing(self, cell: Cell, eps_255: float, store: Store) -> Measured:
+        outcome = store.read(cell.key, self.n)
+        stands = outcome.predictions == self.dataset.labels[: self.n]
         name = parse(cell.perturbation.column).series
         blind = outcome.flags & (ZERO_GRADIENT | NOT_FINITE) != 0
         return Measured(name, eps_255, stands, blind)
@@ -283,54 +298,9 @@ def _random(error: RandomModelError) -> Finding:
     return Finding("deterministic", FAIL, str(error), CHECKED_ON)
 
 
-def _one_by_one(request: Request) -> Iterator[tuple[str, Request]]:
-    if request.modules:
-        for name, module in request.modules.items():
-            yield name, replace(request, modules={name: module})
-    else:
-        for name in request.models or ("all",):
-            yield name, replace(request, models=(name,))
-
-
 def _flat(cells: dict[str, dict[float, Cell]]) -> list[Cell]:
     """Each cell once, whatever parts it plays."""
     return list({cell.key: cell for by_eps in cells.values() for cell in by_eps.values()}.values())
-
-
-class _LossTrace(nn.Module):
-    """Passes its input on, and keeps each sample's cross-entropy at every step of an attack."""
-
-    def __init__(self, classifier: nn.Module, labels: Tensor) -> None:
-        super().__init__()
-        self.classifier, self.labels = classifier, labels
-        self.losses: list[Tensor] = []
-        self.training = False
-
-    def forward(self, images: Tensor) -> Tensor:
-        logits = self.classifier(images)
-        if images.requires_grad:
-            self.look(logits)
-        return logits
-
-    def look(self, logits: Tensor) -> None:
-        self.losses.append(cross_entropy(logits.detach().double(), self.labels, reduction="none").cpu())
-
-
-def trace(perturbation: Perturbation, classifier: nn.Module, benchmark: Benchmark) -> np.ndarray:
-    """Each sample's loss along an attack, (steps + 1, n): at every step, and where it ends."""
-    parts, n = [], benchmark.plan.n
-    size = 1 if type_of(perturbation.name).alone else benchmark.batch_size
-    with undisturbed(classifier):
-        for start in range(0, n, size):
-            stop = min(n, start + size)
-            images = torch.from_numpy(benchmark.dataset.pixels(start, stop)).to(benchmark.device)
-            labels = torch.from_numpy(benchmark.dataset.labels[start:stop]).to(benchmark.device)
-            traced = _LossTrace(classifier, labels)
-            attacked = AttackRunner(perturbation, traced)(images, labels, range(start, stop))
-            with torch.no_grad():
-                traced.look(classifier(attacked.images.clone()))
-            parts.append(torch.stack(traced.losses).numpy())
-    return np.concatenate(parts, axis=1)
 
 
 def all_in(store: Store, refused: Iterable[Audited], dataset: str) -> pd.DataFrame:

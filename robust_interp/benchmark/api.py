@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from robust_interp import data
+from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
-from robust_interp.benchmark.runner import Benchmark
 from robust_interp.classifiers.isolation import on_its_device
 from robust_interp.core.errors import UserError
 from robust_interp.results.folders import write

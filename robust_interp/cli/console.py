@@ -32,11 +32,13 @@ def console(stderr: bool = False) -> Console:
 
 def print_header(shown: Console, benchmark, store: Store) -> None:
     """What a run is about to do: where, on what, and how much of it is stored already."""
+    from robust_interp.benchmark.pending import missing
+
     plan, models = benchmark.plan, len(benchmark.targets)
-    cells = sum(len(part.plan.cells) for part in benchmark.parts)
-    stored = cells - sum(len(missing) for part in benchmark.parts for _, missing in part.missing(store))
+    cells = sum(len(part.cells) for part in plan.parts)
+    stored = cells - sum(len(missing(part, store)) for part in plan.parts)
     facts = [
-        f"{benchmark.device}, {benchmark.choose_threads(store)}",
+        f"{benchmark.runner.device}, {benchmark.choose_threads(store)}",
         f"{plan.dataset}: the first {plan.n} test images, protocol {plan.protocol}",
         f"{models} model{'s' * (models > 1)}, {cells} cells, {stored} of them stored in {store.path} already",
     ]
@@ -200,8 +202,8 @@ def print_plan(benchmark, store: Store) -> None:
         *([f"strong, n = {plan.strong.n}: the worst of {_columns(plan.strong)}"] if plan.strong else []),
         *(f"to measure: {count} cells of {label}" for label, count in missing.items()),
         f"{(count := sum(missing.values()))} cells to measure, {len(plan.cells) - count} stored already; "
-        f"{'at most ' if is_bound else ''}about {seconds:.0f} s on {benchmark.device}",
-        *(f"warning: {note}" for note in benchmark.corruptor.notes),
+        f"{'at most ' if is_bound else ''}about {seconds:.0f} s on {benchmark.runner.device}",
+        *(f"warning: {note}" for note in benchmark.runner.corruptor.notes),
     ]
     for line in lines:
         shown.print(line, highlight=False, markup=False)

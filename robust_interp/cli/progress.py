@@ -98,10 +98,9 @@ class Reporter:
         self._images += samples
         self._tell(cell, must=self._time.share >= 1)
 
-    def step(self, cell: Cell, passes: int) -> None:
-        """An attack on a batch of a cell has taken so many more passes of a sample."""
-        card = cell.classifier
-        self._within += passes * (card.params_m or 1) / card.members
+    def step(self, cell: Cell, samples: float) -> None:
+        """An attack on a batch of a cell has done so many more samples' worth of work."""
+        self._within += samples * self._time.units(cell)
         self._tell(cell, must=False)
 
     def _tell(self, cell: Cell, must: bool) -> None:

@@ -42,9 +42,9 @@ def add_to(commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from robust_interp.benchmark.benchmark import Benchmark
     from robust_interp.benchmark.cost import cost
     from robust_interp.benchmark.request import Request
-    from robust_interp.benchmark.runner import Benchmark
     from robust_interp.cli.console import console, print_sweep
     from robust_interp.cli.progress import reporter
     from robust_interp.results import export

@@ -175,6 +175,11 @@ class Plan:
     cells: tuple[Cell, ...]
     strong: Plan | None = None
 
+    @property
+    def parts(self) -> list[Plan]:
+        """This plan and, if there is one, that of the stronger attacks."""
+        return [self, self.strong] if self.strong else [self]
+
     @cached_property
     def key(self) -> str:
         """SHA-256 over all that it asks for."""

@@ -19,10 +19,11 @@ from torch import nn
 from robust_interp import data
 from robust_interp.audit import checks
 from robust_interp.audit.checks import Audited, Finding, Measured
-from robust_interp.audit.run import AUDIT_COLUMNS, Audit, Options, trace
+from robust_interp.audit.run import AUDIT_COLUMNS, Audit, Options
 from robust_interp.audit.thresholds import Thresholds
+from robust_interp.audit.trace import trace
+from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
-from robust_interp.benchmark.runner import Benchmark
 from robust_interp.core import statistics
 from robust_interp.results import combine, leaderboard
 from robust_interp.results.scores import scores
@@ -388,7 +389,7 @@ def source():
 def audited_alone(model, source, request=QUICK, options=ATTACKS):
     """The verdict on one model and its findings at the one radius, by check."""
     audit = Audit(replace(request, modules={"net": model, "source": source}), options)
-    audit.benchmarks = audit.benchmarks[:1]  # what attacks are transferred from is not in question
+    audit.targets = audit.targets[:1]  # what attacks are transferred from is not in question
     with Store(None) as store:
         (one,) = audit.run(store)
         assert store.verdict(digest(one.card.identity), audit.dataset.fingerprint) == str(one.conclusion)
@@ -508,7 +509,7 @@ def test_the_trace_is_the_loss_at_every_step():
     )
     benchmark = Benchmark(request)
     step = attack("ifgsm", 25.5, alpha=0.1, steps=2)  # down by .1 and no further for class 1, up for class 0
-    losses = trace(step, benchmark.load(benchmark.targets[0]), benchmark)
+    losses = trace(step, benchmark.runner.load(benchmark.targets[0]), benchmark.runner, 2)
     pixels = np.array([[0.5, 0.75], [0.4, 0.85], [0.4, 0.85]])
     expected = np.log1p(np.exp(pixels)) - pixels * np.array([1, 0])  # log(1 + e^x) less the label's logit
     np.testing.assert_allclose(losses, expected, rtol=1e-5)

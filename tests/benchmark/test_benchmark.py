@@ -10,9 +10,10 @@ from torch import nn
 
 import robust_interp
 from robust_interp import data, zoo
+from robust_interp.benchmark import cost as timing
+from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.cost import cost
 from robust_interp.benchmark.request import Request
-from robust_interp.benchmark.runner import Benchmark
 from robust_interp.cli.main import main
 from robust_interp.core.errors import UserError
 from robust_interp.results.columns import RESULT_COLUMNS
@@ -158,7 +159,7 @@ def planned(**options):
 @pytest.fixture
 def in_passes(monkeypatch):
     """A pass takes a second."""
-    monkeypatch.setattr(Benchmark, "_seconds_per_pass", lambda *_: 1.0)
+    monkeypatch.setattr(timing, "seconds_per_pass", lambda *_: 1.0)
 
 
 def test_an_estimate_is_a_bound_until_it_is_known_what_is_left_out(in_passes):
@@ -199,7 +200,7 @@ def test_what_may_stop_early_makes_an_estimate_a_bound(in_passes, options, is_bo
 
 def test_what_is_attacked_one_by_one_is_timed_so(monkeypatch):
     """A pass on one image takes longer than its share of a pass on many."""
-    monkeypatch.setattr(Benchmark, "_seconds_per_pass", lambda self, target, at_once: 1 / at_once)
+    monkeypatch.setattr(timing, "seconds_per_pass", lambda classifier, images: 1 / len(images))
     with Store(None) as store:
         cells = planned(attacks="fgsm,deepfool").plan.cells
         clean, fgsm, deepfool = (cost(cell) * 10 for cell in cells)

@@ -18,9 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import robust_interp
 from robust_interp import attacks, data, zoo
 from robust_interp.attacks import AttackRunner
+from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.cost import cost
 from robust_interp.benchmark.request import Request
-from robust_interp.benchmark.runner import Benchmark
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.core.errors import UserError
@@ -403,7 +403,7 @@ def test_averages_are_keyed_apart_and_each_is_what_it_says(tiny_zoo, digits_test
     assert {c.classifier.model for c in mean_z} == {"in_resnet14(logits)"}
     images = digits_test[0][:30]
     for bench, average in ((usual, "probabilities"), (other, "logits")):
-        *alone, together = (bench.load(target).eval() for target in bench.targets)
+        *alone, together = (bench.runner.load(target).eval() for target in bench.targets)
         with torch.no_grad():
             torch.testing.assert_close(together(images), by_definition(alone, images, average))
 
@@ -730,9 +730,9 @@ def test_the_cost_of_an_ensemble_is_what_its_members_are_asked(count, view, spec
     benchmark = Benchmark(request)
     with Store(None) as store:
         ((target, cells),) = benchmark.missing(store)
-        classifier = benchmark.load(target)
+        classifier = benchmark.runner.load(target)
         store.put_labels(dataset.fingerprint, dataset.labels)
         for cell in cells:
             Counted.passes = 0
-            benchmark.measure(classifier, [cell], store, lambda *_: None)
+            benchmark.runner.measure(benchmark.plan, [cell], classifier, store, lambda *_: None)
             assert Counted.passes == 4 * cost(cell), cell.perturbation.column

@@ -20,11 +20,12 @@ from torch import nn
 
 import robust_interp
 from robust_interp import zoo
+from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
-from robust_interp.benchmark.runner import Benchmark
-from robust_interp.classifiers import resolve
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.isolation import on_its_device
+from robust_interp.classifiers.prefixes import PREFIXES
+from robust_interp.classifiers.target import from_module
 from robust_interp.core.errors import UserError
 
 N = 40
@@ -949,9 +950,9 @@ def test_a_key_tells_weights_arguments_and_normalisation_apart(here):
 
 def test_a_prefix_is_one_line_in_a_table(here, monkeypatch, digits_test):
     def lent(name, context):
-        return resolve.from_module(name, linear(int(name)), None, None, context.dataset)
+        return from_module(name, linear(int(name)), context)
 
-    monkeypatch.setitem(resolve.PREFIXES, "lent", lent)
+    monkeypatch.setitem(PREFIXES, "lent", lent)
     table = robust_interp.evaluate(["lent:5", "their_package.nets:linear"], **QUICK)
     assert clean_of(table)["5"] == clean(linear(5), digits_test)
     refused("lend:5", "before the colon stands timm, robustbench, lent or a Python module")

@@ -150,9 +150,20 @@ def test_a_benchmark_moves_within_a_batch_and_ends_with_what_it_took():
     file = io.StringIO()
     work = [(cell(SMALL, PGD), 10)]
     with reporter(Console(file=file, width=80, force_terminal=True), work, cost, quiet=False) as report:
-        report.step(cell(SMALL, PGD), 50)  # half of 10 samples x 10 passes
+        report.step(cell(SMALL, PGD), 5.0)  # half of the 10 samples
         half = file.getvalue()
         report(cell(SMALL, PGD), 10)
     text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", file.getvalue())
     assert "100%  took 0 s" in text
     assert half != file.getvalue()
+
+
+def test_an_attack_tells_of_its_steps_what_the_plan_says_it_costs(digits_classifier, digits_test):
+    """FGSM and PGD take as many passes as they are planned with, but for the last one, which judges."""
+    from robust_interp import attacks
+
+    images, labels = digits_test[0][:5], digits_test[1][:5]
+    for spec in ("fgsm", "pgd(steps=4)"):
+        (perturbation,), told = attacks.resolve(spec, [8 / 255], {}, 0), []
+        attacks.AttackRunner(perturbation, digits_classifier, told.append)(images, labels, range(5))
+        assert sum(told) == 5 * (attacks.passes(perturbation) - 1)

@@ -18,8 +18,8 @@ from support.cifar_c import (
 )
 
 from robust_interp import corruptions, data
+from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
-from robust_interp.benchmark.runner import Benchmark
 from robust_interp.core.errors import UserError
 from robust_interp.corruptions import CORRUPTIONS, Corruptor, corrupt, images, resolve
 from robust_interp.store import Store

@@ -11,8 +11,8 @@ from torch import nn
 
 import robust_interp
 from robust_interp import corruptions, data
+from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
-from robust_interp.benchmark.runner import Benchmark
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.core.errors import UserError
 from robust_interp.corruptions import Corruptor, corrupt, resolve

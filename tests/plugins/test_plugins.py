@@ -17,8 +17,8 @@ import torch
 
 from robust_interp import data, plugins, zoo
 from robust_interp.attacks import ATTACKS, AttackType
-from robust_interp.benchmark import runner
 from robust_interp.benchmark.api import evaluate
+from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import BUILT_IN, Origin, Registry
@@ -365,10 +365,7 @@ def test_a_file_that_changed_is_not_loaded_over_itself(fresh, write):
 
 def environments(**options):
     request = Request(models=("in_resnet20",), seeds=(0,), eps=(8 / 255,), n=4, device="cpu", **options)
-    return {
-        cell.perturbation.column: (cell.environment, cell.key)
-        for cell in runner.Benchmark(request).plan.cells
-    }
+    return {cell.perturbation.column: (cell.environment, cell.key) for cell in Benchmark(request).plan.cells}
 
 
 def test_the_code_of_a_plug_in_is_in_the_key_of_its_cells_and_in_no_other(fresh, write):

@@ -10,7 +10,6 @@ import json
 import os
 import pickle
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from torch import nn
 from robust_interp import robustbench_bridge
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.ensemble import Ensemble
-from robust_interp.classifiers.resolve import Context, find
+from robust_interp.classifiers.resolve import ResolveOptions, resolve
 from robust_interp.core.errors import UserError
 from robust_interp.data import Dataset
 
@@ -181,15 +180,15 @@ def zoo():
     with torch.no_grad():
         found["far"] = (loaded(PIXELS) - model(PIXELS)).abs().max().item()
     images = (255 * PIXELS).to(torch.uint8).numpy()
-    context = Context(Dataset("cifar10", images, np.arange(6), 10))
-    (target,) = find([f"robustbench:{name}(threat=corruptions)"], context)
+    dataset = Dataset("cifar10", images, np.arange(6), 10)
+    (target,) = resolve([f"robustbench:{name}(threat=corruptions)"], ResolveOptions(), dataset)
     with torch.no_grad():
-        found["far as a classifier"] = (target.load()(PIXELS) - model(PIXELS)).abs().max().item()
+        found["far as a classifier"] = (target.load("cpu")(PIXELS) - model(PIXELS)).abs().max().item()
     found["card"] = [target.card.model, target.card.recorded_clean]
     found["sha256"] = target.card.weights_sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    found["parameter"] = refused(find, [f"robustbench:{name}(eps=1)"], context)
-    checkpoint = replace(context, checkpoint=path)
-    found["checkpoint"] = refused(find, [f"robustbench:{name}"], checkpoint)
+    found["parameter"] = refused(resolve, [f"robustbench:{name}(eps=1)"], ResolveOptions(), dataset)
+    checkpoint = ResolveOptions(checkpoint=str(path))
+    found["checkpoint"] = refused(resolve, [f"robustbench:{name}"], checkpoint, dataset)
     path.write_bytes(b"\n<!DOCTYPE html><html>Too many users have viewed this file</html>")
     found["page"] = refused(robustbench_bridge.load, name, threat_model="corruptions")
     path.write_bytes(pickle.dumps({"state_dict": os.getcwd}))

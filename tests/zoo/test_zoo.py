@@ -5,14 +5,15 @@ import os
 import random
 import shutil
 import stat
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from robust_interp import zoo
+from robust_interp import data, zoo
 from robust_interp.analysis import inputs
-from robust_interp.classifiers import targets
+from robust_interp.classifiers.resolve import ResolveOptions, resolve
 from robust_interp.core.errors import UserError
 from robust_interp.zoo import CONFIG, RECORD, WEIGHTS, Checkpoint, pretrained
 
@@ -442,7 +443,7 @@ def test_the_first_folder_wins(alone):
 @pytest.mark.parametrize(
     "choose",
     [
-        lambda dataset: targets.from_zoo(["all"], None, None, None, dataset),
+        lambda dataset: resolve(["all"], ResolveOptions(), replace(data.load("digits"), name=dataset)),
         lambda dataset: inputs.checkpoints(["in_resnet14"], None, dataset),
         lambda dataset: inputs.singles(["in_resnet14"], None, dataset),
     ],

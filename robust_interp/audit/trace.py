@@ -1,0 +1,50 @@
+"""The loss along an attack."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from robust_interp.attacks import AttackRunner
+from robust_interp.attacks.table import type_of
+from robust_interp.benchmark.runner import Runner
+from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.store.cells import Perturbation
+
+
+class _LossTrace(nn.Module):
+    """Passes its input on, and keeps each sample's cross-entropy at every step of an attack."""
+
+    def __init__(self, classifier: nn.Module, labels: Tensor) -> None:
+        super().__init__()
+        self.classifier, self.labels = classifier, labels
+        self.losses: list[Tensor] = []
+        self.training = False
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits = self.classifier(images)
+        if images.requires_grad:
+            self.look(logits)
+        return logits
+
+    def look(self, logits: Tensor) -> None:
+        self.losses.append(cross_entropy(logits.detach().double(), self.labels, reduction="none").cpu())
+
+
+def trace(perturbation: Perturbation, classifier: nn.Module, runner: Runner, n: int) -> np.ndarray:
+    """Each sample's loss along an attack, (steps + 1, n): at every step, and where it ends."""
+    parts = []
+    size = 1 if type_of(perturbation.name).alone else runner.batch_size
+    with undisturbed(classifier):
+        for start in range(0, n, size):
+            stop = min(n, start + size)
+            images = torch.from_numpy(runner.dataset.pixels(start, stop)).to(runner.device)
+            labels = torch.from_numpy(runner.dataset.labels[start:stop]).to(runner.device)
+            traced = _LossTrace(classifier, labels)
+            attacked = AttackRunner(perturbation, traced)(images, labels, range(start, stop))
+            with torch.no_grad():
+                traced.look(classifier(attacked.images.clone()))
+            parts.append(torch.stack(traced.losses).numpy())
+    return np.concatenate(parts, axis=1)

@@ -1,0 +1,71 @@
+"""A benchmark from its request to its report."""
+
+from __future__ import annotations
+
+from robust_interp.benchmark import cost
+from robust_interp.benchmark.pending import by_target, missing
+from robust_interp.benchmark.plan import load_dataset, make_plan, resolve_options
+from robust_interp.benchmark.report import Report, compose
+from robust_interp.benchmark.request import Request
+from robust_interp.benchmark.runner import Runner, Watch
+from robust_interp.classifiers.resolve import resolve
+from robust_interp.classifiers.target import Target
+from robust_interp.core import threads
+from robust_interp.core.threads import Threads
+from robust_interp.store import Store
+from robust_interp.store.cells import Cell
+
+
+class Benchmark:
+    """A request worked out: data read, names resolved, every cell known. Nothing is measured yet.
+
+    Attributes:
+        targets: What is measured.
+        plan: The cells of all of them, and under `strong` those of the columns ``strong_<eps>``.
+        runner: Measures them.
+
+    Raises:
+        UserError: for anything in the request that cannot be measured.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._asked_threads = None if request.threads is None else threads.checked(request.threads)
+        self.dataset = load_dataset(request)
+        self.runner = Runner.for_request(request, self.dataset)
+        options = resolve_options(request)
+        self.targets = resolve(request.modules or request.models, options, self.dataset)
+        cards = [target.card for target in self.targets]
+        self.plan = make_plan(request, self.dataset, self.runner.corruptor, cards)
+        self._threads: Threads | None = None
+
+    def run(self, store: Store, watch: Watch = lambda cell, samples: None) -> Report:
+        """Measure what is missing, chunk by chunk, and score everything that was asked for."""
+        with threads.used(self.choose_threads(store).count):
+            for part in self.plan.parts:
+                self.runner.run(part, self.targets, store, watch)
+        store.put_plan(self.plan)
+        return self.report(store)
+
+    def report(self, store: Store) -> Report:
+        """Score what the store has of everything that was asked for."""
+        return compose(self.plan, self.targets, self.runner, store)
+
+    def missing(self, store: Store) -> list[tuple[Target, list[Cell]]]:
+        """The cells of each target that the store does not have, but for those of the strong plan."""
+        return by_target(missing(self.plan, store), self.targets)
+
+    def work(self, store: Store) -> list[tuple[Cell, int]]:
+        """The cells that are still to be measured, and at how many samples, if none is left out."""
+        return cost.work(self.plan, store)
+
+    def estimate(self, store: Store) -> cost.Estimate:
+        """How long `run` would take, from timed passes of each model."""
+        return cost.estimate(self.plan, self.targets, self.runner, store)
+
+    def choose_threads(self, store: Store) -> Threads:
+        """How many CPU threads suit what is still to be measured: tried out on the largest of the models."""
+        if self._threads is None:
+            cells = [cell for part in self.plan.parts for cell in missing(part, store)]
+            todo = [target for target, _ in by_target(cells, self.targets)]
+            self._threads = cost.choose_threads(todo, self.runner, self.plan.n, self._asked_threads)
+        return self._threads

@@ -1,0 +1,71 @@
+"""What a run comes to: its tables, and what a reader should be told."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from robust_interp import attacks
+from robust_interp.benchmark.cost import cost
+from robust_interp.benchmark.runner import Runner
+from robust_interp.classifiers.target import Target
+from robust_interp.results import leaderboard
+from robust_interp.results.scores import results_frame, scores
+from robust_interp.results.warnings import findings
+from robust_interp.store import INHERITED, Store
+from robust_interp.store.cells import Plan
+from robust_interp.store.finished import finished
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run measured: results.csv and the leaderboard as tables, and what a reader should be told.
+
+    Attributes:
+        notes: Informational lines.
+    """
+
+    results: pd.DataFrame
+    leaderboard: pd.DataFrame
+    warnings: list[str]
+    notes: list[str] = field(default_factory=list)
+
+
+def compose(plan: Plan, targets: Sequence[Target], runner: Runner, store: Store) -> Report:
+    """Score everything that a plan asks for and the store has."""
+    scored = scores(plan, store)
+    return Report(
+        results_frame(scored),
+        leaderboard.entries_frame(scored),
+        [
+            *(note for target in targets for note in target.notes),
+            *runner.corruptor.notes,
+            *_attack_warnings(plan),
+            *findings(scored, runner.dataset.classes),
+        ],
+        _saved(plan, store),
+    )
+
+
+def _attack_warnings(plan: Plan) -> list[str]:
+    attacked = {cell.perturbation.column: cell.perturbation for cell in plan.cells}
+    found = (
+        warning(perturbation)
+        for perturbation in attacked.values()
+        for warning in (attacks.step_warning, attacks.pace_warning)
+    )
+    return [line for line in found if line]
+
+
+def _saved(plan: Plan, store: Store) -> list[str]:
+    """How much of the attacks' work was left out because a sample was broken already."""
+    work = saved = 0
+    for cell in (cell for cell in plan.cells if cell.skips):
+        _, outcome = finished(cell, store, plan.n)
+        work += cost(cell) * len(outcome)
+        saved += cost(cell) * int((outcome.flags & INHERITED).astype(bool).sum())
+    if not work:
+        return []
+    return [f"protocol worst: {saved / work:.0%} of the attack steps were skipped (images broken already)"]

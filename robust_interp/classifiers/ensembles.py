@@ -1,0 +1,108 @@
+"""Ensembles of targets as targets: of a model's train seeds, of what a name joins, and as objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from robust_interp.classifiers.ensemble import AVERAGES, WHITE_BOX, Ensemble, check_ensemble
+from robust_interp.classifiers.target import Context, Target, from_module
+from robust_interp.core.errors import UserError
+from robust_interp.core.registry import is_glob, matching, unknown
+from robust_interp.store.cells import ModelCard, digest
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """How members make an ensemble: what is averaged, and what attacks are made on (one ensemble each)."""
+
+    average: str = AVERAGES[0]
+    attacks: tuple[str, ...] = (WHITE_BOX,)
+
+
+def averaged(members: Sequence[Target], averaging: Averaging) -> list[Target]:
+    """One ensemble of the members for each way in which it is attacked."""
+    return [_ensemble(members, averaging.average, attack) for attack in averaging.attacks]
+
+
+def member_names(named: str) -> list[str]:
+    """What an ensemble's name joins: ``in_resnet20+preact_resnet20`` is two."""
+    return [part.strip() for part in named.split("+")]
+
+
+def joined(named: str, found: Sequence[Target], averaging: Averaging, dataset: str) -> list[Target]:
+    """The ensembles of what `named` joins among the single models found, but for those that are there.
+
+    Raises:
+        UserError: if a part names none of them, or all parts together fewer than two.
+    """
+    singles = [target for target in found if target.card.members == 1]
+    members: dict[int, Target] = {}
+    for part in member_names(named):
+        hits = [at for at, target in enumerate(singles) if _answers(target.card, part, dataset)]
+        if not hits:
+            raise unknown("member of an ensemble", part, {target.card.model for target in singles})
+        members |= {at: singles[at] for at in hits}
+    if len(members) < 2:
+        raise UserError(f"an ensemble takes two models or more; {named} is one")
+    there = [(target.card.identity, target.card.attacked_as) for target in found]
+    made = averaged(list(members.values()), averaging)
+    return [e for e in made if (e.card.identity, e.card.attacked_as) not in there]
+
+
+def from_ensemble(name: str, ensemble: Ensemble, context: Context) -> Target:
+    """An ensemble that is an object: averaged and attacked as it says itself.
+
+    Raises:
+        UserError: if a member cannot be measured on this dataset.
+    """
+    members = [
+        from_module(f"{name} member {at}", member, context) for at, member in enumerate(ensemble.members)
+    ]
+    target = _ensemble(members, ensemble.average, ensemble.attack, name)
+    return replace(target, notes=(*(note for member in members for note in member.notes), *target.notes))
+
+
+def _answers(card: ModelCard, part: str, dataset: str) -> bool:
+    names = [card.model, f"{card.model}.{dataset}_{card.recipe}_seed{card.train_seed}"]
+    return part == "all" or (bool(matching(part, names)) if is_glob(part) else part in names)
+
+
+def _ensemble(members: Sequence[Target], average: str, attack: str, name: str | None = None) -> Target:
+    """An ensemble's target; how it is averaged and attacked stands in its name, where not as by default."""
+    members, cards = tuple(members), [member.card for member in members]
+    name = name or _joint(card.model for card in cards)
+    check_ensemble(len(members), average, attack, name)
+    special = [value for value, usual in ((average, AVERAGES[0]), (attack, WHITE_BOX)) if value != usual]
+    card = ModelCard(
+        name + "".join(f"({value})" for value in special),
+        {"ensemble": [card.identity for card in cards], "average": average},
+        recipe=_joint(card.recipe for card in cards),
+        lambda_init=_joint(card.lambda_init for card in cards),
+        seeds=tuple(sorted({card.train_seed for card in cards if card.train_seed is not None})),
+        members=len(cards),
+        params_m=sum(card.params_m for card in cards),
+        weights_sha256=digest([card.weights_sha256 for card in cards]),
+        attacked_as="" if attack == WHITE_BOX else attack,
+    )
+    return Target(
+        card,
+        # No check of its own: of what each member is, so is their average.
+        lambda device: Ensemble([member.load(device) for member in members], average, attack, card.label),
+        _twins(card.label, cards),
+    )
+
+
+def _joint(texts: Iterable[str]) -> str:
+    return "+".join(dict.fromkeys(filter(None, texts)))
+
+
+def _twins(label: str, cards: Sequence[ModelCard]) -> tuple[str, ...]:
+    """A line for each member that is the same classifier as one before it."""
+    first: dict[str, ModelCard] = {}
+    found = [(first.setdefault(digest(card.identity), card), card) for card in cards]
+    return tuple(
+        f"{label}: {card.label} is the same classifier as {other.label}, which counts twice in the average"
+        for other, card in found
+        if other is not card
+    )

@@ -1,0 +1,98 @@
+"""Names with a prefix that says how the rest is read, ``timm:NAME`` and ``robustbench:NAME``, as targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from robust_interp import zoo
+from robust_interp.classifiers.target import (
+    Context,
+    Target,
+    check_fits,
+    fast,
+    from_module,
+    replaced_note,
+    size_note,
+)
+from robust_interp.classifiers.weights import with_weights
+from robust_interp.core.errors import UserError
+from robust_interp.core.specs import OfEps, parse_spec
+
+NOT_ARGUMENTS = {  # of timm.create_model: what the dataset, the prefix or --checkpoint say
+    *("pretrained", "checkpoint_path", "num_classes", "in_chans", "features_only"),
+    *("pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "scriptable", "exportable", "no_jit"),
+}
+
+
+def from_timm(text: str, context: Context) -> Target:
+    """A model that timm builds, with the weights of a file, else with those that timm has for it.
+
+    Raises:
+        UserError: if timm has no such model or weights, or they do not fit the dataset.
+    """
+    name, arguments = parse_call(text)
+    if taken := sorted(NOT_ARGUMENTS & arguments.keys()):
+        raise UserError(f"timm:{text}: {taken[0]} is no argument of the architecture")
+    if context.checkpoint:
+        model = zoo.create(name, num_classes=context.dataset.classes, in_chans=context.channels, **arguments)
+        return with_weights(text, fast(model), context.checkpoint, context)
+    _check_pretrained(name, context)
+    try:
+        model = zoo.create(name, pretrained=True, **arguments)
+    except UserError as error:
+        raise UserError(f"{error}; weights in a file are named with --checkpoint FILE") from error
+    notes = size_note(text, model.pretrained_cfg["input_size"], context) + replaced_note(text, model, context)
+    return from_module(text, fast(model), context, notes=notes)
+
+
+def from_robustbench(text: str, context: Context) -> Target:
+    """A model of RobustBench's zoo for this dataset, ``NAME`` or ``NAME(threat=L2)``; it takes pixels.
+
+    Raises:
+        UserError: if RobustBench has no such model, or it does not fit the dataset.
+    """
+    from robust_interp import robustbench_bridge
+
+    name, arguments = parse_call(text)
+    if other := sorted(arguments.keys() - {"threat"}):
+        raise UserError(f"robustbench:{text}: takes threat=Linf, L2 or corruptions, not {other[0]}")
+    chosen = name, context.dataset.name, arguments.get("threat", "Linf")
+    model = robustbench_bridge.load(*chosen)
+    target = from_module(text, model, context, robustbench_bridge.sha256(*chosen))
+    recorded = robustbench_bridge.published_clean(*chosen)
+    return replace(target, card=replace(target.card, recorded_clean=recorded))
+
+
+PREFIXES: dict[str, Callable[[str, Context], Target]] = {"timm": from_timm, "robustbench": from_robustbench}
+
+
+def parse_call(text: str) -> tuple[str, dict]:
+    """``name`` or ``name(key=value, ...)`` as the name, which may hold dots, and its arguments.
+
+    Raises:
+        UserError: if the brackets cannot be read.
+    """
+    name, bracket, rest = text.partition("(")
+    try:
+        arguments = parse_spec(f"model{bracket}{rest}").params if bracket else {}
+    except UserError as error:
+        raise UserError(f"{text}: {error}") from error
+    if worded := [key for key, value in arguments.items() if isinstance(value, OfEps)]:
+        raise UserError(f"{text}: {worded[0]} cannot be a share of eps")
+    return name.strip(), arguments
+
+
+def _check_pretrained(name: str, context: Context) -> None:
+    """Refuse what timm would meet with random weights: a head or a first layer that it has none for."""
+    import timm  # which registers our models, too
+
+    zoo.check_registered(name)
+    try:
+        cfg = timm.get_pretrained_cfg(name)
+    except RuntimeError as error:
+        raise UserError(f"timm:{name}: {error}") from error
+    own_weights = "name a file with the weights of such a model with --checkpoint FILE"
+    if cfg is None or not cfg.has_weights:
+        raise UserError(f"timm has no weights for {name}: {own_weights}")
+    check_fits(f"timm's pretrained {name}", cfg.num_classes, cfg.input_size[0], context, own_weights)

@@ -1,0 +1,81 @@
+"""``package.module:factory`` as a target: what a function of an importable module makes, or what it holds."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable
+
+from torch import nn
+
+from robust_interp.classifiers.prefixes import PREFIXES, parse_call
+from robust_interp.classifiers.target import Context, Target, from_module, replaced_note
+from robust_interp.classifiers.weights import with_weights
+from robust_interp.core.errors import UserError
+
+
+def from_python(text: str, context: Context) -> Target:
+    """What a function of an importable module makes, or the torch module that it holds.
+
+    Raises:
+        UserError: if the module cannot be imported, or gives no model that can be measured.
+    """
+    module_name, _, call = text.partition(":")
+    attribute, arguments = parse_call(call)
+    made = _imported(module_name, text)
+    for part in attribute.split("."):
+        if not hasattr(made, part):
+            raise UserError(f"{text}: {module_name} has no {attribute}")
+        made = getattr(made, part)
+    if not isinstance(made, nn.Module):
+        made = _made(text, made, arguments, context)
+    elif arguments:
+        raise UserError(f"{text}: {attribute} is a model already, and takes no arguments")
+    if context.checkpoint:
+        return with_weights(text, made, context.checkpoint, context)
+    return from_module(text, made, context, notes=replaced_note(text, made, context))
+
+
+def _imported(module_name: str, text: str):
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # where python -m looks, too
+    try:
+        return importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # a module may run anything
+        missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{module_name}.".startswith(f"{missing}."):
+            raise UserError(
+                f"{text}: before the colon stands {', '.join(PREFIXES)} or a Python module, and there is no "
+                f"module {missing} here"
+            ) from error
+        raise UserError(f"{text}: cannot import {module_name}: {_in_short(error)}") from error
+
+
+def _made(text: str, factory: Callable, arguments: dict, context: Context) -> nn.Module:
+    if not callable(factory):
+        kind = type(factory).__name__
+        raise UserError(f"{text} is a {kind}, not a torch module or a function that makes one")
+    try:
+        signature = inspect.signature(factory)
+    except (TypeError, ValueError):  # of some built in
+        signature = inspect.Signature()
+    from_dataset = {"num_classes": context.dataset.classes, "in_chans": context.channels}
+    arguments = {key: value for key, value in from_dataset.items() if key in signature.parameters} | arguments
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        hint = "arguments stand in brackets, as in module:factory(depth=20)"
+        raise UserError(f"{text}: {error}; {hint}") from error
+    try:
+        made = factory(**arguments)
+    except (Exception, SystemExit) as error:
+        raise UserError(f"{text} failed: {_in_short(error)}") from error
+    if not isinstance(made, nn.Module):
+        raise UserError(f"{text} returned a {type(made).__name__}, not a torch module")
+    return made
+
+
+def _in_short(error: BaseException) -> str:
+    return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])

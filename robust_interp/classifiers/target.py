@@ -1,0 +1,204 @@
+"""What is measured: a target is a card, which says what it is without loading it, and a way to load it.
+
+Every name, file and object comes to one of these, and each is checked here, once on a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from robust_interp import data
+from robust_interp.classifiers.classifier import Classifier
+from robust_interp.classifiers.fingerprint import behaviour, identity
+from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.classifiers.validation import CHECKED_ON, check_classifier, measurable, stale_batch_norm
+from robust_interp.core.errors import UserError
+from robust_interp.store.cells import ModelCard, digest
+
+KNOWN_BY = 32  # images, spread over the set, whose logits and gradients tell one object from another
+
+Load = Callable[[torch.device | str], nn.Module]
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """Something to measure.
+
+    Attributes:
+        card: What it is.
+        load: Gives it as a classifier of pixels on a device. The first time on a device it is checked there,
+            which raises a UserError where it cannot be measured.
+        notes: What a reader of its numbers must be told.
+    """
+
+    card: ModelCard
+    load: Load
+    notes: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The same for two targets that are one model under one name."""
+        return digest([self.card.label, self.card.identity, self.card.attacked_as])
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a model is loaded for, and what was said of it besides its name.
+
+    Attributes:
+        checkpoint: A weights file.
+        mean: What its images are normalised with, in [0, 1] pixels; None is what comes with the model, such
+            as a timm model's ``pretrained_cfg``, and nothing for any other model.
+        std: Likewise.
+    """
+
+    dataset: data.Dataset
+    checkpoint: Path | None = None
+    mean: Sequence[float] | None = None
+    std: Sequence[float] | None = None
+
+    @property
+    def channels(self) -> int:
+        return self.dataset.images.shape[1]
+
+
+def loader(build: Callable[[], nn.Module], dataset: data.Dataset, checked_on: Iterable[str] = ()) -> Load:
+    """How a target loads: built once, and checked once on each device but those where it was already."""
+    build, checked = cache(build), set(checked_on)
+
+    def load(device: torch.device | str) -> nn.Module:
+        classifier = build().to(device)
+        place = _place(classifier, device)
+        if place not in checked:
+            with undisturbed(classifier):
+                check_classifier(classifier, _pixels(dataset, range(CHECKED_ON), place), dataset.classes)
+            checked.add(place)
+        return classifier
+
+    return load
+
+
+def from_module(
+    name: str, model: nn.Module, context: Context, sha256: str | None = None, notes: tuple[str, ...] = ()
+) -> Target:
+    """A model that is an object, checked and told from others where it is.
+
+    Args:
+        sha256: Hash of the weights file it was made from; None is a hash of its state.
+        notes: What a reader of its numbers must be told already.
+
+    Raises:
+        UserError: if it cannot be measured on this dataset.
+    """
+    model, changed = measurable(model, name)
+    notes += changed
+    mean, std = context.mean, context.std
+    if mean is None and std is None:
+        mean, std = _own_normalisation(model, context.dataset)
+        if mean is None and (inner := _normalised_inside(model)):
+            notes += (
+                f"{name} holds a timm model trained with mean {inner[0]} and std {inner[1]}, which are not "
+                "applied: pass mean and std, unless something in front of it does that",
+            )
+    classifier = Classifier(model, mean, std, name)
+    place = _place(classifier, "cpu")
+    classifier.to(place)  # buffers may have been elsewhere
+    try:
+        known, stale = _known(classifier, context.dataset, place)
+    except UserError as error:
+        raise type(error)("; ".join([str(error), *changed])) from error
+    if stale:
+        notes += (
+            f"{name}: BatchNorm statistics look unset: the clean accuracy is chance with them, and well "
+            "above with those of the batch",
+        )
+    params_m = sum(p.numel() for p in classifier.parameters()) / 1e6
+    card = ModelCard(name, known, params_m=params_m, weights_sha256=sha256 or known["state_sha256"])
+    return Target(card, loader(lambda: classifier, context.dataset, [place]), notes)
+
+
+def fast(model: nn.Module) -> nn.Module:
+    """Channels last: a sixth less time under attack on a CPU, and every timm model allows it."""
+    return model.to(memory_format=torch.channels_last)
+
+
+def check_fits(what: str, classes: int, channels: int, context: Context, hint: str = "") -> None:
+    """Refuse a model that was made for other classes or channels than the dataset's."""
+    needed, name = (context.dataset.classes, context.channels), context.dataset.name
+    if (classes, channels) != needed:
+        raise UserError(
+            f"{what} has {classes} classes and takes {channels} channels; {name} has {needed[0]} and "
+            f"{needed[1]}" + (f": {hint}" if hint else "")
+        )
+
+
+def size_note(name: str, size: Sequence[int], context: Context) -> tuple[str, ...]:
+    """A note if the images are of another size (C, H, W) than those that a model was made for."""
+    shape = context.dataset.images.shape[1:]
+    if tuple(size[1:]) == shape[1:]:
+        return ()
+    made, given = ("x".join(map(str, pair)) for pair in (size[1:], shape[1:]))
+    return (f"{name} is described as made for {made} images; it is measured on {given}",)
+
+
+def replaced_note(name: str, model: nn.Module, context: Context) -> tuple[str, ...]:
+    """A note if the mean and std that were given stand in for others that the model came with."""
+    cfg = getattr(model, "pretrained_cfg", None)
+    given = context.mean, context.std
+    if not cfg or None in given or [tuple(cfg["mean"]), tuple(cfg["std"])] == list(map(tuple, given)):
+        return ()
+    return (f"{name} came with mean {cfg['mean']} and std {cfg['std']}; those that were given are applied",)
+
+
+def _place(classifier: nn.Module, otherwise: torch.device | str) -> str:
+    """The device that a classifier is on, as the text of it; `otherwise` if it has no parameters."""
+    return str(next((parameter.device for parameter in classifier.parameters()), otherwise))
+
+
+def _pixels(dataset: data.Dataset, ids: Iterable[int], device: str) -> torch.Tensor:
+    ids = [i for i in ids if i < len(dataset)]
+    return torch.from_numpy(data.as_pixels(dataset.images[ids])).to(device)
+
+
+def _known(classifier: Classifier, dataset: data.Dataset, place: str) -> tuple[dict, bool]:
+    """What it is known by: its code, state, and what it does to a few images. And if BN looks unset."""
+    spread = np.unique(np.linspace(0, len(dataset) - 1, KNOWN_BY).astype(int))
+    images = _pixels(dataset, spread, place)
+    labels = torch.from_numpy(dataset.labels[spread]).to(place)
+    with undisturbed(classifier):
+        check_classifier(classifier, images[:CHECKED_ON], dataset.classes)
+        known = identity(classifier.model) | {"behaviour": behaviour(classifier, images)}
+        stale = stale_batch_norm(classifier, images, labels, dataset.classes)
+    return known | {"normalisation": classifier.normalisation}, stale
+
+
+def _own_normalisation(model: nn.Module, dataset: data.Dataset):
+    """A timm model's own mean and std, the dataset's if those are for other channels; else none."""
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        model = model.module
+    cfg = getattr(model, "pretrained_cfg", None)
+    if not cfg:
+        return None, None
+    if len(cfg["mean"]) == dataset.images.shape[1]:
+        return cfg["mean"], cfg["std"]
+    if dataset.name not in data.DATASETS:
+        raise UserError(f"{type(model).__name__} is normalised for other channels: pass its mean and std")
+    kind = data.DATASETS[dataset.name]
+    return kind.mean, kind.std
+
+
+def _normalised_inside(model: nn.Module):
+    """Mean and std of a timm model below `model` that no Classifier applies; None if there is none."""
+    if isinstance(model, Classifier) and model.normalisation:
+        return None
+    cfg = getattr(model, "pretrained_cfg", None)
+    if cfg and any(cfg["mean"]):
+        return cfg["mean"], cfg["std"]
+    return next(filter(None, map(_normalised_inside, model.children())), None)

@@ -1,0 +1,29 @@
+"""A model with the weights of a file."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+from torch import nn
+
+from robust_interp import zoo
+from robust_interp.classifiers.target import Context, Target, from_module
+
+
+def with_weights(
+    name: str, model: nn.Module, path: Path, context: Context, notes: tuple[str, ...] = ()
+) -> Target:
+    """A model with the weights of a file, and with the normalisation that the file holds, if any.
+
+    Raises:
+        UserError: if the file cannot be read or does not fit, or the model cannot be measured.
+    """
+    found = zoo.load_weights(model, path)
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    if found and context.mean is None and context.std is None:
+        notes += (f"{path} holds a normalisation, mean {found[0]} and std {found[1]}, which is applied",)
+        context = replace(context, mean=found[0], std=found[1])
+    return from_module(name, model, context, sha256, notes)

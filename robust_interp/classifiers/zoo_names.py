@@ -1,0 +1,96 @@
+"""Names of the zoo's checkpoints as targets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from robust_interp import data, zoo
+from robust_interp.classifiers.classifier import Classifier
+from robust_interp.classifiers.target import Target, fast, loader
+from robust_interp.core.errors import UserError
+from robust_interp.store.cells import ModelCard
+
+
+def from_zoo(
+    patterns: Sequence[str], folder: str | None, seeds: Sequence[int] | None, dataset: data.Dataset
+) -> list[list[Target]]:
+    """The checkpoints that are named, one list for each model: an architecture, recipe and interval of λ.
+
+    Args:
+        patterns: 'all', architectures, full names or globs.
+        folder: A zoo folder besides the usual ones.
+        seeds: Train seeds to take; None is every one.
+
+    Raises:
+        UserError: if a pattern or a seed finds nothing, or a checkpoint, or the plug-in of a model that is
+            named, is broken.
+    """
+    chosen = zoo.select(patterns, zoo.checkpoints_for(dataset.name, folder))
+    if absent := sorted(set(seeds or ()) - {checkpoint.seed for checkpoint in chosen}):
+        raise UserError(f"no checkpoint with train seed {absent[0]} among the models named")
+    groups: dict[tuple, list[Target]] = {}
+    broken = _broken_plugins(chosen, patterns)
+    for checkpoint in chosen:
+        if checkpoint.architecture not in broken and (seeds is None or checkpoint.seed in seeds):
+            target = from_checkpoint(checkpoint, dataset)
+            card = target.card
+            groups.setdefault((card.model, card.recipe, card.lambda_init), []).append(target)
+    if broken and not groups:
+        raise UserError("; ".join(broken.values()))
+    found = list(groups.values())
+    for group in found:
+        if absent := sorted(set(seeds or ()) - {target.card.train_seed for target in group}):
+            note = f"{group[0].card.model} {group[0].card.recipe} has no train seed {absent[0]}"
+            group[0] = replace(group[0], notes=(f"{note}: its line is over fewer seeds than others",))
+    if broken:
+        found[0][0] = replace(found[0][0], notes=(*found[0][0].notes, *broken.values()))
+    return found
+
+
+def from_checkpoint(checkpoint: zoo.Checkpoint, dataset: data.Dataset) -> Target:
+    """One of the zoo's checkpoints, or one like them; nothing but its descriptions is read yet."""
+    cfg, record = checkpoint.config["pretrained_cfg"], checkpoint.record
+    known = {
+        "architecture": checkpoint.architecture,
+        "arguments": checkpoint.config["model_args"],
+        "weights": checkpoint.sha256,
+        "normalisation": [cfg["mean"], cfg["std"]],
+    } | zoo.MODELS.code(checkpoint.architecture)
+    card = ModelCard(
+        checkpoint.architecture,
+        known,
+        recipe=checkpoint.recipe,
+        lambda_init=zoo.interval_text(record["lambda_init"]),
+        train_seed=checkpoint.seed,
+        seeds=(checkpoint.seed,),
+        params_m=record["parameters"] / 1e6,
+        weights_sha256=checkpoint.sha256,
+        recorded_clean=record["clean_accuracy"],
+    )
+    return Target(card, loader(lambda: fast(classifier_of(checkpoint)), dataset))
+
+
+def classifier_of(checkpoint: zoo.Checkpoint) -> Classifier:
+    """A checkpoint as a classifier of pixels, with the normalisation that it was trained with."""
+    cfg = checkpoint.config["pretrained_cfg"]
+    return Classifier(checkpoint.load(), cfg["mean"], cfg["std"], checkpoint.name)
+
+
+def _broken_plugins(chosen: Sequence[zoo.Checkpoint], patterns: Sequence[str]) -> dict[str, str]:
+    """The architectures whose plug-in cannot be used, and why: they are left out of 'all' and globs.
+
+    Raises:
+        UserError: if a model of one is named itself.
+    """
+    broken = {}
+    for architecture in dict.fromkeys(checkpoint.architecture for checkpoint in chosen):
+        try:
+            if architecture in zoo.MODELS:
+                zoo.is_model(architecture)
+        except UserError as error:
+            names = {c.name for c in chosen if c.architecture == architecture}
+            if {architecture, *names} & set(patterns):
+                raise
+            broken[architecture] = f"{error}; it is left out"
+    return broken
