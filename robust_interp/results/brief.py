@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+
 import pandas as pd
 
 from robust_interp.results.column_names import declaration, is_mce, measured_in, parse, std_of
