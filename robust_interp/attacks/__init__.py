@@ -8,6 +8,7 @@ runs: all without torch. `adapters` sets an attack up, `random_draws` keys its r
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 from robust_interp.attacks.parse import check_eps, resolve
 from robust_interp.attacks.properties import (
@@ -42,7 +43,7 @@ __all__ = [
 _WITH_TORCH = {"Attacked": "runner", "AttackRunner": "runner", "start_noise": "random_draws"}
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     if name not in _WITH_TORCH:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_WITH_TORCH[name]}"), name)

@@ -18,6 +18,8 @@ from functools import cache
 from robust_interp.core.registry import Registry, unknown
 from robust_interp.core.specs import OfEps
 
+Parameter = float | int | str | OfEps  # of an attack, before its eps is known
+
 AUTOATTACK_PACKAGES = ("pyautoattack", "autoattack")  # RobustBench's dependency, and the authors' own
 
 
@@ -49,7 +51,7 @@ class AttackType:
     """
 
     torchattacks_class: str | Callable
-    defaults: Mapping[str, float | int | str | OfEps]
+    defaults: Mapping[str, Parameter]
     random: bool = False
     norm: str = "Linf"
     gradient: bool = True
@@ -63,7 +65,7 @@ class AttackType:
     restarts: bool = True
 
 
-_APGD = {"norm": "Linf", "steps": 100}  # AutoAttack's steps
+_APGD: dict[str, Parameter] = {"norm": "Linf", "steps": 100}  # AutoAttack's steps
 
 ATTACKS: Registry[AttackType] = Registry("attack", group="robust_interp.attacks", holds=AttackType)
 

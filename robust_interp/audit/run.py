@@ -24,7 +24,6 @@ from robust_interp.attacks.table import type_of
 from robust_interp.audit import checks
 from robust_interp.audit.checks import Audited, Finding, Measured
 from robust_interp.audit.thresholds import Thresholds
-from robust_interp.benchmark.cost import cost
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Benchmark, Watch, load_dataset, radii
 from robust_interp.classifiers.isolation import undisturbed
@@ -118,14 +117,15 @@ class Audit:
             for part, by_eps in parts.items()
         }
 
-    def work(self, store: Store) -> int:
-        """Forward passes, over samples and members, still to be done; traces of the loss are not counted."""
-        return sum(
-            cost(cell) * max(0, benchmark.plan.n - store.covered(cell.key))
+    def work(self, store: Store) -> list[tuple[Cell, int]]:
+        """The cells still to be measured, and at how many samples; traces of the loss are not counted."""
+        return [
+            (cell, left)
             for benchmark in self.benchmarks
             for target in benchmark.targets
             for cell in _flat(self._cells(benchmark, target))
-        )
+            if (left := benchmark.plan.n - store.covered(cell.key)) > 0
+        ]
 
     def run(self, store: Store, watch: Watch = lambda cell, samples: None) -> list[Audited]:
         """Measure what is missing, judge every model, and keep the verdicts in the store."""

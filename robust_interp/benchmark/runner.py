@@ -240,11 +240,9 @@ class Benchmark:
         )
         return [line for line in found if line]
 
-    def work(self, store: Store) -> int:
-        """Forward passes, over samples and members, that are still to be done, if no sample is left out."""
-        return sum(
-            cost(cell) * (part.plan.n - store.covered(cell.key)) for part, _, cell in self._remaining(store)
-        )
+    def work(self, store: Store) -> list[tuple[Cell, int]]:
+        """The cells that are still to be measured, and at how many samples, if none is left out."""
+        return [(cell, part.plan.n - store.covered(cell.key)) for part, _, cell in self._remaining(store)]
 
     def estimate(self, store: Store) -> Estimate:
         """How long `run` would take, from timed passes of each model."""

@@ -62,6 +62,7 @@ def add_to(commands) -> None:
             metavar="X",
             help=f"{what} (default: {default:g})",
         )
+    add("--all", action="store_true", help="show the checks that pass in full, too")
     add("--seed", type=natural, default=0, help="seed of attack starts (default: 0)")
     add_measuring(parser)
 
@@ -70,7 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.audit.run import Audit, Options, all_in
     from robust_interp.benchmark.cost import cost
     from robust_interp.benchmark.request import Request
-    from robust_interp.cli.console import console, print_audit
+    from robust_interp.cli.audit_table import print_audit
+    from robust_interp.cli.console import console
     from robust_interp.cli.progress import reporter
     from robust_interp.store import Store
 
@@ -95,6 +97,6 @@ def run(arguments: argparse.Namespace) -> int:
         table = all_in(store, audit.refused, audit.dataset.name)
     text = table.to_csv(index=False, float_format="%.10g", lineterminator="\n")
     write_text(arguments.out / "audit.csv", text)
-    print_audit(audited, audit.dataset.name)
+    print_audit(audited, audit.dataset.name, arguments.all)
     print(f"wrote {arguments.out / 'audit.csv'}")
     return STATUS_OF_FAIL if any(one.verdict == FAIL for one in audited) else 0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Sequence
 
 import pandas as pd
 from rich.console import Console
@@ -12,7 +10,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from robust_interp import __version__, zoo
-from robust_interp.audit.checks import CHECKS, Audited, Finding
 from robust_interp.core.errors import UserError
 from robust_interp.results.brief import in_short, numbers_in_short
 from robust_interp.results.columns import is_text
@@ -20,7 +17,6 @@ from robust_interp.results.compare import Comparison
 from robust_interp.results.paper import PaperComparison
 from robust_interp.store import Store
 from robust_interp.store.cells import Plan
-from robust_interp.store.verdicts import PASS
 from robust_interp.zoo import MODELS, Checkpoint
 
 PLAIN_WIDTH = 250  # where there is no terminal to fit, a table need not be squeezed
@@ -144,52 +140,6 @@ def print_claims(claims: pd.DataFrame) -> None:
                 of = f"smallest of {line.comparisons} differences {line.smallest:+.1f}"
                 where += f"{line.scope}, {of}{f' ({interval})' if interval else ''}: "
             shown.print(f"{where}{line.verdict}", highlight=False, markup=False)
-
-
-def print_audit(audited: Sequence[Audited], dataset: str) -> None:
-    """Of each model the checks that warn or fail, at every radius, and of each other its closest call."""
-    shown = console()
-    for one in audited:
-        verdict = f"{one.card.label}, {dataset}: {one.conclusion}"
-        shown.print(verdict, style="bold", highlight=False, markup=False)
-        told = _told(one.findings)
-        columns = {
-            "check": [finding.check for finding in told],
-            "verdict": [finding.verdict for finding in told],
-            "eps": [_number(finding.eps_255) for finding in told],
-            "value": [_number(finding.value) for finding in told],
-            "95 %": [_ends(finding) for finding in told],
-            "at most": [_number(finding.threshold) for finding in told],
-            "n": [str(finding.n or "") for finding in told],
-            "detail": [finding.detail for finding in told],
-        }
-        shown.print(_table(columns))
-    shown.print(
-        "eps and steps in 1/255, values in % of the samples or in points; where at most 0 is allowed the "
-        "interval decides; open: the interval leaves it open, and more images (--n) would tell",
-        highlight=False,
-    )
-
-
-def _told(findings: Iterable[Finding]) -> list[Finding]:
-    """Every finding that is no pass, and where a check passes everywhere the one with the largest value."""
-    told = []
-    for _, group in itertools.groupby(sorted(findings, key=_check), key=_check):
-        group = list(group)
-        told += [f for f in group if f.verdict != PASS] or [max(group, key=lambda f: f.value or 0)]
-    return told
-
-
-def _check(finding: Finding) -> int:
-    return CHECKS.index(finding.check)
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
-
-
-def _ends(finding: Finding) -> str:
-    return "" if finding.ci_low is None else f"{finding.ci_low:.1f} to {finding.ci_high:.1f}"
 
 
 def _interval(low: float, high: float) -> str:

@@ -18,7 +18,16 @@ from typing import Any
 
 from torch import nn
 
-from robust_interp.models.merges import Add, Branch, Damp, Exponential, ScaledDamp, ScaledExponential
+from robust_interp.models.merges import (
+    Add,
+    Branch,
+    Damp,
+    Device,
+    Dtype,
+    Exponential,
+    ScaledDamp,
+    ScaledExponential,
+)
 from robust_interp.models.network import Block, InterpolationNet, Stage, blocks_per_stage, conv, stem_conv
 from robust_interp.models.registration import Architecture
 
@@ -54,10 +63,10 @@ class PreActResNet(InterpolationNet):
         in_chans: int = 3,
         global_pool: str = "avg",
         drop_rate: float = 0.0,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
-        dd = {"device": device, "dtype": dtype}
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         blocks = blocks_per_stage(depth, convs_per_block=3 if bottleneck else 2)
         branch, expansion = (_bottleneck, 4) if bottleneck else (_basic, 1)
         widths = [_STEM_WIDTH, *(expansion * _STEM_WIDTH * 2**i for i in range(3))]

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from robust_interp.models.merges import Add, Damp, ScaledDamp
+from robust_interp.models.merges import Add, Damp, Device, Dtype, ScaledDamp
 from robust_interp.models.network import Block, InterpolationNet, Stage, blocks_per_stage, conv, stem_conv
 from robust_interp.models.registration import Architecture
 
@@ -50,12 +50,12 @@ class CifarResNeXt(InterpolationNet):
         in_chans: int = 3,
         global_pool: str = "avg",
         drop_rate: float = 0.0,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         if cardinality < 1 or base_width < 1:
             raise ValueError(f"cardinality={cardinality} and base_width={base_width} are not at least 1")
-        dd = {"device": device, "dtype": dtype}
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         blocks = blocks_per_stage(depth, convs_per_block=3)
         widths = [_STEM_WIDTH, *(4 * _STEM_WIDTH * 2**i for i in range(3))]
         stem = nn.Sequential(

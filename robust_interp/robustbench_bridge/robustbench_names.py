@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from robust_interp.core.errors import UserError
 from robust_interp.models import in_resnet, in_resnext
+from robust_interp.models.merges import Device, Dtype
 from robust_interp.models.network import InterpolationNet
 from robust_interp.zoo import WEIGHTS, Checkpoint
 
@@ -41,13 +42,19 @@ class Normalize(nn.Module):
         mean, std: in [0, 1] pixels, one value per channel.
     """
 
-    def __init__(self, mean: Sequence[float], std: Sequence[float], device=None, dtype=None) -> None:
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self, mean: Sequence[float], std: Sequence[float], device: Device = None, dtype: Dtype = None
+    ) -> None:
         super().__init__()
         for name, values in (("mean", mean), ("std", std)):
             constant = torch.tensor(values, device=device, dtype=dtype).view(-1, 1, 1)
             self.register_buffer(name, constant, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) pixels in [0, 1] -> the same, normalised."""
         return (x - self.mean) / self.std
 
 
@@ -71,7 +78,7 @@ def _on_pixels(
 
 
 def chosen(candidates: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """One checkpoint for each of our architectures and RobustBench's datasets."""
+    """Of the candidates one checkpoint for each of our architectures and RobustBench's datasets."""
     chosen: dict[tuple[str, str], tuple[float, Checkpoint]] = {}
     for checkpoint in candidates:  # which come in the order of recipe and seed
         key = checkpoint.architecture, checkpoint.dataset

@@ -14,14 +14,18 @@ from robust_interp.zoo.registered import is_model
 
 
 def bundled(folder: str = "model_zoo") -> Path:
-    """What comes with the package: inside it when installed, beside it in a checkout."""
+    """A folder that comes with the package: inside it when installed, beside it in a checkout."""
     package = Path(robust_interp.__file__).parent
     inside = package / folder
     return inside if inside.is_dir() else package.parent / folder
 
 
 def checkpoints(zoo: str | os.PathLike | None = None, dataset: str | None = None) -> list[Checkpoint]:
-    """All checkpoints, of one dataset if named, ordered by architecture, recipe and seed.
+    """All checkpoints, of one dataset if named, ordered by architecture, dataset, recipe and seed.
+
+    Args:
+        zoo: A folder of checkpoints to look in first; then ./model_zoo and the package follow.
+        dataset: None for those of all datasets.
 
     Raises:
         UserError: if a folder is named that is not there.
@@ -41,6 +45,9 @@ def checkpoints(zoo: str | os.PathLike | None = None, dataset: str | None = None
 def checkpoints_for(dataset: str, zoo: str | os.PathLike | None = None) -> list[Checkpoint]:
     """The checkpoints of a dataset, at least one, in the order of `checkpoints`.
 
+    Args:
+        zoo: A folder of checkpoints to look in first.
+
     Raises:
         UserError: if there is none, or a folder is named that is not there.
     """
@@ -53,7 +60,10 @@ def checkpoints_for(dataset: str, zoo: str | os.PathLike | None = None) -> list[
 
 
 def select(patterns: Iterable[str], candidates: list[Checkpoint]) -> list[Checkpoint]:
-    """The candidates that are named: by 'all', architecture, full name, or a glob over either.
+    """The candidates that are named, in their own order.
+
+    Args:
+        patterns: Each is 'all', an architecture, a full name, or a glob over either.
 
     Raises:
         UserError: for a name or glob that matches none.

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import Registry, unknown
+
+if TYPE_CHECKING:  # listing names needs no torch
+    from torch import nn
 
 # Plug-in models, by timm name: importing one registers it with timm.
 MODELS: Registry[Callable] = Registry("model", group="robust_interp.models", holds=Callable)
 
 
-def create(architecture: str, **arguments):
+def create(architecture: str, **arguments: Any) -> nn.Module:
     """An untrained model of any registered timm name, ours and those of plug-ins among them.
+
+    Args:
+        architecture: The name.
+        arguments: Of its constructor, such as num_classes and in_chans.
 
     Raises:
         UserError: if the name is unknown, its plug-in is broken, or the arguments do not fit.
@@ -28,7 +36,11 @@ def create(architecture: str, **arguments):
 
 
 def check_registered(architecture: str) -> None:
-    """Refuse a name that timm does not know; it would build a model of random weights for a path."""
+    """Refuse a name that timm does not know; it would build a model of random weights for a path.
+
+    Raises:
+        UserError: with the near names.
+    """
     import timm  # which registers our models, too
 
     if not is_model(architecture):

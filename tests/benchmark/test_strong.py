@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from support.hand_made import attack, card, first, run
+from support.hand_made import attack, card, first, measured, run
 from support.masked_models import trained_on_digits
 
 import robust_interp
@@ -31,8 +31,7 @@ def finished(store, classifiers, n=8, stronger=("apgd_ce", "apgd_t"), protocol="
         strong += [(classifier, CLEAN, CLEAN_RIGHT[:n]), (classifier, attack("pgd", 2), PGD[:n])]
         patterns = {"apgd_ce": APGD_CE, "apgd_t": APGD_T}
         strong += [(classifier, attack(name, 2, seed=0), patterns[name][:n]) for name in stronger]
-    plan = replace(run(store, main, protocol), strong=run(store, strong, "worst"))
-    store._db.execute("DELETE FROM runs")  # the parts, which are no runs of their own
+    plan = replace(measured(store, main, protocol), strong=measured(store, strong, "worst"))
     store.put_plan(plan)
     return plan
 
@@ -183,6 +182,7 @@ def test_by_default_it_is_pgd_and_the_first_200_samples_or_n(tmp_path, net):
     assert list(table["n"]) == [450, 200]
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path, tiny_zoo, command):
     quick = ("--zoo", tiny_zoo, "--n", 4, "--eps", 16, "--attacks", "none", "--corruptions", "none")
     quick += ("--models", "preact_resnet14", "--out", tmp_path, "--quiet")

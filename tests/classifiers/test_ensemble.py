@@ -286,6 +286,7 @@ def predictions(out):
         }
 
 
+@pytest.mark.slow
 def test_transferred_images_are_made_on_the_surrogate_and_judged_by_the_ensemble(views, digits_test):
     classifiers, (images, labels) = bundled_classifiers(), (part[:30] for part in digits_test)
     (pgd,) = attacks.resolve("pgd(steps=3)", [64 / 255], {"alpha": OfEps(0.25)}, 0)
@@ -371,6 +372,7 @@ def test_transferred_attacks_improve_on_nothing(views):
     assert clean["improvement"].notna().all()
 
 
+@pytest.mark.slow
 def test_nothing_of_an_ensemble_depends_on_the_batches(views, tmp_path):
     out, whole = views
     options = QUICK | {"ensemble_attack": ("white-box", "member:1", "mean-gradient"), "batch_size": 7}
@@ -530,6 +532,7 @@ def test_mistakes_on_the_command_line_are_told(command, tiny_zoo, tmp_path, argv
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_them_all(command, tiny_zoo, tmp_path):
     argv = ["--attacks", "fgsm", "--eps", "16", "--n", "10", "--corruptions", "none", "--quiet"]
     argv += ["--ensemble-average", "logits"]
@@ -711,6 +714,7 @@ class Counted(nn.Module):
         Counted.passes += 2 * len(gradient)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", ["white-box", "member:1", "mean-gradient"])
 @pytest.mark.parametrize("count", [2, 3, 5])
 @pytest.mark.parametrize("spec", ["fgsm", "ifgsm(steps=3)"])

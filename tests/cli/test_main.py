@@ -12,9 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from robust_interp import __version__, zoo
-from robust_interp.benchmark import runner
 from robust_interp.cli.console import console
-from robust_interp.store import FILE_NAME
+from robust_interp.store import FILE_NAME, Store
 
 OPTIONS = "--models in_resnet14 --n 10 --attacks fgsm --eps 16 --corruptions none --device cpu"
 SMALL = OPTIONS.split()
@@ -57,6 +56,7 @@ def refused(outcome, *parts):
 # What works.
 
 
+@pytest.mark.slow
 def test_a_bench_prints_a_table_and_writes_both_files(small, tmp_path):
     status, out, err = small()
     assert status == 0
@@ -89,6 +89,7 @@ def test_a_bench_prints_a_table_and_writes_both_files(small, tmp_path):
     assert "0 s left" in progress[-1]
 
 
+@pytest.mark.slow
 def test_quiet_prints_no_progress(small):
     status, out, err = small("--quiet")
     assert status == 0
@@ -97,12 +98,14 @@ def test_quiet_prints_no_progress(small):
     assert "leaderboard.csv" in out
 
 
+@pytest.mark.slow
 def test_findings_are_warnings(small):
     _, _, err = small("--quiet")  # an untrained network
     assert "warning: in_resnet14 seed 0: clean accuracy" in err
     assert "is chance" in err
 
 
+@pytest.mark.slow
 def test_a_second_run_says_the_same_without_progress(small):
     _, first, _ = small()
     status, again, err = small()
@@ -110,6 +113,7 @@ def test_a_second_run_says_the_same_without_progress(small):
     assert "images/s" not in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("there", ["nothing", "an empty folder", "results"])
 def test_a_dry_run_counts_the_cells_and_writes_nothing(small, tmp_path, there):
     results = tmp_path / "results"
@@ -129,6 +133,7 @@ def test_a_dry_run_counts_the_cells_and_writes_nothing(small, tmp_path, there):
     assert after == before
 
 
+@pytest.mark.slow
 def test_a_dry_run_after_the_run_has_nothing_to_measure(small):
     small("--quiet")
     assert "0 cells to measure, 6 stored already" in small("--dry-run")[1]
@@ -195,16 +200,16 @@ def test_weights_from_a_file_give_the_numbers_of_the_zoo(command, small, tiny_zo
 
 
 def test_ctrl_c_keeps_what_is_finished_and_says_so(small, tmp_path, monkeypatch):
-    plain, calls = runner.Benchmark._measure, []
+    plain, calls = Store.append, []
 
-    def measure(self, *arguments):
+    def append(self, *arguments):
         calls.append(arguments)
         if len(calls) == 3:
             raise KeyboardInterrupt
         plain(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner.Benchmark, "_measure", measure)
+        patch.setattr(Store, "append", append)
         status, out, err = small("--quiet")
     assert (status, out) == (130, "")
     assert err.strip().count("\n") == 0

@@ -193,6 +193,7 @@ def test_holm_agrees_with_hand_worked_values():
     assert len(statistics.holm([])) == 0
 
 
+@pytest.mark.slow
 def test_holm_agrees_with_statsmodels():
     rng = np.random.default_rng(0)
     for size in (1, 2, 5, 30):

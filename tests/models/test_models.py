@@ -176,6 +176,7 @@ def test_parameter_count(name, count):
     assert sum(p.numel() for p in timm.create_model(name, device="meta").parameters()) == count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "count"),
     [
@@ -498,6 +499,7 @@ def test_one_seed_gives_all_variants_the_same_convolutions():
         assert all(torch.equal(value, variant[key]) for key, value in baseline.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "fan_out"), [("preact_resnet20", 16 * 9), ("resnext20_4x16d", 64 * 9)])
 def test_initialisation(name, fan_out):
     draws = torch.cat([timm.create_model(name).stem.conv.weight.flatten() for _ in range(40)])
@@ -720,6 +722,7 @@ def test_refused_values(build, message):
 # --- what torch does to a model -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
 @pytest.mark.parametrize("name", SMALL)
 def test_torchscript(name, digits):
@@ -735,6 +738,7 @@ def test_fx(name, digits):
     assert torch.equal(model.norm(extracted["stage"]), model.forward_features(digits))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_compile_without_graph_breaks(name, digits):
     torch.compiler.reset()  # it counts recompilations over all networks
@@ -800,6 +804,7 @@ def python(code):
     assert not done.returncode, done.stderr
 
 
+@pytest.mark.slow
 def test_robust_interp_before_timm():
     python("""if True:
         import sys, robust_interp
@@ -809,6 +814,7 @@ def test_robust_interp_before_timm():
     """)
 
 
+@pytest.mark.slow
 def test_timm_before_robust_interp():
     python("""if True:
         import timm, robust_interp
@@ -816,6 +822,7 @@ def test_timm_before_robust_interp():
     """)
 
 
+@pytest.mark.slow
 def test_models_first():
     python("""if True:
         import warnings

@@ -251,6 +251,7 @@ def test_names_are_text_whatever_stands_in_them(report):
     assert "alert(" not in Page(text).all("script")[0][1]
 
 
+@pytest.mark.slow
 def test_the_same_store_gives_the_same_bytes(report, tmp_path):
     folder, _ = report
     page.write([folder.parent / "results"], tmp_path)
@@ -484,6 +485,7 @@ def test_improvements_are_bars_in_the_colour_of_their_model():
     assert [tick.get_text() for tick in panel.get_xticklabels()] == ["clean", "pgd_2"]
 
 
+@pytest.mark.slow
 def test_a_legend_of_long_names_stays_inside_its_figure(tmp_path):
     names = [f"{i}_architecture_with_a_name_that_is_long" for i in range(4)]
     runs, _ = runs_in([measure(tmp_path, names)])
@@ -557,6 +559,7 @@ def test_what_was_not_measured_has_no_section(report):
     assert not {"audit", "claims", "coefficients", "figures"} & set(sections)
 
 
+@pytest.mark.slow
 def test_an_audit_is_shown_with_its_worst_verdicts(tmp_path):
     results = measure(tmp_path / "results")
     head = (
@@ -587,6 +590,7 @@ def test_an_unreadable_audit_is_an_error(tmp_path):
         provenance.audits([tmp_path], "digits")
 
 
+@pytest.mark.slow
 def test_the_claims_stand_on_cifar_alone(tmp_path):
     results = measure(tmp_path / "results", ("in_resnet20", "preact_resnet20"), dataset="cifar10")
     page.write([results], tmp_path / "report")
@@ -597,6 +601,7 @@ def test_the_claims_stand_on_cifar_alone(tmp_path):
     assert (tmp_path / "report" / "paper.csv").is_file()
 
 
+@pytest.mark.slow
 def test_figures_drawn_before_are_images_in_the_page(tmp_path):
     results, figures = measure(tmp_path / "results"), tmp_path / "figures"
     figures.mkdir()
@@ -645,6 +650,7 @@ def test_definitions(column, words):
     assert words in glossary.definition(column, {"fog"})
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_report_without_torch(tmp_path):
     measure(tmp_path / "results")
     script = (
@@ -717,6 +723,7 @@ def three(tmp_path):
     return page.write([tmp_path / "results"], tmp_path / "report")
 
 
+@pytest.mark.slow
 @in_browser
 def test_a_view_can_be_linked_to(three, tmp_path):
     dom, console = opened(three, tmp_path / "profile", "#sort=-clean&members=single")
@@ -728,6 +735,7 @@ def test_a_view_can_be_linked_to(three, tmp_path):
     assert (shown(dom), console) == (["net_a ×2"], [])
 
 
+@pytest.mark.slow
 @in_browser
 def test_clicks_and_typing_sort_and_filter(three, tmp_path):
     script = """
@@ -772,6 +780,7 @@ def test_clicks_and_typing_sort_and_filter(three, tmp_path):
     ]
 
 
+@pytest.mark.slow
 @in_browser
 def test_groups_are_sorted_and_filtered_each_by_itself(two_protocols, tmp_path):
     dom, console = opened(two_protocols, tmp_path / "sorting", "#sort=pgd_2")
@@ -786,6 +795,7 @@ def test_groups_are_sorted_and_filtered_each_by_itself(two_protocols, tmp_path):
     assert console == []
 
 
+@pytest.mark.slow
 @in_browser
 @pytest.mark.parametrize(
     ("width", "medium"), [(1400, "screen"), (390, "screen"), (1031, "print")]
@@ -836,6 +846,7 @@ def test_names_of_any_length_stay_in_their_cells(width, medium, tmp_path):
     assert re.search(r"<pre>(.*?)</pre>", dom, re.DOTALL)[1] == "all well with true"
 
 
+@pytest.mark.slow
 @in_browser
 def test_hostile_names_run_nothing_and_nothing_is_complained_of(report, tmp_path):
     folder, _ = report

@@ -580,6 +580,7 @@ sys.exit(f"imported {heavy}" if heavy else 0)
 """
 
 
+@pytest.mark.slow
 def test_help_and_leaderboard_need_neither_torch_nor_timm(store, tmp_path):
     two_entries(store)
     done = subprocess.run([sys.executable, "-c", PROBE, tmp_path], capture_output=True, text=True, timeout=60)

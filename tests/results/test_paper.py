@@ -132,6 +132,7 @@ def test_only_what_was_measured_here_by_the_papers_protocol_counts():
     assert len(ours) == len(paper.CLAIMS)
 
 
+@pytest.mark.slow
 def test_of_several_runs_of_a_network_the_one_of_most_seeds_is_tried_whatever_their_order():
     lines = [
         ("in_resnet20", 1, 3, {"noise": (60.0, 0.5)}),
@@ -163,6 +164,7 @@ def draws(mean, spread):
     return [mean - spread, mean, mean + spread], (mean, spread)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spread", "lead", "verdict"),
     [
@@ -224,6 +226,7 @@ def test_runs_by_other_recipes_or_on_other_samples_are_not_compared():
     assert verdicts(paper.compare(ours, "cifar10").claims, "more than 15 points") == {np.nan: "not measured"}
 
 
+@pytest.mark.slow
 def test_from_the_command_line(command, tmp_path):
     file = tmp_path / "ours.csv"
     ours = board(
@@ -260,6 +263,7 @@ def test_no_source_is_held_against_the_numbers_of_another_dataset(command, tmp_p
     assert "digits" in errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", paper.DATASETS)
 def test_results_and_files_that_tell_their_dataset_need_no_option(command, tmp_path, dataset):
     with Store(tmp_path / "results") as store:

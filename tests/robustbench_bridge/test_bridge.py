@@ -76,6 +76,7 @@ def board(**more):
 # --- our models in RobustBench ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_load_model_gives_our_checkpoint_on_pixels(probed):
     aliases = probed["aliases"]
     assert all(far < 1e-4 for far in aliases["far"].values())
@@ -126,14 +127,16 @@ def test_of_several_checkpoints_the_longest_training_and_its_lowest_seed_is_mean
 # --- RobustBench's evaluation -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_benchmark_with_autoattack_finds_the_closed_form(probed):
     # Six images: one wrong when clean, and the radius is set between the fourth and the fifth.
     for threat_model in ("Linf", "L2", "kept"):
         assert probed["attacked"][threat_model] == pytest.approx([5 / 6, 2 / 6])
     assert probed["attacked"]["log"] == "robust accuracy: 33.33%"
-    assert "cannot go on from its state" in probed["attacked"]["resumed"]
+    assert "cannot resume from its state" in probed["attacked"]["resumed"]
 
 
+@pytest.mark.slow
 def test_benchmark_on_corruptions_needs_no_alexnet(probed):
     # Of 20 images 2 s are wrong at severity s of the one corruption, none of the other: 0.7 and 1.
     corrupted = probed["corrupted"]
@@ -144,6 +147,7 @@ def test_benchmark_on_corruptions_needs_no_alexnet(probed):
     assert corrupted["absent"] == "CIFAR-10-C is not in none: unpack the released CIFAR-10-C.tar there"
 
 
+@pytest.mark.slow
 def test_what_was_mended_is_as_before_afterwards(probed):
     assert probed["left"] == []
     assert probed["aliased"]
@@ -170,9 +174,34 @@ def test_the_stub_of_torchattacks_is_told_from_robustbench(tmp_path, monkeypatch
         pass
 
 
+def test_a_robustbench_that_is_built_otherwise_is_refused_by_name(tmp_path, monkeypatch):
+    package, info = tmp_path / "robustbench", tmp_path / "robustbench-2.0.dist-info"
+    package.mkdir()
+    info.mkdir()
+    (info / "METADATA").write_text("Name: robustbench\nVersion: 2.0\n")
+    known = ["CORRUPTIONS_DICT", "_clean_dataset_loaders", "_load_dataset", "datasets", "zenodo_download"]
+    for module, names in {"__init__": [], "data": known, "utils": ["load_model"]}.items():
+        (package / f"{module}.py").write_text("".join(f"{name} = None\n" for name in names))
+    names = "AutoAttack all_models clean_accuracy corruptions_evaluation"
+    (package / "eval.py").write_text(f"def benchmark(): pass\n{' = '.join(names.split())} = None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "robustbench"]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(UserError) as refusal, robustbench_bridge.robustbench():
+        pass
+    for name in [name for name in sys.modules if name.partition(".")[0] == "robustbench"]:
+        del sys.modules[name]
+    said = str(refusal.value)
+    assert said.startswith(
+        "robustbench.utils has no download_gdrive_new: only RobustBench 1.1.1 can be mended"
+    )
+    assert "\n" not in said
+
+
 # --- RobustBench's models -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_model_of_its_zoo_loads_from_weights_that_are_there(probed):
     assert probed["zoo"]["far"] == probed["zoo"]["far as a classifier"] == 0
     # the published clean accuracy, against which a run is held
@@ -180,6 +209,7 @@ def test_a_model_of_its_zoo_loads_from_weights_that_are_there(probed):
     assert probed["zoo"]["sha256"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "said"),
     [
@@ -203,11 +233,13 @@ def test_what_cannot_be_loaded_is_said_in_one_line(probed, case, said):
     assert "\n" not in probed["zoo"][case]
 
 
+@pytest.mark.slow
 def test_data_are_not_fetched_unasked(probed):
     said = "CIFAR10 is not in none: robust-interp data cifar10 --download --data-dir none fetches it"
     assert probed["aliases"]["no data"] == said
 
 
+@pytest.mark.slow
 def test_weights_are_fetched_only_when_asked_and_by_their_id(probed):
     assert probed["zoo"]["untouched"]
     assert probed["zoo"]["asked"]
@@ -216,6 +248,7 @@ def test_weights_are_fetched_only_when_asked_and_by_their_id(probed):
 # --- our rows as RobustBench's JSON -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_its_readers_take_our_json(probed):
     assert probed["read_back"]["entries"] == {
         "model_info/cifar10/L2/in_resnet20_quick.json": "0.50",
