@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import pandas as pd
 
-from robust_interp.results.column_names import is_mce, measured_in, parse, std_of
-from robust_interp.results.columns import ENTRY, SOURCE, TAIL, Column, Kind, Shown
+from robust_interp.results.column_names import declaration, is_mce, measured_in, parse, std_of
+from robust_interp.results.columns import ENTRY, SOURCE, TAIL, Column, Kind, Shown, Type
 
 
 def in_short(board: pd.DataFrame) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
@@ -43,14 +42,19 @@ def numbers_in_short(board: pd.DataFrame) -> dict[str, list[str]]:
         for name in whole
         if name not in parts
     }
-    filled = [name for name in _names_if_filled(ENTRY) if name in board and board[name].notna().any()]
+    filled = [column.name for column in (*ENTRY, *TAIL) if _is_filled(board, column)]
     singles = [*filter(is_mce, board), *filled]
-    numbers |= {name: [_with_std(value, math.nan) for value in board[name]] for name in singles}
-    return numbers | {name: _texts(board[name]) for name in _names_if_filled(TAIL) if name in board}
+    return numbers | {name: _in_short(declaration(name), board[name]) for name in singles}
 
 
-def _names_if_filled(columns: Iterable[Column]) -> list[str]:
-    return [column.name for column in columns if column.shown is Shown.IF_FILLED]
+def _is_filled(board: pd.DataFrame, column: Column) -> bool:
+    return column.shown is Shown.IF_FILLED and column.name in board and board[column.name].notna().any()
+
+
+def _in_short(column: Column, values: pd.Series) -> list[str]:
+    if column.type is Type.NUMBER:
+        return [_with_std(value, math.nan) for value in values]
+    return _texts(values)
 
 
 def _texts(values: pd.Series) -> list[str]:

@@ -71,7 +71,7 @@ def dataset_of(sources: Sequence[Path], dataset: str | None = None) -> str | Non
         if called in DATASETS:
             if dataset not in (None, called):
                 raise UserError(
-                    f"the name of {path} says {called}, not {dataset}: combine tables of one dataset only"
+                    f"{path} is, by its name, of {called} and not of {dataset}: name one dataset only"
                 )
             dataset = called
     return dataset

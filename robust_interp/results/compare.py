@@ -164,7 +164,7 @@ def _common_samples(a: ScoredEntry, b: ScoredEntry, protocol: str | None, n: int
         } or chosen
     if not chosen:
         have = "; ".join(f"{entry.name} has {_listed(entry.measured)}" for entry in (a, b))
-        raise UserError(f"a comparison needs the same protocol and the same images: {have}")
+        raise UserError(f"a comparison needs the same protocol and the same samples: {have}")
     if len(chosen) > 1:
         raise UserError(f"choose one with --protocol and --n: both entries have {_listed(chosen.values())}")
     return list(chosen.values())[-1]

@@ -21,6 +21,7 @@ from robust_interp.figures import robustness, style
 from robust_interp.report import curves, glossary, graphics, page, provenance
 from robust_interp.results import export, leaderboard
 from robust_interp.results.combine import gather
+from robust_interp.results.entries import entries_of
 from robust_interp.results.folders import runs_in
 from robust_interp.results.scores import scores
 from robust_interp.store import Store
@@ -426,7 +427,7 @@ def test_entries_are_told_apart_by_what_differs(tmp_path):
         run(store, [(one, CLEAN, "1") for one in cards])
         run(store, [(cards[2], CLEAN, "11")])
     runs, _ = runs_in([tmp_path])
-    names = curves.entry_names(leaderboard.entries_of(runs))
+    names = curves.entry_names(entries_of(runs))
     assert sorted(names) == ["a @long", "a @quick", "b n=1", "b n=2"]
 
 
