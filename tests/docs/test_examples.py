@@ -58,6 +58,7 @@ def outcomes(tmp_path_factory):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda script: script.name)
 def test_an_example_runs(script, outcomes):
     status, out, err = outcomes[script]

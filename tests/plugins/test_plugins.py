@@ -548,6 +548,7 @@ def test_ls_check_says_which_plug_ins_are_broken(install, command, monkeypatch):
     )
 
 
+@pytest.mark.slow
 def test_data_names_a_broken_plug_in_and_goes_on(install, tmp_path):
     site = install("broken", {"datasets": {"gone": "no_such_module:gone"}})
     found = subprocess.run(
@@ -645,6 +646,7 @@ def test_the_example_package_is_trained_and_benched(use, tmp_path):
     assert "robust-interp-example 0.1.0 " in text
 
 
+@pytest.mark.slow
 def test_the_example_package_passes_the_checks(site):
     script = """
         from robust_interp import testing

@@ -205,6 +205,7 @@ def test_seeds_one_after_another_are_the_seeds_alone(tmp_path, capsys):
         assert beside.sha256 == alone.sha256
 
 
+@pytest.mark.slow
 def test_a_terminated_command_keeps_its_training(tmp_path, start_command):
     process = start_command(
         ["train", "preact_resnet14", "--epochs", "500", "--device", "cpu", "--out", str(tmp_path)]
