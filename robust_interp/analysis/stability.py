@@ -172,9 +172,7 @@ def drift(block: Block) -> Map:
 @torch.no_grad()
 def states(classifier: Classifier, images: Tensor) -> dict[str, Tensor]:
     """The input of each block, by its name, and under "" the output of the last, for pixels (N, C, H, W)."""
-    if classifier.normalisation:
-        images = (images - classifier.mean) / classifier.std
-    x, found = classifier.model.stem(images), {}
+    x, found = classifier.model.stem(classifier.normalize(images)), {}
     for name, block in classifier.model.named_blocks():
         found[name] = x
         x = block(x)

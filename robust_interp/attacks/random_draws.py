@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -109,18 +108,6 @@ def _uniform_in_place(tensor, low=0.0, high=1.0, *, unit, generator=None, **ends
 
 def _normal_in_place(tensor, mean=0.0, std=1.0, *, standard, generator=None) -> torch.Tensor:
     return tensor.copy_(mean + std * standard(tensor.shape).to(tensor))
-
-
-@contextmanager
-def undisturbed_generators() -> Iterator[None]:
-    """Puts the global generators of torch, numpy and Python back as they were."""
-    numpys, pythons = np.random.get_state(), random.getstate()
-    try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            yield
-    finally:
-        np.random.set_state(numpys)
-        random.setstate(pythons)
 
 
 def seed_generators(seed: int | None, sample: int, number: int) -> None:

@@ -23,6 +23,7 @@ import robust_interp
 from robust_interp import data, zoo
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.core.errors import UserError
+from robust_interp.core.normalize import Normalize
 from robust_interp.models import default_lambda_init
 from robust_interp.training import resume
 from robust_interp.training.loader import Loader
@@ -323,10 +324,10 @@ def _save(job: _Job, fit: Fit, test: data.Dataset) -> zoo.Checkpoint:
 
 def predictions(model: nn.Module, test: data.Dataset, mean, std, device) -> np.ndarray:
     """Predicted labels (N,) of a model that takes images normalised by mean and std, in eval mode."""
-    mean, std = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (mean, std))
+    normalize = Normalize(mean, std, device)
     with undisturbed(model), torch.no_grad():
         found = [
-            model((torch.from_numpy(test.pixels(at, at + 500)).to(device) - mean) / std).argmax(1).cpu()
+            model(normalize(torch.from_numpy(test.pixels(at, at + 500)).to(device))).argmax(1).cpu()
             for at in range(0, len(test), 500)
         ]
     return torch.cat(found).numpy()
