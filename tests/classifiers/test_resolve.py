@@ -356,6 +356,17 @@ def test_a_checkpoint_of_the_zoo_is_read_when_it_is_measured_and_not_before(
     pd.testing.assert_frame_equal(robust_interp.evaluate("in_resnet14", **options), table)
 
 
+def test_on_another_device_it_is_checked_again(monkeypatch):
+    places = []
+    monkeypatch.setattr(
+        target, "check_classifier", lambda model, images, classes: places.append(images.device.type)
+    )
+    load = target.loader(linear, data.load("digits"), checked_on=["cpu"])
+    for device in ("cpu", "meta", "meta", torch.device("meta")):
+        load(device)
+    assert places == ["meta"]
+
+
 def test_a_checkpoint_that_cannot_be_measured_is_refused_when_it_is_loaded(here):
     """Ten classes are what the checkpoint says it has; the images have another number of them."""
     digits = data.load("digits")
