@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
-import torch
 from torch import Tensor, nn
 
 from robust_interp import zoo
 from robust_interp.analysis import inputs
 from robust_interp.core.blocks import places
 from robust_interp.core.errors import UserError
+from robust_interp.core.normalize import Normalize
 from robust_interp.models import ARCHITECTURES
 
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
@@ -67,9 +67,9 @@ def _coefficients(checkpoint: zoo.Checkpoint, model: nn.Module, pixels: Tensor |
     if read is None:
         return {}
     cfg = checkpoint.config["pretrained_cfg"]
-    mean, std = (torch.tensor(cfg[key]).view(-1, 1, 1) for key in ("mean", "std"))
+    normalize = Normalize(cfg["mean"], cfg["std"])
     try:
-        return read(None if pixels is None else (pixels - mean) / std)
+        return read(None if pixels is None else normalize(pixels))
     except ValueError as error:
         raise UserError(f"{checkpoint.name}: {error}") from error
 

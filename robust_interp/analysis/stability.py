@@ -184,10 +184,8 @@ def states(classifier: Classifier, images: Tensor) -> dict[str, Tensor]:
         classifier: Of one of our networks.
         images: (N, C, H, W), pixels in [0, 1].
     """
-    if classifier.normalisation:
-        images = (images - classifier.get_buffer("mean")) / classifier.get_buffer("std")
     network = _network(classifier)
-    x, found = network.stem(images), {}
+    x, found = network.stem(classifier.normalize(images)), {}
     for name, block in network.named_blocks():
         found[name] = x
         x = block(x)

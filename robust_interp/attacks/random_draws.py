@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -143,18 +142,6 @@ def _normal_in_place(
     generator: torch.Generator | None = None,
 ) -> Tensor:
     return tensor.copy_(mean + std * standard(tensor.shape).to(tensor))
-
-
-@contextmanager
-def undisturbed_generators() -> Iterator[None]:
-    """Puts the global generators of torch, numpy and Python back as they were."""
-    numpys, pythons = np.random.get_state(), random.getstate()
-    try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            yield
-    finally:
-        np.random.set_state(numpys)
-        random.setstate(pythons)
 
 
 def seed_generators(seed: int | None, sample: int, number: int) -> None:

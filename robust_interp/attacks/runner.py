@@ -19,10 +19,10 @@ from robust_interp.attacks.random_draws import (
     KeyedDraws,
     PartOfABatch,
     seed_generators,
-    undisturbed_generators,
 )
 from robust_interp.attacks.table import ATTACKS, type_of
 from robust_interp.core.errors import UserError
+from robust_interp.core.random_state import undisturbed_generators
 from robust_interp.store.cells import Perturbation
 
 BALL_TOLERANCE = 1e-6  # float32 rounding: |(x + d) - x| may exceed |d| by about 2e-9 in one pixel

@@ -23,16 +23,10 @@ from robust_interp.audit.checks import Audited, Finding, Measured
 from robust_interp.audit.thresholds import Thresholds
 from robust_interp.audit.trace import trace
 from robust_interp.benchmark.cost import choose_threads
-from robust_interp.benchmark.plan import (
-    checked_seed,
-    load_dataset,
-    make_cell,
-    radii,
-    resolve_options,
-    sample_count,
-)
+from robust_interp.benchmark.plan import make_cell, radii
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner, Watch
+from robust_interp.benchmark.settings import checked_seed, load_dataset, resolve_options, sample_count
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.resolve import resolve
 from robust_interp.classifiers.target import Target

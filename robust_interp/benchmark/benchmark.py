@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from robust_interp.benchmark import cost
 from robust_interp.benchmark.pending import by_target, missing
-from robust_interp.benchmark.plan import load_dataset, make_plan, resolve_options
+from robust_interp.benchmark.plan import make_plan
 from robust_interp.benchmark.report import Report, compose
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner, Watch
+from robust_interp.benchmark.settings import load_dataset, resolve_options
 from robust_interp.classifiers.resolve import resolve
 from robust_interp.classifiers.target import Target
 from robust_interp.core import threads

@@ -4,39 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from numbers import Integral
 
 import torch
 
 from robust_interp import attacks, corruptions, data
-from robust_interp.benchmark.request import DEFAULT_SEEDS, PROTOCOLS, STRONG_N, Request
-from robust_interp.classifiers.resolve import ResolveOptions
+from robust_interp.benchmark.request import PROTOCOLS, STRONG_N, Request
+from robust_interp.benchmark.settings import checked_seed, sample_count
 from robust_interp.core.errors import UserError
 from robust_interp.results.leaderboard import RANKED_BY
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, Plan
-
-
-def load_dataset(request: Request) -> data.Dataset:
-    """The dataset that a request names or brings."""
-    if isinstance(request.dataset, str):
-        return data.load(request.dataset, "test", request.data_dir)
-    return request.dataset
-
-
-def resolve_options(request: Request) -> ResolveOptions:
-    """What a request says of its models besides their names."""
-    by_default = not (request.models or request.modules or request.ensemble or request.checkpoint)
-    return ResolveOptions(
-        zoo=request.zoo,
-        checkpoint=request.checkpoint,
-        mean=request.mean,
-        std=request.std,
-        seeds=DEFAULT_SEEDS if by_default and request.seeds is None else request.seeds,
-        ensembles=request.ensembles,
-        ensemble=request.ensemble,
-        average=request.ensemble_average,
-        attacks=request.ensemble_attack,
-    )
 
 
 def make_plan(
@@ -129,32 +105,6 @@ def radii(request: Request, dataset: data.Dataset) -> tuple[list[float], Mapping
     for value in eps:
         attacks.check_eps(value)
     return sorted(set(eps)), kind.attack_defaults
-
-
-def sample_count(n: int | str | None, dataset: data.Dataset) -> int:
-    """How many of the first samples `n` stands for: a number, 'all', or None for the dataset's default.
-
-    Raises:
-        UserError: if the dataset has not so many, or it is no number.
-    """
-    if n is None and dataset.name in data.DATASETS:
-        n = data.DATASETS[dataset.name].default_n
-    if n in (None, "all"):
-        return len(dataset)
-    if not isinstance(n, Integral) or isinstance(n, bool) or not 1 <= n <= len(dataset):
-        raise UserError(f"n must be 1 to {len(dataset)}, the size of the {dataset.name} test set, not {n}")
-    return int(n)
-
-
-def checked_seed(seed: int) -> int:
-    """`seed` if it is one of random draws.
-
-    Raises:
-        UserError: if it is not a whole number from 0 to 2**63 - 1.
-    """
-    if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= seed < 2**63:
-        raise UserError(f"seed must be a whole number from 0 to 2**63 - 1, not {seed}")
-    return int(seed)
 
 
 def _fitting(attacked: list[Perturbation], dataset: data.Dataset) -> list[Perturbation]:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from numbers import Integral
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,15 +14,13 @@ from torch import nn
 
 from robust_interp import attacks, data
 from robust_interp.benchmark.pending import by_target, missing, outcomes_before, still_standing
-from robust_interp.benchmark.plan import checked_seed
 from robust_interp.benchmark.request import Request
+from robust_interp.benchmark.settings import checked_batch_size, corruptor_of, device_of
 from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.target import Target
-from robust_interp.core.devices import resolve_device
-from robust_interp.core.errors import UserError
 from robust_interp.corruptions import Corruptor
-from robust_interp.store import AGREE, CHUNK, DISAGREE, INHERITED, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
+from robust_interp.store import AGREE, DISAGREE, INHERITED, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
 from robust_interp.store.cells import Cell, Perturbation, Plan
 
 LONGEST = 10  # batches' worth of images that one batch of still standing ones may be picked from
@@ -53,10 +49,9 @@ class Runner:
         Raises:
             UserError: if one of them cannot be.
         """
-        device = _device(request)
-        batch_size = _batch_size(request.batch_size, device)
-        folder = Path(request.corruptions_dir) if request.corruptions_dir else None
-        return cls(dataset, Corruptor(dataset, checked_seed(request.seed), folder), device, batch_size)
+        device = device_of(request)
+        batch_size = checked_batch_size(request.batch_size, device)
+        return cls(dataset, corruptor_of(request, dataset), device, batch_size)
 
     def run(self, plan: Plan, targets: Sequence[Target], store: Store, watch: Watch) -> None:
         """Measure what is missing of a plan of these targets, chunk by chunk."""
@@ -176,22 +171,3 @@ def _step_teller(cell: Cell, watch: Watch) -> Callable[[int], None]:
     """What tells a watch of the steps within a batch, where it wants to know: in samples' worth of work."""
     step, passes = getattr(watch, "step", None), attacks.passes(cell.perturbation)
     return (lambda done: step(cell, done / passes)) if step else (lambda done: None)
-
-
-def _device(request: Request) -> torch.device:
-    """The one asked for, else the one that the modules are on, else the machine's best."""
-    places = [_place(module) for module in request.modules.values()]
-    return resolve_device(request.device or next((str(place) for place in places if place), None))
-
-
-def _place(module: nn.Module) -> torch.device | None:
-    """The device that a module is on; None if it has no parameters with data."""
-    return next((parameter.device for parameter in module.parameters() if not parameter.is_meta), None)
-
-
-def _batch_size(batch_size: int | None, device: torch.device) -> int:
-    if batch_size is None:
-        return 4 * CHUNK if device.type == "cuda" else CHUNK
-    if not isinstance(batch_size, Integral) or isinstance(batch_size, bool) or batch_size < 1:
-        raise UserError(f"batch size must be a whole number from 1, not {batch_size}")
-    return int(batch_size)

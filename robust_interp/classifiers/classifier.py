@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor, nn
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.normalize import Normalize
 
 
 class Classifier(nn.Module):
@@ -32,20 +32,14 @@ class Classifier(nn.Module):
         self.model = model
         self.name = name
         self.normalisation = _normalisation(mean, std, name)
-        if self.normalisation:
-            device = next((p.device for p in model.parameters()), None)
-            for key, values in zip(("mean", "std"), self.normalisation, strict=True):
-                self.register_buffer(
-                    key, torch.tensor(values, device=device).view(-1, 1, 1), persistent=False
-                )
+        device = next((p.device for p in model.parameters()), None)
+        self.normalize = Normalize(*self.normalisation, device) if self.normalisation else nn.Identity()
 
     def forward(self, images: Tensor) -> Tensor:
-        if self.normalisation:
-            if images.shape[1] != len(self.mean):
-                channels = f"{len(self.mean)} channels; the images have {images.shape[1]}"
-                raise UserError(f"{self.name} is normalised with {channels}")
-            images = (images - self.mean) / self.std
-        output = self.model(images)
+        if self.normalisation and images.shape[1] != len(self.normalisation[0]):
+            channels = f"{len(self.normalisation[0])} channels; the images have {images.shape[1]}"
+            raise UserError(f"{self.name} is normalised with {channels}")
+        output = self.model(self.normalize(images))
         logits = _logits(output)
         if not isinstance(logits, Tensor):
             raise UserError(

@@ -8,13 +8,16 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import nn
 
+from robust_interp.core.random_state import undisturbed_generators
+
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """The conditions of a measurement, and everything as it was found afterwards.
 
     Inside: eval mode, frozen parameters, gradients possible, float32 without autocast or TF32, deterministic
-    cuDNN. Restored: the mode of every module, requires_grad, buffers, torch's settings and random state.
+    cuDNN. Restored: the mode of every module, requires_grad, buffers, torch's settings and the global random
+    generators.
     """
     training = [(module, module.training) for module in model.modules() if hasattr(module, "training")]
     requires_grad = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
@@ -43,7 +46,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 def _torch_settings() -> Iterator[None]:
     precision = torch.get_float32_matmul_precision()
     with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
+        stack.enter_context(undisturbed_generators())
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):

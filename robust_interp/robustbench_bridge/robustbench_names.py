@@ -18,13 +18,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-import torch
 from timm.models import generate_default_cfgs, register_model
-from torch import Tensor, nn
+from torch import nn
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.normalize import Normalize
 from robust_interp.models import in_resnet, in_resnext
-from robust_interp.models.merges import Device, Dtype
 from robust_interp.models.network import InterpolationNet
 from robust_interp.zoo import WEIGHTS, Checkpoint
 
@@ -33,29 +32,6 @@ __all__ = ["Normalize"]
 DATASETS = ("cifar10", "cifar100")
 THREAT_MODELS = ("linf", "l2", "corruptions")
 _OURS = in_resnet.ARCHITECTURES | in_resnext.ARCHITECTURES
-
-
-class Normalize(nn.Module):
-    """(images - mean) / std, per channel. Its constants are no part of the state dict.
-
-    Args:
-        mean, std: in [0, 1] pixels, one value per channel.
-    """
-
-    mean: Tensor
-    std: Tensor
-
-    def __init__(
-        self, mean: Sequence[float], std: Sequence[float], device: Device = None, dtype: Dtype = None
-    ) -> None:
-        super().__init__()
-        for name, values in (("mean", mean), ("std", std)):
-            constant = torch.tensor(values, device=device, dtype=dtype).view(-1, 1, 1)
-            self.register_buffer(name, constant, persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, C, H, W) pixels in [0, 1] -> the same, normalised."""
-        return (x - self.mean) / self.std
 
 
 def _on_pixels(

@@ -18,6 +18,7 @@ from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.validation import check_classifier
 from robust_interp.core.errors import UserError
+from robust_interp.core.random_state import undisturbed_generators
 from robust_interp.core.registry import Registry
 from robust_interp.corruptions import CORRUPTIONS, SEVERITIES
 from robust_interp.corruptions.table import Corrupt, obstacle
@@ -51,7 +52,7 @@ def check_model(
     """
     name = model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
     build = _builder(model, classes, shape[0])
-    with _global_state(), _said_of(name):
+    with undisturbed_generators(), _said_of(name):
         network = build()
         _require(isinstance(network, nn.Module), f"it is a {type(network).__name__}, not a torch module")
         if isinstance(model, str):
@@ -85,7 +86,7 @@ def check_attack(
             image changes; if a result depends on the batch or on a global random generator; or if the images,
             the labels or the model are not as they were.
     """
-    with _global_state(), _registered(ATTACKS, attack) as name, _said_of(name):
+    with undisturbed_generators(), _registered(ATTACKS, attack) as name, _said_of(name):
         classifier = Classifier(model or _small_network(), name="the model")
         images = _images((3, 32, 32)) if images is None else images
         with undisturbed(classifier):
@@ -100,7 +101,7 @@ def check_corruption(corruption: str | Corrupt, shape: tuple[int, int, int] = (3
             the severity and the generator alone; if it uses a global random generator; or if it changes none
             of the images.
     """
-    with _global_state(), _registered(CORRUPTIONS, corruption) as name, _said_of(name):
+    with undisturbed_generators(), _registered(CORRUPTIONS, corruption) as name, _said_of(name):
         why_not = obstacle(name, shape)
         _require(why_not is None, f"it cannot be generated here: {why_not}")
         images = _images(shape).double().numpy()
@@ -123,7 +124,7 @@ def check_dataset(
     """
     kind = dataset if isinstance(dataset, DatasetType) else DATASETS[dataset]
     root = data.data_root(data_dir)
-    with _global_state(), _said_of(kind.name):
+    with undisturbed_generators(), _said_of(kind.name):
         _check_description(kind)
         for split in splits:
             loaded = _check_split(kind, split, root)
@@ -150,18 +151,6 @@ def _said_of(name: str) -> Iterator[None]:
     except (AssertionError, UserError, RuntimeError) as error:
         message = str(error)
         raise AssertionError(message if name in message else f"{name}: {message}") from error
-
-
-@contextmanager
-def _global_state() -> Iterator[None]:
-    """The global random generators as they were, whatever a check did to them."""
-    pythons, numpys = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            yield
-    finally:
-        random.setstate(pythons)
-        np.random.set_state(numpys)
 
 
 def _seed_globally(seed: int) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from robust_interp.core.normalize import Normalize
 from robust_interp.training.recipe import Recipe
 
 _NUMPY_MODES: dict[str, Literal["constant", "reflect"]] = {"zeros": "constant", "reflect": "reflect"}
@@ -48,7 +49,7 @@ class Loader:
         self.padded = torch.from_numpy(np.ascontiguousarray(pixels)).to(device)
         self.labels = torch.from_numpy(labels).to(device)
         self.scale = 255.0 if images.dtype == np.uint8 else 1.0
-        self.mean, self.std = (torch.tensor(values, device=device) for values in recipe.normalisation)
+        self.normalize = Normalize(*recipe.normalisation, device)
         self.generator = torch.Generator().manual_seed(seed)
         self.left = torch.empty(0, dtype=torch.int64)  # the samples still to come in this epoch
 
@@ -76,8 +77,7 @@ class Loader:
         rows = top[:, None] + across
         columns = left[:, None] + torch.where(mirrored[:, None] == 1, across.flip(0), across)
         pixels = self.padded[index[:, None, None], rows[:, :, None], columns[:, None, :]]
-        normalised = (pixels.float() / self.scale - self.mean) / self.std
-        return normalised.permute(0, 3, 1, 2), self.labels[index]
+        return self.normalize((pixels.float() / self.scale).permute(0, 3, 1, 2)), self.labels[index]
 
     def state(self) -> dict[str, Tensor]:
         """What `restore` needs to go on with the next batch."""

@@ -25,6 +25,7 @@ from robust_interp import data, zoo
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
+from robust_interp.core.normalize import Normalize
 from robust_interp.models import default_lambda_init
 from robust_interp.training import resume
 from robust_interp.training.loader import Loader
@@ -360,10 +361,10 @@ def predictions(
         test: The images.
         mean: Per channel, in [0, 1] pixels; `std` likewise.
     """
-    shift, scale = (torch.tensor(values, device=device).view(-1, 1, 1) for values in (mean, std))
+    normalize = Normalize(mean, std, device)
     with undisturbed(model), torch.no_grad():
         found = [
-            model((torch.from_numpy(test.pixels(at, at + 500)).to(device) - shift) / scale).argmax(1).cpu()
+            model(normalize(torch.from_numpy(test.pixels(at, at + 500)).to(device))).argmax(1).cpu()
             for at in range(0, len(test), 500)
         ]
     return torch.cat(found).numpy()

@@ -472,6 +472,16 @@ def test_a_random_model_fails_and_does_not_stop_the_others(honest):
     assert {f.check: f.verdict for f in blocked.findings} == {"deterministic": PASS, "gradients": FAIL}
 
 
+def test_what_is_named_twice_is_audited_once_in_the_order_of_the_names(tiny_zoo):
+    names = (
+        "preact_resnet14",
+        "in_resnet14.digits_none_seed1",
+        str(tiny_zoo / "preact_resnet14.digits_none_seed0"),
+    )
+    audit = Audit(replace(QUICK, models=names, zoo=str(tiny_zoo)), replace(ATTACKS, source=None))
+    assert [found.card.label for found in audit.targets] == ["preact_resnet14 seed 0", "in_resnet14 seed 1"]
+
+
 def test_without_a_model_to_transfer_from_that_check_is_not_run(honest):
     options = replace(ATTACKS, source=None, attack="pgd(steps=5)", strongest="none", black_box="none")
     for modules in ({"net": honest}, {"net": honest, "blocked": Blocked(honest)}):

@@ -8,6 +8,7 @@ import shutil
 import sys
 import types
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -19,12 +20,15 @@ from timm.models._hub import save_config_for_hf
 from torch import nn
 
 import robust_interp
-from robust_interp import zoo
+from robust_interp import data, zoo
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
+from robust_interp.classifiers import target
 from robust_interp.classifiers.classifier import Classifier
+from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.classifiers.isolation import on_its_device
 from robust_interp.classifiers.prefixes import PREFIXES
+from robust_interp.classifiers.resolve import ResolveOptions, resolve
 from robust_interp.classifiers.target import from_module
 from robust_interp.core.errors import UserError
 
@@ -276,6 +280,100 @@ def test_options_that_would_be_ignored_are_refused(here, tiny_zoo):
     mixed = ["in_resnet14", "their_package.nets:linear"]
     found = robust_interp.evaluate(mixed, zoo=tiny_zoo, seeds=1, mean=(0.1,), std=(1,), **QUICK)
     assert set(found["model"]) == set(mixed)
+
+
+# --- what resolve promises ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checked(monkeypatch):
+    """How often each classifier is checked, by the name that messages call it."""
+    times, check = collections.Counter(), target.check_classifier
+
+    def counted(classifier, images, classes):
+        times[classifier.name] += 1
+        check(classifier, images, classes)
+
+    monkeypatch.setattr(target, "check_classifier", counted)
+    return times
+
+
+def labels(models, dataset=None, **options):
+    dataset = dataset or data.load("digits")
+    return [found.card.label for found in resolve(models, ResolveOptions(**options), dataset)]
+
+
+def test_what_is_named_twice_in_different_ways_is_measured_once(here, tiny_zoo, checked):
+    folder = tiny_zoo / "in_resnet14.digits_none_seed0"
+    seeds = ["in_resnet14 seed 0", "in_resnet14 seed 1"]
+    names = [
+        "in_resnet14",
+        folder.name,
+        "in_res*14",
+        str(folder),
+        f"{folder}/",
+        f"{tiny_zoo}/./{folder.name}",
+    ]
+    assert labels(names, zoo=tiny_zoo) == [*seeds, "in_resnet14 x2"]
+    assert labels(names[1:2] + names[3:], zoo=tiny_zoo) == seeds[:1]
+    saved_by_timm(network(7), here / "mine", {"in_chans": 1})
+    again = ["mine/", "./mine", str(here / "mine"), "their_package/../mine"]
+    assert labels(again, mean=(MEAN,), std=(STD,)) == ["mine"]
+    assert labels(["their_package.nets:ready"] * 2) == ["their_package.nets:ready"]
+    assert checked == {"mine": 1, "their_package.nets:ready": 1}
+
+
+def test_what_is_named_alike_and_is_not_the_same_is_told_apart(here):
+    for folder in ("a/mine", "b/mine"):  # copies, even
+        saved_by_timm(network(7), here / folder, {"in_chans": 1})
+    assert labels(["a/mine", "./b/mine"], mean=(MEAN,), std=(STD,)) == ["a/mine", "./b/mine"]
+
+
+def test_each_target_is_checked_once_and_an_ensemble_by_its_members(here, tiny_zoo, checked):
+    saved_by_timm(network(7, "preact_resnet14"), here / "mine", {"in_chans": 1})
+    names = ["in_resnet14", "mine/", "their_package.nets:linear"]
+    options = {"zoo": tiny_zoo, "mean": (MEAN,), "std": (STD,), "out": here / "results"}
+    table = robust_interp.evaluate(names, ensemble="all", strong="ifgsm(steps=2)", **options, **QUICK)
+    assert set(table["members"]) == {1, 2, 4}
+    once = ["in_resnet14.digits_none_seed0", "in_resnet14.digits_none_seed1", "mine", names[2]]
+    assert checked == dict.fromkeys(once, 1)
+    checked.clear()
+    robust_interp.evaluate({"a": linear(), "both": Ensemble([linear(1), linear(2)])}, **QUICK)
+    assert checked == {"a": 1, "both member 0": 1, "both member 1": 1}
+
+
+def test_a_checkpoint_of_the_zoo_is_read_when_it_is_measured_and_not_before(
+    tiny_zoo, tmp_path, checked, monkeypatch
+):
+    options = {"zoo": tiny_zoo, "out": tmp_path / "results"} | QUICK
+    found = resolve(["in_resnet14"], ResolveOptions(zoo=tiny_zoo), data.load("digits"))
+    assert not checked
+    one, _, both = found
+    assert both.load("cpu").members[0] is one.load("cpu")
+    assert set(checked.values()) == {1}
+    table = robust_interp.evaluate("in_resnet14", **options)
+    monkeypatch.setattr(zoo.Checkpoint, "load", lambda self: pytest.fail("nothing is left to measure"))
+    pd.testing.assert_frame_equal(robust_interp.evaluate("in_resnet14", **options), table)
+
+
+def test_on_another_device_it_is_checked_again(monkeypatch):
+    places = []
+    monkeypatch.setattr(
+        target, "check_classifier", lambda model, images, classes: places.append(images.device.type)
+    )
+    load = target.loader(linear, data.load("digits"), checked_on=["cpu"])
+    for device in ("cpu", "meta", "meta", torch.device("meta")):
+        load(device)
+    assert places == ["meta"]
+
+
+def test_a_checkpoint_that_cannot_be_measured_is_refused_when_it_is_loaded(here):
+    """Ten classes are what the checkpoint says it has; the images have another number of them."""
+    digits = data.load("digits")
+    (found,) = resolve(["in_resnet20.digits_digits_seed0"], ResolveOptions(), replace(digits, classes=12))
+    with pytest.raises(UserError) as caught:
+        found.load("cpu")
+    one_line(caught, "in_resnet20.digits_digits_seed0 returns logits of shape (8, 10)", "(8, 12)")
 
 
 # --- timm ----------------------------------------------------------------------------------------------

@@ -1,0 +1,104 @@
+"""What a request says besides its cells: the dataset, how models are named, and how it is measured."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from robust_interp import data
+from robust_interp.benchmark.request import DEFAULT_SEEDS, Request
+from robust_interp.classifiers.resolve import ResolveOptions
+from robust_interp.core.devices import resolve_device
+from robust_interp.core.errors import UserError
+from robust_interp.corruptions import Corruptor
+from robust_interp.store import CHUNK
+
+
+def load_dataset(request: Request) -> data.Dataset:
+    """The dataset that a request names or brings."""
+    if isinstance(request.dataset, str):
+        return data.load(request.dataset, "test", request.data_dir)
+    return request.dataset
+
+
+def resolve_options(request: Request) -> ResolveOptions:
+    """What a request says of its models besides their names."""
+    by_default = not (request.models or request.modules or request.ensemble or request.checkpoint)
+    return ResolveOptions(
+        zoo=request.zoo,
+        checkpoint=request.checkpoint,
+        mean=request.mean,
+        std=request.std,
+        seeds=DEFAULT_SEEDS if by_default and request.seeds is None else request.seeds,
+        ensembles=request.ensembles,
+        ensemble=request.ensemble,
+        average=request.ensemble_average,
+        attacks=request.ensemble_attack,
+    )
+
+
+def corruptor_of(request: Request, dataset: data.Dataset) -> Corruptor:
+    """Where the corrupted images of a request come from.
+
+    Raises:
+        UserError: if its seed is none.
+    """
+    folder = Path(request.corruptions_dir) if request.corruptions_dir else None
+    return Corruptor(dataset, checked_seed(request.seed), folder)
+
+
+def device_of(request: Request) -> torch.device:
+    """The device asked for, else the one that the modules are on, else the machine's best.
+
+    Raises:
+        UserError: if there is no such device here.
+    """
+    places = [_place(module) for module in request.modules.values()]
+    return resolve_device(request.device or next((str(place) for place in places if place), None))
+
+
+def checked_batch_size(batch_size: int | None, device: torch.device) -> int:
+    """How many samples at once; None is what suits the device.
+
+    Raises:
+        UserError: if it is not a whole number from 1.
+    """
+    if batch_size is None:
+        return 4 * CHUNK if device.type == "cuda" else CHUNK
+    if not isinstance(batch_size, Integral) or isinstance(batch_size, bool) or batch_size < 1:
+        raise UserError(f"batch size must be a whole number from 1, not {batch_size}")
+    return int(batch_size)
+
+
+def sample_count(n: int | str | None, dataset: data.Dataset) -> int:
+    """How many of the first samples `n` stands for: a number, 'all', or None for the dataset's default.
+
+    Raises:
+        UserError: if the dataset has not so many, or it is no number.
+    """
+    if n is None and dataset.name in data.DATASETS:
+        n = data.DATASETS[dataset.name].default_n
+    if n in (None, "all"):
+        return len(dataset)
+    if not isinstance(n, Integral) or isinstance(n, bool) or not 1 <= n <= len(dataset):
+        raise UserError(f"n must be 1 to {len(dataset)}, the size of the {dataset.name} test set, not {n}")
+    return int(n)
+
+
+def checked_seed(seed: int) -> int:
+    """`seed` if it is one of random draws.
+
+    Raises:
+        UserError: if it is not a whole number from 0 to 2**63 - 1.
+    """
+    if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+        raise UserError(f"seed must be a whole number from 0 to 2**63 - 1, not {seed}")
+    return int(seed)
+
+
+def _place(module: nn.Module) -> torch.device | None:
+    """The device that a module is on; None if it has no parameters with data."""
+    return next((parameter.device for parameter in module.parameters() if not parameter.is_meta), None)
