@@ -21,7 +21,7 @@ from robust_interp.attacks.properties import (
     passes,
     step_warning,
 )
-from robust_interp.attacks.table import ATTACKS, AttackType
+from robust_interp.attacks.table import ATTACKS, AttackType, check_name, torchattacks_classes
 
 __all__ = [
     "ATTACKS",
@@ -30,6 +30,7 @@ __all__ = [
     "Attacked",
     "check_eps",
     "check_fits",
+    "check_name",
     "environment",
     "gradients",
     "is_alone",
@@ -39,6 +40,7 @@ __all__ = [
     "resolve",
     "start_noise",
     "step_warning",
+    "torchattacks_classes",
 ]
 _WITH_TORCH = {"Attacked": "runner", "AttackRunner": "runner", "start_noise": "random_draws"}
 

@@ -6,15 +6,19 @@ import argparse
 import sys
 from pathlib import Path
 
-from robust_interp.cli.options import add_sources, name_list, picked, positive
+from robust_interp.benchmark.forms import name_list, positive
+from robust_interp.benchmark.request import PROTOCOLS
+from robust_interp.cli.options import add_command, add_sources, add_which_dataset, picked
 from robust_interp.core.errors import UserError
 
 
 def add_to(commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "leaderboard",
-        help="show what is stored in results folders, or compare two models; needs no model",
-        epilog="robust-interp leaderboard FOLDER is robust-interp leaderboard show FOLDER",
+        "show what is stored in results folders, or compare two models; needs no model",
+        "robust-interp leaderboard results",
+        more="robust-interp leaderboard FOLDER is robust-interp leaderboard show FOLDER.",
     )
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     _add_show(actions)
@@ -30,15 +34,35 @@ def spelt_out(argv: list[str]) -> list[str]:
 
 
 def _add_show(actions) -> None:
-    parser = actions.add_parser("show", help="the leaderboard of results folders and CSV files")
-    parser.set_defaults(run=_show)
+    parser = add_command(
+        actions,
+        "show",
+        "show the leaderboard of results folders and CSV files",
+        "robust-interp leaderboard show results --sort pgd_16 --format markdown",
+        _show,
+    )
     add = parser.add_argument
     add_sources(parser)
-    add("--dataset", help="which one, if the folders have several")
-    add("--models", type=name_list, metavar="NAMES", help="only these: names or globs")
-    add("--mce", metavar="BASELINE", help="add mean corruption errors, against a model's; none: absolute")
-    add("--sort", metavar="COLUMN", help="accuracies from the best down, anything else upwards")
-    add("--format", choices=("table", "csv", "markdown", "latex", "json"), default="table")
+    add_which_dataset(parser)
+    add("--models", type=name_list, metavar="NAMES", help="only these: names or globs (default: all)")
+    add(
+        "--mce",
+        metavar="BASELINE",
+        help="add mean corruption errors, in %% of this model's; none: absolute (default: not added)",
+    )
+    add(
+        "--sort",
+        metavar="COLUMN",
+        help="sort by a column, accuracies from the best down, anything else upwards (default: by rank)",
+    )
+    _add_format(parser, "table", "csv", "markdown", "latex", "json")
+
+
+def _add_format(parser: argparse.ArgumentParser, *formats: str) -> None:
+    default = formats[0]
+    parser.add_argument(
+        "--format", choices=formats, default=default, help=f"how to print it (default: {default})"
+    )
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -63,17 +87,37 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _add_compare(actions) -> None:
-    parser = actions.add_parser("compare", help="say which differences between two models are significant")
-    parser.set_defaults(run=_compare)
+    parser = add_command(
+        actions,
+        "compare",
+        "say which differences between two models are significant",
+        "robust-interp leaderboard compare in_resnet20 preact_resnet20",
+        _compare,
+    )
     add = parser.add_argument
     entry = "a model's name, its single models over their seeds; NAMExK is the ensemble of K"
     add("a", metavar="A", help=entry)
     add("b", metavar="B", help="the same; @RECIPE after a name, or another tag, where several share it")
-    add("--results", default="results", type=Path, metavar="FOLDER", help="default: results")
-    add("--dataset", help="which one, if the folder has several")
-    add("--protocol", choices=("final", "worst"), help="which one, if both were measured in several")
-    add("--n", type=positive, metavar="N", help="which one, if both were measured on several")
-    add("--format", choices=("table", "csv", "markdown", "json"), default="table")
+    add(
+        "--results",
+        default="results",
+        type=Path,
+        metavar="FOLDER",
+        help="results folder (default: results)",
+    )
+    add_which_dataset(parser)
+    add(
+        "--protocol",
+        choices=PROTOCOLS,
+        help="which protocol, if both were measured in several (default: the only one)",
+    )
+    add(
+        "--n",
+        type=positive,
+        metavar="N",
+        help="which number of images, if both were measured on several (default: the only one)",
+    )
+    _add_format(parser, "table", "csv", "markdown", "json")
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -92,13 +136,18 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _add_paper(actions) -> None:
-    parser = actions.add_parser("paper", help="our rows in the layout of the paper's tables, and its claims")
-    parser.set_defaults(run=_paper)
+    parser = add_command(
+        actions,
+        "paper",
+        "show our rows in the layout of the paper's tables, and its claims",
+        "robust-interp leaderboard paper leaderboards/cifar10.csv --claims",
+        _paper,
+    )
     add_sources(parser)
     add = parser.add_argument
-    add("--dataset", choices=("cifar10", "cifar100"), help="which one, if the sources do not tell")
-    add("--claims", action="store_true", help="the claims alone")
-    add("--format", choices=("table", "csv", "markdown", "json"), default="table")
+    add_which_dataset(parser, choices=("cifar10", "cifar100"))
+    add("--claims", action="store_true", help="show the claims alone")
+    _add_format(parser, "table", "csv", "markdown", "json")
 
 
 def _paper(arguments: argparse.Namespace) -> int:

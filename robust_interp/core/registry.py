@@ -244,6 +244,16 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     return UserError(f"unknown {kind} {name!r}; {hint}")
 
 
+def nearest(name: str, options: Iterable[str]) -> str | None:
+    """The option that was meant: batch_size by ``batchsize``, n by ``n_examples``; None if none is near."""
+    meant = {option.replace("_", ""): option for option in options}
+    words = re.split("[-_]", name.lower())
+    close = difflib.get_close_matches("".join(words), meant, n=1, cutoff=0.6)
+    if close and difflib.SequenceMatcher(None, "".join(words), close[0]).ratio() >= 0.8:
+        return meant[close[0]]
+    return meant.get(words[0]) or (meant[close[0]] if close else None)
+
+
 def is_glob(pattern: str) -> bool:
     """Whether a name holds one of the characters ``*``, ``?`` and ``[``, which make it a pattern."""
     return bool(re.search(r"[*?\[]", pattern))

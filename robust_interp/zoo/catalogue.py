@@ -10,7 +10,7 @@ import robust_interp
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import is_glob, matching, unknown
 from robust_interp.zoo.checkpoint import Checkpoint
-from robust_interp.zoo.registered import is_model
+from robust_interp.zoo.registered import is_model, may_be_registered
 
 
 def bundled(folder: str = "model_zoo") -> Path:
@@ -75,6 +75,17 @@ def select(patterns: Iterable[str], candidates: list[Checkpoint]) -> list[Checkp
             raise _no_checkpoint(pattern, candidates)
         chosen |= {c.name: c for c in hits}
     return [c for c in candidates if c.name in chosen]
+
+
+def check_known(pattern: str, candidates: list[Checkpoint]) -> None:
+    """Refuse what names no candidate and, as a name, surely no registered model either; timm is not imported.
+
+    Raises:
+        UserError: as `select` does.
+    """
+    hits = pattern == "all" or any(_matches(pattern, candidate) for candidate in candidates)
+    if not hits and (is_glob(pattern) or not may_be_registered(pattern)):
+        raise unknown("model", pattern, {c.architecture for c in candidates})
 
 
 def _no_checkpoint(pattern: str, candidates: list[Checkpoint]) -> UserError:

@@ -16,6 +16,7 @@ from torch import nn
 from torchvision.models.feature_extraction import create_feature_extractor
 
 import robust_interp
+from robust_interp.core import architectures
 from robust_interp.models import (
     Add,
     Branch,
@@ -523,7 +524,9 @@ def test_a_new_variant_is_one_small_class(digits):
 
 
 def test_timm_lists_all_names():
-    expected = [f"{family}_resnet{d}" for family in ("preact", "in", "lambda_in") for d in in_resnet.DEPTHS]
+    expected = [
+        f"{family}_resnet{d}" for family in ("preact", "in", "lambda_in") for d in architectures.DEPTHS
+    ]
     expected += [f"plain_net{d}" for d in (14, 20, 110)]
     expected += [f"{family}_in_resnet{d}" for family in ("exp", "exp_lambda") for d in (14, 20, 110)]
     expected += [f"in_resnet{d}_{v}" for d in (14, 20, 110) for v in ("sig", "gating", "gating_sig")]
@@ -531,7 +534,7 @@ def test_timm_lists_all_names():
     layouts = ("29_8x64d", "20_4x16d")
     expected = [f"{prefix}resnext{layout}" for prefix in ("", "in_", "lambda_in_") for layout in layouts]
     assert set(timm.list_models(module="in_resnext")) == set(expected)
-    assert in_resnet.DEPTHS == (14, 20, 32, 44, 56, 110, 164)
+    assert architectures.DEPTHS == (14, 20, 32, 44, 56, 110, 164)
 
 
 def test_entry_points_are_ordinary_functions():
