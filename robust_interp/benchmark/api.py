@@ -19,6 +19,7 @@ from robust_interp import data
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
 from robust_interp.classifiers.isolation import on_its_device
+from robust_interp.core import environment
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import nearest
 from robust_interp.results.folders import write
@@ -133,9 +134,11 @@ def evaluate(
         # Building a model draws random numbers.
         stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
         benchmark = Benchmark(request)
-        report = benchmark.run(stack.enter_context(Store(folder)))
-    if folder:
-        write(folder, report.results, report.leaderboard)
+        store = stack.enter_context(Store(folder))
+        report = benchmark.run(store)
+        if folder:
+            write(folder, report.results, report.leaderboard)
+            environment.write(folder, ["robust_interp.evaluate"], benchmark.machine(store))
     for line in report.warnings:
         warnings.warn(line, stacklevel=3)
     return report.results

@@ -11,7 +11,7 @@ from robust_interp.benchmark.runner import Runner, Watch
 from robust_interp.benchmark.settings import load_dataset, resolve_options
 from robust_interp.classifiers.resolve import resolve
 from robust_interp.classifiers.target import Target
-from robust_interp.core import threads
+from robust_interp.core import environment, threads
 from robust_interp.core.threads import Threads
 from robust_interp.store import Store
 from robust_interp.store.cells import Cell
@@ -62,6 +62,11 @@ class Benchmark:
     def estimate(self, store: Store) -> cost.Estimate:
         """How long `run` would take, from timed passes of each model."""
         return cost.estimate(self.plan, self.targets, self.runner, store)
+
+    def machine(self, store: Store) -> dict[str, str | None]:
+        """What this run computes on, for `environment.json`."""
+        threads_used = str(self.choose_threads(store))
+        return {"device": str(self.runner.device), "gpu": environment.gpu(), "threads": threads_used}
 
     def choose_threads(self, store: Store) -> Threads:
         """How many CPU threads suit what is still to be measured: tried out on the largest of the models."""

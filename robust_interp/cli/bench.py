@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import time
 from pathlib import Path
 
 from robust_interp.cli.options import add_command, add_fields, add_measuring, picked
@@ -44,7 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.benchmark.cost import cost
     from robust_interp.benchmark.request import ABOUT, Request
     from robust_interp.cli.console import console, print_header, print_leaderboard, print_plan
-    from robust_interp.cli.progress import reporter
+    from robust_interp.cli.progress import duration, reporter
+    from robust_interp.core import environment
     from robust_interp.results.folders import write
     from robust_interp.store import FILE_NAME, Store
 
@@ -61,15 +64,19 @@ def run(arguments: argparse.Namespace) -> int:
     with Store(arguments.out) as store:
         if not arguments.quiet:
             print_header(errors, benchmark, store)
-        with reporter(errors, benchmark.work(store), cost, arguments.quiet) as watch:
+        work, started = benchmark.work(store), time.perf_counter()
+        with reporter(errors, work, cost, arguments.quiet) as watch:
             report = benchmark.run(store, watch)
         write(arguments.out, report.results, report.leaderboard)
+        environment.write(arguments.out, ["robust-interp", *sys.argv[1:]], benchmark.machine(store))
     print_leaderboard(report.leaderboard, benchmark.plan.dataset)
     for line in report.warnings:
         errors.print(f"warning: {line}", highlight=False, markup=False)
     for line in report.notes:
         print(line)
-    print(f"wrote {arguments.out / 'leaderboard.csv'} and {arguments.out / 'results.csv'}")
+    cells, seconds = len(work), duration(time.perf_counter() - started)
+    new = f"measured {cells} new cell{'s' * (cells != 1)} in {seconds}" if cells else "nothing new to measure"
+    print(f"{new}; wrote leaderboard.csv, results.csv and environment.json in {arguments.out}")
     return 0
 
 

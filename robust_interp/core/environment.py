@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import platform
 import shlex
 import subprocess
@@ -12,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import robust_interp
+from robust_interp.core.files import write_text
 
 FILE_NAME = "environment.json"
 PACKAGES = (
@@ -53,6 +55,12 @@ def describe(command: Sequence[str], more: Mapping[str, object]) -> dict:
         "cpu": cpu(),
         **more,
     }
+
+
+def write(folder: Path, command: Sequence[str], more: Mapping[str, object]) -> None:
+    """Write `describe` to `environment.json` in a folder that is there."""
+    text = json.dumps(describe(command, more), indent=1, ensure_ascii=False)
+    write_text(folder / FILE_NAME, text + "\n")
 
 
 def git_state(folder: Path) -> str | None:

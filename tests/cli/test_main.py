@@ -1,5 +1,6 @@
 """The command line: what it prints, what it refuses in one line, and what it leaves behind."""
 
+import json
 import shutil
 import sqlite3
 import subprocess
@@ -390,3 +391,20 @@ def test_a_dataset_without_checkpoints_says_how_to_get_one(small, tmp_path, cifa
     (tmp_path / "empty").mkdir()
     outcome = small("--dataset", "cifar10", "--data-dir", cifar_root, "--models", "plain_net14")
     refused(outcome, "cifar10", "robust-interp train")
+
+
+def test_bench_says_what_is_new_and_writes_what_it_ran_with(command, tiny_zoo, tmp_path):
+    quick = ["--zoo", tiny_zoo, "--models", "preact_resnet14", "--n", "5", "--attacks", "fgsm", "--eps", "8"]
+    quick += ["--corruptions", "none", "--out", tmp_path]
+    status, out, err = command("bench", *quick)
+    assert status == 0
+    assert "the first 5 test images" in err
+    assert "1 model, 2 cells, 0 of them stored" in err
+    assert out.splitlines()[-1].startswith("measured 2 new cells in ")
+    found = json.loads((tmp_path / "environment.json").read_text())
+    assert found["device"] == "cpu"
+    assert found["packages"]["torch"] == torch.__version__.partition("+")[0]
+    assert "thread" in found["threads"]
+    status, out, err = command("bench", *quick)
+    assert "2 cells, 2 of them stored" in err
+    assert out.splitlines()[-1].startswith("nothing new to measure; wrote ")
