@@ -25,7 +25,8 @@ from robust_interp.core.registry import nearest
 from robust_interp.results.folders import write
 from robust_interp.store import Store
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def _with_hints(function: Callable[P, R]) -> Callable[P, R]:

@@ -26,7 +26,7 @@ def add_to(commands) -> None:
         "--config",
         type=Path,
         metavar="FILE",
-        help="take what this command line leaves out from a TOML file, whose keys are these options "
+        help="take what this command line leaves out from a TOML file such as --save-config writes "
         "(default: no file)",
     )
     add(

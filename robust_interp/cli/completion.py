@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 # Destination of an option or argument -> the kind of names that it takes.
 TAKES = {
@@ -30,13 +31,13 @@ def answer(parser: argparse.ArgumentParser) -> None:
         import argcomplete
     except ImportError:
         return
-    files = argcomplete.completers.FilesCompleter()
 
-    def complete(prefix: str, action: argparse.Action, **asked) -> Iterable[str]:
-        kind = TAKES.get(action.dest)
-        return continued(prefix, known(kind)) if kind else files(prefix=prefix, action=action, **asked)
+    class Names(argcomplete.completers.FilesCompleter):
+        def __call__(self, prefix: str, **asked: Any) -> list[str]:
+            kind = TAKES.get(asked["action"].dest)
+            return continued(prefix, known(kind)) if kind else super().__call__(prefix)
 
-    argcomplete.autocomplete(parser, default_completer=complete)
+    argcomplete.autocomplete(parser, default_completer=Names())
 
 
 def continued(prefix: str, names: Iterable[str]) -> list[str]:

@@ -91,6 +91,25 @@ def test_the_exit_status_is_explained(command):
     assert "143" in out
 
 
+HELPING = """
+import sys
+from robust_interp.cli.main import main
+
+for argv in ([], ["bench"], ["audit"], ["train"], ["leaderboard", "show"], ["robustbench", "export"]):
+    try:
+        main([*argv, "--help"])
+    except SystemExit as stop:
+        assert stop.code == 0
+heavy = {"torch", "timm", "pandas", "numpy", "scipy", "rich"} & set(sys.modules)
+sys.exit(f"imported {heavy}" if heavy else 0)
+"""
+
+
+def test_help_imports_nothing_that_takes_long():
+    done = subprocess.run([sys.executable, "-c", HELPING], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 # Names without torch.
 
 
