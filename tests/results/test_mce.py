@@ -79,7 +79,7 @@ def test_means_keep_their_place_when_tables_are_joined(store, tmp_path):
     frame = board_of(store, *measured(ALL19))
     for name in ("a.csv", "b.csv"):
         (tmp_path / name).write_text(export.to_csv(frame))
-    joined, _ = combine.gather([tmp_path / "a.csv", tmp_path / "b.csv"])
+    joined, _, _ = combine.gather([tmp_path / "a.csv", tmp_path / "b.csv"])
     measured_columns = [column for column in joined if f"{column}_std" in joined]
     assert measured_columns[:4] == ["clean", "noise", "common15", "all19"]
     assert set(measured_columns[4:]) == set(ALL19)
@@ -90,11 +90,11 @@ def test_another_jpeg_library_is_no_other_origin_but_two_of_them_are(store, tmp_
     turbo, other = "generated@0(libjpeg-turbo)", "generated@0(libjpeg 6.2)"
     run(store, measured(["fog"]))
     run(store, [*measured(["jpeg_compression"], source=turbo), *measured(["snow"])[1:]])
-    frame, _ = combine.gather([tmp_path / "store"])
+    frame, _, _ = combine.gather([tmp_path / "store"])
     assert len(frame) == 1
     assert frame["corruption_source"].tolist() == [f"generated@0+{turbo}"]
     run(store, measured(["jpeg_compression"], source=other))
-    frame, _ = combine.gather([tmp_path / "store"])
+    frame, _, _ = combine.gather([tmp_path / "store"])
     assert len(frame) == 2
 
 

@@ -386,7 +386,7 @@ def test_all_published_rows_are_there():
 
 def test_published_rows_stand_beside_ours_and_are_never_ranked(command):
     ours = ROWS.with_name("cifar10.csv")
-    both, _ = combine.gather([ours, ROWS], "cifar10")
+    both, _, _ = combine.gather([ours, ROWS], "cifar10")
     assert both["rank"].isna().all()
     assert both["source"].value_counts().to_dict() == {"robustbench": 143, "measured": len(pd.read_csv(ours))}
     assert combine.read(ROWS, "cifar10")["rank"].isna().all()
