@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from robust_interp.cli.options import eps_list, name_list, picked
@@ -30,7 +31,13 @@ def _add_export(actions) -> None:
     add("--out", default="model_info", type=Path, metavar="FOLDER", help="default: model_info")
     add("--dataset", help="which one, if the folders have several")
     add("--models", type=name_list, metavar="NAMES", help="only these: names or globs")
-    add("--eps", default="8", type=_radius, metavar="EPS", help="the Linf radius in 1/255 (default: 8)")
+    add(
+        "--eps",
+        default="8",
+        type=_radius,
+        metavar="EPS",
+        help="the Linf radius in 1/255 (default: 8); a line not attacked there says at which one it was",
+    )
     add("--name", default="", metavar="TITLE", help="the paper's")
     add("--authors", default="", metavar="NAMES")
     add("--link", default="", metavar="URL")
@@ -54,8 +61,21 @@ def _export(arguments: argparse.Namespace) -> int:
     if arguments.models is not None:
         board = combine.pick(board, arguments.models)
     paper = robustbench_json.Paper(**picked(arguments, "name authors link venue additional_data"))
-    for path in robustbench_json.write(board, dataset, arguments.out, arguments.eps, paper):
+    files = robustbench_json.write(board, dataset, arguments.out, arguments.eps, paper)
+    for path in files:
         print(path)
+    without = [
+        path.stem
+        for path, entry in files.items()
+        if path.parent.name == "Linf" and "autoattack_acc" not in entry
+    ]
+    if without:
+        print(
+            f"warning: no autoattack_acc for {', '.join(without)}: not measured with AutoAttack at "
+            f"{arguments.eps:.10g}/255 (robust-interp bench --attacks autoattack --eps {arguments.eps:.10g} "
+            "--protocol worst)",
+            file=sys.stderr,
+        )
     return 0
 
 

@@ -14,7 +14,7 @@ from robust_interp.core.registry import BUILT_IN, matching, unknown
 from robust_interp.corruptions import CORRUPTIONS, MEANS
 from robust_interp.data import DATASETS
 from robust_interp.results import leaderboard
-from robust_interp.results.column_names import declaration, is_mce, measured_in, parse, std_of
+from robust_interp.results.column_names import declaration, is_mce, measured_in, parse, std_of, was_mce
 from robust_interp.results.columns import ENTRY, LEADERBOARD, TAIL_COLUMNS, Type, integers
 from robust_interp.results.folders import dataset_in, runs_in
 from robust_interp.results.leaderboard import board_columns
@@ -115,7 +115,7 @@ def read(path: Path, dataset: str | None = None) -> pd.DataFrame:
         board = pd.read_csv(path, dtype=str, keep_default_na=False)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
-    board = board.drop(columns=[*filter(is_mce, board)])  # made when asked for
+    board = board.drop(columns=[n for n in board if is_mce(n) or was_mce(n)])  # made when asked for
     if "dataset" in board:
         board = _of_dataset(path, board, dataset)
     measured = measured_in(board)
