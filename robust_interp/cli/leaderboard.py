@@ -55,7 +55,20 @@ def _add_show(actions) -> None:
         metavar="COLUMN",
         help="sort by a column, accuracies from the best down, anything else upwards (default: by rank)",
     )
+    add("--top", type=positive, metavar="N", help="only the first N lines, after --sort (default: all)")
+    add(
+        "--columns",
+        type=name_list,
+        metavar="NAMES",
+        help="only these, in this order: names or globs, e.g. 'model,clean,pgd_*'; ± comes with its mean "
+        "(default: what is filled and differs; csv and json: all)",
+    )
     _add_format(parser, "table", "csv", "markdown", "latex", "json")
+    add(
+        "--plain-numbers",
+        action="store_true",
+        help="markdown and latex: mean and deviation in columns of their own, as in csv",
+    )
 
 
 def _add_format(parser: argparse.ArgumentParser, *formats: str) -> None:
@@ -67,10 +80,11 @@ def _add_format(parser: argparse.ArgumentParser, *formats: str) -> None:
 
 def _show(arguments: argparse.Namespace) -> int:
     from robust_interp.cli.console import print_leaderboard
-    from robust_interp.results import combine
-    from robust_interp.results.export import FORMATS
+    from robust_interp.results import brief, combine, export
 
-    board, title = combine.gather(arguments.sources, arguments.dataset)
+    if arguments.plain_numbers and arguments.format == "table":
+        raise UserError("--plain-numbers is for --format markdown and latex")
+    board, title, ranked_by = combine.gather(arguments.sources, arguments.dataset)
     if arguments.mce:
         from robust_interp.results.mce import with_mce
 
@@ -79,10 +93,17 @@ def _show(arguments: argparse.Namespace) -> int:
         board = combine.pick(board, arguments.models)
     if arguments.sort:
         board = combine.sort(board, arguments.sort)
+    board = board.head(arguments.top)
     if arguments.format == "table":
-        print_leaderboard(board, title)
-    else:
-        print(FORMATS[arguments.format](board), end="")
+        print_leaderboard(board, title, ranked_by, arguments.columns)
+        return 0
+    chosen = board if arguments.columns is None else brief.choose(board, arguments.columns)
+    if arguments.plain_numbers or arguments.format not in export.FOR_READERS:
+        print(export.FORMATS[arguments.format](chosen), end="")
+        return 0
+    columns = brief.for_readers(board) if arguments.columns is None else brief.texts_of(chosen)
+    ranking = ranked_by.values() if "rank" in columns else ()
+    print(export.FOR_READERS[arguments.format](columns, bold=ranking), end="")
     return 0
 
 
@@ -160,7 +181,7 @@ def _paper(arguments: argparse.Namespace) -> int:
         raise UserError(
             "a leaderboard file does not say its dataset unless it is called after it: name it with --dataset"
         )
-    board, _ = combine.gather(arguments.sources, dataset)
+    board, _, _ = combine.gather(arguments.sources, dataset)
     comparison = paper.compare(board, dataset)
     if arguments.format != "table":
         frame = comparison.claims if arguments.claims else comparison.cells

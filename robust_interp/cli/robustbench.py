@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from robust_interp.benchmark.forms import eps_list, name_list
@@ -53,7 +54,8 @@ def _add_export(actions) -> None:
         default="8",
         type=_radius,
         metavar="EPS",
-        help="the Linf radius, in units of 1/255 (default: 8)",
+        help="the Linf radius in units of 1/255 (default: 8); a line not attacked there says at which one "
+        "it was",
     )
     add("--name", default="", metavar="TITLE", help="title of the paper (default: empty)")
     add("--authors", default="", metavar="NAMES", help="authors of the paper (default: empty)")
@@ -79,8 +81,21 @@ def _export(arguments: argparse.Namespace) -> int:
     if arguments.models is not None:
         board = combine.pick(board, arguments.models)
     paper = robustbench_json.Paper(**picked(arguments, "name authors link venue additional_data"))
-    for path in robustbench_json.write(board, dataset, arguments.out, arguments.eps, paper):
+    files = robustbench_json.write(board, dataset, arguments.out, arguments.eps, paper)
+    for path in files:
         print(path)
+    without = [
+        path.stem
+        for path, entry in files.items()
+        if path.parent.name == "Linf" and "autoattack_acc" not in entry
+    ]
+    if without:
+        print(
+            f"warning: no autoattack_acc for {', '.join(without)}: not measured with AutoAttack at "
+            f"{arguments.eps:.10g}/255 (robust-interp bench --attacks autoattack --eps {arguments.eps:.10g} "
+            "--protocol worst)",
+            file=sys.stderr,
+        )
     return 0
 
 

@@ -91,7 +91,7 @@ def write(
     if out.resolve() in {path.resolve() for path in sources}:
         raise UserError(f"{out} holds the results: a report needs a folder of its own, name it with --out")
     dataset = combine.dataset_of(sources, dataset)
-    board, title = combine.gather(sources, dataset)
+    board, title, _ = combine.gather(sources, dataset)
     found = _measured([path for path in sources if path.is_dir()], dataset)
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -36,6 +36,11 @@ def is_mce(name: str) -> bool:
     return any(_begins_like(column, name) for column in columns.MCE)
 
 
+def was_mce(name: str) -> bool:
+    """Whether it is one under a name that it had before."""
+    return name.partition("(")[0] in columns.MCE_BEFORE
+
+
 def _begins_like(column: Column, name: str) -> bool:
     """Whether both are the same up to a baseline in brackets."""
     return column.name.partition("(")[0] == name.partition("(")[0]

@@ -380,7 +380,7 @@ TAIL = (  # after the measured columns, and only where a line has them
 
 MCE = (
     Column(
-        "mce_abs",
+        "mean_error15",
         _number,
         "Mean error over the fifteen common corruptions; lower is better. Only with `leaderboard --mce`.",
         unit="%",
@@ -388,9 +388,10 @@ MCE = (
         shown=Shown.IF_FILLED,
     ),
     Column(
-        "mce_rel(<baseline>)",
+        "mce(<baseline>)",
         _number,
-        "Mean corruption error relative to a baseline, which has 100. Only with `leaderboard --mce`.",
+        "Mean corruption error (mCE): each error over the baseline's, then the mean over the fifteen common "
+        "corruptions. The baseline has 100; lower is better. Only with `leaderboard --mce`.",
         unit="%",
         rule="results/mce.py",
         shown=Shown.IF_FILLED,
@@ -398,12 +399,15 @@ MCE = (
     Column(
         "relative_mce(<baseline>)",
         _number,
-        "The same for the increase of the error above the clean error. Only with `leaderboard --mce`.",
+        "Relative mCE: the same of how far each error lies above the clean error. Only with "
+        "`leaderboard --mce`.",
         unit="%",
         rule="results/mce.py",
         shown=Shown.IF_FILLED,
     ),
 )
+
+MCE_BEFORE = ("mce_abs", "mce_rel")  # what files of version 0.1 call the first two
 
 SOURCE = (
     Column(

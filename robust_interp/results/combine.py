@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -13,16 +14,31 @@ from robust_interp.core.registry import BUILT_IN, matching, unknown
 from robust_interp.corruptions import CORRUPTIONS, MEANS
 from robust_interp.data import DATASETS
 from robust_interp.results import leaderboard
-from robust_interp.results.column_names import declaration, is_mce, measured_in, parse, std_of
+from robust_interp.results.column_names import declaration, is_mce, measured_in, parse, std_of, was_mce
 from robust_interp.results.columns import ENTRY, LEADERBOARD, TAIL_COLUMNS, Type, integers
 from robust_interp.results.folders import dataset_in, runs_in
 from robust_interp.results.leaderboard import board_columns
+from robust_interp.results.ranks import ranked_by
 
 _DTYPES = {Type.INTEGER: "Int64", Type.NUMBER: "float64"}
 
 
-def gather(sources: Sequence[Path], dataset: str | None = None) -> tuple[pd.DataFrame, str]:
-    """One leaderboard of several sources, and a title for it.
+class Gathered(NamedTuple):
+    """One leaderboard of several sources.
+
+    Attributes:
+        board: The lines.
+        title: What to call it.
+        ranked_by: By protocol, the column that its ranks go by.
+    """
+
+    board: pd.DataFrame
+    title: str
+    ranked_by: dict[str, str]
+
+
+def gather(sources: Sequence[Path], dataset: str | None = None) -> Gathered:
+    """One leaderboard of several sources, a title for it, and what its ranks go by.
 
     The runs of all results folders are taken together and ranked; the rows of the CSV files follow. A file
     says how many images it was measured on but not which, so that beside anything else its rows have no rank.
@@ -48,7 +64,9 @@ def gather(sources: Sequence[Path], dataset: str | None = None) -> tuple[pd.Data
             board["rank"] = _no_rank(board)
         frames.append(board)
         titles.append(path.name)
-    return (frames[0] if len(frames) == 1 else _stacked(frames)), " + ".join(titles)
+    board = frames[0] if len(frames) == 1 else _stacked(frames)
+    ranked = ranked_by(frames[0] if folders else board)
+    return Gathered(board, " + ".join(titles), ranked)
 
 
 def dataset_of(sources: Sequence[Path], dataset: str | None = None) -> str | None:
@@ -97,7 +115,7 @@ def read(path: Path, dataset: str | None = None) -> pd.DataFrame:
         board = pd.read_csv(path, dtype=str, keep_default_na=False)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
-    board = board.drop(columns=[*filter(is_mce, board)])  # made when asked for
+    board = board.drop(columns=[n for n in board if is_mce(n) or was_mce(n)])  # made when asked for
     if "dataset" in board:
         board = _of_dataset(path, board, dataset)
     measured = measured_in(board)

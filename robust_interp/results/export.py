@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping, Sequence
 
 import pandas as pd
 
-from robust_interp.results.brief import in_short
 from robust_interp.results.columns import FORMS, is_text
 
-_LATEX = {"\\": r"\textbackslash{}", "±": r"$\pm$ ", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_LATEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+PAGE, SPACE = 90, 2  # characters: about what a line of 6.5 inches holds at 10 pt, and between two columns
 _LATEX |= {special: f"\\{special}" for special in "_%&#${}"}
 
 
@@ -25,9 +26,19 @@ def results_csv(frame: pd.DataFrame) -> str:
 
 def to_markdown(frame: pd.DataFrame) -> str:
     """A Markdown table with the same texts as the CSV."""
-    texts = _texts(frame)
-    rows = [list(texts), ["---"] * len(texts.columns), *texts.values.tolist()]
-    return "".join(f"| {' | '.join(map(_markdown, row))} |\n" for row in rows)
+    return markdown_of(_columns(frame))
+
+
+def markdown_of(columns: Mapping[str, Sequence[str]], bold: Collection[str] = ()) -> str:
+    """A Markdown table.
+
+    Args:
+        columns: The texts of each.
+        bold: Columns whose heads are bold.
+    """
+    head = [f"**{_markdown(name)}**" if name in bold else _markdown(name) for name in columns]
+    rows = [map(_markdown, row) for row in zip(*columns.values(), strict=True)]
+    return "".join(f"| {' | '.join(row)} |\n" for row in [head, ["---"] * len(head), *rows])
 
 
 def _markdown(text: str) -> str:
@@ -46,17 +57,35 @@ def to_json(frame: pd.DataFrame) -> str:
 
 
 def to_latex(frame: pd.DataFrame) -> str:
-    r"""A table for LaTeX's booktabs package: what the terminal shows, each deviation beside its mean."""
-    head, measured = in_short(frame)
-    columns = head | measured
+    """A table for LaTeX's booktabs package with the same texts as the CSV."""
+    return latex_of(_columns(frame))
+
+
+def latex_of(columns: Mapping[str, Sequence[str]], bold: Collection[str] = ()) -> str:
+    r"""A table for LaTeX's booktabs package; one that is wider than a page is scaled down, by graphicx.
+
+    Args:
+        columns: The texts of each.
+        bold: Columns whose heads are bold.
+    """
     align = "".join("l" if is_text(name) else "r" for name in columns)
-    rows = [" & ".join(map(_latex, row)) + r" \\" for row in zip(*columns.values(), strict=True)]
-    names = " & ".join(map(_latex, columns)) + r" \\"
-    begin, end = rf"\begin{{tabular}}{{{align}}}", r"\end{tabular}"
-    return "\n".join([begin, r"\toprule", names, r"\midrule", *rows, r"\bottomrule", end]) + "\n"
+    head = [rf"\textbf{{{_latex(name)}}}" if name in bold else _latex(name) for name in columns]
+    rows = [map(_latex, row) for row in zip(*columns.values(), strict=True)]
+    lines = [" & ".join(row) + r" \\" for row in [head, *rows]]
+    table = [rf"\begin{{tabular}}{{{align}}}", r"\toprule", lines[0], r"\midrule", *lines[1:]]
+    table += [r"\bottomrule", r"\end{tabular}"]
+    if sum(max(map(len, [name, *texts])) + SPACE for name, texts in columns.items()) > PAGE:
+        table = [r"\resizebox{\linewidth}{!}{%", *table[:-1], table[-1] + "}"]
+    return "\n".join(table) + "\n"
 
 
 FORMATS = {"csv": to_csv, "markdown": to_markdown, "latex": to_latex, "json": to_json}
+FOR_READERS = {"markdown": markdown_of, "latex": latex_of}  # of texts, with heads that may be bold
+
+
+def _columns(frame: pd.DataFrame) -> dict[str, list[str]]:
+    texts = _texts(frame)
+    return {name: list(texts[name]) for name in texts}
 
 
 def _texts(frame: pd.DataFrame) -> pd.DataFrame:

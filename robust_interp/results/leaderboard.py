@@ -35,7 +35,7 @@ def entries_frame(*runs: list[Score]) -> pd.DataFrame:
     the same train seeds and samples share a line, unless their noise or their attacks were drawn otherwise.
     """
     measured = measured_columns([score for run in runs for score in run])
-    ranking = {protocol: _middle(measured, series) for protocol, series in RANKED_BY.items()}
+    ranking = {protocol: middle(measured, series) for protocol, series in RANKED_BY.items()}
     entries = entries_of(runs)
     lines = [_line(entry, measured, ranking[entry.protocol]) for entry in entries]
     extra = [column for column in TAIL_COLUMNS if any(line[column] for line in lines)]
@@ -88,7 +88,7 @@ def _severities(scored: Iterable[Score]) -> dict[str, list[set[int]]]:
     return {name: list(by_classifier.values()) for name, by_classifier in found.items()}
 
 
-def _middle(measured: Sequence[MeasuredColumn], series: str) -> str | None:
+def middle(measured: Sequence[MeasuredColumn], series: str) -> str | None:
     """The column of a series at the middle one of its radii; None without any."""
     radii = [column.name for column in measured if column.series == series]
     return radii[len(radii) // 2] if radii else None

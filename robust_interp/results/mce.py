@@ -21,11 +21,12 @@ ALIKE = ["n_examples", "protocol", "corruption_source", "source"]  # else two er
 def with_mce(board: pd.DataFrame, baseline: str = NO_BASELINE) -> pd.DataFrame:
     """The lines with columns for the mean corruption error over the 15 common corruptions, in percent.
 
-    ``mce_abs`` is the mean error, lower is better. With a baseline, ``mce_rel(BASELINE)`` weighs each
-    corruption by the baseline's error under it, and ``relative_mce(BASELINE)`` does so with what each error
-    is above the clean one; the baseline itself has 100. They stay empty where a line lacks one of the 15, or
-    was not measured as the baseline was: the same n, protocol and source of the corruptions. A baseline with
-    an error of 0 under one of them, or for the last column one equal to the clean one, leaves them empty too.
+    ``mean_error15`` is the mean error, lower is better. With a baseline, ``mce(BASELINE)`` is the mCE, which
+    weighs each corruption by the baseline's error under it, and ``relative_mce(BASELINE)`` the relative mCE,
+    which does so with what each error is above the clean one; the baseline itself has 100. They stay empty
+    where a line lacks one of the 15, or was not measured as the baseline was: the same n, protocol and source
+    of the corruptions. A baseline with an error of 0 under one of them, or for the last column one equal to
+    the clean one, leaves them empty too.
 
     Args:
         baseline: ``NAME`` for single models, ``NAMExK`` for the ensemble of K, ``@RECIPE`` after either where
@@ -43,7 +44,7 @@ def with_mce(board: pd.DataFrame, baseline: str = NO_BASELINE) -> pd.DataFrame:
             f"mCE needs all 15 common corruptions: robust-interp bench --corruptions common{lack}"
         )
     errors = 100 - complete[names]
-    columns = {"mce_abs": errors.mean(axis=1)}
+    columns = {"mean_error15": errors.mean(axis=1)}
     if baseline != NO_BASELINE:
         columns |= _against(baseline, complete, errors)
     at = len(board.columns) - len(SOURCE)
@@ -62,7 +63,7 @@ def _against(baseline: str, complete: pd.DataFrame, errors: pd.DataFrame) -> dic
                 errors.loc[line] - clean[line], errors.loc[reference] - clean[reference]
             )
     return {
-        f"mce_rel({baseline})": pd.Series(mce, dtype=float),
+        f"mce({baseline})": pd.Series(mce, dtype=float),
         f"relative_mce({baseline})": pd.Series(relative, dtype=float),
     }
 

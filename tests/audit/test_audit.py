@@ -300,7 +300,7 @@ def audited(store, classifier, verdict, dataset="digits"):
 
 
 def boards(folder):
-    board, _ = combine.gather([folder])
+    board, _, _ = combine.gather([folder])
     return board
 
 

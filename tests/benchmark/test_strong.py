@@ -74,7 +74,7 @@ def test_a_column_stands_beside_the_row_and_does_not_rank(store, tmp_path):
     assert list(board["rank"]) == [1, 1]  # by PGD, which is the same
     assert set(board["n_examples"]) == {10}
     assert set(board["protocol"]) == {"final"}
-    rebuilt, _ = combine.gather([tmp_path])
+    rebuilt, _, _ = combine.gather([tmp_path])
     pd.testing.assert_frame_equal(rebuilt, board)
 
 
@@ -107,7 +107,7 @@ def test_the_columns_are_written_read_and_merged(store, tmp_path, command):
     assert (line["strong_2"], line["strong_n"]) == ("37.50", "8")
     with Store(tmp_path / "plain") as plain:
         run(plain, [(card("b"), CLEAN, first(8)), (card("b"), attack("pgd", 2), first(5))], "worst")
-    board, _ = combine.gather([path, tmp_path / "plain"])
+    board, _, _ = combine.gather([path, tmp_path / "plain"])
     assert [name for name in board if name.startswith(("pgd", "worst", "strong")) and "_std" not in name] == [
         *("pgd_2", "worst_2", "strong_2", "strong_n"),
     ]

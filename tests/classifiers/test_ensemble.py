@@ -633,7 +633,7 @@ def test_runs_are_joined_with_their_ensembles_columns(store, tmp_path):
         + [(BOTH, PGD, first(6))],
     )
     run(store, [(BOTH, CLEAN, first(9), "4" * 10)])
-    board, _ = combine.gather([tmp_path])
+    board, _, _ = combine.gather([tmp_path])
     line = board[board["members"] == 2].to_dict("records")
     assert [(entry["agreement"], entry["improvement"], entry["clean"], entry["pgd_2"]) for entry in line] == [
         (100, 30, 90, 60)

@@ -77,7 +77,7 @@ def small(argv):
         return ["tiny" if word == "results" else word for word in argv]
     if name == "leaderboard":
         argv = [re.sub(r"resnet20x\d$", "resnet20x2", word) for word in argv]
-        return ["fgsm_16" if word == "pgd_16" else word for word in argv]
+        return [re.sub(r"\bpgd_(16|\*)", r"fgsm_\1", word) for word in argv]
     return argv
 
 

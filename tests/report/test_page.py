@@ -263,7 +263,7 @@ def test_the_same_store_gives_the_same_bytes(report, tmp_path):
 
 def test_the_files_beside_it_are_those_of_the_store(report):
     folder, _ = report
-    board, _ = gather([folder.parent / "results"])
+    board, _, _ = gather([folder.parent / "results"])
     assert (folder / "leaderboard.csv").read_text() == export.to_csv(board)
     results = pd.read_csv(folder / "results.csv")
     assert len(results) == 2 * (4 * 3 + 3 * 4 * 5)

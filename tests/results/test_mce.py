@@ -79,7 +79,7 @@ def test_means_keep_their_place_when_tables_are_joined(store, tmp_path):
     frame = board_of(store, *measured(ALL19))
     for name in ("a.csv", "b.csv"):
         (tmp_path / name).write_text(export.to_csv(frame))
-    joined, _ = combine.gather([tmp_path / "a.csv", tmp_path / "b.csv"])
+    joined, _, _ = combine.gather([tmp_path / "a.csv", tmp_path / "b.csv"])
     measured_columns = [column for column in joined if f"{column}_std" in joined]
     assert measured_columns[:4] == ["clean", "noise", "common15", "all19"]
     assert set(measured_columns[4:]) == set(ALL19)
@@ -90,11 +90,11 @@ def test_another_jpeg_library_is_no_other_origin_but_two_of_them_are(store, tmp_
     turbo, other = "generated@0(libjpeg-turbo)", "generated@0(libjpeg 6.2)"
     run(store, measured(["fog"]))
     run(store, [*measured(["jpeg_compression"], source=turbo), *measured(["snow"])[1:]])
-    frame, _ = combine.gather([tmp_path / "store"])
+    frame, _, _ = combine.gather([tmp_path / "store"])
     assert len(frame) == 1
     assert frame["corruption_source"].tolist() == [f"generated@0+{turbo}"]
     run(store, measured(["jpeg_compression"], source=other))
-    frame, _ = combine.gather([tmp_path / "store"])
+    frame, _, _ = combine.gather([tmp_path / "store"])
     assert len(frame) == 2
 
 
@@ -118,13 +118,13 @@ def two_models(store):
 
 def test_corruption_errors_against_a_baseline(store):
     frame = with_mce(two_models(store), "base")
-    assert frame["mce_abs"].to_dict() == pytest.approx({"net": 20, "base": 30})
+    assert frame["mean_error15"].to_dict() == pytest.approx({"net": 20, "base": 30})
     # (0/10 + 10/20 + 20/30 + 30/40 + 40/50) / 5, and less clean: (-10/10 + 0/20 + 10/30 + 20/40 + 30/50) / 5
-    assert frame["mce_rel(base)"].to_dict() == pytest.approx({"net": 54.333333333, "base": 100})
+    assert frame["mce(base)"].to_dict() == pytest.approx({"net": 54.333333333, "base": 100})
     assert frame["relative_mce(base)"].to_dict() == pytest.approx({"net": 8.666666667, "base": 100})
     assert list(frame.columns[-5:]) == [
-        "mce_abs",
-        "mce_rel(base)",
+        "mean_error15",
+        "mce(base)",
         "relative_mce(base)",
         "corruption_source",
         "source",
@@ -133,28 +133,28 @@ def test_corruption_errors_against_a_baseline(store):
 
 def test_without_a_baseline_there_is_the_mean_error_alone(store):
     frame = with_mce(two_models(store))
-    assert frame["mce_abs"].to_dict() == pytest.approx({"net": 20, "base": 30})
-    assert not [column for column in frame if "rel" in column]
+    assert frame["mean_error15"].to_dict() == pytest.approx({"net": 20, "base": 30})
+    assert not [column for column in frame if "mce" in column]
 
 
 def test_a_baseline_that_makes_no_errors_gives_no_quotient(store):
     frame = with_mce(two_models(store), "net")
-    assert frame["mce_rel(net)"].isna().all()  # net has none under a fifth of the corruptions
+    assert frame["mce(net)"].isna().all()  # net has none under a fifth of the corruptions
 
 
 def test_lines_that_were_measured_otherwise_are_not_held_against_the_baseline(store):
     frame = two_models(store)
     frame.loc["net", "corruption_source"] = "released"
     found = with_mce(frame, "base")
-    assert found["mce_rel(base)"].isna().to_dict() == {"net": True, "base": False}
-    assert found["mce_abs"].notna().all()
+    assert found["mce(base)"].isna().to_dict() == {"net": True, "base": False}
+    assert found["mean_error15"].notna().all()
 
 
 def test_a_line_without_all_fifteen_has_no_corruption_error(store):
     frame = two_models(store)
     frame.loc["net", "fog"] = float("nan")
     found = with_mce(frame, "base")
-    assert found.loc["net", ["mce_abs", "mce_rel(base)", "relative_mce(base)"]].isna().all()
+    assert found.loc["net", ["mean_error15", "mce(base)", "relative_mce(base)"]].isna().all()
     with pytest.raises(UserError, match="unknown baseline 'net'"):
         with_mce(frame, "net")
 
@@ -166,7 +166,7 @@ def test_baselines_that_are_not_there_or_not_alone_are_refused(store):
     again = pd.concat([frame, frame.assign(recipe="long")], ignore_index=True)
     with pytest.raises(UserError, match=r"'base' fits several lines: choose one of base@long, base@quick"):
         with_mce(again, "base")
-    assert with_mce(again, "base@long")["mce_rel(base@long)"].notna().all()
+    assert with_mce(again, "base@long")["mce(base@long)"].notna().all()
     with pytest.raises(UserError, match=r"mCE needs all 15 common corruptions: .*--corruptions common"):
         with_mce(frame.drop(columns="snow"), "base")
 
@@ -179,25 +179,29 @@ def test_an_ensemble_can_be_the_baseline(store):
         for _, perturbation, pattern in measured(COMMON15, lost=1)
     ]
     frame = with_mce(board_of(store, *cells), "netx2")
-    assert frame["mce_rel(netx2)"].tolist() == pytest.approx([100, 100])
+    assert frame["mce(netx2)"].tolist() == pytest.approx([100, 100])
 
 
 def test_the_command_shows_corruption_errors(store, tmp_path, command):
     two_models(store)
     status, out, _ = command(
-        "leaderboard", tmp_path / "store", "--mce", "base", "--sort", "mce_abs", "--format", "csv"
+        "leaderboard", tmp_path / "store", "--mce", "base", "--sort", "mean_error15", "--format", "csv"
     )
     assert status == 0
     frame = pd.read_csv(StringIO(out))
     assert frame["model"].tolist() == ["net", "base"]
-    assert frame["mce_rel(base)"].tolist() == [54.33, 100]
+    assert frame["mce(base)"].tolist() == [54.33, 100]
     (tmp_path / "board.csv").write_text(out)
     status, out, _ = command("leaderboard", tmp_path / "board.csv", "--format", "csv")
     assert status == 0
     assert "mce" not in out  # worked out anew when asked for
+    before = (tmp_path / "board.csv").read_text().replace("mean_error15,mce(", "mce_abs,mce_rel(")
+    (tmp_path / "before.csv").write_text(before)
+    assert before.count("mce_") == 2
+    assert command("leaderboard", tmp_path / "before.csv", "--format", "csv")[1] == out
     status, out, _ = command("leaderboard", tmp_path / "store", "--mce", "none")
     assert status == 0
-    assert "mce_abs" in out
+    assert "mean_error15" in out
     status, out, err = command("leaderboard", tmp_path / "store", "--mce", "bse")
     assert (status, out) == (1, "")
     assert "did you mean base" in err

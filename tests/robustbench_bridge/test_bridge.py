@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from support.hand_made import attack, card, ensemble, first, run
+from support.hand_made import attack, card, corruption, ensemble, first, run
 
 import robust_interp
 from robust_interp import robustbench_bridge, zoo
@@ -312,14 +312,45 @@ def test_export_writes_what_a_results_folder_holds(command, tiny_zoo, tmp_path):
         "8",
     ]
     assert command(*run, "--corruptions", "none", "--out", results)[0] == 0
-    status, printed, _ = command("robustbench", "export", results, "--out", out, "--venue", "here")
+    status, printed, said = command("robustbench", "export", results, "--out", out, "--venue", "here")
     assert status == 0
+    assert said.startswith(
+        "warning: no autoattack_acc for in_resnet14_none, in_resnet14_none_x2: not measured with AutoAttack "
+        "at 8/255 (robust-interp bench --attacks autoattack --eps 8 --protocol worst)"
+    )
     assert printed.splitlines() == [str(path) for path in sorted(out.rglob("*.json"))]
     entry = json.loads((out / "digits" / "Linf" / "in_resnet14_none.json").read_text())
     assert entry["venue"] == "here"
     assert "autoattack_acc" not in entry
     status, _, said = command("robustbench", "export", results, "--eps", "4,8")
     assert (status, "more than one radius" in said) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "written"),
+    [("8", "8/255"), ("4", "4/255"), ("2", "8/255"), ("1", "1/255")],  # 2 was attacked by nothing under Linf
+)
+def test_the_radius_is_one_at_which_the_line_was_attacked(command, tmp_path, asked, written):
+    with Store(tmp_path / "results") as store:
+        attacks = [attack("fgsm", 1), attack("pgd", 4), attack("fgsm", 8), attack("pgd", 16)]
+        run(store, [(card(), CLEAN, first(9)), *((card(), each, first(5)) for each in attacks)])
+    out = tmp_path / "out"
+    status, _, said = command("robustbench", "export", tmp_path / "results", "--out", out, "--eps", asked)
+    assert status == 0
+    assert f"not measured with AutoAttack at {asked}/255" in said
+    entry = json.loads((out / "digits" / "Linf" / "net_quick.json").read_text())
+    assert (entry["eps"], entry["footnote"]) == (
+        written,
+        f"n = 10; not measured with AutoAttack at {asked}/255",
+    )
+
+
+def test_a_line_that_was_not_attacked_has_no_radius(command, tmp_path):
+    with Store(tmp_path / "results") as store:
+        run(store, [(card(), CLEAN, first(9)), (card(), corruption("fog", 1), first(8))])
+    assert command("robustbench", "export", tmp_path / "results", "--out", tmp_path / "out")[0] == 0
+    entry = json.loads((tmp_path / "out" / "digits" / "Linf" / "net_quick.json").read_text())
+    assert (entry["eps"], "autoattack_acc" in entry) == (None, False)
 
 
 def test_what_an_ensemble_left_standing_of_transferred_attacks_is_not_exported(command, tmp_path):
@@ -386,7 +417,7 @@ def test_all_published_rows_are_there():
 
 def test_published_rows_stand_beside_ours_and_are_never_ranked(command):
     ours = ROWS.with_name("cifar10.csv")
-    both, _ = combine.gather([ours, ROWS], "cifar10")
+    both, _, _ = combine.gather([ours, ROWS], "cifar10")
     assert both["rank"].isna().all()
     assert both["source"].value_counts().to_dict() == {"robustbench": 143, "measured": len(pd.read_csv(ours))}
     assert combine.read(ROWS, "cifar10")["rank"].isna().all()
