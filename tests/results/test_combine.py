@@ -92,7 +92,7 @@ def test_folders_of_several_datasets_ask_for_one(tmp_path, folder, shown):
     board, title, _ = combine.gather([one, tmp_path / "two"], "cifar10")
     assert (title, board["clean"].tolist()) == ("cifar10", [70])
     # a file that is called after its dataset says as much as a folder
-    refused(shown(one, PUBLISHED / "cifar10.csv"), "cifar10.csv", "says cifar10, not digits")
+    refused(shown(one, PUBLISHED / "cifar10.csv"), "cifar10.csv", "of cifar10 and not of digits")
     refused(shown(PUBLISHED / "digits.csv", PUBLISHED / "paper_cifar100.csv"), "cifar100", "digits")
 
 

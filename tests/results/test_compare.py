@@ -331,7 +331,7 @@ def test_ensembles_of_other_seeds_are_told_apart(store, command, versus):
 def test_entries_on_other_samples_are_refused(store, command):
     run(store, [(card("a"), CLEAN, first(8, 20))])
     run(store, [(card("b"), CLEAN, first(8, 10))])
-    err = refused(command("a", "b"), "the same images", "a has final, n = 20", "b has final, n = 10")
+    err = refused(command("a", "b"), "the same samples", "a has final, n = 20", "b has final, n = 10")
     hashes = {part.split(")")[0] for part in err.split("(subset ")[1:]}
     assert len(hashes) == 2
 
@@ -342,7 +342,7 @@ def test_other_images_of_the_same_number_are_refused(store, command):
         store.append(cell.key, 0, Outcome(LABELS[:10], np.zeros(10, np.uint8), None, 1.0, "cpu"))
         store.put_labels(images, LABELS)
         store.put_plan(Plan("custom", 10, "final", (cell,)))
-    refused(command("a", "b"), "the same images", "a has final, n = 10 (subset ", "b has final, n = 10")
+    refused(command("a", "b"), "the same samples", "a has final, n = 10 (subset ", "b has final, n = 10")
 
 
 def test_protocols_are_not_mixed(store, command):
@@ -356,7 +356,7 @@ def test_of_several_choices_one_is_asked_for(store, command, versus):
         run(store, worst("a", first(n, n), first(9, n)) + worst("b", first(n, n), first(1, n)), protocol)
     refused(command("a", "b"), "choose one with --protocol and --n", "final, n = 20", "worst, n = 10")
     refused(command("a", "b", "--n", "10"), "choose one", "final, n = 10", "worst, n = 10")
-    refused(command("a", "b", "--n", "15"), "the same images")
+    refused(command("a", "b", "--n", "15"), "the same samples")
     assert versus(protocol="worst")["clean"]["n"] == 10
     assert versus(protocol="final", n=20)["fgsm_2"]["accuracy_a"] == 45
     status, out, _ = command("a", "b", "--protocol", "final", "--n", "10")
