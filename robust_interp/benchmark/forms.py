@@ -21,6 +21,7 @@ class Form:
         types: The TOML types of one value in a file.
         words: Those in words, for messages.
         is_list: Whether a file may list several, which a command line joins by commas.
+        read_list: Such a list as a value, where that is not what the joined text means.
         choices: The only texts there are.
         bare: What the option means without a text; None if it needs one.
         write: A value as one of TOML; by default a tuple as a list.
@@ -31,6 +32,7 @@ class Form:
     types: tuple[type, ...] = (str,)
     words: str = "text"
     is_list: bool = False
+    read_list: Callable[[list], Any] | None = None
     choices: tuple[str, ...] | None = None
     bare: str | None = None
     write: Callable[[Any], Any] = lambda value: list(value) if isinstance(value, tuple) else value
@@ -46,11 +48,9 @@ class Form:
             raise ArgumentTypeError(f"must be {self.words}, not {value!r}")
         if self.choices and value not in self.choices:
             raise ArgumentTypeError(f"must be {' or '.join(self.choices)}, not {value!r}")
-        if self in (SWITCH, FILES):
-            return value if self is SWITCH else [*items]
-        text = ",".join(map(str, items))
-        # A list of one train seed is that one, not a count: "4," beside "4".
-        return self.read(f"{text}," if self is SEEDS and isinstance(value, list) else text)
+        if self.read_list and isinstance(value, list):
+            return self.read_list(value)
+        return self.read(",".join(map(str, items)))
 
 
 def name_list(text: str) -> tuple[str, ...]:
@@ -113,6 +113,11 @@ def seed_list(text: str) -> tuple[int, ...]:
     return tuple(sorted(seeds))
 
 
+def _each_seed(seeds: list[int]) -> tuple[int, ...]:
+    """``[4]`` is that seed, where ``4`` is how many."""
+    return seed_list("".join(f"{seed}," for seed in seeds))
+
+
 def _in_255(radii: tuple[float, ...]) -> list[float]:
     """Radii in [0, 1] pixels in units of 1/255: the shortest numbers that are read as just these."""
     return [_shortest(value * 255, value) for value in radii]
@@ -128,17 +133,17 @@ FOLDER = Form(metavar="FOLDER", write=str)
 FILE = Form(metavar="FILE", write=str)
 NAMES = Form(name_list, "NAMES", words="a list of names", is_list=True)
 WAYS = Form(name_list, "WAYS", words="a list of names", is_list=True)
-FILES = Form(lambda text: [text], "FILE.py", words="a list of files", is_list=True)
+FILES = Form(lambda text: [text], "FILE.py", words="a list of files", is_list=True, read_list=list)
 SPECS = Form(metavar="SPECS", words="a list of specs", is_list=True)
 SPECS_OR_NONE = Form(metavar="SPECS", words="a list of specs", is_list=True, bare="apgd_ce,apgd_t")
 NUMBERS = Form(per_channel, "LIST", (int, float), "a list of numbers", is_list=True)
 RADII = Form(eps_list, "LIST", (int, float), "a list of numbers", is_list=True, write=_in_255)
-SEEDS = Form(seed_list, "SEEDS", (int,), "a whole number or a list of them", is_list=True)
+SEEDS = Form(seed_list, "SEEDS", (int,), "a whole number or a list of them", True, _each_seed)
 COUNT = Form(positive, "N", (int,), "a whole number")
 COUNT_OR_ALL = Form(sample_count, "N", (int, str), "a whole number or 'all'")
 WHOLE = Form(int, "N", (int,), "a whole number")  # the run says which one it cannot use
 SEED = Form(natural, "N", (int,), "a whole number")
-SWITCH = Form(types=(bool,), words="true or false")
+SWITCH = Form("True".__eq__, types=(bool,), words="true or false")  # options of their own: --no-ensembles
 
 
 def one_of(*choices: str) -> Form:

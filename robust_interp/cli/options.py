@@ -74,10 +74,6 @@ def add_plugin(parser: argparse.ArgumentParser) -> None:
     add_field(parser, "plugin", [], type=None, action="append")
 
 
-def add_out(parser: argparse.ArgumentParser, default: str = "results") -> None:
-    add_field(parser, "out", default, type=Path)
-
-
 def add_quiet(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="show no progress")
 
@@ -85,7 +81,7 @@ def add_quiet(parser: argparse.ArgumentParser) -> None:
 def add_measuring(parser: argparse.ArgumentParser) -> None:
     """What every command that measures models takes: which ones, on what, where and how fast."""
     add_fields(parser, "checkpoint mean std dataset eps seeds batch_size device threads")
-    add_out(parser)
+    add_field(parser, "out", DEFAULTS["out"], type=Path)
     add_fields(parser, "zoo data_dir")
     add_quiet(parser)
     add_plugin(parser)
@@ -178,8 +174,10 @@ def interval(text: str) -> tuple[float, float]:
 
 def add_figure_options(parser: argparse.ArgumentParser) -> None:
     """What every command that draws zoo models takes."""
-    add_fields(parser, "dataset zoo data_dir")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--dataset", default="digits", help="what the checkpoints and test images are of (default: digits)")
+    add_fields(parser, "zoo data_dir")
+    add(
         "-o",
         "--out",
         default="figures",

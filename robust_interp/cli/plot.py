@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from robust_interp.benchmark.forms import name_list, positive
+from robust_interp.benchmark.forms import name_list, natural, positive
 from robust_interp.cli.options import (
     ALL_CPUS,
     add_command,
@@ -120,7 +120,14 @@ def _add_landscape(actions) -> None:
         help="own: each model's; shared: those of the first model for all, which spares the others "
         "(default: own)",
     )
-    add_fields(parser, "seed device threads corruptions_dir", threads=ALL_CPUS)
+    add(
+        "--seed",
+        type=natural,
+        default=0,
+        metavar="N",
+        help="seed of the orthogonal direction and of generated corruptions (default: 0)",
+    )
+    add_fields(parser, "device threads corruptions_dir", threads=ALL_CPUS)
     add_figure_options(parser)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from robust_interp.benchmark.forms import positive
+from robust_interp.benchmark.forms import natural, positive
 from robust_interp.cli.options import (
     ALL_CPUS,
     add_command,
@@ -47,7 +47,14 @@ def add_to(commands) -> None:
         metavar="E",
         help="size of the small change, in units of 1/255 (default: 1)",
     )
-    add_fields(parser, "seeds seed device threads", threads=ALL_CPUS)
+    add(
+        "--seed",
+        type=natural,
+        default=0,
+        metavar="N",
+        help="seed of start vectors and random signs (default: 0)",
+    )
+    add_fields(parser, "seeds device threads", threads=ALL_CPUS)
     add_figure_options(parser)
 
 
