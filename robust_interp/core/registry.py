@@ -12,7 +12,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -230,15 +230,19 @@ def _source_hash(point: EntryPoint) -> str:
     return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
+def unknown(kind: str, name: str, known: Iterable[str], also: Mapping[str, str] | None = None) -> UserError:
     """The error for a name that is not there: near names if there are any, else the first of all.
 
     Args:
         kind: What it would be a name of, such as ``attack``.
         known: The names that are there.
+        also: Other words for them, as of other libraries: ``{"n_examples": "n"}``.
     """
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
+    meant = [(also or {}).get(name, ""), *alike(name, known)]
+    near = [each for each in meant if each in known] or difflib.get_close_matches(
+        name, known, n=4, cutoff=0.5
+    )
     shown = [*known[:SHOWN], *(["..."] if len(known) > SHOWN else [])]
     hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(shown) or 'none'}"
     return UserError(f"unknown {kind} {name!r}; {hint}")
@@ -252,6 +256,15 @@ def nearest(name: str, options: Iterable[str]) -> str | None:
     if close and difflib.SequenceMatcher(None, "".join(words), close[0]).ratio() >= 0.8:
         return meant[close[0]]
     return meant.get(words[0]) or (meant[close[0]] if close else None)
+
+
+def alike(name: str, known: Iterable[str]) -> list[str]:
+    """Those of the names that differ in case, hyphens and the like alone: cifar10 of ``CIFAR-10``."""
+    return [each for each in known if _bare(each) == _bare(name)]
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"[\W_]", "", name).casefold()
 
 
 def is_glob(pattern: str) -> bool:

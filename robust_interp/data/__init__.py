@@ -15,6 +15,7 @@ from robust_interp.data.dataset import (
     data_root,
     from_arrays,
     load,
+    named,
 )
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "from_arrays",
     "load",
     "missing_data",
+    "named",
 ]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from robust_interp.core.errors import UserError
-from robust_interp.core.registry import Registry, unknown
+from robust_interp.core.registry import Registry, alike, unknown
 from robust_interp.core.specs import OfEps
 
 SPLITS = ("train", "test")
@@ -150,18 +150,27 @@ def data_root(data_dir: str | os.PathLike | None = None) -> Path:
         raise UserError(f"cannot use {chosen} as the data folder: {error}") from error
 
 
+def named(text: str) -> str:
+    """The name of the dataset that is meant, whatever its case and hyphens: cifar10 of ``CIFAR-10``.
+
+    A text that means none, or several, stays as it is: looking it up then says so.
+    """
+    found = alike(text, DATASETS)
+    return found[0] if len(found) == 1 else text
+
+
 def load(name: str, split: str = "test", data_dir: str | os.PathLike | None = None) -> Dataset:
     """Read one split of a registered dataset.
 
     Args:
-        name: Such as ``digits``.
+        name: Such as ``digits``; see `named`.
         split: ``train`` or ``test``.
         data_dir: See `data_root`.
 
     Raises:
         UserError: if the name or the split is unknown, or the files are missing or not the official ones.
     """
-    kind = DATASETS[name]
+    kind = DATASETS[name := named(name)]
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
     images, labels = kind.load(split, data_root(data_dir))

@@ -20,21 +20,26 @@ def bundled(folder: str = "model_zoo") -> Path:
     return inside if inside.is_dir() else package.parent / folder
 
 
-def checkpoints(zoo: str | os.PathLike | None = None, dataset: str | None = None) -> list[Checkpoint]:
+def checkpoints(
+    zoo: str | os.PathLike | None = None, dataset: str | None = None, only: bool = False
+) -> list[Checkpoint]:
     """All checkpoints, of one dataset if named, ordered by architecture, dataset, recipe and seed.
 
     Args:
         zoo: A folder of checkpoints to look in first; then ./model_zoo and the package follow.
         dataset: None for those of all datasets.
+        only: Whether to look nowhere else than in that folder.
 
     Raises:
-        UserError: if a folder is named that is not there.
+        UserError: if a folder is named that is not there, or none is to be the only one.
     """
+    if only and not zoo:
+        raise UserError("which zoo folder is the only one to look in? name it with --zoo")
     if zoo and not Path(zoo).is_dir():
         raise UserError(f"there is no zoo folder {zoo}")
     places = [Path(zoo)] if zoo else []
     found: dict[str, Checkpoint] = {}
-    for place in [*places, Path("model_zoo"), bundled()]:
+    for place in places if only else [*places, Path("model_zoo"), bundled()]:
         for folder in sorted(place.iterdir()) if place.is_dir() else ():
             checkpoint = Checkpoint.at(folder)
             if checkpoint and dataset in (None, checkpoint.dataset):
@@ -42,19 +47,23 @@ def checkpoints(zoo: str | os.PathLike | None = None, dataset: str | None = None
     return sorted(found.values(), key=lambda c: (c.architecture, c.dataset, c.recipe, c.seed))
 
 
-def checkpoints_for(dataset: str, zoo: str | os.PathLike | None = None) -> list[Checkpoint]:
+def checkpoints_for(
+    dataset: str, zoo: str | os.PathLike | None = None, only: bool = False
+) -> list[Checkpoint]:
     """The checkpoints of a dataset, at least one, in the order of `checkpoints`.
 
     Args:
         zoo: A folder of checkpoints to look in first.
+        only: Whether to look nowhere else.
 
     Raises:
-        UserError: if there is none, or a folder is named that is not there.
+        UserError: if there is none, or as `checkpoints` does.
     """
-    if found := checkpoints(zoo, dataset):
+    if found := checkpoints(zoo, dataset, only):
         return found
+    where = zoo if only else "the zoo"
     raise UserError(
-        f"no checkpoint for {dataset} in the zoo: train one with "
+        f"no checkpoint for {dataset} in {where}: train one with "
         f"robust-interp train in_resnet20 --dataset {dataset}, or name a folder with --zoo"
     )
 
@@ -63,16 +72,20 @@ def select(patterns: Iterable[str], candidates: list[Checkpoint]) -> list[Checkp
     """The candidates that are named, in their own order.
 
     Args:
-        patterns: Each is 'all', an architecture, a full name, or a glob over either.
+        patterns: Each is 'all', an architecture, a full name, or a glob over either; ``@RECIPE`` after it, a
+            name or glob too, takes those of that recipe, as in `leaderboard compare`.
 
     Raises:
-        UserError: for a name or glob that matches none.
+        UserError: for a name, a glob or a recipe that matches none.
     """
     chosen: dict[str, Checkpoint] = {}
     for pattern in patterns:
-        hits = [c for c in candidates if pattern == "all" or _matches(pattern, c)]
+        name, at, recipe = pattern.partition("@")
+        hits = [c for c in candidates if name == "all" or _matches(name, c)]
         if not hits:
-            raise _no_checkpoint(pattern, candidates)
+            raise _no_checkpoint(name, candidates)
+        if at:
+            hits = _of_recipe(recipe, hits)
         chosen |= {c.name: c for c in hits}
     return [c for c in candidates if c.name in chosen]
 
@@ -86,6 +99,13 @@ def check_known(pattern: str, candidates: list[Checkpoint]) -> None:
     hits = pattern == "all" or any(_matches(pattern, candidate) for candidate in candidates)
     if not hits and (is_glob(pattern) or not may_be_registered(pattern)):
         raise unknown("model", pattern, {c.architecture for c in candidates})
+
+
+def _of_recipe(recipe: str, found: list[Checkpoint]) -> list[Checkpoint]:
+    hits = [c for c in found if matching(recipe, [c.recipe])]
+    if not hits:
+        raise unknown("recipe", recipe, {c.recipe for c in found})
+    return hits
 
 
 def _no_checkpoint(pattern: str, candidates: list[Checkpoint]) -> UserError:

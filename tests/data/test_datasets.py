@@ -251,6 +251,17 @@ def test_nothing_is_downloaded_for_digits(no_network, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize("text", ["CIFAR10", "CIFAR-10", "cifar_10", "Cifar 10", "cifar10"])
+def test_a_dataset_is_found_whatever_its_case_and_hyphens(text, cifar_root):
+    assert data.named(text) == "cifar10"
+    assert data.load(text, "test", cifar_root).name == "cifar10"
+
+
+@pytest.mark.parametrize("text", ["cifar", "cifar1", "CIFAR", "imagenet", ""])
+def test_a_text_that_means_no_dataset_stays_as_it_is(text):
+    assert data.named(text) == text
+
+
 def test_an_unknown_dataset_or_split_names_the_near_ones():
     with pytest.raises(UserError, match=r"unknown dataset 'cifar'; did you mean .*cifar10"):
         data.load("cifar")

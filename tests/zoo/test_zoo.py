@@ -482,6 +482,43 @@ def test_models_are_chosen_by_all_architecture_name_or_glob(alone, patterns, cho
     assert [c.name for c in found] == [NAMES[at] for at in chosen]
 
 
+def test_a_folder_can_be_the_only_one(alone):
+    place(alone / "model_zoo", "in_resnet14.digits_quick_seed0")
+    mine = place(alone / "mine", "in_resnet14.digits_quick_seed1", "in_resnet14.cifar10_quick_seed0")
+    assert [c.seed for c in zoo.checkpoints(mine, "digits", only=True)] == [1]
+    assert {0, 1} <= {c.seed for c in zoo.checkpoints(mine, "digits")}
+    assert [c.dataset for c in zoo.checkpoints_for("cifar10", mine, only=True)] == ["cifar10"]
+    with pytest.raises(UserError, match=r"no checkpoint for cifar100 in .*mine: train one"):
+        zoo.checkpoints_for("cifar100", mine, only=True)
+    with pytest.raises(UserError, match="name it with --zoo"):
+        zoo.checkpoints(dataset="digits", only=True)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "chosen"),
+    [
+        ("in_resnet14@quick", [0, 1]),
+        ("in_resnet14@digits", [2]),
+        ("all@quick", [0, 1, 3]),
+        ("*_seed0@q*", [0, 3]),
+        ("in_resnet14@*", [0, 1, 2]),
+    ],
+)
+def test_a_recipe_after_the_name_chooses_among_those_that_share_it(alone, pattern, chosen):
+    names = [f"in_resnet14.digits_{end}" for end in ("quick_seed0", "quick_seed1", "digits_seed0")]
+    names.append("preact_resnet14.digits_quick_seed0")
+    place(alone / "model_zoo", *names)
+    candidates = zoo.checkpoints(alone / "model_zoo", "digits")
+    candidates = [c for c in candidates if c.architecture.endswith("resnet14")]
+    assert {c.name for c in zoo.select([pattern], candidates)} == {names[at] for at in chosen}
+    with pytest.raises(UserError, match="unknown recipe 'qick'; did you mean quick"):
+        zoo.select(["in_resnet14@qick"], candidates)
+    with pytest.raises(UserError, match="unknown model 'in_resnet41'; did you mean in_resnet14"):
+        zoo.select(["in_resnet41@quick"], candidates)
+    with pytest.raises(UserError, match="unknown recipe ''; known: digits, quick"):
+        zoo.select(["in_resnet14@"], candidates)
+
+
 @pytest.mark.parametrize(
     ("pattern", "parts"),
     [

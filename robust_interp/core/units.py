@@ -1,0 +1,74 @@
+"""Radii in the forms that users write: in units of 1/255 as text, in [0, 1] pixels as numbers."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from numbers import Real
+
+from robust_interp.core.errors import UserError
+
+LEAST_255 = 0.1  # in units of 1/255: below it, a list is taken for one in [0, 1] pixels
+
+_NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_FRACTION = re.compile(rf"({_NUMBER})\s*/\s*({_NUMBER})", re.ASCII)
+_SIGNED = re.compile(rf"[+-]?{_NUMBER}|nan|inf", re.ASCII)
+
+
+def read_eps(text: str) -> tuple[float, ...]:
+    """Linf radii, separated by commas, as [0, 1] pixels: ``8`` and ``8/255`` are the same.
+
+    Args:
+        text: Each a number in units of 1/255, or a fraction whose denominator is 255.
+
+    Raises:
+        UserError: for anything else, with what may have been meant: a list of plain numbers all below 0.1 is
+            taken for one in [0, 1] pixels.
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise UserError("give at least one radius, e.g. 1,2,4")
+    values = [_in_255(part, text) for part in parts]
+    if not all(math.isfinite(value) and 0 < value <= 255 for value in values):
+        raise UserError(f"{text}: a radius is in units of 1/255, above 0 and at most 255")
+    plain = [value for value, part in zip(values, parts, strict=True) if "/" not in part]
+    if plain and all(value < LEAST_255 for value in plain):
+        meant = ",".join(f"{value * 255:.3g}" for value in plain)
+        raise UserError(f"{text} looks like [0, 1] pixels; eps is in units of 1/255: did you mean {meant}?")
+    return tuple(value / 255 for value in values)
+
+
+def _in_255(part: str, text: str) -> float:
+    if found := _FRACTION.fullmatch(part):
+        if float(found[2]) != 255:
+            raise UserError(f"{part}: a radius is a number in units of 1/255 or a fraction such as 8/255")
+        return float(found[1])
+    if not _SIGNED.fullmatch(part):
+        raise UserError(f"{text!r} is not a list of numbers such as 1,2,4 or 8/255")
+    return float(part)
+
+
+def eps_in_pixels(eps: object) -> tuple[float, ...]:
+    """Linf radii as Python code gives them: numbers in [0, 1] pixels, or texts as on the command line.
+
+    Args:
+        eps: One of them, or several.
+
+    Raises:
+        UserError: if one is no radius; a number above 1 is taken for one in units of 1/255.
+    """
+    if isinstance(eps, str):
+        return read_eps(eps)
+    if isinstance(eps, Iterable):
+        found = tuple(value for each in eps for value in eps_in_pixels(each))
+        if not found:
+            raise UserError("give at least one radius, e.g. eps=(1/255, 2/255, 4/255)")
+        return found
+    if not isinstance(eps, Real) or isinstance(eps, bool) or not 0 < eps <= 255:
+        raise UserError(f"eps must be above 0 and at most 1 in [0, 1] pixels (8/255, say), not {eps}")
+    if eps > 1:
+        raise UserError(
+            f"eps must be above 0 and at most 1 in [0, 1] pixels, not {eps}: did you mean {eps:.10g}/255?"
+        )
+    return (float(eps),)
