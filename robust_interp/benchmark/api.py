@@ -22,6 +22,7 @@ from robust_interp.classifiers.isolation import on_its_device
 from robust_interp.core import environment
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import nearest
+from robust_interp.core.units import eps_in_pixels
 from robust_interp.results.folders import write
 from robust_interp.store import Store
 
@@ -55,7 +56,7 @@ def evaluate(
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
     attacks: str | Sequence[str] = "fgsm,ifgsm,pgd",
-    eps: tuple[float, ...] | None = None,
+    eps: float | str | Sequence[float | str] | None = None,
     corruptions: str | Sequence[str] = "noise",
     seeds: int | Sequence[int] | None = None,
     ensembles: bool = True,
@@ -89,7 +90,8 @@ def evaluate(
         std: Likewise.
         attacks: Specs such as ``pgd(alpha=eps/4, steps=50)``, separated by commas or in a list; none at all
             with 'none' or ().
-        eps: Linf radii in [0, 1] pixels, e.g. ``(2/255, 4/255)``; None is the dataset's.
+        eps: Linf radii: numbers in [0, 1] pixels, e.g. ``(2/255, 4/255)``, or texts as on the command line,
+            e.g. ``"2,4"`` in units of 1/255; None is the dataset's.
         corruptions: noise, common, extra, all, names such as ``fog(severity=3)``, separated by commas or in a
             list; none at all with 'none' or ().
         seeds: Train seeds to take from the zoo (3 means 0, 1, 2); None is every one.
@@ -120,6 +122,7 @@ def evaluate(
         UserError: for anything that cannot be measured as asked.
         TypeError: for an argument that there is not, with the near one.
     """
+    eps = None if eps is None else eps_in_pixels(eps)
     asked: dict[str, Any] = {name: value for name, value in locals().items() if name not in _TRANSLATED}
     request = Request(
         **_named(models),

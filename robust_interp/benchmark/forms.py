@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from robust_interp.core.errors import UserError
 from robust_interp.core.specs import split_specs
+from robust_interp.core.units import read_eps
 
 
 @dataclass(frozen=True)
@@ -69,21 +70,16 @@ def per_channel(text: str) -> tuple[float, ...]:
 def eps_list(text: str) -> tuple[float, ...]:
     """Radii in units of 1/255 as [0, 1] pixels."""
     try:
-        values = [float(part) for part in text.split(",") if part.strip()]
-        if not text.isascii() or "_" in text:  # which float would take
-            raise ValueError
-    except ValueError:
-        raise ArgumentTypeError(f"{text!r} is not a list of numbers such as 1,2,4") from None
-    if not values:
-        raise ArgumentTypeError("give at least one radius, e.g. 1,2,4")
-    if not all(math.isfinite(value) and 0 < value <= 255 for value in values):
-        raise ArgumentTypeError(f"{text}: a radius is in units of 1/255, above 0 and at most 255")
-    if all(value < 0.1 for value in values):
-        as_255 = ",".join(f"{value * 255:.3g}" for value in values)
-        raise ArgumentTypeError(
-            f"{text} looks like [0, 1] pixels; eps is in units of 1/255: did you mean {as_255}?"
-        )
-    return tuple(value / 255 for value in values)
+        return read_eps(text)
+    except UserError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
+def dataset_name(text: str) -> str:
+    """A dataset's name, whatever its case and hyphens."""
+    from robust_interp.data import named  # not for --help
+
+    return named(text)
 
 
 def sample_count(text: str) -> int | str:
@@ -129,6 +125,7 @@ def _shortest(in_255: float, pixels: float) -> float:
 
 
 TEXT = Form()
+DATASET = Form(dataset_name)
 FOLDER = Form(metavar="FOLDER", write=str)
 FILE = Form(metavar="FILE", write=str)
 NAMES = Form(name_list, "NAMES", words="a list of names", is_list=True)

@@ -105,7 +105,7 @@ class Request:
     )
     dataset: str | data.Dataset = field(
         default="digits",
-        metadata=_about(forms.TEXT, "test set to measure on: digits (embedded), cifar10, cifar100"),
+        metadata=_about(forms.DATASET, "test set to measure on: digits (embedded), cifar10, cifar100"),
     )
     attacks: str = field(default="fgsm,ifgsm,pgd", metadata=_about(forms.SPECS, ATTACKS))
     eps: tuple[float, ...] | None = field(

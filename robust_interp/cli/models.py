@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from robust_interp.benchmark.forms import dataset_name
 from robust_interp.cli.options import add_command, add_fields, add_plugin
 
 
@@ -16,7 +17,9 @@ def add_to(commands) -> None:
         run,
     )
     add_fields(parser, "zoo")
-    parser.add_argument("--dataset", help="list the checkpoints for this dataset alone (default: all)")
+    parser.add_argument(
+        "--dataset", type=dataset_name, help="list the checkpoints for this dataset alone (default: all)"
+    )
     add_plugin(parser)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from robust_interp.benchmark.forms import SWITCH, natural
+from robust_interp.benchmark.forms import SWITCH, dataset_name, natural
 from robust_interp.benchmark.request import ABOUT, BESIDE, DEFAULTS
 
 
@@ -113,7 +113,10 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
 def add_which_dataset(parser: argparse.ArgumentParser, **more: Any) -> None:
     """The dataset of what is stored already."""
     parser.add_argument(
-        "--dataset", help="which dataset, if there are several (default: the only one)", **more
+        "--dataset",
+        type=dataset_name,
+        help="which dataset, if there are several (default: the only one)",
+        **more,
     )
 
 
@@ -175,7 +178,12 @@ def interval(text: str) -> tuple[float, float]:
 def add_figure_options(parser: argparse.ArgumentParser) -> None:
     """What every command that draws zoo models takes."""
     add = parser.add_argument
-    add("--dataset", default="digits", help="what the checkpoints and test images are of (default: digits)")
+    add(
+        "--dataset",
+        type=dataset_name,
+        default="digits",
+        help="what the checkpoints and test images are of (default: digits)",
+    )
     add_fields(parser, "zoo data_dir")
     add(
         "-o",

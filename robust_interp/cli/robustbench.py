@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from robust_interp.benchmark.forms import eps_list, name_list
+from robust_interp.benchmark.forms import dataset_name, eps_list, name_list
 from robust_interp.cli.options import add_command, add_which_dataset, picked
 
 
@@ -109,7 +109,12 @@ def _add_download(actions) -> None:
     )
     add = parser.add_argument
     add("name", metavar="NAME", help="as in RobustBench, such as Standard")
-    add("--dataset", default="cifar10", help="what the model was trained on (default: cifar10)")
+    add(
+        "--dataset",
+        type=dataset_name,
+        default="cifar10",
+        help="what the model was trained on (default: cifar10)",
+    )
     add("--threat-model", default="Linf", help="Linf, L2 or corruptions (default: Linf)")
     add(
         "--folder",

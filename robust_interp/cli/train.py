@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
-from robust_interp.benchmark.forms import positive, seed_list
+from robust_interp.benchmark.forms import dataset_name, positive, seed_list
 from robust_interp.cli.options import (
     ALL_CPUS,
     add_command,
@@ -45,7 +45,12 @@ def add_to(commands) -> None:
 def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> None:
     """The arguments that say how networks are trained, whichever they are."""
     add = parser.add_argument
-    add("--dataset", default="digits", help="what to train on: digits, cifar10, cifar100 (default: digits)")
+    add(
+        "--dataset",
+        type=dataset_name,
+        default="digits",
+        help="what to train on: digits, cifar10, cifar100 (default: digits)",
+    )
     add(
         "--recipe",
         help="paper, authors, quick, digits or your own .toml file (default: digits for digits, else quick)",

@@ -96,9 +96,10 @@ def check_known(pattern: str, candidates: list[Checkpoint]) -> None:
     Raises:
         UserError: as `select` does.
     """
-    hits = pattern == "all" or any(_matches(pattern, candidate) for candidate in candidates)
-    if not hits and (is_glob(pattern) or not may_be_registered(pattern)):
-        raise unknown("model", pattern, {c.architecture for c in candidates})
+    name = pattern.partition("@")[0]
+    hits = name == "all" or any(_matches(name, candidate) for candidate in candidates)
+    if not hits and (is_glob(name) or not may_be_registered(name)):
+        raise unknown("model", name, {c.architecture for c in candidates})
 
 
 def _of_recipe(recipe: str, found: list[Checkpoint]) -> list[Checkpoint]:

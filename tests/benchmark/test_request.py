@@ -10,6 +10,7 @@ from dataclasses import fields
 import pytest
 
 import robust_interp
+from robust_interp import evaluate
 from robust_interp.benchmark import config
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import ABOUT, AVERAGES, DEFAULTS, Request
@@ -226,3 +227,14 @@ def test_a_saved_run_has_its_plugins(command, tiny_zoo, tmp_path):
     assert (saved[0], again[0]) == (0, 0)
     assert tomllib.loads(place.read_text())["plugin"] == [str(plugin)]
     assert "nudge_of_config_8" in again[1]
+
+
+def test_radii_are_given_in_python_as_on_the_command_line_too(tmp_path):
+    """8/255 as a number, and 8 or 8/255 as texts, are the same radius: a second run finds the first's cells."""
+    quick = {"attacks": "fgsm", "corruptions": "none", "seeds": (0,), "n": 4, "device": "cpu"}
+    tables = [
+        evaluate("preact_resnet20", eps=eps, out=tmp_path, **quick) for eps in ((8 / 255,), "8", ["8/255"])
+    ]
+    for table in tables[1:]:
+        assert table.drop(columns="seconds").equals(tables[0].drop(columns="seconds"))
+    assert tables[0]["eps_255"].dropna().tolist() == [8.0]
