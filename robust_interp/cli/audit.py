@@ -67,7 +67,9 @@ def add_to(commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from robust_interp.audit.run import Audit, Options, all_in
+    from robust_interp.audit.parts import Options
+    from robust_interp.audit.run import Audit
+    from robust_interp.audit.table import all_in
     from robust_interp.benchmark.cost import cost
     from robust_interp.benchmark.request import Request
     from robust_interp.cli.console import console, print_audit

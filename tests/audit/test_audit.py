@@ -16,7 +16,9 @@ from torch import nn
 from robust_interp import data
 from robust_interp.audit import checks
 from robust_interp.audit.checks import Audited, Finding, Measured
-from robust_interp.audit.run import AUDIT_COLUMNS, Audit, Options
+from robust_interp.audit.parts import Options
+from robust_interp.audit.run import Audit
+from robust_interp.audit.table import AUDIT_COLUMNS
 from robust_interp.audit.thresholds import Thresholds
 from robust_interp.audit.trace import trace
 from robust_interp.benchmark.benchmark import Benchmark
