@@ -6,9 +6,15 @@ rest of the public API is imported when it is first asked for.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import wrapt
+
+if TYPE_CHECKING:  # for editors and type checkers; at run time see __getattr__
+    from robust_interp.benchmark.api import evaluate
+    from robust_interp.classifiers.classifier import Classifier
+    from robust_interp.classifiers.ensemble import Ensemble
+    from robust_interp.core.errors import UserError
 
 __version__ = "0.1.0"
 

@@ -2,9 +2,13 @@
 
 import multiprocessing
 import os
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
+
+pytest.register_assert_rewrite("support")  # asserts there tell as much as those in a test
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # on such small tensors more threads only cost
 
@@ -30,6 +34,23 @@ def tiny_zoo(tmp_path_factory):
         }
         zoo.save(model, place / f"{architecture}.digits_none_seed{seed}", cfg, {}, record, half=False)
     return place
+
+
+@pytest.fixture
+def own_zoo(tiny_zoo, tmp_path):
+    """A copy of `tiny_zoo` that a test may change."""
+    return Path(shutil.copytree(tiny_zoo, tmp_path / "zoo"))
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """In an empty working folder, with torch's generator seeded here and put back afterwards."""
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
-from torch import Tensor
+from torch import Tensor, nn
 
 from robust_interp import zoo
 from robust_interp.analysis import inputs
+from robust_interp.core.blocks import places
 from robust_interp.core.errors import UserError
 from robust_interp.core.normalize import Normalize
 from robust_interp.models import ARCHITECTURES
@@ -28,6 +29,7 @@ def over_depth(checkpoints: Sequence[zoo.Checkpoint], pixels: Tensor | None = No
     """act(λ) of each block that carries one.
 
     Args:
+        checkpoints: Networks, of which some carry λ.
         pixels: (N, C, H, W) in [0, 1]; needed by gated variants, whose λ depends on it and is then described
             by its distribution over images, channels and positions.
 
@@ -60,35 +62,26 @@ def _lines(checkpoint: zoo.Checkpoint, label: str, pixels: Tensor | None) -> Ite
         )
 
 
-def _coefficients(checkpoint: zoo.Checkpoint, model, pixels: Tensor | None) -> dict[str, Tensor]:
-    if not hasattr(model, "interpolation_coefficients"):
+def _coefficients(checkpoint: zoo.Checkpoint, model: nn.Module, pixels: Tensor | None) -> dict[str, Tensor]:
+    read = getattr(model, "interpolation_coefficients", None)
+    if read is None:
         return {}
     cfg = checkpoint.config["pretrained_cfg"]
     normalize = Normalize(cfg["mean"], cfg["std"])
     try:
-        return model.interpolation_coefficients(None if pixels is None else normalize(pixels))
+        return read(None if pixels is None else normalize(pixels))
     except ValueError as error:
         raise UserError(f"{checkpoint.name}: {error}") from error
 
 
 def is_gated(architecture: str) -> bool:
-    """Whether the λ of this registered network depends on its input."""
+    """Whether the λ of the network that this architecture names depends on its input; False if not ours."""
     known = ARCHITECTURES.get(architecture)
     return bool(known and known.damping and known.damping.get("gated"))
 
 
-def places(blocks: Iterable[str]) -> dict[str, dict[str, int]]:
-    """Block name "stages.<stage>.<i>" -> its stage, its depth and the number of blocks; stages are alike."""
-    numbers = {block: tuple(map(int, block.split(".")[1:])) for block in blocks}
-    per_stage = 1 + max((i for _, i in numbers.values()), default=0)
-    return {
-        block: {"stage": stage, "depth": stage * per_stage + i + 1, "blocks": 3 * per_stage}
-        for block, (stage, i) in numbers.items()
-    }
-
-
 def describe(values: np.ndarray) -> dict[str, float]:
-    """Mean, quantiles and shares in the bands of the λ of one block, a number or an array."""
+    """Mean, QUANTILES and shares (0 to 1) in the BANDS of one block's λ: `values`, a number or an array."""
     quantiles = np.quantile(values, list(QUANTILES.values()))
     shares = {name: float(((values > low) & (values <= high)).mean()) for name, (low, high) in BANDS.items()}
     return {"mean": float(values.mean()), **dict(zip(QUANTILES, quantiles.tolist(), strict=True)), **shares}
@@ -96,6 +89,9 @@ def describe(values: np.ndarray) -> dict[str, float]:
 
 def shares(table: pd.DataFrame) -> pd.DataFrame:
     """How many of a network's λ lie where, in percent.
+
+    Args:
+        table: Of `over_depth`.
 
     Returns:
         One line a checkpoint: model, train_seed, lambdas (the n of the percentages), a column for each of the
@@ -118,7 +114,7 @@ def shares(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def over_training(checkpoints: Sequence[zoo.Checkpoint]) -> pd.DataFrame:
-    """act(λ) after each epoch, as the trainer recorded it.
+    """act(λ) after each epoch, as the trainer recorded it in the checkpoints' train.json.
 
     Returns:
         One line a checkpoint, epoch and block: model, train_seed, epoch, block, stage, depth, blocks,

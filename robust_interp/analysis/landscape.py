@@ -24,6 +24,10 @@ BATCH = 512  # points in a forward pass
 def fgsm_direction(classifier: nn.Module, image: Tensor, label: int) -> Tensor:
     """The sign of the gradient of the cross-entropy at an image (C, H, W) of pixels in [0, 1].
 
+    Args:
+        classifier: Maps (N, C, H, W) pixels to logits.
+        label: The class of the image.
+
     Raises:
         UserError: if the gradient is zero everywhere or not finite: there is no direction.
     """
@@ -40,21 +44,34 @@ def orthogonal_direction(direction: Tensor, seed: int, sample: int) -> Tensor:
     """A random direction (C, H, W), orthogonal to `direction` and of its length.
 
     It is drawn from the seed and the sample's id alone: random signs, less their part along `direction`.
+
+    Raises:
+        UserError: for an image of a single number.
     """
     rng = np.random.default_rng((seed, zlib.crc32(b"landscape"), sample))
     along = direction.cpu().double()
     signs = torch.from_numpy(rng.choice([-1.0, 1.0], size=tuple(direction.shape)))
     across = signs - (signs * along).sum() / along.square().sum() * along
     if across.norm() < 1e-6 * signs.norm():
-        raise UserError("a single pixel has no second direction")
+        raise UserError("a landscape needs images of more than one pixel")
     return (across * (along.norm() / across.norm())).to(direction)
 
 
 def directions(
     classifiers: Mapping[str, nn.Module], image: Tensor, label: int, sample: int, shared: bool, seed: int = 0
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """For each by name: its FGSM direction and the orthogonal one, or the first classifier's for all."""
-    found = {}
+    """For each classifier by name: its FGSM direction and the orthogonal one, (C, H, W) each.
+
+    Args:
+        classifiers: Map (N, C, H, W) pixels in [0, 1] to logits.
+        image: (C, H, W), pixels in [0, 1], with its `label`; `sample` is its id.
+        shared: The first classifier's directions for all of them.
+        seed: Of the orthogonal directions.
+
+    Raises:
+        UserError: if a gradient is zero everywhere or not finite.
+    """
+    found: dict[str, tuple[Tensor, Tensor]] = {}
     for name, classifier in classifiers.items():
         if shared and found:
             found[name] = next(iter(found.values()))
@@ -74,6 +91,7 @@ def at_points(
         image: (C, H, W), pixels in [0, 1].
         moves: D directions (D, C, H, W).
         weights: (P, D): point p is image + Σ_d weights[p, d] moves[d].
+        batch_size: Points in a forward pass of the `classifier`.
 
     Returns:
         Losses (P,) in nats, float64, and predicted classes (P,).

@@ -22,11 +22,11 @@ from scipy.sparse.linalg import ArpackError, LinearOperator, eigs
 from scipy.stats import t as student_t
 from torch import Tensor, nn
 
-from robust_interp.analysis.coefficients import places
 from robust_interp.classifiers.classifier import Classifier
+from robust_interp.core.blocks import places
 from robust_interp.core.errors import UserError
 from robust_interp.models import InterpolationNet
-from robust_interp.models.network import Block
+from robust_interp.models.network import Block, coefficient_of
 
 Map = Callable[[Tensor], Tensor]
 
@@ -63,6 +63,7 @@ class Rightmost:
 
     @property
     def converged(self) -> bool:
+        """Whether it is known."""
         return not math.isnan(self.real)
 
 
@@ -108,6 +109,7 @@ def spectral_norm(
     Args:
         function: maps a batch (N, ...) to a batch, each sample on its own.
         x: (N, ...), float64.
+        seed: of the start vectors.
         tol: relative change in an iteration below which it counts as converged.
         iterations: after which it is given up; the value is then a lower bound.
 
@@ -143,20 +145,25 @@ def _unit(batch: Tensor) -> Tensor:
 
 
 def in_float64(classifier: Classifier) -> Classifier:
-    """A copy in eval mode, frozen.
+    """A copy of a classifier in float64 and eval mode, frozen.
 
     Raises:
         UserError: if it is not one of our networks: only of those are the blocks known.
     """
+    _network(classifier)
+    return copy.deepcopy(classifier).double().eval().requires_grad_(False)
+
+
+def _network(classifier: Classifier) -> InterpolationNet:
     if not isinstance(classifier.model, InterpolationNet):
         raise UserError(
             f"{classifier.name} is not a network of robust_interp.models: its blocks are not known"
         )
-    return copy.deepcopy(classifier).double().eval().requires_grad_(False)
+    return classifier.model
 
 
 def damped_blocks(model: InterpolationNet) -> dict[str, Block]:
-    """The blocks that carry a λ, or would in a damped network of the same layout.
+    """The blocks of a model that carry a λ, or would in a damped network of the same layout, by name.
 
     Those are the ones whose shortcut is the identity, but for the first block of the network.
     """
@@ -171,9 +178,15 @@ def drift(block: Block) -> Map:
 
 @torch.no_grad()
 def states(classifier: Classifier, images: Tensor) -> dict[str, Tensor]:
-    """The input of each block, by its name, and under "" the output of the last, for pixels (N, C, H, W)."""
-    x, found = classifier.model.stem(classifier.normalize(images)), {}
-    for name, block in classifier.model.named_blocks():
+    """The input of each block, by its name, and under "" the output of the last.
+
+    Args:
+        classifier: Of one of our networks.
+        images: (N, C, H, W), pixels in [0, 1].
+    """
+    network = _network(classifier)
+    x, found = network.stem(classifier.normalize(images)), {}
+    for name, block in network.named_blocks():
         found[name] = x
         x = block(x)
     return found | {"": x}
@@ -193,7 +206,7 @@ def jacobians(classifier: Classifier, images: Tensor, ids: Sequence[int], seed: 
         block's own Jacobian, with norm_converged.
     """
     classifier, images = in_float64(classifier), images.double()
-    at, blocks = states(classifier, images), damped_blocks(classifier.model)
+    at, blocks = states(classifier, images), damped_blocks(_network(classifier))
     lines = []
     for name, place in places(blocks).items():
         block = blocks[name]
@@ -211,7 +224,8 @@ def jacobians(classifier: Classifier, images: Tensor, ids: Sequence[int], seed: 
 
 
 def _coefficient(block: Block, x: Tensor) -> float:
-    return block.merge.coefficient(x).mean().item() if hasattr(block.merge, "coefficient") else math.nan
+    coefficient = coefficient_of(block)
+    return math.nan if coefficient is None else coefficient(x).mean().item()
 
 
 def jacobian_summary(table: pd.DataFrame) -> pd.DataFrame:
@@ -271,7 +285,7 @@ def growth(
 
 
 def random_signs(images: Tensor, ids: Sequence[int], seed: int) -> Tensor:
-    """±1 of the shape of images, each sample's drawn from the seed and its id alone."""
+    """±1 of the shape of images, each sample's drawn from the seed and its id (in `ids`) alone."""
     stream, shape = zlib.crc32(b"growth"), images.shape[1:]
     draws = [np.random.default_rng((seed, stream, i)).choice([-1.0, 1.0], size=tuple(shape)) for i in ids]
     return torch.from_numpy(np.stack(draws)).to(images)

@@ -8,6 +8,7 @@ runs: all without torch. `adapters` sets an attack up, `random_draws` keys its r
 from __future__ import annotations
 
 import importlib
+from typing import Any
 
 from robust_interp.attacks.parse import check_eps, resolve
 from robust_interp.attacks.properties import (
@@ -20,7 +21,7 @@ from robust_interp.attacks.properties import (
     passes,
     step_warning,
 )
-from robust_interp.attacks.table import ATTACKS, AttackType
+from robust_interp.attacks.table import ATTACKS, AttackType, check_name, torchattacks_classes
 
 __all__ = [
     "ATTACKS",
@@ -29,6 +30,7 @@ __all__ = [
     "Attacked",
     "check_eps",
     "check_fits",
+    "check_name",
     "environment",
     "gradients",
     "is_alone",
@@ -38,11 +40,12 @@ __all__ = [
     "resolve",
     "start_noise",
     "step_warning",
+    "torchattacks_classes",
 ]
 _WITH_TORCH = {"Attacked": "runner", "AttackRunner": "runner", "start_noise": "random_draws"}
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     if name not in _WITH_TORCH:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_WITH_TORCH[name]}"), name)

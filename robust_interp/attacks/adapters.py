@@ -1,7 +1,7 @@
 """Attacks set up for a classifier, as rounds: what runs once over a batch and needs no other sample.
 
 A round is a start of an attack, one target class of a targeted one, or one member of AutoAttack. Between
-rounds `bound` keeps what is broken and goes on with the rest, which torchattacks and AutoAttack would do
+rounds the runner keeps what is broken and goes on with the rest, which torchattacks and AutoAttack would do
 inside; so the draws of a round can be keyed by sample.
 """
 
@@ -10,13 +10,15 @@ from __future__ import annotations
 import importlib
 import inspect
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
 
 import torch
 import torchattacks
-from torch import Tensor
+from torch import Tensor, nn
 
 from robust_interp.attacks.table import AUTOATTACK_PACKAGES, AttackType
 from robust_interp.store.cells import Perturbation
@@ -38,16 +40,29 @@ class Round:
     alone: bool = False
 
 
-def rounds(perturbation: Perturbation, kind: AttackType, model, images: Tensor) -> list[Round]:
-    """The rounds of an attack on `model`, for images like those given."""
+def rounds(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> list[Round]:
+    """The rounds of an attack.
+
+    Args:
+        perturbation: The attack with all its parameters.
+        kind: Of that attack.
+        model: Maps images (N, C, H, W) in [0, 1] to logits (N, classes).
+        images: Of the shape and on the device of those that will be attacked.
+    """
     engine = _ENGINES.get(perturbation.name, _plain)
     with redirect_stdout(io.StringIO()):  # torchattacks prints where a model has no parameters
         return engine(perturbation, kind, model, images)
 
 
-def _plain(perturbation: Perturbation, kind: AttackType, model, images: Tensor) -> list[Round]:
-    arguments = dict(perturbation.params)
-    restarts, target = arguments.pop("restarts", 1), arguments.pop("target", None)
+def _plain(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> list[Round]:
+    return [Round(_made(perturbation, kind, model, images), kind.alone)] * perturbation.integer("restarts")
+
+
+def _made(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> Any:
+    """An attack of torchattacks, or of a plug-in, with all its parameters."""
+    arguments: dict[str, Any] = dict(perturbation.params)
+    arguments.pop("restarts", None)
+    target = arguments.pop("target", None)
     make = kind.torchattacks_class
     if isinstance(make, str):
         make = getattr(torchattacks, make)
@@ -58,10 +73,10 @@ def _plain(perturbation: Perturbation, kind: AttackType, model, images: Tensor) 
         attack.set_device(images.device)
     if target is not None:
         attack.set_mode_targeted_by_function(_aim(model, target), quiet=True)
-    return [Round(attack, kind.alone)] * restarts
+    return attack
 
 
-def _aim(model, target: str | int) -> Callable[[Tensor, Tensor], Tensor]:
+def _aim(model: nn.Module, target: str | int) -> Callable[[Tensor, Tensor], Tensor]:
     """Maps images and labels to the classes to aim at; for an image of that class the one after it."""
 
     @torch.no_grad()
@@ -72,17 +87,18 @@ def _aim(model, target: str | int) -> Callable[[Tensor, Tensor], Tensor]:
             return following
         if target == "least_likely":
             return logits.scatter(1, labels[:, None], torch.inf).argmin(1)
-        return torch.where(labels == target, following, target)
+        aimed = torch.full_like(labels, int(target))
+        return torch.where(labels == aimed, following, aimed)
 
     return aim
 
 
 @torch.no_grad()
-def _classes(model, images: Tensor) -> int:
+def _classes(model: nn.Module, images: Tensor) -> int:
     return model(images[:1]).shape[1]
 
 
-def _apgd(perturbation: Perturbation, kind: AttackType, model, images: Tensor) -> list[Round]:
+def _apgd(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> list[Round]:
     params = perturbation.params
     attack = torchattacks.APGD(
         model,
@@ -92,7 +108,7 @@ def _apgd(perturbation: Perturbation, kind: AttackType, model, images: Tensor) -
         loss="dlr" if perturbation.name == "apgd_dlr" else "ce",
     )
     attack.set_device(images.device)
-    return [Round(lambda x, y: _strongest(attack.attack_single_run(x, y)))] * params.get("restarts", 1)
+    return [Round(lambda x, y: _strongest(attack.attack_single_run(x, y)))] * perturbation.integer("restarts")
 
 
 def _strongest(found: tuple[Tensor, ...]) -> Tensor:
@@ -101,7 +117,9 @@ def _strongest(found: tuple[Tensor, ...]) -> Tensor:
     return torch.where(right.bool().view(-1, 1, 1, 1), most_loss, misclassified)
 
 
-def _apgd_targeted(perturbation: Perturbation, kind: AttackType, model, images: Tensor) -> list[Round]:
+def _apgd_targeted(
+    perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor
+) -> list[Round]:
     params = perturbation.params
     attack = torchattacks.APGDT(model, norm=params["norm"], eps=params["eps"], steps=params["steps"])
     attack.set_device(images.device)
@@ -115,50 +133,49 @@ def _apgd_targeted(perturbation: Perturbation, kind: AttackType, model, images: 
 
     # In L2 torchattacks takes the step size of the batch's first sample for all.
     alone = params["norm"] == "L2"
-    places = range(2, 2 + min(params["targets"], _classes(model, images) - 1))
-    return [Round(towards(place), alone) for place in places for _ in range(params.get("restarts", 1))]
+    places = range(2, 2 + min(perturbation.integer("targets"), _classes(model, images) - 1))
+    return [Round(towards(place), alone) for place in places for _ in range(perturbation.integer("restarts"))]
 
 
-def _square(perturbation: Perturbation, kind: AttackType, model, images: Tensor) -> list[Round]:
+def _square(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> list[Round]:
     params = perturbation.params
     attack = torchattacks.Square(model, norm=params["norm"], eps=params["eps"], n_queries=params["queries"])
     attack.set_device(images.device)
     attack.init_hyperparam(images)
     # In L2 it draws signs for those samples alone that still stand.
     one = Round(lambda x, y: attack.attack_single_run(x, y)[1], alone=params["norm"] == "L2")
-    return [one] * params.get("restarts", 1)
+    return [one] * perturbation.integer("restarts")
 
 
-def _cw(perturbation: Perturbation, kind: AttackType, model, images: Tensor) -> list[Round]:
-    (one,) = _plain(_without_eps(perturbation), kind, model, images)
-    attack = one.run
+def _cw(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> list[Round]:
+    attack = _made(_without_eps(perturbation), kind, model, images)
     # torchattacks masks logits by products with 0, which takes them to be positive; no margin changes.
     attack.get_logits = lambda x: _from_zero(model(x))
     # A pixel of exactly 0 or 1 is at infinity in tanh space, where no gradient moves it.
     attack.inverse_tanh_space = lambda x: torch.atanh((2 * x - 1) * (1 - 1e-6))
-    return [one]
+    return [Round(attack, kind.alone)]
 
 
 def _from_zero(logits: Tensor) -> Tensor:
     return logits - logits.detach().amin(1, keepdim=True)
 
 
-def _deepfool(perturbation: Perturbation, kind: AttackType, model, images: Tensor) -> list[Round]:
-    (one,) = _plain(_without_eps(perturbation), kind, model, images)
-    overshoot = perturbation.params["overshoot"]
+def _deepfool(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> list[Round]:
+    attack = _made(_without_eps(perturbation), kind, model, images)
+    overshoot = perturbation.number("overshoot") or 0.0
 
     def run(x: Tensor, y: Tensor) -> Tensor:
-        found = one.run(x, y)
+        found = attack(x, y)
         # torchattacks oversteps by a share of each step, and where pixels are clipped ends on the boundary,
         # where rounding decides. The method's authors overstep by that share of the whole change.
         further = (x + (1 + overshoot) * (found - x)).clamp(0, 1)
         return torch.where(_wrong(model, found, y).view(-1, 1, 1, 1), found, further)
 
-    return [Round(run, one.alone)]
+    return [Round(run, kind.alone)]
 
 
 @torch.no_grad()
-def _wrong(model, images: Tensor, labels: Tensor) -> Tensor:
+def _wrong(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
     """Which images are misclassified by more than rounding, (N,) bool."""
     logits = model(images)
     ahead = logits.amax(1) - logits.gather(1, labels[:, None])[:, 0]
@@ -167,10 +184,12 @@ def _wrong(model, images: Tensor, labels: Tensor) -> Tensor:
 
 def _without_eps(perturbation: Perturbation) -> Perturbation:
     params = {key: value for key, value in perturbation.params.items() if key != "eps"}
-    return Perturbation("attack", perturbation.name, perturbation.column, params)
+    return replace(perturbation, params=params)
 
 
-def _autoattack(perturbation: Perturbation, kind: AttackType, model, images: Tensor) -> list[Round]:
+def _autoattack(
+    perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor
+) -> list[Round]:
     """AutoAttack's standard version: APGD-CE, targeted APGD, targeted FAB and Square, one after the other.
 
     Its own loop is not used: it batches what still stands and draws for that batch, and it reads the target
@@ -207,7 +226,7 @@ def _autoattack(perturbation: Perturbation, kind: AttackType, model, images: Ten
     ]
 
 
-def _make_autoattack(model, params: dict, device):
+def _make_autoattack(model: nn.Module, params: Mapping[str, Any], device: torch.device) -> Any:
     """Of whichever package is there: the two constructors differ in their arguments."""
     make = _autoattack_module().AutoAttack
     takes = inspect.signature(make).parameters
@@ -220,7 +239,7 @@ def _make_autoattack(model, params: dict, device):
     )
 
 
-def _autoattack_module():
+def _autoattack_module() -> ModuleType:
     for package in AUTOATTACK_PACKAGES:
         try:
             return importlib.import_module(package)
@@ -230,13 +249,13 @@ def _autoattack_module():
 
 
 @torch.no_grad()
-def _at_place(model, images: Tensor, place: int) -> Tensor:
+def _at_place(model: nn.Module, images: Tensor, place: int) -> Tensor:
     """The class whose logit is that far from the back of the sorted ones; 2 is the second largest."""
     return model(images).sort(dim=1)[1][:, -place]
 
 
 def distance(change: Tensor, norm: str) -> Tensor:
-    """The size of each sample's change (N, ...) -> (N,), in float64."""
+    """The size of each sample's change (N, C, H, W) -> (N,), in float64; `norm` is Linf, L2, L1 or L0."""
     flat = change.detach().flatten(1).double()
     if norm == "L0":  # pixels, whatever their channels
         return (change != 0).any(1).flatten(1).sum(1).double()
@@ -245,11 +264,11 @@ def distance(change: Tensor, norm: str) -> Tensor:
 
 def _within(images: Tensor, found: Tensor, perturbation: Perturbation) -> Tensor:
     """What was found, but the clean image where that is outside the ball."""
-    outside = distance(found - images, perturbation.norm) > perturbation.params["eps"]
+    outside = distance(found - images, perturbation.norm) > (perturbation.number("eps") or 0.0)
     return torch.where(outside.view(-1, 1, 1, 1), images, found)
 
 
-_ENGINES = {
+_ENGINES: dict[str, Callable[[Perturbation, AttackType, nn.Module, Tensor], list[Round]]] = {
     "apgd_ce": _apgd,
     "apgd_dlr": _apgd,
     "apgd_t": _apgd_targeted,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Real
+from typing import TypeGuard
 
 from robust_interp.attacks.table import ATTACKS, AttackType, type_of
 from robust_interp.core.errors import UserError
-from robust_interp.core.specs import OfEps, Spec, parse_spec, split_specs
+from robust_interp.core.specs import OfEps, Scalar, Spec, parse_spec, split_specs
 from robust_interp.store.cells import Perturbation, in_255
 
 TARGETS = ("next", "least_likely")  # beside a class's number
@@ -16,10 +17,11 @@ TARGETS = ("next", "least_likely")  # beside a class's number
 _NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 
 
-def resolve(text: str, eps: list[float], defaults: Mapping, seed: int) -> list[Perturbation]:
+def resolve(text: str, eps: Sequence[float], defaults: Mapping, seed: int) -> list[Perturbation]:
     """Perturbations for a comma-separated list of attack specs; 'none' is empty.
 
     Args:
+        text: Such as ``fgsm, pgd(steps=40), pgd_l2(eps=0.5)``.
         eps: Linf radii in [0, 1] pixels that each Linf spec without its own eps is measured at.
         defaults: The dataset's parameters, where they differ from the paper's. A torchattacks class that is
             named as such keeps its own.
@@ -32,8 +34,8 @@ def resolve(text: str, eps: list[float], defaults: Mapping, seed: int) -> list[P
         return []
     specs = [parse_spec(part.removeprefix("torchattacks.")) for part in split_specs(text)]
     if not specs:
-        raise UserError("no attack named; say none to measure without")
-    found = {}
+        raise UserError("no attack given; use none to measure without attacks")
+    found: dict[str, Perturbation] = {}
     for spec in specs:
         kind = type_of(spec.name)
         norm = _norm(spec, kind)
@@ -46,14 +48,14 @@ def resolve(text: str, eps: list[float], defaults: Mapping, seed: int) -> list[P
 
 def _norm(spec: Spec, kind: AttackType) -> str:
     if "norm" not in kind.defaults or "norm" not in spec.params:
-        return kind.defaults.get("norm", kind.norm)
+        return str(kind.defaults.get("norm", kind.norm))
     norm = _NORMS.get(str(spec.params["norm"]).lower())
     if norm is None or (norm == "L1" and spec.name in ATTACKS):
         raise UserError(f"{spec.name}: norm must be Linf or L2, not {spec.params['norm']}")
     return norm
 
 
-def _radii(spec: Spec, kind: AttackType, norm: str, eps: list[float]) -> list[float | None]:
+def _radii(spec: Spec, kind: AttackType, norm: str, eps: Sequence[float]) -> Sequence[Scalar | OfEps | None]:
     if "eps" in spec.params:
         return [spec.params["eps"]]
     if kind.minimal or not kind.takes_eps:
@@ -62,13 +64,13 @@ def _radii(spec: Spec, kind: AttackType, norm: str, eps: list[float]) -> list[fl
         chosen = f"norm={norm}, " if "norm" in kind.defaults else ""
         raise UserError(
             f"{spec.name} needs an {norm} radius of its own, e.g. {spec.name}({chosen}eps=0.5): "
-            "the list of radii is Linf's"
+            "--eps is for Linf attacks only"
         )
     return eps
 
 
 def _perturbation(
-    spec: Spec, kind: AttackType, norm: str, eps: float | None, defaults: Mapping, seed: int
+    spec: Spec, kind: AttackType, norm: str, radius: Scalar | OfEps | None, defaults: Mapping, seed: int
 ) -> Perturbation:
     takes = [
         *(["eps"] if kind.takes_eps else []),
@@ -79,8 +81,7 @@ def _perturbation(
     if unexpected := set(spec.params) - set(takes):
         listed = ", ".join(takes) or "none"
         raise UserError(f"{spec.name} has no parameter {min(unexpected)!r}; it takes {listed}")
-    if eps is not None:
-        check_eps(eps, norm)
+    eps = None if radius is None else check_eps(radius, norm)
     usual = dict(kind.defaults) | {key: value for key, value in defaults.items() if key in kind.defaults}
     usual = {key: _absolute(value, eps) for key, value in usual.items()}
     params = usual | {key: _absolute(value, eps) for key, value in spec.params.items() if key != "eps"}
@@ -94,13 +95,13 @@ def _perturbation(
         "attack",
         spec.name,
         _column(spec.name, norm, eps, changed),
-        params if eps is None else {"eps": float(eps), **params},
+        params if eps is None else {"eps": eps, **params},
         seed=seed if kind.random else None,
         norm=norm,
     )
 
 
-def _absolute(value, eps: float | None):
+def _absolute(value: Scalar | OfEps, eps: float | None) -> Scalar:
     if not isinstance(value, OfEps):
         return value
     if eps is None:
@@ -123,21 +124,29 @@ def _column(name: str, norm: str, eps: float | None, changed: Mapping) -> str:
 
 
 def exact_255(pixels: float) -> str:
-    """A distance in units of 1/255, so that no two of them look alike."""
+    """A distance of `pixels` in [0, 1] in units of 1/255, so that no two of them look alike."""
     return f"{in_255(pixels):.10g}"
 
 
-def check_eps(eps, norm: str = "Linf") -> None:
-    """Refuse a radius that is no distance: an Linf one is in (0, 1] pixels, any other above 0."""
+def check_eps(eps: object, norm: str = "Linf") -> float:
+    """A radius `eps`, in [0, 1] pixels and measured in `norm`, as it is.
+
+    Raises:
+        UserError: if it is no distance: an Linf one is in (0, 1], any other above 0.
+    """
     if _is_distance(eps, norm):
-        return
+        return float(eps)
     if norm == "Linf":
         raise UserError(f"eps must be above 0 and at most 1 in [0, 1] pixels (8/255, say), not {eps}")
     raise UserError(f"an {norm} eps must be a number above 0, in [0, 1] pixels (0.5, say), not {eps}")
 
 
-def _is_distance(value, norm: str) -> bool:
-    if not isinstance(value, Real) or isinstance(value, bool):
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _is_distance(value: object, norm: str) -> TypeGuard[float]:
+    if not _is_number(value):
         return False
     return 0 < value <= (1 if norm == "Linf" else math.inf) and value != math.inf  # a NaN is not either
 
@@ -158,15 +167,15 @@ def _check_params(name: str, kind: AttackType, params: Mapping, norm: str) -> No
             _check_like(name, key, value, kind.defaults[key])
 
 
-def _check_like(name: str, key: str, value, usual) -> None:
+def _check_like(name: str, key: str, value: object, usual: object) -> None:
     """A parameter must be of the kind of its default."""
     if isinstance(usual, bool | str):
         if type(value) is not type(usual):
             what = "a word" if isinstance(usual, str) else "True or False"
             raise UserError(f"{name}: {key} must be {what}, not {value}")
-    elif isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf:
+    elif not _is_number(value) or not 0 <= value < math.inf:
         raise UserError(f"{name}: {key} must be a number from 0, not {value}")
 
 
-def _is_whole(value, least: int) -> bool:
+def _is_whole(value: object, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least

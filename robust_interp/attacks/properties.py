@@ -16,6 +16,7 @@ def check_fits(perturbation: Perturbation, classes: int, pixels: int) -> None:
     """Refuse an attack that asks for what a dataset has not.
 
     Args:
+        perturbation: An attack.
         classes: How many there are: fewer than its loss is defined for, or its target asks for, are too few.
         pixels: Numbers in an image, channels included. A radius above the diameter of their cube
             [0, 1]^pixels, which every image lies in, is a mistake.
@@ -23,16 +24,16 @@ def check_fits(perturbation: Perturbation, classes: int, pixels: int) -> None:
     Raises:
         UserError: in these cases.
     """
-    norm, eps = perturbation.norm, perturbation.params.get("eps", 0)
+    norm, eps = perturbation.norm, perturbation.number("eps") or 0
     if eps > (diameter := pixels ** _SHARE_OF_DIMENSION.get(norm, 1)):
         raise UserError(
             f"{perturbation.name}: an {norm} eps is at most {diameter:.4g} on these images of {pixels} "
-            f"numbers in [0, 1], where that reaches everything, not {eps:g}"
+            f"numbers in [0, 1], the diameter of their cube, not {eps:g}"
         )
     name, kind = perturbation.name, type_of(perturbation.name)
     if classes < kind.classes:
         raise UserError(
-            f"{name} needs at least {kind.classes} classes, which its loss compares; the dataset has "
+            f"{name} needs at least {kind.classes} classes, and the dataset has "
             f"{classes}: take apgd_ce and square"
         )
     target = perturbation.params.get("target")
@@ -41,14 +42,14 @@ def check_fits(perturbation: Perturbation, classes: int, pixels: int) -> None:
 
 
 def step_warning(perturbation: Perturbation) -> str | None:
-    """One line where the step size fits the ball badly, as the paper's does at 1/255; else None."""
-    alpha, eps = (perturbation.params.get(key) for key in ("alpha", "eps"))
+    """One line where an attack's step size fits the ball badly, as the paper's does at 1/255; else None."""
+    alpha, eps = (perturbation.number(key) for key in ("alpha", "eps"))
     if alpha is None or eps is None:
         return None
     step = f"{exact_255(alpha)}/255" if perturbation.norm == "Linf" else f"{alpha:g}"
     if alpha > eps * (1 + 1e-9):
         return f"{perturbation.column}: the step {step} exceeds eps, so each step overshoots the ball"
-    steps = perturbation.params.get("steps", 1)
+    steps = perturbation.integer("steps")
     if alpha * steps < eps * (1 - 1e-9):
         return f"{perturbation.column}: {steps} steps of {step} cannot reach eps"
     return None
@@ -68,8 +69,8 @@ def passes(perturbation: Perturbation) -> int:
     """How many forward passes' worth of work a sample costs, at most (a gradient counts as two more)."""
     if perturbation.kind != "attack":
         return 1
-    params = perturbation.params
-    return type_of(perturbation.name).work(params) * params.get("restarts", 1) + 1
+    work = type_of(perturbation.name).work(perturbation.params)
+    return work * perturbation.integer("restarts") + 1
 
 
 def gradients(perturbation: Perturbation) -> int:
@@ -87,7 +88,7 @@ def may_stop_early(perturbation: Perturbation) -> bool:
     """Whether a sample may take less work than `passes` says, because it is broken before."""
     if perturbation.kind != "attack":
         return False
-    return type_of(perturbation.name).only_right or perturbation.params.get("restarts", 1) > 1
+    return type_of(perturbation.name).only_right or perturbation.integer("restarts") > 1
 
 
 def environment(perturbation: Perturbation) -> dict[str, str]:
@@ -103,8 +104,9 @@ def environment(perturbation: Perturbation) -> dict[str, str]:
             return {"autoattack": f"{package} {importlib.metadata.version(package)}"}
         except importlib.metadata.PackageNotFoundError:
             continue
-    raise UserError("autoattack needs a package of its own: pip install pyautoattack==0.2.0")
+    raise UserError("autoattack needs an extra package: pip install pyautoattack==0.2.0")
 
 
 def torchattacks_version() -> str:
+    """The version that is installed."""
     return importlib.metadata.version("torchattacks")

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from robust_interp.store.cells import Perturbation
+
+Draw = Callable[[np.random.Generator, Sequence[int]], np.ndarray]
 
 _START, _SHARED, _ALONE = (
     zlib.crc32(name) for name in (b"attack start", b"attack shared", b"attack one sample")
@@ -26,26 +30,39 @@ class PartOfABatch(Exception):  # noqa: N818  not a failure: a reason to go on s
     """An attack drew for some samples of its batch, and nothing says which."""
 
 
-def start_noise(perturbation: Perturbation, ids, shape, number: int = 0, call: int = 0) -> np.ndarray:
+def start_noise(
+    perturbation: Perturbation, ids: Iterable[int], shape: Sequence[int], number: int = 0, call: int = 0
+) -> np.ndarray:
     """U[0, 1) float32 of shape (N, *shape): a sample's draw depends on the attack seed and its id alone.
 
     Args:
+        perturbation: A random attack.
+        ids: Of the N samples.
+        shape: Of a sample's draw.
         number: Which round (restart, target class) of the attack draws.
         call: Which of the round's draws it is.
     """
-    return _by_sample(perturbation.seed, ids, shape, number, call, _uniform)
+    return _by_sample(_seed(perturbation), ids, shape, number, call, _uniform)
 
 
-def _by_sample(seed: int, ids, shape, number: int, call: int, draw: Callable) -> np.ndarray:
+def _seed(perturbation: Perturbation) -> int:
+    if perturbation.seed is None:
+        raise ValueError(f"{perturbation.column} has no attack seed: it is not random")
+    return perturbation.seed
+
+
+def _by_sample(
+    seed: int, ids: Iterable[int], shape: Sequence[int], number: int, call: int, draw: Draw
+) -> np.ndarray:
     later = (number, call) if number or call else ()
     return np.stack([draw(np.random.default_rng((seed, _START, int(key), *later)), shape) for key in ids])
 
 
-def _uniform(rng: np.random.Generator, shape) -> np.ndarray:
+def _uniform(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
     return rng.random(tuple(shape), dtype=np.float32)
 
 
-def _normal(rng: np.random.Generator, shape) -> np.ndarray:
+def _normal(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
     return rng.standard_normal(tuple(shape), dtype=np.float32)
 
 
@@ -56,11 +73,13 @@ class KeyedDraws(TorchFunctionMode):
     the place of Square's window is, and depends on the attack seed, the round and the draw's number.
     """
 
-    def __init__(self, perturbation: Perturbation, ids: Sequence[int], number: int) -> None:
+    def __init__(self, perturbation: Perturbation, ids: Sequence[int] | np.ndarray, number: int) -> None:
         super().__init__()
         self._perturbation, self._ids, self._number, self._call = perturbation, ids, number, 0
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        self, func: Callable, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         if func is torch.Tensor.uniform_:
             return _uniform_in_place(*args, **kwargs, unit=self._unit)
@@ -75,25 +94,25 @@ class KeyedDraws(TorchFunctionMode):
             return draw(sizes).to(device=kwargs.get("device"), dtype=kwargs.get("dtype"))
         return func(*args, **kwargs)
 
-    def _unit(self, shape) -> torch.Tensor:
+    def _unit(self, shape: Sequence[int]) -> Tensor:
         if len(shape) != 4:
             return self._shared(shape, _uniform)
         noise = start_noise(self._perturbation, self._whole(shape), shape[1:], self._number, self._next())
         return torch.from_numpy(noise)
 
-    def _standard(self, shape) -> torch.Tensor:
+    def _standard(self, shape: Sequence[int]) -> Tensor:
         if len(shape) != 4:
             return self._shared(shape, _normal)
-        ids, seed = self._whole(shape), self._perturbation.seed
+        ids, seed = self._whole(shape), _seed(self._perturbation)
         return torch.from_numpy(_by_sample(seed, ids, shape[1:], self._number, self._next(), _normal))
 
-    def _whole(self, shape) -> Sequence[int]:
+    def _whole(self, shape: Sequence[int]) -> Sequence[int] | np.ndarray:
         if shape[0] != len(self._ids):
             raise PartOfABatch
         return self._ids
 
-    def _shared(self, shape, draw: Callable) -> torch.Tensor:
-        key = (self._perturbation.seed, _SHARED, self._number, self._next())
+    def _shared(self, shape: Sequence[int], draw: Draw) -> Tensor:
+        key = (_seed(self._perturbation), _SHARED, self._number, self._next())
         return torch.from_numpy(np.asarray(draw(np.random.default_rng(key), shape)))
 
     def _next(self) -> int:
@@ -101,17 +120,38 @@ class KeyedDraws(TorchFunctionMode):
         return self._call - 1
 
 
-def _uniform_in_place(tensor, low=0.0, high=1.0, *, unit, generator=None, **ends) -> torch.Tensor:
+def _uniform_in_place(
+    tensor: Tensor,
+    low: float = 0.0,
+    high: float = 1.0,
+    *,
+    unit: Callable[[Sequence[int]], Tensor],
+    generator: torch.Generator | None = None,
+    **ends: float,  # `from`, which Python keeps for itself, and `to`
+) -> Tensor:
     low, high = ends.get("from", low), ends.get("to", high)
     return tensor.copy_(low + (high - low) * unit(tensor.shape).to(tensor))
 
 
-def _normal_in_place(tensor, mean=0.0, std=1.0, *, standard, generator=None) -> torch.Tensor:
+def _normal_in_place(
+    tensor: Tensor,
+    mean: float = 0.0,
+    std: float = 1.0,
+    *,
+    standard: Callable[[Sequence[int]], Tensor],
+    generator: torch.Generator | None = None,
+) -> Tensor:
     return tensor.copy_(mean + std * standard(tensor.shape).to(tensor))
 
 
 def seed_generators(seed: int | None, sample: int, number: int) -> None:
-    """Seed all global generators for one sample of one round; without a seed as if it were 0."""
+    """Seed all global generators of torch, numpy and Python for one sample of one round.
+
+    Args:
+        seed: The attack seed; None counts as 0.
+        sample: Its id.
+        number: Of the round, from 0.
+    """
     state = np.random.SeedSequence((seed or 0, _ALONE, int(sample), number)).generate_state(2)
     torch.manual_seed(int(state[0]) << 32 | int(state[1]))
     np.random.seed(state)

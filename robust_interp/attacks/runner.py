@@ -6,11 +6,13 @@ torchattacks computes the attack; what is checked here, once for all of them, is
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from robust_interp.attacks import adapters
 from robust_interp.attacks.random_draws import (
@@ -26,6 +28,9 @@ from robust_interp.store.cells import Perturbation
 BALL_TOLERANCE = 1e-6  # float32 rounding: |(x + d) - x| may exceed |d| by about 2e-9 in one pixel
 RELATIVE_TOLERANCE = 1e-5  # and where many pixels are summed
 
+# Of some samples: what was found, whose gradient was zero, whose values were not finite, (N,) bool each
+Found = tuple[Tensor, np.ndarray, np.ndarray]
+
 
 @dataclass(frozen=True)
 class Attacked:
@@ -40,7 +45,7 @@ class Attacked:
             |change of a pixel|. Of a search for the smallest change it is what was found, whatever eps is.
     """
 
-    images: torch.Tensor
+    images: Tensor
     zero_gradient: np.ndarray
     not_finite: np.ndarray
     deltas: np.ndarray
@@ -51,15 +56,21 @@ class AttackRunner:
 
     Args:
         classifier: Maps (N, C, H, W) pixels in [0, 1] to logits; in eval mode with frozen parameters.
+        on_pass: Called at each pass with what it costs, in forward passes of one sample.
     """
 
-    def __init__(self, perturbation: Perturbation, classifier) -> None:
+    def __init__(
+        self,
+        perturbation: Perturbation,
+        classifier: torch.nn.Module,
+        on_pass: Callable[[int], None] = lambda passes: None,
+    ) -> None:
         self.perturbation = perturbation
         self._kind = type_of(perturbation.name)
-        self._probe = GradientProbe(classifier, self._kind.gradient)
+        self._probe = GradientProbe(classifier, self._kind.gradient, on_pass)
         self._rounds: tuple[torch.device, list[adapters.Round]] | None = None
 
-    def __call__(self, images, labels, ids) -> Attacked:
+    def __call__(self, images: Tensor, labels: Tensor, ids: Sequence[int] | np.ndarray) -> Attacked:
         """Attack images (N, C, H, W) in [0, 1] with labels (N,); `ids` key everything that is drawn.
 
         Between the rounds of an attack, such as its restarts, a sample that was broken is kept as it is.
@@ -68,7 +79,7 @@ class AttackRunner:
             RuntimeError: if the result leaves [0, 1] or the ball.
             UserError: if that of a torchattacks class without a name of its own here does.
         """
-        ids, adversarial = np.asarray(ids), images.clone()
+        keys, adversarial = np.asarray(ids), images.clone()
         zero, not_finite = np.zeros(len(images), bool), np.zeros(len(images), bool)
         with undisturbed_generators():
             rounds = self._set_up(images)
@@ -77,7 +88,7 @@ class AttackRunner:
                 if not len(rows):
                     break
                 at = rows.numpy()
-                found, blind, unfit = self._run(one, number, images[rows], labels[rows], ids[at])
+                found, blind, unfit = self._run(one, number, images[rows], labels[rows], keys[at])
                 zero[at] = blind if number == 0 else zero[at] & blind
                 not_finite[at] |= unfit
                 standing = torch.ones(len(rows), dtype=torch.bool)
@@ -91,7 +102,7 @@ class AttackRunner:
                 rows = rows[standing]
         return self._checked(images, adversarial, zero, not_finite)
 
-    def _set_up(self, images) -> list[adapters.Round]:
+    def _set_up(self, images: Tensor) -> list[adapters.Round]:
         if self._rounds is None or self._rounds[0] != images.device:
             self._rounds = (
                 images.device,
@@ -100,11 +111,13 @@ class AttackRunner:
         return self._rounds[1]
 
     @torch.no_grad()
-    def _right(self, images, labels):
+    def _right(self, images: Tensor, labels: Tensor) -> Tensor:
         """The places of the samples that are classified as they should be."""
         return (self._probe.classifier(images.clone()).argmax(1) == labels).nonzero().flatten().cpu()
 
-    def _run(self, one: adapters.Round, number: int, images, labels, ids):
+    def _run(
+        self, one: adapters.Round, number: int, images: Tensor, labels: Tensor, ids: np.ndarray
+    ) -> Found:
         """One round on some samples: what it found, who had no gradient, whose values are not finite."""
         try:
             if not one.alone:
@@ -115,13 +128,17 @@ class AttackRunner:
         found, blind, unfit = zip(*parts, strict=True)
         return torch.cat(found), np.concatenate(blind), np.concatenate(unfit)
 
-    def _run_together(self, one: adapters.Round, number: int, images, labels, ids):
+    def _run_together(
+        self, one: adapters.Round, number: int, images: Tensor, labels: Tensor, ids: np.ndarray
+    ) -> Found:
         drawn = self.perturbation.seed is not None
         self._probe.start(len(images))
         with KeyedDraws(self.perturbation, ids, number) if drawn else nullcontext():
             return self._found(one, images, labels)
 
-    def _run_alone(self, one: adapters.Round, number: int, image, label, sample: int):
+    def _run_alone(
+        self, one: adapters.Round, number: int, image: Tensor, label: Tensor, sample: int
+    ) -> Found:
         seed_generators(self.perturbation.seed, sample, number)
         self._probe.start(1)
         try:
@@ -136,16 +153,18 @@ class AttackRunner:
                 f"torchattacks' {self.perturbation.name} fails on sample {sample}: {reason}"
             ) from error
 
-    def _found(self, one: adapters.Round, images, labels):
+    def _found(self, one: adapters.Round, images: Tensor, labels: Tensor) -> Found:
         found = one.run(images, labels).detach()
         finite = torch.isfinite(found).flatten(1).all(1)
         found = torch.where(finite.view(-1, 1, 1, 1), found, images)
         blind, unfit = self._probe.findings()
         return found, blind, unfit | ~finite.cpu().numpy()
 
-    def _checked(self, images, adversarial, zero: np.ndarray, not_finite: np.ndarray) -> Attacked:
+    def _checked(
+        self, images: Tensor, adversarial: Tensor, zero: np.ndarray, not_finite: np.ndarray
+    ) -> Attacked:
         column, norm = self.perturbation.column, self.perturbation.norm
-        eps = self.perturbation.params.get("eps")
+        eps = self.perturbation.number("eps")
         distances = adapters.distance(adversarial - images, norm)
         error = RuntimeError if self.perturbation.name in ATTACKS else UserError
         if adversarial.min() < 0 or adversarial.max() > 1:
@@ -165,27 +184,36 @@ class GradientProbe(torch.nn.Module):
 
     Args:
         looks: Whether the attack follows gradients at all.
+        on_pass: As of `AttackRunner`.
     """
 
-    def __init__(self, classifier, looks: bool) -> None:
+    def __init__(self, classifier: torch.nn.Module, looks: bool, on_pass: Callable[[int], None]) -> None:
         super().__init__()
         self.classifier = classifier
         self.training = False  # torchattacks puts the mode found here back, on everything below
-        self._looks = looks
+        self._looks, self._on_pass = looks, on_pass
         self.start(0)
 
     def start(self, count: int) -> None:
         """Forget what was seen: a run over `count` samples begins."""
-        self._count, self._zero, self._not_finite = count, None, None
+        self._count = count
+        self._seen: tuple[Tensor, Tensor] | None = None  # zero and not finite, (N,) bool each
 
     def findings(self) -> tuple[np.ndarray, np.ndarray]:
         """Which samples had only zero gradients, and which had one that is not finite: (N,) bool each."""
-        if self._zero is None:
+        if self._seen is None:
             return np.zeros(self._count, bool), np.zeros(self._count, bool)
-        return self._zero.cpu().numpy(), self._not_finite.cpu().numpy()
+        zero, not_finite = self._seen
+        return zero.cpu().numpy(), not_finite.cpu().numpy()
 
-    def forward(self, images):
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (N, C, H, W) in [0, 1] -> logits (N, classes).
+
+        Raises:
+            UserError: where a gradient is asked for and the classifier lets none through.
+        """
         follows = images.requires_grad and torch.is_grad_enabled()
+        self._on_pass(len(images) * (3 if follows else 1))  # a gradient counts as two more
         images = images.clone()  # not the attack's own: a model may work in place on what it is given
         if not follows:
             return self.classifier(images)
@@ -200,13 +228,12 @@ class GradientProbe(torch.nn.Module):
         name = getattr(self.classifier, "name", "the model")
         return UserError(f"{name} lets no gradient through to its input, so it cannot be attacked")
 
-    def _look(self, gradient) -> None:
+    def _look(self, gradient: Tensor | None) -> None:
         if gradient is None:  # the logits have one, but it ends before the images
             raise self._impenetrable()
         # One sample may be looked at in several copies.
         largest = gradient.detach().abs().reshape(self._count, -1).amax(1)  # NaN and infinity survive
         zero, not_finite = largest == 0, ~torch.isfinite(largest)
-        if self._zero is None:
-            self._zero, self._not_finite = zero, not_finite
-        else:
-            self._zero, self._not_finite = self._zero & zero, self._not_finite | not_finite
+        if self._seen is not None:
+            zero, not_finite = self._seen[0] & zero, self._seen[1] | not_finite
+        self._seen = zero, not_finite

@@ -8,15 +8,20 @@ is looked up there, which imports it.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import io
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 
 from robust_interp.core.registry import Registry, unknown
 from robust_interp.core.specs import OfEps
+
+Parameter = float | int | str | OfEps  # of an attack, before its eps is known
 
 AUTOATTACK_PACKAGES = ("pyautoattack", "autoattack")  # RobustBench's dependency, and the authors' own
 
@@ -49,7 +54,7 @@ class AttackType:
     """
 
     torchattacks_class: str | Callable
-    defaults: Mapping[str, float | int | str | OfEps]
+    defaults: Mapping[str, Parameter]
     random: bool = False
     norm: str = "Linf"
     gradient: bool = True
@@ -63,7 +68,7 @@ class AttackType:
     restarts: bool = True
 
 
-_APGD = {"norm": "Linf", "steps": 100}  # AutoAttack's steps
+_APGD: dict[str, Parameter] = {"norm": "Linf", "steps": 100}  # AutoAttack's steps
 
 ATTACKS: Registry[AttackType] = Registry("attack", group="robust_interp.attacks", holds=AttackType)
 
@@ -202,15 +207,33 @@ def type_of(name: str) -> AttackType:
     return ATTACKS[name] if name in ATTACKS else _of_class(name)
 
 
+def check_name(name: str) -> None:
+    """Refuse what is neither an attack nor a class of torchattacks, without importing that.
+
+    Raises:
+        UserError: with the near names.
+    """
+    if name not in ATTACKS and name not in (classes := torchattacks_classes()):
+        error = unknown("attack", name, [*ATTACKS, *classes])
+        raise error if "did you mean" in str(error) else unknown("attack", name, ATTACKS)
+
+
+@cache
+def torchattacks_classes() -> tuple[str, ...]:
+    """The classes of torchattacks that attack on their own, read from its source: it imports torch."""
+    source = find_spec("torchattacks").origin
+    for statement in ast.parse(Path(source).read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__all__":
+            return tuple(name for name in ast.literal_eval(statement.value) if name not in _NOT_BY_CLASS)
+    raise ImportError(f"torchattacks names no classes in {source}")
+
+
 @cache
 def _of_class(name: str) -> AttackType:
+    check_name(name)
     import torch
     import torchattacks
 
-    classes = [each for each in torchattacks.__all__ if each not in _NOT_BY_CLASS]
-    if name not in classes:
-        error = unknown("attack", name, [*ATTACKS, *classes])
-        raise error if "did you mean" in str(error) else unknown("attack", name, ATTACKS)
     found = getattr(torchattacks, name)
     parameters = inspect.signature(found.__init__).parameters
     with redirect_stdout(io.StringIO()):

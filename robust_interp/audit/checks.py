@@ -71,10 +71,12 @@ class Audited:
 
     @property
     def verdict(self) -> str:
+        """The worst of the checks'."""
         return worst(finding.verdict for finding in self.findings)
 
     @property
     def conclusion(self) -> Conclusion:
+        """The verdict with what it rests on: how many samples, and which share of the checks."""
         return concluded((finding.check, finding.verdict, finding.n) for finding in self.findings)
 
 
@@ -111,6 +113,7 @@ class Measured:
 
     @property
     def accuracy(self) -> float:
+        """Of the samples those that stand, in percent."""
         return 100 * float(self.stands.mean())
 
     def __str__(self) -> str:
@@ -123,6 +126,12 @@ def challenge(check: str, challenger: Measured, row: Measured, white_box: Sequen
 
     It fails where the challenger leaves less than each of `white_box` beyond the interval, as a model does
     that hides its gradients; it warns where only the row's own attack is beaten.
+
+    Args:
+        check: One of CHECKS.
+        challenger: What it left, of the same samples as the others.
+        row: What the row's own attack left.
+        white_box: What each attack left that knows the gradient at every step, at least one.
     """
     strongest = min(white_box, key=lambda measured: measured.accuracy)
     judged = []
@@ -147,6 +156,11 @@ def gain(check: str, stronger: Measured, row: Measured, thresholds: Thresholds) 
     """A costlier attack that should not take much from what stands under the row's.
 
     That it took more than it may is a fact about these samples; that it took anything must not be chance.
+
+    Args:
+        check: One of CHECKS.
+        stronger: What the costlier attack left, of the same samples as `row`, what the row's left.
+        thresholds: Whose `gain` it may take, in points.
     """
     gained, n = paired_difference(row.stands, stronger.stands), len(row.stands)
     detail = f"{stronger}, {row}"
@@ -175,12 +189,22 @@ def monotone(series: Sequence[Measured]) -> list[Finding]:
 
 
 def large_eps(measured: Measured, thresholds: Thresholds) -> Finding:
-    """In a ball so large that the image in it can be made another, next to nothing may stand."""
+    """In a ball so large that the image in it can be made another, next to nothing may stand.
+
+    Args:
+        measured: What an attack left at that radius.
+        thresholds: Whose `standing` percent may stand.
+    """
     return _share("large_eps", FAIL, str(measured), measured.stands, measured.eps_255, thresholds.standing)
 
 
 def gradients(row: Measured, thresholds: Thresholds) -> Finding:
-    """An attack whose gradient is zero or not finite has nothing to follow."""
+    """An attack whose gradient is zero or not finite has nothing to follow.
+
+    Args:
+        row: What the row's attack left, and which samples had no gradient.
+        thresholds: Of whose samples `blind` percent may be so.
+    """
     detail = f"{row.name}: {int(row.blind.sum())} samples with a zero or not finite gradient"
     return _share("gradients", FAIL, detail, row.blind, row.eps_255, thresholds.blind)
 
@@ -189,6 +213,8 @@ def loss(name: str, eps_255: float, losses: np.ndarray, thresholds: Thresholds) 
     """The loss along the row's attack: it must end higher than it began, and rise in most steps.
 
     Args:
+        name: The attack.
+        eps_255: Its radius, in units of 1/255.
         losses: (steps + 1, n), per-sample cross-entropy from the start to the last iterate.
     """
     flat = ~(losses[-1] > losses[0])  # a NaN has not risen either

@@ -10,6 +10,7 @@ from robust_interp.audit.thresholds import Thresholds
 from robust_interp.classifiers.target import Target
 from robust_interp.core.errors import UserError
 from robust_interp.core.specs import Spec, parse_spec, split_specs
+from robust_interp.results.column_names import with_radius
 from robust_interp.store.cells import Perturbation, digest
 
 
@@ -77,5 +78,5 @@ def parts_of(options: Options, eps: list[float], defaults, seed: int) -> dict[st
 
 def transferred(row: Perturbation, other: Target) -> Perturbation:
     """The row's attack computed on another model; what it is keyed by names that model."""
-    column = f"transfer from {other.card.label}_{row.eps_255:.10g}"
+    column = with_radius(f"transfer from {other.card.label}", "Linf", row.eps_255)
     return replace(row, column=column, source=f"transfer@{digest(other.card.identity)[:16]}")

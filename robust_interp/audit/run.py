@@ -22,7 +22,7 @@ from robust_interp.audit.parts import Options, parts_of, transferred
 from robust_interp.audit.table import lines
 from robust_interp.audit.thresholds import Thresholds
 from robust_interp.audit.trace import trace
-from robust_interp.benchmark.cost import choose_threads, cost
+from robust_interp.benchmark.cost import choose_threads
 from robust_interp.benchmark.plan import make_cell, radii
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner, Watch
@@ -34,6 +34,7 @@ from robust_interp.classifiers.validation import CHECKED_ON
 from robust_interp.core import threads
 from robust_interp.core.errors import RandomModelError
 from robust_interp.core.threads import Threads
+from robust_interp.results.column_names import parse
 from robust_interp.store import NOT_FINITE, ZERO_GRADIENT, Store
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, Plan, digest
 from robust_interp.store.verdicts import FAIL, NOT_RUN, PASS, WARN
@@ -102,13 +103,14 @@ class Audit:
             for part, by_eps in parts.items()
         }
 
-    def work(self, store: Store) -> int:
-        """Forward passes, over samples and members, still to be done; traces of the loss are not counted."""
-        return sum(
-            cost(cell) * max(0, self.n - store.covered(cell.key))
+    def work(self, store: Store) -> list[tuple[Cell, int]]:
+        """The cells still to be measured, and at how many samples; traces of the loss are not counted."""
+        return [
+            (cell, left)
             for target in self.targets
             for cell in _flat(self._cells(target))
-        )
+            if (left := self.n - store.covered(cell.key)) > 0
+        ]
 
     def run(self, store: Store, watch: Watch = lambda cell, samples: None) -> list[Audited]:
         """Measure what is missing, judge every model, and keep the verdicts in the store."""
@@ -175,7 +177,7 @@ class Audit:
     def _standing(self, cell: Cell, eps_255: float, store: Store) -> Measured:
         outcome = store.read(cell.key, self.n)
         stands = outcome.predictions == self.dataset.labels[: self.n]
-        name = cell.perturbation.column.removesuffix(f"_{eps_255:.10g}")
+        name = parse(cell.perturbation.column).series
         blind = outcome.flags & (ZERO_GRADIENT | NOT_FINITE) != 0
         return Measured(name, eps_255, stands, blind)
 

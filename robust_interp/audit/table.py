@@ -9,25 +9,8 @@ from dataclasses import asdict
 import pandas as pd
 
 from robust_interp.audit.checks import Audited
+from robust_interp.results.columns import AUDIT, AUDIT_COLUMNS, integers
 from robust_interp.store import Store
-
-AUDIT_COLUMNS = [
-    "model",
-    "recipe",
-    "lambda_init",
-    "train_seed",
-    "members",
-    "dataset",
-    "check",
-    "eps_255",
-    "verdict",
-    "value",
-    "ci_low",
-    "ci_high",
-    "threshold",
-    "n",
-    "detail",
-]
 
 
 def all_in(store: Store, refused: Iterable[Audited], dataset: str) -> pd.DataFrame:
@@ -48,4 +31,4 @@ def lines(one: Audited, dataset: str) -> Iterator[dict]:
 
 def _table(lines: Iterable[dict]) -> pd.DataFrame:
     table = pd.DataFrame(list(lines)).reindex(columns=AUDIT_COLUMNS).round(6)
-    return table.astype({"train_seed": "Int64", "members": "Int64", "n": "Int64"})
+    return table.astype(dict.fromkeys(integers(AUDIT), "Int64"))

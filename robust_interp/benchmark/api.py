@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields
 from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
 import pandas as pd
 import torch
@@ -17,40 +19,115 @@ from robust_interp import data
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
 from robust_interp.classifiers.isolation import on_its_device
+from robust_interp.core import environment
 from robust_interp.core.errors import UserError
+from robust_interp.core.registry import nearest
 from robust_interp.results.folders import write
 from robust_interp.store import Store
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
+
+def _with_hints(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, whose TypeError for an unknown keyword argument names the near one."""
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def hinting(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in known:
+                near = nearest(name, known)
+                hint = f"; did you mean {near}?" if near else ""
+                called = f"{function.__name__}() got an unexpected keyword argument {name!r}"
+                raise TypeError(called + hint)
+        return function(*args, **kwargs)
+
+    return hinting
+
+
+@_with_hints
 def evaluate(
     models: str | Sequence[str] | nn.Module | Mapping[str, nn.Module] | None = None,
     dataset: str | tuple = "digits",
     *,
     out: str | os.PathLike | None = None,
-    **options,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    attacks: str | Sequence[str] = "fgsm,ifgsm,pgd",
+    eps: tuple[float, ...] | None = None,
+    corruptions: str | Sequence[str] = "noise",
+    seeds: int | Sequence[int] | None = None,
+    ensembles: bool = True,
+    ensemble: str | Sequence[str] = (),
+    ensemble_average: str | None = None,
+    ensemble_attack: str | Sequence[str] | None = None,
+    n: int | str | None = None,
+    protocol: str = "final",
+    batch_size: int | None = None,
+    device: str | None = None,
+    seed: int = 0,
+    data_dir: str | os.PathLike | None = None,
+    corruptions_dir: str | os.PathLike | None = None,
+    zoo: str | os.PathLike | None = None,
+    checkpoint: str | os.PathLike | None = None,
+    strong: str | None = None,
+    strong_n: int | None = None,
+    threads: int | None = None,
 ) -> pd.DataFrame:
     """Measure models and return results.csv as a table, one line a cell.
 
     Args:
         models: Zoo names, globs or 'all', ``timm:NAME``, ``package.module:factory``, checkpoint folders; a
-            torch module, or several by name, that map images to logits.
+            torch module, or several by name, that map images to logits. None is 'all' with three seeds.
         dataset: A registered name, or (images, labels) or (images, labels, number of classes): images are
             (N, C, H, W) in [0, 1] or uint8, labels (N,).
-        out: Folder of the store and the CSV files; by default nothing is kept.
-        options: The other fields of `Request`: mean, std, attacks, eps (in [0, 1] pixels, e.g.
-            ``(2/255, 4/255)``), corruptions, seeds, ensembles, ensemble, ensemble_average,
-            ensemble_attack, n, protocol, batch_size, device, seed, data_dir, corruptions_dir, zoo,
-            checkpoint, strong, strong_n, threads.
+        out: Folder of the store and the CSV files; None keeps nothing.
+        mean: What the images of models not from the zoo are normalised with, one number a channel, in [0, 1]
+            pixels; None is what comes with the model, such as a timm model's ``pretrained_cfg``, and nothing
+            for any other.
+        std: Likewise.
+        attacks: Specs such as ``pgd(alpha=eps/4, steps=50)``, separated by commas or in a list; none at all
+            with 'none' or ().
+        eps: Linf radii in [0, 1] pixels, e.g. ``(2/255, 4/255)``; None is the dataset's.
+        corruptions: noise, common, extra, all, names such as ``fog(severity=3)``, separated by commas or in a
+            list; none at all with 'none' or ().
+        seeds: Train seeds to take from the zoo (3 means 0, 1, 2); None is every one.
+        ensembles: Whether the seeds of a model are also measured as one averaged classifier.
+        ensemble: More ensembles, each of what its ``+`` joins among the measured models: names, full names of
+            checkpoints, globs or 'all', such as ``in_resnet20+preact_resnet20``.
+        ensemble_average: What the ensembles average: ``probabilities`` (None) or ``logits``.
+        ensemble_attack: What attacks on the ensembles are made on, one ensemble each: ``white-box`` (None),
+            ``member:0``, ``mean-gradient``.
+        n: How many of the first samples, or 'all'; None is the dataset's: 200 of digits, 1000 of CIFAR, all
+            of arrays.
+        protocol: ``final``: each attack on all samples; ``worst``: cheap ones first, then on what still
+            stands.
+        batch_size: Images at once; None is 250 on the CPU and 1000 on CUDA.
+        device: cpu, cuda, cuda:1; None is that of models that are objects, else CUDA if there is one.
+        seed: Seed of every random draw of the measurement, from 0: attack starts and generated corruptions.
+        data_dir: Where the datasets' files are; None is $ROBUST_INTERP_DATA, then ~/.cache/robust-interp.
+        corruptions_dir: Folder of the released CIFAR-10-C / CIFAR-100-C arrays; None generates corruptions.
+        zoo: A folder of more checkpoints, looked for before those in ./model_zoo and in the package.
+        checkpoint: A weights file for the one registered name, ``timm:NAME`` or factory in `models`.
+        strong: Attack specs that, with the PGD of the row, make the columns ``strong_<eps>``; None leaves
+            them out.
+        strong_n: How many of the first samples those are measured on; None is 200, or `n` if that is less.
+        threads: CPU threads of one operation, from 1; None is $OMP_NUM_THREADS, else the fastest number in a
+            short test on the largest of the models.
 
     Raises:
         UserError: for anything that cannot be measured as asked.
+        TypeError: for an argument that there is not, with the near one.
     """
-    for name in ("attacks", "corruptions"):
-        if name in options and not isinstance(options[name], str):
-            options[name] = ",".join(map(str, options[name] or ["none"]))
-    if unexpected := options.keys() - {option.name for option in fields(Request)}:
-        raise TypeError(f"evaluate() got an unexpected keyword argument {min(unexpected)!r}")
-    request = Request(**_named(models), dataset=_given(dataset), **options)
+    asked: dict[str, Any] = {name: value for name, value in locals().items() if name not in _TRANSLATED}
+    request = Request(
+        **_named(models),
+        dataset=_given(dataset),
+        attacks=_specs(attacks),
+        corruptions=_specs(corruptions),
+        **asked,
+    )
     folder = Path(out) if out is not None else None
     with ExitStack() as stack:
         for module in request.modules.values():
@@ -58,12 +135,21 @@ def evaluate(
         # Building a model draws random numbers.
         stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
         benchmark = Benchmark(request)
-        report = benchmark.run(stack.enter_context(Store(folder)))
-    if folder:
-        write(folder, report.results, report.leaderboard)
+        store = stack.enter_context(Store(folder))
+        report = benchmark.run(store)
+        if folder:
+            write(folder, report.results, report.leaderboard)
+            environment.write(folder, ["robust_interp.evaluate"], benchmark.machine(store))
     for line in report.warnings:
-        warnings.warn(line, stacklevel=2)
+        warnings.warn(line, stacklevel=3)
     return report.results
+
+
+_TRANSLATED = ("models", "dataset", "out", "attacks", "corruptions")  # the others are fields of a request
+
+
+def _specs(specs: str | Sequence[str]) -> str:
+    return specs if isinstance(specs, str) else ",".join(map(str, specs or ["none"]))
 
 
 def _named(models) -> dict:

@@ -11,7 +11,7 @@ from robust_interp.benchmark.runner import Runner, Watch
 from robust_interp.benchmark.settings import load_dataset, resolve_options
 from robust_interp.classifiers.resolve import resolve
 from robust_interp.classifiers.target import Target
-from robust_interp.core import threads
+from robust_interp.core import environment, threads
 from robust_interp.core.threads import Threads
 from robust_interp.store import Store
 from robust_interp.store.cells import Cell
@@ -55,13 +55,18 @@ class Benchmark:
         """The cells of each target that the store does not have, but for those of the strong plan."""
         return by_target(missing(self.plan, store), self.targets)
 
-    def work(self, store: Store) -> int:
-        """Forward passes, over samples and members, that are still to be done, if no sample is left out."""
+    def work(self, store: Store) -> list[tuple[Cell, int]]:
+        """The cells that are still to be measured, and at how many samples, if none is left out."""
         return cost.work(self.plan, store)
 
     def estimate(self, store: Store) -> cost.Estimate:
         """How long `run` would take, from timed passes of each model."""
         return cost.estimate(self.plan, self.targets, self.runner, store)
+
+    def machine(self, store: Store) -> dict[str, str | None]:
+        """What this run computes on, for `environment.json`."""
+        threads_used = str(self.choose_threads(store))
+        return {"device": str(self.runner.device), "gpu": environment.gpu(), "threads": threads_used}
 
     def choose_threads(self, store: Store) -> Threads:
         """How many CPU threads suit what is still to be measured: tried out on the largest of the models."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -41,17 +40,21 @@ def cost(cell: Cell) -> int:
     return (attacks.passes(cell.perturbation) - 1) * attacked + again + members  # these to predict
 
 
-def work(plan: Plan, store: Store) -> int:
-    """Forward passes, over samples and members, that are still to be done, if no sample is left out."""
-    return sum(cost(cell) * (part.n - store.covered(cell.key)) for part, cell in _remaining(plan, store))
+def work(plan: Plan, store: Store) -> list[tuple[Cell, int]]:
+    """The cells that are still to be measured, and at how many samples, if none is left out."""
+    return [(cell, part.n - store.covered(cell.key)) for part, cell in _remaining(plan, store)]
 
 
 def estimate(plan: Plan, targets: Sequence[Target], runner: Runner, store: Store) -> Estimate:
-    """How long a run of this plan would take, from timed passes of each model."""
+    """How long a run of this plan would take, from timed passes of one model of each architecture."""
+    timed: dict[tuple, float] = {}
 
-    @cache
     def seconds_of(target: Target, at_once: int) -> float:
-        return seconds_per_pass(runner.load(target), runner.pixels(CLEAN, 0, at_once))
+        card = target.card
+        alike = card.model, card.params_m, at_once  # other seeds and recipes take as long
+        if alike not in timed:
+            timed[alike] = seconds_per_pass(runner.load(target), runner.pixels(CLEAN, 0, at_once))
+        return timed[alike]
 
     seconds, is_bound = 0.0, False
     for part, cell in _remaining(plan, store):

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from robust_interp.classifiers.target import Target
-from robust_interp.results.scores import finished
 from robust_interp.store import Outcome, Store
 from robust_interp.store.cells import Cell, Plan
+from robust_interp.store.finished import finished
 
 
 def missing(plan: Plan, store: Store) -> list[Cell]:
@@ -25,7 +25,7 @@ def missing(plan: Plan, store: Store) -> list[Cell]:
 
 
 def by_target(cells: Iterable[Cell], targets: Sequence[Target]) -> list[tuple[Target, list[Cell]]]:
-    """The cells of each target that has some, of a plan that was made of these targets."""
+    """The cells of each target that has some; the cells are of a plan made of these targets' cards."""
     cells = list(cells)
     found = [(target, [cell for cell in cells if cell.classifier is target.card]) for target in targets]
     return [(target, of_target) for target, of_target in found if of_target]

@@ -12,10 +12,11 @@ from robust_interp.benchmark.cost import cost
 from robust_interp.benchmark.runner import Runner
 from robust_interp.classifiers.target import Target
 from robust_interp.results import leaderboard
-from robust_interp.results.scores import finished, results_frame, scores
+from robust_interp.results.scores import results_frame, scores
 from robust_interp.results.warnings import findings
 from robust_interp.store import INHERITED, Store
 from robust_interp.store.cells import Plan
+from robust_interp.store.finished import finished
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Report:
     """What a run measured: results.csv and the leaderboard as tables, and what a reader should be told.
 
     Attributes:
-        notes: Lines that are no reason to worry.
+        notes: Informational lines.
     """
 
     results: pd.DataFrame
@@ -67,4 +68,4 @@ def _saved(plan: Plan, store: Store) -> list[str]:
         saved += cost(cell) * int((outcome.flags & INHERITED).astype(bool).sum())
     if not work:
         return []
-    return [f"protocol worst: {saved / work:.0%} of the attacks' sample-steps were saved"]
+    return [f"protocol worst: {saved / work:.0%} of the attack steps were skipped (images broken already)"]

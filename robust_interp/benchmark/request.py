@@ -1,74 +1,256 @@
-"""What to measure."""
+"""What to measure: every field of a run, declared once. No torch here.
+
+From these declarations come the options of the commands (`cli.options`), the keys of ``--config`` files
+(`config`) and what `evaluate` is given, whose written-out signature a test holds against them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from robust_interp.benchmark import forms
+from robust_interp.benchmark.forms import Form
 
-from robust_interp import data
+if TYPE_CHECKING:
+    from torch import nn
+
+    from robust_interp import data
 
 PROTOCOLS = ("final", "worst")
+AVERAGES = ("probabilities", "logits")
 
 STRONG_N = 200
 
 DEFAULT_SEEDS = (0, 1, 2)  # of the embedded default run
+
+ATTACKS = (
+    "attacks, e.g. 'fgsm,pgd(alpha=eps/4,steps=50,restarts=5),pgd_l2(eps=0.5)': fgsm, ifgsm, mifgsm, pgd, "
+    "pgd_l2, apgd_ce, apgd_dlr, apgd_t, square, cw, deepfool, autoattack, a torchattacks class such as "
+    "NIFGSM(steps=10), or none"
+)
+
+
+@dataclass(frozen=True)
+class About:
+    """What is known of a field besides its name and default.
+
+    Attributes:
+        form: How its values are written.
+        help: What it is, in a phrase.
+        unit: What its numbers are in; '' for counts and for what is no number.
+        usual: What stands for the default, in words; None is the default itself.
+    """
+
+    form: Form
+    help: str
+    unit: str = ""
+    usual: str | None = None
+
+    def text(self, default: object, usual: str | None = None) -> str:
+        """The help of an option with this default; `usual` as the attribute, where a command has its own."""
+        unit = f", in {self.unit}" if self.unit else ""
+        usual = usual or self.usual or _in_words(default)
+        return f"{self.help}{unit} (default: {usual})"
+
+
+def _in_words(default: object) -> str:
+    if isinstance(default, bool):
+        return "yes" if default else "no"
+    return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+
+
+def _about(form: Form, help: str, unit: str = "", usual: str | None = None) -> dict[str, About]:
+    return {"about": About(form, help, unit, usual)}
 
 
 @dataclass(frozen=True)
 class Request:
     """What to measure. None stands for the dataset's or the machine's default.
 
+    In Python eps is in [0, 1] pixels; on a command line and in a file it is in units of 1/255.
+
     Attributes:
-        models: Zoo names, globs or 'all', ``timm:NAME``, ``package.module:factory``, checkpoint folders;
-            None is 'all' with three seeds.
         modules: Models that came as objects, by name; measured instead of `models`.
-        mean: What the images of models not from the zoo are normalised with, in [0, 1] pixels; None is
-            what comes with the model, such as a timm model's ``pretrained_cfg``, and nothing for any other.
-        std: Likewise.
-        dataset: A registered name, or a dataset made by `data.from_arrays`.
-        eps: Linf radii in [0, 1] pixels.
-        seeds: Train seeds to take from the zoo (3 means 0, 1, 2); None is every one.
-        ensembles: Whether the seeds of a model are also measured as one averaged classifier.
-        ensemble: More ensembles, each of what its ``+`` joins among the measured models: names, full names of
-            checkpoints, globs or 'all', such as ``in_resnet20+preact_resnet20``.
-        ensemble_average: What the ensembles average: ``probabilities`` (None) or ``logits``.
-        ensemble_attack: What attacks on the ensembles are made on, one ensemble each: ``white-box`` (None),
-            ``member:0``, ``mean-gradient``.
-        n: How many of the first samples, or 'all'.
-        seed: Seed of every random draw of the measurement: attack starts and generated corruptions.
-        checkpoint: A weights file for the one registered name, ``timm:NAME`` or factory in `models`.
-        strong: Attack specs that, with the PGD of the row, make the columns ``strong_<eps>``; None leaves
-            them out.
-        strong_n: How many of the first samples those are measured on; None is STRONG_N, or `n` if that is
-            less.
-        threads: CPU threads of one operation; None is $OMP_NUM_THREADS, else the fastest number in a short
-            test on the largest of the models.
     """
 
-    models: tuple[str, ...] | None = None
+    models: tuple[str, ...] | None = field(
+        default=None,
+        metadata=_about(
+            forms.NAMES,
+            "models to measure, freely mixed: zoo names, globs, all, timm:NAME, robustbench:NAME, "
+            "package.module:factory, checkpoint folders",
+            usual="all, with seeds 0,1,2",
+        ),
+    )
     modules: Mapping[str, nn.Module] = field(default_factory=dict)
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    dataset: str | data.Dataset = "digits"
-    attacks: str = "fgsm,ifgsm,pgd"
-    eps: tuple[float, ...] | None = None
-    corruptions: str = "noise"
-    seeds: int | Sequence[int] | None = None
-    ensembles: bool = True
-    ensemble: Sequence[str] = ()
-    ensemble_average: str | None = None
-    ensemble_attack: Sequence[str] | None = None
-    n: int | str | None = None
-    protocol: str = "final"
-    batch_size: int | None = None
-    device: str | None = None
-    seed: int = 0
-    data_dir: str | None = None
-    corruptions_dir: str | None = None
-    zoo: str | None = None
-    checkpoint: str | None = None
-    strong: str | None = None
-    strong_n: int | None = None
-    threads: int | None = None
+    mean: tuple[float, ...] | None = field(
+        default=None,
+        metadata=_about(
+            forms.NUMBERS,
+            "what the images of models not from the zoo are normalised with: a number a channel",
+            unit="[0, 1] pixels",
+            usual="what comes with the model",
+        ),
+    )
+    std: tuple[float, ...] | None = field(
+        default=None,
+        metadata=_about(
+            forms.NUMBERS,
+            "what they are then divided by: a number a channel",
+            unit="[0, 1] pixels",
+            usual="what comes with the model",
+        ),
+    )
+    dataset: str | data.Dataset = field(
+        default="digits",
+        metadata=_about(forms.TEXT, "test set to measure on: digits (embedded), cifar10, cifar100"),
+    )
+    attacks: str = field(default="fgsm,ifgsm,pgd", metadata=_about(forms.SPECS, ATTACKS))
+    eps: tuple[float, ...] | None = field(
+        default=None,
+        metadata=_about(
+            forms.RADII,
+            "Linf radii of the attacks, e.g. 1,2,4",
+            unit="units of 1/255",
+            usual="the dataset's: 8,16,32 for digits, 1,2,4 for CIFAR",
+        ),
+    )
+    corruptions: str = field(
+        default="noise",
+        metadata=_about(
+            forms.SPECS, "corruptions: noise, common, extra, all, names such as fog(severity=3), or none"
+        ),
+    )
+    seeds: int | Sequence[int] | None = field(
+        default=None,
+        metadata=_about(
+            forms.SEEDS,
+            "train seeds to take from the zoo: 3 means 0,1,2; 0,4 means those; 4, that one",
+            usual="every one",
+        ),
+    )
+    ensembles: bool = field(
+        default=True,
+        metadata=_about(
+            forms.SWITCH, "measure the ensemble of each model's train seeds, too, as one averaged classifier"
+        ),
+    )
+    ensemble: Sequence[str] = field(
+        default=(),
+        metadata=_about(
+            forms.NAMES,
+            "more ensembles of the models measured, such as in_resnet20+preact_resnet20, or all",
+            usual="none",
+        ),
+    )
+    ensemble_average: str | None = field(
+        default=None,
+        metadata=_about(forms.one_of(*AVERAGES), "what the ensembles average", usual="probabilities"),
+    )
+    ensemble_attack: Sequence[str] | None = field(
+        default=None,
+        metadata=_about(
+            forms.WAYS,
+            "what attacks on the ensembles are made on: white-box (the ensemble), member:0, mean-gradient",
+            usual="white-box",
+        ),
+    )
+    n: int | str | None = field(
+        default=None,
+        metadata=_about(
+            forms.COUNT_OR_ALL,
+            "how many of the first test images to measure, or all",
+            usual="200 of digits, 1000 of CIFAR",
+        ),
+    )
+    protocol: str = field(
+        default="final",
+        metadata=_about(
+            forms.one_of(*PROTOCOLS),
+            "final: each attack on all samples; worst: cheap ones first, then on what still stands",
+        ),
+    )
+    batch_size: int | None = field(
+        default=None, metadata=_about(forms.WHOLE, "images at once", usual="250 on the CPU, 1000 on CUDA")
+    )
+    device: str | None = field(
+        default=None,
+        metadata=_about(forms.TEXT, "where to compute: cpu, cuda, cuda:1", usual="cuda if there is one"),
+    )
+    seed: int = field(
+        default=0, metadata=_about(forms.SEED, "seed of attack starts and generated corruptions")
+    )
+    data_dir: str | None = field(
+        default=None,
+        metadata=_about(
+            forms.FOLDER,
+            "where the datasets' files are",
+            usual="$ROBUST_INTERP_DATA, then ~/.cache/robust-interp",
+        ),
+    )
+    corruptions_dir: str | None = field(
+        default=None,
+        metadata=_about(
+            forms.FOLDER, "released CIFAR-10-C / CIFAR-100-C arrays", usual="none, corruptions are generated"
+        ),
+    )
+    zoo: str | None = field(
+        default=None,
+        metadata=_about(
+            forms.FOLDER,
+            "more checkpoints, looked for before those in ./model_zoo and in the package",
+            usual="those alone",
+        ),
+    )
+    checkpoint: str | None = field(
+        default=None,
+        metadata=_about(
+            forms.FILE,
+            "weights for the one registered name, timm:NAME or factory among the models",
+            usual="what comes with the model",
+        ),
+    )
+    strong: str | None = field(
+        default=None,
+        metadata=_about(
+            forms.SPECS_OR_NONE,
+            "add columns strong_<eps>: the worst of pgd and these attacks (without a list: apgd_ce,apgd_t)",
+            usual="no such columns",
+        ),
+    )
+    strong_n: int | None = field(
+        default=None,
+        metadata=_about(
+            forms.COUNT,
+            "on how many of the first test images to measure those",
+            usual=f"{STRONG_N}, or what is measured if that is fewer",
+        ),
+    )
+    threads: int | None = field(
+        default=None,
+        metadata=_about(
+            forms.COUNT,
+            "CPU threads of one operation",
+            usual="$OMP_NUM_THREADS, else the fastest number in a short test on the largest model",
+        ),
+    )
+
+
+ABOUT: dict[str, About] = {
+    each.name: each.metadata["about"] for each in fields(Request) if "about" in each.metadata
+}
+
+# What a whole run takes besides its request.
+BESIDE = {
+    "out": About(forms.FOLDER, "folder of the store and the CSV files"),
+    "plugin": About(
+        forms.FILES,
+        "attacks, corruptions, datasets and models of your own (may be given several times)",
+        usual="none",
+    ),
+}
+
+DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(Request) if each.name in ABOUT}
+DEFAULTS |= {"out": "results", "plugin": []}

@@ -106,7 +106,7 @@ class Runner:
     ) -> None:
         attack = None
         if cell.perturbation.kind == "attack":
-            attack = attacks.AttackRunner(cell.perturbation, attacked)
+            attack = attacks.AttackRunner(cell.perturbation, attacked, _step_teller(cell, watch))
         start = store.covered(cell.key)
         while start < n:
             stop = self._stop(start, n, standing)
@@ -165,3 +165,9 @@ class Runner:
         flags |= np.where(finite.cpu().numpy(), 0, NOT_FINITE).astype(np.uint8)
         predictions = torch.where(finite, logits.argmax(1), -1).cpu().numpy().astype(np.int16)
         return predictions, flags, deltas
+
+
+def _step_teller(cell: Cell, watch: Watch) -> Callable[[int], None]:
+    """What tells a watch of the steps within a batch, where it wants to know: in samples' worth of work."""
+    step, passes = getattr(watch, "step", None), attacks.passes(cell.perturbation)
+    return (lambda done: step(cell, done / passes)) if step else (lambda done: None)

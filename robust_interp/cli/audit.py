@@ -5,47 +5,64 @@ from __future__ import annotations
 import argparse
 
 from robust_interp.audit.thresholds import Thresholds
-from robust_interp.cli.options import add_measuring, natural, percentage, picked, positive, sample_count
+from robust_interp.benchmark.forms import positive
+from robust_interp.cli.options import add_command, add_fields, add_measuring, percentage, picked
 from robust_interp.core.files import write_text
-from robust_interp.store.verdicts import FAIL
 
 STATUS_OF_FAIL = 3  # exit status; 1 and 2 are those of errors
 
 
 def add_to(commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "audit",
-        help="check whether a model's robust accuracy can be believed",
-        description="Look for masked gradients and for attacks that are tuned too weakly.",
-        epilog="Exit status: 0 if no check failed, 3 if one did; neither warn nor open is a failure.",
+        "check whether a model's robust accuracy can be believed",
+        "robust-interp audit in_resnet20 --eps 16 --seeds 1",
+        run,
+        more="It looks for masked gradients and for attacks that are tuned too weakly.\n"
+        f"Exit status: 0 if no check failed, {STATUS_OF_FAIL} if one did; warn and open are no failures.",
     )
-    parser.set_defaults(run=run)
     add, usual = parser.add_argument, Thresholds()
-    add("models", nargs="+", metavar="MODEL", help="as for bench --models")
-    add("--n", type=sample_count, metavar="N", help="the first N test images (default: 200)")
-    add("--ensembles", action="store_true", help="audit each model's ensemble over its seeds too")
-    add("--attack", default="pgd", metavar="SPEC", help="the attack in question (default: pgd)")
+    add("models", nargs="+", metavar="MODEL", help="what to audit, named as for bench --models")
+    add_fields(parser, "n ensembles seed", n=(None, "200"), ensembles=(False, None))
+    add(
+        "--attack",
+        default="pgd",
+        metavar="SPEC",
+        help="the attack whose accuracy is in question (default: pgd)",
+    )
     add(
         "--strongest",
         default="apgd_ce",
         metavar="SPEC",
-        help="must not find much more: apgd_ce (default), autoattack, none",
+        help="attack that must not find much more: apgd_ce, autoattack, none (default: apgd_ce)",
     )
     add(
         "--black-box",
         default="square",
         metavar="SPEC",
-        help="sees logits alone and must not be stronger: square (default), none",
+        help="attack that sees logits alone and must not be stronger: square, none (default: square)",
     )
-    add("--source", metavar="MODEL", help="transfer attacks from this one (default: another one of the run)")
+    add(
+        "--source",
+        metavar="MODEL",
+        help="model that attacks are transferred from (default: another one of the run)",
+    )
     limit = parser.add_argument_group("thresholds").add_argument
-    limit("--large-eps", type=float, default=usual.large_eps_255, metavar="E", help="in 1/255 (default: 64)")
+    limit(
+        "--large-eps",
+        type=float,
+        default=usual.large_eps_255,
+        metavar="E",
+        help=f"Linf radius at which nearly nothing may stand, in units of 1/255 "
+        f"(default: {usual.large_eps_255:g})",
+    )
     limit(
         "--more",
         type=positive,
         default=usual.more,
         metavar="K",
-        help=f"so many times the steps, and so many restarts (default: {usual.more})",
+        help=f"how many times the steps, and how many restarts, are tried besides (default: {usual.more})",
     )
     for name, what in (
         ("standing", "%% of the samples that may stand at the large eps"),
@@ -62,19 +79,26 @@ def add_to(commands) -> None:
             metavar="X",
             help=f"{what} (default: {default:g})",
         )
-    add("--seed", type=natural, default=0, help="seed of attack starts (default: 0)")
+    add("--all", action="store_true", help="show the checks that pass in full, too")
     add_measuring(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from robust_interp.cli import names
+
+    names.check_dataset(arguments.dataset)
+    names.check_models(arguments.models, arguments.dataset, arguments.zoo)
+    names.check_attacks(arguments.attack, arguments.strongest, arguments.black_box)
     from robust_interp.audit.parts import Options
     from robust_interp.audit.run import Audit
     from robust_interp.audit.table import all_in
     from robust_interp.benchmark.cost import cost
     from robust_interp.benchmark.request import Request
-    from robust_interp.cli.console import console, print_audit
+    from robust_interp.cli.audit_table import print_audit
+    from robust_interp.cli.console import console
     from robust_interp.cli.progress import reporter
     from robust_interp.store import Store
+    from robust_interp.store.verdicts import FAIL
 
     limits = {
         name: getattr(arguments, f"max_{name}") for name in ("standing", "gain", "blind", "flat", "falls")
@@ -97,6 +121,6 @@ def run(arguments: argparse.Namespace) -> int:
         table = all_in(store, audit.refused, audit.dataset.name)
     text = table.to_csv(index=False, float_format="%.10g", lineterminator="\n")
     write_text(arguments.out / "audit.csv", text)
-    print_audit(audited, audit.dataset.name)
+    print_audit(audited, audit.dataset.name, arguments.all)
     print(f"wrote {arguments.out / 'audit.csv'}")
     return STATUS_OF_FAIL if any(one.verdict == FAIL for one in audited) else 0

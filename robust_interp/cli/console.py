@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import pandas as pd
 from rich.console import Console
@@ -12,17 +12,19 @@ from rich.markup import escape
 from rich.table import Table
 
 from robust_interp import __version__, zoo
-from robust_interp.audit.checks import CHECKS, Audited, Finding
 from robust_interp.core.errors import UserError
-from robust_interp.results import export
+from robust_interp.corruptions.names import MEANS
+from robust_interp.results import brief, ranks
+from robust_interp.results.columns import is_text
 from robust_interp.results.compare import Comparison
 from robust_interp.results.paper import PaperComparison
 from robust_interp.store import Store
 from robust_interp.store.cells import Plan
-from robust_interp.store.verdicts import PASS
 from robust_interp.zoo import MODELS, Checkpoint
 
 PLAIN_WIDTH = 250  # where there is no terminal to fit, a table need not be squeezed
+GAP = 2  # between two columns
+NAMES_SHARE = 4  # a name takes at most this part of a terminal that is too narrow for the table
 
 
 def console(stderr: bool = False) -> Console:
@@ -49,21 +51,73 @@ def print_header(shown: Console, benchmark, store: Store) -> None:
         shown.print(fact, highlight=False, markup=False)
 
 
-def print_leaderboard(board: pd.DataFrame, title: str) -> None:
-    """One line an entry: percentages, with the standard deviation over seeds where there are several."""
+def print_leaderboard(
+    board: pd.DataFrame,
+    title: str,
+    ranked_by: dict[str, str] | None = None,
+    columns: Iterable[str] | None = None,
+) -> None:
+    """One line an entry: percentages, with the standard deviation over seeds where there are several.
+
+    Args:
+        ranked_by: By protocol, the column that ranks; None: as the board's own columns say.
+        columns: Names or globs of those to show; None for those that are filled and differ.
+    """
+    ranked_by = ranks.ranked_by(board) if ranked_by is None else ranked_by
     n = ", ".join(str(n) for n in sorted(set(board["n_examples"].dropna())))
     protocol = ", ".join(sorted(set(board["protocol"])))
+    if columns is None:
+        texts = brief.for_readers(board, brief.NARROW)
+        order = _by_weight(texts, ranked_by.values())
+    else:
+        texts = brief.texts_of(brief.choose(board, columns), between=brief.NARROW)
+        order = list(texts)
+    if marked := set(ranked_by.values()) if "rank" in texts else set():
+        texts = {f"{name}*" if name in marked else name: column for name, column in texts.items()}
+        order = [f"{name}*" if name in marked else name for name in order]
     shown = console()
-    shown.print(
-        f"{title}, n = {n}, protocol {protocol}; accuracy in %, ± std over seeds",
-        highlight=False,
-        markup=False,
-    )
-    _print_fitting(shown, *export.in_short(board))
+    notes = [f"{title}, n = {n}, protocol {protocol}; accuracy in %, ± std over seeds"]
+    shown.print(notes[0], highlight=False, markup=False)
+    left_out = _print_one(shown, texts, order)
+    notes = [f"* {about}"] if (about := ranks.about_ranks(board, ranked_by)) and marked else [about]
+    if left_out:
+        notes.append(f"no room for {', '.join(left_out)}: robust-interp leaderboard --columns chooses")
+    for note in notes if columns is None or "rank" in texts else notes[1:]:
+        if note:
+            shown.print(note, highlight=False, markup=False)
+
+
+def _by_weight(texts: Iterable[str], ranking: Iterable[str]) -> list[str]:
+    """The columns from the one that is given up last where a terminal is too narrow for all."""
+    first = ["model", "rank", *ranking, "members", "n_examples", "protocol", "clean", "recipe", *MEANS]
+    return [*(name for name in dict.fromkeys(first) if name in texts), *(n for n in texts if n not in first)]
+
+
+def _print_one(shown: Console, columns: dict[str, list[str]], order: list[str]) -> list[str]:
+    """Print one table, on a terminal no wider than that; the columns that there was no room for.
+
+    Args:
+        order: The columns from the one that is given up last.
+    """
+    need = {name: _width(name, texts) for name, texts in columns.items()}
+    if not shown.is_terminal:
+        shown.width = max(shown.width, sum(need.values()))
+    widest = {}
+    if sum(need.values()) > shown.width:  # then long names take several lines
+        most = shown.width // NAMES_SHARE
+        widest = {name: max(most, len(name)) for name in columns if is_text(name) and need[name] - GAP > most}
+        need |= {name: width + GAP for name, width in widest.items()}
+    kept, left = set(), shown.width + GAP
+    for name in order:
+        if need[name] <= left:
+            kept.add(name)
+            left -= need[name]
+    shown.print(_table({name: texts for name, texts in columns.items() if name in kept}, widest))
+    return [name for name in columns if name not in kept]
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """One line a column: two accuracies in percent, their difference, and whether it stands."""
+    """One line a column: two accuracies in percent, their difference, and whether it is significant."""
     frame, samples, shown = comparison.frame, comparison.samples, console()
     lines = [
         f"A {comparison.a}, B {comparison.b}: {comparison.dataset}, n = {samples.n}, "
@@ -90,8 +144,8 @@ def print_comparison(comparison: Comparison) -> None:
     )
     if frame["ci_low"].isna().any():
         shown.print(
-            "no interval over seeds where an entry has fewer than two: what stands there, stands for these "
-            "weights, not for others trained in the same way",
+            "no interval over seeds where an entry has fewer than two: significant there means between these "
+            "weights, not between others trained in the same way",
             highlight=False,
         )
 
@@ -147,52 +201,6 @@ def print_claims(claims: pd.DataFrame) -> None:
             shown.print(f"{where}{line.verdict}", highlight=False, markup=False)
 
 
-def print_audit(audited: Sequence[Audited], dataset: str) -> None:
-    """Of each model the checks that warn or fail, at every radius, and of each other its closest call."""
-    shown = console()
-    for one in audited:
-        verdict = f"{one.card.label}, {dataset}: {one.conclusion}"
-        shown.print(verdict, style="bold", highlight=False, markup=False)
-        told = _told(one.findings)
-        columns = {
-            "check": [finding.check for finding in told],
-            "verdict": [finding.verdict for finding in told],
-            "eps": [_number(finding.eps_255) for finding in told],
-            "value": [_number(finding.value) for finding in told],
-            "95 %": [_ends(finding) for finding in told],
-            "at most": [_number(finding.threshold) for finding in told],
-            "n": [str(finding.n or "") for finding in told],
-            "detail": [finding.detail for finding in told],
-        }
-        shown.print(_table(columns))
-    shown.print(
-        "eps and steps in 1/255, values in % of the samples or in points; where at most 0 is allowed the "
-        "interval decides; open: the interval leaves it open, and more images (--n) would tell",
-        highlight=False,
-    )
-
-
-def _told(findings: Iterable[Finding]) -> list[Finding]:
-    """Every finding that is no pass, and where a check passes everywhere the one with the largest value."""
-    told = []
-    for _, group in itertools.groupby(sorted(findings, key=_check), key=_check):
-        group = list(group)
-        told += [f for f in group if f.verdict != PASS] or [max(group, key=lambda f: f.value or 0)]
-    return told
-
-
-def _check(finding: Finding) -> int:
-    return CHECKS.index(finding.check)
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
-
-
-def _ends(finding: Finding) -> str:
-    return "" if finding.ci_low is None else f"{finding.ci_low:.1f} to {finding.ci_high:.1f}"
-
-
 def _interval(low: float, high: float) -> str:
     return "" if math.isnan(low) else f"{low:+.1f} to {high:+.1f}"
 
@@ -202,11 +210,18 @@ def _print_fitting(shown: Console, head: dict[str, list[str]], rest: dict[str, l
         shown.print(_table(head | part))
 
 
-def _table(columns: dict[str, list[str]]) -> Table:
+def _table(columns: dict[str, list[str]], widest: Mapping[str, int] = MappingProxyType({})) -> Table:
+    """Texts in columns; those with a greatest width take several lines, all others one."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
-        left = name in (*export.TEXT_COLUMNS, "column", "verdict", "check", "detail")
-        table.add_column(name, justify="left" if left else "right", no_wrap=True)
+        left = is_text(name)
+        table.add_column(
+            name,
+            justify="left" if left else "right",
+            no_wrap=name not in widest,
+            max_width=widest.get(name),
+            overflow="fold",
+        )
     for row in zip(*columns.values(), strict=True):
         table.add_row(*map(escape, row))  # a name in brackets is no markup
     return table
@@ -226,7 +241,7 @@ def _fitting(columns: dict[str, list[str]], width: int) -> list[dict[str, list[s
 
 
 def _width(name: str, texts: list[str]) -> int:
-    return max(map(len, [name, *texts])) + 2  # and the space between columns
+    return max(map(len, [name, *texts])) + GAP
 
 
 def print_sweep(table: pd.DataFrame, title: str) -> None:
@@ -236,7 +251,7 @@ def print_sweep(table: pd.DataFrame, title: str) -> None:
     head = {
         name: [str(value) for value in table[name]] for name in ("model", "lambda_init", "seeds", "failed")
     }
-    _print_fitting(shown, head, export.numbers_in_short(table))
+    _print_fitting(shown, head, brief.numbers_in_short(table))
 
 
 def print_plan(benchmark, store: Store) -> None:

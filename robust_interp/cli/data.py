@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 
-from robust_interp.cli.options import add_plugin
+from robust_interp.cli.options import add_command, add_fields, add_plugin
 from robust_interp.core.errors import UserError
 
 
 def add_to(commands) -> None:
-    parser = commands.add_parser(
-        "data", help="say which datasets are there, verified, and how to get the others"
+    parser = add_command(
+        commands,
+        "data",
+        "say which datasets are there, verified, and how to get the others",
+        "robust-interp data cifar10 --download",
+        run,
     )
-    parser.set_defaults(run=run)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="default: all")
-    parser.add_argument("--data-dir", metavar="FOLDER")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="datasets (default: all)")
+    add_fields(parser, "data_dir")
     parser.add_argument("--download", action="store_true", help="fetch the named ones with torchvision")
     add_plugin(parser)
 

@@ -6,15 +6,19 @@ import argparse
 import sys
 from pathlib import Path
 
-from robust_interp.cli.options import add_sources, name_list, picked, positive
+from robust_interp.benchmark.forms import name_list, positive
+from robust_interp.benchmark.request import PROTOCOLS
+from robust_interp.cli.options import add_command, add_sources, add_which_dataset, picked
 from robust_interp.core.errors import UserError
 
 
 def add_to(commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "leaderboard",
-        help="show what is stored in results folders, or compare two models; needs no model",
-        epilog="robust-interp leaderboard FOLDER is robust-interp leaderboard show FOLDER",
+        "show what is stored in results folders, or compare two models; needs no model",
+        "robust-interp leaderboard results",
+        more="robust-interp leaderboard FOLDER is robust-interp leaderboard show FOLDER.",
     )
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     _add_show(actions)
@@ -30,23 +34,57 @@ def spelt_out(argv: list[str]) -> list[str]:
 
 
 def _add_show(actions) -> None:
-    parser = actions.add_parser("show", help="the leaderboard of results folders and CSV files")
-    parser.set_defaults(run=_show)
+    parser = add_command(
+        actions,
+        "show",
+        "show the leaderboard of results folders and CSV files",
+        "robust-interp leaderboard show results --sort pgd_16 --format markdown",
+        _show,
+    )
     add = parser.add_argument
     add_sources(parser)
-    add("--dataset", help="which one, if the folders have several")
-    add("--models", type=name_list, metavar="NAMES", help="only these: names or globs")
-    add("--mce", metavar="BASELINE", help="add mean corruption errors, against a model's; none: absolute")
-    add("--sort", metavar="COLUMN", help="accuracies from the best down, anything else upwards")
-    add("--format", choices=("table", "csv", "markdown", "latex", "json"), default="table")
+    add_which_dataset(parser)
+    add("--models", type=name_list, metavar="NAMES", help="only these: names or globs (default: all)")
+    add(
+        "--mce",
+        metavar="BASELINE",
+        help="add mean corruption errors, in %% of this model's; none: absolute (default: not added)",
+    )
+    add(
+        "--sort",
+        metavar="COLUMN",
+        help="sort by a column, accuracies from the best down, anything else upwards (default: by rank)",
+    )
+    add("--top", type=positive, metavar="N", help="only the first N lines, after --sort (default: all)")
+    add(
+        "--columns",
+        type=name_list,
+        metavar="NAMES",
+        help="only these, in this order: names or globs, e.g. 'model,clean,pgd_*'; ± comes with its mean "
+        "(default: what is filled and differs; csv and json: all)",
+    )
+    _add_format(parser, "table", "csv", "markdown", "latex", "json")
+    add(
+        "--plain-numbers",
+        action="store_true",
+        help="markdown and latex: mean and deviation in columns of their own, as in csv",
+    )
+
+
+def _add_format(parser: argparse.ArgumentParser, *formats: str) -> None:
+    default = formats[0]
+    parser.add_argument(
+        "--format", choices=formats, default=default, help=f"how to print it (default: {default})"
+    )
 
 
 def _show(arguments: argparse.Namespace) -> int:
     from robust_interp.cli.console import print_leaderboard
-    from robust_interp.results import combine
-    from robust_interp.results.export import FORMATS
+    from robust_interp.results import brief, combine, export
 
-    board, title = combine.gather(arguments.sources, arguments.dataset)
+    if arguments.plain_numbers and arguments.format == "table":
+        raise UserError("--plain-numbers is for --format markdown and latex")
+    board, title, ranked_by = combine.gather(arguments.sources, arguments.dataset)
     if arguments.mce:
         from robust_interp.results.mce import with_mce
 
@@ -55,25 +93,52 @@ def _show(arguments: argparse.Namespace) -> int:
         board = combine.pick(board, arguments.models)
     if arguments.sort:
         board = combine.sort(board, arguments.sort)
+    board = board.head(arguments.top)
     if arguments.format == "table":
-        print_leaderboard(board, title)
-    else:
-        print(FORMATS[arguments.format](board), end="")
+        print_leaderboard(board, title, ranked_by, arguments.columns)
+        return 0
+    chosen = board if arguments.columns is None else brief.choose(board, arguments.columns)
+    if arguments.plain_numbers or arguments.format not in export.FOR_READERS:
+        print(export.FORMATS[arguments.format](chosen), end="")
+        return 0
+    columns = brief.for_readers(board) if arguments.columns is None else brief.texts_of(chosen)
+    ranking = ranked_by.values() if "rank" in columns else ()
+    print(export.FOR_READERS[arguments.format](columns, bold=ranking), end="")
     return 0
 
 
 def _add_compare(actions) -> None:
-    parser = actions.add_parser("compare", help="say which differences between two models stand")
-    parser.set_defaults(run=_compare)
+    parser = add_command(
+        actions,
+        "compare",
+        "say which differences between two models are significant",
+        "robust-interp leaderboard compare in_resnet20 preact_resnet20",
+        _compare,
+    )
     add = parser.add_argument
     entry = "a model's name, its single models over their seeds; NAMExK is the ensemble of K"
     add("a", metavar="A", help=entry)
     add("b", metavar="B", help="the same; @RECIPE after a name, or another tag, where several share it")
-    add("--results", default="results", type=Path, metavar="FOLDER", help="default: results")
-    add("--dataset", help="which one, if the folder has several")
-    add("--protocol", choices=("final", "worst"), help="which one, if both were measured in several")
-    add("--n", type=positive, metavar="N", help="which one, if both were measured on several")
-    add("--format", choices=("table", "csv", "markdown", "json"), default="table")
+    add(
+        "--results",
+        default="results",
+        type=Path,
+        metavar="FOLDER",
+        help="results folder (default: results)",
+    )
+    add_which_dataset(parser)
+    add(
+        "--protocol",
+        choices=PROTOCOLS,
+        help="which protocol, if both were measured in several (default: the only one)",
+    )
+    add(
+        "--n",
+        type=positive,
+        metavar="N",
+        help="which number of images, if both were measured on several (default: the only one)",
+    )
+    _add_format(parser, "table", "csv", "markdown", "json")
 
 
 def _compare(arguments: argparse.Namespace) -> int:
@@ -92,13 +157,18 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _add_paper(actions) -> None:
-    parser = actions.add_parser("paper", help="our rows in the layout of the paper's tables, and its claims")
-    parser.set_defaults(run=_paper)
+    parser = add_command(
+        actions,
+        "paper",
+        "show our rows in the layout of the paper's tables, and its claims",
+        "robust-interp leaderboard paper leaderboards/cifar10.csv --claims",
+        _paper,
+    )
     add_sources(parser)
     add = parser.add_argument
-    add("--dataset", choices=("cifar10", "cifar100"), help="which one, if the sources do not tell")
-    add("--claims", action="store_true", help="the claims alone")
-    add("--format", choices=("table", "csv", "markdown", "json"), default="table")
+    add_which_dataset(parser, choices=("cifar10", "cifar100"))
+    add("--claims", action="store_true", help="show the claims alone")
+    _add_format(parser, "table", "csv", "markdown", "json")
 
 
 def _paper(arguments: argparse.Namespace) -> int:
@@ -111,7 +181,7 @@ def _paper(arguments: argparse.Namespace) -> int:
         raise UserError(
             "a leaderboard file does not say its dataset unless it is called after it: name it with --dataset"
         )
-    board, _ = combine.gather(arguments.sources, dataset)
+    board, _, _ = combine.gather(arguments.sources, dataset)
     comparison = paper.compare(board, dataset)
     if arguments.format != "table":
         frame = comparison.claims if arguments.claims else comparison.cells

@@ -5,17 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 
-from robust_interp.cli.options import add_plugin
+from robust_interp.cli.options import add_command, add_plugin
 
 KINDS = ("models", "attacks", "corruptions", "datasets")
 
 
 def add_to(commands) -> None:
-    parser = commands.add_parser(
-        "ls", help="list models, attacks, corruptions and datasets, and where each comes from"
+    parser = add_command(
+        commands,
+        "ls",
+        "list models, attacks, corruptions and datasets, and where each comes from",
+        "robust-interp ls attacks",
+        run,
     )
-    parser.set_defaults(run=run)
-    parser.add_argument("kind", nargs="?", choices=KINDS, help="default: all four")
+    parser.add_argument("kind", nargs="?", choices=KINDS, help="one of the four (default: all)")
     parser.add_argument(
         "--check", action="store_true", help="import the installed plug-ins, too, and say which are broken"
     )

@@ -13,6 +13,7 @@ from robust_interp import __version__
 from robust_interp.cli import (
     audit,
     bench,
+    completion,
     data,
     leaderboard,
     ls,
@@ -28,12 +29,20 @@ from robust_interp.cli.options import load_plugins
 from robust_interp.core import threads
 from robust_interp.core.errors import UserError
 
+EXIT_STATUS = """\
+exit status:
+  0    done
+  1    a mistake in what was asked for, such as an unknown name
+  2    bad usage, such as an unknown option
+  3    an audit failed a model
+  130  stopped by Ctrl-C (143: by a termination signal); what is finished is kept"""
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command.
 
-    Exit status: 0; 1 for a UserError, 2 for bad usage, 3 if an audit failed a model, 130 or 143 if it was
-    stopped.
+    Returns:
+        The exit status, one of EXIT_STATUS; bad usage ends the process itself.
     """
     # timm 1.0.9 uses parts of torch.jit that newer torch announces the end of: nothing a user can act on.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.jit")
@@ -41,8 +50,12 @@ def main(argv: list[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):  # λ and ± must not end a run on a terminal that lacks them
             stream.reconfigure(errors="replace")
     threads.wait_passively()  # read when torch is loaded, which is later
-    arguments = _parser().parse_args(leaderboard.spelt_out(sys.argv[1:] if argv is None else argv))
+    commands = parser()
+    if "_ARGCOMPLETE" in os.environ:
+        completion.answer(commands)
+    argv = leaderboard.spelt_out(sys.argv[1:] if argv is None else argv)
     try:
+        arguments = parsed(commands, argv)
         load_plugins(arguments)
         return arguments.run(arguments)
     except UserError as error:
@@ -62,13 +75,27 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def parsed(commands: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
+    """The arguments; those that a --config file gives stand in for the defaults."""
+    arguments = commands.parse_args(argv)
+    if file := getattr(arguments, "config", None):
+        from robust_interp.benchmark import config
+
+        arguments.configured.set_defaults(**config.read(file))
+        arguments = commands.parse_args(argv)
+    return arguments
+
+
+def parser() -> argparse.ArgumentParser:
+    """Every command with its options."""
+    found = _Parser(
         prog="robust-interp",
         description="Measure how robust image classifiers are: clean, under noise, under attack.",
+        epilog=f"example: robust-interp bench\n{EXIT_STATUS}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"robust-interp {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    found.add_argument("--version", action="version", version=f"robust-interp {__version__}")
+    commands = found.add_subparsers(required=True, metavar="COMMAND")
     for command in (
         bench,
         audit,
@@ -84,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         robustbench,
     ):
         command.add_to(commands)
-    return parser
+    return found
 
 
 if __name__ == "__main__":

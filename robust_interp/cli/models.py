@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import argparse
 
-from robust_interp.cli.options import add_plugin
+from robust_interp.cli.options import add_command, add_fields, add_plugin
 
 
 def add_to(commands) -> None:
-    parser = commands.add_parser("models", help="list the zoo's checkpoints and the registered names")
-    parser.set_defaults(run=run)
-    parser.add_argument("--zoo", metavar="FOLDER")
-    parser.add_argument("--dataset")
+    parser = add_command(
+        commands,
+        "models",
+        "list the zoo's checkpoints and the registered names",
+        "robust-interp models --dataset digits",
+        run,
+    )
+    add_fields(parser, "zoo")
+    parser.add_argument("--dataset", help="list the checkpoints for this dataset alone (default: all)")
     add_plugin(parser)
 
 

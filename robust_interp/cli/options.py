@@ -4,22 +4,91 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from robust_interp.core.specs import split_specs
+from robust_interp.benchmark.forms import SWITCH, natural
+from robust_interp.benchmark.request import ABOUT, BESIDE, DEFAULTS
 
 
 def picked(arguments: argparse.Namespace, names: str) -> dict:
     return {name: getattr(arguments, name) for name in names.split()}
 
 
-def add_threads(parser: argparse.ArgumentParser, otherwise: str = "all CPUs that it may use") -> None:
-    parser.add_argument(
-        "--threads",
-        type=positive,
-        metavar="N",
-        help=f"CPU threads of one operation (default: $OMP_NUM_THREADS, else {otherwise})",
+def add_command(
+    commands: Any, name: str, does: str, example: str, run: Callable | None = None, more: str = ""
+) -> argparse.ArgumentParser:
+    """A command or an action of one.
+
+    Args:
+        does: What it does, in a phrase: its line in the list of commands, and its description.
+        example: A command line.
+        run: What carries it out; None if its actions do.
+        more: What else stands at the end of its help.
+    """
+    parser = commands.add_parser(
+        name,
+        help=does,
+        description=f"{does[0].upper()}{does[1:]}.",
+        epilog="\n".join(filter(None, [f"example: {example}", more])),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    if run:
+        parser.set_defaults(run=run)
+    return parser
+
+
+def add_fields(parser: argparse.ArgumentParser, names: str, **otherwise: tuple[Any, str | None]) -> None:
+    """An option for each of these fields of a run, as `benchmark.request` declares them.
+
+    Args:
+        otherwise: The default that this command has instead, and what stands for it in words.
+    """
+    for name in names.split():
+        add_field(parser, name, *otherwise.get(name, (DEFAULTS[name], None)))
+
+
+def add_field(
+    parser: argparse.ArgumentParser, name: str, default: Any, usual: str | None = None, **more: Any
+) -> None:
+    """The option of one field: `usual` says its default in words, `more` is as for argparse."""
+    about = (ABOUT | BESIDE)[name]
+    option, form = f"--{name.replace('_', '-')}", about.form
+    text = about.text(default, usual).replace("%", "%%")
+    if form is SWITCH:
+        parser.add_argument(option, action="store_true", dest=name, default=default, help=text)
+        negated = f"--no-{option[2:]}"
+        parser.add_argument(negated, action="store_false", dest=name, help=f"the opposite of {option}")
+        return
+    if form.choices:
+        more = {"choices": form.choices} | more
+    elif form.read is not str:
+        more = {"type": form.read} | more
+    if form.bare:
+        more = {"nargs": "?", "const": form.bare} | more
+    parser.add_argument(option, default=default, metavar=form.metavar, help=text, **more)
+
+
+def add_plugin(parser: argparse.ArgumentParser) -> None:
+    add_field(parser, "plugin", [], type=None, action="append")
+
+
+def add_out(parser: argparse.ArgumentParser, default: str = "results") -> None:
+    add_field(parser, "out", default, type=Path)
+
+
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+
+
+def add_measuring(parser: argparse.ArgumentParser) -> None:
+    """What every command that measures models takes: which ones, on what, where and how fast."""
+    add_fields(parser, "checkpoint mean std dataset eps seeds batch_size device threads")
+    add_out(parser)
+    add_fields(parser, "zoo data_dir")
+    add_quiet(parser)
+    add_plugin(parser)
 
 
 def use_threads(arguments: argparse.Namespace) -> None:
@@ -31,14 +100,7 @@ def use_threads(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(threads.choose(arguments.threads, None).count)
 
 
-def add_plugin(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--plugin",
-        action="append",
-        default=[],
-        metavar="FILE.py",
-        help="attacks, corruptions, datasets and models of your own (may be given several times)",
-    )
+ALL_CPUS = (None, "$OMP_NUM_THREADS, else all CPUs that it may use")  # of --threads, where nothing is tried
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
@@ -52,27 +114,11 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_measuring(parser: argparse.ArgumentParser) -> None:
-    """What every command that measures models takes: which ones, on what, where and how fast."""
-    add = parser.add_argument
-    add("--checkpoint", metavar="FILE", help="weights for the one timm:NAME or factory that is named")
-    add(
-        "--mean", type=per_channel, metavar="LIST", help="normalise models not from the zoo, in [0, 1] pixels"
+def add_which_dataset(parser: argparse.ArgumentParser, **more: Any) -> None:
+    """The dataset of what is stored already."""
+    parser.add_argument(
+        "--dataset", help="which dataset, if there are several (default: the only one)", **more
     )
-    add("--std", type=per_channel, metavar="LIST", help="likewise")
-    add("--dataset", default="digits", help="digits (embedded, default), cifar10, cifar100")
-    add("--eps", type=eps_list, metavar="LIST", help="Linf radii in units of 1/255, e.g. 1,2,4")
-    add("--seeds", type=seed_list, metavar="SEEDS", help="train seeds: 3 means 0,1,2; 0,4 means those")
-    add("--batch-size", type=int, metavar="N")
-    add("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
-    add_threads(parser, "the fastest number in a short test")
-    add(
-        "--out", default="results", type=Path, metavar="FOLDER", help="store and CSV files (default: results)"
-    )
-    add("--zoo", metavar="FOLDER", help="more checkpoints, before ./model_zoo and the bundled ones")
-    add("--data-dir", metavar="FOLDER", help="default: $ROBUST_INTERP_DATA, then ~/.cache/robust-interp")
-    add("--quiet", action="store_true", help="no progress")
-    add_plugin(parser)
 
 
 def load_plugins(arguments: argparse.Namespace) -> None:
@@ -82,56 +128,6 @@ def load_plugins(arguments: argparse.Namespace) -> None:
 
         for file in files:
             plugins.load(file)
-
-
-def name_list(text: str) -> tuple[str, ...]:
-    """Names, each perhaps with arguments in brackets: commas in those separate no names."""
-    return tuple(split_specs(text))
-
-
-def per_channel(text: str) -> tuple[float, ...]:
-    """A mean or std: one number a channel."""
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number a channel such as 0.5,0.5,0.5") from None
-
-
-def eps_list(text: str) -> tuple[float, ...]:
-    """Radii in units of 1/255 as [0, 1] pixels."""
-    try:
-        values = [float(part) for part in text.split(",") if part.strip()]
-        if not text.isascii() or "_" in text:  # which float would take
-            raise ValueError
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers such as 1,2,4") from None
-    if not values:
-        raise argparse.ArgumentTypeError("give at least one radius, e.g. 1,2,4")
-    if not all(math.isfinite(value) and 0 < value <= 255 for value in values):
-        raise argparse.ArgumentTypeError(f"{text}: a radius is in units of 1/255, above 0 and at most 255")
-    if all(value < 0.1 for value in values):
-        as_255 = ",".join(f"{value * 255:.3g}" for value in values)
-        raise argparse.ArgumentTypeError(
-            f"{text} looks like [0, 1] pixels; eps is in units of 1/255: did you mean {as_255}?"
-        )
-    return tuple(value / 255 for value in values)
-
-
-def sample_count(text: str) -> int | str:
-    return text if text == "all" else positive(text)
-
-
-def positive(text: str) -> int:
-    value = natural(text)
-    if value == 0:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
-
-
-def natural(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
-    return int(text)
 
 
 def natural_list(text: str) -> tuple[int, ...]:
@@ -172,16 +168,6 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def seed_list(text: str) -> tuple[int, ...]:
-    """``3`` means 0, 1, 2; ``0,4`` means those, and ``4,`` that one."""
-    if "," not in text:
-        return tuple(range(positive(text)))
-    seeds = {natural(part.strip()) for part in text.split(",") if part.strip()}
-    if not seeds:
-        raise argparse.ArgumentTypeError(f"{text!r} names no seed")
-    return tuple(sorted(seeds))
-
-
 def interval(text: str) -> tuple[float, float]:
     try:
         low, high = (float(part) for part in text.split(","))
@@ -192,11 +178,8 @@ def interval(text: str) -> tuple[float, float]:
 
 def add_figure_options(parser: argparse.ArgumentParser) -> None:
     """What every command that draws zoo models takes."""
-    add = parser.add_argument
-    add("--dataset", default="digits", help="of the checkpoints and test images (default: digits)")
-    add("--zoo", metavar="FOLDER", help="more checkpoints, before ./model_zoo and the bundled ones")
-    add("--data-dir", metavar="FOLDER", help="default: $ROBUST_INTERP_DATA, then ~/.cache/robust-interp")
-    add(
+    add_fields(parser, "dataset zoo data_dir")
+    parser.add_argument(
         "-o",
         "--out",
         default="figures",

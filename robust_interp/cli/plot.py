@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from robust_interp.benchmark.forms import name_list, positive
 from robust_interp.cli.options import (
+    ALL_CPUS,
+    add_command,
+    add_fields,
     add_figure_options,
-    add_threads,
-    name_list,
-    natural,
     natural_list,
     odd,
-    positive,
     positive_number,
     use_threads,
 )
@@ -20,22 +20,42 @@ from robust_interp.core.errors import UserError
 
 
 def add_to(commands) -> None:
-    parser = commands.add_parser("plot", help="draw a figure, as PNG and SVG with its numbers beside it")
+    parser = add_command(
+        commands,
+        "plot",
+        "draw a figure, as PNG and SVG with its numbers beside it",
+        "robust-interp plot coefficients in_resnet20",
+    )
     actions = parser.add_subparsers(required=True, metavar="FIGURE")
     _add_coefficients(actions)
     _add_landscape(actions)
 
 
 def _add_coefficients(actions) -> None:
-    parser = actions.add_parser("coefficients", help="act(λ) over depth and over training, and its shares")
-    parser.set_defaults(run=_coefficients)
+    parser = add_command(
+        actions,
+        "coefficients",
+        "draw act(λ) over depth and over training, and print its shares",
+        "robust-interp plot coefficients in_resnet20 lambda_in_resnet20 -o figures/lambda.png",
+        _coefficients,
+    )
     add = parser.add_argument
     add("models", nargs="+", metavar="MODEL", help="zoo names or globs; all seeds of a name are one band")
-    add("--n", type=positive, default=64, help="test images that gated λ are read at (default: 64)")
+    add(
+        "--n",
+        type=positive,
+        default=64,
+        metavar="N",
+        help="test images that gated λ are read at (default: 64)",
+    )
     add_figure_options(parser)
 
 
 def _coefficients(arguments: argparse.Namespace) -> int:
+    from robust_interp.cli import names
+
+    names.check_dataset(arguments.dataset)
+    names.check_models(arguments.models, arguments.dataset, arguments.zoo)
     from robust_interp import data
     from robust_interp.analysis import coefficients, inputs
     from robust_interp.figures import coefficients as figures
@@ -62,10 +82,13 @@ def _coefficients(arguments: argparse.Namespace) -> int:
 
 
 def _add_landscape(actions) -> None:
-    parser = actions.add_parser(
-        "landscape", help="loss and predicted class around test images, along the FGSM direction"
+    parser = add_command(
+        actions,
+        "landscape",
+        "draw loss and predicted class around test images, along the FGSM direction",
+        "robust-interp plot landscape --models preact_resnet20,in_resnet20 --sample 0,3",
+        _landscape,
     )
-    parser.set_defaults(run=_landscape)
     add = parser.add_argument
     add("--models", type=name_list, required=True, metavar="NAMES", help="zoo names: of each the first seed")
     add(
@@ -75,26 +98,38 @@ def _add_landscape(actions) -> None:
         metavar="IDS",
         help="ids of test images, from 0 (default: 0)",
     )
-    add("--corruption", metavar="NAME", help="look at the corrupted image, e.g. shot_noise")
-    add("--severity", type=positive, metavar="1..5", help="of the corruption (default: 5)")
-    add("--radius", type=positive_number, metavar="R", help="in 1/255 (default: twice the largest usual eps)")
-    add("--points", type=odd, default=61, metavar="N", help="on each axis, an odd number (default: 61)")
+    add(
+        "--corruption",
+        metavar="NAME",
+        help="look at the corrupted image, e.g. shot_noise (default: the clean one)",
+    )
+    add("--severity", type=positive, metavar="1..5", help="severity of the corruption (default: 5)")
+    add(
+        "--radius",
+        type=positive_number,
+        metavar="R",
+        help="how far to look, in units of 1/255 (default: twice the dataset's largest eps)",
+    )
+    add(
+        "--points", type=odd, default=61, metavar="N", help="points on each axis, an odd number (default: 61)"
+    )
     add(
         "--directions",
         choices=("shared", "own"),
         default="own",
-        help="each model's own (default), or those of the first for all, which spares the others",
+        help="own: each model's; shared: those of the first model for all, which spares the others "
+        "(default: own)",
     )
-    add(
-        "--seed", type=natural, default=0, help="of the orthogonal direction and generated noise (default: 0)"
-    )
-    add("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
-    add_threads(parser)
-    add("--corruptions-dir", type=Path, metavar="FOLDER", help="released CIFAR-10-C / CIFAR-100-C arrays")
+    add_fields(parser, "seed device threads corruptions_dir", threads=ALL_CPUS)
     add_figure_options(parser)
 
 
 def _landscape(arguments: argparse.Namespace) -> int:
+    from robust_interp.cli import names
+
+    names.check_dataset(arguments.dataset)
+    names.check_models(arguments.models, arguments.dataset, arguments.zoo)
+    names.check_corruptions(arguments.corruption)
     import numpy as np
 
     from robust_interp import data
@@ -109,9 +144,8 @@ def _landscape(arguments: argparse.Namespace) -> int:
     classifiers = {name: inputs.classifier(checkpoint, device) for name, checkpoint in checkpoints.items()}
     test = data.load(arguments.dataset, "test", arguments.data_dir)
     corruption = arguments.corruption and (arguments.corruption, arguments.severity or 5)
-    images, labels = inputs.images(
-        test, arguments.sample, corruption, arguments.seed, arguments.corruptions_dir
-    )
+    released = Path(arguments.corruptions_dir) if arguments.corruptions_dir else None
+    images, labels = inputs.images(test, arguments.sample, corruption, arguments.seed, released)
     reach = arguments.radius or 2 * max(data.DATASETS[arguments.dataset].eps_255)
     radii_255 = np.linspace(-reach, reach, arguments.points)
     around = {

@@ -5,21 +5,35 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from robust_interp.cli.options import add_sources, picked
+from robust_interp.cli.options import add_command, add_fields, add_sources, add_which_dataset, picked
 
 
 def add_to(commands) -> None:
-    parser = commands.add_parser(
+    parser = add_command(
+        commands,
         "report",
-        help="write a page with the leaderboard, figures and how the numbers were made; needs no model",
+        "write a page with the leaderboard, figures and how the numbers were made; needs no model",
+        "robust-interp report results -o report",
+        run,
     )
-    parser.set_defaults(run=run)
     add_sources(parser)
     add = parser.add_argument
-    add("--dataset", help="which one, if the folders have several")
-    add("--figures", type=Path, metavar="FOLDER", help="show the SVG figures in it too, e.g. loss landscapes")
-    add("--zoo", metavar="FOLDER", help="more checkpoints, before ./model_zoo and the bundled ones")
-    add("-o", "--out", default="report", type=Path, metavar="FOLDER", help="default: report")
+    add_which_dataset(parser)
+    add(
+        "--figures",
+        type=Path,
+        metavar="FOLDER",
+        help="show the SVG figures in it too, e.g. loss landscapes (default: none)",
+    )
+    add_fields(parser, "zoo")
+    add(
+        "-o",
+        "--out",
+        default="report",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of the page, index.html (default: report)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

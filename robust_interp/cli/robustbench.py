@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
-from robust_interp.cli.options import eps_list, name_list, picked
-from robust_interp.results.folders import runs_in
+from robust_interp.benchmark.forms import eps_list, name_list
+from robust_interp.cli.options import add_command, add_which_dataset, picked
 
 
 def add_to(commands) -> None:
-    parser = commands.add_parser(
-        "robustbench", help="write measured lines as RobustBench's JSON, or fetch weights of its zoo"
+    parser = add_command(
+        commands,
+        "robustbench",
+        "write measured lines as RobustBench's JSON, or fetch weights of its zoo",
+        "robust-interp robustbench export results --eps 8",
     )
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     _add_export(actions)
@@ -19,22 +23,44 @@ def add_to(commands) -> None:
 
 
 def _add_export(actions) -> None:
-    parser = actions.add_parser(
+    parser = add_command(
+        actions,
         "export",
-        help="one JSON file an entry and threat model, as in RobustBench's model_info",
-        epilog="only a line that was measured with AutoAttack gets an autoattack_acc",
+        "write one JSON file an entry and threat model, as in RobustBench's model_info",
+        "robust-interp robustbench export results --eps 8 --authors 'A. Author'",
+        _export,
+        more="Only a line that was measured with AutoAttack gets an autoattack_acc.",
     )
-    parser.set_defaults(run=_export)
     add = parser.add_argument
-    add("folders", nargs="*", default=[Path("results")], type=Path, metavar="FOLDER", help="default: results")
-    add("--out", default="model_info", type=Path, metavar="FOLDER", help="default: model_info")
-    add("--dataset", help="which one, if the folders have several")
-    add("--models", type=name_list, metavar="NAMES", help="only these: names or globs")
-    add("--eps", default="8", type=_radius, metavar="EPS", help="the Linf radius in 1/255 (default: 8)")
-    add("--name", default="", metavar="TITLE", help="the paper's")
-    add("--authors", default="", metavar="NAMES")
-    add("--link", default="", metavar="URL")
-    add("--venue", default="")
+    add(
+        "folders",
+        nargs="*",
+        default=[Path("results")],
+        type=Path,
+        metavar="FOLDER",
+        help="results folders (default: results)",
+    )
+    add(
+        "--out",
+        default="model_info",
+        type=Path,
+        metavar="FOLDER",
+        help="where the JSON goes (default: model_info)",
+    )
+    add_which_dataset(parser)
+    add("--models", type=name_list, metavar="NAMES", help="only these: names or globs (default: all)")
+    add(
+        "--eps",
+        default="8",
+        type=_radius,
+        metavar="EPS",
+        help="the Linf radius in units of 1/255 (default: 8); a line not attacked there says at which one "
+        "it was",
+    )
+    add("--name", default="", metavar="TITLE", help="title of the paper (default: empty)")
+    add("--authors", default="", metavar="NAMES", help="authors of the paper (default: empty)")
+    add("--link", default="", metavar="URL", help="where the paper is (default: empty)")
+    add("--venue", default="", help="where the paper appeared (default: empty)")
     add("--additional-data", action="store_true", help="more than the dataset was trained on")
 
 
@@ -47,6 +73,7 @@ def _radius(text: str) -> float:
 
 def _export(arguments: argparse.Namespace) -> int:
     from robust_interp.results import combine, leaderboard, robustbench_json
+    from robust_interp.results.folders import runs_in
 
     runs, dataset = runs_in(arguments.folders, arguments.dataset)
     # What a transferred attack leaves standing is no robust accuracy.
@@ -54,19 +81,41 @@ def _export(arguments: argparse.Namespace) -> int:
     if arguments.models is not None:
         board = combine.pick(board, arguments.models)
     paper = robustbench_json.Paper(**picked(arguments, "name authors link venue additional_data"))
-    for path in robustbench_json.write(board, dataset, arguments.out, arguments.eps, paper):
+    files = robustbench_json.write(board, dataset, arguments.out, arguments.eps, paper)
+    for path in files:
         print(path)
+    without = [
+        path.stem
+        for path, entry in files.items()
+        if path.parent.name == "Linf" and "autoattack_acc" not in entry
+    ]
+    if without:
+        print(
+            f"warning: no autoattack_acc for {', '.join(without)}: not measured with AutoAttack at "
+            f"{arguments.eps:.10g}/255 (robust-interp bench --attacks autoattack --eps {arguments.eps:.10g} "
+            "--protocol worst)",
+            file=sys.stderr,
+        )
     return 0
 
 
 def _add_download(actions) -> None:
-    parser = actions.add_parser("download", help="fetch a model's weights, as RobustBench does")
-    parser.set_defaults(run=_download)
+    parser = add_command(
+        actions,
+        "download",
+        "fetch a model's weights, as RobustBench does",
+        "robust-interp robustbench download Standard --dataset cifar10",
+        _download,
+    )
     add = parser.add_argument
     add("name", metavar="NAME", help="as in RobustBench, such as Standard")
-    add("--dataset", default="cifar10", help="default: cifar10")
-    add("--threat-model", default="Linf", help="Linf (default), L2 or corruptions")
-    add("--folder", metavar="FOLDER", help="default: $ROBUSTBENCH_MODEL_DIR, or models")
+    add("--dataset", default="cifar10", help="what the model was trained on (default: cifar10)")
+    add("--threat-model", default="Linf", help="Linf, L2 or corruptions (default: Linf)")
+    add(
+        "--folder",
+        metavar="FOLDER",
+        help="where the weights go (default: $ROBUSTBENCH_MODEL_DIR, or models)",
+    )
 
 
 def _download(arguments: argparse.Namespace) -> int:

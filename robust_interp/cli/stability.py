@@ -5,35 +5,57 @@ from __future__ import annotations
 import argparse
 import sys
 
+from robust_interp.benchmark.forms import positive
 from robust_interp.cli.options import (
+    ALL_CPUS,
+    add_command,
+    add_fields,
     add_figure_options,
-    add_threads,
-    natural,
-    positive,
     positive_number,
-    seed_list,
     use_threads,
 )
 
 
 def add_to(commands) -> None:
-    parser = commands.add_parser(
-        "stability", help="eigenvalues and norms of the blocks' Jacobians, and growth of a small change"
+    parser = add_command(
+        commands,
+        "stability",
+        "measure eigenvalues and norms of the blocks' Jacobians, and the growth of a small change",
+        "robust-interp stability in_resnet20 preact_resnet20 --seeds 1 --n 2",
+        run,
     )
-    parser.set_defaults(run=run)
     add = parser.add_argument
     add("models", nargs="+", metavar="MODEL", help="zoo names or globs of networks with residual blocks")
-    add("--seeds", type=seed_list, metavar="SEEDS", help="train seeds: 3 means 0,1,2; 0,4 means those")
-    add("--n", type=positive, default=4, help="first N test images for the Jacobians (default: 4)")
-    add("--growth-n", type=positive, default=64, metavar="N", help="and for the growth (default: 64)")
-    add("--eps", type=positive_number, default=1.0, help="size of the small change in 1/255 (default: 1)")
-    add("--seed", type=natural, default=0, help="of start vectors and random signs (default: 0)")
-    add("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
-    add_threads(parser)
+    add(
+        "--n",
+        type=positive,
+        default=4,
+        metavar="N",
+        help="how many of the first test images to take for the Jacobians (default: 4)",
+    )
+    add(
+        "--growth-n",
+        type=positive,
+        default=64,
+        metavar="N",
+        help="how many of the first test images to take for the growth (default: 64)",
+    )
+    add(
+        "--eps",
+        type=positive_number,
+        default=1.0,
+        metavar="E",
+        help="size of the small change, in units of 1/255 (default: 1)",
+    )
+    add_fields(parser, "seeds seed device threads", threads=ALL_CPUS)
     add_figure_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from robust_interp.cli import names
+
+    names.check_dataset(arguments.dataset)
+    names.check_models(arguments.models, arguments.dataset, arguments.zoo)
     import pandas as pd
 
     from robust_interp import data

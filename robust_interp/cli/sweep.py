@@ -6,48 +6,68 @@ import argparse
 from functools import partial
 from pathlib import Path
 
+from robust_interp.benchmark.forms import name_list, positive
 from robust_interp.cli import train as train_command
-from robust_interp.cli.options import eps_list, interval, name_list, picked, positive, sample_count
+from robust_interp.cli.options import add_command, add_fields, interval, picked
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
-from robust_interp.results.folders import write
 
 
 def add_to(commands) -> None:
-    parser = commands.add_parser(
-        "sweep", help="train a grid of networks, measure and tabulate them; the same command goes on"
+    parser = add_command(
+        commands,
+        "sweep",
+        "train a grid of networks, measure and tabulate them; the same command goes on",
+        "robust-interp sweep --models in_resnet14,plain_net14 --seeds 2 --n 100",
+        run,
     )
-    parser.set_defaults(run=run)
     add = parser.add_argument
-    add("--grid", choices=("initialisation", "variants"), help="one of the paper's tables")
     add(
-        "--depth", type=positive, default=20, help="of the networks of --grid (default: 20; the paper's: 110)"
+        "--grid",
+        choices=("initialisation", "variants"),
+        help="one of the paper's tables (default: what --models names)",
     )
-    add("--models", type=name_list, metavar="NAMES", help="or architectures of your own choice")
+    add(
+        "--depth",
+        type=positive,
+        default=20,
+        metavar="N",
+        help="layers of the networks of --grid; the paper's have 110 (default: 20)",
+    )
+    add(
+        "--models",
+        type=name_list,
+        metavar="NAMES",
+        help="architectures of your own choice (default: what --grid names)",
+    )
     add(
         "--lambda-init",
         type=interval,
         action="append",
         default=[],
         metavar="LOW,HIGH",
-        help="with --models, once for each interval that act(λ) is to start in",
+        help="with --models, once for each interval that act(λ) is to start in (default: each model's own)",
     )
     train_command.add_training(parser, seeds=(0, 1, 2))
     add("--out", default="sweep", type=Path, metavar="FOLDER", help="zoo, store and tables (default: sweep)")
-    add("--attacks", default="fgsm,ifgsm,pgd", metavar="SPECS", help="as for bench")
-    add("--eps", type=eps_list, metavar="LIST", help="as for bench")
-    add("--corruptions", default="noise", metavar="SPECS", help="as for bench")
-    add("--n", type=sample_count, metavar="N", help="as for bench")
+    add_fields(parser, "attacks eps corruptions n")
     add("--dry-run", action="store_true", help="print the grid")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from robust_interp.cli import names
+
+    names.check_dataset(arguments.dataset)
+    names.check_architectures(arguments.models or ())
+    names.check_attacks(arguments.attacks)
+    names.check_corruptions(arguments.corruptions)
     from robust_interp.benchmark.benchmark import Benchmark
     from robust_interp.benchmark.cost import cost
     from robust_interp.benchmark.request import Request
     from robust_interp.cli.console import console, print_sweep
     from robust_interp.cli.progress import reporter
     from robust_interp.results import export
+    from robust_interp.results.folders import write
     from robust_interp.store import Store
     from robust_interp.training import sweep
 

@@ -7,26 +7,45 @@ from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
-from robust_interp.cli.options import add_plugin, add_threads, interval, positive, seed_list, use_threads
+from robust_interp.benchmark.forms import positive, seed_list
+from robust_interp.cli.options import (
+    ALL_CPUS,
+    add_command,
+    add_fields,
+    add_plugin,
+    add_quiet,
+    interval,
+    use_threads,
+)
 from robust_interp.core.errors import UserError
 
 AT_ONCE_ON_CUDA = 5  # the paper's number of seeds
 
 
 def add_to(commands) -> None:
-    parser = commands.add_parser("train", help="train a registered model into a zoo folder")
-    parser.set_defaults(run=run)
+    parser = add_command(
+        commands,
+        "train",
+        "train a registered model into a zoo folder",
+        "robust-interp train in_resnet20 --dataset digits --seeds 3",
+        run,
+    )
     add = parser.add_argument
     add("architecture", help="a registered name, e.g. in_resnet20")
     add_training(parser, seeds=(0,))
-    add("--lambda-init", type=interval, metavar="LOW,HIGH", help="interval of act(λ) at the start")
+    add(
+        "--lambda-init",
+        type=interval,
+        metavar="LOW,HIGH",
+        help="interval of act(λ) at the start, each from 0 to 1 (default: the architecture's, e.g. 0.2,0.25)",
+    )
     add("--out", default="model_zoo", type=Path, metavar="FOLDER", help="zoo folder (default: model_zoo)")
 
 
 def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> None:
     """The arguments that say how networks are trained, whichever they are."""
     add = parser.add_argument
-    add("--dataset", default="digits")
+    add("--dataset", default="digits", help="what to train on: digits, cifar10, cifar100 (default: digits)")
     add(
         "--recipe",
         help="paper, authors, quick, digits or your own .toml file (default: digits for digits, else quick)",
@@ -36,19 +55,23 @@ def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> Non
         action="append",
         default=[],
         metavar="FIELD=VALUE,...",
-        help="change fields of the recipe, whose name then says so, e.g. lr=0.05,steps=0.6,0.8",
+        help="change fields of the recipe, whose name then says so, e.g. lr=0.05,steps=0.6,0.8 "
+        "(default: none)",
     )
-    add("--epochs", type=int, help="another number of epochs; the recipe's name then says so")
+    add(
+        "--epochs",
+        type=int,
+        metavar="N",
+        help="another number of epochs; the recipe's name then says so (default: the recipe's)",
+    )
     add(
         "--seeds",
         type=seed_list,
         default=seeds,
         metavar="SEEDS",
-        help=f"3 means 0,1,2; 0,4 means those (default: {','.join(map(str, seeds))})",
+        help=f"train seeds: 3 means 0,1,2; 0,4 means those (default: {','.join(map(str, seeds))})",
     )
-    add("--data-dir", metavar="FOLDER")
-    add("--device", help="cpu, cuda, cuda:1 (default: cuda if there is one)")
-    add_threads(parser)
+    add_fields(parser, "data_dir device threads", threads=ALL_CPUS)
     add(
         "--at-once",
         type=positive,
@@ -62,12 +85,21 @@ def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> Non
         metavar="N",
         help="keep the unfinished training every N epochs (default: 1)",
     )
-    add("--tensorboard", type=Path, metavar="FOLDER", help="write the curve there, one run a seed")
-    add("--quiet", action="store_true", help="no progress")
+    add(
+        "--tensorboard",
+        type=Path,
+        metavar="FOLDER",
+        help="write the curve there, one run a seed (default: not written)",
+    )
+    add_quiet(parser)
     add_plugin(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from robust_interp.cli import names
+
+    names.check_dataset(arguments.dataset)
+    names.check_architectures([arguments.architecture])
     from robust_interp.training import recipe as recipes
     from robust_interp.training.train import Training
     from robust_interp.training.trainer import TrainingError

@@ -15,11 +15,21 @@ class Normalize(nn.Module):
         mean, std: in [0, 1] pixels, one value per channel.
     """
 
-    def __init__(self, mean: Sequence[float], std: Sequence[float], device=None, dtype=None) -> None:
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        mean: Sequence[float],
+        std: Sequence[float],
+        device: str | torch.device | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         for name, values in (("mean", mean), ("std", std)):
             constant = torch.tensor(values, device=device, dtype=dtype).view(-1, 1, 1)
             self.register_buffer(name, constant, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) pixels in [0, 1] -> the same, normalised."""
         return (x - self.mean) / self.std

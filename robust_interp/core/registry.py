@@ -53,12 +53,12 @@ class Registry(Generic[T]):
     Args:
         kind: What messages call an entry, e.g. ``attack``.
         group: The entry-point group of installed plug-ins; None if there can be none.
-        holds: The type of every entry.
+        holds: The type of every entry; Callable, which is no class to a type checker, is one.
         names: What a name must match to be written on a command line and in a folder's name.
     """
 
     def __init__(
-        self, kind: str, group: str | None = None, holds: type = object, names: str = r"[a-zA-Z_]\w*"
+        self, kind: str, group: str | None = None, holds: Any = object, names: str = r"[a-zA-Z_]\w*"
     ) -> None:
         self.kind = kind
         self.group = group
@@ -78,6 +78,11 @@ class Registry(Generic[T]):
     def add(self, name: str, entry: T, origin: Origin = BUILT_IN) -> T:
         """Register `entry`; a name can be taken once.
 
+        Args:
+            name: What it is looked up by.
+            entry: Of the kind that this registry holds.
+            origin: Where it comes from; by default this package.
+
         Raises:
             UserError: if the name is taken, naming both origins, or cannot be one.
         """
@@ -89,14 +94,22 @@ class Registry(Generic[T]):
         self._added[name] = entry, origin
         return entry
 
+    def remove(self, name: str) -> None:
+        """Take out a name that was added.
+
+        Raises:
+            KeyError: if it was not.
+        """
+        del self._added[name]
+
     @contextmanager
     def lent(self, name: str, entry: T) -> Iterator[None]:
-        """Registered within the context only."""
+        """`entry` is registered under `name` within the context only."""
         self.add(name, entry)
         try:
             yield
         finally:
-            del self._added[name]
+            self.remove(name)
 
     def __getitem__(self, name: str) -> T:
         """The entry; that of an installed plug-in is imported.
@@ -118,7 +131,12 @@ class Registry(Generic[T]):
         return [*added, *map(_distribution, self._points.get(name, []))]
 
     def troubles(self, look_up: Callable[[str], object] | None = None) -> dict[str, str]:
-        """The names that cannot be used, and why: claimed twice or, if they are looked up, refused."""
+        """The names that cannot be used, and why.
+
+        Args:
+            look_up: Called with each name that is claimed once; it raises UserError for one that cannot be
+                used. Without it only names that are claimed twice are told, and nothing is imported.
+        """
         found = {}
         for name in self:
             if len(claims := self.origins(name)) > 1:
@@ -203,7 +221,7 @@ def cause(error: BaseException, file: str | None = None) -> str:
 
 
 def _distribution(point: EntryPoint) -> Origin:
-    return Origin(f"{point.dist.name} {point.dist.version}")
+    return Origin(f"{point.dist.name} {point.dist.version}" if point.dist else point.value)
 
 
 def _source_hash(point: EntryPoint) -> str:
@@ -213,7 +231,12 @@ def _source_hash(point: EntryPoint) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """The error for a name that is not there: near names if there are any, else the first of all."""
+    """The error for a name that is not there: near names if there are any, else the first of all.
+
+    Args:
+        kind: What it would be a name of, such as ``attack``.
+        known: The names that are there.
+    """
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
     shown = [*known[:SHOWN], *(["..."] if len(known) > SHOWN else [])]
@@ -221,7 +244,18 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
     return UserError(f"unknown {kind} {name!r}; {hint}")
 
 
+def nearest(name: str, options: Iterable[str]) -> str | None:
+    """The option that was meant: batch_size by ``batchsize``, n by ``n_examples``; None if none is near."""
+    meant = {option.replace("_", ""): option for option in options}
+    words = re.split("[-_]", name.lower())
+    close = difflib.get_close_matches("".join(words), meant, n=1, cutoff=0.6)
+    if close and difflib.SequenceMatcher(None, "".join(words), close[0]).ratio() >= 0.8:
+        return meant[close[0]]
+    return meant.get(words[0]) or (meant[close[0]] if close else None)
+
+
 def is_glob(pattern: str) -> bool:
+    """Whether a name holds one of the characters ``*``, ``?`` and ``[``, which make it a pattern."""
     return bool(re.search(r"[*?\[]", pattern))
 
 

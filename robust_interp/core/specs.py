@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 from robust_interp.core.errors import UserError
 
@@ -36,7 +37,7 @@ class Spec:
 
 
 def split_specs(text: str) -> list[str]:
-    """Split at the commas that stand outside brackets; empty parts are dropped."""
+    """Split a text at the commas that stand outside brackets; empty parts are dropped."""
     parts, depth, start = [], 0, 0
     for found in re.finditer("[(),]", text):
         depth += (found[0] == "(") - (found[0] == ")")
@@ -86,15 +87,15 @@ def _value(node: ast.expr, text: str) -> Scalar | OfEps:
         case ast.Name(id=word):
             return word
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            value = _value(operand, text)
-            if _is_number(value):
-                return -value
+            number = _value(operand, text)
+            if _is_number(number):
+                return -number
         case ast.BinOp(op=ast.Div() | ast.Mult() as op, left=left, right=right):
             return _arithmetic(op, _value(left, text), _value(right, text), text)
     raise UserError(f"cannot read {ast.unparse(node)!r} in {text!r}: expected a number such as 2/255")
 
 
-def _arithmetic(op: ast.operator, left, right, text: str) -> float | OfEps:
+def _arithmetic(op: ast.operator, left: Scalar | OfEps, right: Scalar | OfEps, text: str) -> float | OfEps:
     if isinstance(op, ast.Mult):
         if isinstance(right, OfEps):
             left, right = right, left
@@ -110,5 +111,5 @@ def _arithmetic(op: ast.operator, left, right, text: str) -> float | OfEps:
     raise UserError(f"cannot work out a value in {text!r}: expected a number such as 2/255 or eps/4")
 
 
-def _is_number(value) -> bool:
+def _is_number(value: Scalar | OfEps) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 Z_95 = 1.959963984540054  # standard normal quantile at 0.975
 
@@ -19,6 +20,9 @@ def wilson(correct: float, n: int) -> tuple[float, float]:
             than it should be: no such share varies more than a yes or no of the same mean.
         n: Trials, at least 1.
 
+    Raises:
+        ValueError: for counts outside these.
+
     Source: E. B. Wilson, *Probable Inference, the Law of Succession, and Statistical Inference*, 1927.
     """
     if n < 1 or not 0 <= correct <= n:
@@ -29,32 +33,32 @@ def wilson(correct: float, n: int) -> tuple[float, float]:
     return 100 * max(0.0, centre - half), 100 * min(1.0, centre + half)
 
 
-def mean_std(values) -> tuple[float, float]:
-    """Mean and standard deviation over train seeds (ddof 1); the deviation of one value is NaN."""
+def mean_std(values: ArrayLike) -> tuple[float, float]:
+    """Mean and standard deviation (ddof 1) of values (n,) over train seeds; the deviation of one is NaN."""
     values = np.asarray(values, dtype=float)
     return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else math.nan
 
 
-def t_interval(values) -> tuple[float, float]:
-    """95 % interval of the mean over train seeds, by Student's t; NaN for fewer than two values.
+def t_interval_of(mean: float, std: float, n: int) -> tuple[float, float]:
+    """95 % interval of the mean over train seeds, by Student's t.
 
     Of two seeds it is wide (12.7 standard errors to each side) and that is as it should be.
+
+    Args:
+        mean: Over the seeds.
+        std: Their standard deviation (ddof 1).
+        n: How many they are, at least 1; of a single one the interval is NaN.
     """
-    return t_interval_of(*mean_std(values), len(values))
-
-
-def t_interval_of(mean: float, std: float, n: int) -> tuple[float, float]:
-    """The same from mean, standard deviation (ddof 1) and number of seeds, at least 1."""
     return _around(mean, std / math.sqrt(n), n - 1)
 
 
-def welch_interval(a, b) -> tuple[float, float]:
-    """95 % interval of mean(a) - mean(b) over train seeds, whose variances may differ."""
+def welch_interval(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> tuple[float, float]:
+    """95 % interval of mean(a) - mean(b): values over train seeds, (n,) and (m,), of unlike variances."""
     return welch_interval_of((*mean_std(a), len(a)), (*mean_std(b), len(b)))
 
 
 def welch_interval_of(a: tuple[float, float, int], b: tuple[float, float, int]) -> tuple[float, float]:
-    """The same from mean, standard deviation (ddof 1) and number of seeds of each.
+    """The same, where `a` and `b` are each mean, standard deviation (ddof 1) and number of seeds.
 
     NaN where one of them has fewer than two values; without any spread it is the difference alone.
 
@@ -100,6 +104,9 @@ def mcnemar_exact(b: int, c: int) -> McNemar:
     Args:
         b: Images that only the first classifier has right, from 0.
         c: Images that only the second has right, from 0.
+
+    Raises:
+        ValueError: for counts below 0.
 
     Source: M. W. Fagerland, S. Lydersen, P. Laake, *The McNemar test for binary matched-pairs data:
     mid-p and asymptotic are better than exact conditional*, 2013.
@@ -163,8 +170,8 @@ def paired_difference(first: np.ndarray, second: np.ndarray) -> Interval:
     return Interval(100 * (b - c) / n, 100 * (one - other - half), 100 * (one - other + half))
 
 
-def holm(p_values) -> np.ndarray:
-    """p-values (m,) adjusted so that the chance of any false finding among them is kept; never above 1.
+def holm(p_values: ArrayLike) -> np.ndarray:
+    """`p_values` (m,) adjusted so that the chance of any false finding among them is kept; never above 1.
 
     Source: S. Holm, *A Simple Sequentially Rejective Multiple Test Procedure*, 1979.
     """
@@ -176,7 +183,7 @@ def holm(p_values) -> np.ndarray:
     return adjusted
 
 
-def mce(errors, baseline) -> float:
+def mce(errors: ArrayLike, baseline: ArrayLike) -> float:
     """Mean corruption error in percent of a baseline's: 100 times the mean of the corruptions' quotients.
 
     With what each error is above the clean one instead of the errors, it is the *relative* mCE.
@@ -210,5 +217,10 @@ def attack_success(clean: np.ndarray, robust: np.ndarray) -> float | None:
 
 
 def robust(clean: np.ndarray, attacked: list[np.ndarray]) -> np.ndarray:
-    """Which samples survive everything: right when clean and under each attack (boolean arrays (n,))."""
+    """Which samples survive everything, (n,) bool.
+
+    Args:
+        clean: Which are right when clean, (n,) bool.
+        attacked: Per attack which are right under it, (n,) bool each; the same samples.
+    """
     return np.logical_and.reduce([clean, *attacked])

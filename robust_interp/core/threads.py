@@ -48,6 +48,9 @@ def wait_passively(environ: MutableMapping[str, str] = os.environ) -> None:
     """Ask OpenMP for threads that sleep while they wait, unless the user has set how they wait.
 
     It takes effect only before torch is loaded.
+
+    Args:
+        environ: Where it is asked for; the environment of this process.
     """
     if not any(name in environ for name in WAITING):
         environ["OMP_WAIT_POLICY"] = "PASSIVE"
@@ -57,6 +60,7 @@ def available_cpus(environ: Mapping[str, str] = os.environ, root: Path = Path("/
     """CPUs that this process may use, at least 1: by its affinity, its cgroup's quota and SLURM's allocation.
 
     Args:
+        environ: Where SLURM says what it allots.
         root: Where /proc and /sys are.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -130,13 +134,13 @@ def choose(asked: int | None, step: Callable[[], object] | None) -> Threads:
     return Threads(fastest(step, most), cpus, "the fastest in a short test")
 
 
-def checked(count) -> int:
+def checked(count: object) -> int:
     """`count` if it is a number of threads.
 
     Raises:
         UserError: if it is not a whole number from 1.
     """
-    if not isinstance(count, Integral) or isinstance(count, bool) or not 1 <= count <= 4096:
+    if isinstance(count, bool) or not isinstance(count, Integral) or not 1 <= int(count) <= 4096:
         raise UserError(f"threads must be a whole number from 1, not {count!r}")
     return int(count)
 

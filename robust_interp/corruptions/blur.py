@@ -12,18 +12,18 @@ from robust_interp.corruptions.table import corruption
 
 
 @corruption
-def gaussian_blur(image, severity, rng):
+def gaussian_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     return smooth(image, (0.4, 0.6, 0.7, 0.8, 1)[severity - 1])
 
 
 @corruption
-def defocus_blur(image, severity, rng):
+def defocus_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     radius, alias = ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1))[severity - 1]
-    return scipy.ndimage.correlate(image, _disk(radius, alias)[None], mode="mirror")
+    return scipy.ndimage.correlate(image, disk(radius, alias)[None], mode="mirror")
 
 
 @lru_cache
-def _disk(radius: float, alias: float) -> np.ndarray:
+def disk(radius: float, alias: float) -> np.ndarray:
     """A disk whose edge is smoothed by a 3x3 Gaussian of sigma `alias`.
 
     Rounded to float32 where OpenCV, which the released arrays were made with, rounds.
@@ -39,7 +39,7 @@ def _disk(radius: float, alias: float) -> np.ndarray:
 
 
 @corruption
-def glass_blur(image, severity, rng):
+def glass_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     """All pixels but two rows and columns take their own value or a neighbour's, above, left or both.
 
     It is no swap: in the original, whose pixels are views of one array, the neighbour keeps its value.
@@ -56,13 +56,13 @@ def glass_blur(image, severity, rng):
 
 
 @corruption
-def motion_blur(image, severity, rng):
+def motion_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     radius, sigma = ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5))[severity - 1]
     return motion(to_uint8(image), radius, sigma, rng.uniform(-45, 45))
 
 
 @corruption
-def zoom_blur(image, severity, rng):
+def zoom_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     largest = (1.06, 1.11, 1.16, 1.21, 1.26)[severity - 1]
     factors = np.arange(1, largest, 0.01)  # float steps: severity 1 has 1.06 in it, the others end before
     image = image.astype(np.float32)

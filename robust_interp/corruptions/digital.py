@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from io import BytesIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
@@ -10,9 +11,12 @@ import scipy
 from robust_interp.corruptions.imaging import hsv, rgb, to_uint8
 from robust_interp.corruptions.table import colour, corruption, needs
 
+if TYPE_CHECKING:
+    from PIL import Image
+
 
 @corruption
-def contrast(image, severity, rng):
+def contrast(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     share = (0.75, 0.5, 0.4, 0.3, 0.15)[severity - 1]
     # Channels last, for the order in which NumPy adds up: the last bit decides some truncations.
     mean = np.ascontiguousarray(image.transpose(1, 2, 0)).mean(axis=(0, 1))[:, None, None]
@@ -21,14 +25,14 @@ def contrast(image, severity, rng):
 
 @needs(colour)
 @corruption
-def saturate(image, severity, rng):
+def saturate(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     factor, more = ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2))[severity - 1]
     hue, saturation, value = hsv(image)
     return rgb(hue, (saturation * factor + more).clip(0, 1), value)
 
 
 @corruption
-def elastic_transform(image, severity, rng):
+def elastic_transform(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     """A random affine map, then a smooth random displacement. Lengths are shares of the image's side."""
     alpha, sigma, stretch = (
         (0, 0, 0.08),
@@ -43,18 +47,29 @@ def elastic_transform(image, severity, rng):
 
 
 def affine(image: np.ndarray, shifts: np.ndarray) -> np.ndarray:
-    """The affine map of (C, H, W) that moves three points around the centre by `shifts` (3, 2), in (x, y)."""
+    """The affine map of an `image` (C, H, W) that moves three points around its centre.
+
+    Args:
+        shifts: How far, (3, 2), in (x, y) and pixels.
+    """
     _, H, W = image.shape
     x, y, arm = W // 2, H // 2, min(H, W) // 3
     before = np.array([(x + arm, y + arm), (x + arm, y - arm), (x - arm, y - arm)], dtype=float)
     after = np.column_stack([before + shifts, np.ones(3)])
     back = np.linalg.solve(after, before)[:, ::-1]  # (x, y, 1) of the result -> (y, x) of the image
     columns, rows = np.meshgrid(np.arange(W), np.arange(H))
-    return _sampled(image, *(rows * b + columns * a + c for a, b, c in back.T), mode="mirror")
+    from_rows, from_columns = (rows * b + columns * a + c for a, b, c in back.T)
+    return _sampled(image, from_rows, from_columns, mode="mirror")
 
 
 def displaced(image: np.ndarray, alpha: float, sigma: float, rng: np.random.Generator) -> np.ndarray:
-    """Each pixel of (C, H, W) from up to `alpha` pixels away; neighbours alike, by a Gaussian of `sigma`."""
+    """Each pixel of an `image` (C, H, W) taken from somewhere near, its neighbours from alike places.
+
+    Args:
+        alpha: From how far away at most, in pixels.
+        sigma: Of the Gaussian that makes neighbours alike, in pixels.
+        rng: Drawn from twice, for the two directions.
+    """
     _, H, W = image.shape
     across, down = (
         alpha * scipy.ndimage.gaussian_filter(rng.uniform(-1, 1, size=(H, W)), sigma, truncate=3)
@@ -71,17 +86,18 @@ def _sampled(image: np.ndarray, rows: np.ndarray, columns: np.ndarray, mode: str
 
 
 @corruption
-def pixelate(image, severity, rng):
+def pixelate(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     from PIL import Image
 
     share = (0.95, 0.9, 0.85, 0.75, 0.65)[severity - 1]
     picture = _picture(image)
-    small = picture.resize(tuple(int(side * share) for side in picture.size), Image.Resampling.BOX)
+    width, height = picture.size
+    small = picture.resize((int(width * share), int(height * share)), Image.Resampling.BOX)
     return _channels_first(small.resize(picture.size, Image.Resampling.BOX))
 
 
 @corruption
-def jpeg_compression(image, severity, rng):
+def jpeg_compression(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     from PIL import Image
 
     quality = (80, 65, 58, 50, 40)[severity - 1]
@@ -101,13 +117,13 @@ def jpeg_library() -> str | None:
     return None if version and version.startswith("9") else f"libjpeg {version}"
 
 
-def _picture(image: np.ndarray):
+def _picture(image: np.ndarray) -> Image.Image:
     from PIL import Image
 
     values = to_uint8(image)
     return Image.fromarray(values[0] if len(values) == 1 else np.ascontiguousarray(values.transpose(1, 2, 0)))
 
 
-def _channels_first(picture) -> np.ndarray:
+def _channels_first(picture: Image.Image) -> np.ndarray:
     values = np.asarray(picture)
     return values[None] if values.ndim == 2 else values.transpose(2, 0, 1)

@@ -38,18 +38,26 @@ class Corruptor:
         self.seed = seed
         self.folder = _released_folder(dataset, folder) if folder else None
         self.notes: list[str] = []
-        self.source = cache(self.source)  # hashing a released file takes a while
-        self._chunk = lru_cache(maxsize=_CACHED_CHUNKS)(self._chunk)
+        self._sources = cache(self._source)  # hashing a released file takes a while
+        self._chunks = lru_cache(maxsize=_CACHED_CHUNKS)(self._chunk)
 
     def source(self, name: str) -> str:
-        """``generated@<seed>``, ``released``, or with the file's MD5 where there is no official one.
+        """Where images of the corruption `name` come from.
+
+        ``generated@<seed>``, ``released``, or with the file's MD5 where there is no official one.
 
         Generated JPEG that cannot equal the released names its library: ``generated@0(libjpeg-turbo)``.
+
+        Raises:
+            UserError: if a released file is missing, or is not what it should be.
         """
+        return self._sources(name)
+
+    def _source(self, name: str) -> str:
         if self.folder is None:
             library = jpeg_library() if name == JPEG else None
             return f"generated@{self.seed}({library})" if library else f"generated@{self.seed}"
-        _open_released(self.folder, name, self.dataset)
+        open_released(self.folder, name, self.dataset)
         found = _md5(self.folder / f"{name}.npy")
         known = RELEASED_MD5.get(name) if self.dataset.name == "cifar10" else None
         if known is None or len(self.dataset) != 10_000:
@@ -59,23 +67,24 @@ class Corruptor:
         return "released"
 
     def obstacle(self, name: str) -> str | None:
-        """Why there can be no images of this corruption, or None. What is released needs no generator."""
+        """Why there can be no images of a corruption, or None. What is released needs no generator."""
         return obstacle(name, self.dataset.images.shape[1:]) if self.folder is None else None
 
     def note(self, line: str) -> None:
+        """Add a line to the notes, once."""
         if line not in self.notes:
             self.notes.append(line)
 
     def pixels(self, perturbation: Perturbation, start: int, stop: int) -> np.ndarray:
-        """Samples [start, stop) under a corruption, float32 NCHW in [0, 1]."""
-        return as_pixels(self._chunk(perturbation.name, perturbation.params["severity"], start, stop))
+        """Samples [start, stop) under a corruption, which `resolve` gave; float32 NCHW in [0, 1]."""
+        return as_pixels(self._chunks(perturbation.name, perturbation.integer("severity"), start, stop))
 
     def _chunk(self, name: str, severity: int, start: int, stop: int) -> np.ndarray:
         if self.folder is None:
             clean = self.dataset.images[start:stop]
             return corrupt(clean, name, severity, range(start, stop), self.seed)
         size = len(self.dataset)
-        rows = _open_released(self.folder, name, self.dataset)
+        rows = open_released(self.folder, name, self.dataset)
         first = (severity - 1) * size  # the five severities are stacked
         return rows[first + start : first + stop].transpose(0, 3, 1, 2)
 
@@ -100,7 +109,7 @@ def _released_folder(dataset: Dataset, folder: Path) -> Path:
     return folder
 
 
-def _open_released(folder: Path, name: str, dataset: Dataset) -> np.ndarray:
+def open_released(folder: Path, name: str, dataset: Dataset) -> np.ndarray:
     rows = _open_array(folder / f"{name}.npy")
     N, C, H, W = dataset.images.shape
     expected = (5 * N, H, W, C)
@@ -135,6 +144,10 @@ def resolve(text: str, corruptor: Corruptor) -> list[Perturbation]:
     generated for these images is an error if it is named, and left out of a group with a note: the group's
     mean, which is only ever taken over all of it, is then absent.
 
+    Args:
+        text: As on a command line.
+        corruptor: Of the images that are to be corrupted; it is given the notes.
+
     Raises:
         UserError: for an unknown name, a severity that is not a whole number from 1 to 5, or a corruption
             that cannot be generated.
@@ -154,7 +167,7 @@ def resolve(text: str, corruptor: Corruptor) -> list[Perturbation]:
                 continue
             found.update(dict.fromkeys((name, severity) for severity in severities))
     if not found:
-        raise UserError("no corruption named; say none to measure without")
+        raise UserError("no corruption given; use none to measure without corruptions")
     if any(name == JPEG for name, _ in found) and (line := _jpeg_note(corruptor)):
         corruptor.note(line)
     return [

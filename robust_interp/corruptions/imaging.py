@@ -7,7 +7,7 @@ import scipy
 
 
 def smooth(image: np.ndarray, sigma: float) -> np.ndarray:
-    """Gaussian blur of the last two axes; borders repeat the last pixel. `sigma` in pixels."""
+    """Gaussian blur of an image's last two axes; borders repeat the last pixel. `sigma` in pixels."""
     sigmas = (*[0] * (image.ndim - 2), sigma, sigma)
     return scipy.ndimage.gaussian_filter(image, sigmas, mode="nearest", truncate=4.0)
 
@@ -30,6 +30,14 @@ def motion(image: np.ndarray, radius: int, sigma: float, degrees: float) -> np.n
 
     A pixel becomes the mean of the 2 `radius` + 1 that follow it in one direction, itself included, with
     half a Gaussian as weights; positions are rounded to whole pixels, and borders repeat the last one.
+
+    Args:
+        image: uint8 (C, H, W), or floats of that range.
+        radius: In pixels.
+        sigma: Of the Gaussian, in pixels.
+        degrees: The direction, from the x axis towards the y axis.
+
+    Source: ImageMagick's MotionBlurImage, which the CIFAR-C generator calls.
     """
     steps = np.arange(2 * radius + 1)
     weights = np.exp(-(steps**2) / (2 * sigma**2))
@@ -46,19 +54,19 @@ def motion(image: np.ndarray, radius: int, sigma: float, degrees: float) -> np.n
 
 
 def to_uint8(image: np.ndarray) -> np.ndarray:
-    """Pixels in [0, 1], rounded to the nearest of 0 to 255."""
+    """An image of pixels in [0, 1], of any shape, rounded to the nearest of 0 to 255."""
     return np.rint(image * 255).astype(np.uint8)
 
 
 def grey(image: np.ndarray) -> np.ndarray:
-    """Luma (1, H, W) by ITU-R BT.601; a single channel is its own."""
+    """Luma (1, H, W) of an image (C, H, W) by ITU-R BT.601; a single channel is its own."""
     if len(image) == 1:
         return image
     return np.tensordot([[0.299, 0.587, 0.114]], image, axes=1)
 
 
 def hsv(image: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Hue (a turn is 1; 0 for a grey), saturation and value, each (H, W)."""
+    """Hue (a turn is 1; 0 for a grey), saturation and value, each (H, W), of an image (3, H, W) in [0, 1]."""
     red, green, blue = image
     value = image.max(axis=0)
     spread = value - image.min(axis=0)
@@ -74,7 +82,7 @@ def hsv(image: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def rgb(hue: np.ndarray, saturation: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """The image (3, H, W) of hue, saturation and value."""
+    """The image (3, H, W) of hue, saturation and value, each (H, W): what `hsv` takes apart."""
     sixth = np.floor(hue * 6)
     within = hue * 6 - sixth
     low = value * (1 - saturation)
@@ -115,7 +123,7 @@ def _ridge(strength: np.ndarray, dx: np.ndarray, dy: np.ndarray) -> np.ndarray:
     H, W = strength.shape
     padded = np.pad(strength, 1)
 
-    def at(down, right):
+    def at(down: int, right: int) -> np.ndarray:
         return padded[1 + down : 1 + down + H, 1 + right : 1 + right + W]
 
     flat, steep = abs(dy) < _TAN * abs(dx), abs(dy) > (_TAN + 2) * abs(dx)

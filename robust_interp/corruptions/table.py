@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -25,7 +25,11 @@ def corruption(function: Corrupt) -> Corrupt:
 
 
 def needs(obstacle: Obstacle) -> Callable[[Corrupt], Corrupt]:
-    """Say what keeps the decorated corruption from being generated."""
+    """Say what keeps the decorated corruption from being generated.
+
+    Args:
+        obstacle: Shape (C, H, W) -> why there can be none of such images, or None.
+    """
 
     def record(function: Corrupt) -> Corrupt:
         OBSTACLES[function.__name__] = obstacle
@@ -35,8 +39,8 @@ def needs(obstacle: Obstacle) -> Callable[[Corrupt], Corrupt]:
 
 
 def colour(shape: tuple[int, int, int]) -> str | None:
-    """The obstacle of a corruption that only colour images can have."""
-    return None if shape[0] == 3 else f"it needs colour images, not {shape[0]} channel"
+    """The obstacle, at a shape (C, H, W), of a corruption that only colour images can have."""
+    return None if shape[0] == 3 else f"it needs colour images (3 channels); these have {shape[0]}"
 
 
 def obstacle(name: str, shape: tuple[int, int, int]) -> str | None:
@@ -44,10 +48,18 @@ def obstacle(name: str, shape: tuple[int, int, int]) -> str | None:
     return OBSTACLES[name](shape) if name in OBSTACLES else None
 
 
-def corrupt(images: np.ndarray, name: str, severity: int, ids, seed: int) -> np.ndarray:
-    """Corrupt images (N, C, H, W), uint8 or float in [0, 1]; `ids` are the samples' ids. Returns uint8.
+def corrupt(images: np.ndarray, name: str, severity: int, ids: Iterable[int], seed: int) -> np.ndarray:
+    """Corrupt images. All arithmetic starts in float64, as the released arrays' did: truncation shows it.
 
-    All arithmetic starts in float64, as the released arrays' did: truncation would show the difference.
+    Args:
+        images: (N, C, H, W), uint8 or float in [0, 1].
+        name: Of a registered corruption.
+        severity: 1 to 5.
+        ids: Of the N samples; with the seed they key what is drawn.
+        seed: Of the generated corruptions.
+
+    Returns:
+        (N, C, H, W), uint8.
     """
     function = CORRUPTIONS[name]
     stream = zlib.crc32(name.encode())  # a stream of its own, whatever else is registered

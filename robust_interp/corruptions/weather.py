@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 import scipy
 
+from robust_interp.core.errors import UserError
 from robust_interp.corruptions.imaging import canny, grey, hsv, motion, rgb, smooth, to_uint8, zoom_in
 from robust_interp.corruptions.table import colour, corruption, needs
 
 
 @corruption
-def snow(image, severity, rng):
+def snow(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     mean, sd, zoom, threshold, radius, sigma, kept = (
         (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
         (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
@@ -39,28 +40,29 @@ FROST_PICTURES = {
     "frost5.jpg": "50984ae2c871b7df2c28f1d71ca460a0",
 }
 FROST_PACKAGE = "imagecorruptions"
+NO_FROST = (
+    f"its pictures come with another package (pip install --no-deps {FROST_PACKAGE}), "
+    "or read the released arrays (--corruptions-dir)"
+)
 
 
 def _frost_obstacle(shape: tuple[int, int, int]) -> str | None:
     if reason := colour(shape):
         return reason
-    folder = _frost_folder()
+    folder = frost_folder()
     if folder is None:
-        return (
-            f"its pictures come with another package (pip install --no-deps {FROST_PACKAGE}), "
-            "or read the released arrays (--corruptions-dir)"
-        )
+        return NO_FROST
     for name, md5 in FROST_PICTURES.items():
         path = folder / name
         if not path.is_file() or hashlib.md5(path.read_bytes()).hexdigest() != md5:
             return f"{path} is not the authors' picture"
-    height, width = (min(sizes) for sizes in zip(*(p.shape[1:] for p in _frost_pictures()), strict=True))
+    height, width = (min(sizes) for sizes in zip(*(p.shape[1:] for p in frost_pictures()), strict=True))
     if shape[1] >= height or shape[2] >= width:
         return f"its pictures are {height} x {width}, too small for {shape[1]} x {shape[2]}"
     return None
 
 
-def _frost_folder() -> Path | None:
+def frost_folder() -> Path | None:
     """Where the installed package keeps its pictures; the package itself is never imported."""
     spec = importlib.util.find_spec(FROST_PACKAGE)
     places = spec.submodule_search_locations if spec else None
@@ -68,22 +70,25 @@ def _frost_folder() -> Path | None:
 
 
 @cache
-def _frost_pictures() -> list[np.ndarray]:
+def frost_pictures() -> list[np.ndarray]:
     """The pictures (3, H, W) at a fifth of their size: linear interpolation at 1/5 is every fifth pixel."""
     from PIL import Image
 
+    folder = frost_folder()
+    if folder is None:
+        raise UserError(f"frost cannot be generated: {NO_FROST}")
     pictures = []
     for name in FROST_PICTURES:
-        with Image.open(_frost_folder() / name) as file:
+        with Image.open(folder / name) as file:
             pictures.append(np.asarray(file.convert("RGB"))[2::5, 2::5].transpose(2, 0, 1))
     return pictures
 
 
 @needs(_frost_obstacle)
 @corruption
-def frost(image, severity, rng):
+def frost(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     kept, weight = ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))[severity - 1]
-    picture = _frost_pictures()[rng.integers(len(FROST_PICTURES))]
+    picture = frost_pictures()[rng.integers(len(FROST_PICTURES))]
     _, H, W = image.shape
     top, left = rng.integers(0, np.subtract(picture.shape[1:], (H, W)))
     crop = picture[:, top : top + H, left : left + W]
@@ -91,7 +96,7 @@ def frost(image, severity, rng):
 
 
 @corruption
-def fog(image, severity, rng):
+def fog(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     amount, decay = ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75))[severity - 1]
     _, H, W = image.shape
     size = 1 << (max(H, W) - 1).bit_length()  # the map's side is a power of two
@@ -101,7 +106,9 @@ def fog(image, severity, rng):
 
 
 def plasma(size: int, decay: float, rng: np.random.Generator) -> np.ndarray:
-    """A diamond-square height map (size, size) on a torus, scaled to [0, 1]; `size` is a power of two.
+    """A diamond-square height map (size, size) on a torus, drawn from `rng` and scaled to [0, 1].
+
+    `size` is a power of two.
 
     Each point is the mean of four around it plus a uniform draw, of at most 100^2 at first and `decay`^2
     times less at each halving of the distance.
@@ -109,7 +116,7 @@ def plasma(size: int, decay: float, rng: np.random.Generator) -> np.ndarray:
     heights = np.zeros((size, size))
     step, wibble = size, 100.0
 
-    def midpoint(total):
+    def midpoint(total: np.ndarray) -> np.ndarray:
         return total / 4 + wibble * rng.uniform(-wibble, wibble, total.shape)
 
     while step > 1:
@@ -127,7 +134,7 @@ def plasma(size: int, decay: float, rng: np.random.Generator) -> np.ndarray:
 
 
 @corruption
-def brightness(image, severity, rng):
+def brightness(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     more = (0.05, 0.1, 0.15, 0.2, 0.3)[severity - 1]
     if len(image) == 1:
         return image + more  # what a grey in three channels would become
@@ -141,7 +148,7 @@ BROWN = np.array([63, 42, 20])[:, None, None] / 255
 
 @needs(colour)
 @corruption
-def spatter(image, severity, rng):
+def spatter(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     mean, sd, sigma, threshold, amount, draw = (
         (0.62, 0.1, 0.7, 0.7, 0.5, _water),
         (0.65, 0.1, 0.8, 0.7, 0.5, _water),
@@ -153,7 +160,7 @@ def spatter(image, severity, rng):
     return draw(image, np.where(drops < threshold, 0, drops), amount)
 
 
-def _water(image, drops, amount):
+def _water(image: np.ndarray, drops: np.ndarray, amount: float) -> np.ndarray:
     """Drops lit from one side: brighter the further inside they are, with a ridge along their edges."""
     drops = (drops * 255).astype(np.uint8)
     light = drops * _relief(canny(drops, 50, 150)).astype(np.float64)
@@ -165,7 +172,7 @@ def _relief(edges: np.ndarray) -> np.ndarray:
     near = np.full(edges.shape, 20.0)
     if edges.any():
         near = np.minimum(scipy.ndimage.distance_transform_edt(~edges), 20)
-    flat = _equalised(_box(near).astype(np.uint8))
+    flat = equalised(_box(near).astype(np.uint8))
     emboss = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]])
     embossed = scipy.ndimage.correlate(flat.astype(int), emboss, mode="mirror").clip(0, 255)
     return np.rint(_box(embossed.astype(np.float64))).astype(np.uint8)
@@ -175,14 +182,14 @@ def _box(image: np.ndarray) -> np.ndarray:
     return scipy.ndimage.uniform_filter(image, 3, mode="mirror")
 
 
-def _equalised(image: np.ndarray) -> np.ndarray:
+def equalised(image: np.ndarray) -> np.ndarray:
     """uint8 values spread over 0 to 255 by their ranks, the smallest at 0; a constant image as it is."""
     counts = np.bincount(image.ravel(), minlength=256)
     above = counts.cumsum() - counts[image.min()]
     return np.rint(above * (255 / above[-1])).astype(np.uint8)[image] if above[-1] else image
 
 
-def _mud(image, drops, amount):
+def _mud(image: np.ndarray, drops: np.ndarray, amount: float) -> np.ndarray:
     mask = smooth((drops > 0).astype(np.float64), amount)
     mask = np.where(mask < 0.8, 0, mask)
     return image * (1 - mask) + mask * BROWN

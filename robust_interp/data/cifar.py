@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,14 +28,14 @@ def _load_cifar(class_name: str) -> Callable[[str, Path], Arrays]:
     return read
 
 
-def _torchvision_class(class_name: str):
+def _torchvision_class(class_name: str) -> Any:
     import torchvision
 
     return getattr(torchvision.datasets, class_name)
 
 
 def missing_data(class_name: str, root: Path) -> str:
-    """Why a torchvision dataset cannot be read, and what to do about it."""
+    """Why a torchvision dataset, such as CIFAR10, cannot be read below `root`, and what to do about it."""
     folder = root / _torchvision_class(class_name).base_folder
     state = "is damaged (MD5)" if folder.exists() else "is not there"
     return (
@@ -45,6 +46,10 @@ def missing_data(class_name: str, root: Path) -> str:
 
 def download(name: str, data_dir: str | os.PathLike | None = None) -> None:
     """Fetch a dataset with torchvision; nothing to do for an embedded one.
+
+    Args:
+        name: Of a registered dataset.
+        data_dir: See `data_root`; it is made if it is not there.
 
     Raises:
         UserError: if the download fails or what arrives is not the official data.

@@ -15,6 +15,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import Registry, unknown
@@ -85,18 +86,21 @@ class Dataset:
 
 
 def as_pixels(images: np.ndarray) -> np.ndarray:
-    """A float32 copy: uint8 scaled to [0, 1] exactly as torchvision's ToTensor does, floats unchanged."""
+    """A float32 copy of `images`: uint8 scaled to [0, 1] just as torchvision's ToTensor does; floats stay."""
     pixels = images.astype(np.float32)
     return pixels / np.float32(255) if images.dtype == np.uint8 else pixels
 
 
-def from_arrays(images, labels, classes: int | None = None, name: str = "custom") -> Dataset:
+def from_arrays(
+    images: ArrayLike, labels: ArrayLike, classes: int | None = None, name: str = "custom"
+) -> Dataset:
     """A dataset from a user's own arrays or tensors, checked.
 
     Args:
         images: (N, C, H, W), uint8, or floating point in [0, 1] (rounding of up to 1e-6 is clamped).
         labels: (N,) class indices.
         classes: Number of classes; by default the largest label + 1.
+        name: What tables call it.
 
     Raises:
         UserError: on any other shape, type or range, normalised images among them.
@@ -116,7 +120,7 @@ def from_arrays(images, labels, classes: int | None = None, name: str = "custom"
     return Dataset(name, images, labels.astype(np.int64), classes)
 
 
-def _as_array(values) -> np.ndarray:
+def _as_array(values: ArrayLike) -> np.ndarray:
     """A NumPy array of an array, a list or a tensor, wherever that lives."""
     return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
 
@@ -134,7 +138,11 @@ def _checked_range(images: np.ndarray) -> np.ndarray:
 
 
 def data_root(data_dir: str | os.PathLike | None = None) -> Path:
-    """The data folder: the argument, else $ROBUST_INTERP_DATA, else ~/.cache/robust-interp."""
+    """The data folder: `data_dir`, else $ROBUST_INTERP_DATA, else ~/.cache/robust-interp.
+
+    Raises:
+        UserError: if it is in the home folder of a user who has none.
+    """
     chosen = data_dir or os.environ.get("ROBUST_INTERP_DATA") or "~/.cache/robust-interp"
     try:
         return Path(chosen).expanduser()
@@ -144,6 +152,11 @@ def data_root(data_dir: str | os.PathLike | None = None) -> Path:
 
 def load(name: str, split: str = "test", data_dir: str | os.PathLike | None = None) -> Dataset:
     """Read one split of a registered dataset.
+
+    Args:
+        name: Such as ``digits``.
+        split: ``train`` or ``test``.
+        data_dir: See `data_root`.
 
     Raises:
         UserError: if the name or the split is unknown, or the files are missing or not the official ones.

@@ -1,4 +1,4 @@
-"""Accuracy against the strength of attacks and corruptions, from the tables of `report.measured`."""
+"""Accuracy against the strength of attacks and corruptions, from the tables of `report.curves`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def eps_figure(points: pd.DataFrame) -> Figure:
     """Accuracy against eps, a panel an attack; ensembles below the single models.
 
     Args:
-        points: of `measured.points`, with at least one attack.
+        points: of `curves.points`, with at least one attack.
     """
     figure = _by_series(points, "attack", columns=3, height=2.05)
     figure.axes[0].set_ylim(0, 103)  # shared by all
@@ -32,7 +32,7 @@ def severity_figure(points: pd.DataFrame) -> Figure:
     """Accuracy against severity, a panel a corruption; ensembles below the single models.
 
     Args:
-        points: of `measured.points`, with at least one corruption.
+        points: of `curves.points`, with at least one corruption.
     """
     return _by_series(points, "corruption", columns=4, height=1.75)
 
@@ -118,7 +118,7 @@ def improvement_figure(table: pd.DataFrame) -> Figure:
     """How far each ensemble is above the mean of its members, bars by perturbation.
 
     Args:
-        table: of `measured.improvements`, not empty.
+        table: of `curves.improvements`, not empty.
     """
     figure, axes = style.panels(1, 1, 2.6)
     panel = axes[0][0]

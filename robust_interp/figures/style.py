@@ -109,11 +109,11 @@ def wrapped(text: str, inches: float, points: float = _TEXT) -> str:
     """The text in lines no wider than this, cut behind what separates words, within a word if it must be."""
     lines, left = [""], inches
     for piece in re.split(r"(?<=[\W_])(?<![(\[{])(?=[^\W_]|[(\[{])", text):
-        if _inches(piece.rstrip(), points) > left and lines[-1]:
+        if width_of(piece.rstrip(), points) > left and lines[-1]:
             lines.append("")
             left = inches
         for letter in piece:
-            width = _inches(letter, points)
+            width = width_of(letter, points)
             if width > left and not letter.isspace():
                 lines.append("")
                 left = inches
@@ -122,7 +122,7 @@ def wrapped(text: str, inches: float, points: float = _TEXT) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _inches(text: str, points: float) -> float:
+def width_of(text: str, points: float) -> float:
     """How wide a text is at most: kerning only draws letters together."""
     return sum(map(_of_letter, text)) * points / 72
 
@@ -143,7 +143,7 @@ def key(figure: Figure, handles: Sequence, ncols: int | None = None) -> None:
     """
     names = [handle.get_label() for handle in handles]
     room = figure.get_figwidth() - _GAP
-    widest = max(_inches(name, _SMALL) for name in names)
+    widest = max(width_of(name, _SMALL) for name in names)
     columns = max(1, min(len(names), ncols or len(names), int(room / (_SIGN + widest))))
     labels = [wrapped(name, room - _SIGN, _SMALL) for name in names]
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)

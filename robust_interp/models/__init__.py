@@ -42,6 +42,13 @@ ARCHITECTURES = in_resnet.ARCHITECTURES | in_resnext.ARCHITECTURES
 
 
 def default_lambda_init(architecture: str) -> tuple[float, float] | None:
-    """The interval that act(λ) starts in unless told otherwise; None for a network without λ, or not ours."""
+    """The interval that act(λ) starts in unless told otherwise.
+
+    Args:
+        architecture: A timm name, without a tag.
+
+    Returns:
+        (low, high), or None for a network without λ, or not ours.
+    """
     damping = ARCHITECTURES[architecture].damping if architecture in ARCHITECTURES else None
     return None if damping is None else damping["lambda_init"]

@@ -18,7 +18,17 @@ from typing import Any
 
 from torch import nn
 
-from robust_interp.models.merges import Add, Branch, Damp, Exponential, ScaledDamp, ScaledExponential
+from robust_interp.core.architectures import RESNETS
+from robust_interp.models.merges import (
+    Add,
+    Branch,
+    Damp,
+    Device,
+    Dtype,
+    Exponential,
+    ScaledDamp,
+    ScaledExponential,
+)
 from robust_interp.models.network import Block, InterpolationNet, Stage, blocks_per_stage, conv, stem_conv
 from robust_interp.models.registration import Architecture
 
@@ -54,10 +64,10 @@ class PreActResNet(InterpolationNet):
         in_chans: int = 3,
         global_pool: str = "avg",
         drop_rate: float = 0.0,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
-        dd = {"device": device, "dtype": dtype}
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         blocks = blocks_per_stage(depth, convs_per_block=3 if bottleneck else 2)
         branch, expansion = (_bottleneck, 4) if bottleneck else (_basic, 1)
         widths = [_STEM_WIDTH, *(expansion * _STEM_WIDTH * 2**i for i in range(3))]
@@ -123,24 +133,23 @@ def _projection(in_channels: int, channels: int, stride: int, **dd: Any) -> nn.S
     return _norm_act_convs(conv(in_channels, channels, 1, stride, **dd), **dd)
 
 
-DEPTHS = (14, 20, 32, 44, 56, 110, 164)
-_FEW = (14, 20, 110)
-# family -> (depths, merge, and for a merge with λ how that is made)
-_FAMILIES: dict[str, tuple[tuple[int, ...], type[nn.Module], dict[str, Any] | None]] = {
-    "preact_resnet{}": (DEPTHS, Add, None),
-    "plain_net{}": (_FEW, Branch, None),
-    "in_resnet{}": (DEPTHS, Damp, {}),
-    "in_resnet{}_sig": (_FEW, Damp, {"act": "sigmoid"}),
-    "in_resnet{}_gating": (_FEW, Damp, {"gated": True}),
-    "in_resnet{}_gating_sig": (_FEW, Damp, {"gated": True, "act": "sigmoid"}),
-    "lambda_in_resnet{}": (DEPTHS, ScaledDamp, {}),
-    "exp_in_resnet{}": (_FEW, Exponential, {}),
-    "exp_lambda_in_resnet{}": (_FEW, ScaledExponential, {}),
+# family -> merge, and for a merge with λ how that is made
+_MERGES: dict[str, tuple[type[nn.Module], dict[str, Any] | None]] = {
+    "preact_resnet{}": (Add, None),
+    "plain_net{}": (Branch, None),
+    "in_resnet{}": (Damp, {}),
+    "in_resnet{}_sig": (Damp, {"act": "sigmoid"}),
+    "in_resnet{}_gating": (Damp, {"gated": True}),
+    "in_resnet{}_gating_sig": (Damp, {"gated": True, "act": "sigmoid"}),
+    "lambda_in_resnet{}": (ScaledDamp, {}),
+    "exp_in_resnet{}": (Exponential, {}),
+    "exp_lambda_in_resnet{}": (ScaledExponential, {}),
 }
 
 
 def _architectures() -> Iterator[tuple[str, Architecture]]:
-    for family, (depths, merge, damping) in _FAMILIES.items():
+    for family, depths in RESNETS.items():
+        merge, damping = _MERGES[family]
         for depth in depths:
             # The paper's initial intervals: one for depth 164, one for the others.
             interval = (0.10, 0.20) if depth == 164 else (0.20, 0.25)

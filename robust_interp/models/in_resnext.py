@@ -16,7 +16,8 @@ from typing import Any
 
 from torch import nn
 
-from robust_interp.models.merges import Add, Damp, ScaledDamp
+from robust_interp.core.architectures import RESNEXT_LAYOUTS, RESNEXTS
+from robust_interp.models.merges import Add, Damp, Device, Dtype, ScaledDamp
 from robust_interp.models.network import Block, InterpolationNet, Stage, blocks_per_stage, conv, stem_conv
 from robust_interp.models.registration import Architecture
 
@@ -50,12 +51,12 @@ class CifarResNeXt(InterpolationNet):
         in_chans: int = 3,
         global_pool: str = "avg",
         drop_rate: float = 0.0,
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         if cardinality < 1 or base_width < 1:
             raise ValueError(f"cardinality={cardinality} and base_width={base_width} are not at least 1")
-        dd = {"device": device, "dtype": dtype}
+        dd: dict[str, Any] = {"device": device, "dtype": dtype}
         blocks = blocks_per_stage(depth, convs_per_block=3)
         widths = [_STEM_WIDTH, *(4 * _STEM_WIDTH * 2**i for i in range(3))]
         stem = nn.Sequential(
@@ -121,19 +122,22 @@ def _branch(
     )
 
 
-_LAYOUTS = {
-    "20_4x16d": {"depth": 20, "cardinality": 4, "base_width": 16},
-    "29_8x64d": {"depth": 29, "cardinality": 8, "base_width": 64},
-}
 # The paper's initial interval for both damped families
 _DAMPING = {"lambda_init": (0.20, 0.25)}
 
 
+# family -> merge, and for a merge with λ how that is made
+_MERGES = {
+    "resnext{}": (Add, None),
+    "in_resnext{}": (Damp, _DAMPING),
+    "lambda_in_resnext{}": (ScaledDamp, _DAMPING),
+}
+
+
 def _architectures() -> Iterator[tuple[str, Architecture]]:
-    for layout, arguments in _LAYOUTS.items():
-        yield f"resnext{layout}", Architecture(CifarResNeXt, arguments, Add)
-        yield f"in_resnext{layout}", Architecture(CifarResNeXt, arguments, Damp, _DAMPING)
-        yield f"lambda_in_resnext{layout}", Architecture(CifarResNeXt, arguments, ScaledDamp, _DAMPING)
+    for layout, arguments in RESNEXT_LAYOUTS.items():
+        for family in RESNEXTS:
+            yield family.format(layout), Architecture(CifarResNeXt, arguments, *_MERGES[family])
 
 
 ARCHITECTURES = dict(_architectures())

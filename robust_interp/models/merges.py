@@ -12,8 +12,9 @@ table of shortcut functions.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +33,9 @@ __all__ = [
     "damped",
 ]
 
+Device = torch.device | str | None
+Dtype = torch.dtype | None
+
 # act -> (its module, its inverse on the values that λ may start from)
 _ACTS: dict[str, tuple[type[nn.Module], Callable[[Tensor], Tensor]]] = {
     "relu": (nn.ReLU, torch.clone),
@@ -42,20 +46,22 @@ _ACTS: dict[str, tuple[type[nn.Module], Callable[[Tensor], Tensor]]] = {
 class Add(nn.Module):
     """x + f: the residual network, λ = 0."""
 
-    def __init__(self, channels: int, device=None, dtype=None) -> None:
+    def __init__(self, channels: int, device: Device = None, dtype: Dtype = None) -> None:
         super().__init__()
 
     def forward(self, x: Tensor, f: Tensor) -> Tensor:
+        """x + f, of two (N, C, H, W)."""
         return x + f
 
 
 class Branch(nn.Module):
     """f alone: the plain network, λ = 1."""
 
-    def __init__(self, channels: int, device=None, dtype=None) -> None:
+    def __init__(self, channels: int, device: Device = None, dtype: Dtype = None) -> None:
         super().__init__()
 
     def forward(self, x: Tensor, f: Tensor) -> Tensor:
+        """f, of two (N, C, H, W)."""
         return f
 
 
@@ -66,12 +72,17 @@ class Damp(nn.Module):
     """
 
     def __init__(
-        self, channels: int, coefficient: Callable[..., nn.Module] | None = None, device=None, dtype=None
+        self,
+        channels: int,
+        coefficient: Callable[..., nn.Module] | None = None,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__()
         self.coefficient = (coefficient or Lambda)(channels, device=device, dtype=dtype)
 
     def forward(self, x: Tensor, f: Tensor) -> Tensor:
+        """(1 - λ) x + f, of two (N, C, H, W)."""
         lam = self.coefficient(x)
         return (1 - lam) * x + f
 
@@ -80,6 +91,7 @@ class ScaledDamp(Damp):
     """(1 - λ) x + (1 + λ) f: λ-In-ResNet."""
 
     def forward(self, x: Tensor, f: Tensor) -> Tensor:
+        """(1 - λ) x + (1 + λ) f, of two (N, C, H, W)."""
         lam = self.coefficient(x)
         return (1 - lam) * x + (1 + lam) * f
 
@@ -92,6 +104,7 @@ class Exponential(Damp):
     """
 
     def forward(self, x: Tensor, f: Tensor) -> Tensor:
+        """e^-λ x + (1 - e^-λ)/λ f, of two (N, C, H, W)."""
         lam = self.coefficient(x)
         return torch.exp(-lam) * x + mean_decay(lam) * f
 
@@ -100,6 +113,7 @@ class ScaledExponential(Damp):
     """e^-λ x + (1 - e^-λ)/λ (1 + λ) f: the same for ρ(λ) = λ + 1; for λ → ∞ the plain network, f alone."""
 
     def forward(self, x: Tensor, f: Tensor) -> Tensor:
+        """e^-λ x + (1 - e^-λ)/λ (1 + λ) f, of two (N, C, H, W)."""
         lam = self.coefficient(x)
         return torch.exp(-lam) * x + mean_decay(lam) * (1 + lam) * f
 
@@ -107,8 +121,8 @@ class ScaledExponential(Damp):
 def mean_decay(lam: Tensor) -> Tensor:
     """(1 - e^-λ)/λ for λ >= 0, the mean of e^-λt over t in [0, 1]; 1 at λ = 0, where its slope is -1/2.
 
-    Below 1/2 its Taylor series: the quotient's derivative cancels there. Neither form ever sees the other's
-    λ, so that no gradient of the one not chosen is NaN.
+    `lam` has any shape. Below 1/2 it is the Taylor series: the quotient's derivative cancels there. Neither
+    form ever sees the other's λ, so that no gradient of the one not chosen is NaN.
     """
     small = torch.where(lam < 0.5, lam, 0.0)
     series = torch.ones_like(small)
@@ -137,8 +151,8 @@ class Coefficient(nn.Module):
         channels: int,
         lambda_init: Sequence[float] = (0.20, 0.25),
         act: str = "relu",
-        device=None,
-        dtype=None,
+        device: Device = None,
+        dtype: Dtype = None,
     ) -> None:
         super().__init__()
         if act not in _ACTS:
@@ -152,10 +166,18 @@ class Coefficient(nn.Module):
         parameter.copy_(self._inverse(torch.empty_like(parameter).uniform_(*self.lambda_init)))
 
     def reset_parameters(self) -> None:
+        """Draw λ anew from `lambda_init`, by torch's global generator."""
         raise NotImplementedError
 
     def _load_from_state_dict(
-        self, state_dict, prefix, metadata, strict, missing, unexpected, errors
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        metadata: dict,
+        strict: bool,
+        missing: list[str],
+        unexpected: list[str],
+        errors: list[str],
     ) -> None:
         """Refuse what another kind of coefficient saved.
 
@@ -171,15 +193,24 @@ class Coefficient(nn.Module):
 class Lambda(Coefficient):
     """One λ for the block: a 0-dim parameter, so that it never promotes bf16 activations to float32."""
 
-    def __init__(self, channels: int, *args, device=None, dtype=None, **kwargs) -> None:
+    def __init__(
+        self,
+        channels: int,
+        *args: Any,
+        device: Device = None,
+        dtype: Dtype = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(channels, *args, **kwargs)
         self.lambda_ = nn.Parameter(torch.empty((), device=device, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
+        """λ, a 0-dim tensor, whatever x is."""
         return self.act(self.lambda_)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
+        """Draw λ anew from `lambda_init`, by torch's global generator."""
         self._start(self.lambda_)
 
 
@@ -190,15 +221,24 @@ class Keep(Coefficient):
     the plain one. The parameter has a name of its own, so no checkpoint of one loads as the other.
     """
 
-    def __init__(self, channels: int, *args, device=None, dtype=None, **kwargs) -> None:
+    def __init__(
+        self,
+        channels: int,
+        *args: Any,
+        device: Device = None,
+        dtype: Dtype = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(channels, *args, **kwargs)
         self.keep = nn.Parameter(torch.empty((), device=device, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
+        """λ, a 0-dim tensor, whatever x is."""
         return self.act(1 - self.keep)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
+        """Draw λ anew from `lambda_init`, by torch's global generator."""
         self._start(self.keep)
         self.keep.neg_().add_(1)
 
@@ -211,7 +251,14 @@ class Gate(Coefficient):
 
     depends_on_input = True
 
-    def __init__(self, channels: int, *args, device=None, dtype=None, **kwargs) -> None:
+    def __init__(
+        self,
+        channels: int,
+        *args: Any,
+        device: Device = None,
+        dtype: Dtype = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(channels, *args, **kwargs)
         # Not an nn.Conv2d: that would draw a random start of its own, and one torch seed would then give
         # a gated network other convolutions than its baseline's.
@@ -219,19 +266,21 @@ class Gate(Coefficient):
         self.bias = nn.Parameter(torch.empty(channels, device=device, dtype=dtype))
 
     def forward(self, x: Tensor) -> Tensor:
+        """λ for each channel and position of x, (N, C, H, W)."""
         return self.act(F.conv2d(x, self.weight, self.bias))
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
+        """Draw λ anew from `lambda_init`, by torch's global generator."""
         self.weight.zero_()
         self._start(self.bias)
 
 
-_STORED = {"lambda": Lambda, "keep": Keep}
+_STORED: dict[str, type[Coefficient]] = {"lambda": Lambda, "keep": Keep}
 
 
 def damped(
-    merge: type[Damp],
+    merge: Callable[..., nn.Module],
     lambda_init: Sequence[float],
     act: str = "relu",
     gated: bool = False,
@@ -253,7 +302,7 @@ def damped(
         raise ValueError(f"stored={stored!r} is not one of {', '.join(_STORED)}")
     if stored == "keep" and (gated or act != "relu"):
         raise ValueError("stored='keep' is 1 - λ itself, which only act='relu' without gating has")
-    coefficient = Gate if gated else _STORED[stored]
+    coefficient: type[Coefficient] = Gate if gated else _STORED[stored]
     return partial(merge, coefficient=partial(coefficient, lambda_init=lambda_init, act=act))
 
 

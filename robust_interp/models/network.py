@@ -29,7 +29,14 @@ class Block(nn.Module):
         self.act = act or nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, C', H', W')."""
         return self.act(self.merge(self.shortcut(x), self.branch(x)))
+
+
+def coefficient_of(block: Block) -> Coefficient | None:
+    """The module that gives a block its λ; None for a block without one."""
+    found = getattr(block.merge, "coefficient", None)
+    return found if isinstance(found, Coefficient) else None
 
 
 class Stage(nn.Sequential):
@@ -40,6 +47,7 @@ class Stage(nn.Sequential):
         self.grad_checkpointing = False
 
     def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) -> (N, C', H', W')."""
         for block in self:
             if self.grad_checkpointing and not torch.jit.is_scripting():
                 # Not reentrant: attacks ask for gradients by torch.autograd.grad.
@@ -80,7 +88,10 @@ class InterpolationNet(nn.Module):
         super().__init__()
         if num_classes and not global_pool:
             raise ValueError("a classifier needs a global_pool: '' goes with num_classes=0 only")
-        self.in_chans = stem.conv.in_channels
+        first = stem.get_submodule("conv")
+        if not isinstance(first, nn.Conv2d):
+            raise ValueError("a stem begins with a convolution that is called conv")
+        self.in_chans = first.in_channels
         self.drop_rate = drop_rate
         self.feature_info = _feature_info(stem, widths)
         self.num_levels = len(widths)
@@ -129,9 +140,9 @@ class InterpolationNet(nn.Module):
             ValueError: for a gated variant without x.
         """
         coefficients = {
-            name: block.merge.coefficient
+            name: coefficient
             for name, block in self.named_blocks()
-            if hasattr(block.merge, "coefficient")
+            if (coefficient := coefficient_of(block)) is not None
         }
         if not any(coefficient.depends_on_input for coefficient in coefficients.values()):
             nothing = torch.empty(0)  # which a scalar λ does not look at
@@ -158,15 +169,16 @@ class InterpolationNet(nn.Module):
 
     @torch.jit.ignore
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """timm: which parameters belong together, for layer-wise learning rates."""
+        """timm: which parameters belong together, for layer-wise learning rates; if coarse, whole stages."""
         blocks = r"^stages\.(\d+)" if coarse else [(r"^stages\.(\d+)\.(\d+)", None), (r"^norm", (99999,))]
         return {"stem": r"^stem", "blocks": blocks}
 
     @torch.jit.ignore
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recompute each block in the backward pass instead of keeping its activations."""
-        for stage in self.stages:
-            stage.grad_checkpointing = enable
+        """Whether (`enable`) each block is computed again in the backward pass instead of kept."""
+        for module in self.modules():
+            if isinstance(module, Stage):
+                module.grad_checkpointing = enable
 
     @torch.jit.ignore
     def get_classifier(self) -> nn.Module:
@@ -174,18 +186,24 @@ class InterpolationNet(nn.Module):
         return self.fc
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """A new linear layer for num_classes (0: none), and with global_pool another pooling."""
+        """A new linear layer for num_classes (0: none), and with global_pool another pooling.
+
+        Raises:
+            ValueError: for a negative number of classes, or a pooling that is not known.
+        """
         if num_classes < 0:
             raise ValueError(f"num_classes={num_classes} is negative")
         pool = self.global_pool.pool_type if global_pool is None else global_pool
         if pool not in _POOLS:
             raise ValueError(f"global_pool={pool!r} is not one of {', '.join(map(repr, _POOLS))}")
         # Without pooling the maps stay maps: nothing is flattened.
-        self.global_pool = SelectAdaptivePool2d(pool_type=pool, flatten=bool(pool)).train(self.training)
+        self.global_pool: SelectAdaptivePool2d = SelectAdaptivePool2d(
+            pool_type=pool, flatten=bool(pool)
+        ).train(self.training)
         self.num_classes = num_classes
         self.head_hidden_size = self.num_features * self.global_pool.feat_mult()
-        like = self.stem.conv.weight
-        self.fc = nn.Identity()
+        like = next(self.stem.parameters())
+        self.fc: nn.Module = nn.Identity()
         if num_classes:
             self.fc = nn.Linear(self.head_hidden_size, num_classes, device=like.device, dtype=like.dtype)
         self.fc.train(self.training)
@@ -200,6 +218,7 @@ class InterpolationNet(nn.Module):
         return x if pre_logits else self.fc(x)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Normalised images (N, C, H, W) -> logits (N, num_classes)."""
         return self.forward_head(self.forward_features(x))
 
     def forward_intermediates(
@@ -247,7 +266,13 @@ class InterpolationNet(nn.Module):
     def prune_intermediate_layers(
         self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """timm: remove what `forward_intermediates(indices=indices)` does not need; returns the levels."""
+        """timm: remove what `forward_intermediates(indices=indices)` does not need; returns the levels.
+
+        Args:
+            indices: as there.
+            prune_norm: remove the final norm, too, where the last level is kept.
+            prune_head: remove the classifier and the pooling.
+        """
         take, last = _take_indices(self.num_levels, indices)
         shortened = last < len(self.stages)
         self.stages = self.stages[:last]
@@ -263,13 +288,13 @@ class InterpolationNet(nn.Module):
 def conv(
     in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, groups: int = 1, **dd: Any
 ) -> nn.Conv2d:
-    """A convolution without bias that keeps the size at stride 1."""
+    """A square convolution without bias that keeps the size at stride 1; `dd` holds device and dtype."""
     padding = kernel_size // 2
     return nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, groups=groups, bias=False, **dd)
 
 
 def stem_conv(in_chans: int, width: int, **dd: Any) -> nn.Conv2d:
-    """The 3x3 convolution on the images.
+    """The 3x3 convolution on the images, to `width` channels; `dd` holds device and dtype.
 
     Raises:
         ValueError: unless in_chans is at least 1.

@@ -14,7 +14,7 @@ from robust_interp.models.network import InterpolationNet
 _TAG_ARGUMENTS: dict[str, Mapping[str, Any]] = {}
 
 # mean and std: the true per-pixel values of CIFAR-10's training images
-_CIFAR = {
+_CIFAR: dict[str, Any] = {
     "num_classes": 10,
     "input_size": (3, 32, 32),
     "pool_size": (8, 8),
@@ -38,17 +38,30 @@ class Architecture:
             user of the name may set: lambda_init and stored.
     """
 
-    model_class: type[InterpolationNet]
+    model_class: Callable[..., InterpolationNet]
     arguments: Mapping[str, Any]
     merge: type[nn.Module]
     damping: Mapping[str, Any] | None = None
 
     def create(self, variant: str, pretrained: bool, **kwargs: Any) -> InterpolationNet:
+        """The network, as timm asks for it.
+
+        Args:
+            variant: The timm name.
+            pretrained: Load the weights of the name's checkpoint.
+            kwargs: What the user of the name gave, and timm's own.
+
+        Raises:
+            TypeError: for an argument that the network does not take.
+            ValueError: for a value that it does not.
+        """
         # timm hands over the tag of "name.tag" as pretrained_cfg.
-        kwargs = _TAG_ARGUMENTS.get(f"{variant}.{kwargs.get('pretrained_cfg')}", {}) | kwargs
-        merge = self.merge
+        kwargs = {**_TAG_ARGUMENTS.get(f"{variant}.{kwargs.get('pretrained_cfg')}", {}), **kwargs}
+        merge: Callable[..., nn.Module] = self.merge
         if self.damping is not None:
-            chosen = {key: kwargs.pop(key) for key in ("lambda_init", "stored") if key in kwargs}
+            chosen: dict[str, Any] = {
+                key: kwargs.pop(key) for key in ("lambda_init", "stored") if key in kwargs
+            }
             merge = damped(merge, **{**self.damping, **chosen})
         return build_model_with_cfg(
             self.model_class,
@@ -86,7 +99,7 @@ def timm_cfgs(
     cfgs: dict[str, Any] = {name: _CIFAR for name in architectures}
     for name, pretrained_cfg in checkpoints.items():
         if name.split(".")[0] in architectures:
-            cfg = _CIFAR | pretrained_cfg
+            cfg = {**_CIFAR, **pretrained_cfg}
             _TAG_ARGUMENTS[name] = cfg.pop("model_args", {})
             cfgs[name] = cfg
     default_cfgs = generate_default_cfgs(cfgs)
@@ -102,9 +115,10 @@ def register_all(families: Iterable[ModuleType], checkpoints: Mapping[str, Mappi
     """Register the ARCHITECTURES of these modules with timm, which finds functions and cfgs in the modules.
 
     Args:
+        families: Modules with a dict ARCHITECTURES, name -> `Architecture`.
         checkpoints: As for `timm_cfgs`.
     """
     for family in families:
-        family.default_cfgs = timm_cfgs(family.ARCHITECTURES, checkpoints)
+        vars(family)["default_cfgs"] = timm_cfgs(family.ARCHITECTURES, checkpoints)
         for name, architecture in family.ARCHITECTURES.items():
             setattr(family, name, register(name, family.__name__, architecture))

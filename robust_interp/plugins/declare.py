@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from robust_interp.core.specs import OfEps
 from robust_interp.corruptions.names import MEANS
 from robust_interp.corruptions.table import CORRUPTIONS, Corrupt
 from robust_interp.data import DATASETS, DatasetType
-from robust_interp.results.scores import STRONG, WORST
+from robust_interp.results.columns import STRONG, WORST
 from robust_interp.zoo import MODELS
 
 __all__ = ["REGISTRIES", "OfEps", "attack", "corruption", "dataset", "load"]
@@ -39,6 +39,8 @@ REGISTRIES: dict[str, Registry] = {
     "corruptions": CORRUPTIONS,
     "datasets": DATASETS,
 }
+
+T = TypeVar("T")
 
 _Declared = list[tuple[Registry, str, Any]]
 _declared: ContextVar[_Declared | None] = ContextVar("declared", default=None)
@@ -65,7 +67,7 @@ def attack(
     """
 
     def declare(function: Callable) -> AttackType:
-        def bound(model, **params):
+        def bound(model: Callable, **params: Any) -> Callable:
             return _named("attack", functools.partial(function, model, **params), function)
 
         bound.__name__ = function.__name__
@@ -88,7 +90,11 @@ def corruption(function: Corrupt) -> Corrupt:
 
     `image` is float64 (C, H, W) in [0, 1], its own copy; `severity` is 1 to 5; `rng` is the NumPy generator
     that every draw must come from, keyed by the seed, the corruption, the severity and the sample's id. What
-    it returns, of the same shape, is uint8, or is clipped to [0, 1] and truncated to uint8.
+    it returns, of the same shape, is uint8, or is clipped to [0, 1] and truncated to uint8. When it is called
+    and returns another shape or values that are not finite, it raises UserError.
+
+    Raises:
+        UserError: for a name that tables could not tell from others.
     """
     call = _named("corruption", function, function)
 
@@ -103,7 +109,8 @@ def corruption(function: Corrupt) -> Corrupt:
             raise UserError(f"corruption {function.__name__!r} returns values that are not finite")
         return corrupted
 
-    return _declare(CORRUPTIONS, function.__name__, checked)
+    entry: Corrupt = checked
+    return _declare(CORRUPTIONS, function.__name__, entry)
 
 
 def dataset(
@@ -121,7 +128,17 @@ def dataset(
     """Declare ``function(split, root) -> images, labels`` as a dataset.
 
     `split` is ``train`` or ``test`` and `root` the data folder. Images are (N, C, H, W), uint8 or floating
-    point in [0, 1], in the same order each time; labels are (N,) from 0. The arguments are `DatasetType`'s.
+    point in [0, 1], in the same order each time; labels are (N,) from 0.
+
+    Args:
+        classes: How many there are.
+        shape: (C, H, W) of an image.
+        mean: Per-channel mean of the training pixels in [0, 1]; `std` likewise.
+        eps_255: Default Linf radii in units of 1/255.
+        attack_defaults: Parameters of attacks that differ from the paper's on this dataset.
+        default_n: Samples that a benchmark measures unless told otherwise.
+        crop_padding: Pixels of zero padding before the random crop in training.
+        flip: Whether a mirrored image is still of its class.
     """
 
     def declare(function: Callable) -> DatasetType:
@@ -197,7 +214,7 @@ def _timm_models(module: ModuleType) -> list[tuple[str, Callable]]:
     ]
 
 
-def _declare(registry: Registry, name: str, entry):
+def _declare(registry: Registry[T], name: str, entry: T) -> T:
     _check_columns(registry, name)
     declared = _declared.get()
     if declared is not None:
@@ -232,7 +249,7 @@ def _named(kind: str, call: Callable, function: Callable) -> Callable:
     """`call`, with whatever is raised by its author's code said in one line."""
     file = function.__code__.co_filename
 
-    def named(*arguments):
+    def named(*arguments: Any) -> Any:
         try:
             return call(*arguments)
         except UserError:

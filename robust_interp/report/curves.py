@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from robust_interp.core import statistics
-from robust_interp.results import leaderboard
-from robust_interp.results.leaderboard import Entry
-from robust_interp.results.scores import Score, is_strong
+from robust_interp.results.column_names import parse, std_of
+from robust_interp.results.columns import Kind
+from robust_interp.results.entries import Entry, entries_of, entry_key
+from robust_interp.results.scores import Score
 from robust_interp.store.cells import Perturbation, digest, in_255
 
 POINT_COLUMNS = [
@@ -43,7 +44,7 @@ def points(runs: Iterable[Sequence[Score]]) -> pd.DataFrame:
         L∞) or severity, 0 for clean. The band is one standard deviation to each side where there are several
         train seeds, else the 95 % Wilson interval. Strong attacks, made on images of their own, are left out.
     """
-    entries = leaderboard.entries_of(_newest(runs))
+    entries = entries_of(_newest(runs))
     lines = []
     for entry, name in zip(entries, entry_names(entries), strict=True):
         lines += _curves(name, _by_series(entry))
@@ -60,7 +61,7 @@ def _newest(runs: Iterable[Sequence[Score]]) -> list[list[Score]]:
 def _seed(score: Score) -> tuple:
     row = score.row
     where = row["protocol"], row["subset_hash"], row["n"]
-    return *leaderboard.entry_key(score.classifier), *where, score.classifier.train_seed
+    return *entry_key(score.classifier), *where, score.classifier.train_seed
 
 
 def _by_series(entry: Entry) -> dict[tuple[str, str], list[list[Score]]]:
@@ -68,8 +69,8 @@ def _by_series(entry: Entry) -> dict[tuple[str, str], list[list[Score]]]:
     series: dict[tuple[str, str], list[list[Score]]] = {}
     for column in next(iter(entry.by_seed.values())):
         alike = [scored.get(column) for scored in entry.by_seed.values()]
-        if None not in alike and not is_strong(column) and (place := _place(alike[0])):
-            series.setdefault(place[:2], []).append(alike)
+        if None not in alike and (kind := _kind(alike[0])):
+            series.setdefault((kind, alike[0].measured.series), []).append(alike)
     return series
 
 
@@ -119,21 +120,18 @@ def _tagged(name: str, tag: str) -> str:
     return f"{model} ({tag}){times}{members}" if tag else name
 
 
-def _place(score: Score) -> tuple[str, str, float] | None:
-    """Kind, series and strength; None for an attack that has no radius."""
-    if score.column == "clean":
-        return CLEAN, "clean", 0.0
-    series, _, strength = score.column.rpartition("_")
-    try:
-        x = float(strength)
-    except ValueError:
-        return None
-    return (CORRUPTION if not pd.isna(score.row.get("severity")) else ATTACK), series, x
+def _kind(score: Score) -> str | None:
+    """What a curve is of; None for an attack that has no radius, and for a strong one."""
+    column = score.measured
+    if column.kind is Kind.CLEAN:
+        return CLEAN
+    if column.kind is Kind.SEVERITY:
+        return CORRUPTION
+    return ATTACK if column.radius is not None and column.kind is not Kind.STRONG else None
 
 
 def _point(alike: list[Score]) -> dict:
     first, accuracies = alike[0], [score.accuracy for score in alike]
-    kind, series, x = _place(first)
     mean, std = statistics.mean_std(accuracies)
     if len(alike) > 1:
         band = max(0.0, mean - std), min(100.0, mean + std)
@@ -141,9 +139,9 @@ def _point(alike: list[Score]) -> dict:
         band = first.row["ci_low"], first.row["ci_high"]
     return {
         "members": first.classifier.members,
-        "kind": kind,
-        "series": series,
-        "x": x,
+        "kind": _kind(first),
+        "series": first.measured.series,
+        "x": first.measured.strength,
         "norm": first.row.get("norm"),
         "n": first.row["n"],
         "seeds": len(alike),
@@ -222,12 +220,12 @@ def improvements(runs: Iterable[Sequence[Score]]) -> pd.DataFrame:
         One line an ensemble and perturbation: entry, column, improvement, n. All corrupted images are one
         column, `corrupted`, the mean over its corruptions and severities. Empty if none was measured.
     """
-    entries, lines = leaderboard.entries_of(runs), []
+    entries, lines = entries_of(runs), []
     for entry, name in zip(entries, entry_names(entries), strict=True):
         for score in (score for scored in entry.by_seed.values() for score in scored.values()):
             gain = score.row.get("improvement")
             if gain is not None and not math.isnan(gain):
-                column = "corrupted" if not pd.isna(score.row.get("severity")) else score.column
+                column = "corrupted" if score.measured.kind is Kind.SEVERITY else score.column
                 lines.append({"entry": name, "column": column, "n": score.row["n"], "improvement": gain})
     table = pd.DataFrame(lines, columns=["entry", "column", "n", "improvement"])
     return table.groupby(["entry", "column", "n"], sort=False, as_index=False)["improvement"].mean()
@@ -240,20 +238,16 @@ def interval(line: pd.Series, column: str) -> tuple[float, float] | None:
     of their spread nothing is known then. Otherwise it is Wilson's over the images, which a mean over
     severities does not have: its terms share their images.
     """
-    mean, std, seeds = line[column], line[f"{column}_std"], line["seeds"]
+    mean, std, seeds = line[column], line[std_of(column)], line["seeds"]
     if pd.isna(mean):
         return None
     if pd.notna(std) and pd.notna(seeds) and seeds > 1:
         low, high = statistics.t_interval_of(mean, std, int(seeds))
         return (max(0.0, low), min(100.0, high)) if std else None
-    n = line["strong_n"] if column.startswith("strong_") else line["n_examples"]
+    named = parse(column)
+    n = line["strong_n"] if named.kind is Kind.STRONG else line["n_examples"]
     is_over_seeds = pd.notna(std) or (line["members"] == 1 and pd.notna(seeds) and seeds > 1)
-    if pd.isna(n) or is_over_seeds or not _is_one_measurement(column):
+    is_share = named.kind is Kind.CLEAN or named.strength > 0
+    if pd.isna(n) or is_over_seeds or not is_share:
         return None
     return statistics.wilson(round(mean * int(n) / 100), int(n))
-
-
-def _is_one_measurement(column: str) -> bool:
-    """Whether an accuracy is a share of the images: clean, or at one radius or severity."""
-    strength = column.rpartition("_")[2]
-    return column == "clean" or strength.replace(".", "", 1).isdigit()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,13 +19,15 @@ from robust_interp.core.files import write_text
 from robust_interp.figures import coefficients as coefficient_figures
 from robust_interp.figures import files, robustness
 from robust_interp.report import curves, graphics, provenance
-from robust_interp.report.glossary import anchor, definition, split
+from robust_interp.report.glossary import anchor, definition
 from robust_interp.results import combine, export, paper
-from robust_interp.results.folders import results_csv, runs_in
+from robust_interp.results.brief import in_short
+from robust_interp.results.column_names import declaration, std_of
+from robust_interp.results.columns import ENTRY, STD, TAIL, Shown, Type
+from robust_interp.results.folders import runs_in
 from robust_interp.results.scores import Score, results_frame
 
-_TEXTS = {*export.TEXT_COLUMNS, "audit"}
-_TAIL = ["params_m", "agreement", "improvement", "strong_n", "audit"]  # shown where something stands in them
+_TAIL = [column.name for column in (*ENTRY, *TAIL) if column.shown in (Shown.IF_FILLED, Shown.IN_REPORT)]
 _BAND = (
     "Lines are means over train seeds, with bands of one standard deviation; a single run, as an ensemble "
     "is, has bars, its 95 % Wilson interval over the images."
@@ -88,7 +91,7 @@ def write(
     if out.resolve() in {path.resolve() for path in sources}:
         raise UserError(f"{out} holds the results: a report needs a folder of its own, name it with --out")
     dataset = combine.dataset_of(sources, dataset)
-    board, title = combine.gather(sources, dataset)
+    board, title, _ = combine.gather(sources, dataset)
     found = _measured([path for path in sources if path.is_dir()], dataset)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -96,7 +99,7 @@ def write(
         raise UserError(f"cannot write {out}: {error}") from error
     write_text(out / "leaderboard.csv", export.to_csv(board))
     if found.scored:
-        write_text(out / "results.csv", results_csv(found.results))
+        write_text(out / "results.csv", export.results_csv(found.results))
     audited = provenance.audits(found.folders, found.dataset)
     if len(audited):
         text = audited.to_csv(index=False, lineterminator="\n")
@@ -160,8 +163,8 @@ def _lead(board: pd.DataFrame) -> str:
 
 
 def _board(board: pd.DataFrame, found: FolderResults) -> dict:
-    head, numbers = export.in_short(board)
-    numbers = [name for name in numbers if f"{name}_std" in board]
+    head, numbers = in_short(board)
+    numbers = [name for name in numbers if std_of(name) in board]
     tail = [name for name in _TAIL if name in board and name not in head and _is_told(board[name])]
     first = [name for name in ("rank", "model") if name in head]
     columns = [*first, *numbers, *(name for name in head if name not in first), *tail]
@@ -215,7 +218,7 @@ def _kind(name: str, numbers: Iterable[str]) -> str:
         return "name text"
     if name in numbers:
         return "accuracy"
-    return "text" if name in _TEXTS else "number"
+    return "text" if declaration(name).type is Type.TEXT else "number"
 
 
 def _cell(line: pd.Series, name: str, numbers: Iterable[str]) -> dict:
@@ -224,7 +227,7 @@ def _cell(line: pd.Series, name: str, numbers: Iterable[str]) -> dict:
     if pd.isna(value):
         return cell | {"value": "", "text": ""}
     if kind == "accuracy":
-        std, ends = line[f"{name}_std"], curves.interval(line, name)
+        std, ends = line[std_of(name)], curves.interval(line, name)
         return cell | {
             "value": f"{value:.10g}",
             "text": f"{value:.1f}",
@@ -233,15 +236,14 @@ def _cell(line: pd.Series, name: str, numbers: Iterable[str]) -> dict:
         }
     if name == "model" and line["members"] > 1:
         return cell | {"value": value, "text": f"{value} ×{line['members']}"}
-    spec = {"params_m": ".3f", "agreement": ".1f", "improvement": "+.1f"}.get(name, "")
-    return cell | {"value": value, "text": format(value, spec)}
+    return cell | {"value": value, "text": format(value, declaration(name).form_in_report)}
 
 
 def _definitions(board: pd.DataFrame, found: FolderResults) -> list[dict]:
     """One for each column, radii of one attack together, in the leaderboard's order."""
     names: dict[str, list[str]] = {}
     for column in board:
-        if f"{column}_std" in board or not column.endswith("_std"):
+        if declaration(column) is not STD:
             names.setdefault(anchor(column), []).append(column)
     corruptions = _corruptions(found)
     return [
@@ -329,7 +331,7 @@ def _drawn(folder: Path | None) -> list[Section]:
         raise UserError(f"there are no SVG figures in {folder}: robust-interp plot draws some")
     figures = []
     for path in paths:
-        caption = _DRAWN.get(path.stem) or _DRAWN.get(split(path.stem)[0]) or path.stem
+        caption = _DRAWN.get(path.stem) or _DRAWN.get(re.sub(r"_\d+$", "", path.stem)) or path.stem
         label = caption.partition(".")[0]
         figures.append({"address": graphics.as_address(path), "label": label, "caption": caption})
     is_landscape = all(path.stem.startswith("landscape") for path in paths)

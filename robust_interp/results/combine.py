@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -13,17 +14,31 @@ from robust_interp.core.registry import BUILT_IN, matching, unknown
 from robust_interp.corruptions import CORRUPTIONS, MEANS
 from robust_interp.data import DATASETS
 from robust_interp.results import leaderboard
-from robust_interp.results.export import MCE_COLUMNS, TAIL_COLUMNS
+from robust_interp.results.column_names import declaration, is_mce, measured_in, parse, std_of, was_mce
+from robust_interp.results.columns import ENTRY, LEADERBOARD, TAIL_COLUMNS, Type, integers
 from robust_interp.results.folders import dataset_in, runs_in
 from robust_interp.results.leaderboard import board_columns
-from robust_interp.results.scores import split_column
+from robust_interp.results.ranks import ranked_by
 
-OF_ENSEMBLES = ["agreement", "improvement"]  # which files written before there were any lack
-WHOLE_COLUMNS = ["rank", "seeds", "members", "n_examples", "strong_n"]  # the last only where it is there
+_DTYPES = {Type.INTEGER: "Int64", Type.NUMBER: "float64"}
 
 
-def gather(sources: Sequence[Path], dataset: str | None = None) -> tuple[pd.DataFrame, str]:
-    """One leaderboard of several sources, and a title for it.
+class Gathered(NamedTuple):
+    """One leaderboard of several sources.
+
+    Attributes:
+        board: The lines.
+        title: What to call it.
+        ranked_by: By protocol, the column that its ranks go by.
+    """
+
+    board: pd.DataFrame
+    title: str
+    ranked_by: dict[str, str]
+
+
+def gather(sources: Sequence[Path], dataset: str | None = None) -> Gathered:
+    """One leaderboard of several sources, a title for it, and what its ranks go by.
 
     The runs of all results folders are taken together and ranked; the rows of the CSV files follow. A file
     says how many images it was measured on but not which, so that beside anything else its rows have no rank.
@@ -49,7 +64,9 @@ def gather(sources: Sequence[Path], dataset: str | None = None) -> tuple[pd.Data
             board["rank"] = _no_rank(board)
         frames.append(board)
         titles.append(path.name)
-    return (frames[0] if len(frames) == 1 else _stacked(frames)), " + ".join(titles)
+    board = frames[0] if len(frames) == 1 else _stacked(frames)
+    ranked = ranked_by(frames[0] if folders else board)
+    return Gathered(board, " + ".join(titles), ranked)
 
 
 def dataset_of(sources: Sequence[Path], dataset: str | None = None) -> str | None:
@@ -71,7 +88,9 @@ def dataset_of(sources: Sequence[Path], dataset: str | None = None) -> str | Non
         called = path.stem.removeprefix("paper_")
         if called in DATASETS:
             if dataset not in (None, called):
-                raise UserError(f"{path} is, by its name, of {called} and not of {dataset}: keep them apart")
+                raise UserError(
+                    f"{path} is, by its name, of {called} and not of {dataset}: name one dataset only"
+                )
             dataset = called
     return dataset
 
@@ -96,14 +115,13 @@ def read(path: Path, dataset: str | None = None) -> pd.DataFrame:
         board = pd.read_csv(path, dtype=str, keep_default_na=False)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
-    board = board.drop(
-        columns=[name for name in board if name.startswith(MCE_COLUMNS)]
-    )  # made when asked for
+    board = board.drop(columns=[n for n in board if is_mce(n) or was_mce(n)])  # made when asked for
     if "dataset" in board:
         board = _of_dataset(path, board, dataset)
-    measured = _measured(board)
+    measured = measured_in(board)
     columns = board_columns(measured, _extra([board]))
-    board = board.assign(**{name: "" for name in OF_ENSEMBLES if name not in board})
+    may_lack = [column.name for column in ENTRY if column.optional]
+    board = board.assign(**{name: "" for name in may_lack if name not in board})
     for what, names in (
         ("lacks", [name for name in columns if name not in board]),
         ("also has", [name for name in board if name not in columns]),
@@ -111,10 +129,8 @@ def read(path: Path, dataset: str | None = None) -> pd.DataFrame:
         if names:
             raise UserError(f"{path} is not a leaderboard: it {what} {', '.join(names)}")
     for column in columns:
-        if column in WHOLE_COLUMNS:
-            board[column] = _numbers(path, board[column], "Int64")
-        elif column in ("params_m", *OF_ENSEMBLES) or column.removesuffix("_std") in measured:
-            board[column] = _numbers(path, board[column], "float64")
+        if (dtype := _DTYPES.get(declaration(column).type)) is not None:
+            board[column] = _numbers(path, board[column], dtype)
     if board["members"].isna().any():
         raise UserError(f"{path} is not a leaderboard: a line does not say its members; a single model has 1")
     for column, low, high in (
@@ -136,8 +152,8 @@ def _of_dataset(path: Path, board: pd.DataFrame, dataset: str | None) -> pd.Data
     board = board[board["dataset"] == (dataset or found[0])].drop(columns="dataset").reset_index(drop=True)
     if dataset not in (None, *found):
         raise UserError(f"{path} has no line on {dataset}, only on {', '.join(found)}")
-    empty = [column for column in _measured(board) if (board[column] == "").all()]
-    return board.drop(columns=[name for column in empty for name in (column, f"{column}_std")])
+    empty = [column for column in measured_in(board) if (board[column] == "").all()]
+    return board.drop(columns=[name for column in empty for name in (column, std_of(column))])
 
 
 def pick(board: pd.DataFrame, patterns: Iterable[str]) -> pd.DataFrame:
@@ -164,12 +180,8 @@ def sort(board: pd.DataFrame, column: str) -> pd.DataFrame:
     """
     if column not in board:
         raise unknown("column", column, board.columns)
-    upwards = column not in (*_measured(board), *OF_ENSEMBLES)
+    upwards = not declaration(column).from_the_best
     return board.sort_values(column, ascending=upwards, kind="stable", na_position="last", ignore_index=True)
-
-
-def _measured(board: pd.DataFrame) -> list[str]:
-    return [column for column in board if f"{column}_std" in board]
 
 
 def _extra(boards: list[pd.DataFrame]) -> list[str]:
@@ -191,28 +203,19 @@ def _numbers(path: Path, texts: pd.Series, dtype: str) -> pd.Series:
 
 
 def _stacked(frames: list[pd.DataFrame]) -> pd.DataFrame:
-    names = dict.fromkeys(column for frame in frames for column in _measured(frame))
-    series = list(dict.fromkeys(split_column(column)[0] for column in names))
-    columns = board_columns(sorted(names, key=lambda column: _place(column, series)), _extra(frames))
-    types = dict.fromkeys(WHOLE_COLUMNS, "Int64") | {"params_m": "float64"}
+    names = dict.fromkeys(column for frame in frames for column in measured_in(frame))
+    columns = board_columns(_in_order(names), _extra(frames))
+    types = dict.fromkeys(integers(LEADERBOARD), "Int64") | {"params_m": "float64"}
     typed = [frame.astype({name: types[name] for name in types if name in frame}) for frame in frames]
     return pd.concat(typed, ignore_index=True).reindex(columns=columns)
 
 
-def _built_in() -> list[str]:
-    """The corruptions whose place does not hang on which plug-ins are installed."""
-    return [name for name in CORRUPTIONS if CORRUPTIONS.origins(name)[0] is BUILT_IN]
-
-
-def _place(column: str, series: list[str]) -> tuple[int, int, float]:
-    """Where a measured column stands: in the leaderboard's own order, whatever file it comes from."""
-    corruptions, (base, number) = _built_in(), split_column(column)
-    if column == "clean":
-        return 0, 0, 0
-    if column in MEANS:
-        return 1, list(MEANS).index(column), 0
-    if column in corruptions:
-        return 2, corruptions.index(column), 0
-    if base in corruptions:
-        return 3, corruptions.index(base), number
-    return 4 + leaderboard.place_of_series(base), series.index(base), number
+def _in_order(names: Iterable[str]) -> list[str]:
+    """Measured columns in the leaderboard's own order, whatever file they come from."""
+    # The place of a corruption does not depend on which plug-ins are installed.
+    built_in = [name for name in CORRUPTIONS if CORRUPTIONS.origins(name)[0] is BUILT_IN]
+    found = [parse(name, built_in) for name in names]
+    series = [*MEANS, *built_in, *(column.series for column in found)]
+    return [
+        column.name for column in sorted(found, key=lambda c: (c.kind, series.index(c.series), c.strength))
+    ]

@@ -1,4 +1,4 @@
-"""Which differences between two entries stand: paired tests on the stored samples. No torch here."""
+"""Which differences between two entries are significant: paired tests on the stored samples."""
 
 from __future__ import annotations
 
@@ -13,34 +13,18 @@ import pandas as pd
 from robust_interp.core import statistics
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import unknown
-from robust_interp.corruptions import MEANS, SEVERITIES
-from robust_interp.results import leaderboard
+from robust_interp.results.column_names import MeasuredColumn
+from robust_interp.results.columns import COMPARISON_COLUMNS, Kind
+from robust_interp.results.entries import entry_key
 from robust_interp.results.folders import runs_in
-from robust_interp.results.scores import Score, is_strong
+from robust_interp.results.leaderboard import measured_columns
+from robust_interp.results.scores import Score
 from robust_interp.store.cells import ModelCard, digest
 
 LEVEL = 0.05  # of the Holm-adjusted p-values
-STANDS = "stands"
-STANDS_FOR_WEIGHTS = "stands for these weights"  # no interval over seeds says more
-WITHIN_LUCK = "within luck"
-
-CONTEXT_COLUMNS = ["a", "b", "dataset", "protocol", "n", "subset_hash"]
-TEST_COLUMNS = [
-    "column",
-    "accuracy_a",
-    "accuracy_b",
-    "difference",
-    "only_a",
-    "only_b",
-    "p",
-    "p_mid",
-    "p_holm",
-    "ci_low",
-    "ci_high",
-    "seeds_a",
-    "seeds_b",
-    "verdict",
-]
+SIGNIFICANT = "significant"
+FOR_THESE_WEIGHTS = "significant for these weights only"  # there is no interval over train seeds
+NOT_SIGNIFICANT = "not significant"
 
 
 class Samples(NamedTuple):
@@ -89,7 +73,7 @@ class Comparison:
     """The differences between two entries, one line a column.
 
     Attributes:
-        frame: CONTEXT_COLUMNS, then TEST_COLUMNS. Accuracies (percent) are means over the seeds that both
+        frame: The columns of `columns.COMPARISON`. Accuracies (percent) are means over the seeds that both
             have; `only_a` and `only_b` are McNemar's b and c, summed over them; `ci_low` and `ci_high` are
             the 95 % interval of the difference over seeds, NaN where one has fewer than two.
         left_out: One line for each column that was not measured in the same way.
@@ -132,9 +116,8 @@ def from_folder(
     if not lines:
         raise UserError("; ".join([f"{first.name} and {second.name} share no column", *left_out]))
     frame = _judged(pd.DataFrame(lines))
-    context = (a, b, dataset, *samples)
-    frame = frame.assign(**dict(zip(CONTEXT_COLUMNS, context, strict=True)))
-    return Comparison(a, b, dataset, samples, frame[[*CONTEXT_COLUMNS, *TEST_COLUMNS]], left_out)
+    frame = frame.assign(a=a, b=b, dataset=dataset, **samples._asdict())
+    return Comparison(a, b, dataset, samples, frame[COMPARISON_COLUMNS], left_out)
 
 
 def _entries(runs: Iterable[list[Score]]) -> list[ScoredEntry]:
@@ -142,7 +125,7 @@ def _entries(runs: Iterable[list[Score]]) -> list[ScoredEntry]:
     weights: dict[tuple, str] = {}
     for score in (score for run in runs for score in run):
         card, row = score.classifier, score.row
-        key = leaderboard.entry_key(card)
+        key = entry_key(card)
         samples = Samples(row["protocol"], row["n"], row["subset_hash"])
         by_seed = entries.setdefault(key, ScoredEntry(card)).measured.setdefault(samples, {})
         identity = digest(card.identity)
@@ -181,14 +164,14 @@ def _common_samples(a: ScoredEntry, b: ScoredEntry, protocol: str | None, n: int
         } or chosen
     if not chosen:
         have = "; ".join(f"{entry.name} has {_listed(entry.measured)}" for entry in (a, b))
-        raise UserError(f"to compare takes the same protocol and the same samples: {have}")
+        raise UserError(f"a comparison needs the same protocol and the same samples: {have}")
     if len(chosen) > 1:
         raise UserError(f"choose one with --protocol and --n: both entries have {_listed(chosen.values())}")
     return list(chosen.values())[-1]
 
 
 def _only_strong(by_seed: dict[int | None, dict[str, Score]]) -> bool:
-    return all(is_strong(column) for scores in by_seed.values() for column in scores)
+    return all(score.measured.kind is Kind.STRONG for scores in by_seed.values() for score in scores.values())
 
 
 def _listed(choices: Iterable[Samples]) -> str:
@@ -199,27 +182,27 @@ def _lines(a: dict, b: dict) -> tuple[list[dict], list[str]]:
     """One line a column that both have, and one sentence for each that was not measured alike."""
     first, second = ([score for scores in entry.values() for score in scores.values()] for entry in (a, b))
     columns = {score.column for score in first} & {score.column for score in second}
-    measured = leaderboard.measured_columns([score for score in first if score.column in columns])
     lines, left_out = [], []
-    for column in measured:
+    for column in measured_columns(score for score in first if score.column in columns):
         parts_a, parts_b = _paired(_parts(column, a), _parts(column, b))
         if not parts_a:
-            left_out.append(f"{column} is left out: no train seed that both have has it in both")
+            left_out.append(f"{column.name} is left out: the two have no train seed in common for it")
         elif not _alike([*parts_a, *parts_b]):
-            left_out.append(f"{column} is left out: it was not measured in the same way for both")
+            left_out.append(f"{column.name} is left out: it was not measured in the same way for both")
         else:
-            lines.append({"column": column} | _tested(parts_a, parts_b))
+            lines.append({"column": column.name} | _tested(parts_a, parts_b))
     return lines, left_out
 
 
-def _parts(column: str, by_seed: dict[int | None, dict[str, Score]]) -> dict[int | None, list[Score]]:
+def _parts(
+    column: MeasuredColumn, by_seed: dict[int | None, dict[str, Score]]
+) -> dict[int | None, list[Score]]:
     """Per seed that has them all, the scores that a column is the mean of: a group's are its severities."""
-    names = [f"{name}_{severity}" for name in MEANS.get(column, (column,)) for severity in SEVERITIES]
-    wanted = {seed: [column] if column in scores else names for seed, scores in by_seed.items()}
+    names = column.measurements
     return {
-        seed: [by_seed[seed][name] for name in parts]
-        for seed, parts in wanted.items()
-        if all(name in by_seed[seed] for name in parts)
+        seed: [scores[name] for name in names]
+        for seed, scores in by_seed.items()
+        if all(name in scores for name in names)
     }
 
 
@@ -273,7 +256,7 @@ def _tested(a: list[list[Score]], b: list[list[Score]]) -> dict:
 
 
 def _over_seeds(strata: list[list[Score]]) -> list[float]:
-    """Accuracy (percent) of each seed; an ensemble that stands in every stratum is one."""
+    """Accuracy (percent) of each seed; an ensemble that is in every stratum counts once."""
     distinct = {id(parts): parts for parts in strata}.values()
     return [math.fsum(score.accuracy for score in parts) / len(parts) for parts in distinct]
 
@@ -286,5 +269,5 @@ def _judged(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _verdict(p_holm: float, low: float, high: float) -> str:
     if p_holm >= LEVEL or low <= 0 <= high:
-        return WITHIN_LUCK
-    return STANDS_FOR_WEIGHTS if math.isnan(low) else STANDS
+        return NOT_SIGNIFICANT
+    return FOR_THESE_WEIGHTS if math.isnan(low) else SIGNIFICANT

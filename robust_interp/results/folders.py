@@ -9,32 +9,16 @@ import pandas as pd
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
-from robust_interp.results.export import to_csv
-from robust_interp.results.leaderboard import entries_frame
+from robust_interp.results.export import results_csv, to_csv
 from robust_interp.results.scores import Score, scores
 from robust_interp.store import FILE_NAME, Store
 from robust_interp.store.cells import Plan
-
-
-def results_csv(frame: pd.DataFrame) -> str:
-    """Tidy results: enough decimals that n x accuracy is a whole number again."""
-    return frame.to_csv(index=False, float_format="%.10g", lineterminator="\n")
 
 
 def write(folder: Path, results: pd.DataFrame, board: pd.DataFrame) -> None:
     """Write results.csv and leaderboard.csv."""
     write_text(folder / "results.csv", results_csv(results))
     write_text(folder / "leaderboard.csv", to_csv(board))
-
-
-def from_folder(folder: Path, dataset: str | None = None) -> tuple[pd.DataFrame, str]:
-    """The leaderboard of every finished run in a results folder, rebuilt from its store, and its dataset.
-
-    Raises:
-        UserError: as `runs_in` does.
-    """
-    runs, dataset = runs_in([folder], dataset)
-    return entries_frame(*runs), dataset
 
 
 def runs_in(folders: Sequence[Path], dataset: str | None = None) -> tuple[list[list[Score]], str]:
@@ -84,5 +68,7 @@ def _plans(folder: Path) -> list[Plan]:
     with Store(folder, read_only=True) as store:
         plans = store.plans()
     if not plans:
-        raise UserError(f"no run in {folder} has finished: the command that began it goes on there")
+        raise UserError(
+            f"no run in {folder} has finished: repeat its command, which continues where it stopped"
+        )
     return plans

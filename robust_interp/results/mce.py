@@ -12,7 +12,7 @@ from robust_interp.core import statistics
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import unknown
 from robust_interp.corruptions.names import COMMON
-from robust_interp.results.leaderboard import SOURCE_COLUMNS
+from robust_interp.results.columns import SOURCE
 
 NO_BASELINE = "none"
 ALIKE = ["n_examples", "protocol", "corruption_source", "source"]  # else two errors are not compared
@@ -21,11 +21,12 @@ ALIKE = ["n_examples", "protocol", "corruption_source", "source"]  # else two er
 def with_mce(board: pd.DataFrame, baseline: str = NO_BASELINE) -> pd.DataFrame:
     """The lines with columns for the mean corruption error over the 15 common corruptions, in percent.
 
-    ``mce_abs`` is the mean error, lower is better. With a baseline, ``mce_rel(BASELINE)`` weighs each
-    corruption by the baseline's error under it, and ``relative_mce(BASELINE)`` does so with what each error
-    is above the clean one; the baseline itself has 100. They stay empty where a line lacks one of the 15, or
-    was not measured as the baseline was: the same n, protocol and source of the corruptions. A baseline with
-    an error of 0 under one of them, or for the last column one equal to the clean one, leaves them empty too.
+    ``mean_error15`` is the mean error, lower is better. With a baseline, ``mce(BASELINE)`` is the mCE, which
+    weighs each corruption by the baseline's error under it, and ``relative_mce(BASELINE)`` the relative mCE,
+    which does so with what each error is above the clean one; the baseline itself has 100. They stay empty
+    where a line lacks one of the 15, or was not measured as the baseline was: the same n, protocol and source
+    of the corruptions. A baseline with an error of 0 under one of them, or for the last column one equal to
+    the clean one, leaves them empty too.
 
     Args:
         baseline: ``NAME`` for single models, ``NAMExK`` for the ensemble of K, ``@RECIPE`` after either where
@@ -40,13 +41,13 @@ def with_mce(board: pd.DataFrame, baseline: str = NO_BASELINE) -> pd.DataFrame:
     if complete.empty:
         lack = f" (there is no {', '.join(missing[:3])}{' ...' * (len(missing) > 3)})" if missing else ""
         raise UserError(
-            f"mCE takes all 15 common corruptions: robust-interp bench --corruptions common{lack}"
+            f"mCE needs all 15 common corruptions: robust-interp bench --corruptions common{lack}"
         )
     errors = 100 - complete[names]
-    columns = {"mce_abs": errors.mean(axis=1)}
+    columns = {"mean_error15": errors.mean(axis=1)}
     if baseline != NO_BASELINE:
         columns |= _against(baseline, complete, errors)
-    at = len(board.columns) - len(SOURCE_COLUMNS)
+    at = len(board.columns) - len(SOURCE)
     parts = [board.iloc[:, :at], pd.DataFrame(columns, index=board.index), board.iloc[:, at:]]
     return pd.concat(parts, axis=1)
 
@@ -62,7 +63,7 @@ def _against(baseline: str, complete: pd.DataFrame, errors: pd.DataFrame) -> dic
                 errors.loc[line] - clean[line], errors.loc[reference] - clean[reference]
             )
     return {
-        f"mce_rel({baseline})": pd.Series(mce, dtype=float),
+        f"mce({baseline})": pd.Series(mce, dtype=float),
         f"relative_mce({baseline})": pd.Series(relative, dtype=float),
     }
 
@@ -77,7 +78,7 @@ def _references(baseline: str, complete: pd.DataFrame) -> dict[tuple, int]:
         raise unknown("baseline", baseline, {_entry(line) for _, line in complete.iterrows()})
     if found.duplicated(ALIKE).any():
         recipes = ", ".join(sorted({f"{name}@{recipe}" for recipe in found["recipe"]}))
-        raise UserError(f"the baseline {baseline!r} names several lines: choose one of {recipes}")
+        raise UserError(f"the baseline {baseline!r} fits several lines: choose one of {recipes}")
     return {tuple(line[ALIKE]): at for at, line in found.iterrows()}
 
 

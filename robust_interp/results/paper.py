@@ -19,10 +19,11 @@ from robust_interp import zoo
 from robust_interp.core import statistics
 from robust_interp.core.errors import UserError
 from robust_interp.results import combine
+from robust_interp.results.column_names import measured_in, std_of, with_radius
 
 DATASETS = ("cifar10", "cifar100")
 NOISES = ("noise", "impulse_noise", "speckle_noise", "gaussian_noise", "shot_noise")
-ATTACKS = tuple(f"{attack}_{eps}" for attack in ("fgsm", "ifgsm", "pgd") for eps in (1, 2, 4))
+ATTACKS = tuple(with_radius(attack, "Linf", eps) for attack in ("fgsm", "ifgsm", "pgd") for eps in (1, 2, 4))
 AT_2 = ("clean", "noise", "fgsm_2", "ifgsm_2", "pgd_2")
 TUNED = "tuned"  # the paper's word for an interval that it does not give
 
@@ -172,18 +173,18 @@ def _answer(line: pd.Series, ours: pd.DataFrame) -> pd.Series | None:
 
 def _cell(line: pd.Series, found: pd.Series | None, column: str) -> dict:
     cell = {name: line[name] for name in ("model", "lambda_init", "members")}
-    cell |= {"column": column, "paper": line[column], "paper_std": line[f"{column}_std"]}
+    cell |= {"column": column, "paper": line[column], "paper_std": line[std_of(column)]}
     if found is None or pd.isna(found.get(column)):
         return cell
     difference = found[column] - line[column]
-    judged = found["model"] == line["model"] and pd.notna(line[f"{column}_std"])
+    judged = found["model"] == line["model"] and pd.notna(line[std_of(column)])
     return cell | {
         "measured_as": found["model"],
         **{name: found[name] for name in ("recipe", "seeds", "n_examples")},
         "measured": found[column],
-        "measured_std": found[f"{column}_std"],
+        "measured_std": found[std_of(column)],
         "difference": difference,
-        "within_2_std": ("yes" if abs(difference) <= 2 * line[f"{column}_std"] else "no") if judged else "",
+        "within_2_std": ("yes" if abs(difference) <= 2 * line[std_of(column)] else "no") if judged else "",
     }
 
 
@@ -214,7 +215,7 @@ class Difference:
 def _moments(line: pd.Series, column: str) -> tuple[float, float, int]:
     seeds = line.get(f"{column}_seeds", line["seeds"])
     seeds = 1 if line["members"] > 1 or pd.isna(seeds) else int(seeds)
-    return line[column], line[f"{column}_std"] if seeds > 1 else math.nan, seeds
+    return line[column], line[std_of(column)] if seeds > 1 else math.nan, seeds
 
 
 Scoped = Iterator[tuple[str, list[Difference]]]  # what networks, and the differences that a claim is about
@@ -353,10 +354,10 @@ def _one_a_network(board: pd.DataFrame) -> pd.DataFrame:
     for _, runs in board.groupby(alike, sort=False, dropna=False):
         runs = runs.sort_values("seeds", kind="stable")
         line = runs.iloc[-1].to_dict()
-        for column in [name for name in board if f"{name}_std" in board]:
+        for column in measured_in(board):
             filled = runs[runs[column].notna()]
             best = (filled if len(filled) else runs).iloc[-1]
-            line |= {name: best[name] for name in (column, f"{column}_std")}
+            line |= {name: best[name] for name in (column, std_of(column))}
             line |= {f"{column}_seeds": best["seeds"], f"{column}_source": best["corruption_source"]}
         lines.append(line)
     return pd.DataFrame(lines) if lines else board
@@ -374,14 +375,15 @@ def _scope(scope: str, source: str, recipe: str, n: int) -> str:
 def _verdict(claim: Claim, dataset: str, differences: list[Difference]) -> dict:
     """A claim holds if all of its differences do; the smallest is shown.
 
-    Where the interval over seeds leaves that open it is within luck; without one, of these weights alone.
+    Where the interval over seeds leaves that open it is not significant; without an interval, it is said for
+    these weights alone.
     """
     needed = claim.needed[dataset]
     failing = [difference for difference in differences if not difference.holds(needed)]
     smallest = min(differences, key=lambda difference: difference.value)
     deciding = failing or differences
     if (all if failing else any)(difference.is_open(needed) for difference in deciding):
-        hedge = ", within luck"
+        hedge = ", not significant"
     elif any(math.isnan(difference.low) for difference in deciding):
         hedge = " for these weights"
     else:

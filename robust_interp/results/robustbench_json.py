@@ -1,8 +1,8 @@
 """Our leaderboard lines in the form of RobustBench's model_info: one JSON file an entry. No torch here.
 
 Accuracies are percentages as text, ``"94.78"``, and an Linf radius is a fraction, ``"8/255"``. Only what
-AutoAttack left standing is an ``autoattack_acc``: a line that was attacked otherwise has none, and its
-footnote says so.
+survived AutoAttack is an ``autoattack_acc``: a line that was attacked otherwise has none, its footnote says
+so, and its radius is one that it was attacked at.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ import pandas as pd
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
+from robust_interp.corruptions import CORRUPTIONS
+from robust_interp.results.column_names import declaration, parse, with_radius
+from robust_interp.results.columns import Kind
 
-L2_COLUMN, L2_EPS = "autoattack_l2_0.5", "0.5"  # the one L2 radius of RobustBench
+L2_EPS = 0.5  # the one L2 radius of RobustBench
 CORRUPTIONS_COLUMN = "common15"  # the mean over the 15 corruptions of CIFAR-C, which RobustBench takes
 
 
@@ -33,13 +36,17 @@ class Paper:
     additional_data: bool = False
 
 
-def write(board: pd.DataFrame, dataset: str, folder: Path, eps_255: float, paper: Paper) -> list[Path]:
+def write(board: pd.DataFrame, dataset: str, folder: Path, eps_255: float, paper: Paper) -> dict[Path, dict]:
     """Write ``<folder>/<dataset>/<threat model>/<entry>.json`` for the measured lines of a leaderboard.
 
     An entry has a file for Linf, and for L2 and corruptions if it was measured there.
 
     Args:
-        eps_255: The Linf radius, in units of 1/255.
+        eps_255: The Linf radius, in units of 1/255. A line that was not attacked there has another, see
+            `linf_radius`, and no ``autoattack_acc``.
+
+    Returns:
+        What was written, by file.
 
     Raises:
         UserError: if nothing is there to write, or two lines would be the same entry.
@@ -49,29 +56,45 @@ def write(board: pd.DataFrame, dataset: str, folder: Path, eps_255: float, paper
         for threat_model, entry in _entries(line, dataset, eps_255, paper):
             path = folder / dataset / threat_model / f"{_name(line)}.json"
             if path in files:
-                raise UserError(f"two lines would be {path}: name one results folder, or one run in it")
+                raise UserError(f"two lines would be {path}: name a single results folder or run")
             files[path] = entry
     if not files:
-        raise UserError("there is no measured line with a clean accuracy to write")
+        raise UserError("there is nothing to write: no measured line has a clean accuracy")
     for path, entry in files.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot write {path}: {error}") from error
         write_text(path, json.dumps(entry, indent=2, ensure_ascii=False) + "\n")
-    return list(files)
+    return files
+
+
+def linf_radius(line: pd.Series, wanted_255: float) -> float | None:
+    """The Linf radius that a line is written with, in units of 1/255: one that it was attacked at.
+
+    It is the one wanted if any attack was made there, else the middle one of those that were; None without
+    an Linf attack.
+    """
+    attacks = [name for name in line.index if declaration(name, CORRUPTIONS).kind is Kind.ATTACK]
+    columns = [parse(name) for name in attacks if not pd.isna(line[name])]
+    radii = sorted({column.radius for column in columns if column.norm == "Linf" and column.radius})
+    if wanted_255 in radii:
+        return wanted_255
+    return radii[len(radii) // 2] if radii else None
 
 
 def _entries(line: pd.Series, dataset: str, eps_255: float, paper: Paper) -> Iterator[tuple[str, dict]]:
     """(threat model, JSON) of one line."""
     if pd.isna(line.get("clean")):
         return
-    attacked, eps = _percent(line, f"autoattack_{eps_255:.10g}"), f"{eps_255:.10g}/255"
-    missing = [] if attacked else [f"not measured with AutoAttack at {eps}"]
+    radius = linf_radius(line, eps_255)
+    eps = None if radius is None else f"{radius:.10g}/255"
+    attacked = _percent(line, with_radius("autoattack", "Linf", eps_255))
+    missing = [] if attacked else [f"not measured with AutoAttack at {eps_255:.10g}/255"]
     accuracy = {"autoattack_acc": attacked} if attacked else {}
     yield "Linf", _entry(line, dataset, eps, paper, accuracy, missing)
-    if attacked := _percent(line, L2_COLUMN):
-        yield "L2", _entry(line, dataset, L2_EPS, paper, {"autoattack_acc": attacked}, [])
+    if attacked := _percent(line, with_radius("autoattack", "L2", L2_EPS)):
+        yield "L2", _entry(line, dataset, f"{L2_EPS:g}", paper, {"autoattack_acc": attacked}, [])
     if mean := _percent(line, CORRUPTIONS_COLUMN):
         source = line["corruption_source"]
         made = [] if source == "released" else [f"not on the released images ({source})"]

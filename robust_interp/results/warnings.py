@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from robust_interp.results.scores import STRONG, WORST, Score
+from robust_interp.results.columns import Kind
+from robust_interp.results.scores import Score
 from robust_interp.store.cells import ModelCard
 
 CHANCE_MARGIN = 2.0  # percentage points above chance that still look like chance
@@ -66,31 +67,27 @@ def _masking(card: ModelCard, by_column: dict[str, Score]) -> list[str]:
     """Signs of masked gradients: one step beats many, or a larger ball helps the model."""
     if card.attacked_as:
         return []  # of attacks made elsewhere neither is a sign: one step often transfers best
-    attacked = {
-        column: score
-        for column, score in by_column.items()
-        if score.row["norm"] == "Linf"
-        and score.row["eps_255"]
-        and not score.row["perturbation"].startswith((WORST, STRONG))
-        and _follows_the_loss(score)
-    }
+    attacked: dict[tuple[str, float], Score] = {}  # by attack and Linf radius
+    for score in by_column.values():
+        column = score.measured
+        if column.kind is Kind.ATTACK and score.row["eps_255"] and _follows_the_loss(score):
+            attacked[column.series, score.row["eps_255"]] = score
     lines = []
-    for column, many in attacked.items():
-        one = attacked.get(f"fgsm_{column.rpartition('_')[2]}")
+    for (_, eps_255), many in attacked.items():
+        one = attacked.get(("fgsm", eps_255))
         if one and many.accuracy > one.accuracy + _slack(one, NOISE_MARGIN):
             lines.append(
-                f"{card.label}: {column} leaves {many.accuracy:.1f} %, one FGSM step {one.accuracy:.1f} %: "
-                "the iterative attack is badly tuned, or gradients are masked"
+                f"{card.label}: {many.column} leaves {many.accuracy:.1f} %, one FGSM step "
+                f"{one.accuracy:.1f} %: the iterative attack is badly tuned, or gradients are masked"
             )
-    series: dict[str, list[Score]] = {}
-    for column, score in attacked.items():
-        series.setdefault(column.rpartition("_")[0], []).append(score)
-    for name, members in series.items():
-        members.sort(key=lambda score: score.row["eps_255"])
-        for small, large in itertools.pairwise(members):
+    for name in dict.fromkeys(series for series, _ in attacked):
+        by_radius = sorted(
+            (eps_255, score) for (series, eps_255), score in attacked.items() if series == name
+        )
+        for (small_eps, small), (large_eps, large) in itertools.pairwise(by_radius):
             if large.accuracy > small.accuracy + _slack(small, NOISE_MARGIN):
                 lines.append(
-                    f"{card.label}: {name} leaves {large.accuracy:.1f} % at eps {large.row['eps_255']:g}/255 "
-                    f"and {small.accuracy:.1f} % at {small.row['eps_255']:g}/255: gradients may be masked"
+                    f"{card.label}: {name} leaves {large.accuracy:.1f} % at eps {large_eps:g}/255 "
+                    f"and {small.accuracy:.1f} % at {small_eps:g}/255: gradients may be masked"
                 )
     return lines

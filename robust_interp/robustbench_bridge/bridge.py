@@ -6,10 +6,11 @@ import ast
 import csv
 import hashlib
 import importlib
+import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from importlib import metadata, resources, util
 from pathlib import Path
@@ -22,6 +23,7 @@ from robust_interp import zoo
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import unknown
 from robust_interp.corruptions import SEVERITIES
+from robust_interp.models.merges import Device
 from robust_interp.robustbench_bridge import robustbench_names
 from robust_interp.store.cells import digest
 from robust_interp.zoo.weights_files import mistaken_for_weights
@@ -46,12 +48,13 @@ def robustbench(download: bool = False) -> Iterator[ModuleType]:
         download: Whether it may fetch the data and weights that are missing.
 
     Raises:
-        UserError: if RobustBench is not installed, or torchattacks' stub stands in its place.
+        UserError: if RobustBench is not installed, torchattacks' stub stands in its place, or it is a version
+            that is built otherwise.
     """
     _require_installed()
     with ExitStack() as stack:
-        for name, module in missing_modules().items():
-            stack.enter_context(_set(sys.modules, name, module))
+        for name, stand_in in missing_modules().items():
+            stack.enter_context(_set(sys.modules, name, stand_in))
         try:
             package = importlib.import_module("robustbench")
             modules = {
@@ -63,13 +66,14 @@ def robustbench(download: bool = False) -> Iterator[ModuleType]:
                 "pip install 'robust-interp[robustbench]' brings all of them"
             ) from error
         robustbench_names.register(zoo.checkpoints())
+        _require_known(modules)
         for module, name, value in _mends(modules, download):
             stack.enter_context(_set(vars(modules[module]), name, value))
         yield package
 
 
 @contextmanager
-def _set(namespace: dict, name: str, value: Any) -> Iterator[None]:
+def _set(namespace: MutableMapping, name: str, value: Any) -> Iterator[None]:
     there, before = name in namespace, namespace.get(name)
     namespace[name] = value
     try:
@@ -92,9 +96,7 @@ def _require_installed() -> None:
     spec = util.find_spec("robustbench")
     places = list(spec.submodule_search_locations or ()) if spec else []
     if not any(_defines(Path(place) / "eval.py", "benchmark") for place in places):
-        raise UserError(
-            f"torchattacks' stub stands in the place of RobustBench: {_MEND} puts the real one there"
-        )
+        raise UserError(f"torchattacks installed a stub over RobustBench; repair it with: {_MEND}")
 
 
 def _defines(path: Path, function: str) -> bool:
@@ -145,13 +147,27 @@ def _autoattack() -> tuple[type, type]:
         raise UserError("RobustBench's AutoAttack is missing: pip install pyautoattack") from error
 
     class Attack(original.AutoAttack):
-        def __init__(self, model, norm="Linf", eps=0.3, version="standard", device="cpu", log_path=None):
+        def __init__(
+            self,
+            model: Callable[[Tensor], Tensor],
+            norm: str = "Linf",
+            eps: float = 0.3,
+            version: str = "standard",
+            device: Device = "cpu",
+            log_path: str | os.PathLike | None = None,
+        ) -> None:
             super().__init__(model, norm=norm, eps=eps, version=version, device=device, seed=_ATTACK_SEED)
             self.log_path = log_path
 
-        def run_standard_evaluation(self, images: Tensor, labels: Tensor, bs=250, state_path=None):
+        def run_standard_evaluation(
+            self,
+            images: Tensor,
+            labels: Tensor,
+            bs: int = 250,
+            state_path: str | os.PathLike | None = None,
+        ) -> Tensor:
             if state_path is not None and Path(state_path).exists():
-                raise UserError(f"pyautoattack cannot go on from its {state_path}: name another file")
+                raise UserError(f"pyautoattack cannot resume from its {state_path}: name another file")
             state_path = None if state_path is None else Path(state_path)
             with nullcontext() if self.log_path is None else _logged(self.logger, self.log_path):
                 adversarial, _predicted = super().run_standard_evaluation(
@@ -168,9 +184,7 @@ def _autoattack() -> tuple[type, type]:
 
 
 @contextmanager
-def _logged(logger, path) -> Iterator[None]:
-    import logging
-
+def _logged(logger: logging.Logger, path: str | os.PathLike) -> Iterator[None]:
     handler, level = logging.FileHandler(path), logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
@@ -182,10 +196,29 @@ def _logged(logger, path) -> Iterator[None]:
         handler.close()
 
 
+# What is replaced or used within its modules, as RobustBench 1.1.1 has it.
+_KNOWN = {
+    "data": ("CORRUPTIONS_DICT", "_clean_dataset_loaders", "_load_dataset", "datasets", "zenodo_download"),
+    "eval": ("AutoAttack", "all_models", "clean_accuracy", "corruptions_evaluation"),
+    "utils": ("download_gdrive_new", "load_model"),
+}
+
+
+def _require_known(modules: dict[str, ModuleType]) -> None:
+    """Refuse a RobustBench that is built otherwise: a mend would be put where nothing looks for it."""
+    for module, names in _KNOWN.items():
+        lacking = [name for name in names if not hasattr(modules[module], name)]
+        if lacking:
+            missing = f"robustbench.{module} has no {', '.join(lacking)}"
+            raise UserError(f"{missing}: only RobustBench 1.1.1 can be mended; {_MEND}")
+
+
 def _mends(modules: dict[str, ModuleType], download: bool) -> list[tuple[str, str, Any]]:
     """(module, name, what it is within the block)"""
     data, evaluation = modules["data"], modules["eval"]
-    mends = [("eval", "corruptions_evaluation", _corruptions_evaluation(data, evaluation))]
+    mends: list[tuple[str, str, Any]] = [
+        ("eval", "corruptions_evaluation", _corruptions_evaluation(data, evaluation))
+    ]
     if "pyautoattack" in evaluation.AutoAttack.__module__:  # imported before, under a simpler alias
         attack, state = _autoattack()
         mends += [("eval", "AutoAttack", attack), ("eval", "EvaluationState", state)]
@@ -204,7 +237,9 @@ def _mends(modules: dict[str, ModuleType], download: bool) -> list[tuple[str, st
 
 
 def _offline(data: ModuleType, kind: type) -> Callable[..., tuple[Tensor, Tensor]]:
-    def load_clean(n_examples: int | None, data_dir: str, transform) -> tuple[Tensor, Tensor]:
+    def load_clean(
+        n_examples: int | None, data_dir: str, transform: Callable | None
+    ) -> tuple[Tensor, Tensor]:
         try:
             dataset = kind(root=data_dir, train=False, transform=transform, download=False)
         except RuntimeError as error:
@@ -223,14 +258,26 @@ def _no_corruptions(_record: str, archives: set[str], save_dir: Path) -> None:
 
 
 def _no_weights(gdrive_id: str, path: Path) -> None:
-    raise UserError(f"there are no weights {path}, and nothing is downloaded unasked")
+    raise UserError(
+        f"there are no weights {path}; nothing is downloaded unless you ask: "
+        "robust-interp robustbench download NAME"
+    )
 
 
 def _corruptions_evaluation(data: ModuleType, evaluation: ModuleType) -> Callable[..., tuple[float, float]]:
     original = evaluation.corruptions_evaluation
 
     def corruptions_evaluation(
-        batch_size, data_dir, dataset, threat_model, device, model, n_examples, to_disk, prepr, model_name
+        batch_size: int,
+        data_dir: str,
+        dataset: Any,  # RobustBench's own kinds of names, which are there only within the block
+        threat_model: Any,
+        device: Device,
+        model: nn.Module,
+        n_examples: int,
+        to_disk: bool,
+        prepr: Callable,
+        model_name: str | None,
     ) -> tuple[float, float]:
         """Accuracy and error, each the mean over all corruptions and severities."""
         if dataset.value not in DATASETS:
@@ -253,7 +300,7 @@ def _corruptions_evaluation(data: ModuleType, evaluation: ModuleType) -> Callabl
     return corruptions_evaluation
 
 
-def _add_row(folder: Path, model_name: str, accuracies: dict[tuple[str, int], float]) -> None:
+def _add_row(folder: Path, model_name: str | None, accuracies: dict[tuple[str, int], float]) -> None:
     """RobustBench's table of all corruptions, one line a model."""
     import pandas as pd
 
@@ -262,7 +309,8 @@ def _add_row(folder: Path, model_name: str, accuracies: dict[tuple[str, int], fl
     table = pd.DataFrame(accuracies, index=[model_name])
     if path.is_file():
         before = pd.read_csv(path, header=[0, 1], index_col=0)
-        before.columns = pd.MultiIndex.from_tuples((name, int(level)) for name, level in before.columns)
+        pairs: Any = before.columns  # the types of pandas do not tell its two levels
+        before.columns = pd.MultiIndex.from_tuples((name, int(level)) for name, level in pairs)
         table = pd.concat([before.drop(index=model_name, errors="ignore"), table])
     table.to_csv(path)
 
@@ -313,13 +361,18 @@ def load(
 def weights(
     name: str, dataset: str, threat_model: str, folder: str | os.PathLike | None = None
 ) -> list[Path]:
-    """The files that `load` reads, for the same arguments; some models have several."""
+    """The files that `load` reads, for the same arguments; some models have several.
+
+    Raises:
+        UserError: for a name that RobustBench does not have for this `dataset` and `threat_model`; or as
+            `robustbench` does.
+    """
     with robustbench() as package:
         return _weights(package, name, dataset, threat_model, _model_dir(folder))
 
 
 def sha256(name: str, dataset: str, threat_model: str) -> str:
-    """Hash of the weights that `load` reads, in all of their files."""
+    """Hash of the weights that `load` reads for these arguments, in all of their files."""
     hashes = []
     for path in weights(name, dataset, threat_model):
         with path.open("rb") as file:
@@ -350,11 +403,13 @@ def _weights(package: ModuleType, name: str, dataset: str, threat_model: str, fo
 
     timm_name = f"{name.lower().replace('-', '_')}_{dataset}_{threat_model.lower()}"
     if timm.is_model(timm_name):  # which RobustBench prefers
-        cfg = timm.get_pretrained_cfg(timm_name)
+        cfg: Any = timm.get_pretrained_cfg(timm_name)
         return [Path(cfg.file or Path(torch.hub.get_dir()) / "checkpoints" / Path(cfg.url).name)]
     kinds = package.eval.all_models
     of_dataset = next(models for kind, models in kinds.items() if kind.value == dataset)
-    names = next((models for kind, models in of_dataset.items() if kind.value == threat_model), {})
+    names: dict[str, Any] = next(
+        (models for kind, models in of_dataset.items() if kind.value == threat_model), {}
+    )
     if name not in names:
         raise unknown(f"RobustBench model for {dataset} and {threat_model}", name, names)
     path = folder / dataset / threat_model / f"{name}.pt"

@@ -54,7 +54,7 @@ def _on_pixels(
 
 
 def chosen(candidates: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """One checkpoint for each of our architectures and RobustBench's datasets."""
+    """Of the candidates one checkpoint for each of our architectures and RobustBench's datasets."""
     chosen: dict[tuple[str, str], tuple[float, Checkpoint]] = {}
     for checkpoint in candidates:  # which come in the order of recipe and seed
         key = checkpoint.architecture, checkpoint.dataset

@@ -35,17 +35,29 @@ class Perturbation:
     seed: int | None = None
     norm: str = "Linf"
 
+    def number(self, name: str) -> float | None:
+        """A parameter that is a number, or None where there is none of this name."""
+        value = self.params.get(name)
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def integer(self, name: str) -> int:
+        """A parameter that is a whole number, such as a severity; 1 where there is none of this name."""
+        value = self.number(name)
+        return 1 if value is None else int(value)
+
     @property
     def eps_255(self) -> float | None:
         """Linf radius in units of 1/255, or None where there is none."""
-        return in_255(self.params["eps"]) if "eps" in self.params and self.norm == "Linf" else None
+        eps = self.number("eps")
+        return None if eps is None or self.norm != "Linf" else in_255(eps)
 
     @property
     def ball(self) -> tuple[str, float] | None:
         """Norm and radius of what an attack may do, Linf in units of 1/255; None where there is no radius."""
-        if self.kind != "attack" or "eps" not in self.params:
+        eps = self.number("eps")
+        if self.kind != "attack" or eps is None:
             return None
-        return self.norm, self.params["eps"] if self.eps_255 is None else self.eps_255
+        return self.norm, eps if self.eps_255 is None else self.eps_255
 
     def describe(self) -> dict:
         """The part of a cell's key that this perturbation is (its column name is not)."""
@@ -123,7 +135,7 @@ class Cell:
         return replace(self, skips=()) if self.skips else self
 
     def has_own_number(self, protocol: str) -> bool:
-        """Whether an accuracy can be told of it alone; under ``worst`` that asks for clean besides."""
+        """Whether an accuracy can be told of it alone; `protocol` ``worst`` asks for clean besides."""
         return len(self.skips) <= (1 if protocol == "worst" else 0)
 
     @property
@@ -132,11 +144,17 @@ class Cell:
         return self.classifier.attacked_as if self.perturbation.kind == "attack" else ""
 
     def to_json(self) -> dict:
+        """As JSON values, which `from_json` reads."""
         fields = asdict(self)
         return {"victim": fields.pop("classifier")} | fields  # its name in files
 
     @classmethod
     def from_json(cls, fields: dict) -> Cell:
+        """What `to_json` made, of this version or an older one.
+
+        Raises:
+            KeyError, TypeError: if it is anything else.
+        """
         card = ModelCard(**fields["victim"] | {"seeds": tuple(fields["victim"]["seeds"])})
         perturbation, skips = Perturbation(**fields["perturbation"]), tuple(fields.get("skips", ()))
         rest = {name: value for name, value in fields.items() if name != "victim"}
@@ -164,10 +182,12 @@ class Plan:
 
     @cached_property
     def key(self) -> str:
+        """SHA-256 over all that it asks for."""
         described = [self.dataset, self.n, self.protocol, [cell.key for cell in self.cells]]
         return digest([*described, self.strong.key] if self.strong else described)
 
     def to_json(self) -> str:
+        """As a JSON text, which `from_json` reads."""
         return json.dumps(self._fields())
 
     def _fields(self) -> dict:
@@ -177,6 +197,11 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
+        """What `to_json` made, of this version or an older one.
+
+        Raises:
+            ValueError, KeyError, TypeError: if it is anything else.
+        """
         return cls._from_fields(json.loads(text))
 
     @classmethod
@@ -186,7 +211,7 @@ class Plan:
         return cls(**fields | {"cells": cells, "strong": strong})
 
 
-def digest(value) -> str:
+def digest(value: object) -> str:
     """SHA-256 of a JSON value, the same whatever the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 

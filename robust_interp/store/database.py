@@ -101,10 +101,10 @@ class Store:
     """
 
     def __init__(self, folder: Path | None, read_only: bool = False) -> None:
-        self.path = folder / FILE_NAME if folder else ":memory:"
+        self.path: Path | str = folder / FILE_NAME if folder else ":memory:"
         try:
             if read_only:
-                self._db = _connect_to_read(self.path)
+                self._db = _connect_to_read(Path(self.path))
                 return
             if folder:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -115,12 +115,13 @@ class Store:
             raise UserError(f"cannot use {self.path} as a store: {error}") from error
 
     def close(self) -> None:
+        """Use it no more; what was written is on the disk already."""
         self._db.close()
 
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @contextmanager
@@ -136,21 +137,27 @@ class Store:
                 raise UserError(f"cannot write to {self.path}: {error}; what was finished is kept") from error
             raise
 
-    def _rows(self, query: str, *values) -> list[tuple]:
+    def _rows(self, query: str, *values: object) -> list[tuple]:
         try:
             return self._db.execute(query, values).fetchall()
         except sqlite3.Error as error:
             raise UserError(f"cannot read {self.path}: {error}") from error
 
     def covered(self, cell: str) -> int:
-        """How many of the first samples are finished."""
+        """How many of the first samples of a cell, named by its key, are finished."""
         return self._rows("SELECT COALESCE(SUM(count), 0) FROM chunks WHERE cell = ?", cell)[0][0]
 
     def append(self, cell: str, start: int, outcome: Outcome) -> None:
         """Add samples from `start` on; those that are there already are left as they are.
 
+        Args:
+            cell: Its key.
+            start: Of the first sample, counted from 0.
+            outcome: Of that sample and those that follow it.
+
         Raises:
             ValueError: if that would leave a gap.
+            UserError: if it cannot be written.
         """
         with self._write() as db:
             covered = self.covered(cell)
@@ -183,13 +190,14 @@ class Store:
         )
 
     def put_labels(self, fingerprint: str, labels: np.ndarray) -> None:
+        """Keep all labels (N,) of a dataset, named by its fingerprint."""
         with self._write() as db:
             db.execute(
                 "INSERT OR IGNORE INTO labels VALUES (?, ?)", (fingerprint, labels.astype("<i2").tobytes())
             )
 
     def labels(self, fingerprint: str) -> np.ndarray:
-        """All labels of a dataset that was measured here, (N,) int16."""
+        """All labels of a dataset that was measured here, named by its fingerprint; (N,) int16."""
         ((labels,),) = self._rows("SELECT labels FROM labels WHERE dataset = ?", fingerprint)
         return np.frombuffer(labels, "<i2")
 
@@ -202,7 +210,11 @@ class Store:
             )
 
     def plans(self) -> list[Plan]:
-        """The finished runs, oldest first."""
+        """The finished runs, oldest first.
+
+        Raises:
+            UserError: if one was made by a version that this one cannot read.
+        """
         rows = self._rows("SELECT text FROM runs ORDER BY finished")
         try:
             return [Plan.from_json(text) for (text,) in rows]
@@ -210,7 +222,14 @@ class Store:
             raise UserError(f"{self.path} holds runs that this version cannot read") from error
 
     def put_audit(self, classifier: str, fingerprint: str, verdict: str, text: str) -> None:
-        """Keep what an audit on a dataset came to, and as JSON what it rests on; an older one is replaced."""
+        """Keep what an audit came to; an older one of the same classifier and dataset is replaced.
+
+        Args:
+            classifier: Its hash.
+            fingerprint: Of the dataset.
+            verdict: One word for a table.
+            text: As JSON, what that rests on.
+        """
         with self._write() as db:
             db.execute(
                 "INSERT OR REPLACE INTO audits VALUES (?, ?, ?, ?)", (classifier, fingerprint, verdict, text)
@@ -221,7 +240,7 @@ class Store:
         return [text for (text,) in self._rows("SELECT text FROM audits ORDER BY dataset, victim")]
 
     def verdict(self, classifier: str, fingerprint: str) -> str:
-        """What a classifier's audit on a dataset came to; empty if it was not audited here."""
+        """What a classifier's audit on a dataset came to, by their hashes; empty if it was not audited."""
         if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'audits'"):
             return ""  # a store from before there were audits, opened to read
         query = "SELECT verdict FROM audits WHERE victim = ? AND dataset = ?"

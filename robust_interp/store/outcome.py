@@ -48,10 +48,11 @@ class Outcome:
 
     @property
     def max_delta(self) -> float | None:
+        """The largest change of a sample, in the unit of `deltas`; None where nothing was attacked."""
         return None if self.deltas is None else float(self.deltas.max())
 
     def correct(self, labels: np.ndarray) -> np.ndarray:
-        """Which samples count as right, (n,) bool.
+        """Which samples count as right, (n,) bool, by the labels of these samples and any that follow.
 
         A sample whose gradient was zero or not finite was not attacked, and so is not counted as robust; one
         that is inherited is broken.

@@ -48,8 +48,9 @@ def joint(texts: Iterable[str]) -> str:
         A conclusion, or nothing where one of them is none, as the bare verdicts of older versions are.
     """
     form = rf"({'|'.join(CONCLUSIONS)})\(n=(\d+)(?:,checks=((\d+)/\d+))?\)"
-    found = [re.fullmatch(form, text) for text in texts]
-    if not all(found):
+    texts = list(texts)
+    found = [match for text in texts if (match := re.fullmatch(form, text))]
+    if len(found) < len(texts):
         return ""
     incomplete = [one for one in found if one[3]]
     fewest = min(incomplete, key=lambda one: int(one[4]))[3] if incomplete else ""

@@ -137,7 +137,7 @@ def check_dataset(
                 )
 
 
-def _require(condition: bool, otherwise: str) -> None:
+def _require(condition: object, otherwise: str) -> None:
     """An assertion that python -O leaves in."""
     if not condition:
         raise AssertionError(otherwise)
@@ -159,8 +159,14 @@ def _seed_globally(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+def _generators() -> tuple:
+    """The states of the global random generators, in a form that can be compared."""
+    numpys = np.random.get_state(legacy=False)["state"]
+    return random.getstate(), numpys["pos"], numpys["key"].tolist(), torch.get_rng_state().tolist()
+
+
 @contextmanager
-def _registered(registry: Registry, given) -> Iterator[str]:
+def _registered(registry: Registry, given: object) -> Iterator[str]:
     """The name of what is checked; what is not registered is so for the time of the check."""
     if isinstance(given, str):
         registry[given]  # an unknown or a broken one raises
@@ -181,14 +187,16 @@ def _images(shape: tuple[int, int, int]) -> Tensor:
 # Models.
 
 
-def _builder(model, classes: int, channels: int) -> Callable[[], nn.Module]:
+def _builder(
+    model: str | nn.Module | Callable[[], nn.Module], classes: int, channels: int
+) -> Callable[[], nn.Module]:
     if isinstance(model, str):
         return lambda: zoo.create(model, num_classes=classes, in_chans=channels)
     return (lambda: model) if isinstance(model, nn.Module) else model
 
 
 def _check_cfg(network: nn.Module, classes: int) -> None:
-    cfg = getattr(network, "pretrained_cfg", None)
+    cfg = getattr(network, "pretrained_cfg", None) or {}
     _require(cfg, "it has no pretrained_cfg: build it with timm.models.build_model_with_cfg")
     for key in ("mean", "std", "first_conv", "classifier"):
         _require(key in cfg, f"its pretrained_cfg lacks {key}")
@@ -318,15 +326,10 @@ def _alike(one: Tensor, other: Tensor) -> bool:
 
 def _check_corruption_at(function: Corrupt, images: np.ndarray, severity: int) -> None:
     _seed_globally(0)
-    state = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    state = _generators()
     found = [function(image.copy(), severity, np.random.default_rng(at)) for at, image in enumerate(images)]
     _require(
-        state
-        == (
-            random.getstate(),
-            np.random.get_state()[1].tolist(),
-            torch.get_rng_state().tolist(),
-        ),
+        state == _generators(),
         "it draws from, or seeds, a global random generator: draw from the one that it is given",
     )
     for corrupted in found:

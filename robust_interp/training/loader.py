@@ -7,6 +7,7 @@ is added before the normalisation, as torchvision's transforms would.
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from robust_interp.core.normalize import Normalize
 from robust_interp.training.recipe import Recipe
 
-_NUMPY_MODES = {"zeros": "constant", "reflect": "reflect"}
+_NUMPY_MODES: dict[str, Literal["constant", "reflect"]] = {"zeros": "constant", "reflect": "reflect"}
 
 
 class Loader:
@@ -33,16 +34,22 @@ class Loader:
     """
 
     def __init__(
-        self, images: np.ndarray, labels: np.ndarray, recipe: Recipe, flip: bool, seed: int, device
+        self,
+        images: np.ndarray,
+        labels: np.ndarray,
+        recipe: Recipe,
+        flip: bool,
+        seed: int,
+        device: torch.device | str,
     ) -> None:
-        self.padding, self.flip, self.batch_size = recipe.padding, flip, recipe.batch_size
+        self.padding, self.flip, self.batch_size = recipe.crop_padding, flip, recipe.batch_size
         border = ((0, 0), (self.padding,) * 2, (self.padding,) * 2, (0, 0))
         # channels last, and so is every batch cut from it
         pixels = np.pad(images.transpose(0, 2, 3, 1), border, _NUMPY_MODES[recipe.padding_mode])
         self.padded = torch.from_numpy(np.ascontiguousarray(pixels)).to(device)
         self.labels = torch.from_numpy(labels).to(device)
         self.scale = 255.0 if images.dtype == np.uint8 else 1.0
-        self.normalize = Normalize(recipe.mean, recipe.std, device)
+        self.normalize = Normalize(*recipe.normalisation, device)
         self.generator = torch.Generator().manual_seed(seed)
         self.left = torch.empty(0, dtype=torch.int64)  # the samples still to come in this epoch
 
@@ -60,7 +67,11 @@ class Loader:
         return torch.stack([index, top, left, mirrored.long()], dim=1)
 
     def cut(self, draws: Tensor) -> tuple[Tensor, Tensor]:
-        """The normalised images (n, C, H, W) and labels (n,) of what was drawn, which is on the device."""
+        """The normalised images (n, C, H, W) and labels (n,) of what was drawn.
+
+        Args:
+            draws: (n, 4), of `draw`, moved to the device.
+        """
         index, top, left, mirrored = draws.unbind(1)
         across = torch.arange(self.padded.shape[1] - 2 * self.padding, device=draws.device)
         rows = top[:, None] + across
@@ -73,5 +84,6 @@ class Loader:
         return {"left": self.left.clone(), "generator": self.generator.get_state()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
+        """Go on where `state` was asked for."""
         self.left = state["left"]
         self.generator.set_state(state["generator"])

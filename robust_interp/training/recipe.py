@@ -21,6 +21,7 @@ from robust_interp.core.registry import unknown
 from robust_interp.data import DATASETS, DatasetType
 
 FOLDER = Path(__file__).parent / "recipes"
+_NOT_FILLED = "a recipe is filled for its dataset before it is used: Recipe.filled"
 LONGEST_NAME = 120  # characters, so that a checkpoint's folder name stays below the usual 255 bytes
 
 
@@ -77,14 +78,40 @@ class Recipe:
         usual = {"lambda_init": None, "stored": "lambda"}
         return {name: value for name, value in given.items() if value != usual[name]}
 
+    @property
+    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and std, a value per channel, in [0, 1] pixels.
+
+        Raises:
+            ValueError: if they are left to the dataset, and the recipe is not filled for one.
+        """
+        if self.mean is None or self.std is None:
+            raise ValueError(_NOT_FILLED)
+        return self.mean, self.std
+
+    @property
+    def crop_padding(self) -> int:
+        """Pixels added on each side before the random crop.
+
+        Raises:
+            ValueError: if that is left to the dataset, and the recipe is not filled for one.
+        """
+        if self.padding is None:
+            raise ValueError(_NOT_FILLED)
+        return self.padding
+
     def filled(self, kind: DatasetType) -> Recipe:
         """With the dataset's own padding, mean and std where the recipe names none.
+
+        Args:
+            kind: Of the dataset that is trained on.
 
         Raises:
             UserError: if mean and std are not of the dataset's channels.
         """
         usual = {"padding": kind.crop_padding, "mean": kind.mean, "std": kind.std}
-        chosen = replace(self, **{name: v for name, v in usual.items() if getattr(self, name) is None})
+        missing: dict[str, Any] = {name: v for name, v in usual.items() if getattr(self, name) is None}
+        chosen = replace(self, **missing)
         for name in ("mean", "std"):
             if len(getattr(chosen, name)) != kind.shape[0]:
                 raise UserError(f"{name} must have {kind.shape[0]} values for {kind.name}")
@@ -94,7 +121,7 @@ class Recipe:
 def _number(low: float, high: float = math.inf, open_low: bool = False) -> Callable[[Any], bool]:
     """A test for finite numbers in [low, high), or (low, high)."""
 
-    def is_valid(value) -> bool:
+    def is_valid(value: object) -> bool:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False
         return low <= value < high and not (open_low and value == low)
@@ -114,11 +141,11 @@ def _maybe(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or is_valid(value)
 
 
-def _rising(value) -> bool:
+def _rising(value: Any) -> bool:
     return _tuple_of(_number(0, 1, open_low=True))(value) and list(value) == sorted(set(value))
 
 
-def _interval(value) -> bool:
+def _interval(value: Any) -> bool:
     return _tuple_of(_number(0))(value) and len(value) == 2 and value[0] <= value[1]
 
 
@@ -152,6 +179,11 @@ def names() -> list[str]:
 
 def load(name: str, architecture: str, dataset: str) -> Recipe:
     """A shipped recipe, or one's own TOML file, for one architecture and dataset.
+
+    Args:
+        name: Of a shipped recipe, or a path that ends in .toml.
+        architecture: A timm name, which the globs of ``[[where]]`` tables are held against.
+        dataset: The same; the recipe is filled for it.
 
     Raises:
         UserError: if there is no such recipe or dataset, or the file holds what a recipe cannot.
@@ -201,7 +233,7 @@ def _checked_fields(table: dict[str, Any]) -> dict[str, Any]:
     return {name: _as_tuple(name, value) for name, value in table.items()}
 
 
-def _as_tuple(name: str, value):
+def _as_tuple(name: str, value: Any) -> Any:
     if name not in _TUPLES or value is None:
         return value
     return tuple(value) if isinstance(value, list | tuple) else (value,)
@@ -228,7 +260,7 @@ def settings(texts: Iterable[str]) -> dict[str, Any]:
 _WORDS = {"true": True, "on": True, "false": False, "off": False, "none": None, "": ()}
 
 
-def _value(text: str):
+def _value(text: str) -> Any:
     if text in _WORDS:
         return _WORDS[text]
     try:
@@ -249,11 +281,11 @@ def overridden(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
     deviations = {name: (named, used) for name, (named, used) in pairs.items() if named != used}
     name = "_".join([recipe.name, *(_in_name(name, used) for name, (_, used) in deviations.items())])
     if len(name) > LONGEST_NAME:
-        raise UserError("too many changes for the name of a folder: write a recipe file and name that")
+        raise UserError("too many changes for a folder's name: write a recipe file and name that")
     return replace(new, name=name, deviations=deviations)
 
 
-def _in_name(name: str, value) -> str:
+def _in_name(name: str, value: Any) -> str:
     if name == "epochs":
         return f"{value}epochs"
     if name == "precision":
@@ -263,7 +295,7 @@ def _in_name(name: str, value) -> str:
     return f"{name}_{text.replace('.', 'p').replace('-', 'm').replace('+', '')}"
 
 
-def _shown(value) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, tuple):
         return ",".join(map(_shown, value))
     if isinstance(value, bool):
@@ -272,7 +304,7 @@ def _shown(value) -> str:
 
 
 def describe(deviations: dict[str, tuple]) -> str:
-    """``lr 0.05 instead of 0.1, ...``"""
+    """``lr 0.05 instead of 0.1, ...`` of a recipe's `deviations`."""
     return ", ".join(
         f"{name} {_shown(used)} instead of {_shown(named)}" for name, (named, used) in deviations.items()
     )

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import threading
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.files import write_bytes
 
 
 def state_file(folder: Path) -> Path:
@@ -21,27 +23,17 @@ def state_file(folder: Path) -> Path:
 
 
 def write(path: Path, tensors: dict[str, Tensor], values: dict) -> None:
-    """Replace the file at once by these tensors, with the values as JSON in its header; never a pickle.
+    """Replace a file at once by these tensors, with the values as JSON in its header; never a pickle.
 
     Raises:
         UserError: if it cannot be written; the one that was there is kept.
     """
-    part = path.with_name(f"{path.name}.part{os.getpid()}")
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    try:
-        with part.open("wb") as file:
-            file.write(to_bytes(content, {"values": json.dumps(values)}))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error}") from error
-    finally:
-        part.unlink(missing_ok=True)
+    write_bytes(path, to_bytes(content, {"values": json.dumps(values)}))
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict] | None:
-    """What `write` was given, or None if there is no such file.
+    """What `write` was given for `path`, or None if there is no such file.
 
     Raises:
         UserError: if the file is damaged.
@@ -73,18 +65,18 @@ class StopSignals:
     caught: int | None = None
 
     def __enter__(self) -> StopSignals:
-        self._before = {}
+        self._before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
             for signum in (signal.SIGINT, signal.SIGTERM):
                 if signal.getsignal(signum) not in (signal.SIG_IGN, None):  # as under nohup
                     self._before[signum] = signal.signal(signum, self._catch)
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *_: object) -> None:
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
 
-    def _catch(self, signum: int, frame) -> None:
+    def _catch(self, signum: int, frame: FrameType | None) -> None:
         if self.caught is not None:
             raise KeyboardInterrupt
         self.caught = signum

@@ -23,10 +23,10 @@ class Group:
     def __init__(self, fits: Sequence[Fit]) -> None:
         self.fits = [fit for fit in fits if fit.unfinished]
         on_cuda = any(fit.loader.labels.is_cuda for fit in fits)
-        self._step_all = RecordedSteps() if on_cuda else _in_turn
+        self._step_all = RecordedSteps() if on_cuda else in_turn
 
     def drop(self, fit: Fit) -> None:
-        """Train it no further."""
+        """Train this one (`fit`) no further."""
         self.fits.remove(fit)
 
     def epochs(
@@ -36,6 +36,10 @@ class Group:
 
         Yields each network with the curve's line of an epoch, when it has ended. If it is to stop, yields
         each unfinished one with None, and no more.
+
+        Args:
+            report: Called for each at the end of each epoch, and about every half second within one.
+            stopping: Asked after each step.
         """
         for fit in self.fits:
             fit.begin()
@@ -68,7 +72,7 @@ class Group:
         return now
 
 
-def _in_turn(fits: Sequence[Fit], draws: Sequence[Tensor]) -> None:
+def in_turn(fits: Sequence[Fit], draws: Sequence[Tensor]) -> None:
     for fit, drawn in zip(fits, draws, strict=True):
         torch.set_rng_state(fit.rng)
         fit.train_step(*fit.loader.cut(drawn))

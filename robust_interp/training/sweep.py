@@ -16,7 +16,7 @@ from robust_interp import zoo
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import unknown
 from robust_interp.models import ARCHITECTURES, default_lambda_init
-from robust_interp.results.leaderboard import ENTRY_COLUMNS
+from robust_interp.results.columns import ENTRY_COLUMNS
 from robust_interp.training.recipe import Recipe
 from robust_interp.training.train import Training
 from robust_interp.training.trainer import TrainingError
@@ -42,6 +42,10 @@ class Point:
 def grid(models: Iterable[str], intervals: Sequence[tuple[float, float]]) -> list[Point]:
     """Each model in each interval, or in its own if there are none; one without λ once; no point twice.
 
+    Args:
+        models: Names of this package's architectures.
+        intervals: (low, high) that act(λ) starts in.
+
     Raises:
         UserError: for a name that is not of this package's architectures.
     """
@@ -55,13 +59,13 @@ def grid(models: Iterable[str], intervals: Sequence[tuple[float, float]]) -> lis
 
 
 def initialisation(depth: int) -> list[Point]:
-    """The paper's trade-off table: ResNet, and both damped networks started in five intervals."""
+    """The paper's trade-off table at a depth: ResNet, and both damped networks started in five intervals."""
     names = ("preact_resnet{}", "in_resnet{}", "lambda_in_resnet{}")
     return grid([name.format(depth) for name in names], INTERVALS)
 
 
 def variants(depth: int) -> list[Point]:
-    """The paper's table of shortcut functions."""
+    """The paper's table of shortcut functions at a depth."""
     return grid([name.format(depth) for name in ("preact_resnet{}", *VARIANTS)], ())
 
 
@@ -86,8 +90,13 @@ def train_grid(
     """Train every point with every seed.
 
     Args:
+        points: The networks.
+        seeds: Train seeds.
         recipe_of: The recipe of an architecture whose act(λ) starts in an interval, or None.
         train: Gives each training's checkpoint, or why it failed.
+
+    Raises:
+        UserError: if all of them failed.
     """
     trainings = [
         (point, Training(point.architecture, recipe_of(point.architecture, point.lambda_init), seed))
@@ -109,8 +118,15 @@ def train_grid(
 def tabulate(
     points: Sequence[Point], board: pd.DataFrame, failed: Counter[Point], recipe_of: RecipeOf
 ) -> pd.DataFrame:
-    """A line for each point, in order: how many seeds trained and failed, and the leaderboard's numbers."""
-    measured = [column for column in board if column not in ENTRY_COLUMNS and column not in NAMES]
+    """A line for each point, in order: how many seeds trained and failed, and the leaderboard's numbers.
+
+    Args:
+        points: The networks of the grid.
+        board: A leaderboard of their checkpoints.
+        failed: How many seeds of each failed to train.
+        recipe_of: As for `train_grid`.
+    """
+    measured = [str(column) for column in board if column not in ENTRY_COLUMNS and column not in NAMES]
     lines = []
     for point in points:
         recipe = recipe_of(point.architecture, point.lambda_init).name

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ import robust_interp
 from robust_interp import data, zoo
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.core.errors import UserError
+from robust_interp.core.files import write_text
 from robust_interp.core.normalize import Normalize
 from robust_interp.models import default_lambda_init
 from robust_interp.training import resume
@@ -35,7 +37,13 @@ HALF_MAY_CHANGE = 1 / 1000  # predictions that storing half-precision weights ma
 
 
 def destination(architecture: str, dataset: str, recipe: Recipe, seed: int, out: Path) -> Path:
-    """The checkpoint folder of one training.
+    """The checkpoint folder of one training, below `out`.
+
+    Args:
+        architecture: A timm name, without a tag.
+        dataset: Its name.
+        recipe: Whose name, with what was overridden, stands in the folder's.
+        seed: The train seed.
 
     Raises:
         UserError: if that is no checkpoint's name, as for an architecture with a tag.
@@ -47,7 +55,7 @@ def destination(architecture: str, dataset: str, recipe: Recipe, seed: int, out:
 
 
 def failure_file(folder: Path) -> Path:
-    """Where it is recorded that a training failed; its name is no checkpoint's."""
+    """Where it is recorded that the training of a checkpoint folder failed; its name is no checkpoint's."""
     return folder.with_name(f"{folder.name}.failed.json")
 
 
@@ -94,7 +102,7 @@ class _Job:
         model = zoo.create(
             self.what.architecture, num_classes=kind.classes, in_chans=kind.shape[0], **self.model_args
         )
-        model = model.to(self.device, memory_format=torch.channels_last)
+        model = model.to(self.device).to(memory_format=torch.channels_last)
         loader = Loader(images, self.training.labels, self.recipe, kind.flip, self.what.seed, self.device)
         return Fit(model, loader, self.recipe)
 
@@ -126,6 +134,14 @@ def train(
     save_every: int = 1,
 ) -> zoo.Checkpoint:
     """Train one network with one seed and write its checkpoint folder below `out`, as `train_together` does.
+
+    Args:
+        architecture: A registered timm name, without a tag.
+        dataset: A registered name; its training split is trained on, its test split read once, at the end.
+        recipe: How; it is filled for the dataset.
+        seed: Fixes initialisation, order and augmentation.
+        model_args, data_dir, device, save_every: As for `train_together`.
+        report: Called with where the training is.
 
     Raises:
         TrainingError: if the training diverges or learns nothing, which is recorded, or did so before.
@@ -161,7 +177,11 @@ def train_together(
     """Train networks side by side, each as if it were alone, and write their checkpoint folders below `out`.
 
     Args:
+        trainings: What is trained, no two alike.
+        dataset: A registered name, for all of them.
         model_args: Arguments of the architectures beside those that the recipes give.
+        data_dir: Of the dataset's files; None as for `data.data_root`.
+        device: That torch computes on.
         report: Called for each at the end of each epoch, and about every half second within one.
         save_every: Epochs after which an unfinished training is kept, to go on from.
 
@@ -175,7 +195,8 @@ def train_together(
             made otherwise is in the way, or two trainings are the same.
     """
     jobs = _jobs(trainings, dataset, out, model_args or {}, data_dir, device)
-    outcomes, fits = {}, {}
+    outcomes: dict[Training, zoo.Checkpoint | TrainingError] = {}
+    fits: dict[Fit, _Job] = {}
     for job in jobs:
         try:
             _check_not_failed(job.folder)
@@ -196,7 +217,12 @@ def train_together(
 
 
 def _jobs(
-    trainings: Sequence[Training], dataset: str, out: Path, model_args: dict, data_dir, device
+    trainings: Sequence[Training],
+    dataset: str,
+    out: Path,
+    model_args: dict,
+    data_dir: str | None,
+    device: str | torch.device,
 ) -> list[_Job]:
     """Refuses what cannot be, before the data are read."""
     recipes = [what.recipe.filled(data.DATASETS[dataset]) for what in trainings]
@@ -237,7 +263,7 @@ def _run(
             if line is None or line["epoch"] % save_every == 0 or line["epoch"] == job.recipe.epochs:
                 tensors, values = fit.state()
                 resume.write(resume.state_file(job.folder), tensors, {"of": job.identity, "fit": values})
-        if group.fits:
+        if group.fits and stop.caught is not None:
             raise resume.Stopped(stop.caught)
     return stop.caught
 
@@ -260,7 +286,7 @@ def _restore(job: _Job, fit: Fit) -> None:
             fit.restore(tensors, state)
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:  # as of another version
         reason = " ".join(str(error).split())
-        raise UserError(f"cannot go on from {path}: {reason}; remove it to start over") from error
+        raise UserError(f"cannot resume from {path}: {reason}; remove it to start over") from error
     if differing:
         raise UserError(
             f"{path} is an unfinished training with another {', '.join(differing)}; remove it to start over"
@@ -289,12 +315,12 @@ def _check_learning(job: _Job, fit: Fit) -> None:
     except TrainingError as failure:
         path = failure_file(job.folder)
         record = {"failed": str(failure)} | job.record(fit)
-        path.write_text(json.dumps(_finite(record), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        write_text(path, json.dumps(_finite(record), indent=1, allow_nan=False) + "\n")
         resume.state_file(job.folder).unlink(missing_ok=True)
         raise TrainingError(f"{job.folder.name}: {failure}; recorded in {path}") from None
 
 
-def _finite(value):
+def _finite(value: Any) -> Any:
     """The same with null for numbers that JSON does not know."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
@@ -306,11 +332,10 @@ def _finite(value):
 def _save(job: _Job, fit: Fit, test: data.Dataset) -> zoo.Checkpoint:
     """Write the folder, in half precision if that changes hardly a prediction."""
     model, record = fit.model, job.record(fit)
-    normalisation = job.recipe.mean, job.recipe.std
-    full = predictions(model, test, *normalisation, job.device)
+    full = predictions(model, test, *job.recipe.normalisation, job.device)
     state = {key: value.clone() for key, value in model.state_dict().items()}
     model.load_state_dict({k: v.half() if v.is_floating_point() else v for k, v in state.items()})
-    shipped = predictions(model, test, *normalisation, job.device)
+    shipped = predictions(model, test, *job.recipe.normalisation, job.device)
     half = float((full != shipped).mean()) <= HALF_MAY_CHANGE
     if not half:
         model.load_state_dict(state)
@@ -322,8 +347,20 @@ def _save(job: _Job, fit: Fit, test: data.Dataset) -> zoo.Checkpoint:
     return zoo.save(model, job.folder, cfg, job.model_args, record, half, {"curve.csv": _csv(fit.curve)})
 
 
-def predictions(model: nn.Module, test: data.Dataset, mean, std, device) -> np.ndarray:
-    """Predicted labels (N,) of a model that takes images normalised by mean and std, in eval mode."""
+def predictions(
+    model: nn.Module,
+    test: data.Dataset,
+    mean: Sequence[float],
+    std: Sequence[float],
+    device: str | torch.device,
+) -> np.ndarray:
+    """Predicted labels (N,) of a model that takes images normalised by mean and std, in eval mode.
+
+    Args:
+        model: On `device`; it is left as it was.
+        test: The images.
+        mean: Per channel, in [0, 1] pixels; `std` likewise.
+    """
     normalize = Normalize(mean, std, device)
     with undisturbed(model), torch.no_grad():
         found = [
@@ -348,7 +385,9 @@ def _csv(curve: list[dict]) -> str:
 
 
 def _pretrained_cfg(model: nn.Module, job: _Job) -> dict:
-    cfg, kind = model.pretrained_cfg, job.kind
+    cfg: Any = model.pretrained_cfg
+    kind = job.kind
+    mean, std = job.recipe.normalisation
     return {
         "tag": job.folder.name.partition(".")[2],
         "num_classes": kind.classes,
@@ -356,8 +395,8 @@ def _pretrained_cfg(model: nn.Module, job: _Job) -> dict:
         "pool_size": [max(1, kind.shape[1] // 4), max(1, kind.shape[2] // 4)],
         "crop_pct": 1.0,
         "interpolation": "bilinear",
-        "mean": list(job.recipe.mean),
-        "std": list(job.recipe.std),
+        "mean": list(mean),
+        "std": list(std),
         "first_conv": cfg["first_conv"],
         "classifier": cfg["classifier"],
     }

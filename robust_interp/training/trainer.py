@@ -49,7 +49,7 @@ class Status:
 
 
 def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
-    """The learning rate of a step, counted from 0."""
+    """The learning rate that a recipe has at a step, counted from 0, of so many steps_per_epoch."""
     rate = recipe.lr
     for share in recipe.steps:  # in steps, not epochs, so that half of 11 epochs is half of them
         rate *= 0.1 if step >= round(share * recipe.epochs * steps_per_epoch) else 1.0
@@ -59,7 +59,7 @@ def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
 
 @contextmanager
 def arithmetic(device: str, tf32: bool) -> Iterator[None]:
-    """float32, in TF32 or not, whatever torch is set to outside."""
+    """float32, in TF32 or not, whatever torch is set to outside; `device` is its type, such as ``cuda``."""
     before = torch.get_float32_matmul_precision()
     cudnn = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=tf32)
     with cudnn, torch.autocast(device, enabled=False):
@@ -72,9 +72,12 @@ def arithmetic(device: str, tf32: bool) -> Iterator[None]:
 
 def coefficients(model: nn.Module) -> dict[str, float]:
     """act(λ) per block; empty for a model without λ, or whose λ depends on the input."""
+    read = getattr(model, "interpolation_coefficients", None)
+    if read is None:
+        return {}
     try:
-        found = model.interpolation_coefficients()
-    except (AttributeError, ValueError):
+        found = read()
+    except ValueError:  # it needs images
         return {}
     return {name: round(value.item(), 6) for name, value in found.items()}
 
@@ -124,6 +127,7 @@ class Fit:
 
     @property
     def steps(self) -> int:
+        """Of the whole training."""
         return self.recipe.epochs * len(self.loader)
 
     @property
@@ -133,10 +137,12 @@ class Fit:
 
     @property
     def unfinished(self) -> bool:
+        """Whether there are epochs to come."""
         return len(self.curve) < self.recipe.epochs
 
     @property
     def at_epoch_end(self) -> bool:
+        """Whether no sample of the epoch is left."""
         return not len(self.loader.left)
 
     def begin(self) -> None:
@@ -205,7 +211,7 @@ class Fit:
         )
 
     def check(self, classes: int) -> None:
-        """Refuse to go on with a training that has failed.
+        """Refuse to go on with a training that has failed, on a dataset of so many classes.
 
         Raises:
             TrainingError: if the loss of the last epoch is not finite, or the last epochs were at chance.
@@ -240,7 +246,10 @@ class Fit:
         return tensors, values
 
     def restore(self, tensors: dict[str, Tensor], values: dict) -> None:
-        """Raises what its parts do, from KeyError to RuntimeError, if this is no state of such a training."""
+        """Go on from what `state` gave: these tensors and values.
+
+        Raises what its parts do, from KeyError to RuntimeError, if this is no state of such a training.
+        """
         device = self.loss_sum.device
         self.model.load_state_dict(_below("model.", tensors))
         self.loader.restore(_below("loader.", tensors))

@@ -5,7 +5,8 @@ A checkpoint is a folder ``<architecture>.<dataset>_<recipe>_seed<k>/`` with ``c
 for in the folder given, then in ./model_zoo, then in the package; the first of a name wins.
 """
 
-from robust_interp.zoo.catalogue import bundled, checkpoints, checkpoints_for, select
+from robust_interp.core.architectures import OURS
+from robust_interp.zoo.catalogue import bundled, check_known, checkpoints, checkpoints_for, select
 from robust_interp.zoo.checkpoint import (
     CONFIG,
     RECORD,
@@ -17,15 +18,24 @@ from robust_interp.zoo.checkpoint import (
     made_with,
     save,
 )
-from robust_interp.zoo.registered import MODELS, check_registered, create, is_model
+from robust_interp.zoo.registered import (
+    MODELS,
+    check_registered,
+    create,
+    is_model,
+    known_names,
+    may_be_registered,
+)
 
 __all__ = [
     "CONFIG",
     "MODELS",
+    "OURS",
     "RECORD",
     "WEIGHTS",
     "Checkpoint",
     "bundled",
+    "check_known",
     "check_registered",
     "check_writable",
     "checkpoints",
@@ -33,8 +43,10 @@ __all__ = [
     "create",
     "interval_text",
     "is_model",
+    "known_names",
     "load_weights",
     "made_with",
+    "may_be_registered",
     "save",
     "select",
 ]

@@ -10,18 +10,22 @@ import robust_interp
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import is_glob, matching, unknown
 from robust_interp.zoo.checkpoint import Checkpoint
-from robust_interp.zoo.registered import is_model
+from robust_interp.zoo.registered import is_model, may_be_registered
 
 
 def bundled(folder: str = "model_zoo") -> Path:
-    """What comes with the package: inside it when installed, beside it in a checkout."""
+    """A folder that comes with the package: inside it when installed, beside it in a checkout."""
     package = Path(robust_interp.__file__).parent
     inside = package / folder
     return inside if inside.is_dir() else package.parent / folder
 
 
 def checkpoints(zoo: str | os.PathLike | None = None, dataset: str | None = None) -> list[Checkpoint]:
-    """All checkpoints, of one dataset if named, ordered by architecture, recipe and seed.
+    """All checkpoints, of one dataset if named, ordered by architecture, dataset, recipe and seed.
+
+    Args:
+        zoo: A folder of checkpoints to look in first; then ./model_zoo and the package follow.
+        dataset: None for those of all datasets.
 
     Raises:
         UserError: if a folder is named that is not there.
@@ -41,6 +45,9 @@ def checkpoints(zoo: str | os.PathLike | None = None, dataset: str | None = None
 def checkpoints_for(dataset: str, zoo: str | os.PathLike | None = None) -> list[Checkpoint]:
     """The checkpoints of a dataset, at least one, in the order of `checkpoints`.
 
+    Args:
+        zoo: A folder of checkpoints to look in first.
+
     Raises:
         UserError: if there is none, or a folder is named that is not there.
     """
@@ -53,7 +60,10 @@ def checkpoints_for(dataset: str, zoo: str | os.PathLike | None = None) -> list[
 
 
 def select(patterns: Iterable[str], candidates: list[Checkpoint]) -> list[Checkpoint]:
-    """The candidates that are named: by 'all', architecture, full name, or a glob over either.
+    """The candidates that are named, in their own order.
+
+    Args:
+        patterns: Each is 'all', an architecture, a full name, or a glob over either.
 
     Raises:
         UserError: for a name or glob that matches none.
@@ -65,6 +75,17 @@ def select(patterns: Iterable[str], candidates: list[Checkpoint]) -> list[Checkp
             raise _no_checkpoint(pattern, candidates)
         chosen |= {c.name: c for c in hits}
     return [c for c in candidates if c.name in chosen]
+
+
+def check_known(pattern: str, candidates: list[Checkpoint]) -> None:
+    """Refuse what names no candidate and, as a name, surely no registered model either; timm is not imported.
+
+    Raises:
+        UserError: as `select` does.
+    """
+    hits = pattern == "all" or any(_matches(pattern, candidate) for candidate in candidates)
+    if not hits and (is_glob(pattern) or not may_be_registered(pattern)):
+        raise unknown("model", pattern, {c.architecture for c in candidates})
 
 
 def _no_checkpoint(pattern: str, candidates: list[Checkpoint]) -> UserError:

@@ -7,14 +7,20 @@ import json
 import math
 import os
 import re
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.files import new_folder
 from robust_interp.zoo.registered import create
+
+if TYPE_CHECKING:  # listing checkpoints needs no torch
+    from torch import nn
+
+    from robust_interp.zoo.weights_files import Normalisation
 
 WEIGHTS, CONFIG, RECORD = "model.safetensors", "config.json", "train.json"
 
@@ -33,15 +39,15 @@ def _numbers(above: float = -math.inf) -> Callable[[object], bool]:
     return lambda value: isinstance(value, list) and all(number(v) and above < v < math.inf for v in value)
 
 
-def _is_size(value) -> bool:
+def _is_size(value: Any) -> bool:
     return _numbers(0)(value) and len(value) == 3
 
 
-def _is_interval_or_none(value) -> bool:
+def _is_interval_or_none(value: Any) -> bool:
     return value is None or (_numbers()(value) and len(value) == 2)
 
 
-def _is_model_args(value) -> bool:
+def _is_model_args(value: object) -> bool:
     """Two of a model's arguments follow from its pretrained_cfg instead."""
     return isinstance(value, dict) and not value.keys() & {"num_classes", "in_chans"}
 
@@ -60,14 +66,22 @@ class Checkpoint:
     def at(cls, folder: Path) -> Checkpoint | None:
         """The checkpoint in a folder, or None if the folder's name is not a checkpoint's."""
         match = _NAME.fullmatch(folder.name)
-        return cls(folder, **match.groupdict() | {"seed": int(match["seed"])}) if match else None
+        if not match:
+            return None
+        return cls(folder, match["architecture"], match["dataset"], match["recipe"], int(match["seed"]))
 
     @property
     def name(self) -> str:
+        """The folder's: ``<architecture>.<dataset>_<recipe>_seed<k>``."""
         return self.folder.name
 
     @cached_property
     def config(self) -> dict:
+        """config.json: architecture, model_args, and pretrained_cfg with classes, input size, mean and std.
+
+        Raises:
+            UserError: if the file is missing or is not of this form.
+        """
         config = {"model_args": {}} | self._json(CONFIG)
         self._require(
             CONFIG, config, architecture=_is(str), pretrained_cfg=_is(dict), model_args=_is_model_args
@@ -80,7 +94,11 @@ class Checkpoint:
 
     @cached_property
     def record(self) -> dict:
-        """train.json: recipe, seed, data fingerprint, versions, curve, clean accuracy, λ per block."""
+        """train.json: recipe, seed, data fingerprint, versions, curve, clean accuracy, λ per block.
+
+        Raises:
+            UserError: if the file is missing or is not of this form.
+        """
         record = self._json(RECORD)
         counts = {"parameters": _is(int), "clean_n": _is(int), "clean_accuracy": _is(int, float)}
         self._require(RECORD, record, weights_sha256=_is(str), lambda_init=_is_interval_or_none, **counts)
@@ -125,8 +143,12 @@ class Checkpoint:
             raise self._broken(f"{path} is not the file that train.json describes")
         return found
 
-    def load(self):
-        """The model, a torch module in eval mode with float32 weights; takes normalised images."""
+    def load(self) -> nn.Module:
+        """The model in eval mode with float32 weights; takes normalised images (N, C, H, W).
+
+        Raises:
+            UserError: if it cannot be built, or the weights are not its own.
+        """
         config = self.config
         cfg = config["pretrained_cfg"]
         arguments = config["model_args"] | {
@@ -141,8 +163,8 @@ class Checkpoint:
         return model.eval()
 
 
-def load_weights(model, path: Path):
-    """Load a weights file into `model`, all of it or nothing.
+def load_weights(model: nn.Module, path: Path) -> Normalisation | None:
+    """Load the weights file `path` into `model`, all of it or nothing.
 
     Reads what `weights.read_state` reads, whatever prefix its keys share.
 
@@ -171,20 +193,35 @@ def load_weights(model, path: Path):
     return normalisation
 
 
-def interval_text(interval) -> str:
+def interval_text(interval: Sequence[float] | None) -> str:
     """An interval of act(λ) as tables write it: ``0.20-0.25``; empty for None."""
     return "-".join(f"{end:.2f}" for end in interval) if interval else ""
 
 
+def _named(folder: Path) -> Checkpoint:
+    """The checkpoint whose files are, or will be, in a folder of this name.
+
+    Raises:
+        UserError: if it is no checkpoint's name.
+    """
+    checkpoint = Checkpoint.at(folder)
+    if checkpoint is None:
+        raise UserError(f"{folder.name} cannot name a checkpoint: <architecture>.<dataset>_<recipe>_seed<k>")
+    return checkpoint
+
+
 def made_with(folder: Path, model_args: dict) -> Checkpoint | None:
     """The checkpoint in `folder` if it is there, or None.
+
+    Args:
+        model_args: Arguments of the architecture that it is to have been made with.
 
     Raises:
         UserError: if it was made with other arguments of the architecture.
     """
     if not folder.exists():
         return None
-    checkpoint = Checkpoint.at(folder)
+    checkpoint = _named(folder)
     there = checkpoint.config["model_args"]
     if json.loads(json.dumps(model_args)) != there:
         raise UserError(f"{folder} was made with {there}, not {model_args}: choose another --out")
@@ -204,7 +241,7 @@ def check_writable(folder: Path) -> None:
 
 
 def save(
-    model,
+    model: nn.Module,
     folder: Path,
     pretrained_cfg: dict,
     model_args: dict,
@@ -215,6 +252,11 @@ def save(
     """Write a checkpoint folder, whole or not at all.
 
     Args:
+        model: With `num_features`, as timm's models have it.
+        folder: Its name is the checkpoint's.
+        pretrained_cfg: timm's: num_classes, input_size (C, H, W), mean, std and more, as JSON values.
+        model_args: Arguments of the architecture beside classes and input channels, as JSON values.
+        record: What train.json says besides the hash of the weights, as JSON values.
         half: Store floating-point weights in half precision.
         texts: More files, by name.
 
@@ -228,26 +270,21 @@ def save(
         key: value.detach().cpu().to(torch.float16 if half and value.is_floating_point() else value.dtype)
         for key, value in model.state_dict().items()
     }
+    checkpoint = _named(folder)
     config = {
-        "architecture": Checkpoint.at(folder).architecture,
+        "architecture": checkpoint.architecture,
         "num_classes": pretrained_cfg["num_classes"],
         "num_features": model.num_features,
         "model_args": model_args,
         "pretrained_cfg": pretrained_cfg,
     }
-    part = folder.with_name(f".{folder.name}.part{os.getpid()}")
-    try:
-        part.mkdir(parents=True)
-        weights = to_bytes({key: value.contiguous() for key, value in state.items()})
+    weights = to_bytes({key: value.contiguous() for key, value in state.items()})
+    record = record | {"weights_sha256": hashlib.sha256(weights).hexdigest()}
+    files = {
+        file: json.dumps(content, indent=1) + "\n" for file, content in ((CONFIG, config), (RECORD, record))
+    }
+    with new_folder(folder) as part:
         (part / WEIGHTS).write_bytes(weights)
-        record = record | {"weights_sha256": hashlib.sha256(weights).hexdigest()}
-        for file, content in ((CONFIG, config), (RECORD, record)):
-            (part / file).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        for file, text in (texts or {}).items():
+        for file, text in (files | dict(texts or {})).items():
             (part / file).write_text(text, encoding="utf-8")
-        part.rename(folder)
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error}") from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-    return Checkpoint.at(folder)
+    return checkpoint

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from robust_interp.core.architectures import OURS
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import Registry, unknown
+
+if TYPE_CHECKING:  # listing names needs no torch
+    from torch import nn
 
 # Plug-in models, by timm name: importing one registers it with timm.
 MODELS: Registry[Callable] = Registry("model", group="robust_interp.models", holds=Callable)
 
 
-def create(architecture: str, **arguments):
+def create(architecture: str, **arguments: Any) -> nn.Module:
     """An untrained model of any registered timm name, ours and those of plug-ins among them.
+
+    Args:
+        architecture: The name.
+        arguments: Of its constructor, such as num_classes and in_chans.
 
     Raises:
         UserError: if the name is unknown, its plug-in is broken, or the arguments do not fit.
@@ -28,7 +41,11 @@ def create(architecture: str, **arguments):
 
 
 def check_registered(architecture: str) -> None:
-    """Refuse a name that timm does not know; it would build a model of random weights for a path."""
+    """Refuse a name that timm does not know; it would build a model of random weights for a path.
+
+    Raises:
+        UserError: with the near names.
+    """
     import timm  # which registers our models, too
 
     if not is_model(architecture):
@@ -60,3 +77,22 @@ def is_model(name: str) -> bool:
     if not timm.is_model(name):
         raise UserError(f"model {name!r} of {origin} is not registered with timm")
     return True
+
+
+def may_be_registered(name: str) -> bool:
+    """False for a name that surely no registered model has; timm is read, and not imported."""
+    name = name.partition(".")[0]
+    # What timm registers otherwise, such as an old name for a new one, stands somewhere in its source, too.
+    return name in OURS or name in MODELS or re.search(rf"\b{re.escape(name)}\b", _timm_source()) is not None
+
+
+def known_names() -> set[str]:
+    """What `check_registered` takes, as `timm.list_models` lists it, without importing timm."""
+    decorated = r"^@register_model\b.*\n(?:@.*\n)*def (\w+)\("
+    return {*OURS, *MODELS, *re.findall(decorated, _timm_source(), re.MULTILINE)}
+
+
+@cache
+def _timm_source() -> str:
+    folder = Path(find_spec("timm").submodule_search_locations[0]) / "models"
+    return "\n".join(file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.py")))

@@ -11,12 +11,15 @@ import re
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from robust_interp.core.errors import UserError
+
+Normalisation = tuple[list[float], list[float]]  # mean and std, a value per channel
 
 WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "state_dict_ema", "model_ema", "ema")
 PREFIXES = {"module", "model", "net", "_orig_mod"}  # of DataParallel, Lightning, torch.compile and the like
@@ -30,6 +33,9 @@ MAGIC = {  # first bytes of files that are mistaken for weights
 
 def read_state(path: Path) -> dict[str, Tensor]:
     """The tensors of a weights file by name, out of their wrapper.
+
+    Args:
+        path: Of a .safetensors file, or of one that torch.save wrote.
 
     Raises:
         UserError: saying what the file is, if it is anything else.
@@ -96,7 +102,7 @@ def _unreadable(path: Path, error: Exception) -> str:
     return f"cannot read {path}: {reason}"
 
 
-def _tensors(path: Path, content) -> dict[str, Tensor]:
+def _tensors(path: Path, content: Any) -> dict[str, Tensor]:
     while isinstance(content, dict) and not _is_state(content):
         inside = [key for key in WRAPPERS if isinstance(content.get(key), dict)]
         if len(inside) > 1:
@@ -118,7 +124,7 @@ def _is_state(content: dict) -> bool:
     )
 
 
-def _described(content) -> str:
+def _described(content: object) -> str:
     kind = type(content).__name__
     if not isinstance(content, dict):
         return f"a {kind}"
@@ -126,7 +132,7 @@ def _described(content) -> str:
     return f"a {kind} with {shown or 'nothing in it'}"
 
 
-def fitted(state: dict[str, Tensor], model: nn.Module):
+def fitted(state: dict[str, Tensor], model: nn.Module) -> tuple[dict[str, Tensor], Normalisation | None]:
     """A state dict under the names that `model` has for it, and the normalisation that comes with it.
 
     Taken off are prefixes that all keys share and the model's lack, such as DataParallel's ``module.`` and
@@ -163,7 +169,9 @@ def _stripped(state: dict[str, Tensor], own: Iterable[str]) -> dict[str, Tensor]
         state = shorter
 
 
-def _split_normalisation(state: dict[str, Tensor], own: dict[str, Tensor]):
+def _split_normalisation(
+    state: dict[str, Tensor], own: dict[str, Tensor]
+) -> tuple[Normalisation | None, dict[str, Tensor]]:
     """(mean, std) of a normalisation layer that the model lacks, or None; and the other tensors."""
     extra = {key: value for key, value in state.items() if key not in own and _last(key) in MEANS | STDS}
     means = [value for key, value in extra.items() if _last(key) in MEANS]

@@ -6,12 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from support.hand_made import attack, card, first, run
+from support.hand_made import attack, card, first, measured, run
 from support.masked_models import trained_on_digits
 
 import robust_interp
 from robust_interp.core.errors import UserError
-from robust_interp.results import combine, compare, leaderboard
+from robust_interp.results import columns, combine, compare, leaderboard
 from robust_interp.results.scores import results_frame, scores
 from robust_interp.results.warnings import findings
 from robust_interp.store import INHERITED, Store
@@ -31,8 +31,7 @@ def finished(store, classifiers, n=8, stronger=("apgd_ce", "apgd_t"), protocol="
         strong += [(classifier, CLEAN, CLEAN_RIGHT[:n]), (classifier, attack("pgd", 2), PGD[:n])]
         patterns = {"apgd_ce": APGD_CE, "apgd_t": APGD_T}
         strong += [(classifier, attack(name, 2, seed=0), patterns[name][:n]) for name in stronger]
-    plan = replace(run(store, main, protocol), strong=run(store, strong, "worst"))
-    store._db.execute("DELETE FROM runs")  # the parts, which are no runs of their own
+    plan = replace(measured(store, main, protocol), strong=measured(store, strong, "worst"))
     store.put_plan(plan)
     return plan
 
@@ -66,7 +65,7 @@ def test_a_column_stands_beside_the_row_and_does_not_rank(store, tmp_path):
     weaker = card("other")
     plan = finished(store, [card(), weaker])
     board = leaderboard.entries_frame(scores(plan, store))
-    assert list(board)[len(leaderboard.ENTRY_COLUMNS) : -2] == [
+    assert list(board)[len(columns.ENTRY_COLUMNS) : -2] == [
         *("clean", "clean_std", "pgd_2", "pgd_2_std", "strong_2", "strong_2_std"),
         "strong_n",
     ]
@@ -75,7 +74,7 @@ def test_a_column_stands_beside_the_row_and_does_not_rank(store, tmp_path):
     assert list(board["rank"]) == [1, 1]  # by PGD, which is the same
     assert set(board["n_examples"]) == {10}
     assert set(board["protocol"]) == {"final"}
-    rebuilt, _ = combine.gather([tmp_path])
+    rebuilt, _, _ = combine.gather([tmp_path])
     pd.testing.assert_frame_equal(rebuilt, board)
 
 
@@ -108,7 +107,7 @@ def test_the_columns_are_written_read_and_merged(store, tmp_path, command):
     assert (line["strong_2"], line["strong_n"]) == ("37.50", "8")
     with Store(tmp_path / "plain") as plain:
         run(plain, [(card("b"), CLEAN, first(8)), (card("b"), attack("pgd", 2), first(5))], "worst")
-    board, _ = combine.gather([path, tmp_path / "plain"])
+    board, _, _ = combine.gather([path, tmp_path / "plain"])
     assert [name for name in board if name.startswith(("pgd", "worst", "strong")) and "_std" not in name] == [
         *("pgd_2", "worst_2", "strong_2", "strong_n"),
     ]
@@ -183,6 +182,7 @@ def test_by_default_it_is_pgd_and_the_first_200_samples_or_n(tmp_path, net):
     assert list(table["n"]) == [450, 200]
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path, tiny_zoo, command):
     quick = ("--zoo", tiny_zoo, "--n", 4, "--eps", 16, "--attacks", "none", "--corruptions", "none")
     quick += ("--models", "preact_resnet14", "--out", tmp_path, "--quiet")

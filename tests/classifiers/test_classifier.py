@@ -399,6 +399,7 @@ def test_an_ensemble_of_one_predicts_as_its_member(digits_classifier, digits_tes
     torch.testing.assert_close(ensemble, member.log_softmax(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["fgsm", "ifgsm(steps=4)", "pgd(steps=4)"])
 def test_an_ensemble_of_one_is_attacked_as_its_member(digits_classifier, digits_test, spec):
     images, labels = digits_test[0][:100], digits_test[1][:100]

@@ -25,8 +25,8 @@ from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.core.errors import UserError
 from robust_interp.core.specs import OfEps
-from robust_interp.results import combine, compare, export, leaderboard, warnings
-from robust_interp.results.folders import from_folder, write
+from robust_interp.results import brief, combine, compare, export, leaderboard, warnings
+from robust_interp.results.folders import write
 from robust_interp.results.scores import results_frame, scores
 from robust_interp.store import Store
 from robust_interp.store.cells import CLEAN, Cell
@@ -286,6 +286,7 @@ def predictions(out):
         }
 
 
+@pytest.mark.slow
 def test_transferred_images_are_made_on_the_surrogate_and_judged_by_the_ensemble(views, digits_test):
     classifiers, (images, labels) = bundled_classifiers(), (part[:30] for part in digits_test)
     (pgd,) = attacks.resolve("pgd(steps=3)", [64 / 255], {"alpha": OfEps(0.25)}, 0)
@@ -371,6 +372,7 @@ def test_transferred_attacks_improve_on_nothing(views):
     assert clean["improvement"].notna().all()
 
 
+@pytest.mark.slow
 def test_nothing_of_an_ensemble_depends_on_the_batches(views, tmp_path):
     out, whole = views
     options = QUICK | {"ensemble_attack": ("white-box", "member:1", "mean-gradient"), "batch_size": 7}
@@ -530,6 +532,7 @@ def test_mistakes_on_the_command_line_are_told(command, tiny_zoo, tmp_path, argv
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_them_all(command, tiny_zoo, tmp_path):
     argv = ["--attacks", "fgsm", "--eps", "16", "--n", "10", "--corruptions", "none", "--quiet"]
     argv += ["--ensemble-average", "logits"]
@@ -620,7 +623,7 @@ def test_a_leaderboard_has_clean_agreement_and_the_improvement_of_what_ranks(sto
     path = tmp_path / "leaderboard.csv"
     assert export.to_csv(combine.read(path)).encode() == path.read_bytes()
     assert combine.sort(combine.read(path), "improvement")["improvement"][0] == 30
-    assert export.in_short(board)[1]["agreement"].count("80.0") == 2
+    assert brief.in_short(board)[1]["agreement"].count("80.0") == 2
 
 
 def test_runs_are_joined_with_their_ensembles_columns(store, tmp_path):
@@ -630,7 +633,7 @@ def test_runs_are_joined_with_their_ensembles_columns(store, tmp_path):
         + [(BOTH, PGD, first(6))],
     )
     run(store, [(BOTH, CLEAN, first(9), "4" * 10)])
-    board, _ = from_folder(tmp_path)
+    board, _, _ = combine.gather([tmp_path])
     line = board[board["members"] == 2].to_dict("records")
     assert [(entry["agreement"], entry["improvement"], entry["clean"], entry["pgd_2"]) for entry in line] == [
         (100, 30, 90, 60)
@@ -711,6 +714,7 @@ class Counted(nn.Module):
         Counted.passes += 2 * len(gradient)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", ["white-box", "member:1", "mean-gradient"])
 @pytest.mark.parametrize("count", [2, 3, 5])
 @pytest.mark.parametrize("spec", ["fgsm", "ifgsm(steps=3)"])

@@ -523,6 +523,7 @@ def described(folder, **changes):
     (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
 
 
+@pytest.mark.slow
 def test_a_folder_that_timm_saved_is_measured_as_it_says(folder, digits_test):
     expected = clean(network(4), digits_test, 0.4, 0.2)
     assert clean_of(robust_interp.evaluate("runs/best", **QUICK)) == {"best": expected}
@@ -630,6 +631,7 @@ class Normalise(nn.Module):
         return (images - self.mean) / self.std
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrap",
     [
@@ -663,6 +665,7 @@ def test_a_models_own_prefix_is_not_taken_off(tmp_path):
     zoo.load_weights(data_parallel, tmp_path / "w.pt")
 
 
+@pytest.mark.slow
 def test_a_normalisation_in_the_file_is_applied_and_said(here, digits_test):
     """As RobustBench's and many others' checkpoints have it: a layer in front, saved with the model."""
     saved = nn.Sequential(Normalise([0.4], [0.2]), network(4))
@@ -771,6 +774,7 @@ class Returns(nn.Module):
 Output = collections.namedtuple("Output", ["logits", "features"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrap",
     [
@@ -809,6 +813,7 @@ def same(table, other):
     return table[columns].equals(other[columns])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
 def test_another_precision_is_measured_as_a_float32_copy_and_said(kind):
     model = network(4).to(kind)
@@ -821,6 +826,7 @@ def test_another_precision_is_measured_as_a_float32_copy_and_said(kind):
     assert {parameter.dtype for parameter in model.parameters()} == {kind}
 
 
+@pytest.mark.slow
 def test_a_model_partly_in_half_precision_is_copied_too():
     model = network(4)
     model.fc.half()
@@ -838,6 +844,7 @@ def small():
     return nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 10)).eval()
 
 
+@pytest.mark.slow
 def test_channels_last_frozen_trained_and_compiled_models_give_the_same_numbers():
     model = small()
     expected = robust_interp.evaluate(model, **QUICK)
@@ -859,6 +866,7 @@ def test_channels_last_frozen_trained_and_compiled_models_give_the_same_numbers(
     assert not any(parameter.requires_grad for parameter in made["frozen"].parameters())
 
 
+@pytest.mark.slow
 def test_weights_made_in_inference_mode_are_measured():
     with torch.inference_mode():
         model = network(4)
@@ -962,6 +970,7 @@ def test_a_gradient_that_ends_before_the_images_is_one_line():
     refused({"theirs": GradientEndsInside(None)}, "theirs lets no gradient through to its input")
 
 
+@pytest.mark.slow
 def test_batch_norm_statistics_that_were_never_set_are_remarked_on(digits_test):
     bundled = zoo.Checkpoint.at(zoo.bundled() / "in_resnet20.digits_digits_seed0")
     model = bundled.load()
@@ -978,6 +987,7 @@ def test_batch_norm_statistics_that_were_never_set_are_remarked_on(digits_test):
     assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
 
 
+@pytest.mark.slow
 def test_a_mode_with_dropout_or_batch_norm_comes_back_as_it_was():
     model = nn.Sequential(network(4), nn.Dropout(0.9)).train()
     modes = [module.training for module in model.modules()]
@@ -1018,6 +1028,7 @@ def key_of(name, **options):
     return Benchmark(Request(models=(name,), **QUICK | options)).plan.cells[0].key
 
 
+@pytest.mark.slow
 def test_a_key_tells_weights_arguments_and_normalisation_apart(here):
     for seed in (1, 2):
         save_file(network(seed).state_dict(), here / f"{seed}.safetensors")

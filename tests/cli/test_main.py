@@ -1,5 +1,6 @@
 """The command line: what it prints, what it refuses in one line, and what it leaves behind."""
 
+import json
 import shutil
 import sqlite3
 import subprocess
@@ -56,6 +57,7 @@ def refused(outcome, *parts):
 # What works.
 
 
+@pytest.mark.slow
 def test_a_bench_prints_a_table_and_writes_both_files(small, tmp_path):
     status, out, err = small()
     assert status == 0
@@ -88,6 +90,7 @@ def test_a_bench_prints_a_table_and_writes_both_files(small, tmp_path):
     assert "0 s left" in progress[-1]
 
 
+@pytest.mark.slow
 def test_quiet_prints_no_progress(small):
     status, out, err = small("--quiet")
     assert status == 0
@@ -96,12 +99,14 @@ def test_quiet_prints_no_progress(small):
     assert "leaderboard.csv" in out
 
 
+@pytest.mark.slow
 def test_findings_are_warnings(small):
     _, _, err = small("--quiet")  # an untrained network
     assert "warning: in_resnet14 seed 0: clean accuracy" in err
     assert "is chance" in err
 
 
+@pytest.mark.slow
 def test_a_second_run_says_the_same_without_progress(small):
     _, first, _ = small()
     status, again, err = small()
@@ -109,6 +114,7 @@ def test_a_second_run_says_the_same_without_progress(small):
     assert "images/s" not in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("there", ["nothing", "an empty folder", "results"])
 def test_a_dry_run_counts_the_cells_and_writes_nothing(small, tmp_path, there):
     results = tmp_path / "results"
@@ -128,6 +134,7 @@ def test_a_dry_run_counts_the_cells_and_writes_nothing(small, tmp_path, there):
     assert after == before
 
 
+@pytest.mark.slow
 def test_a_dry_run_after_the_run_has_nothing_to_measure(small):
     small("--quiet")
     assert "0 cells to measure, 6 stored already" in small("--dry-run")[1]
@@ -262,13 +269,13 @@ MISTAKES = [
     (["--models", "resnet50"], ["resnet50 has no checkpoint for digits", "--checkpoint"]),
     (["--dataset", "digitz"], ["unknown dataset 'digitz'", "digits"]),
     (["--attacks", "fgmm"], ["unknown attack 'fgmm'", "fgsm"]),
-    (["--attacks", ""], ["no attack named", "none"]),
+    (["--attacks", ""], ["no attack given", "none"]),
     (["--attacks", "pgd(stepz=3)"], ["pgd has no parameter 'stepz'", "steps"]),
     (["--attacks", "pgd(eps=8)"], ["eps must be above 0 and at most 1"]),
     (["--attacks", "pgd(steps=0)"], ["steps must be a whole number from 1"]),
     (["--corruptions", "gausian_noise"], ["unknown corruption 'gausian_noise'", "gaussian_noise"]),
     (["--corruptions", "shot_noise(severity=6)"], ["severity must be 1, 2, 3, 4 or 5, not 6"]),
-    (["--corruptions", ""], ["no corruption named", "none"]),
+    (["--corruptions", ""], ["no corruption given", "none"]),
     (["--protocol", "wurst"], ["--protocol", "wurst", "final", "worst"]),
     (["--device", "cuba"], ["cannot use device 'cuba'"]),
     (["--batch-size", "0"], ["batch size must be a whole number from 1, not 0"]),
@@ -384,3 +391,20 @@ def test_a_dataset_without_checkpoints_says_how_to_get_one(small, tmp_path, cifa
     (tmp_path / "empty").mkdir()
     outcome = small("--dataset", "cifar10", "--data-dir", cifar_root, "--models", "plain_net14")
     refused(outcome, "cifar10", "robust-interp train")
+
+
+def test_bench_says_what_is_new_and_writes_what_it_ran_with(command, tiny_zoo, tmp_path):
+    quick = ["--zoo", tiny_zoo, "--models", "preact_resnet14", "--n", "5", "--attacks", "fgsm", "--eps", "8"]
+    quick += ["--corruptions", "none", "--out", tmp_path]
+    status, out, err = command("bench", *quick)
+    assert status == 0
+    assert "the first 5 test images" in err
+    assert "1 model, 2 cells, 0 of them stored" in err
+    assert out.splitlines()[-1].startswith("measured 2 new cells in ")
+    found = json.loads((tmp_path / "environment.json").read_text())
+    assert found["device"] == "cpu"
+    assert found["packages"]["torch"] == torch.__version__.partition("+")[0]
+    assert "thread" in found["threads"]
+    status, out, err = command("bench", *quick)
+    assert "2 cells, 2 of them stored" in err
+    assert out.splitlines()[-1].startswith("nothing new to measure; wrote ")

@@ -91,6 +91,7 @@ def test_cpus_are_those_of_the_affinity_and_of_slurm(tmp_path, of_eight, monkeyp
     assert threads.available_cpus({"SLURM_CPUS_PER_TASK": "5"}, tmp_path) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seconds", "fastest"),
     [

@@ -151,6 +151,7 @@ def test_results_are_uint8_and_the_input_is_not_changed(name):
     assert (found != images).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NOISES)
 def test_float64_pixels_are_corrupted_exactly_as_uint8_ones(name):
     """So many values that float32 arithmetic would truncate some of them differently."""
@@ -294,6 +295,7 @@ def full_size(folder):
     return data.Dataset("cifar10", images, labels, 10)
 
 
+@pytest.mark.slow
 def test_files_of_the_official_size_must_have_the_official_md5(tmp_path, monkeypatch):
     corruptor = Corruptor(full_size(tmp_path / "CIFAR-10-C"), 0, tmp_path)
     with pytest.raises(UserError, match="is not the released file: its MD5 is not 3a7239bb1188") as caught:
@@ -479,7 +481,7 @@ def test_lists_are_merged_in_order():
 
 def test_none_is_no_corruption_and_nothing_is_an_error():
     assert resolved("none") == []
-    with pytest.raises(UserError, match="no corruption named; say none"):
+    with pytest.raises(UserError, match="no corruption given; use none"):
         resolved(" ,")
 
 

@@ -137,6 +137,7 @@ def test_a_fingerprint_depends_on_every_value_shape_and_type():
 # --- CIFAR-10, the official files --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_cifar10_is_in_the_official_order(cifar_root):
     test, train = data.load("cifar10", data_dir=cifar_root), data.load("cifar10", "train", cifar_root)
     assert test.images.shape == (10_000, 3, 32, 32)
@@ -154,6 +155,7 @@ def test_cifar10_is_in_the_official_order(cifar_root):
     assert test.labels.tolist() == official["labels"]
 
 
+@pytest.mark.slow
 def test_mean_and_std_of_cifar10_are_those_of_the_training_pixels(cifar_root):
     kind, images = data.DATASETS["cifar10"], data.load("cifar10", "train", cifar_root).images
     for channel in range(3):
@@ -165,6 +167,7 @@ def test_mean_and_std_of_cifar10_are_those_of_the_training_pixels(cifar_root):
         assert kind.std[channel] == pytest.approx(std, abs=5.1e-5)
 
 
+@pytest.mark.slow
 def test_cifar10_is_benchmarked_at_its_own_radii(cifar_root):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10))
@@ -224,6 +227,7 @@ def test_damaged_files_are_refused_and_not_unpickled(name, trapped, tmp_path, no
     assert not trap.exists()
 
 
+@pytest.mark.slow
 def test_one_damaged_file_among_the_official_ones_is_enough(cifar_root, tmp_path):
     folder = tmp_path / FOLDERS["cifar10"]
     folder.mkdir()

@@ -107,6 +107,7 @@ FIGURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["depth", "training", "plane", "growth"])
 def test_same_numbers_same_bytes(name, tmp_path):
     """Whatever the user's own matplotlib settings are; and no date in the file."""
@@ -120,6 +121,7 @@ def test_same_numbers_same_bytes(name, tmp_path):
     assert b"<dc:date>" not in svg
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
 def test_axes_are_labelled(name):
     figure = FIGURES[name]()
@@ -185,6 +187,7 @@ def texts_of(figure):
     return {text: text.get_window_extent() for text in shown}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Glyph .* missing")  # DejaVu Sans has no Chinese
 @pytest.mark.parametrize("name", OF_LONG)
 def test_names_of_any_length_are_drawn_whole_and_over_nothing(name):
@@ -214,7 +217,7 @@ def test_names_of_any_length_are_drawn_whole_and_over_nothing(name):
 
 
 def test_text_is_cut_behind_what_separates_words():
-    inches = style._inches("alpha_beta_", 8) + 0.01
+    inches = style.width_of("alpha_beta_", 8) + 0.01
     assert style.wrapped("alpha_beta_gamma", inches) == "alpha_beta_\ngamma"
     assert style.wrapped("of alpha beta", inches) == "of alpha\nbeta"
     assert style.wrapped("alpha (beta)", inches) == "alpha\n(beta)"
@@ -392,6 +395,7 @@ def test_plot_coefficients_over_training(command, tmp_path):
     np.testing.assert_allclose(last["coefficient"], final["mean"], atol=1e-3)  # stored in half precision
 
 
+@pytest.mark.slow
 def test_plot_landscape(command, tiny_zoo, tmp_path):
     models = ["--models", "preact_resnet14,in_resnet14", "--zoo", tiny_zoo, "--points", 7, "--device", "cpu"]
     noise = ["--corruption", "shot_noise", "--severity", 3]
@@ -412,6 +416,7 @@ def test_plot_landscape(command, tiny_zoo, tmp_path):
     assert (tmp_path / "landscape_plane_3.png").read_bytes() == before  # from its data alone
 
 
+@pytest.mark.slow
 def test_stability(command, tiny_zoo, tmp_path):
     sizes = ["--n", 1, "--growth-n", 3, "--device", "cpu", "--seeds", "0,"]
     models = ["preact_resnet14", "in_resnet14"]

@@ -16,6 +16,7 @@ from torch import nn
 from torchvision.models.feature_extraction import create_feature_extractor
 
 import robust_interp
+from robust_interp.core import architectures
 from robust_interp.models import (
     Add,
     Branch,
@@ -176,6 +177,7 @@ def test_parameter_count(name, count):
     assert sum(p.numel() for p in timm.create_model(name, device="meta").parameters()) == count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "count"),
     [
@@ -498,6 +500,7 @@ def test_one_seed_gives_all_variants_the_same_convolutions():
         assert all(torch.equal(value, variant[key]) for key, value in baseline.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "fan_out"), [("preact_resnet20", 16 * 9), ("resnext20_4x16d", 64 * 9)])
 def test_initialisation(name, fan_out):
     draws = torch.cat([timm.create_model(name).stem.conv.weight.flatten() for _ in range(40)])
@@ -521,7 +524,9 @@ def test_a_new_variant_is_one_small_class(digits):
 
 
 def test_timm_lists_all_names():
-    expected = [f"{family}_resnet{d}" for family in ("preact", "in", "lambda_in") for d in in_resnet.DEPTHS]
+    expected = [
+        f"{family}_resnet{d}" for family in ("preact", "in", "lambda_in") for d in architectures.DEPTHS
+    ]
     expected += [f"plain_net{d}" for d in (14, 20, 110)]
     expected += [f"{family}_in_resnet{d}" for family in ("exp", "exp_lambda") for d in (14, 20, 110)]
     expected += [f"in_resnet{d}_{v}" for d in (14, 20, 110) for v in ("sig", "gating", "gating_sig")]
@@ -529,7 +534,7 @@ def test_timm_lists_all_names():
     layouts = ("29_8x64d", "20_4x16d")
     expected = [f"{prefix}resnext{layout}" for prefix in ("", "in_", "lambda_in_") for layout in layouts]
     assert set(timm.list_models(module="in_resnext")) == set(expected)
-    assert in_resnet.DEPTHS == (14, 20, 32, 44, 56, 110, 164)
+    assert architectures.DEPTHS == (14, 20, 32, 44, 56, 110, 164)
 
 
 def test_entry_points_are_ordinary_functions():
@@ -720,6 +725,7 @@ def test_refused_values(build, message):
 # --- what torch does to a model -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
 @pytest.mark.parametrize("name", SMALL)
 def test_torchscript(name, digits):
@@ -735,6 +741,7 @@ def test_fx(name, digits):
     assert torch.equal(model.norm(extracted["stage"]), model.forward_features(digits))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_compile_without_graph_breaks(name, digits):
     torch.compiler.reset()  # it counts recompilations over all networks
@@ -800,6 +807,7 @@ def python(code):
     assert not done.returncode, done.stderr
 
 
+@pytest.mark.slow
 def test_robust_interp_before_timm():
     python("""if True:
         import sys, robust_interp
@@ -809,6 +817,7 @@ def test_robust_interp_before_timm():
     """)
 
 
+@pytest.mark.slow
 def test_timm_before_robust_interp():
     python("""if True:
         import timm, robust_interp
@@ -816,6 +825,7 @@ def test_timm_before_robust_interp():
     """)
 
 
+@pytest.mark.slow
 def test_models_first():
     python("""if True:
         import warnings

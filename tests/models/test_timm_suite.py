@@ -110,6 +110,7 @@ def check(cases: list[ElementTree.Element]) -> None:
     assert not too_few
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("requirement", [f"timm=={PINNED}", "timm"], ids=["pinned", "newest"])
 def test_timms_own_tests_pass_on_our_names(requirement, tmp_path):
     timm = fetch(requirement, tmp_path)

@@ -15,14 +15,14 @@ import pandas as pd
 import pytest
 import torch
 
-from robust_interp import data, plugins, testing, zoo
+from robust_interp import data, plugins, zoo
 from robust_interp.attacks import ATTACKS, AttackType
 from robust_interp.benchmark.api import evaluate
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import BUILT_IN, Origin, Registry
-from robust_interp.results.folders import from_folder
+from robust_interp.results.combine import gather
 from robust_interp.store import FILE_NAME
 
 SMALL = "--models in_resnet20 --seeds 0, --n 4 --eps 8 --corruptions none --device cpu --quiet"
@@ -248,11 +248,17 @@ def test_all_leaves_out_what_a_broken_plug_in_provides(install, tiny_zoo, tmp_pa
 
 
 @pytest.fixture
-def fresh(monkeypatch):
-    """Registries that are put back afterwards."""
-    for registry in plugins.REGISTRIES.values():
-        monkeypatch.setattr(registry, "_added", dict(registry._added))
-    monkeypatch.setattr(plugins.declare, "_loaded", {})
+def fresh():
+    """Registries that are put back afterwards; gives what puts them back at once."""
+    known = {kind: set(registry) for kind, registry in plugins.REGISTRIES.items()}
+
+    def forget():
+        for kind, registry in plugins.REGISTRIES.items():
+            for name in set(registry) - known[kind]:
+                registry.remove(name)
+
+    yield forget
+    forget()
 
 
 @pytest.fixture
@@ -362,17 +368,14 @@ def environments(**options):
     return {cell.perturbation.column: (cell.environment, cell.key) for cell in Benchmark(request).plan.cells}
 
 
-def test_the_code_of_a_plug_in_is_in_the_key_of_its_cells_and_in_no_other(fresh, write, monkeypatch):
+def test_the_code_of_a_plug_in_is_in_the_key_of_its_cells_and_in_no_other(fresh, write):
     asked = {"attacks": "up,fgsm", "corruptions": "darker(severity=1),shot_noise(severity=1)"}
     with pytest.raises(UserError, match="unknown attack 'up'"):
         environments(**asked)
     found = []
-    for source in (SHIFT, SHIFT + "\n    # changed"):
-        for registry in plugins.REGISTRIES.values():
-            for name in ("up", "darker"):
-                registry._added.pop(name, None)
-        monkeypatch.setattr(plugins.declare, "_loaded", {})
-        plugins.load(write(source))
+    for file, source in (("old.py", SHIFT), ("new.py", SHIFT + "\n    # changed")):
+        fresh()
+        plugins.load(write(source, file))
         found.append(environments(**asked))
     first, second = found
     for column in ("clean", "fgsm_8", "shot_noise_1"):
@@ -383,18 +386,13 @@ def test_the_code_of_a_plug_in_is_in_the_key_of_its_cells_and_in_no_other(fresh,
         assert first[column][1] != second[column][1]
 
 
-def test_what_older_code_of_a_plug_in_measured_does_not_stand_beside_newer(
-    fresh, write, monkeypatch, tmp_path
-):
+def test_what_older_code_of_a_plug_in_measured_does_not_stand_beside_newer(fresh, write, tmp_path):
     asked = {"seeds": (0,), "eps": (8 / 255,), "n": 4, "attacks": "up,fgsm", "corruptions": "none"}
     for model, source in (("in_resnet20", SHIFT), ("preact_resnet20", SHIFT + "\n    # changed")):
-        for registry in plugins.REGISTRIES.values():
-            for name in ("up", "darker"):
-                registry._added.pop(name, None)
-        monkeypatch.setattr(plugins.declare, "_loaded", {})
-        plugins.load(write(source))
+        fresh()
+        plugins.load(write(source, f"for_{model}.py"))
         evaluate(model, device="cpu", out=tmp_path / "results", **asked)
-    board = from_folder(tmp_path / "results")[0].set_index("model")
+    board = gather([tmp_path / "results"])[0].set_index("model")
     assert board["fgsm_8"].notna().all()
     assert board["up_8"].notna().to_dict() == {"in_resnet20": False, "preact_resnet20": True}
 
@@ -550,14 +548,18 @@ def test_ls_check_says_which_plug_ins_are_broken(install, command, monkeypatch):
     )
 
 
-def test_data_names_a_broken_plug_in_and_goes_on(install, command, monkeypatch, tmp_path):
-    install("broken", {"datasets": {"gone": "no_such_module:gone"}})
-    points = Registry("dataset", group="robust_interp.datasets")._points
-    monkeypatch.setattr(data.DATASETS, "_points", points)
-    status, out, _ = command("data", "--data-dir", tmp_path)
-    assert status == 0
-    assert "digits: ready, 450 test images" in out
-    assert out.count("dataset 'gone' of broken 1.0 cannot be used: ModuleNotFoundError") == 1
+@pytest.mark.slow
+def test_data_names_a_broken_plug_in_and_goes_on(install, tmp_path):
+    site = install("broken", {"datasets": {"gone": "no_such_module:gone"}})
+    found = subprocess.run(
+        [sys.executable, "-m", "robust_interp", "data", "--data-dir", str(tmp_path)],
+        env=environment(site),
+        capture_output=True,
+        text=True,
+    )
+    assert found.returncode == 0
+    assert "digits: ready, 450 test images" in found.stdout
+    assert found.stdout.count("dataset 'gone' of broken 1.0 cannot be used: ModuleNotFoundError") == 1
 
 
 def test_models_says_which_come_from_a_plug_in(install, command, monkeypatch):
@@ -601,6 +603,7 @@ def use(site, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_the_example_package_is_listed(use):
     found = use("ls")
     assert found.returncode == 0, found.stderr
@@ -609,6 +612,7 @@ def test_the_example_package_is_listed(use):
     assert {listed[name] for name in names} == {"robust-interp-example 0.1.0"}
 
 
+@pytest.mark.slow
 def test_the_example_package_is_trained_and_benched(use, tmp_path):
     trained = use(
         "train example_net8 --dataset bars --recipe digits --epochs 6 --set batch_size=16 "
@@ -642,25 +646,17 @@ def test_the_example_package_is_trained_and_benched(use, tmp_path):
     assert "robust-interp-example 0.1.0 " in text
 
 
-@pytest.fixture
-def example(site, monkeypatch):
-    """The example package in this process."""
-    monkeypatch.syspath_prepend(str(site))
-    for kind, registry in plugins.REGISTRIES.items():
-        points = {p.name: [p] for p in plugins_points(kind)}
-        monkeypatch.setattr(registry, "_points", points)
-        monkeypatch.setattr(registry, "_installed", {})
+@pytest.mark.slow
+def test_the_example_package_passes_the_checks(site):
+    script = """
+        from robust_interp import testing
 
-
-def plugins_points(kind):
-    from importlib.metadata import entry_points
-
-    return entry_points(group=f"robust_interp.{kind}")
-
-
-def test_the_example_package_passes_the_checks(example):
-    testing.check_dataset("bars")
-    testing.check_attack("example_fast")
-    testing.check_corruption("example_stripes")
-    for name in ("example_net8", "example_net16"):
-        testing.check_model(name, classes=4, shape=(1, 8, 8))
+        testing.check_dataset("bars")
+        testing.check_attack("example_fast")
+        testing.check_corruption("example_stripes")
+        for name in ("example_net8", "example_net16"):
+            testing.check_model(name, classes=4, shape=(1, 8, 8))
+    """
+    argv = [sys.executable, "-c", textwrap.dedent(script)]
+    found = subprocess.run(argv, env=environment(site), capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr

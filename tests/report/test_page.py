@@ -20,7 +20,9 @@ from robust_interp.core.errors import UserError
 from robust_interp.figures import robustness, style
 from robust_interp.report import curves, glossary, graphics, page, provenance
 from robust_interp.results import export, leaderboard
-from robust_interp.results.folders import from_folder, runs_in
+from robust_interp.results.combine import gather
+from robust_interp.results.entries import entries_of
+from robust_interp.results.folders import runs_in
 from robust_interp.results.scores import scores
 from robust_interp.store import Store
 from robust_interp.store.cells import CLEAN
@@ -177,7 +179,7 @@ def test_ranks_stand_under_what_they_are_within(two_protocols):
         "protocol worst, n = 10": lines,
         "protocol worst, n = 20": lines,
     }
-    assert "Ranks, and sorting, are within one protocol and number of images" in text
+    assert "Ranks and sorting stay within one protocol and number of images" in text
     assert re.findall(r'data-column="(\w+)"[^>]*aria-sort="(\w+)"', text) == [("rank", "ascending")]
     found = Page(text)
     assert found.faults == []
@@ -188,7 +190,7 @@ def test_ranks_stand_under_what_they_are_within(two_protocols):
 def test_one_group_has_no_heading(report):
     _, text = report
     assert "rowgroup" not in text
-    assert "Ranks, and sorting" not in text
+    assert "Ranks and sorting" not in text
 
 
 def test_the_page_is_well_formed_and_accessible(report):
@@ -250,6 +252,7 @@ def test_names_are_text_whatever_stands_in_them(report):
     assert "alert(" not in Page(text).all("script")[0][1]
 
 
+@pytest.mark.slow
 def test_the_same_store_gives_the_same_bytes(report, tmp_path):
     folder, _ = report
     page.write([folder.parent / "results"], tmp_path)
@@ -260,7 +263,7 @@ def test_the_same_store_gives_the_same_bytes(report, tmp_path):
 
 def test_the_files_beside_it_are_those_of_the_store(report):
     folder, _ = report
-    board, _ = from_folder(folder.parent / "results")
+    board, _, _ = gather([folder.parent / "results"])
     assert (folder / "leaderboard.csv").read_text() == export.to_csv(board)
     results = pd.read_csv(folder / "results.csv")
     assert len(results) == 2 * (4 * 3 + 3 * 4 * 5)
@@ -424,7 +427,7 @@ def test_entries_are_told_apart_by_what_differs(tmp_path):
         run(store, [(one, CLEAN, "1") for one in cards])
         run(store, [(cards[2], CLEAN, "11")])
     runs, _ = runs_in([tmp_path])
-    names = curves.entry_names(leaderboard.entries_of(runs))
+    names = curves.entry_names(entries_of(runs))
     assert sorted(names) == ["a @long", "a @quick", "b n=1", "b n=2"]
 
 
@@ -483,6 +486,7 @@ def test_improvements_are_bars_in_the_colour_of_their_model():
     assert [tick.get_text() for tick in panel.get_xticklabels()] == ["clean", "pgd_2"]
 
 
+@pytest.mark.slow
 def test_a_legend_of_long_names_stays_inside_its_figure(tmp_path):
     names = [f"{i}_architecture_with_a_name_that_is_long" for i in range(4)]
     runs, _ = runs_in([measure(tmp_path, names)])
@@ -556,6 +560,7 @@ def test_what_was_not_measured_has_no_section(report):
     assert not {"audit", "claims", "coefficients", "figures"} & set(sections)
 
 
+@pytest.mark.slow
 def test_an_audit_is_shown_with_its_worst_verdicts(tmp_path):
     results = measure(tmp_path / "results")
     head = (
@@ -586,6 +591,7 @@ def test_an_unreadable_audit_is_an_error(tmp_path):
         provenance.audits([tmp_path], "digits")
 
 
+@pytest.mark.slow
 def test_the_claims_stand_on_cifar_alone(tmp_path):
     results = measure(tmp_path / "results", ("in_resnet20", "preact_resnet20"), dataset="cifar10")
     page.write([results], tmp_path / "report")
@@ -596,6 +602,7 @@ def test_the_claims_stand_on_cifar_alone(tmp_path):
     assert (tmp_path / "report" / "paper.csv").is_file()
 
 
+@pytest.mark.slow
 def test_figures_drawn_before_are_images_in_the_page(tmp_path):
     results, figures = measure(tmp_path / "results"), tmp_path / "figures"
     figures.mkdir()
@@ -610,7 +617,7 @@ def test_figures_drawn_before_are_images_in_the_page(tmp_path):
 
 
 def test_leaderboard_files_alone_make_a_report(tmp_path):
-    board = from_folder(measure(tmp_path / "results"))[0]
+    board = gather([measure(tmp_path / "results")])[0]
     (tmp_path / "board.csv").write_text(export.to_csv(board), encoding="utf-8")
     page.write([tmp_path / "board.csv"], tmp_path / "report")
     text = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
@@ -644,6 +651,7 @@ def test_definitions(column, words):
     assert words in glossary.definition(column, {"fog"})
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_report_without_torch(tmp_path):
     measure(tmp_path / "results")
     script = (
@@ -716,6 +724,7 @@ def three(tmp_path):
     return page.write([tmp_path / "results"], tmp_path / "report")
 
 
+@pytest.mark.slow
 @in_browser
 def test_a_view_can_be_linked_to(three, tmp_path):
     dom, console = opened(three, tmp_path / "profile", "#sort=-clean&members=single")
@@ -727,6 +736,7 @@ def test_a_view_can_be_linked_to(three, tmp_path):
     assert (shown(dom), console) == (["net_a ×2"], [])
 
 
+@pytest.mark.slow
 @in_browser
 def test_clicks_and_typing_sort_and_filter(three, tmp_path):
     script = """
@@ -771,6 +781,7 @@ def test_clicks_and_typing_sort_and_filter(three, tmp_path):
     ]
 
 
+@pytest.mark.slow
 @in_browser
 def test_groups_are_sorted_and_filtered_each_by_itself(two_protocols, tmp_path):
     dom, console = opened(two_protocols, tmp_path / "sorting", "#sort=pgd_2")
@@ -785,6 +796,7 @@ def test_groups_are_sorted_and_filtered_each_by_itself(two_protocols, tmp_path):
     assert console == []
 
 
+@pytest.mark.slow
 @in_browser
 @pytest.mark.parametrize(
     ("width", "medium"), [(1400, "screen"), (390, "screen"), (1031, "print")]
@@ -835,6 +847,7 @@ def test_names_of_any_length_stay_in_their_cells(width, medium, tmp_path):
     assert re.search(r"<pre>(.*?)</pre>", dom, re.DOTALL)[1] == "all well with true"
 
 
+@pytest.mark.slow
 @in_browser
 def test_hostile_names_run_nothing_and_nothing_is_complained_of(report, tmp_path):
     folder, _ = report

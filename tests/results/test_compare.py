@@ -17,7 +17,8 @@ from robust_interp.cli import console, main
 from robust_interp.core.errors import UserError
 from robust_interp.corruptions import GROUPS
 from robust_interp.results import compare, export
-from robust_interp.results.folders import from_folder
+from robust_interp.results.columns import COMPARISON_COLUMNS
+from robust_interp.results.combine import gather
 from robust_interp.store import NOT_FINITE, ZERO_GRADIENT, Outcome, Store
 from robust_interp.store.cells import CLEAN, Cell, Plan
 
@@ -142,7 +143,7 @@ def test_the_accuracies_are_those_of_the_leaderboard(store, versus, tmp_path):
         for perturbation in (CLEAN, *noise, attack("fgsm", 1), PGD)
     ]
     run(store, measured)
-    board = from_folder(tmp_path)[0].set_index("model")
+    board = gather([tmp_path])[0].set_index("model")
     lines = versus()
     columns = [name for name in board if f"{name}_std" in board]
     assert list(lines) == columns
@@ -178,23 +179,23 @@ def test_p_values_are_adjusted_over_the_table(store, versus):
     assert [line["p"] for line in lines.values()] == pytest.approx([2 / 2**10, 2 / 2**7, 2 / 2**5])
     assert [line["p_holm"] for line in lines.values()] == pytest.approx([6 / 2**10, 4 / 2**7, 2 / 2**5])
     assert [line["verdict"] for line in lines.values()] == [
-        "stands for these weights",
-        "stands for these weights",
-        "within luck",
+        "significant for these weights only",
+        "significant for these weights only",
+        "not significant",
     ]
 
 
 @pytest.mark.parametrize(
     ("a", "b", "verdict"),
     [
-        ([20, 20, 19], [8, 9, 10], "stands"),
-        ([8, 9, 10], [20, 20, 19], "stands"),
-        ([20, 20], [19, 4], "within luck"),  # 16 images all say so, two seeds do not
-        ([20, 20, 19], [19, 20, 19], "within luck"),
-        ([20], [8, 9, 10], "stands for these weights"),
-        ([20], [10], "stands for these weights"),
-        ([20], [16], "within luck"),
-        ([20, 20], [10, 10], "stands"),
+        ([20, 20, 19], [8, 9, 10], "significant"),
+        ([8, 9, 10], [20, 20, 19], "significant"),
+        ([20, 20], [19, 4], "not significant"),  # 16 images all say so, two seeds do not
+        ([20, 20, 19], [19, 20, 19], "not significant"),
+        ([20], [8, 9, 10], "significant for these weights only"),
+        ([20], [10], "significant for these weights only"),
+        ([20], [16], "not significant"),
+        ([20, 20], [10, 10], "significant"),
     ],
 )
 def test_a_difference_stands_only_if_images_and_seeds_say_so(store, versus, a, b, verdict):
@@ -272,7 +273,7 @@ def test_an_ensemble_is_compared_with_an_ensemble_and_with_single_models(store, 
     both = versus("ax3", "bx3")["clean"]
     assert (both["accuracy_a"], both["accuracy_b"], both["only_a"]) == (100, 50, 10)
     assert both["p"] == pytest.approx(2 / 2**10)
-    assert (both["seeds_a"], both["seeds_b"], both["verdict"]) == (1, 1, "stands for these weights")
+    assert (both["seeds_a"], both["seeds_b"], both["verdict"]) == (1, 1, "significant for these weights only")
     single = versus("ax3", "a")["clean"]
     assert (single["accuracy_a"], single["accuracy_b"]) == (100, 70)
     assert (single["only_a"], single["only_b"]) == (8 + 6 + 4, 0)
@@ -330,7 +331,7 @@ def test_ensembles_of_other_seeds_are_told_apart(store, command, versus):
 def test_entries_on_other_samples_are_refused(store, command):
     run(store, [(card("a"), CLEAN, first(8, 20))])
     run(store, [(card("b"), CLEAN, first(8, 10))])
-    err = refused(command("a", "b"), "the same samples", "a has final, n = 20", "b has final, n = 10")
+    err = refused(command("a", "b"), "the same images", "a has final, n = 20", "b has final, n = 10")
     hashes = {part.split(")")[0] for part in err.split("(subset ")[1:]}
     assert len(hashes) == 2
 
@@ -341,7 +342,7 @@ def test_other_images_of_the_same_number_are_refused(store, command):
         store.append(cell.key, 0, Outcome(LABELS[:10], np.zeros(10, np.uint8), None, 1.0, "cpu"))
         store.put_labels(images, LABELS)
         store.put_plan(Plan("custom", 10, "final", (cell,)))
-    refused(command("a", "b"), "the same samples", "a has final, n = 10 (subset ", "b has final, n = 10")
+    refused(command("a", "b"), "the same images", "a has final, n = 10 (subset ", "b has final, n = 10")
 
 
 def test_protocols_are_not_mixed(store, command):
@@ -355,7 +356,7 @@ def test_of_several_choices_one_is_asked_for(store, command, versus):
         run(store, worst("a", first(n, n), first(9, n)) + worst("b", first(n, n), first(1, n)), protocol)
     refused(command("a", "b"), "choose one with --protocol and --n", "final, n = 20", "worst, n = 10")
     refused(command("a", "b", "--n", "10"), "choose one", "final, n = 10", "worst, n = 10")
-    refused(command("a", "b", "--n", "15"), "the same samples")
+    refused(command("a", "b", "--n", "15"), "the same images")
     assert versus(protocol="worst")["clean"]["n"] == 10
     assert versus(protocol="final", n=20)["fgsm_2"]["accuracy_a"] == 45
     status, out, _ = command("a", "b", "--protocol", "final", "--n", "10")
@@ -409,8 +410,8 @@ def test_bad_usage_is_one_line(command, capsys, options):
 CSV = (
     "a,b,dataset,protocol,n,subset_hash,column,accuracy_a,accuracy_b,difference,only_a,only_b,"
     "p,p_mid,p_holm,ci_low,ci_high,seeds_a,seeds_b,verdict\n"
-    "a,b,digits,final,20,{hash},clean,100.00,50.00,50.00,20,0,0.00195,0.000977,0.00391,50.00,50.00,2,2,stands\n"
-    "a,b,digits,final,20,{hash},pgd_2,5.00,0.00,5.00,1,0,1,0.5,1,,,1,1,within luck\n"
+    "a,b,digits,final,20,{hash},clean,100.00,50.00,50.00,20,0,0.00195,0.000977,0.00391,50.00,50.00,2,2,significant\n"
+    "a,b,digits,final,20,{hash},pgd_2,5.00,0.00,5.00,1,0,1,0.5,1,,,1,1,not significant\n"
 )
 
 
@@ -437,11 +438,11 @@ def test_the_formats_hold_the_same_numbers(store, command):
     assert [lines[0], *lines[2:]] == list(csv.reader(io.StringIO(text)))
     first_line, second = json.loads(command("a", "b", "--format", "json")[1])
     assert (first_line["p"], first_line["only_a"], first_line["ci_low"]) == (0.00195, 20, 50)
-    assert (second["p"], second["ci_low"], second["verdict"]) == (1, None, "within luck")
+    assert (second["p"], second["ci_low"], second["verdict"]) == (1, None, "not significant")
 
 
 def test_the_columns_are_the_contract():
-    assert [*compare.CONTEXT_COLUMNS, *compare.TEST_COLUMNS] == CSV.splitlines()[0].split(",")
+    assert CSV.splitlines()[0].split(",") == COMPARISON_COLUMNS
 
 
 def test_small_p_values_are_not_rounded_to_nothing():
@@ -456,8 +457,8 @@ def test_the_table_says_what_was_compared_and_what_no_seed_interval_means(store,
     lines = out.splitlines()
     assert lines[0] == "A a, B b: digits, n = 20, protocol final; accuracy in %"
     words = [" ".join(line.split()) for line in lines]
-    assert words[2] == "clean 100.0 50.0 +50.0 20 0 0.002 0.0039 +50.0 to +50.0 stands"
-    assert words[3] == "pgd_2 5.0 0.0 +5.0 1 0 1 1 within luck"
+    assert words[2] == "clean 100.0 50.0 +50.0 20 0 0.002 0.0039 +50.0 to +50.0 significant"
+    assert words[3] == "pgd_2 5.0 0.0 +5.0 1 0 1 1 not significant"
     assert "no interval over seeds" in lines[5]
 
 
@@ -468,7 +469,7 @@ def test_a_narrow_terminal_gets_several_tables_that_fit(store, tmp_path, capsys,
     lines = capsys.readouterr().out.splitlines()
     assert max(len(line.rstrip()) for line in lines) <= 50
     assert sum(line.split()[:1] == ["clean"] for line in lines) > 1
-    assert "within luck" in "\n".join(lines)
+    assert "not significant" in "\n".join(lines)
 
 
 def test_the_folder_and_the_dataset_are_chosen_as_for_the_leaderboard(store, command, tmp_path, capsys):

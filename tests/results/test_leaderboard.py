@@ -17,8 +17,11 @@ from robust_interp.cli.main import main
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
 from robust_interp.results import export, leaderboard
-from robust_interp.results.folders import from_folder, results_csv, write
-from robust_interp.results.scores import RESULT_COLUMNS, results_frame, scores
+from robust_interp.results.columns import RESULT_COLUMNS
+from robust_interp.results.combine import gather
+from robust_interp.results.export import results_csv
+from robust_interp.results.folders import write
+from robust_interp.results.scores import results_frame, scores
 from robust_interp.store import FILE_NAME, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
 from robust_interp.store.cells import CLEAN, Cell, Plan
 
@@ -411,7 +414,7 @@ def test_runs_in_one_folder_are_joined(store, tmp_path):
     run(store, [(seed, CLEAN, first(8)) for seed in seeds])
     run(store, [(seed, attack("pgd", 2), first(4)) for seed in seeds])
     run(store, [(card("other"), CLEAN, first(9)), (card("other"), attack("pgd", 2), first(3))])
-    frame, dataset = from_folder(tmp_path)
+    frame, dataset, _ = gather([tmp_path])
     assert dataset == "digits"
     assert frame[["rank", "model", "seeds", "clean", "pgd_2"]].values.tolist() == [
         [1, "net", 2, 80, 40],
@@ -422,7 +425,7 @@ def test_runs_in_one_folder_are_joined(store, tmp_path):
 def test_runs_over_other_seeds_are_not_averaged_together(store, tmp_path):
     run(store, [(card(seed=0), CLEAN, first(8)), (card(seed=1), CLEAN, first(6))])
     run(store, [(card(seed=0), CLEAN, first(8))])
-    frame, _ = from_folder(tmp_path)
+    frame, _, _ = gather([tmp_path])
     assert sorted(frame[["seeds", "clean"]].values.tolist()) == [[1, 80], [2, 70]]
 
 
@@ -434,7 +437,7 @@ def test_runs_on_other_images_of_the_same_name_are_kept_apart(store, tmp_path):
         store.append(cell.key, 0, Outcome(predictions, np.zeros(10, np.uint8), None, 1.0, "cpu"))
         store.put_labels(images, LABELS)
         store.put_plan(Plan("custom", 10, "final", (cell,)))
-    frame, _ = from_folder(tmp_path)
+    frame, _, _ = gather([tmp_path])
     assert sorted(frame[["rank", "pgd_2"]].values.tolist()) == [[1, 40], [1, 90]]
 
 
@@ -443,7 +446,7 @@ def test_noise_of_several_sources_is_never_averaged_into_one_line(store, tmp_pat
     released = [(card(), corruption("shot_noise", s, "released"), first(3)) for s in range(1, 6)]
     run(store, whole)
     run(store, released)
-    frame, _ = from_folder(tmp_path)
+    frame, _, _ = gather([tmp_path])
     shown = sorted(frame[["corruption_source", "shot_noise"]].values.tolist())
     assert shown == [["generated@0", 50], ["released", 30]]
 
@@ -455,7 +458,7 @@ def test_attacks_of_several_seeds_stand_in_lines_of_their_own(store, tmp_path):
     run(store, [(card(), CLEAN, first(9)), (card(), pgd(0), first(5))])
     run(store, [(card(), pgd(1), first(4))])
     run(store, [(card(), corruption("shot_noise", 1, "generated@0"), first(3))])
-    frame, _ = from_folder(tmp_path)
+    frame, _, _ = gather([tmp_path])
     assert sorted(frame["pgd_2"].tolist()) == [40, 50]
     assert frame.loc[frame["pgd_2"] == 50, ["clean", "shot_noise_1"]].values.tolist() == [[90, 30]]
 
@@ -469,7 +472,7 @@ def test_the_dataset_is_asked_for_where_a_folder_has_two(store, tmp_path, capsys
     assert "cifar10, digits" in message
     assert "--dataset" in message
     for dataset, accuracy in (("digits", 80), ("cifar10", 60)):
-        frame, name = from_folder(tmp_path, dataset)
+        frame, name, _ = gather([tmp_path], dataset)
         assert (name, frame["clean"].tolist()) == (dataset, [accuracy])
     assert main(["leaderboard", str(tmp_path), "--dataset", "cifar100"]) == 1
     message = capsys.readouterr().err
@@ -514,23 +517,23 @@ CSV = (
 
 def test_the_csv_has_two_decimals_and_the_same_bytes_each_time(store, tmp_path):
     two_entries(store)
-    texts = [export.to_csv(from_folder(tmp_path)[0]) for _ in range(2)]
+    texts = [export.to_csv(gather([tmp_path])[0]) for _ in range(2)]
     assert texts == [CSV, CSV]
     for _ in range(2):
-        write(tmp_path, pd.DataFrame(), from_folder(tmp_path)[0])
+        write(tmp_path, pd.DataFrame(), gather([tmp_path])[0])
         assert (tmp_path / "leaderboard.csv").read_bytes() == CSV.encode()
 
 
 def test_the_formats_of_the_leaderboard_command(store, tmp_path, capsys):
     two_entries(store)
 
-    def printed(name):
-        assert main(["leaderboard", str(tmp_path), "--format", name]) == 0
+    def printed(name, *options):
+        assert main(["leaderboard", str(tmp_path), "--format", name, *options]) == 0
         return capsys.readouterr().out
 
-    assert printed("csv") == CSV
+    assert printed("csv") == printed("csv", "--plain-numbers") == CSV
     rows = list(csv.reader(io.StringIO(CSV)))
-    lines = printed("markdown").splitlines()
+    lines = printed("markdown", "--plain-numbers").splitlines()
     assert len(lines) == 4
     assert set(lines[1]) == set("| -")
     for line, row in zip([lines[0], *lines[2:]], rows, strict=True):
@@ -539,6 +542,13 @@ def test_the_formats_of_the_leaderboard_command(store, tmp_path, capsys):
     assert second["model"] == "a"
     assert (second["rank"], second["pgd_2"], second["clean"], second["clean_std"]) == (None, None, 75, 7.07)
     assert second["params_m"] == 0.272
+    assert printed("markdown") == (
+        "| rank | model | recipe | seeds | members | clean | **pgd_2** |\n"
+        "| --- | --- | --- | --- | --- | --- | --- |\n"
+        "| 1 | b | paper | 1 | 1 | 100.0 | 30.0 |\n"
+        "|  | a | quick | 2 | 1 | 75.0 ± 7.1 |  |\n"
+    )
+    assert len(printed("latex", "--plain-numbers").splitlines()[3].split(" & ")) == len(rows[0])
     table = printed("table")
     assert "digits, n = 10, protocol final" in table
     assert "75.0 ±7.1" in table
@@ -577,6 +587,7 @@ sys.exit(f"imported {heavy}" if heavy else 0)
 """
 
 
+@pytest.mark.slow
 def test_help_and_leaderboard_need_neither_torch_nor_timm(store, tmp_path):
     two_entries(store)
     done = subprocess.run([sys.executable, "-c", PROBE, tmp_path], capture_output=True, text=True, timeout=60)
@@ -587,4 +598,4 @@ def test_help_and_leaderboard_need_neither_torch_nor_timm(store, tmp_path):
 def test_a_published_folder_is_read_without_its_images_or_models(store, tmp_path):
     two_entries(store)
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(FILE_NAME)) == []
-    assert len(from_folder(tmp_path)[0]) == 2
+    assert len(gather([tmp_path])[0]) == 2

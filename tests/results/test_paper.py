@@ -11,7 +11,8 @@ from support.hand_made import card, first, run
 from robust_interp import zoo
 from robust_interp.core import statistics
 from robust_interp.core.errors import UserError
-from robust_interp.results import leaderboard, paper
+from robust_interp.results import paper
+from robust_interp.results.columns import ENTRY_COLUMNS, SOURCE_COLUMNS
 from robust_interp.results.export import to_csv
 from robust_interp.store import Store
 from robust_interp.store.cells import CLEAN
@@ -29,9 +30,9 @@ def board(*lines):
             row[column], row[f"{column}_std"] = value if isinstance(value, tuple) else (value, np.nan)
         rows.append(row | (others[0] if others else {}))
     columns = [
-        *leaderboard.ENTRY_COLUMNS,
+        *ENTRY_COLUMNS,
         *(f"{c}{e}" for c in MEASURED for e in ("", "_std")),
-        *leaderboard.SOURCE_COLUMNS,
+        *SOURCE_COLUMNS,
     ]
     return pd.DataFrame(rows).reindex(columns=columns)
 
@@ -131,6 +132,7 @@ def test_only_what_was_measured_here_by_the_papers_protocol_counts():
     assert len(ours) == len(paper.CLAIMS)
 
 
+@pytest.mark.slow
 def test_of_several_runs_of_a_network_the_one_of_most_seeds_is_tried_whatever_their_order():
     lines = [
         ("in_resnet20", 1, 3, {"noise": (60.0, 0.5)}),
@@ -162,12 +164,13 @@ def draws(mean, spread):
     return [mean - spread, mean, mean + spread], (mean, spread)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spread", "lead", "verdict"),
     [
         (0.2, 16.0, "holds"),
-        (3.0, 16.0, "holds, within luck"),
-        (3.0, 14.0, "does not hold, within luck"),
+        (3.0, 16.0, "holds, not significant"),
+        (3.0, 14.0, "does not hold, not significant"),
         (0.2, 14.0, "does not hold"),
     ],
 )
@@ -223,6 +226,7 @@ def test_runs_by_other_recipes_or_on_other_samples_are_not_compared():
     assert verdicts(paper.compare(ours, "cifar10").claims, "more than 15 points") == {np.nan: "not measured"}
 
 
+@pytest.mark.slow
 def test_from_the_command_line(command, tmp_path):
     file = tmp_path / "ours.csv"
     ours = board(
@@ -259,6 +263,7 @@ def test_no_source_is_held_against_the_numbers_of_another_dataset(command, tmp_p
     assert "digits" in errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", paper.DATASETS)
 def test_results_and_files_that_tell_their_dataset_need_no_option(command, tmp_path, dataset):
     with Store(tmp_path / "results") as store:

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from support.hand_made import attack, card, ensemble, first, run
+from support.hand_made import attack, card, corruption, ensemble, first, run
 
 import robust_interp
 from robust_interp import robustbench_bridge, zoo
 from robust_interp.core.errors import UserError
 from robust_interp.results import combine, robustbench_json
-from robust_interp.results.leaderboard import ENTRY_COLUMNS, SOURCE_COLUMNS
+from robust_interp.results.columns import ENTRY_COLUMNS, SOURCE_COLUMNS
 from robust_interp.store import Store
 from robust_interp.store.cells import CLEAN
 
@@ -76,6 +76,7 @@ def board(**more):
 # --- our models in RobustBench ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_load_model_gives_our_checkpoint_on_pixels(probed):
     aliases = probed["aliases"]
     assert all(far < 1e-4 for far in aliases["far"].values())
@@ -126,14 +127,16 @@ def test_of_several_checkpoints_the_longest_training_and_its_lowest_seed_is_mean
 # --- RobustBench's evaluation -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_benchmark_with_autoattack_finds_the_closed_form(probed):
     # Six images: one wrong when clean, and the radius is set between the fourth and the fifth.
     for threat_model in ("Linf", "L2", "kept"):
         assert probed["attacked"][threat_model] == pytest.approx([5 / 6, 2 / 6])
     assert probed["attacked"]["log"] == "robust accuracy: 33.33%"
-    assert "cannot go on from its state" in probed["attacked"]["resumed"]
+    assert "cannot resume from its state" in probed["attacked"]["resumed"]
 
 
+@pytest.mark.slow
 def test_benchmark_on_corruptions_needs_no_alexnet(probed):
     # Of 20 images 2 s are wrong at severity s of the one corruption, none of the other: 0.7 and 1.
     corrupted = probed["corrupted"]
@@ -144,6 +147,7 @@ def test_benchmark_on_corruptions_needs_no_alexnet(probed):
     assert corrupted["absent"] == "CIFAR-10-C is not in none: unpack the released CIFAR-10-C.tar there"
 
 
+@pytest.mark.slow
 def test_what_was_mended_is_as_before_afterwards(probed):
     assert probed["left"] == []
     assert probed["aliased"]
@@ -170,9 +174,34 @@ def test_the_stub_of_torchattacks_is_told_from_robustbench(tmp_path, monkeypatch
         pass
 
 
+def test_a_robustbench_that_is_built_otherwise_is_refused_by_name(tmp_path, monkeypatch):
+    package, info = tmp_path / "robustbench", tmp_path / "robustbench-2.0.dist-info"
+    package.mkdir()
+    info.mkdir()
+    (info / "METADATA").write_text("Name: robustbench\nVersion: 2.0\n")
+    known = ["CORRUPTIONS_DICT", "_clean_dataset_loaders", "_load_dataset", "datasets", "zenodo_download"]
+    for module, names in {"__init__": [], "data": known, "utils": ["load_model"]}.items():
+        (package / f"{module}.py").write_text("".join(f"{name} = None\n" for name in names))
+    names = "AutoAttack all_models clean_accuracy corruptions_evaluation"
+    (package / "eval.py").write_text(f"def benchmark(): pass\n{' = '.join(names.split())} = None\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "robustbench"]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(UserError) as refusal, robustbench_bridge.robustbench():
+        pass
+    for name in [name for name in sys.modules if name.partition(".")[0] == "robustbench"]:
+        del sys.modules[name]
+    said = str(refusal.value)
+    assert said.startswith(
+        "robustbench.utils has no download_gdrive_new: only RobustBench 1.1.1 can be mended"
+    )
+    assert "\n" not in said
+
+
 # --- RobustBench's models -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_model_of_its_zoo_loads_from_weights_that_are_there(probed):
     assert probed["zoo"]["far"] == probed["zoo"]["far as a classifier"] == 0
     # the published clean accuracy, against which a run is held
@@ -180,6 +209,7 @@ def test_a_model_of_its_zoo_loads_from_weights_that_are_there(probed):
     assert probed["zoo"]["sha256"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "said"),
     [
@@ -203,11 +233,13 @@ def test_what_cannot_be_loaded_is_said_in_one_line(probed, case, said):
     assert "\n" not in probed["zoo"][case]
 
 
+@pytest.mark.slow
 def test_data_are_not_fetched_unasked(probed):
     said = "CIFAR10 is not in none: robust-interp data cifar10 --download --data-dir none fetches it"
     assert probed["aliases"]["no data"] == said
 
 
+@pytest.mark.slow
 def test_weights_are_fetched_only_when_asked_and_by_their_id(probed):
     assert probed["zoo"]["untouched"]
     assert probed["zoo"]["asked"]
@@ -216,6 +248,7 @@ def test_weights_are_fetched_only_when_asked_and_by_their_id(probed):
 # --- our rows as RobustBench's JSON -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_its_readers_take_our_json(probed):
     assert probed["read_back"]["entries"] == {
         "model_info/cifar10/L2/in_resnet20_quick.json": "0.50",
@@ -279,14 +312,45 @@ def test_export_writes_what_a_results_folder_holds(command, tiny_zoo, tmp_path):
         "8",
     ]
     assert command(*run, "--corruptions", "none", "--out", results)[0] == 0
-    status, printed, _ = command("robustbench", "export", results, "--out", out, "--venue", "here")
+    status, printed, said = command("robustbench", "export", results, "--out", out, "--venue", "here")
     assert status == 0
+    assert said.startswith(
+        "warning: no autoattack_acc for in_resnet14_none, in_resnet14_none_x2: not measured with AutoAttack "
+        "at 8/255 (robust-interp bench --attacks autoattack --eps 8 --protocol worst)"
+    )
     assert printed.splitlines() == [str(path) for path in sorted(out.rglob("*.json"))]
     entry = json.loads((out / "digits" / "Linf" / "in_resnet14_none.json").read_text())
     assert entry["venue"] == "here"
     assert "autoattack_acc" not in entry
     status, _, said = command("robustbench", "export", results, "--eps", "4,8")
     assert (status, "more than one radius" in said) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "written"),
+    [("8", "8/255"), ("4", "4/255"), ("2", "8/255"), ("1", "1/255")],  # 2 was attacked by nothing under Linf
+)
+def test_the_radius_is_one_at_which_the_line_was_attacked(command, tmp_path, asked, written):
+    with Store(tmp_path / "results") as store:
+        attacks = [attack("fgsm", 1), attack("pgd", 4), attack("fgsm", 8), attack("pgd", 16)]
+        run(store, [(card(), CLEAN, first(9)), *((card(), each, first(5)) for each in attacks)])
+    out = tmp_path / "out"
+    status, _, said = command("robustbench", "export", tmp_path / "results", "--out", out, "--eps", asked)
+    assert status == 0
+    assert f"not measured with AutoAttack at {asked}/255" in said
+    entry = json.loads((out / "digits" / "Linf" / "net_quick.json").read_text())
+    assert (entry["eps"], entry["footnote"]) == (
+        written,
+        f"n = 10; not measured with AutoAttack at {asked}/255",
+    )
+
+
+def test_a_line_that_was_not_attacked_has_no_radius(command, tmp_path):
+    with Store(tmp_path / "results") as store:
+        run(store, [(card(), CLEAN, first(9)), (card(), corruption("fog", 1), first(8))])
+    assert command("robustbench", "export", tmp_path / "results", "--out", tmp_path / "out")[0] == 0
+    entry = json.loads((tmp_path / "out" / "digits" / "Linf" / "net_quick.json").read_text())
+    assert (entry["eps"], "autoattack_acc" in entry) == (None, False)
 
 
 def test_what_an_ensemble_left_standing_of_transferred_attacks_is_not_exported(command, tmp_path):
@@ -353,7 +417,7 @@ def test_all_published_rows_are_there():
 
 def test_published_rows_stand_beside_ours_and_are_never_ranked(command):
     ours = ROWS.with_name("cifar10.csv")
-    both, _ = combine.gather([ours, ROWS], "cifar10")
+    both, _, _ = combine.gather([ours, ROWS], "cifar10")
     assert both["rank"].isna().all()
     assert both["source"].value_counts().to_dict() == {"robustbench": 143, "measured": len(pd.read_csv(ours))}
     assert combine.read(ROWS, "cifar10")["rank"].isna().all()

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from support.one_pixel import Net, evaluate
 
 from robust_interp.cli.main import main
 from robust_interp.core.errors import UserError
@@ -46,6 +47,19 @@ def assert_whole(folder, n=None):
             assert start == covered
             covered += count
         assert n in (None, covered)
+
+
+@pytest.fixture
+def connections(monkeypatch):
+    """Every connection to a database that is opened after this, in order."""
+    opened, plain = [], sqlite3.connect
+
+    def connect(*args, **options):
+        opened.append(plain(*args, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    return opened
 
 
 @pytest.fixture
@@ -134,14 +148,15 @@ def test_the_largest_change_is_none_where_nothing_was_attacked(store):
     assert store.read("a", 1).max_delta is None
 
 
-def test_finished_chunks_are_durable_and_visible_at_once(store, tmp_path):
+def test_finished_chunks_are_durable_and_visible_at_once(connections, store, tmp_path):
     store.append("a", 0, outcome([1, 2]))
     with Store(tmp_path) as other:
         assert other.read("a", 2).predictions.tolist() == [1, 2]
         other.append("a", 2, outcome([3]))
     assert store.covered("a") == 3
-    assert store._db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert store._db.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL: synced at every commit
+    db = connections[0]
+    assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert db.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL: synced at every commit
 
 
 def test_a_sample_that_could_not_be_attacked_is_not_right():
@@ -290,10 +305,11 @@ def fill(store, cell):
         store.append(cell, start, outcome(np.arange(start, start + 250)))
 
 
-def test_a_full_disk_loses_nothing_that_was_finished(store, tmp_path):
+def test_a_full_disk_loses_nothing_that_was_finished(connections, store, tmp_path):
+    db = connections[0]
     store.append("a", 0, outcome(np.arange(250)))
-    pages = store._db.execute("PRAGMA page_count").fetchone()[0]
-    store._db.execute(f"PRAGMA max_page_count = {pages + 1}")
+    pages = db.execute("PRAGMA page_count").fetchone()[0]
+    db.execute(f"PRAGMA max_page_count = {pages + 1}")
     with pytest.raises(UserError, match=r"full; what was finished is kept") as refusal:
         store.append("a", 250, outcome(np.arange(250, 25_000)))
     assert store.covered("a") == 250  # all of an append or nothing of it
@@ -304,7 +320,7 @@ def test_a_full_disk_loses_nothing_that_was_finished(store, tmp_path):
     kept = store.covered("a")
     assert 250 <= kept < 25_000
     assert_whole(tmp_path)
-    store._db.execute("PRAGMA max_page_count = 1000000")
+    db.execute("PRAGMA max_page_count = 1000000")
     store.append("a", kept, outcome(np.arange(kept, kept + 250)))
     assert store.read("a", kept + 250).predictions.tolist() == list(range(kept + 250))
 
@@ -359,6 +375,7 @@ def durable_chunks(out, copy):
         return []
 
 
+@pytest.mark.slow
 def test_a_bench_killed_again_and_again_ends_like_an_undisturbed_one(
     undisturbed, tiny_zoo, tmp_path, start_command
 ):
@@ -385,6 +402,7 @@ def test_a_bench_killed_again_and_again_ends_like_an_undisturbed_one(
     assert_same_tables(out, undisturbed)
 
 
+@pytest.mark.slow
 def test_two_benches_on_one_store_at_once_end_like_one(undisturbed, tiny_zoo, tmp_path, start_command):
     runs = [start_command(bench(tiny_zoo, tmp_path)) for _ in range(2)]
     for run in runs:
@@ -394,6 +412,7 @@ def test_two_benches_on_one_store_at_once_end_like_one(undisturbed, tiny_zoo, tm
     assert_same_tables(tmp_path, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_second_run_computes_nothing(undisturbed, tiny_zoo, monkeypatch):
     from robust_interp.classifiers.classifier import Classifier
     from robust_interp.classifiers.ensemble import Ensemble
@@ -408,6 +427,7 @@ def test_a_second_run_computes_nothing(undisturbed, tiny_zoo, monkeypatch):
     assert before == (chunk_rows(undisturbed, "*"), (undisturbed / "results.csv").read_bytes())
 
 
+@pytest.mark.slow
 def test_a_larger_n_extends_and_a_smaller_one_reads(tiny_zoo, tmp_path, undisturbed):
     assert main(bench(tiny_zoo, tmp_path, n=24)) == 0
     few, small = chunk_rows(tmp_path, "*"), (tmp_path / "leaderboard.csv").read_bytes()
@@ -422,12 +442,16 @@ def test_a_larger_n_extends_and_a_smaller_one_reads(tiny_zoo, tmp_path, undistur
     assert (tmp_path / "leaderboard.csv").read_bytes() == small
 
 
-def test_a_disk_that_fills_during_a_bench_stops_it_with_one_line(tiny_zoo, tmp_path, monkeypatch, capsys):
+@pytest.mark.slow
+def test_a_disk_that_fills_during_a_bench_stops_it_with_one_line(
+    connections, tiny_zoo, tmp_path, monkeypatch, capsys
+):
     plain = Store.append
 
     def append(self, cell, start, part):
-        pages = self._db.execute("PRAGMA page_count").fetchone()[0]
-        self._db.execute(f"PRAGMA max_page_count = {min(pages, 12)}")
+        db = connections[0]
+        pages = db.execute("PRAGMA page_count").fetchone()[0]
+        db.execute(f"PRAGMA max_page_count = {min(pages, 12)}")
         plain(self, cell, start, part)
 
     with monkeypatch.context() as patch:
@@ -442,3 +466,21 @@ def test_a_disk_that_fills_during_a_bench_stops_it_with_one_line(tiny_zoo, tmp_p
     assert main(bench(tiny_zoo, tmp_path)) == 0
     assert set(kept) <= set(chunk_rows(tmp_path, "*"))
     assert_whole(tmp_path, N)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_smaller_n_has_its_own_largest_change_and_its_share_of_the_time(tmp_path):
+    # The first four are wrong and 0.02 from the border, which stops the attack; the others move by 0.1.
+    pixels = np.array([0.02, 0.98, 0.02, 0.98, 0.3, 0.7, 0.3, 0.7, 0.3, 0.7], np.float32)
+    dataset = pixels.reshape(-1, 1, 1, 1), [1, 0, 1, 0, 0, 1, 0, 1, 0, 1]
+    model = Net()
+    whole = evaluate(model, dataset, out=tmp_path)
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as db, db:
+        db.execute("UPDATE chunks SET seconds = 20")
+    few = evaluate(model, dataset, n=4, out=tmp_path)
+    assert whole["max_delta_255"][1] == pytest.approx(25.5, abs=1e-3)
+    assert few["max_delta_255"][1] == pytest.approx(5.1, abs=1e-3)
+    assert few["seconds"].tolist() == [8, 8]
+    assert evaluate(model, dataset, out=tmp_path)["seconds"].tolist() == [20, 20]
+    assert few["accuracy"].tolist() == [0, 0]
+    assert whole["accuracy"].tolist() == [60, 60]

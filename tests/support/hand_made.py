@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from robust_interp.store import Outcome
-from robust_interp.store.cells import Cell, ModelCard, Perturbation, Plan
+from robust_interp.store import Outcome, Store
+from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, Plan
 
 LABELS = np.arange(20) % 10
 
@@ -36,11 +36,18 @@ def first(right, n=10):
     return "1" * right + "0" * (n - right)
 
 
-def run(store, measured, protocol="final", dataset="digits"):
-    """Store cells and a finished run. `measured`: (card, perturbation, pattern of right ones, flags)."""
+def run(store, lines, protocol="final", dataset="digits"):
+    """Store cells and a finished run. `lines`: (card, perturbation, pattern of right ones, flags)."""
+    plan = measured(store, lines, protocol, dataset)
+    store.put_plan(plan)
+    return plan
+
+
+def measured(store, lines, protocol="final", dataset="digits"):
+    """Store cells as `run` does, but no finished run: the plan of one."""
     environment = {"precision": "float32", "torch": "2.9"}
     cells = []
-    for classifier, perturbation, pattern, *flags in measured:
+    for classifier, perturbation, pattern, *flags in lines:
         right = np.array([mark == "1" for mark in pattern])
         labels = LABELS[: len(right)]
         attacked = perturbation.kind == "attack"
@@ -57,6 +64,14 @@ def run(store, measured, protocol="final", dataset="digits"):
         store.append(cell.key, 0, Outcome(predictions, bits, delta, 2.0, "cpu"))
         store.put_labels(cell.fingerprint, LABELS)
         cells.append(cell)
-    plan = Plan(dataset, len(measured[0][2]), protocol, tuple(cells))
-    store.put_plan(plan)
-    return plan
+    return Plan(dataset, len(lines[0][2]), protocol, tuple(cells))
+
+
+def results_beyond_ascii(folder):
+    """A results folder whose tables hold a ± and a model's name beyond ASCII."""
+    with Store(folder) as store:
+        lines = [(card("λ-net", seed), CLEAN, first(7 + seed)) for seed in (0, 1)]
+        lines += [(card("λ-net", seed), attack("pgd", 2), first(4 + seed)) for seed in (0, 1)]
+        lines += [(card("net", 0), CLEAN, first(9)), (card("net", 0), attack("pgd", 2), first(3))]
+        run(store, lines)
+    return folder

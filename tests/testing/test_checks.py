@@ -274,6 +274,7 @@ def other_precision(model, images, labels, *, eps):
     return images.double()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [honest, honest_start, honest_l2, "fgsm", "deepfool"], ids=range(5))
 def test_an_honest_attack_passes(kind):
     testing.check_attack(kind)

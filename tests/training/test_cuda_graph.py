@@ -133,7 +133,7 @@ def on_tape(monkeypatch):
         fake = Cuda(fits)
         monkeypatch.setattr(cuda_graph, "cuda", fake)
         monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
-        monkeypatch.setattr(side_by_side, "_in_turn", RecordedSteps())
+        monkeypatch.setattr(side_by_side, "in_turn", RecordedSteps())
         return fake
 
     return start
@@ -155,6 +155,7 @@ def two(precision="float32"):
     return [fit_of("in_resnet14", recipe), fit_of("preact_resnet14", recipe, seed=1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_replayed_steps_are_the_steps_themselves(on_tape, precision):
     expected = train(two(precision))
@@ -165,6 +166,7 @@ def test_replayed_steps_are_the_steps_themselves(on_tape, precision):
     assert [tape.replays for tape in fake.tapes] == [5, 1, 5, 1]
 
 
+@pytest.mark.slow
 def test_every_branch_starts_from_the_graph_and_ends_in_it(on_tape):
     fits = two()
     fake = on_tape(fits)
@@ -195,6 +197,7 @@ def test_what_is_recorded_is_of_the_device_in_use_whatever_was_recorded_before(o
         assert {stream.device for stream, _, _ in fake.events} == {device}
 
 
+@pytest.mark.slow
 def test_a_network_that_leaves_is_no_longer_trained_and_the_others_are_as_if_alone(on_tape):
     recipe = Recipe("any", epochs=4, steps=(), batch_size=13)
     short = Recipe("any", epochs=2, steps=(), batch_size=13)
@@ -222,6 +225,7 @@ def test_what_cannot_be_recorded_is_trained_all_the_same_and_said(on_tape):
     same_weights(fits, [expected])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "architecture", [n for n in models.ARCHITECTURES if "14" in n or "29" in n] + ["keep"]
 )
@@ -252,6 +256,7 @@ def plain_losses(fit, steps):
     return losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_twenty_steps_are_those_of_a_plain_loop(device, precision):

@@ -195,7 +195,7 @@ def test_ones_own_file_may_not_pose_as_a_shipped_recipe(tmp_path):
         (["--set", "lambda_init=0.2"], "lambda_init must be an interval"),
         (["--set", "lr=0.1", "--set", "lr=0.2"], "lr is given twice"),
         (["--set", "epochs=3", "--epochs", "4"], "epochs is given twice"),
-        (["--set", "mean=" + ",".join(["0.123456"] * 20)], "too many changes for the name of a folder"),
+        (["--set", "mean=" + ",".join(["0.123456"] * 20)], "too many changes for a folder's name"),
     ],
 )
 def test_mistakes_on_the_command_line_are_one_line(tmp_path, capsys, monkeypatch, options, message):

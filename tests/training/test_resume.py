@@ -66,6 +66,7 @@ def at_step(step, action):
     return lambda status: action() if round(status.share * 12) == step and not status.line else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "signum"),
     [(1, signal.SIGINT), (5, signal.SIGTERM), (6, signal.SIGINT), (10, signal.SIGTERM)],
@@ -90,6 +91,7 @@ def test_a_stopped_training_goes_on_bit_for_bit(tmp_path, monkeypatch, last_stat
     assert files(tmp_path / "stopped") == ["config.json", "curve.csv", "model.safetensors", "train.json"]
 
 
+@pytest.mark.slow
 def test_a_killed_training_goes_on_from_the_last_epoch_that_was_kept(tmp_path, monkeypatch, last_state):
     monkeypatch.setattr(side_by_side, "REPORT_EVERY", 0)
     whole = run(tmp_path / "whole")
@@ -158,6 +160,7 @@ def no_dict(tensors, values):
     values["of"] = ["in_resnet14"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -177,11 +180,12 @@ def test_a_state_that_lacks_something_or_holds_something_else_is_refused_in_one_
     tensors, values = resume.read(path)
     spoil(tensors, values)
     resume.write(path, tensors, values)
-    with pytest.raises(UserError, match=r"^cannot go on from .*; remove it to start over$"):
+    with pytest.raises(UserError, match=r"^cannot resume from .*; remove it to start over$"):
         run(tmp_path)
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_the_state_is_float32_throughout(tmp_path, last_state):
     run(tmp_path)
     floats = {name: t for name, t in last_state.items() if torch.is_tensor(t) and t.is_floating_point()}
@@ -190,6 +194,7 @@ def test_the_state_is_float32_throughout(tmp_path, last_state):
     assert any(name.endswith("running_var") for name in floats)
 
 
+@pytest.mark.slow
 def test_seeds_one_after_another_are_the_seeds_alone(tmp_path, capsys):
     command = "train in_resnet14 --epochs 1 --device cpu --quiet --seeds"
     assert main([*command.split(), "0,4", "--out", str(tmp_path / "together")]) == 0
@@ -200,6 +205,7 @@ def test_seeds_one_after_another_are_the_seeds_alone(tmp_path, capsys):
         assert beside.sha256 == alone.sha256
 
 
+@pytest.mark.slow
 def test_a_terminated_command_keeps_its_training(tmp_path, start_command):
     process = start_command(
         ["train", "preact_resnet14", "--epochs", "500", "--device", "cpu", "--out", str(tmp_path)]
@@ -221,21 +227,21 @@ def test_a_terminated_command_keeps_its_training(tmp_path, start_command):
 
 def spoil(monkeypatch, seeds):
     """Let these seeds start from weights that are no numbers."""
-    plain = train._Job.fit
+    plain = train.Fit
 
-    def spoilt(job):
-        started = plain(job)
-        if job.what.seed in seeds:
-            started.model.fc.weight.data.fill_(torch.nan)
-        return started
+    def spoilt(model, loader, recipe):
+        if loader.generator.initial_seed() in seeds:
+            model.fc.weight.data.fill_(torch.nan)
+        return plain(model, loader, recipe)
 
-    monkeypatch.setattr(train._Job, "fit", spoilt)
+    monkeypatch.setattr(train, "Fit", spoilt)
 
 
 COMMAND = ["train", "in_resnet14", "--epochs", "1", "--seeds", "3", "--device", "cpu", "--quiet", "--out"]
 NAME = "in_resnet14.digits_digits_1epochs_seed{}"
 
 
+@pytest.mark.slow
 def test_a_seed_that_diverges_is_recorded_and_the_others_go_on(tmp_path, capsys, monkeypatch):
     spoil(monkeypatch, {1})
     assert main([*COMMAND, str(tmp_path)]) == 0
@@ -260,6 +266,7 @@ def test_a_seed_that_diverges_is_recorded_and_the_others_go_on(tmp_path, capsys,
     assert (tmp_path / NAME.format(1)).is_dir()
 
 
+@pytest.mark.slow
 def test_if_all_seeds_fail_so_does_the_command(tmp_path, capsys, monkeypatch):
     spoil(monkeypatch, {0, 1, 2})
     for _ in range(2):
@@ -268,6 +275,7 @@ def test_if_all_seeds_fail_so_does_the_command(tmp_path, capsys, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 3
 
 
+@pytest.mark.slow
 def test_a_seed_that_learns_nothing_has_failed_and_leaves_no_state(tmp_path):
     recipe = Recipe("still", epochs=9, lr=1e-12, batch_size=1347)
     with pytest.raises(TrainingError, match="learns nothing: in epochs 1 to 5"):
@@ -278,6 +286,7 @@ def test_a_seed_that_learns_nothing_has_failed_and_leaves_no_state(tmp_path):
 # What is written beside the weights.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stored", ["lambda", "keep"])
 def test_the_interval_reaches_the_model_and_the_curve_is_a_csv(tmp_path, stored):
     recipe = Recipe("still", 2, lr=1e-12, batch_size=1347, lambda_init=(0.5, 0.6), stored=stored)

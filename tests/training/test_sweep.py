@@ -91,6 +91,7 @@ def test_the_table_has_a_line_for_each_point_even_if_all_its_seeds_failed():
     assert table["clean"][1] == 91.0
 
 
+@pytest.mark.slow
 def test_a_sweep_from_the_command_line_goes_on_where_it_was(command, tmp_path):
     recipe = recipe_of("in_resnet14", (0.3, 0.4))
     failure = train.failure_file(
@@ -134,6 +135,7 @@ def test_what_cannot_be_swept_is_refused(command, arguments, complaint):
     assert complaint in errors
 
 
+@pytest.mark.slow
 def test_claims_about_intervals_look_past_the_name_of_a_sweeps_recipes():
     line = {"model": "in_resnet14", "members": 1, "seeds": 1, "n_examples": 20, "protocol": "final"}
     line |= {"source": "measured", "clean_std": float("nan"), "corruption_source": ""}

@@ -7,6 +7,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 
+@pytest.mark.slow
 def test_every_epoch_of_the_curve_is_there_and_the_same(command, tmp_path):
     status, _, _ = command(
         *("train", "in_resnet14", "--epochs", "2", "--quiet", "--out", tmp_path / "zoo"),

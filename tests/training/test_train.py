@@ -45,6 +45,7 @@ def exact(monkeypatch):
 # What a seed fixes.
 
 
+@pytest.mark.slow
 def test_a_seed_fixes_the_weights_bit_for_bit_and_another_gives_others(tmp_path, exact):
     one, again, other = (
         train.train("in_resnet14", "digits", SHORT, seed, tmp_path / folder)
@@ -60,6 +61,7 @@ def test_a_seed_fixes_the_weights_bit_for_bit_and_another_gives_others(tmp_path,
     ]
 
 
+@pytest.mark.slow
 def test_the_test_split_is_read_only_after_the_last_epoch(tmp_path, monkeypatch, exact):
     read, plain, epochs = [], data.load, []
 
@@ -97,6 +99,7 @@ class Recorder(torch.optim.SGD):
         super().step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("epochs", "batch_size", "expected"),
     [
@@ -115,6 +118,7 @@ def test_the_learning_rate_drops_after_half_and_three_quarters_of_the_steps(
     assert Recorder.made.rates == pytest.approx(wanted)
 
 
+@pytest.mark.slow
 def test_two_steps_are_sgd_with_momentum_and_decay_of_everything_that_is_stored(tmp_path, exact):
     rate, momentum, decay, seed = 0.05, 0.9, 0.1, 3
     recipe = Recipe("hand", 2, lr=rate, steps=(), momentum=momentum, weight_decay=decay, batch_size=SIZE)
@@ -245,6 +249,7 @@ def test_two_loaders_of_a_seed_give_the_same_batches():
 # What is written.
 
 
+@pytest.mark.slow
 def test_the_record_says_how_the_checkpoint_was_made(tmp_path):
     out = tmp_path / "zoo"
     command = "train in_resnet14 --epochs 1 --seeds 5, --lambda-init 0.5,0.6 --device cpu --quiet --out"
@@ -289,6 +294,7 @@ def test_the_record_says_how_the_checkpoint_was_made(tmp_path):
     assert record["parameters"] == sum(parameter.numel() for parameter in model.parameters())
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_is_there_is_skipped_and_never_overwritten(tmp_path, capsys):
     command = ["train", "in_resnet14", "--epochs", "1", "--quiet", "--device", "cpu", "--out", str(tmp_path)]
     assert main(command) == 0
@@ -302,6 +308,7 @@ def test_a_checkpoint_that_is_there_is_skipped_and_never_overwritten(tmp_path, c
         train.train("in_resnet14", "digits", Recipe("digits_1epochs", epochs=1), 0, tmp_path)
 
 
+@pytest.mark.slow
 def test_half_precision_is_kept_only_while_no_prediction_changes(tmp_path, monkeypatch):
     made = {}
     for name, allowed in (("usual", None), ("always", 1), ("never", -1)):

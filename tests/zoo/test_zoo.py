@@ -343,7 +343,8 @@ def test_a_whole_pickled_model_is_refused(tmp_path):
     torch.save(network(), tmp_path / "w.pth")
     with pytest.raises(UserError) as refusal:
         zoo.load_weights(network(), tmp_path / "w.pth")
-    one_line(refusal, tmp_path / "w.pth")
+    # torch's own words name the class; where they change, weights_files no longer finds it in them
+    one_line(refusal, tmp_path / "w.pth", "holds a pickled robust_interp.models.in_resnet.PreActResNet")
 
 
 @pytest.mark.parametrize(
@@ -371,6 +372,7 @@ def test_a_file_that_is_missing_empty_or_html_is_refused(tmp_path, suffix):
         one_line(refusal, path)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 @pytest.mark.parametrize("form", ["zip", "legacy", "safetensors"])
 def test_damage_anywhere_in_a_file_ends_in_one_line_or_in_weights(tmp_path, form):

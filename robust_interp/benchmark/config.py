@@ -1,0 +1,66 @@
+"""A whole run in a TOML file: keys are the fields of a request, units those of the command line."""
+
+from __future__ import annotations
+
+import tomllib
+from argparse import ArgumentTypeError
+from collections.abc import Mapping
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+import tomlkit
+
+from robust_interp.benchmark.request import ABOUT, BESIDE, DEFAULTS, About
+from robust_interp.core.errors import UserError
+from robust_interp.core.files import write_text
+from robust_interp.core.registry import nearest
+
+KEYS: dict[str, About] = ABOUT | BESIDE
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The fields that a file gives, as a `Request` takes them.
+
+    Raises:
+        UserError: naming file and key, if it cannot be read, a key is unknown or a value cannot be one.
+    """
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no TOML: {error}") from error
+    return {key: _value(path, key, value) for key, value in found.items()}
+
+
+def save(path: Path, given: Mapping[str, Any]) -> None:
+    """Write `text` to a file.
+
+    Raises:
+        UserError: if it cannot be written.
+    """
+    write_text(path, text(given))
+
+
+def text(given: Mapping[str, Any]) -> str:
+    """A file that `read` gives back as `given`: every field, with what it is; unset ones as a comment."""
+    return "\n".join(_lines(name, about, given.get(name)) for name, about in KEYS.items())
+
+
+def _value(path: Path, key: str, value: object) -> Any:
+    if key not in KEYS:
+        near = nearest(key, KEYS)
+        hint = f"did you mean {near}?" if near else f"known: {', '.join(KEYS)}"
+        raise UserError(f"{path}: unknown key {key!r}; {hint}")
+    try:
+        return KEYS[key].form.from_file(value)
+    except ArgumentTypeError as error:
+        raise UserError(f"{path}: {key}: {error}") from error
+
+
+def _lines(name: str, about: About, value: Any) -> str:
+    comment = "".join(f"# {line}\n" for line in wrap(about.text(DEFAULTS[name]), 100))
+    if value is None:
+        return f"{comment}# {name} is not set\n"
+    return f"{comment}{name} = {tomlkit.item(about.form.write(value)).as_string()}\n"

@@ -1,0 +1,145 @@
+"""How the values of a run are written: as text on a command line, as TOML in a file. No torch here."""
+
+from __future__ import annotations
+
+import math
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from robust_interp.core.specs import split_specs
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the values of one kind are written.
+
+    Attributes:
+        read: The text of a command line as a value; raises ArgumentTypeError for a text that is none.
+        metavar: What stands for the text in ``--help``; None is the option's name.
+        types: The TOML types of one value in a file.
+        words: Those in words, for messages.
+        is_list: Whether a file may list several, which a command line joins by commas.
+        choices: The only texts there are.
+        bare: What the option means without a text; None if it needs one.
+        write: A value as one of TOML; by default a tuple as a list.
+    """
+
+    read: Callable[[str], Any] = str
+    metavar: str | None = None
+    types: tuple[type, ...] = (str,)
+    words: str = "text"
+    is_list: bool = False
+    choices: tuple[str, ...] | None = None
+    bare: str | None = None
+    write: Callable[[Any], Any] = lambda value: list(value) if isinstance(value, tuple) else value
+
+    def from_file(self, value: object) -> Any:
+        """The value that a TOML value stands for.
+
+        Raises:
+            ArgumentTypeError: if it is of another type, or no such value.
+        """
+        items = value if self.is_list and isinstance(value, list) else [value]
+        if not all(type(item) in self.types for item in items):
+            raise ArgumentTypeError(f"must be {self.words}, not {value!r}")
+        if self.choices and value not in self.choices:
+            raise ArgumentTypeError(f"must be {' or '.join(self.choices)}, not {value!r}")
+        if self in (SWITCH, FILES):
+            return value if self is SWITCH else [*items]
+        text = ",".join(map(str, items))
+        # A list of one train seed is that one, not a count: "4," beside "4".
+        return self.read(f"{text}," if self is SEEDS and isinstance(value, list) else text)
+
+
+def name_list(text: str) -> tuple[str, ...]:
+    """Names, each perhaps with arguments in brackets: commas in those separate no names."""
+    return tuple(split_specs(text))
+
+
+def per_channel(text: str) -> tuple[float, ...]:
+    """A mean or std: one number a channel."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is not a number a channel such as 0.5,0.5,0.5") from None
+
+
+def eps_list(text: str) -> tuple[float, ...]:
+    """Radii in units of 1/255 as [0, 1] pixels."""
+    try:
+        values = [float(part) for part in text.split(",") if part.strip()]
+        if not text.isascii() or "_" in text:  # which float would take
+            raise ValueError
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is not a list of numbers such as 1,2,4") from None
+    if not values:
+        raise ArgumentTypeError("give at least one radius, e.g. 1,2,4")
+    if not all(math.isfinite(value) and 0 < value <= 255 for value in values):
+        raise ArgumentTypeError(f"{text}: a radius is in units of 1/255, above 0 and at most 255")
+    if all(value < 0.1 for value in values):
+        as_255 = ",".join(f"{value * 255:.3g}" for value in values)
+        raise ArgumentTypeError(
+            f"{text} looks like [0, 1] pixels; eps is in units of 1/255: did you mean {as_255}?"
+        )
+    return tuple(value / 255 for value in values)
+
+
+def sample_count(text: str) -> int | str:
+    return text if text == "all" else positive(text)
+
+
+def positive(text: str) -> int:
+    value = natural(text)
+    if value == 0:
+        raise ArgumentTypeError("must be at least 1")
+    return value
+
+
+def natural(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise ArgumentTypeError(f"{text!r} is not a whole number from 0")
+    return int(text)
+
+
+def seed_list(text: str) -> tuple[int, ...]:
+    """``3`` means 0, 1, 2; ``0,4`` means those, and ``4,`` that one."""
+    if "," not in text:
+        return tuple(range(positive(text)))
+    seeds = {natural(part.strip()) for part in text.split(",") if part.strip()}
+    if not seeds:
+        raise ArgumentTypeError(f"{text!r} names no seed")
+    return tuple(sorted(seeds))
+
+
+def _in_255(radii: tuple[float, ...]) -> list[float]:
+    """Radii in [0, 1] pixels in units of 1/255: the shortest numbers that are read as just these."""
+    return [_shortest(value * 255, value) for value in radii]
+
+
+def _shortest(in_255: float, pixels: float) -> float:
+    found = (float(f"{in_255:.{digits}g}") for digits in (6, 10, 15, 16, 17))
+    return next((value for value in found if value / 255 == pixels), in_255)
+
+
+TEXT = Form()
+FOLDER = Form(metavar="FOLDER", write=str)
+FILE = Form(metavar="FILE", write=str)
+NAMES = Form(name_list, "NAMES", words="a list of names", is_list=True)
+WAYS = Form(name_list, "WAYS", words="a list of names", is_list=True)
+FILES = Form(lambda text: [text], "FILE.py", words="a list of files", is_list=True)
+SPECS = Form(metavar="SPECS", words="a list of specs", is_list=True)
+SPECS_OR_NONE = Form(metavar="SPECS", words="a list of specs", is_list=True, bare="apgd_ce,apgd_t")
+NUMBERS = Form(per_channel, "LIST", (int, float), "a list of numbers", is_list=True)
+RADII = Form(eps_list, "LIST", (int, float), "a list of numbers", is_list=True, write=_in_255)
+SEEDS = Form(seed_list, "SEEDS", (int,), "a whole number or a list of them", is_list=True)
+COUNT = Form(positive, "N", (int,), "a whole number")
+COUNT_OR_ALL = Form(sample_count, "N", (int, str), "a whole number or 'all'")
+WHOLE = Form(int, "N", (int,), "a whole number")  # the run says which one it cannot use
+SEED = Form(natural, "N", (int,), "a whole number")
+SWITCH = Form(types=(bool,), words="true or false")
+
+
+def one_of(*choices: str) -> Form:
+    return Form(choices=choices)

@@ -1,0 +1,61 @@
+"""An audit on the terminal: what is wrong first, why next to it, and what passed in a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.markup import escape
+from rich.table import Table
+
+from robust_interp.audit.checks import CHECKS, Audited, Finding
+from robust_interp.cli.console import console
+from robust_interp.store.verdicts import FAIL, NOT_RUN, OPEN, PASS, WARN
+
+ORDER = (FAIL, WARN, OPEN, NOT_RUN, PASS)
+
+
+def print_audit(audited: Sequence[Audited], dataset: str, everything: bool = False) -> None:
+    """Of each model its conclusion, then every check that does not pass, at each radius, with its numbers.
+
+    Args:
+        everything: Show the checks that pass in the same way; else they share a line.
+    """
+    shown = console()
+    for one in audited:
+        title = f"{one.card.label}, {dataset}: {one.conclusion}"
+        shown.print(title, style="bold", highlight=False, markup=False)
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column("verdict", no_wrap=True)
+        table.add_column("why", overflow="fold")
+        for verdict, why in _rows(one.findings, everything):
+            table.add_row(verdict, escape(why))
+        shown.print(table)
+    shown.print(
+        "eps and steps in 1/255; values in % of the images, or in percentage points. open: too few images, "
+        "use a larger --n; audit.csv has all numbers",
+        highlight=False,
+    )
+
+
+def _rows(findings: Iterable[Finding], everything: bool) -> list[tuple[str, str]]:
+    told = sorted(findings, key=lambda f: (ORDER.index(f.verdict), CHECKS.index(f.check)))
+    if everything:
+        return [(finding.verdict, _why(finding)) for finding in told]
+    rows = [(finding.verdict, _why(finding)) for finding in told if finding.verdict != PASS]
+    passed = dict.fromkeys(finding.check for finding in told if finding.verdict == PASS)
+    return [*rows, (PASS, ", ".join(passed))] if passed else rows
+
+
+def _why(finding: Finding) -> str:
+    """The check, the radius, what it found, and the numbers that it goes by."""
+    where = finding.check if finding.eps_255 is None else f"{finding.check} at {finding.eps_255:g}/255"
+    numbers = []
+    if finding.value is not None:
+        numbers.append(f"value {finding.value:.4g}")
+    if finding.ci_low is not None:
+        numbers.append(f"95 % {finding.ci_low:.1f} to {finding.ci_high:.1f}")
+    if finding.threshold is not None:
+        numbers.append(f"at most {finding.threshold:.4g}")
+    if finding.n:
+        numbers.append(f"n = {finding.n}")
+    return f"{where}: {finding.detail}" + (f" ({', '.join(numbers)})" if numbers else "")

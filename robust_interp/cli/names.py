@@ -1,0 +1,68 @@
+"""Unknown names are refused before torch is loaded, which takes seconds.
+
+What is accepted here may still be refused by what uses it, which knows more and says the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from robust_interp import attacks, corruptions, data, zoo
+from robust_interp.core.errors import UserError
+from robust_interp.core.registry import unknown
+from robust_interp.core.specs import parse_spec, split_specs
+
+_OF_THE_ZOO = re.compile(r"[\w*?\[\]!-]+(\.[a-z0-9*?]+_[a-z0-9_*?]+_seed[\d*?]+)?", re.ASCII)
+_OF_TIMM = re.compile(r"timm:(\w+)", re.ASCII)
+
+
+def check_dataset(name: str) -> None:
+    """Refuse a dataset that is not registered."""
+    if name not in data.DATASETS:
+        raise unknown("dataset", name, data.DATASETS)
+
+
+def check_attacks(*lists: str | None) -> None:
+    """Refuse attacks that there are not, in lists of specs."""
+    for name in _names(lists):
+        attacks.check_name(name)
+
+
+def check_corruptions(*lists: str | None) -> None:
+    """Refuse corruptions that there are not, in lists of specs."""
+    for name in _names(lists):
+        if name not in corruptions.GROUPS and name not in corruptions.CORRUPTIONS:
+            raise unknown("corruption", name, corruptions.CORRUPTIONS)
+
+
+def check_models(names: Iterable[str], dataset: str, folder: str | None = None) -> None:
+    """Refuse what names neither a checkpoint nor a model that could have one; paths and factories pass.
+
+    Args:
+        folder: A zoo folder besides the usual ones.
+    """
+    candidates = zoo.checkpoints(folder, dataset)
+    for name in names:
+        if of_timm := _OF_TIMM.fullmatch(name):
+            check_architectures([of_timm[1]])
+        elif candidates and _OF_THE_ZOO.fullmatch(name) and not Path(name).exists():
+            zoo.check_known(name, candidates)
+
+
+def check_architectures(names: Iterable[str]) -> None:
+    """Refuse what no registered model is called."""
+    for name in names:
+        if not zoo.may_be_registered(name):
+            raise unknown("model", name, zoo.known_names())
+
+
+def _names(lists: Iterable[str | None]) -> Iterator[str]:
+    """The names in lists of specs; a spec that cannot be read is left to what uses it, which says why."""
+    for part in (part for text in lists for part in split_specs(text or "")):
+        with suppress(UserError):
+            name = parse_spec(part.removeprefix("torchattacks.")).name
+            if name != "none":
+                yield name

@@ -1,0 +1,112 @@
+"""Where and with what a run was made, for `environment.json` beside its tables."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import robust_interp
+from robust_interp.core.files import write_text
+
+FILE_NAME = "environment.json"
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "torchattacks",
+    "timm",
+    "robustbench",
+    "numpy",
+    "scipy",
+    "pandas",
+    "pillow",
+)
+CPU_FEATURES = (
+    "avx2",
+    "avx512f",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_bf16",
+    "amx_tile",
+)  # that speed depends on
+
+
+def describe(command: Sequence[str], more: Mapping[str, object]) -> dict:
+    """The facts of this process, as JSON values.
+
+    Args:
+        command: The command line, with the program's name first.
+        more: What the caller knows besides, such as the device and the threads.
+    """
+    return {
+        "command": shlex.join(command),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "robust_interp": robust_interp.__version__,
+        "git": git_state(Path(robust_interp.__file__).parents[1]),
+        "python": platform.python_version(),
+        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "platform": platform.platform(),
+        "cpu": cpu(),
+        **more,
+    }
+
+
+def write(folder: Path, command: Sequence[str], more: Mapping[str, object]) -> None:
+    """Write `describe` to `environment.json` in a folder that is there."""
+    text = json.dumps(describe(command, more), indent=1, ensure_ascii=False)
+    write_text(folder / FILE_NAME, text + "\n")
+
+
+def git_state(folder: Path) -> str | None:
+    """The commit of the checkout that `folder` is, with a plus if files differ from it; else None."""
+    try:
+        if Path(_git(folder, "rev-parse", "--show-toplevel")) != folder.resolve():
+            return None  # a repository of the user's, around an installed package
+        commit = _git(folder, "rev-parse", "--short=12", "HEAD")
+        return commit + ("+" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=5
+    )
+    return done.stdout.strip()
+
+
+def cpu(root: Path = Path("/")) -> dict:
+    """Model and the features of it that decide how fast reduced precision is; where Linux tells them.
+
+    Args:
+        root: Where /proc is.
+    """
+    try:
+        lines = (root / "proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {"model": platform.processor() or platform.machine()}
+    facts = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    flags = facts.get("flags", "").split()
+    return {
+        "model": facts.get("model name", platform.machine()),
+        "features": [feature for feature in CPU_FEATURES if feature in flags],
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def gpu() -> str | None:
+    """The name of the first CUDA device, if torch is loaded and sees one."""
+    torch = sys.modules.get("torch")
+    return torch.cuda.get_device_name(0) if torch is not None and torch.cuda.is_available() else None

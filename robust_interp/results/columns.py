@@ -1,0 +1,514 @@
+"""Every column of the tables, declared once: its name, type, unit, meaning and how it is computed.
+
+The order of the declarations is the order of the columns. From them come the CSV files, the tables in the
+terminal and in LaTeX, the report's definitions and docs/columns.md. A new column is one declaration here, and
+the computation of its values: of the leaderboard `of` or what `rule` names, of results.csv a line in `rows`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum, IntEnum, StrEnum
+from typing import Any
+
+WORST, STRONG = "worst", "strong"
+
+
+class Type(StrEnum):
+    TEXT = "text"
+    INTEGER = "integer"
+    NUMBER = "number"
+
+
+class Shown(Enum):
+    """Where a table for readers shows a column of the leaderboard: the terminal, LaTeX and the report."""
+
+    ALWAYS = "before the measured columns"
+    IF_DIFFERENT = "before them, where the lines differ in it"
+    IF_FILLED = "after them, where a line has it"
+    IN_REPORT = "after them, in the report alone"
+    NEVER = "nowhere: it is in the files"
+
+
+class Kind(IntEnum):
+    """What a measured column is of, in the order in which such columns stand."""
+
+    CLEAN = 0
+    MEAN = 1
+    CORRUPTION = 2
+    SEVERITY = 3
+    ATTACK = 4
+    WORST = 5
+    STRONG = 6
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table, or a family of columns that have `<...>` in their name.
+
+    Attributes:
+        meaning: One or two plain sentences. Code is between backticks.
+        of: Of the leaderboard: computes the value from the line's `Entry`.
+        rule: Of the leaderboard: how it is computed or averaged, where `of` is None.
+        see: The page of docs/ that says more, without its ending.
+        optional: Whether leaderboard files may lack it, as those do that were written before it was there.
+        from_the_best: Whether sorting by it puts the largest value first.
+        form: How its numbers are written in files, as of `format`; empty for two decimals.
+        form_in_report: The same for the report's page.
+        shown: Where a leaderboard for readers shows it.
+        kind: Of measured columns, what they are of.
+    """
+
+    name: str
+    type: Type
+    meaning: str
+    unit: str = ""
+    of: Callable[[Any], Any] | None = None
+    rule: str = ""
+    see: str = ""
+    optional: bool = False
+    from_the_best: bool = False
+    form: str = ""
+    form_in_report: str = ""
+    shown: Shown = Shown.NEVER
+    kind: Kind | None = None
+
+
+_text, _integer, _number = Type.TEXT, Type.INTEGER, Type.NUMBER
+_SHARE = "the share of the images that count as correct, then the mean over train seeds"
+
+RESULTS = (
+    Column(
+        "model",
+        _text,
+        "Name of the model. An ensemble has the names of its members joined by `+`, with its way of "
+        "averaging or attacking in brackets where that is not the default.",
+    ),
+    Column(
+        "weights_sha256",
+        _text,
+        "SHA-256 of the weights file; of an object its state; of an ensemble those of its members together.",
+    ),
+    Column("recipe", _text, "Recipe that the checkpoint was trained with."),
+    Column("lambda_init", _text, "Interval in which act(λ) started, as `0.20-0.25`."),
+    Column(
+        "train_seed", _integer, "Train seed. Empty for an ensemble, and for a model without a known seed."
+    ),
+    Column("members", _integer, "Number of models that are averaged. 1 is a single model."),
+    Column("dataset", _text, "Data set."),
+    Column("subset_hash", _text, "Hash of the data and of n. Equal hashes mean equal images."),
+    Column(
+        "n",
+        _integer,
+        "Number of images that `accuracy` is a share of: the first n of the test set.",
+        unit="images",
+    ),
+    Column(
+        "perturbation",
+        _text,
+        "Name of the perturbation, with those parameters that have no column of their own.",
+    ),
+    Column("norm", _text, "Norm of the attack: `Linf`, `L2`, `L1` or `L0`."),
+    Column(
+        "eps_255",
+        _number,
+        "Linf radius. An L2 radius is part of `perturbation`, in [0, 1] pixels.",
+        unit="1/255",
+    ),
+    Column("alpha_255", _number, "Step size of an Linf attack.", unit="1/255"),
+    Column(
+        "steps", _integer, "Number of steps. Empty where an attack counts queries or has its own schedule."
+    ),
+    Column("restarts", _integer, "Number of random starts; the worst one of each image is kept."),
+    Column("severity", _integer, "Severity of a corruption, 1 to 5."),
+    Column(
+        "attack_seed",
+        _integer,
+        "Seed of the draws of a random attack. Empty for an attack that draws nothing.",
+    ),
+    Column("protocol", _text, "`final` or `worst`.", see="protocols"),
+    Column("accuracy", _number, "Share of the n images that count as correct under the protocol.", unit="%"),
+    Column("ci_low", _number, "Lower end of the 95 % Wilson interval of `accuracy`.", unit="%"),
+    Column("ci_high", _number, "Upper end of that interval.", unit="%"),
+    Column(
+        "max_delta_255",
+        _number,
+        "Largest change of any image, in the norm of the line: of one pixel under Linf, of the whole image "
+        "under L2. Empty for L0.",
+        unit="1/255",
+    ),
+    Column(
+        "zero_grad",
+        _number,
+        "Share of the images whose gradient was exactly zero. They are not counted as robust.",
+        unit="share, 0 to 1",
+    ),
+    Column(
+        "asr",
+        _number,
+        "Attack success rate: 100 × broken / correct when clean, on the same images.",
+        unit="%",
+    ),
+    Column(
+        "agreement",
+        _number,
+        "Ensembles: share of the images, as perturbed, on which all members predict the same class.",
+        unit="%",
+    ),
+    Column(
+        "improvement",
+        _number,
+        "Ensembles: accuracy minus the mean accuracy of the members under the same perturbation.",
+        unit="points",
+    ),
+    Column("corruption_source", _text, "`released`, or `generated@SEED`.", see="corruptions"),
+    Column("precision", _text, "Floating-point precision of the measurement: `float32`."),
+    Column("torch", _text, "Version of PyTorch."),
+    Column("torchattacks", _text, "Version of torchattacks, for an attack."),
+    Column("device", _text, "Device of the measurement."),
+    Column("seconds", _number, "Time of the measurement.", unit="s"),
+)
+
+ENTRY = (
+    Column(
+        "rank",
+        _integer,
+        "Place by PGD (protocol `final`) or by `worst` (protocol `worst`) at the middle one of the measured "
+        "radii. Ranks are given among entries of the same protocol on the same images, under `worst` also of"
+        " the same attacks. Equal accuracies share a rank. Empty without such a column, for rows that were "
+        "not measured here, and for transfer attacks.",
+        rule="results/leaderboard.py: among all lines",
+        shown=Shown.ALWAYS,
+    ),
+    Column(
+        "model",
+        _text,
+        "Name of the model. The report adds ×k to that of an ensemble of k models.",
+        of=lambda entry: entry.card.model,
+        shown=Shown.ALWAYS,
+    ),
+    Column(
+        "recipe",
+        _text,
+        "Recipe that the checkpoints were trained with.",
+        of=lambda entry: entry.card.recipe,
+        shown=Shown.ALWAYS,
+    ),
+    Column(
+        "lambda_init",
+        _text,
+        "Interval in which act(λ) started.",
+        of=lambda entry: entry.card.lambda_init,
+        shown=Shown.IF_DIFFERENT,
+    ),
+    Column(
+        "seeds",
+        _integer,
+        "Number of train seeds that the numbers are averaged over, or that the ensemble is made of.",
+        of=lambda entry: entry.train_seeds,
+        shown=Shown.ALWAYS,
+    ),
+    Column(
+        "members",
+        _integer,
+        "Number of models that are averaged. 1 is a single model.",
+        of=lambda entry: entry.card.members,
+        shown=Shown.ALWAYS,
+    ),
+    Column(
+        "params_m",
+        _number,
+        "Number of parameters; of an ensemble those of all members.",
+        unit="millions",
+        of=lambda entry: entry.card.params_m,
+        form=".3f",
+        form_in_report=".3f",
+        shown=Shown.IN_REPORT,
+    ),
+    Column(
+        "n_examples",
+        _integer,
+        "Number of images that each accuracy is a share of.",
+        unit="images",
+        of=lambda entry: entry.n,
+        shown=Shown.IF_DIFFERENT,
+    ),
+    Column(
+        "protocol",
+        _text,
+        "`final`: accuracy under the last iterate of each attack, over all images. `worst`: an image counts "
+        "as correct only if it is correct when clean as well.",
+        of=lambda entry: entry.protocol,
+        see="protocols",
+        shown=Shown.IF_DIFFERENT,
+    ),
+    Column(
+        "agreement",
+        _number,
+        "Ensembles: share of the clean images on which all members predict the same class.",
+        unit="%",
+        of=lambda entry: entry.agreement,
+        optional=True,
+        from_the_best=True,
+        form_in_report=".1f",
+        shown=Shown.IF_FILLED,
+    ),
+    Column(
+        "improvement",
+        _number,
+        "Ensembles: accuracy minus the mean accuracy of the members, in the column that ranks.",
+        unit="points",
+        rule="results/leaderboard.py: that of results.csv in the column that ranks",
+        optional=True,
+        from_the_best=True,
+        form_in_report="+.1f",
+        shown=Shown.IF_FILLED,
+    ),
+)
+
+
+def _accuracy(name: str, kind: Kind, meaning: str, rule: str = _SHARE) -> Column:
+    return Column(name, _number, meaning, unit="%", rule=rule, from_the_best=True, kind=kind)
+
+
+_OVER_SEVERITIES = "the mean of the five severities, then the mean over train seeds"
+_OVER_CORRUPTIONS = "the mean of the corruptions, each that of its severities, then the mean over train seeds"
+
+ATTACK = _accuracy(
+    "<attack>_<eps>",
+    Kind.ATTACK,
+    "Accuracy under an Linf attack; the number is the radius in units of 1/255, such as `pgd_2`. Parameters "
+    "that are not the default are in brackets: `pgd(steps=40)_2`.",
+)
+ATTACK_L2 = _accuracy(
+    "<attack>_l2_<eps>",
+    Kind.ATTACK,
+    "Accuracy under an L2 attack; the number is the radius in [0, 1] pixels, such as `apgd_ce_l2_0.5` or "
+    "`pgd_l2_0.5`.",
+)
+ATTACK_ALONE = _accuracy(
+    "<attack>",
+    Kind.ATTACK,
+    "Accuracy under an attack without a radius, such as `cw`: an image counts as broken at any distance.",
+)
+
+MEASURED = (
+    _accuracy("clean", Kind.CLEAN, "Accuracy on the clean images."),
+    _accuracy(
+        "noise",
+        Kind.MEAN,
+        "Mean accuracy under impulse, speckle, Gaussian and shot noise, each the mean of its five "
+        "severities.",
+        _OVER_CORRUPTIONS,
+    ),
+    _accuracy(
+        "common15",
+        Kind.MEAN,
+        "Mean accuracy under the fifteen common corruptions. Absent if one of them is missing.",
+        _OVER_CORRUPTIONS,
+    ),
+    _accuracy(
+        "all19",
+        Kind.MEAN,
+        "Mean accuracy under all nineteen corruptions. Absent if one of them is missing.",
+        _OVER_CORRUPTIONS,
+    ),
+    _accuracy(
+        "<corruption>",
+        Kind.CORRUPTION,
+        "Mean accuracy under one corruption at its five severities, such as `fog`.",
+        _OVER_SEVERITIES,
+    ),
+    _accuracy(
+        "<corruption>_<severity>",
+        Kind.SEVERITY,
+        "Accuracy under one corruption at one severity, 1 to 5, where not all five were measured.",
+    ),
+    ATTACK,
+    ATTACK_L2,
+    ATTACK_ALONE,
+    _accuracy(
+        f"{WORST}_<eps>",
+        Kind.WORST,
+        "Share of the images that are correct when clean and under every attack at that radius. Only under "
+        "protocol `worst`.",
+    ),
+    _accuracy(
+        f"{STRONG}_<eps>",
+        Kind.STRONG,
+        "Share of the first `strong_n` images that survive the row's PGD and the attacks of `--strong`.",
+    ),
+)
+
+# What the report says of an attack that it knows, in place of the sentence of its family.
+KNOWN_ATTACKS = {
+    "fgsm": "Accuracy under the fast gradient sign method: one step of size ε.",
+    "ifgsm": "Accuracy under iterated FGSM: sign steps of size α, kept within ε of the image.",
+    "pgd": "Accuracy under projected gradient descent: as iterated FGSM, but from a random start within ε.",
+}
+
+STD = Column(
+    "<measured>_std",
+    _number,
+    "Standard deviation over train seeds (n − 1 in the denominator) of the column before it. Empty for one "
+    "seed and for an ensemble.",
+    unit="points",
+    rule="the standard deviation over train seeds",
+)
+
+TAIL = (  # after the measured columns, and only where a line has them
+    Column(
+        "strong_n",
+        _integer,
+        "Number of images that the `strong` columns are a share of.",
+        unit="images",
+        of=lambda entry: entry.strong_n,
+        shown=Shown.IF_FILLED,
+    ),
+    Column(
+        "audit",
+        _text,
+        "Outcome of the audits of all train seeds: `pass`, `partial` (all checks passed that were run, and "
+        "some were left out), `open` (so few images do not tell), `warn` or `fail`, with the number of "
+        "images and of checks.",
+        of=lambda entry: entry.audit,
+        see="audit",
+        shown=Shown.IF_FILLED,
+    ),
+)
+
+MCE = (
+    Column(
+        "mean_error15",
+        _number,
+        "Mean error over the fifteen common corruptions; lower is better. Only with `leaderboard --mce`.",
+        unit="%",
+        rule="results/mce.py",
+        shown=Shown.IF_FILLED,
+    ),
+    Column(
+        "mce(<baseline>)",
+        _number,
+        "Mean corruption error (mCE): each error over the baseline's, then the mean over the fifteen common "
+        "corruptions. The baseline has 100; lower is better. Only with `leaderboard --mce`.",
+        unit="%",
+        rule="results/mce.py",
+        shown=Shown.IF_FILLED,
+    ),
+    Column(
+        "relative_mce(<baseline>)",
+        _number,
+        "Relative mCE: the same of how far each error lies above the clean error. Only with "
+        "`leaderboard --mce`.",
+        unit="%",
+        rule="results/mce.py",
+        shown=Shown.IF_FILLED,
+    ),
+)
+
+MCE_BEFORE = ("mce_abs", "mce_rel")  # what files of version 0.1 call the first two
+
+SOURCE = (
+    Column(
+        "corruption_source",
+        _text,
+        "Where the corrupted images come from: `released` are the published CIFAR-C arrays, `generated@SEED`"
+        " were made with CIFAR-C's parameters and that seed.",
+        of=lambda entry: "+".join(sorted(entry.sources)),
+        see="corruptions",
+    ),
+    Column(
+        "source",
+        _text,
+        "`measured` for rows of this program; `paper` or `robustbench` for quoted rows.",
+        of=lambda entry: "measured",
+        shown=Shown.IF_DIFFERENT,
+    ),
+)
+
+LEADERBOARD = (*ENTRY, *MEASURED, STD, *TAIL, *MCE, *SOURCE)
+
+AUDIT = (
+    Column("model", _text, "Name of the model."),
+    Column("recipe", _text, "Recipe that the checkpoint was trained with."),
+    Column("lambda_init", _text, "Interval in which act(λ) started."),
+    Column("train_seed", _integer, "Train seed."),
+    Column("members", _integer, "Number of models that are averaged."),
+    Column("dataset", _text, "Data set."),
+    Column("check", _text, "Name of the check.", see="audit"),
+    Column("eps_255", _number, "Linf radius at which the check was made.", "1/255"),
+    Column("verdict", _text, "`pass`, `open`, `warn`, `fail` or `not run`."),
+    Column(
+        "value",
+        _number,
+        "The number that is judged. For `step_size` it is the step in 1/255.",
+        "%, points or 1/255",
+    ),
+    Column("ci_low", _number, "Lower end of its 95 % interval.", "as `value`"),
+    Column("ci_high", _number, "Upper end of its 95 % interval.", "as `value`"),
+    Column("threshold", _number, "The largest value that passes.", "as `value`"),
+    Column("n", _integer, "Number of images behind the finding.", "images"),
+    Column("detail", _text, "The finding for a reader, with the accuracies it is made of."),
+)
+
+COMPARISON = (
+    Column("a", _text, "First entry."),
+    Column("b", _text, "Second entry."),
+    Column("dataset", _text, "Data set."),
+    Column("protocol", _text, "`final` or `worst`."),
+    Column("n", _integer, "Number of images.", "images"),
+    Column("subset_hash", _text, "Hash of the images."),
+    Column("column", _text, "Measured column that is compared."),
+    Column("accuracy_a", _number, "Mean accuracy of A over the train seeds that both have.", "%"),
+    Column("accuracy_b", _number, "Mean accuracy of B over the same seeds.", "%"),
+    Column("difference", _number, "A minus B.", "points"),
+    Column("only_a", _integer, "Images that only A has right, summed over seeds and severities.", "images"),
+    Column("only_b", _integer, "Images that only B has right, summed over seeds and severities.", "images"),
+    Column("p", _number, "McNemar's exact p-value; each image counts once.", form=".3g"),
+    Column("p_mid", _number, "The mid-p value of the same test.", form=".3g"),
+    Column("p_holm", _number, "`p` adjusted over all columns of the table by Holm's method.", form=".3g"),
+    Column(
+        "ci_low",
+        _number,
+        "Lower end of the 95 % Welch interval of the difference over train seeds.",
+        "points",
+    ),
+    Column("ci_high", _number, "Upper end of that interval.", "points"),
+    Column("seeds_a", _integer, "Train seeds of A."),
+    Column("seeds_b", _integer, "Train seeds of B."),
+    Column(
+        "verdict",
+        _text,
+        "`significant`, `significant for these weights only` or `not significant`.",
+        see="statistics",
+    ),
+)
+
+TABLES = {
+    "results.csv": RESULTS,
+    "leaderboard.csv": LEADERBOARD,
+    "audit.csv": AUDIT,
+    "leaderboard compare": COMPARISON,
+}
+
+
+def _names(columns: Iterable[Column]) -> list[str]:
+    return [column.name for column in columns]
+
+
+def integers(columns: Iterable[Column]) -> list[str]:
+    """The names of those that hold whole numbers, which pandas calls Int64 where some are missing."""
+    return [column.name for column in columns if column.type is Type.INTEGER]
+
+
+RESULT_COLUMNS, ENTRY_COLUMNS, TAIL_COLUMNS = _names(RESULTS), _names(ENTRY), _names(TAIL)
+SOURCE_COLUMNS, AUDIT_COLUMNS, COMPARISON_COLUMNS = _names(SOURCE), _names(AUDIT), _names(COMPARISON)
+
+FORMS = {column.name: column.form for table in TABLES.values() for column in table if column.form}
+_TEXTS = {column.name for table in TABLES.values() for column in table if column.type is Type.TEXT}
+
+
+def is_text(name: str) -> bool:
+    """Whether a column of any of the tables holds text, which is set flush left."""
+    return name in _TEXTS

@@ -1,0 +1,64 @@
+"""docs/columns.md from the declarations: python -m robust_interp.results.columns_page > docs/columns.md"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from robust_interp.results.columns import TABLES, Column
+
+_HEAD = """\
+# Columns
+
+<!-- Written by python -m robust_interp.results.columns_page from robust_interp/results/columns.py. -->
+
+A results folder holds the store `cells.sqlite`, with everything that was ever measured there, and tables of
+the last run: `results.csv` with one line a measurement, `leaderboard.csv` with one line an entry, and
+`audit.csv` if an audit was run. Column names and their order are fixed. An empty field means: does not apply,
+or was not measured.
+
+Types: `text`, `integer`, `number`. Percentages run from 0 to 100. Points are percentage points.
+"""
+_BEFORE = {
+    "leaderboard.csv": """\
+Percentages have two decimals, `params_m` has three. Each measured column is followed by its standard
+deviation over train seeds. The measured columns depend on what was asked for.
+""",
+    "audit.csv": "One line a finding, over all audits of the folder.\n",
+    "leaderboard compare": "The table of `robust-interp leaderboard compare`, with `--format csv`.\n",
+}
+_AFTER = {
+    "results.csv": "The same cells give the same results.csv, except for `device` and `seconds`.\n",
+    "leaderboard.csv": """\
+The same cells give a leaderboard.csv that is equal byte for byte. Published tables may start with a column
+`dataset`, as `leaderboards/robustbench.csv` does.
+""",
+}
+_TAIL = """\
+## sweep.csv
+
+`sweep` writes `model`, `lambda_init`, `recipe`, `seeds`, `failed` (train seeds that failed to train and are
+left out of the means), and then the measured columns as in leaderboard.csv.
+"""
+
+
+def page() -> str:
+    """The page, in Markdown."""
+    parts = [_HEAD]
+    for name, columns in TABLES.items():
+        parts += [f"## {name}\n", _BEFORE.get(name, ""), table(columns), _AFTER.get(name, "")]
+    return "\n".join(part for part in [*parts, _TAIL] if part)
+
+
+def table(columns: Iterable[Column]) -> str:
+    """One line a column: its name, type, unit and meaning."""
+    cells = [["column", "type", "unit", "meaning"], ["---"] * 4]
+    cells += [[f"`{column.name}`", column.type, column.unit, _meaning(column)] for column in columns]
+    return "".join("|" + "".join(f" {cell} |" if cell else " |" for cell in line) + "\n" for line in cells)
+
+
+def _meaning(column: Column) -> str:
+    return column.meaning + (f" See [{column.see.capitalize()}]({column.see}.md)." if column.see else "")
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,48 @@
+"""Which columns the ranks of a leaderboard go by, and why a line has none. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from robust_interp.results.column_names import measured_in, parse
+from robust_interp.results.leaderboard import RANKED_BY, middle
+
+
+def ranked_by(board: pd.DataFrame) -> dict[str, str]:
+    """By protocol, the column that ranks. A protocol without such a column is left out.
+
+    Args:
+        board: Of runs that were ranked together, or of one file.
+    """
+    measured = [parse(name) for name in measured_in(board)]
+    found = {protocol: middle(measured, series) for protocol, series in RANKED_BY.items()}
+    there = set(board["protocol"])
+    return {protocol: column for protocol, column in found.items() if column and protocol in there}
+
+
+def about_ranks(board: pd.DataFrame, columns: Mapping[str, str]) -> str:
+    """One line: what the ranks go by, and how many lines have none, for which reasons.
+
+    Args:
+        columns: Those that rank, by protocol.
+    """
+    by = [f"{column} (protocol {protocol})" for protocol, column in columns.items()]
+    by = list(columns.values()) if len(by) == 1 else by
+    ranked = board["rank"].notna().any()
+    head = f"rank by {' and '.join(by)}, among lines of the same protocol and images" if ranked else ""
+    reasons = pd.Series([_why_not(line, columns) for _, line in board[board["rank"].isna()].iterrows()])
+    parts = [f"{count} {reason}" for reason, count in reasons.value_counts(sort=False).items()]
+    missing = f"no rank: {', '.join(parts)}" if parts else ""
+    return "; ".join(part for part in (head, missing) if part)
+
+
+def _why_not(line: pd.Series, columns: Mapping[str, str]) -> str:
+    if line["source"] != "measured":
+        return f"quoted ({line['source']})"
+    if (column := columns.get(line["protocol"])) is None:
+        return f"without {RANKED_BY.get(line['protocol'], 'an attack')}"
+    if pd.isna(line[column]):
+        return f"without {column}"
+    return "of files (their images are not known) or attacked by transfer"

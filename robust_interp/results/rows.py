@@ -1,0 +1,126 @@
+"""The lines of results.csv. Each value is under the name that `columns.RESULTS` declares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from robust_interp.core import statistics
+from robust_interp.results.column_names import parse
+from robust_interp.store import NOT_FINITE, ZERO_GRADIENT, Outcome
+from robust_interp.store.cells import Cell, Perturbation, Plan, digest, in_255
+
+
+def row_of_cell(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray) -> dict:
+    """The line of one measurement.
+
+    Args:
+        right: Which samples count as right under the plan's protocol, (n,) bool.
+    """
+    made, params = cell.perturbation, cell.perturbation.params
+    attacked = made.kind == "attack"
+    alpha = params.get("alpha") if made.norm == "Linf" else None
+    return _shared(plan, cell, right) | {
+        "perturbation": _named(made),
+        "norm": made.norm if attacked else None,
+        "eps_255": made.eps_255,
+        "alpha_255": None if alpha is None else in_255(alpha),
+        "steps": _steps(made) if attacked else None,
+        "restarts": params.get("restarts", 1) if attacked else None,
+        "severity": params.get("severity"),
+        "attack_seed": made.seed,
+        "max_delta_255": _in_255ths(outcome.max_delta, made.norm),
+        "zero_grad": _zero_gradients([outcome]) if attacked else None,
+        "agreement": outcome.agreement if cell.classifier.members > 1 else None,
+        "corruption_source": made.source,
+        "device": outcome.device,
+        "seconds": round(outcome.seconds, 3),
+    }
+
+
+def row_of_worst(plan: Plan, name: str, outcomes: Sequence[tuple[Cell, Outcome]], right: np.ndarray) -> dict:
+    """The line of the worst of several attacks in one ball.
+
+    Each of them has a line of its own that says more, unless it left out samples that were broken: this line
+    then counts its zero gradients.
+    """
+    cell = outcomes[0][0]
+    norm, radius = cell.perturbation.ball
+    row = _shared(plan, cell, right) | {
+        "perturbation": name_of_worst(name, [cell.perturbation for cell, _ in outcomes]),
+        "norm": norm,
+        "eps_255": radius if norm == "Linf" else None,
+    }
+    hidden = without_own_line(plan, outcomes)
+    return row | ({"zero_grad": _zero_gradients(hidden)} if hidden else {})
+
+
+def _shared(plan: Plan, cell: Cell, right: np.ndarray) -> dict:
+    low, high = statistics.wilson(int(right.sum()), len(right))
+    card = cell.classifier
+    return {
+        "model": card.model,
+        "weights_sha256": card.weights_sha256,
+        "recipe": card.recipe,
+        "lambda_init": card.lambda_init,
+        "train_seed": card.train_seed,
+        "members": card.members,
+        "dataset": cell.dataset,
+        "subset_hash": digest([cell.fingerprint, plan.n])[:12],
+        "n": plan.n,
+        "protocol": plan.protocol,
+        "accuracy": 100 * float(right.mean()),
+        "ci_low": low,
+        "ci_high": high,
+        "precision": cell.environment["precision"],
+        "torch": cell.environment["torch"],
+        "torchattacks": cell.environment.get("torchattacks"),
+    }
+
+
+def name_of_worst(name: str, perturbations: Sequence[Perturbation]) -> str:
+    """What is the worst of several attacks, with their parameters: ``worst(fgsm+pgd)``."""
+    series = dict.fromkeys(parse(perturbation.column).series for perturbation in perturbations)
+    norm, radius = perturbations[0].ball
+    return f"{name}({'+'.join(series)}{'' if norm == 'Linf' else f',eps={radius:.10g}'})"
+
+
+def without_own_line(plan: Plan, outcomes: Iterable[tuple[Cell, Outcome]]) -> list[Outcome]:
+    """What attacks yielded that left out samples, so that no accuracy can be told of them alone."""
+    return [outcome for cell, outcome in outcomes if not cell.has_own_number(plan.protocol)]
+
+
+def not_finite(outcomes: Sequence[Outcome]) -> int:
+    """Samples that had values that are not finite, in one of the outcomes."""
+    return int(_flagged(outcomes, NOT_FINITE).sum()) if outcomes else 0
+
+
+def _zero_gradients(outcomes: Sequence[Outcome]) -> float:
+    return round(float(_flagged(outcomes, ZERO_GRADIENT).mean()), 4)
+
+
+def _flagged(outcomes: Sequence[Outcome], flag: int) -> np.ndarray:
+    """Which samples have a flag in one of the outcomes, (n,) bool."""
+    return (np.bitwise_or.reduce([outcome.flags for outcome in outcomes]) & flag).astype(bool)
+
+
+def _named(perturbation: Perturbation) -> str:
+    """The name, with the parameters that have no column of their own."""
+    columns = ["norm", "steps", "restarts", "severity"]
+    if perturbation.norm == "Linf":  # others are not told in units of 1/255
+        columns += ["eps", "alpha"]
+    extra = {key: value for key, value in perturbation.params.items() if key not in columns}
+    listed = ",".join(f"{key}={value}" for key, value in extra.items())
+    return f"{perturbation.name}({listed})" if extra else perturbation.name
+
+
+def _in_255ths(delta: float | None, norm: str) -> float | None:
+    """The size of a change in its norm; a number of pixels (L0) is no distance."""
+    return None if delta is None or norm == "L0" else round(255 * delta, 4)
+
+
+def _steps(perturbation: Perturbation) -> int | None:
+    """An attack without steps takes one; none is told of one that counts queries or has its own schedule."""
+    counted = "queries" in perturbation.params or perturbation.name == "autoattack"
+    return None if counted else perturbation.params.get("steps", 1)

@@ -1,0 +1,165 @@
+"""The random start: keyed by seed and sample, uniform, reproducible."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from support.attacked import AGREEMENT, EPS, attack, perturbation, predict, same_share, tiny, tiny_batch
+from torch import nn
+
+import robust_interp
+from robust_interp.attacks import AttackRunner, start_noise
+
+# The networks here are untrained or built to mislead, which evaluate remarks on.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+class FirstInput(nn.Module):
+    """Keeps the first images of each attack that it is asked about."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(108, 5)
+        self.seen = []
+
+    def forward(self, images):
+        self.seen.append(images.detach().clone())
+        return self.head(images.flatten(1))
+
+
+@pytest.mark.parametrize("batch", [100, 128, 300, 1])
+def test_random_starts_are_bit_equal_whatever_the_batch_size(batch):
+    images, labels = tiny_batch(300)
+    pgd = perturbation("pgd(steps=1)", seed=5)
+    noise = torch.from_numpy(start_noise(pgd, range(300), images.shape[1:]))
+    expected = (images + (-EPS + 2 * EPS * noise)).clamp(0, 1)
+    model = FirstInput()
+    bound = AttackRunner(pgd, model)
+    for at in range(0, 300, batch):
+        stop = min(at + batch, 300)
+        bound(images[at:stop], labels[at:stop], range(at, stop))
+    assert torch.equal(torch.cat(model.seen), expected)
+
+
+def test_random_starts_follow_the_sample_not_its_place():
+    pgd = perturbation("pgd", seed=1)
+    everything = start_noise(pgd, range(500), (1, 4, 4))
+    order = np.random.default_rng(0).permutation(500)
+    assert np.array_equal(start_noise(pgd, order, (1, 4, 4)), everything[order])
+    assert np.array_equal(start_noise(pgd, range(7), (1, 4, 4)), everything[:7])
+    assert np.array_equal(start_noise(pgd, [499], (1, 4, 4))[0], everything[499])
+    assert len(np.unique(everything.reshape(500, -1), axis=0)) == 500
+
+
+@pytest.mark.slow
+def test_predictions_under_pgd_do_not_depend_on_the_batches(digits_classifier, digits_test):
+    images, labels = digits_test
+    bound = AttackRunner(perturbation("pgd(alpha=eps/4, steps=4)"), digits_classifier)
+
+    def predictions(batch, n):
+        ranges = [range(at, min(at + batch, n)) for at in range(0, n, batch)]
+        found = [bound(images[ids], labels[ids], ids).images for ids in ranges]
+        return predict(digits_classifier, torch.cat(found))
+
+    together = predictions(450, 450)
+    for batch in (100, 128):
+        assert same_share(predictions(batch, 450), together) >= AGREEMENT
+    assert torch.equal(predictions(1, 30), together[:30])
+    backwards = torch.arange(449, -1, -1)
+    found = bound(images[backwards], labels[backwards], backwards.tolist()).images
+    assert same_share(predict(digits_classifier, found), together[backwards]) >= AGREEMENT
+
+
+@pytest.mark.slow
+def test_tables_do_not_depend_on_the_batch_size():
+    images, labels = tiny_batch(130)
+    options = {"attacks": "fgsm,pgd(steps=3)", "eps": (8 / 255,), "corruptions": "gaussian_noise(severity=5)"}
+    tables = [
+        robust_interp.evaluate(tiny(), (images, labels, 5), batch_size=batch, **options)
+        for batch in (1, 100, 128, 130)
+    ]
+    for table in tables[1:]:
+        assert table["accuracy"].tolist() == tables[0]["accuracy"].tolist()
+
+
+class FirstPixel(nn.Module):
+    """Says 1 where the first pixel is above a half."""
+
+    def forward(self, images):
+        pixel = images.flatten(1)[:, 0] - 0.5
+        return torch.stack([-pixel, pixel], dim=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [1, 100, 128, None])
+def test_a_benchmark_starts_each_sample_from_its_own_noise(batch):
+    """With a step next to nothing PGD ends where it starts, and the first pixel shows where that was."""
+    images, labels = np.full((260, 1, 4, 4), 0.5, np.float32), np.zeros(260, int)
+    pgd = "pgd(alpha=eps/100000, steps=1)"
+    table = robust_interp.evaluate(
+        FirstPixel(),
+        (images, labels, 2),
+        attacks=pgd,
+        eps=(8 / 255,),
+        corruptions="none",
+        batch_size=batch,
+        seed=6,
+    )
+    first = start_noise(perturbation(pgd, eps=8 / 255, seed=6), range(260), (1, 4, 4))[:, 0, 0, 0]
+    assert table["accuracy"][1] == pytest.approx(100 * (first < 0.5).mean())
+
+
+@pytest.mark.parametrize("eps", [1 / 255, 8 / 255, 0.3])
+def test_random_starts_are_uniform_in_the_ball(eps):
+    model = FirstInput()
+    grey = torch.full((1000, 3, 6, 6), 0.5)
+    pgd = perturbation("pgd(steps=1)", eps=eps, seed=2)
+    AttackRunner(pgd, model)(grey, torch.zeros(1000, dtype=torch.long), range(1000))
+    delta = (model.seen[0] - grey).double().flatten().numpy()
+    half_ulp = 2**-25  # of a pixel at 0.5
+    assert delta.min() >= -eps - half_ulp
+    assert delta.max() <= eps + half_ulp
+    n = delta.size
+    assert abs(delta.mean()) < 5 * eps / math.sqrt(3 * n)
+    # U[-eps, eps): variance eps^2/3, fourth moment eps^4/5
+    assert abs(delta.var() - eps**2 / 3) < 5 * eps**2 * math.sqrt((1 / 5 - 1 / 9) / n)
+    assert stats.kstest(delta, stats.uniform(-eps, 2 * eps).cdf).pvalue > 1e-4
+
+
+def test_starts_of_neighbouring_samples_and_seeds_are_uncorrelated():
+    noise = [start_noise(perturbation("pgd", seed=seed), range(200), (400,)) for seed in (0, 1)]
+    for first, second in ((noise[0][:-1], noise[0][1:]), (noise[0], noise[1])):
+        correlation = np.corrcoef(first.ravel(), second.ravel())[0, 1]
+        assert abs(correlation) < 5 / math.sqrt(first.size)
+
+
+def test_noise_before_scaling_never_reaches_one():
+    unit = start_noise(perturbation("pgd"), range(200), (400,))
+    assert unit.dtype == np.float32
+    assert unit.min() >= 0
+    assert unit.max() < 1
+
+
+def test_pgd_is_reproducible_for_a_seed_and_differs_for_another():
+    classifier, (images, labels) = tiny(), tiny_batch(40)
+    runs = []
+    for global_seed, seed in ((1, 0), (2, 0), (1, 7)):
+        torch.manual_seed(global_seed)
+        np.random.seed(global_seed)
+        runs.append(attack(classifier, "pgd(steps=3)", images, labels, seed=seed).images)
+    assert torch.equal(runs[0], runs[1])
+    changed = (runs[0] != runs[2]).flatten(1).any(1)
+    assert changed.all()
+
+
+@pytest.mark.parametrize("spec", ["fgsm", "ifgsm"])
+def test_attacks_that_draw_nothing_have_no_seed(spec):
+    assert perturbation(spec, seed=0) == perturbation(spec, seed=1)
+    assert perturbation(spec, seed=4).seed is None
+
+
+def test_the_seed_of_a_random_attack_is_part_of_what_it_is():
+    assert perturbation("pgd", seed=0).describe() != perturbation("pgd", seed=1).describe()
+    assert perturbation("pgd", seed=0).column == perturbation("pgd", seed=1).column

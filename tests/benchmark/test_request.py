@@ -1,0 +1,228 @@
+"""The declaration of a run's fields, and what is made from it: options, evaluate's signature, TOML files."""
+
+import inspect
+import re
+import subprocess
+import sys
+import tomllib
+from dataclasses import fields
+
+import pytest
+
+import robust_interp
+from robust_interp.benchmark import config
+from robust_interp.benchmark.benchmark import Benchmark
+from robust_interp.benchmark.request import ABOUT, AVERAGES, DEFAULTS, Request
+from robust_interp.classifiers import ensemble
+from robust_interp.cli.main import parser
+from robust_interp.core.errors import UserError
+
+RUN = """
+models = ["in_resnet14"]
+attacks = "fgsm,pgd(steps=2)"
+eps = [16, 0.3]
+seeds = [1]
+ensembles = false
+n = 12
+corruptions = "none"
+device = "cpu"
+"""
+
+
+def options():
+    """What `bench` makes of a command line that says nothing, by the option's name in a Request."""
+    return vars(parser().parse_args(["bench"]))
+
+
+def plan(argv):
+    """The plan of a command line of bench, without its name of the command."""
+    from robust_interp.cli.main import parsed
+
+    arguments = parsed(parser(), ["bench", *map(str, argv)])
+    return Benchmark(Request(**{name: getattr(arguments, name) for name in ABOUT})).plan
+
+
+# The declaration.
+
+
+def test_every_field_is_declared_but_the_objects():
+    assert [each.name for each in fields(Request) if each.name not in ABOUT] == ["modules"]
+    for name, about in ABOUT.items():
+        assert about.help, name
+    assert ABOUT["eps"].unit == "units of 1/255"
+
+
+def test_what_ensembles_average_is_what_they_know():
+    assert AVERAGES == ensemble.AVERAGES
+
+
+def test_the_declaration_imports_no_torch():
+    code = "import sys, robust_interp.benchmark.config; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_signature_request_and_options_agree():
+    """Field by field: names, defaults, order."""
+    signature = inspect.signature(robust_interp.evaluate).parameters
+    declared = {each.name: each.default for each in fields(Request) if each.name != "modules"}
+    own = {name: parameter.default for name, parameter in signature.items() if name != "out"}
+    assert own == declared
+    first = ["models", "dataset"]  # these two may be given by position
+    assert list(own) == [*first, *(name for name in declared if name not in first)]
+    by_keyword = [name for name, each in signature.items() if each.kind is each.KEYWORD_ONLY]
+    assert by_keyword == [name for name in signature if name not in first]
+    assert {name: options()[name] for name in declared} == declared
+    assert {name: DEFAULTS[name] for name in declared} == declared
+
+
+def test_every_argument_of_evaluate_is_described():
+    arguments = robust_interp.evaluate.__doc__.partition("Args:")[2].partition("Raises:")[0]
+    described = re.findall(r"^ {8}(\w+): ", arguments, re.MULTILINE)
+    assert described == list(inspect.signature(robust_interp.evaluate).parameters)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [
+        ("n_examples", "n"),
+        ("batchsize", "batch_size"),
+        ("epsilon", "eps"),
+        ("num_threads", "threads"),
+        ("ensemble_avg", "ensemble_average"),
+        ("Eps", "eps"),
+    ],
+)
+def test_an_unknown_argument_names_the_near_one(wrong, meant):
+    message = f"evaluate() got an unexpected keyword argument '{wrong}'; did you mean {meant}?"
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        robust_interp.evaluate("in_resnet14", **{wrong: 3})
+
+
+def test_an_unknown_argument_without_a_near_one():
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'qqqq'$"):
+        robust_interp.evaluate(qqqq=1)
+
+
+# Files.
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text):
+        (tmp_path / "run.toml").write_text(text)
+        return tmp_path / "run.toml"
+
+    return write
+
+
+def test_a_file_is_in_the_units_of_the_command_line(written):
+    assert config.read(written(RUN)) == {
+        "models": ("in_resnet14",),
+        "attacks": "fgsm,pgd(steps=2)",
+        "eps": (16 / 255, 0.3 / 255),
+        "seeds": (1,),
+        "ensembles": False,
+        "n": 12,
+        "corruptions": "none",
+        "device": "cpu",
+    }
+    assert config.read(written('seeds = 2\nn = "all"\nattacks = ["fgsm", "pgd(alpha=eps/4, steps=3)"]')) == {
+        "seeds": (0, 1),
+        "n": "all",
+        "attacks": "fgsm,pgd(alpha=eps/4, steps=3)",
+    }
+    assert config.read(written('models = "a,b(x=1,y=2)"\nmean = [0.5, 1]\neps = 8')) == {
+        "models": ("a", "b(x=1,y=2)"),
+        "mean": (0.5, 1.0),
+        "eps": (8 / 255,),
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("batchsize = 3", ["unknown key 'batchsize'", "did you mean batch_size?"]),
+        ("n-examples = 3", ["unknown key 'n-examples'", "did you mean n?"]),
+        ("modules = 3", ["unknown key 'modules'"]),
+        ("qqqq = 3", ["unknown key 'qqqq'", "known: models, mean"]),
+        ('batch_size = "64"', ["batch_size: must be a whole number, not '64'"]),
+        ("batch_size = 2.5", ["batch_size: must be a whole number, not 2.5"]),
+        ("batch_size = true", ["batch_size: must be a whole number, not True"]),
+        ("ensembles = 1", ["ensembles: must be true or false, not 1"]),
+        ("dataset = 3", ["dataset: must be text, not 3"]),
+        ("models = [1]", ["models: must be a list of names, not [1]"]),
+        ('eps = "1,2"', ["eps: must be a list of numbers, not '1,2'"]),
+        ("eps = [0.01]", ["eps: 0.01 looks like [0, 1] pixels", "did you mean 2.55?"]),
+        ("eps = []", ["eps: give at least one radius"]),
+        ("seeds = [-1]", ["seeds: '-1' is not a whole number from 0"]),
+        ("n = 0", ["n: must be at least 1"]),
+        ('protocol = "wurst"', ["protocol: must be final or worst, not 'wurst'"]),
+        ("n = ", ["is no TOML"]),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line(command, written, line, parts):
+    path = written(line)
+    with pytest.raises(UserError) as caught:
+        config.read(path)
+    status, out, err = command("bench", "--config", path)
+    assert (status, out, err) == (1, "", f"robust-interp: {caught.value}\n")
+    assert err.count("\n") == 1
+    for part in [str(path), *parts]:
+        assert part in err
+
+
+def test_a_file_that_is_not_there_is_refused(command, tmp_path):
+    status, _, err = command("bench", "--config", tmp_path / "none.toml")
+    assert status == 1
+    assert err == f"robust-interp: cannot read {tmp_path / 'none.toml'}: No such file or directory\n"
+
+
+def test_the_command_line_overrides_the_file(written, tiny_zoo):
+    path, zoo = written(RUN), ["--zoo", tiny_zoo]
+    assert {c.perturbation.column for c in plan(["--config", path, *zoo]).cells} == {
+        *("clean", "fgsm_0.3", "fgsm_16", "pgd(steps=2)_0.3", "pgd(steps=2)_16")
+    }
+    changed = plan(["--config", path, "--eps", "8", *zoo, "--attacks", "fgsm", "--n", "7", "--ensembles"])
+    assert changed.n == 7
+    assert {cell.perturbation.column for cell in changed.cells} == {"clean", "fgsm_8"}
+    both = plan(["--seeds", "2", "--ensembles", "--config", path, *zoo])
+    assert {cell.classifier.members for cell in both.cells} == {1, 2}
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        "--n 9",
+        "--models in_resnet14 --eps 0.3,1,2.5,254.9,100 --attacks fgsm --n all --corruptions none",
+        "--models in_resnet14,preact_resnet14 --seeds 0,1 --no-ensembles --ensemble all --ensemble-attack "
+        "white-box,member:0 --ensemble-average logits --protocol worst --seed 4 --strong --strong-n 3 --n 5",
+        "--models in_resnet14.digits_none_seed1 --seeds 1, --attacks none --corruptions fog(severity=2)",
+    ],
+)
+def test_a_run_that_is_saved_is_read_back_as_the_same_plan(command, tiny_zoo, tmp_path, argv):
+    place = tmp_path / "run.toml"
+    argv = [*argv.split(), "--zoo", tiny_zoo, "--device", "cpu"]
+    assert command("bench", *argv, "--save-config", place, "--dry-run", "--out", tmp_path / "r")[0] == 0
+    assert plan(["--config", place]) == plan(argv)
+    text = place.read_text()
+    assert tomllib.loads(text)["out"] == str(tmp_path / "r")
+    for name in ABOUT:
+        assert re.search(rf"^{name} = |^# {name} is not set$", text, re.MULTILINE), name
+    assert "in units of 1/255" in re.sub(r"\n# ", " ", text)
+
+
+def test_a_saved_run_has_its_plugins(command, tiny_zoo, tmp_path):
+    plugin = tmp_path / "mine_of_config.py"
+    plugin.write_text(
+        "from robust_interp.plugins import attack\n"
+        "@attack()\n"
+        "def nudge_of_config(model, images, labels, *, eps):\n"
+        "    return (images + eps).clamp(0, 1)\n"
+    )
+    argv = ["--zoo", tiny_zoo, "--models", "in_resnet14", "--n", "5", "--attacks", "nudge_of_config"]
+    place = tmp_path / "run.toml"
+    saved = command("bench", *argv, "--plugin", plugin, "--save-config", place, "--dry-run")
+    again = command("bench", "--config", place, "--dry-run")
+    assert (saved[0], again[0]) == (0, 0)
+    assert tomllib.loads(place.read_text())["plugin"] == [str(plugin)]
+    assert "nudge_of_config_8" in again[1]

@@ -1,0 +1,169 @@
+"""Different modules never share a cell, wherever they differ; the same module finds its own."""
+
+import numpy as np
+import pytest
+import torch
+from support.one_pixel import Net, evaluate, numbers
+from support.stored import chunks
+from torch import nn
+
+# The networks here are untrained or built to mislead, which evaluate remarks on.
+pytestmark = [pytest.mark.usefixtures("elsewhere"), pytest.mark.filterwarnings("ignore::UserWarning")]
+
+
+class Calls(Net):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def above(self, pixels):
+        return self.function(pixels)
+
+
+class Private(Net):
+    def __init__(self, threshold):
+        super().__init__()
+        self._threshold = threshold
+
+    def above(self, pixels):
+        return pixels - self._threshold
+
+
+class Holds(Net):
+    """Keeps its threshold where neither state dict nor constructor arguments of plain types show it."""
+
+    def __init__(self, held, get):
+        super().__init__()
+        self.held, self._get = held, get
+
+    def above(self, pixels):
+        return pixels - self._get(self.held)
+
+
+class Shift(nn.Module):
+    def __init__(self, by):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(by))
+
+    def forward(self, pixels):
+        return pixels - self.weight
+
+
+class InAList(Net):
+    def __init__(self, threshold):
+        super().__init__()
+        self.parts = [Shift(threshold)]
+
+    def above(self, pixels):
+        return self.parts[0](pixels)
+
+
+def first_of(held):
+    return next(iter(held.values())) if isinstance(held, dict) else held
+
+
+def with_a_hook(threshold):
+    net = Net()
+    net.register_forward_pre_hook(lambda module, inputs: (inputs[0] + (0.5 - threshold),))
+    return net
+
+
+def with_an_output_hook(threshold):
+    net = Net()
+    net.register_forward_hook(lambda module, inputs, out: out + 4 * (0.5 - threshold) * torch.tensor([-1, 1]))
+    return net
+
+
+def patched(threshold):
+    net = Net()
+    unpatched = net.forward
+    net.forward = lambda images: unpatched(images + (0.5 - threshold))
+    return net
+
+
+def closed_over(threshold):
+    class Closed(Net):
+        def above(self, pixels):
+            return pixels - threshold
+
+    return Closed()
+
+
+class Turned(torch.autograd.Function):
+    """The identity, with another gradient than it has."""
+
+    @staticmethod
+    def forward(ctx, pixels, factor):
+        ctx.factor = factor
+        return pixels.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.factor * gradient, None
+
+
+def with_a_backward(factor):
+    class Turns(Net):
+        def above(self, pixels):
+            return Turned.apply(pixels, factor) - 0.5
+
+    return Turns()
+
+
+# Clean, and after one step of 0.1. With the threshold at 0.5 that step takes 0.45 and 0.55 across it. With it
+# at 0.3, the pixels 0.35 and 0.45 are wrong already, and it takes 0.25 across. A gradient of the wrong sign
+# leads away from the threshold.
+THRESHOLDS = {0.5: (100, 80), 0.3: (80, 70)}
+GRADIENTS = {1.0: (100, 80), -1.0: (100, 100)}
+HIDDEN = {
+    "a lambda": (lambda t: Calls(lambda pixels: pixels - t), THRESHOLDS),
+    "a private attribute": (Private, THRESHOLDS),
+    "a tensor": (lambda t: Holds(torch.tensor(t), first_of), THRESHOLDS),
+    "a dict": (lambda t: Holds({"threshold": t}, first_of), THRESHOLDS),
+    "modules in a list": (InAList, THRESHOLDS),
+    "a hook before": (with_a_hook, THRESHOLDS),
+    "a hook after": (with_an_output_hook, THRESHOLDS),
+    "a patched forward": (patched, THRESHOLDS),
+    "a closure": (closed_over, THRESHOLDS),
+    "a backward": (with_a_backward, GRADIENTS),
+}
+
+
+@pytest.mark.parametrize("hidden", HIDDEN)
+def test_modules_that_differ_anywhere_have_numbers_of_their_own(tmp_path, hidden):
+    make, expected = HIDDEN[hidden]
+    models = {str(value): make(value) for value in expected}
+    wanted = {str(value): accuracies for value, accuracies in expected.items()}
+    assert numbers(evaluate(models, out=tmp_path / "at once")) == wanted
+
+    for name, model in models.items():
+        assert numbers(evaluate({name: model}, out=tmp_path / "in turn")) == {name: wanted[name]}
+    before = chunks(tmp_path / "in turn")
+    assert len(before) == 2 * 2
+    again = {f"{name} again": model for name, model in models.items()}
+    found = numbers(evaluate(again, out=tmp_path / "in turn"))
+    assert found == {f"{name} again": wanted[name] for name in models}
+    assert chunks(tmp_path / "in turn") == before  # read, not measured again
+
+
+class Capped(Net):
+    """Class 1 if its capped logit is above 0.2."""
+
+    def __init__(self, cap):
+        super().__init__()
+        self.cap = cap
+
+    def forward(self, images):
+        signed = self.cap(self.scale * (images.flatten(1) - 0.5))
+        return torch.cat([torch.full_like(signed, 0.2), signed], dim=1)
+
+
+def test_modules_that_differ_on_later_images_only_have_numbers_of_their_own(tmp_path):
+    # Sorted by class, as many datasets are: the cap touches none of the first ten images.
+    images = np.array([0.1, 0.2, 0.3, 0.4, 0.45] * 2 + [0.6, 0.7, 0.8, 0.9, 1.0] * 2, dtype=np.float32)
+    dataset = images.reshape(-1, 1, 1, 1), (images > 0.5).astype(np.int64)
+    models = {str(cap): Capped(lambda logit, cap=cap: logit.clamp(max=cap)) for cap in (9.0, 0.1)}
+    options = {"attacks": "none", "dataset": dataset}
+    assert numbers(evaluate(models, **options)) == {"9.0": (100,), "0.1": (50,)}
+    for name, accuracy in (("9.0", 100), ("0.1", 50)):
+        assert numbers(evaluate({name: models[name]}, out=tmp_path, **options)) == {name: (accuracy,)}

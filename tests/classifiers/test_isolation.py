@@ -1,0 +1,191 @@
+"""What surrounds a measurement does not change it, and a measurement changes nothing around it."""
+
+import contextlib
+import random
+
+import numpy as np
+import pytest
+import torch
+from support.one_pixel import IMAGES, LABELS, Net, evaluate, measured, numbers
+from support.stored import chunks
+from torch import nn
+
+import robust_interp
+
+# The networks here are untrained or built to mislead, which evaluate remarks on.
+pytestmark = [pytest.mark.usefixtures("elsewhere"), pytest.mark.filterwarnings("ignore::UserWarning")]
+
+
+def around():
+    """Everything in torch that changes how a number is computed."""
+    return (
+        torch.is_autocast_enabled("cpu"),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_float32_matmul_precision(),
+    )
+
+
+class Matmul(nn.Module):
+    """Class 1 above one half, by a product that half precision rounds to a tie; notes its surroundings."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 2, bias=False)
+        self.linear.weight.data = torch.tensor([[-1.0, 1.0], [1.0, -1.0]])
+        self.seen = set()
+
+    def forward(self, images):
+        self.seen.add(around()[::3])
+        pixels = images.flatten(1)
+        return self.linear(torch.cat([pixels, torch.full_like(pixels, 0.5)], dim=1))
+
+
+@contextlib.contextmanager
+def medium_precision():
+    torch.set_float32_matmul_precision("medium")
+    yield
+
+
+AROUND = {
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "medium precision": medium_precision,
+}
+
+
+@pytest.fixture
+def precision():
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.usefixtures("precision")
+@pytest.mark.parametrize("surroundings", AROUND)
+def test_what_surrounds_a_measurement_does_not_change_it_and_is_not_changed(surroundings):
+    near = np.float32(2**-12)  # bfloat16 keeps 8 bits: 0.5 + near is 0.5 to it
+    images = np.array([0.5 + near, 0.5 - near, 0.9, 0.1], np.float32).reshape(-1, 1, 1, 1)
+    model, dataset = Matmul(), (images, [1, 0, 1, 0])
+    with AROUND[surroundings]():
+        before = around()
+        assert before != (False, True, False, "highest")
+        table = evaluate(model, dataset, attacks="fgsm,ifgsm(steps=2),pgd(steps=2)")
+        assert around() == before
+    # near + 0.1 goes across, and so do two steps of 2/255; 0.9 and 0.1 stay. A start of PGD may lie anywhere
+    # in the ball, and two steps from it undo at most 4/255 of 0.1.
+    assert table["accuracy"][:3].tolist() == [100, 50, 50]
+    assert measured(table).equals(
+        measured(evaluate(model, dataset, attacks="fgsm,ifgsm(steps=2),pgd(steps=2)"))
+    )
+    assert model.seen == {(False, "highest")}
+
+
+RANDOM = {"attacks": "pgd(steps=2)", "corruptions": "shot_noise(severity=1)", "n": 10}
+
+
+@pytest.mark.parametrize("models", ["in_resnet14", Net()], ids=["zoo", "module"])
+def test_every_random_state_is_left_alone(tiny_zoo, models):
+    def drawn():
+        return torch.rand(3).tolist(), np.random.rand(3).tolist(), [random.random() for _ in range(3)]
+
+    def seed():
+        torch.manual_seed(5)
+        np.random.seed(5)
+        random.seed(5)
+
+    seed()
+    expected = drawn()
+    seed()
+    if isinstance(models, str):
+        robust_interp.evaluate(models, zoo=tiny_zoo, eps=(0.1,), **RANDOM)
+    else:
+        evaluate(models, **RANDOM)
+    assert drawn() == expected
+
+
+class Counts(Net):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.tensor(0))
+        self.register_buffer("average", torch.tensor([0.25]), persistent=False)
+
+
+class InPlace(Counts):
+    def above(self, pixels):
+        self.calls += 1
+        self.average.mul_(0.9).add_(0.1 * pixels.detach().mean())
+        return pixels - 0.5
+
+
+class Anew(Counts):
+    def above(self, pixels):
+        self.calls = self.calls + 1
+        self.average = 0.9 * self.average + 0.1 * pixels.detach().mean()
+        return pixels - 0.5
+
+
+class Nested(Net):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(1)
+        self.inner = Anew()
+
+    def above(self, pixels):
+        self.norm.running_mean = self.norm.running_mean + 1  # of no consequence: it is not called
+        return self.inner.above(pixels)
+
+
+@pytest.mark.parametrize("kind", [InPlace, Anew, Nested])
+def test_buffers_that_a_forward_pass_changes_are_left_alone(tmp_path, kind):
+    model = kind()
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    assert numbers(evaluate({"net": model}, out=tmp_path)) == {"net": (100, 80)}
+    after = dict(model.named_buffers())
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], buffer) for name, buffer in before.items())
+    measured_once = chunks(tmp_path)
+    assert numbers(evaluate({"net": model}, out=tmp_path)) == {"net": (100, 80)}
+    assert chunks(tmp_path) == measured_once
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is one device here")
+@pytest.mark.parametrize(("home", "away"), [("cpu", "cuda"), ("cuda", "cpu"), ("cuda", None)])
+def test_a_module_is_left_on_its_device(home, away):
+    model = Counts().to(home)
+    table = evaluate({"net": model}, device=away)
+    assert numbers(table) == {"net": (100, 80)}
+    assert set(table["device"]) == {away or "cuda"}
+    assert {tensor.device.type for tensor in [*model.parameters(), *model.buffers()]} == {home}
+
+
+class Subtracts(Net):
+    def __init__(self, in_place):
+        super().__init__()
+        self.in_place = in_place
+
+    def forward(self, images):
+        images = images.sub_(0.5) if self.in_place else images - 0.5
+        return super().forward(images + 0.5)
+
+
+class Clamps(Subtracts):
+    def forward(self, images):
+        images = images.clamp_(0.2, 0.8) if self.in_place else images.clamp(0.2, 0.8)
+        return Net.forward(self, images)
+
+
+def rectified(in_place):
+    return nn.Sequential(nn.ReLU(inplace=in_place), Net())
+
+
+# 0.05, 0.15, 0.85 and 0.95 have no gradient through the clamp, and so do not count under attack.
+@pytest.mark.parametrize(("make", "attacked"), [(Subtracts, 80), (rectified, 80), (Clamps, 40)])
+def test_a_model_that_works_in_place_on_its_input_has_the_numbers_of_one_that_does_not(make, attacked):
+    options = {"attacks": "fgsm,ifgsm(steps=3),pgd(steps=3)", "corruptions": "gaussian_noise"}
+    images = IMAGES.copy()
+    one, twin = (evaluate(make(in_place), (images, LABELS), **options) for in_place in (True, False))
+    assert one["accuracy"][[0, 6]].tolist() == [100, attacked]
+    assert measured(one).equals(measured(twin))
+    assert np.array_equal(images, IMAGES)

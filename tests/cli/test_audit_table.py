@@ -1,0 +1,50 @@
+"""The table of an audit: what is wrong first, its cause beside it, in any terminal."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from robust_interp.audit.checks import Audited, Finding
+from robust_interp.cli import audit_table
+from robust_interp.store.cells import ModelCard
+
+FINDINGS = [
+    Finding("deterministic", "pass", "8 images classified alike twice", 8),
+    Finding("gradients", "pass", "pgd: 0 samples without a gradient", 200, 1.0, 0.0, 0.0, 1.9, 1.0),
+    Finding("gradients", "pass", "pgd: 0 samples without a gradient", 200, 2.0, 0.0, 0.0, 1.9, 1.0),
+    Finding("strongest", "warn", "apgd_ce leaves 22.7 %, pgd leaves 46.3 %", 200, 1.0, 23.6, 17.9, 29.2, 2.0),
+    Finding("black_box", "fail", "square leaves 10.0 %, pgd leaves 46.3 %", 200, 1.0, 36.3, 28.1, 43.8, 0.0),
+    Finding("large_eps", "open", "pgd(steps=40) leaves 0.0 %", 20, 64.0, 0.0, 0.0, 16.1, 1.0),
+]
+
+
+@pytest.fixture
+def lines(monkeypatch):
+    def show(width, everything=False):
+        file = io.StringIO()
+        screen = Console(file=file, width=width, force_terminal=True, color_system=None)
+        monkeypatch.setattr(audit_table, "console", lambda: screen)
+        audit_table.print_audit([Audited(ModelCard("net[a]", {}), FINDINGS)], "digits", everything)
+        return file.getvalue().splitlines()
+
+    return show
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_nothing_is_cut_and_what_is_worst_comes_first(lines, width):
+    shown = lines(width)
+    assert max(map(len, shown)) <= width
+    assert shown[0].startswith("net[a], digits: fail(n=200")
+    verdicts = [line.split()[0] for line in shown if line.split()[0] in ("fail", "warn", "open", "pass")]
+    assert verdicts == ["fail", "warn", "open", "pass"]
+    text = " ".join(" ".join(shown).split())
+    if width >= 80:
+        assert "strongest at 1/255: apgd_ce leaves 22.7 %" in text
+    for number in ("value 36.3", "28.1 to", "43.8", "at most 2", "n = 20"):
+        assert number.replace(" ", "") in text.replace(" ", "")
+
+
+def test_what_passes_shares_a_line_unless_all_is_asked_for(lines):
+    assert "pass  deterministic, gradients" in [line.rstrip() for line in lines(120)]
+    assert sum(line.startswith("pass") for line in lines(120, everything=True)) == 3

@@ -1,0 +1,245 @@
+"""Every command and option says what it is; names that the shell completes; names refused without torch."""
+
+import argparse
+import os
+import subprocess
+import sys
+
+import pytest
+import timm
+
+from robust_interp import attacks, models, zoo
+from robust_interp.cli import completion, names
+from robust_interp.cli.main import parser
+from robust_interp.core.architectures import OURS
+from robust_interp.core.errors import UserError
+
+
+def walked(at):
+    """A parser and all below it."""
+    yield at
+    for action in at._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from walked(below)
+
+
+PARSERS = list(walked(parser()))
+ACTIONS = [(at.prog, action) for at in PARSERS for action in at._actions if action.dest != "help"]
+
+
+def test_all_commands_are_walked():
+    words = {at.prog.removeprefix("robust-interp").strip() for at in PARSERS}
+    assert words == {
+        *(
+            "",
+            "bench",
+            "audit",
+            "leaderboard",
+            "leaderboard show",
+            "leaderboard compare",
+            "leaderboard paper",
+        ),
+        *("plot", "plot coefficients", "plot landscape", "stability", "report", "train", "sweep", "models"),
+        *("data", "ls", "robustbench", "robustbench export", "robustbench download"),
+    }
+
+
+@pytest.mark.parametrize("at", PARSERS, ids=lambda at: at.prog)
+def test_each_command_has_a_sentence_and_an_example(at):
+    assert at.description.endswith(".")
+    assert at.description[0].isupper()
+    assert f"example: {at.prog}" in at.epilog
+    assert at.format_help()  # a stray % would raise
+
+
+@pytest.mark.parametrize(("prog", "action"), ACTIONS, ids=lambda one: getattr(one, "dest", one))
+def test_each_option_says_what_it_is_and_its_default(prog, action):
+    if isinstance(action, argparse._SubParsersAction):
+        return
+    assert action.help, f"{prog} {action.dest}"
+    takes_text = action.nargs != 0 and not isinstance(action, argparse._VersionAction)
+    if takes_text and not action.required:
+        assert "(default: " in action.help, f"{prog} {action.dest}"
+        assert not action.help.startswith("default"), f"{prog} {action.dest}"
+
+
+@pytest.mark.parametrize(
+    ("prog", "option", "unit"),
+    [
+        ("bench", "--eps", "units of 1/255"),
+        ("sweep", "--eps", "units of 1/255"),
+        ("audit", "--eps", "units of 1/255"),
+        ("audit", "--large-eps", "units of 1/255"),
+        ("stability", "--eps", "units of 1/255"),
+        ("plot landscape", "--radius", "units of 1/255"),
+        ("robustbench export", "--eps", "units of 1/255"),
+        ("bench", "--mean", "[0, 1] pixels"),
+    ],
+)
+def test_what_has_a_unit_says_it(prog, option, unit):
+    [at] = [one for one in PARSERS if one.prog == f"robust-interp {prog}"]
+    [action] = [action for action in at._actions if option in action.option_strings]
+    assert unit in action.help
+
+
+def test_the_exit_status_is_explained(command):
+    status, out, _ = command("--help")
+    assert status == 0
+    told = [line.split()[0] for line in out.partition("exit status:\n")[2].splitlines()]
+    assert told == ["0", "1", "2", "3", "130"]
+    assert "143" in out
+
+
+HELPING = """
+import sys
+from robust_interp.cli.main import main
+
+for argv in ([], ["bench"], ["audit"], ["train"], ["leaderboard", "show"], ["robustbench", "export"]):
+    try:
+        main([*argv, "--help"])
+    except SystemExit as stop:
+        assert stop.code == 0
+heavy = {"torch", "timm", "pandas", "numpy", "scipy", "rich"} & set(sys.modules)
+sys.exit(f"imported {heavy}" if heavy else 0)
+"""
+
+
+def test_help_imports_nothing_that_takes_long():
+    done = subprocess.run([sys.executable, "-c", HELPING], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# Names without torch.
+
+
+def test_our_names_are_the_registered_ones():
+    assert list(OURS) == list(models.ARCHITECTURES)
+
+
+def test_the_names_that_timm_knows_are_read_from_its_source():
+    assert zoo.known_names() == {*timm.list_models(), *zoo.MODELS}
+    assert all(zoo.may_be_registered(name) for name in timm.list_models())
+    assert zoo.may_be_registered("vit_base_patch16_224.augreg_in21k")
+    assert zoo.may_be_registered("convnext_base_in22k")  # an old name for another
+    assert not zoo.may_be_registered("in_resnet41")
+
+
+def test_the_classes_of_torchattacks_are_read_from_its_source():
+    import torchattacks
+
+    left_out = {"MultiAttack", "LGV", "AutoAttack"}
+    assert set(attacks.torchattacks_classes()) == set(torchattacks.__all__) - left_out
+
+
+def test_a_known_name_passes():
+    names.check_dataset("cifar10")
+    names.check_attacks("fgsm,pgd(steps=3),torchattacks.NIFGSM(steps=10)", None, "none", "DIFGSM")
+    names.check_corruptions("noise,fog(severity=3),all", "none", None)
+    names.check_models(["all", "in_resnet20", "*preact*", "timm:resnet50", "torch.nn:Identity"], "digits")
+    names.check_models(["in_resnet20.digits_digits_seed0", "./model_zoo", "w.pt", "resnet50"], "digits")
+    names.check_architectures(["in_resnet110", "resnet50.a1_in1k"])
+
+
+def test_what_cannot_be_read_is_left_to_what_reads_it():
+    names.check_attacks("pgd(", "pgd(3)")
+    names.check_corruptions("fog(")
+
+
+@pytest.mark.parametrize(
+    ("check", "argument", "near"),
+    [
+        (names.check_dataset, "digitz", "digits"),
+        (names.check_attacks, "fgsm,fgmm", "fgsm"),
+        (names.check_attacks, "torchattacks.NIFGMS", "NIFGSM"),
+        (names.check_corruptions, "noise,gausian_noise(severity=1)", "gaussian_noise"),
+        (lambda name: names.check_models([name], "digits"), "in_resnet21", "in_resnet20"),
+        (lambda name: names.check_models([name], "digits"), "zzz*", "in_resnet20"),
+        (lambda name: names.check_models([name], "digits"), "timm:resnet5", "resnet50"),
+        (lambda name: names.check_architectures([name]), "in_resnet15", "in_resnet14"),
+    ],
+)
+def test_an_unknown_name_is_refused(check, argument, near):
+    with pytest.raises(UserError, match=f"unknown .*{near}"):
+        check(argument)
+
+
+REFUSING = """
+import sys
+from robust_interp.cli.main import main
+
+for argv in (
+    ["bench", "--models", "in_resnet41"],
+    ["bench", "--models", "timm:resnet5"],
+    ["bench", "--attacks", "fgmm"],
+    ["bench", "--strong", "apgd"],
+    ["bench", "--corruptions", "gausian"],
+    ["bench", "--dataset", "digitz"],
+    ["audit", "in_resnet41"],
+    ["audit", "in_resnet20", "--attack", "pgf"],
+    ["train", "in_resnet41"],
+    ["train", "in_resnet20", "--dataset", "digitz"],
+    ["sweep", "--models", "in_resnet41"],
+    ["stability", "in_resnet41"],
+    ["plot", "coefficients", "in_resnet41"],
+    ["plot", "landscape", "--models", "in_resnet20", "--corruption", "gausian"],
+):
+    assert main(argv) == 1, argv
+heavy = {"torch", "torchvision", "torchattacks", "timm", "sklearn"} & set(sys.modules)
+sys.exit(f"imported {heavy}" if heavy else 0)
+"""
+
+
+def test_unknown_names_are_refused_before_anything_heavy_is_imported(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSING], capture_output=True, text=True, timeout=120, cwd=tmp_path
+    )
+    lines = done.stderr.splitlines()
+    assert (done.returncode, len(lines)) == (0, 14), done.stderr
+    assert all(line.startswith("robust-interp: unknown ") for line in lines)
+
+
+# Completion.
+
+
+def completed(line, tmp_path):
+    """What argcomplete offers for a command line whose last word is begun."""
+    place = tmp_path / "completions"
+    environment = os.environ | {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_STDOUT_FILENAME": str(place),
+        "_ARGCOMPLETE_IFS": "\n",
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+    }
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "robust_interp"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert not {"torch", "timm"} & imported
+    return [word.strip() for word in place.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("robust-interp lead", ["leaderboard"]),
+        ("robust-interp bench --dat", ["--dataset", "--data-dir"]),
+        ("robust-interp bench --attacks fgsm,if", ["fgsm,ifgsm"]),
+        ("robust-interp bench --models lambda_in", ["lambda_in_resnet20"]),
+        ("robust-interp bench --corruptions gaussian_n", ["gaussian_noise"]),
+        ("robust-interp bench --dataset dig", ["digits"]),
+        ("robust-interp train lambda_in_resnet16", ["lambda_in_resnet164"]),
+    ],
+)
+def test_the_shell_completes_names_without_torch(line, offered, tmp_path):
+    assert completed(line, tmp_path) == offered
+
+
+def test_completion_goes_on_with_the_last_of_a_list():
+    assert completion.continued("a,b,", ["x", "y"]) == ["a,b,x", "a,b,y"]
+    assert completion.continued("", ["x"]) == ["x"]

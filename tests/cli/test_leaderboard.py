@@ -1,0 +1,67 @@
+"""One table, as wide as the terminal."""
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from robust_interp.cli import console
+from robust_interp.results import combine
+
+PUBLISHED = Path(__file__).parents[2] / "leaderboards"
+
+
+@pytest.fixture
+def printed(monkeypatch, capsys):
+    """Prints published leaderboards on a terminal of some width: its lines."""
+
+    def show(width, files, columns=None, dataset=None):
+        made = Console(width=width, force_terminal=True, color_system=None)
+        monkeypatch.setattr(console, "console", lambda: made)
+        board, title, ranked_by = combine.gather([PUBLISHED / file for file in files], dataset)
+        console.print_leaderboard(board, title, ranked_by, columns)
+        return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+
+    return show
+
+
+@pytest.mark.parametrize("width", [60, 80, 90, 120, 200])
+@pytest.mark.parametrize(
+    "files", [["digits.csv"], ["paper_cifar10.csv"], ["cifar10.csv", "robustbench.csv"]], ids=" ".join
+)
+def test_a_table_stands_once_and_fits(printed, files, width):
+    lines = printed(width, files, dataset=None if files == ["digits.csv"] else "cifar10")
+    assert max(map(len, lines)) <= width
+    assert sum({"model", "members"} <= set(line.split()) for line in lines) == 1
+
+
+def test_a_narrow_terminal_keeps_what_ranks_and_names_what_it_leaves_out(printed):
+    lines = printed(80, ["digits.csv"])
+    heads = lines[1].split()
+    assert {"rank", "model", "members", "clean", "pgd_16*"} <= set(heads)
+    notes = " ".join(lines[10:])  # after the title, the heads and eight models
+    assert notes.startswith("* rank by pgd_16, among lines of the same protocol and images no room for ")
+    left_out = notes.partition("no room for ")[2].partition(":")[0].split(", ")
+    everything = printed(300, ["digits.csv"])
+    assert sorted([*heads, *left_out]) == sorted(everything[1].split())
+    assert not any("no room" in line for line in everything)
+
+
+def test_a_long_name_takes_several_lines_and_loses_nothing(printed):
+    lines = printed(80, ["robustbench.csv"], dataset="cifar10")
+    at = next(at for at, line in enumerate(lines) if line.startswith("Amini2024"))
+    assert lines[at].split()[0] + lines[at + 1] == "Amini2024MeanSparse_S-WRN-70-16"
+
+
+def test_chosen_columns_stand_in_their_order_and_the_last_give_way(printed):
+    lines = printed(60, ["digits.csv"], ["model", "pgd_32", "clean", "seeds", "fgsm_*"])
+    # 17 characters of a name and the space after it, 11 of pgd_32, 11, 7 and 11: a sixth column has no room
+    assert ["model", "pgd_32", "clean", "seeds", "fgsm_8"] in [line.split() for line in lines]
+    assert any(line.startswith("no room for fgsm_16, fgsm_32:") for line in lines)
+
+
+def test_without_a_terminal_nothing_is_left_out(command):
+    status, out, _ = command("leaderboard", PUBLISHED / "digits.csv", PUBLISHED / "digits.csv")
+    assert status == 0
+    assert "no room" not in out
+    assert len(out.splitlines()) == 2 + 16 + 1

@@ -1,0 +1,144 @@
+import multiprocessing
+import os
+import signal
+
+import pytest
+
+from robust_interp.core.errors import UserError
+from robust_interp.core.files import new_file, new_folder, write_bytes, write_text
+
+
+def names(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def half_a_file(path, error):
+    with new_file(path) as part:
+        part.write_text("ne")
+        raise error
+
+
+def half_a_folder(path, error):
+    with new_folder(path) as part:
+        (part / "a.txt").write_text("a")
+        raise error
+
+
+def test_text_is_written_as_utf_8_with_its_line_ends(tmp_path):
+    write_text(tmp_path / "a.txt", "λ\r\nε\n")
+    assert (tmp_path / "a.txt").read_bytes() == b"\xce\xbb\r\n\xce\xb5\n"
+    assert names(tmp_path) == ["a.txt"]
+
+
+def test_bytes_replace_what_was_there(tmp_path):
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"a longer one that was there before")
+    write_bytes(path, b"\x00\xff")
+    assert path.read_bytes() == b"\x00\xff"
+    assert names(tmp_path) == ["a.bin"]
+
+
+def test_until_it_is_finished_the_old_file_is_there_and_the_new_one_is_not(tmp_path):
+    path = tmp_path / "figure.png"
+    path.write_text("old")
+    with new_file(path) as part:
+        part.write_text("new")
+        assert path.read_text() == "old"
+        assert part.parent == tmp_path  # on the same disk
+        assert part.name.startswith(".")
+        assert str(os.getpid()) in part.name
+        assert part.suffix == ".png"  # what writes it may go by that
+    assert path.read_text() == "new"
+    assert names(tmp_path) == ["figure.png"]
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
+def test_what_interrupts_the_writing_leaves_the_old_file_alone(tmp_path, kind):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(kind):
+        half_a_file(path, kind)
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["a.txt"]
+
+
+def test_a_full_disk_is_one_line_and_leaves_the_old_file_alone(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(UserError) as refusal:
+        half_a_file(path, OSError(28, "No space left on device"))
+    assert str(refusal.value) == f"cannot write {path}: [Errno 28] No space left on device"
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["a.txt"]
+
+
+@pytest.mark.parametrize(
+    "write", [lambda path: write_text(path, ""), lambda path: new_folder(path).__enter__()]
+)
+def test_below_a_file_nothing_can_be_written_and_that_is_one_line(tmp_path, write):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot write .*below") as refusal:
+        write(tmp_path / "file" / "below")
+    assert "\n" not in str(refusal.value)
+    assert names(tmp_path) == ["file"]
+
+
+def test_a_writer_that_writes_nothing_is_refused(tmp_path):
+    with pytest.raises(UserError, match="cannot write"), new_file(tmp_path / "a.txt"):
+        pass
+    assert names(tmp_path) == []
+
+
+def test_a_folder_appears_whole(tmp_path):
+    folder = tmp_path / "above" / "folder"
+    with new_folder(folder) as part:
+        (part / "a.txt").write_text("a")
+        (part / "inner").mkdir()
+        (part / "inner" / "b.txt").write_text("b")
+        assert not folder.exists()
+        assert str(os.getpid()) in part.name
+    assert names(tmp_path) == ["above", "above/folder", "above/folder/a.txt"] + [
+        f"above/folder/inner{rest}" for rest in ("", "/b.txt")
+    ]
+
+
+@pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
+def test_what_interrupts_the_filling_leaves_no_folder(tmp_path, kind):
+    with pytest.raises(kind):
+        half_a_folder(tmp_path / "folder", kind)
+    assert names(tmp_path) == []
+
+
+def test_a_folder_that_holds_something_is_refused_and_kept(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "old.txt").write_text("old")
+    with pytest.raises(UserError, match="cannot write"), new_folder(tmp_path / "folder") as part:
+        (part / "new.txt").write_text("new")
+    assert names(tmp_path) == ["folder", "folder/old.txt"]
+
+
+def test_what_a_killed_process_of_the_same_id_left_is_no_part_of_the_folder(tmp_path):
+    with new_folder(tmp_path / "one") as part:
+        (part / "a.txt").write_text("a")
+        left = part.name.replace("one", "two")
+    (tmp_path / left).mkdir()
+    (tmp_path / left / "half.txt").write_text("half")
+    with new_folder(tmp_path / "two") as part:
+        (part / "b.txt").write_text("b")
+    assert names(tmp_path) == ["one", "one/a.txt", "two", "two/b.txt"]
+
+
+def _killed_while_writing(folder):
+    with new_file(folder / "a.txt") as part:
+        part.write_text("ne")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_writer_leaves_the_old_file(tmp_path):
+    (tmp_path / "a.txt").write_text("old")
+    process = multiprocessing.get_context("fork").Process(target=_killed_while_writing, args=(tmp_path,))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    assert (tmp_path / "a.txt").read_text() == "old"
+    assert [name for name in names(tmp_path) if not name.startswith(".")] == ["a.txt"]

@@ -1,0 +1,64 @@
+"""What the ranks of a leaderboard go by, and why a line has none."""
+
+import pandas as pd
+import pytest
+from support.hand_made import attack, card, first, run
+
+from robust_interp.results.combine import gather
+from robust_interp.results.export import to_csv
+from robust_interp.results.ranks import about_ranks, ranked_by
+from robust_interp.store import Store
+from robust_interp.store.cells import CLEAN
+
+
+def cells(model, *radii):
+    return [(card(model), CLEAN, first(9)), *((card(model), attack("pgd", eps), first(4)) for eps in radii)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Radii 4, 8 and 16 over both models, the middle one 8, which `high` has and `low` lacks."""
+    with Store(tmp_path / "results") as store:
+        run(store, [*cells("high", 8, 16), *cells("low", 4)])
+    return tmp_path / "results"
+
+
+def test_the_column_that_ranks_is_the_one_at_the_middle_of_all_measured_radii(folder):
+    board, _, columns = gather([folder])
+    assert board[["model", "rank"]].fillna(0).values.tolist() == [["high", 1], ["low", 0]]
+    assert columns == {"final": "pgd_8"}
+    assert about_ranks(board, columns) == (
+        "rank by pgd_8, among lines of the same protocol and images; no rank: 1 without pgd_8"
+    )
+
+
+def test_radii_of_files_do_not_move_the_column_that_ranks(folder, tmp_path):
+    far = pd.DataFrame(gather([folder]).board).rename(columns=lambda name: name.replace("pgd_16", "pgd_1"))
+    far = far.rename(columns={"pgd_4": "pgd_2", "pgd_4_std": "pgd_2_std"})
+    columns = [*far.columns[:13], "pgd_1", "pgd_1_std", "pgd_2", "pgd_2_std", "pgd_8", "pgd_8_std"]
+    (tmp_path / "far.csv").write_text(to_csv(far[[*columns, "corruption_source", "source"]]))
+    board, _, columns = gather([folder, tmp_path / "far.csv"])
+    assert columns == {"final": "pgd_8"}  # of 1, 2, 4, 8 and 16 the middle one would be 4
+    assert about_ranks(board, columns) == (
+        "rank by pgd_8, among lines of the same protocol and images; no rank: 2 without pgd_8, "
+        "1 of files (their images are not known) or attacked by transfer"
+    )
+
+
+def test_quoted_lines_and_boards_without_pgd_say_so(folder):
+    board = gather([folder]).board
+    quoted = board.assign(source="paper", rank=pd.NA)
+    assert about_ranks(quoted, ranked_by(quoted)) == "no rank: 2 quoted (paper)"
+    without = board.drop(columns=[name for name in board if name.startswith("pgd")]).assign(rank=pd.NA)
+    assert ranked_by(without) == {}
+    assert about_ranks(without, {}) == "no rank: 2 without pgd"
+
+
+def test_each_protocol_has_a_column_of_its_own(folder):
+    with Store(folder) as store:
+        run(store, cells("high", 8, 16, 32), "worst")
+    board, _, columns = gather([folder])
+    assert columns == {"final": "pgd_16", "worst": "worst_16"}  # of 4, 8, 16, 32 the upper middle one
+    assert about_ranks(board, columns).startswith(
+        "rank by pgd_16 (protocol final) and worst_16 (protocol worst), among lines"
+    )

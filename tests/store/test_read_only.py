@@ -1,0 +1,78 @@
+"""Results in a folder that cannot be written."""
+
+import contextlib
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+from support.hand_made import card, first, results_beyond_ascii, run
+
+from robust_interp.store import Store
+from robust_interp.store.cells import CLEAN
+
+
+@pytest.fixture
+def results(tmp_path):
+    return results_beyond_ascii(tmp_path / "results")
+
+
+@contextlib.contextmanager
+def without_privileges():
+    """For root, whom no permission binds: another user's rights for a while."""
+    if not hasattr(os, "geteuid"):
+        pytest.skip("permissions are of another kind here")
+    if os.geteuid() != 0:
+        yield
+        return
+    try:
+        os.seteuid(65534)
+    except OSError as error:
+        pytest.skip(f"root cannot give up its rights here: {error}")
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def read_only():
+    """Makes a copy of a results folder that cannot be written, where any user can read it."""
+    with contextlib.ExitStack() as stack:
+
+        def make(folder):
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            place.chmod(0o755)
+            copy = Path(shutil.copytree(folder, place / "results"))
+            stack.callback(copy.chmod, 0o755)
+            for file in copy.iterdir():
+                file.chmod(stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH)
+            copy.chmod(0o555)
+            with without_privileges(), contextlib.suppress(OSError):
+                (copy / "probe").write_text("")
+                pytest.skip("a folder cannot be made read-only here")
+            return copy
+
+        yield make
+
+
+@pytest.mark.parametrize("end", ["closed", "killed"])
+def test_results_that_cannot_be_written_can_be_shown_and_compared(command, results, read_only, end):
+    with Store(results) as store:
+        if end == "killed":  # what was finished last then lies in SQLite's own log beside the database
+            run(store, [(card("late"), CLEAN, first(6))])
+            copy = read_only(results)
+    if end == "closed":
+        copy = read_only(results)
+    expected = command("leaderboard", results, "--format", "csv")
+    compared = command("leaderboard", "compare", "λ-net", "net", "--results", results)
+    assert ("late" in expected[1]) == (end == "killed")
+    before = sorted(path.name for path in copy.iterdir())
+    with without_privileges():
+        found = command("leaderboard", copy, "--format", "csv")
+        again = command("leaderboard", "compare", "λ-net", "net", "--results", copy)
+    assert expected[0] == compared[0] == 0
+    assert (found, again) == (expected, compared)
+    assert sorted(path.name for path in copy.iterdir()) == before
