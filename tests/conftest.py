@@ -74,7 +74,7 @@ def start_command():
     """Starts `robust-interp` with arguments in a process of its own, which comes with torch imported."""
     context = multiprocessing.get_context("forkserver")
     heavy = ["timm", "torchattacks", "sklearn.datasets", "pandas", "pytest"]
-    context.set_forkserver_preload(["robust_interp.benchmark.runner", "robust_interp.cli.console", *heavy])
+    context.set_forkserver_preload(["robust_interp.benchmark.benchmark", "robust_interp.cli.console", *heavy])
 
     def start(argv):
         process = context.Process(target=_command, args=(argv,))

@@ -8,18 +8,18 @@ of the same store as any benchmark's; `checks` says what is wrong.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 
-import pandas as pd
 import torch
 from torch import nn
 
 from robust_interp import attacks
-from robust_interp.attacks.table import type_of
 from robust_interp.audit import checks
 from robust_interp.audit.checks import Audited, Finding, Measured
+from robust_interp.audit.parts import Options, parts_of, transferred
+from robust_interp.audit.table import lines
 from robust_interp.audit.thresholds import Thresholds
 from robust_interp.audit.trace import trace
 from robust_interp.benchmark.cost import choose_threads
@@ -32,34 +32,14 @@ from robust_interp.classifiers.resolve import resolve
 from robust_interp.classifiers.target import Target
 from robust_interp.classifiers.validation import CHECKED_ON
 from robust_interp.core import threads
-from robust_interp.core.errors import RandomModelError, UserError
-from robust_interp.core.specs import Spec, parse_spec, split_specs
+from robust_interp.core.errors import RandomModelError
 from robust_interp.core.threads import Threads
-from robust_interp.results.column_names import parse, with_radius
-from robust_interp.results.columns import AUDIT, AUDIT_COLUMNS, integers
+from robust_interp.results.column_names import parse
 from robust_interp.store import NOT_FINITE, ZERO_GRADIENT, Store
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, Plan, digest
 from robust_interp.store.verdicts import FAIL, NOT_RUN, PASS, WARN
 
 DEFAULT_N = 200
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a model is audited with, beside the samples and radii of the request.
-
-    Attributes:
-        attack: The row's attack, whose accuracy is in question: in steps of a given size.
-        strongest: What should not find much more: ``apgd_ce``, say, or ``autoattack``; 'none' leaves it out.
-        black_box: What sees logits only; 'none' leaves it out.
-        source: The model that attacks are transferred from; by default another one of the run.
-    """
-
-    attack: str = "pgd"
-    strongest: str = "apgd_ce"
-    black_box: str = "square"
-    source: str | None = None
-    thresholds: Thresholds = field(default_factory=Thresholds)
 
 
 class Audit:
@@ -81,7 +61,7 @@ class Audit:
             min(DEFAULT_N, len(self.dataset)) if request.n is None else request.n, self.dataset
         )
         self.runner = Runner.for_request(request, self.dataset)
-        self.parts = _parts(options, *radii(request, self.dataset), checked_seed(request.seed))
+        self.parts = parts_of(options, *radii(request, self.dataset), checked_seed(request.seed))
         for perturbation in (one for by_eps in self.parts.values() for one in by_eps.values()):
             attacks.check_fits(perturbation, self.dataset.classes, self.dataset.images[0].size)
         self.refused: list[Audited] = []
@@ -117,7 +97,7 @@ class Audit:
         """What is to be measured of a target: by the part that it plays, and the radius in 1/255."""
         parts = {"clean": {0.0: CLEAN}} | self.parts
         if other := self._other(target):
-            parts["transfer"] = {eps: _transferred(row, other) for eps, row in self.parts["row"].items()}
+            parts["transfer"] = {eps: transferred(row, other) for eps, row in self.parts["row"].items()}
         return {
             part: {eps: make_cell(target.card, self.dataset, one) for eps, one in by_eps.items()}
             for part, by_eps in parts.items()
@@ -148,7 +128,7 @@ class Audit:
     def _audited(self, store: Store, watch: Watch) -> Iterator[Audited]:
         for target in self.targets:
             one = Audited(target.card, self._audit(target, store, watch))
-            text = json.dumps(list(_lines(one, self.dataset.name)))
+            text = json.dumps(list(lines(one, self.dataset.name)))
             classifier = digest(target.card.identity)
             store.put_audit(classifier, self.dataset.fingerprint, str(one.conclusion), text)
             yield one
@@ -220,48 +200,6 @@ class Audit:
         return found
 
 
-def _parts(options: Options, eps: list[float], defaults, seed: int) -> dict[str, dict[float, Perturbation]]:
-    """Which attack plays which part, by radius in units of 1/255."""
-    specs = [parse_spec(text) for text in split_specs(options.attack)]
-    if len(specs) != 1 or "eps" in specs[0].params or options.attack == "none":
-        raise UserError(f"an audit is of one attack, without a radius of its own, not {options.attack!r}")
-    (row,) = specs
-    once = Spec(row.name, {key: value for key, value in row.params.items() if key != "restarts"})
-    usual = attacks.resolve(str(once), eps, defaults, seed)
-    if not all({"alpha", "steps"} <= perturbation.params.keys() for perturbation in usual):
-        raise UserError(f"an audit is of an attack with alpha and steps, such as pgd, not of {row.name}")
-    kind = type_of(row.name)
-    more = options.thresholds.more
-    more_steps = once.params | {"steps": more * usual[0].params["steps"]}
-    texts = {
-        "one_step": "fgsm",
-        "iterative": "ifgsm",
-        "row": str(row),
-        "trace": str(once),
-        "more_steps": str(Spec(row.name, more_steps)),
-        "restarts": str(Spec(row.name, row.params | {"restarts": more}))
-        if kind.random and kind.restarts
-        else "none",
-        "strongest": options.strongest,
-        "black_box": options.black_box,
-        # With a step of its own: one that suits a small ball does not reach the end of a large one.
-        "large_eps": f"pgd(eps={options.thresholds.large_eps_255}/255, alpha=eps/4, steps=40)",
-    }
-    parts = {}
-    for part, text in texts.items():
-        found = attacks.resolve(text, eps, defaults, seed)
-        if len(split_specs(text)) > 1 or any(one.eps_255 is None for one in found):
-            raise UserError(f"an audit compares Linf attacks one by one; {text!r} is no single one")
-        parts[part] = {one.eps_255: one for one in found}
-    return parts
-
-
-def _transferred(row: Perturbation, other: Target) -> Perturbation:
-    """The row's attack computed on another model; what it is keyed by names that model."""
-    column = with_radius(f"transfer from {other.card.label}", "Linf", row.eps_255)
-    return replace(row, column=column, source=f"transfer@{digest(other.card.identity)[:16]}")
-
-
 def _compared(at: dict[str, Measured], thresholds: Thresholds) -> list[Finding]:
     """The checks that compare attacks at one radius."""
     row, one_step = at["row"], at["one_step"]
@@ -295,23 +233,3 @@ def _random(error: RandomModelError) -> Finding:
 def _flat(cells: dict[str, dict[float, Cell]]) -> list[Cell]:
     """Each cell once, whatever parts it plays."""
     return list({cell.key: cell for by_eps in cells.values() for cell in by_eps.values()}.values())
-
-
-def all_in(store: Store, refused: Iterable[Audited], dataset: str) -> pd.DataFrame:
-    """audit.csv as a table: every audit in a store, and the models that could not be measured just now."""
-    kept = [line for text in store.audits() for line in json.loads(text)]
-    kept.sort(key=lambda line: (line["dataset"], line["model"], line["recipe"], line["train_seed"] or 0))
-    return _table([*kept, *(line for one in refused for line in _lines(one, dataset))])
-
-
-def _lines(one: Audited, dataset: str) -> Iterator[dict]:
-    card = {
-        name: getattr(one.card, name) for name in ("model", "recipe", "lambda_init", "train_seed", "members")
-    }
-    for finding in one.findings:
-        yield asdict(finding) | card | {"dataset": dataset}
-
-
-def _table(lines: Iterable[dict]) -> pd.DataFrame:
-    table = pd.DataFrame(list(lines)).reindex(columns=AUDIT_COLUMNS).round(6)
-    return table.astype(dict.fromkeys(integers(AUDIT), "Int64"))

@@ -89,7 +89,9 @@ def run(arguments: argparse.Namespace) -> int:
     names.check_dataset(arguments.dataset)
     names.check_models(arguments.models, arguments.dataset, arguments.zoo)
     names.check_attacks(arguments.attack, arguments.strongest, arguments.black_box)
-    from robust_interp.audit.run import Audit, Options, all_in
+    from robust_interp.audit.parts import Options
+    from robust_interp.audit.run import Audit
+    from robust_interp.audit.table import all_in
     from robust_interp.benchmark.cost import cost
     from robust_interp.benchmark.request import Request
     from robust_interp.cli.audit_table import print_audit

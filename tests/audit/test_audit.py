@@ -19,13 +19,15 @@ from torch import nn
 from robust_interp import data
 from robust_interp.audit import checks
 from robust_interp.audit.checks import Audited, Finding, Measured
-from robust_interp.audit.run import AUDIT_COLUMNS, Audit, Options
+from robust_interp.audit.parts import Options
+from robust_interp.audit.run import Audit
 from robust_interp.audit.thresholds import Thresholds
 from robust_interp.audit.trace import trace
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
 from robust_interp.core import statistics
 from robust_interp.results import combine, leaderboard
+from robust_interp.results.columns import AUDIT_COLUMNS
 from robust_interp.results.scores import scores
 from robust_interp.store import FILE_NAME, Store
 from robust_interp.store.cells import CLEAN, digest

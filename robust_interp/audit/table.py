@@ -1,0 +1,34 @@
+"""What audits found as a table: audit.csv."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+
+import pandas as pd
+
+from robust_interp.audit.checks import Audited
+from robust_interp.results.columns import AUDIT, AUDIT_COLUMNS, integers
+from robust_interp.store import Store
+
+
+def all_in(store: Store, refused: Iterable[Audited], dataset: str) -> pd.DataFrame:
+    """audit.csv as a table: every audit in a store, and the models that could not be measured just now."""
+    kept = [line for text in store.audits() for line in json.loads(text)]
+    kept.sort(key=lambda line: (line["dataset"], line["model"], line["recipe"], line["train_seed"] or 0))
+    return _table([*kept, *(line for one in refused for line in lines(one, dataset))])
+
+
+def lines(one: Audited, dataset: str) -> Iterator[dict]:
+    """The lines of audit.csv that one audit makes."""
+    card = {
+        name: getattr(one.card, name) for name in ("model", "recipe", "lambda_init", "train_seed", "members")
+    }
+    for finding in one.findings:
+        yield asdict(finding) | card | {"dataset": dataset}
+
+
+def _table(lines: Iterable[dict]) -> pd.DataFrame:
+    table = pd.DataFrame(list(lines)).reindex(columns=AUDIT_COLUMNS).round(6)
+    return table.astype(dict.fromkeys(integers(AUDIT), "Int64"))
