@@ -31,7 +31,7 @@ def checkpoints(
     candidates = zoo.checkpoints_for(dataset, folder)
     chosen = {c.name: c for name in names for c in zoo.select([name], candidates)}
     found = [c for c in chosen.values() if seeds is None or c.seed in seeds]
-    if not found:
+    if seeds is not None and not found:
         raise UserError(f"no checkpoint with train seed {', '.join(map(str, seeds))} among the models named")
     return found
 

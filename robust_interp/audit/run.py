@@ -8,10 +8,11 @@ of the same store as any benchmark's; `checks` says what is wrong.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import nn
@@ -45,6 +46,7 @@ from robust_interp.results.column_names import parse, with_radius
 from robust_interp.results.columns import AUDIT, AUDIT_COLUMNS, integers
 from robust_interp.store import NOT_FINITE, ZERO_GRADIENT, Store
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, Plan, digest
+from robust_interp.store.finished import outcome_of
 from robust_interp.store.verdicts import FAIL, NOT_RUN, PASS, WARN
 
 DEFAULT_N = 200
@@ -97,9 +99,7 @@ class Audit:
     def _resolved(self, request: Request) -> list[Target]:
         """What is audited, name by name: one that is random does not stop the others."""
         found: dict[str, Target] = {}
-        modules = request.modules
-        each = {name: {name: module} for name, module in modules.items()} or {n: (n,) for n in request.models}
-        for name, models in each.items():
+        for name, models in _one_by_one(request).items():
             try:
                 for target in resolve(models, resolve_options(request), self.dataset):
                     found.setdefault(target.key, target)
@@ -123,14 +123,18 @@ class Audit:
         """What is to be measured of a target: by the part that it plays, and the radius in 1/255."""
         parts = {"clean": {0.0: CLEAN}} | self.parts
         if other := self._other(target):
-            parts["transfer"] = {eps: _transferred(row, other) for eps, row in self.parts["row"].items()}
+            parts["transfer"] = {eps: _transferred(row, eps, other) for eps, row in self.parts["row"].items()}
         return {
             part: {eps: make_cell(target.card, self.dataset, one) for eps, one in by_eps.items()}
             for part, by_eps in parts.items()
         }
 
     def work(self, store: Store) -> list[tuple[Cell, int]]:
-        """The cells still to be measured, and at how many samples; traces of the loss are not counted."""
+        """The cells still to be measured, and at how many samples; traces of the loss are not counted.
+
+        Args:
+            store: What may hold some of them already.
+        """
         return [
             (cell, left)
             for target in self.targets
@@ -139,7 +143,18 @@ class Audit:
         ]
 
     def run(self, store: Store, watch: Watch = lambda cell, samples: None) -> list[Audited]:
-        """Measure what is missing, judge every model, and keep the verdicts in the store."""
+        """Measure what is missing, judge every model, and keep the verdicts in the store.
+
+        Args:
+            store: What holds the cells, too.
+            watch: Told of each batch of samples that was finished.
+
+        Returns:
+            Each model with its findings; first those that are random, and were not measured.
+
+        Raises:
+            UserError: if a model cannot be measured on the device.
+        """
         store.put_labels(self.dataset.fingerprint, self.dataset.labels)
         with threads.used(self.chosen_threads.count if self.chosen_threads else 1):
             return [*self.refused, *self._audited(store, watch)]
@@ -183,8 +198,8 @@ class Audit:
         transfer = cells.pop("transfer", {})
         plan = Plan(self.dataset.name, self.n, "final", tuple(_flat(cells)))
         self.runner.measure(plan, plan.cells, classifier, store, watch)
-        if transfer:
-            origin = self.runner.load(self._other(target))
+        if other := self._other(target):
+            origin = self.runner.load(other)
             if self._lets_gradients_through(origin):
                 with undisturbed(origin):
                     self.runner.measure(plan, transfer.values(), classifier, store, watch, attacked=origin)
@@ -201,13 +216,15 @@ class Audit:
             return classifier(images.clone()).requires_grad
 
     def _standing(self, cell: Cell, eps_255: float, store: Store) -> Measured:
-        outcome = store.read(cell.key, self.n)
+        outcome = outcome_of(cell, store, self.n)
         stands = outcome.predictions == self.dataset.labels[: self.n]
         name = parse(cell.perturbation.column).series
         blind = outcome.flags & (ZERO_GRADIENT | NOT_FINITE) != 0
         return Measured(name, eps_255, stands, blind)
 
-    def _judged(self, measured: dict[str, dict[float, Measured]], losses: dict) -> list[Finding]:
+    def _judged(
+        self, measured: dict[str, dict[float, Measured]], losses: dict[float, np.ndarray]
+    ) -> list[Finding]:
         found = [_step_size(row) for row in self.parts["row"].values()]
         for eps, row in measured["row"].items():
             at = {part: by_eps[eps] for part, by_eps in measured.items() if eps in by_eps}
@@ -226,45 +243,84 @@ class Audit:
         return found
 
 
-def _parts(options: Options, eps: list[float], defaults, seed: int) -> dict[str, dict[float, Perturbation]]:
-    """Which attack plays which part, by radius in units of 1/255."""
-    specs = [parse_spec(text) for text in split_specs(options.attack)]
-    if len(specs) != 1 or "eps" in specs[0].params or options.attack == "none":
-        raise UserError(f"an audit is of one attack, without a radius of its own, not {options.attack!r}")
-    (row,) = specs
-    once = Spec(row.name, {key: value for key, value in row.params.items() if key != "restarts"})
-    usual = attacks.resolve(str(once), eps, defaults, seed)
-    if not all({"alpha", "steps"} <= perturbation.params.keys() for perturbation in usual):
-        raise UserError(f"an audit is of an attack with alpha and steps, such as pgd, not of {row.name}")
-    kind = type_of(row.name)
-    more = options.thresholds.more
-    more_steps = once.params | {"steps": more * usual[0].params["steps"]}
-    texts = {
+def _one_by_one(request: Request) -> Mapping[str, Mapping[str, nn.Module] | Sequence[str]]:
+    """What `resolve` is given for each model that a request names or brings, by its name."""
+    if request.modules:
+        return {name: {name: module} for name, module in request.modules.items()}
+    return {name: (name,) for name in request.models or ()}
+
+
+def _parts(
+    options: Options, eps: list[float], defaults: Mapping, seed: int
+) -> dict[str, dict[float, Perturbation]]:
+    """Which attack plays which part, by radius in units of 1/255.
+
+    Raises:
+        UserError: if the row's attack takes no steps of a size, or one of them is no single Linf attack.
+    """
+    row = _row(options.attack)
+    usual = attacks.resolve(str(_once(row)), eps, defaults, seed)
+    for perturbation in usual:
+        _step(perturbation)
+    more_steps = {"steps": options.thresholds.more * usual[0].integer("steps")}
+    texts = _texts(options, row, more_steps)
+    return {
+        part: _by_radius(text, attacks.resolve(text, eps, defaults, seed)) for part, text in texts.items()
+    }
+
+
+def _row(attack: str) -> Spec:
+    specs = [parse_spec(text) for text in split_specs(attack)]
+    if len(specs) != 1 or "eps" in specs[0].params or attack == "none":
+        raise UserError(f"an audit is of one attack, without a radius of its own, not {attack!r}")
+    return specs[0]
+
+
+def _once(row: Spec) -> Spec:
+    return Spec(row.name, {key: value for key, value in row.params.items() if key != "restarts"})
+
+
+def _texts(options: Options, row: Spec, more_steps: dict[str, int]) -> dict[str, str]:
+    """The attack of each part as it is written; ``none`` for one that is not played."""
+    kind, once, more = type_of(row.name), _once(row), options.thresholds.more
+    restarted = Spec(row.name, row.params | {"restarts": more})
+    return {
         "one_step": "fgsm",
         "iterative": "ifgsm",
         "row": str(row),
         "trace": str(once),
-        "more_steps": str(Spec(row.name, more_steps)),
-        "restarts": str(Spec(row.name, row.params | {"restarts": more}))
-        if kind.random and kind.restarts
-        else "none",
+        "more_steps": str(Spec(row.name, once.params | more_steps)),
+        "restarts": str(restarted) if kind.random and kind.restarts else "none",
         "strongest": options.strongest,
         "black_box": options.black_box,
         # With a step of its own: one that suits a small ball does not reach the end of a large one.
         "large_eps": f"pgd(eps={options.thresholds.large_eps_255}/255, alpha=eps/4, steps=40)",
     }
-    parts = {}
-    for part, text in texts.items():
-        found = attacks.resolve(text, eps, defaults, seed)
-        if len(split_specs(text)) > 1 or any(one.eps_255 is None for one in found):
-            raise UserError(f"an audit compares Linf attacks one by one; {text!r} is no single one")
-        parts[part] = {one.eps_255: one for one in found}
-    return parts
 
 
-def _transferred(row: Perturbation, other: Target) -> Perturbation:
+def _by_radius(text: str, found: Sequence[Perturbation]) -> dict[float, Perturbation]:
+    """What an attack's text stands for, by radius in units of 1/255."""
+    by_radius = {one.eps_255: one for one in found if one.eps_255 is not None}
+    if len(split_specs(text)) > 1 or any(one.eps_255 is None for one in found):
+        raise UserError(f"an audit compares Linf attacks one by one; {text!r} is no single one")
+    return by_radius
+
+
+def _step(row: Perturbation) -> float:
+    """The size of the steps of the row's attack, in [0, 1] pixels.
+
+    Raises:
+        UserError: if it takes no steps of a size.
+    """
+    alpha = row.number("alpha")
+    if alpha is None or "steps" not in row.params:
+        raise UserError(f"an audit is of an attack with alpha and steps, such as pgd, not of {row.name}")
+    return alpha
+
+
+def _transferred(row: Perturbation, eps_255: float, other: Target) -> Perturbation:
     """The row's attack computed on another model; what it is keyed by names that model."""
-    column = with_radius(f"transfer from {other.card.label}", "Linf", row.eps_255)
+    column = with_radius(f"transfer from {other.card.label}", "Linf", eps_255)
     return replace(row, column=column, source=f"transfer@{digest(other.card.identity)[:16]}")
 
 
@@ -287,7 +343,7 @@ def _compared(at: dict[str, Measured], thresholds: Thresholds) -> list[Finding]:
 def _step_size(row: Perturbation) -> Finding:
     """A step that overshoots the ball jumps between its corners; steps that cannot reach its end are few."""
     line, eps_255 = attacks.step_warning(row), row.eps_255
-    alpha_255 = 255 * row.params["alpha"]
+    alpha_255 = 255 * _step(row)
     detail = line or f"{row.column}: {row.params['steps']} steps of {alpha_255:g}/255"
     return Finding(
         "step_size", WARN if line else PASS, detail, 0, eps_255, value=alpha_255, threshold=eps_255
@@ -304,7 +360,16 @@ def _flat(cells: dict[str, dict[float, Cell]]) -> list[Cell]:
 
 
 def all_in(store: Store, refused: Iterable[Audited], dataset: str) -> pd.DataFrame:
-    """audit.csv as a table: every audit in a store, and the models that could not be measured just now."""
+    """audit.csv as a table: every audit in a store, and the models that could not be measured just now.
+
+    Args:
+        store: Of any number of datasets and audits.
+        refused: Models that are not in the store, because they are random.
+        dataset: The name of the one that those were to be measured on.
+
+    Returns:
+        One line a finding, with the columns AUDIT_COLUMNS.
+    """
     kept = [line for text in store.audits() for line in json.loads(text)]
     kept.sort(key=lambda line: (line["dataset"], line["model"], line["recipe"], line["train_seed"] or 0))
     return _table([*kept, *(line for one in refused for line in _lines(one, dataset))])

@@ -12,12 +12,17 @@ from robust_interp import attacks, corruptions, data
 from robust_interp.benchmark.request import DEFAULT_SEEDS, PROTOCOLS, STRONG_N, Request
 from robust_interp.classifiers.resolve import ResolveOptions
 from robust_interp.core.errors import UserError
+from robust_interp.core.registry import Registry
 from robust_interp.results.leaderboard import RANKED_BY
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, Plan
 
 
 def load_dataset(request: Request) -> data.Dataset:
-    """The dataset that a request names or brings."""
+    """The dataset that a request names or brings.
+
+    Raises:
+        UserError: if it names none that is known and there.
+    """
     if isinstance(request.dataset, str):
         return data.load(request.dataset, "test", request.data_dir)
     return request.dataset
@@ -43,6 +48,12 @@ def make_plan(
     request: Request, dataset: data.Dataset, corruptor: corruptions.Corruptor, cards: Sequence[ModelCard]
 ) -> Plan:
     """Every cell that a request asks for of these models.
+
+    Args:
+        request: What is asked for.
+        dataset: The one that it names.
+        corruptor: Where its corrupted images come from.
+        cards: The models, in the order of the cells.
 
     Raises:
         UserError: for an attack, a corruption, a radius or a number of samples that cannot be.
@@ -89,7 +100,11 @@ def _cells(
 
 
 def make_cell(card: ModelCard, dataset: data.Dataset, perturbation: Perturbation) -> Cell:
-    """One measurement, in the environment of this process."""
+    """One measurement, in the environment of this process.
+
+    Raises:
+        UserError: if the package that computes the attack is not there.
+    """
     environment = {"precision": "float32", "torch": str(torch.__version__)}
     if perturbation.kind == "attack":
         environment |= attacks.environment(perturbation)
@@ -101,6 +116,9 @@ def cheap_first(cells: list[Cell]) -> list[Cell]:
     """Protocol ``worst``: the cheap attacks first, each following those before it in the same ball.
 
     Only what still stands is attacked: what counts is whether a sample survives all of them.
+
+    Args:
+        cells: Of one target, exactly one of them clean.
     """
     (clean,) = (cell for cell in cells if cell.perturbation.kind == "clean")
     before: dict[tuple | None, tuple[str, ...]] = {}
@@ -119,19 +137,27 @@ def cheap_first(cells: list[Cell]) -> list[Cell]:
 def radii(request: Request, dataset: data.Dataset) -> tuple[list[float], Mapping]:
     """The radii in [0, 1] pixels, and the parameters of attacks that the dataset sets otherwise.
 
+    Returns:
+        The radii, each once, from the smallest on; and the parameters by attack, CIFAR-10's for a dataset
+        without any of its own.
+
     Raises:
         UserError: if the radii that are asked for are none.
     """
     kind = data.DATASETS[dataset.name] if dataset.name in data.DATASETS else data.DATASETS["cifar10"]
-    eps = tuple(value / 255 for value in kind.eps_255) if request.eps is None else request.eps
+    usual = tuple(value / 255 for value in kind.eps_255)
+    return _checked_radii(usual if request.eps is None else request.eps), kind.attack_defaults
+
+
+def _checked_radii(eps: object) -> list[float]:
     if isinstance(eps, str) or not isinstance(eps, Sequence) or not eps:
         raise UserError(f"eps must be a list of radii in [0, 1] pixels such as (2/255, 4/255), not {eps!r}")
     for value in eps:
         attacks.check_eps(value)
-    return sorted(set(eps)), kind.attack_defaults
+    return sorted(set(eps))
 
 
-def sample_count(n: int | str | None, dataset: data.Dataset) -> int:
+def sample_count(n: object, dataset: data.Dataset) -> int:
     """How many of the first samples `n` stands for: a number, 'all', or None for the dataset's default.
 
     Raises:
@@ -141,20 +167,27 @@ def sample_count(n: int | str | None, dataset: data.Dataset) -> int:
         n = data.DATASETS[dataset.name].default_n
     if n in (None, "all"):
         return len(dataset)
-    if not isinstance(n, Integral) or isinstance(n, bool) or not 1 <= n <= len(dataset):
+    count = whole_number(n)
+    if count is None or not 1 <= count <= len(dataset):
         raise UserError(f"n must be 1 to {len(dataset)}, the size of the {dataset.name} test set, not {n}")
-    return int(n)
+    return count
 
 
-def checked_seed(seed: int) -> int:
+def checked_seed(seed: object) -> int:
     """`seed` if it is one of random draws.
 
     Raises:
         UserError: if it is not a whole number from 0 to 2**63 - 1.
     """
-    if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+    number = whole_number(seed)
+    if number is None or not 0 <= number < 2**63:
         raise UserError(f"seed must be a whole number from 0 to 2**63 - 1, not {seed}")
-    return int(seed)
+    return number
+
+
+def whole_number(value: object) -> int | None:
+    """A whole number of any type, NumPy's too, as an int; None for anything else, a bool among it."""
+    return None if isinstance(value, bool) or not isinstance(value, Integral) else int(value)
 
 
 def _fitting(attacked: list[Perturbation], dataset: data.Dataset) -> list[Perturbation]:
@@ -171,6 +204,6 @@ def _place_by_cost(cell: Cell) -> tuple[bool, int]:
 
 def _plugin(perturbation: Perturbation) -> dict[str, str]:
     """The code of the plug-in that an attack or a corruption is of, if it is of one."""
-    registries = {"attack": attacks.ATTACKS, "corruption": corruptions.CORRUPTIONS}
+    registries: dict[str, Registry] = {"attack": attacks.ATTACKS, "corruption": corruptions.CORRUPTIONS}
     registry = registries.get(perturbation.kind)
     return registry.code(perturbation.name) if registry else {}

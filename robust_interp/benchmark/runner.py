@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from numbers import Integral
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
 from robust_interp import attacks, data
-from robust_interp.benchmark.pending import by_target, missing, outcomes_before, still_standing
-from robust_interp.benchmark.plan import checked_seed
+from robust_interp.benchmark.pending import by_target, followed, missing, still_standing
+from robust_interp.benchmark.plan import checked_seed, whole_number
 from robust_interp.benchmark.request import Request
 from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.classifiers.isolation import undisturbed
@@ -26,17 +26,28 @@ from robust_interp.core.errors import UserError
 from robust_interp.corruptions import Corruptor
 from robust_interp.store import AGREE, CHUNK, DISAGREE, INHERITED, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
 from robust_interp.store.cells import Cell, Perturbation, Plan
+from robust_interp.store.finished import outcome_of
 
 LONGEST = 10  # batches' worth of images that one batch of still standing ones may be picked from
 
 Watch = Callable[[Cell, int], None]  # called with a cell and how many of its samples were just finished
 
 
+class Batch(NamedTuple):
+    """What was found of a batch of samples, as an `Outcome` holds it."""
+
+    predictions: np.ndarray
+    flags: np.ndarray
+    deltas: np.ndarray | None
+
+
 class Runner:
     """Measures the cells of any plan of one dataset, on one device.
 
     Args:
+        dataset: Whose images are classified.
         corruptor: Where the corrupted images come from.
+        device: Where it is measured.
         batch_size: Samples at once.
     """
 
@@ -59,7 +70,17 @@ class Runner:
         return cls(dataset, Corruptor(dataset, checked_seed(request.seed), folder), device, batch_size)
 
     def run(self, plan: Plan, targets: Sequence[Target], store: Store, watch: Watch) -> None:
-        """Measure what is missing of a plan of these targets, chunk by chunk."""
+        """Measure what is missing of a plan of these targets, chunk by chunk.
+
+        Args:
+            plan: Whose own cells are measured, not those of its strong plan.
+            targets: Which the cells are of.
+            store: What keeps them.
+            watch: Told of each batch that was finished.
+
+        Raises:
+            UserError: if a target cannot be measured, before any is.
+        """
         todo = by_target(missing(plan, store), targets)
         classifiers = [self.load(target) for target, _ in todo]  # all: a bad one fails before the hours
         store.put_labels(self.dataset.fingerprint, self.dataset.labels)
@@ -67,7 +88,11 @@ class Runner:
             self.measure(plan, cells, classifier, store, watch)
 
     def load(self, target: Target) -> nn.Module:
-        """The target's classifier on this runner's device."""
+        """The target's classifier on this runner's device.
+
+        Raises:
+            UserError: if it cannot be measured there.
+        """
         return target.load(self.device)
 
     def measure(
@@ -82,17 +107,32 @@ class Runner:
         """Measure what is missing of these cells of a plan.
 
         Args:
+            plan: Which the cells are of: it says how many samples, and what a cell follows.
+            cells: In an order in which each comes after those that it follows.
+            classifier: Which the cells are of.
+            store: What keeps them.
+            watch: Told of each batch that was finished.
             attacked: What attacks see; by default what the classifier says, itself.
+
+        Raises:
+            LookupError: if a cell that one of them follows is not finished.
         """
         if attacked is None:
             attacked = classifier.attacked_as if isinstance(classifier, Ensemble) else classifier
         with undisturbed(classifier):
             for cell in cells:
-                standing = still_standing(outcomes_before(plan, cell, store), self.dataset.labels)
+                before = [outcome_of(other, store, plan.n) for other in followed(plan, cell)]
+                standing = still_standing(before, self.dataset.labels)
                 self._measure(cell, plan.n, standing, classifier, attacked, store, watch)
 
     def pixels(self, perturbation: Perturbation, start: int, stop: int) -> torch.Tensor:
-        """Images (N, C, H, W) in [0, 1] on this runner's device, corrupted if the perturbation says so."""
+        """Images (N, C, H, W) in [0, 1] on this runner's device, corrupted if the perturbation says so.
+
+        Args:
+            perturbation: Any; an attack is not made here.
+            start: The first image, counted from 0.
+            stop: The first one that is left out.
+        """
         if perturbation.kind == "corruption":
             pixels = self.corruptor.pixels(perturbation, start, stop)
         else:
@@ -121,7 +161,7 @@ class Runner:
             else:
                 found = self._spread(cell.perturbation, classifier, attack, start, standing[start:stop])
             seconds = time.perf_counter() - began
-            store.append(cell.key, start, Outcome(*found, seconds, str(self.device)))
+            store.append(cell.key, start, Outcome(*found, seconds=seconds, device=str(self.device)))
             watch(cell, stop - start)
             start = stop
 
@@ -136,8 +176,13 @@ class Runner:
         return min(n, start + LONGEST * self.batch_size)
 
     def _spread(
-        self, perturbation: Perturbation, classifier: nn.Module, attack, start: int, standing: np.ndarray
-    ):
+        self,
+        perturbation: Perturbation,
+        classifier: nn.Module,
+        attack: attacks.AttackRunner | None,
+        start: int,
+        standing: np.ndarray,
+    ) -> Batch:
         """A batch of those samples from `start` on that still stand; the others are inherited as broken."""
         predictions = np.full(len(standing), -1, np.int16)
         flags = np.full(len(standing), INHERITED, np.uint8)
@@ -147,9 +192,15 @@ class Runner:
             predictions[standing], flags[standing], deltas[standing] = self._batch(
                 perturbation, classifier, attack, ids
             )
-        return predictions, flags, deltas
+        return Batch(predictions, flags, deltas)
 
-    def _batch(self, perturbation: Perturbation, classifier: nn.Module, attack, ids: np.ndarray):
+    def _batch(
+        self,
+        perturbation: Perturbation,
+        classifier: nn.Module,
+        attack: attacks.AttackRunner | None,
+        ids: np.ndarray,
+    ) -> Batch:
         first = int(ids[0])
         images = self.pixels(perturbation, first, int(ids[-1]) + 1)[ids - first]
         flags = np.zeros(len(ids), dtype=np.uint8)
@@ -169,7 +220,7 @@ class Runner:
         finite = torch.isfinite(logits).all(1)
         flags |= np.where(finite.cpu().numpy(), 0, NOT_FINITE).astype(np.uint8)
         predictions = torch.where(finite, logits.argmax(1), -1).cpu().numpy().astype(np.int16)
-        return predictions, flags, deltas
+        return Batch(predictions, flags, deltas)
 
 
 def _step_teller(cell: Cell, watch: Watch) -> Callable[[int], None]:
@@ -189,9 +240,10 @@ def _place(module: nn.Module) -> torch.device | None:
     return next((parameter.device for parameter in module.parameters() if not parameter.is_meta), None)
 
 
-def _batch_size(batch_size: int | None, device: torch.device) -> int:
+def _batch_size(batch_size: object, device: torch.device) -> int:
     if batch_size is None:
         return 4 * CHUNK if device.type == "cuda" else CHUNK
-    if not isinstance(batch_size, Integral) or isinstance(batch_size, bool) or batch_size < 1:
+    size = whole_number(batch_size)
+    if size is None or size < 1:
         raise UserError(f"batch size must be a whole number from 1, not {batch_size}")
-    return int(batch_size)
+    return size

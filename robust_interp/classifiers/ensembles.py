@@ -81,7 +81,7 @@ def _ensemble(members: Sequence[Target], average: str, attack: str, name: str | 
         lambda_init=_joint(card.lambda_init for card in cards),
         seeds=tuple(sorted({card.train_seed for card in cards if card.train_seed is not None})),
         members=len(cards),
-        params_m=sum(card.params_m for card in cards),
+        params_m=_total([card.params_m for card in cards]),
         weights_sha256=digest([card.weights_sha256 for card in cards]),
         attacked_as="" if attack == WHITE_BOX else attack,
     )
@@ -91,6 +91,12 @@ def _ensemble(members: Sequence[Target], average: str, attack: str, name: str | 
         lambda device: Ensemble([member.load(device) for member in members], average, attack, card.label),
         _twins(card.label, cards),
     )
+
+
+def _total(numbers: Sequence[float | None]) -> float | None:
+    """Their sum; None where one is not known."""
+    known = [number for number in numbers if number is not None]
+    return sum(known) if len(known) == len(numbers) else None
 
 
 def _joint(texts: Iterable[str]) -> str:

@@ -58,7 +58,7 @@ def _settings(module: nn.Module) -> dict:
     }
 
 
-def _is_plain(value) -> bool:
+def _is_plain(value: object) -> bool:
     if isinstance(value, tuple | list):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, bool | int | float | str)
