@@ -158,7 +158,11 @@ def _checked_radii(eps: object) -> list[float]:
 
 
 def sample_count(n: object, dataset: data.Dataset) -> int:
-    """How many of the first samples `n` stands for: a number, 'all', or None for the dataset's default.
+    """How many of the first samples `n` stands for.
+
+    Args:
+        n: A number, 'all', or None for the dataset's default, which is all where it has none.
+        dataset: Whose samples they are.
 
     Raises:
         UserError: if the dataset has not so many, or it is no number.

@@ -61,6 +61,10 @@ class Runner:
     def for_request(cls, request: Request, dataset: data.Dataset) -> Runner:
         """One with the device, batch size and corruptions that a request asks for.
 
+        Args:
+            request: What is asked for; None in it stands for the machine's best.
+            dataset: The one that it names.
+
         Raises:
             UserError: if one of them cannot be.
         """

@@ -21,7 +21,11 @@ class Averaging:
 
 
 def averaged(members: Sequence[Target], averaging: Averaging) -> list[Target]:
-    """One ensemble of the members for each way in which it is attacked."""
+    """One ensemble of the members for each way in which it is attacked.
+
+    Raises:
+        UserError: if there is no member, or no ensemble is averaged or attacked so.
+    """
     return [_ensemble(members, averaging.average, attack) for attack in averaging.attacks]
 
 
@@ -32,6 +36,12 @@ def member_names(named: str) -> list[str]:
 
 def joined(named: str, found: Sequence[Target], averaging: Averaging, dataset: str) -> list[Target]:
     """The ensembles of what `named` joins among the single models found, but for those that are there.
+
+    Args:
+        named: Names, full names of checkpoints, globs or 'all', joined by ``+``.
+        found: The models of the run, with the ensembles that are there already.
+        averaging: How the members make an ensemble.
+        dataset: Its name, which stands in the full name of a checkpoint.
 
     Raises:
         UserError: if a part names none of them, or all parts together fewer than two.

@@ -71,6 +71,9 @@ PREFIXES: dict[str, Callable[[str, Context], Target]] = {"timm": from_timm, "rob
 def parse_call(text: str) -> tuple[str, dict]:
     """``name`` or ``name(key=value, ...)`` as the name, which may hold dots, and its arguments.
 
+    Returns:
+        The name, and the values by key: numbers, words, True and False.
+
     Raises:
         UserError: if the brackets cannot be read.
     """

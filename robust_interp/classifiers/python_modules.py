@@ -19,6 +19,11 @@ from robust_interp.core.errors import UserError
 def from_python(text: str, context: Context) -> Target:
     """What a function of an importable module makes, or the torch module that it holds.
 
+    Args:
+        text: ``package.module:factory``, with arguments in brackets if it takes some, or
+            ``package.module:object``.
+        context: What it is made for: a function with `num_classes` or `in_chans` is given the dataset's.
+
     Raises:
         UserError: if the module cannot be imported, or gives no model that can be measured.
     """

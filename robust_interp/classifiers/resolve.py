@@ -71,6 +71,8 @@ def resolve(
 
     Args:
         models: Names, or modules by name; None is what the ensembles join, else 'all'.
+        options: What is said of them besides.
+        dataset: What they are measured on.
 
     Raises:
         UserError: if one cannot be found, loaded or measured, or an option does not go with what is named.

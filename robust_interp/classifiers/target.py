@@ -71,7 +71,13 @@ class Context:
 
 
 def loader(build: Callable[[], nn.Module], dataset: data.Dataset, checked_on: Iterable[str] = ()) -> Load:
-    """How a target loads: built once, and checked once on each device but those where it was already."""
+    """How a target loads: built once, and checked once on each device but those where it was already.
+
+    Args:
+        build: Makes the classifier of pixels, on any device.
+        dataset: What it is checked on.
+        checked_on: The devices, as texts, where it was checked.
+    """
     build, checked = cache(build), set(checked_on)
 
     def load(device: torch.device | str) -> nn.Module:
@@ -92,6 +98,9 @@ def from_module(
     """A model that is an object, checked and told from others where it is.
 
     Args:
+        name: What it is called.
+        model: Maps images (N, C, H, W) to logits (N, classes): normalised ones, if there is a normalisation.
+        context: The dataset, and the normalisation that was given.
         sha256: Hash of the weights file it was made from; None is a hash of its state.
         notes: What a reader of its numbers must be told already.
 
@@ -131,7 +140,18 @@ def fast(model: nn.Module) -> nn.Module:
 
 
 def check_fits(what: str, classes: int, channels: int, context: Context, hint: str = "") -> None:
-    """Refuse a model that was made for other classes or channels than the dataset's."""
+    """Refuse a model that was made for other classes or channels than the dataset's.
+
+    Args:
+        what: What the message calls the model.
+        classes: How many it tells apart.
+        channels: Of the images that it takes.
+        context: What it is to be measured on.
+        hint: What could be done instead, for the message.
+
+    Raises:
+        UserError: if either differs.
+    """
     needed, name = (context.dataset.classes, context.channels), context.dataset.name
     if (classes, channels) != needed:
         raise UserError(
