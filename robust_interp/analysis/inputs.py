@@ -23,7 +23,10 @@ def checkpoints(
     """The zoo's checkpoints for a dataset that are named: architectures, full names or globs, in that order.
 
     Args:
-        seeds: train seeds to take; None is every one.
+        names: What is named.
+        folder: A zoo folder besides the usual ones.
+        dataset: The one that they were trained on.
+        seeds: Train seeds to take; None is every one.
 
     Raises:
         UserError: for a name that matches none, or none with these seeds.
@@ -31,13 +34,16 @@ def checkpoints(
     candidates = zoo.checkpoints_for(dataset, folder)
     chosen = {c.name: c for name in names for c in zoo.select([name], candidates)}
     found = [c for c in chosen.values() if seeds is None or c.seed in seeds]
-    if not found:
+    if seeds is not None and not found:
         raise UserError(f"no checkpoint with train seed {', '.join(map(str, seeds))} among the models named")
     return found
 
 
 def singles(names: Iterable[str], folder: str | None, dataset: str) -> dict[str, zoo.Checkpoint]:
     """One checkpoint a model, by what a figure calls it: its first train seed, unless named in full.
+
+    Args:
+        names: As of `checkpoints`, like `folder` and `dataset`.
 
     Raises:
         UserError: for a name that matches none.
@@ -65,7 +71,11 @@ def labels(found: Sequence[zoo.Checkpoint]) -> list[str]:
 
 
 def classifier(checkpoint: zoo.Checkpoint, device: torch.device | str = "cpu") -> Classifier:
-    """A checkpoint on [0, 1] pixels, in eval mode and frozen."""
+    """A checkpoint on [0, 1] pixels, in eval mode and frozen.
+
+    Raises:
+        UserError: if its weights cannot be read or do not fit.
+    """
     return classifier_of(checkpoint).to(device).eval().requires_grad_(False)
 
 

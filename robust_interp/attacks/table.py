@@ -221,7 +221,10 @@ def check_name(name: str) -> None:
 @cache
 def torchattacks_classes() -> tuple[str, ...]:
     """The classes of torchattacks that attack on their own, read from its source: it imports torch."""
-    source = find_spec("torchattacks").origin
+    spec = find_spec("torchattacks")
+    if spec is None or spec.origin is None:
+        raise ImportError("torchattacks is not installed")
+    source = spec.origin
     for statement in ast.parse(Path(source).read_text(encoding="utf-8")).body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__all__":
             return tuple(name for name in ast.literal_eval(statement.value) if name not in _NOT_BY_CLASS)

@@ -81,7 +81,14 @@ class Audited:
 
 
 def concluded(findings: Iterable[tuple[str, str, int]]) -> Conclusion:
-    """What a model's findings, as (check, verdict, n), come to."""
+    """What a model's findings, as (check, verdict, n), come to.
+
+    Args:
+        findings: At least one that ran. Those that did not run count for nothing but the share of the checks.
+
+    Returns:
+        The worst verdict, `partial` for a pass of fewer checks than there are; and the samples it rests on.
+    """
     ran = [finding for finding in findings if finding[1] != NOT_RUN]
     checks = {check for check, _, _ in ran}
     complete = checks >= set(CHECKS)
@@ -168,7 +175,14 @@ def gain(check: str, stronger: Measured, row: Measured, thresholds: Thresholds) 
 
 
 def monotone(series: Sequence[Measured]) -> list[Finding]:
-    """Accuracy must not rise with the radius, by more than the interval; `series` begins with clean."""
+    """Accuracy must not rise with the radius, by more than the interval.
+
+    Args:
+        series: What was left of the same samples, clean ones among it, in any order.
+
+    Returns:
+        A finding for each but the one of the smallest radius, against the next smaller one.
+    """
     found = []
     for small, large in itertools.pairwise(sorted(series, key=lambda measured: measured.eps_255)):
         rise = paired_difference(large.stands, small.stands)

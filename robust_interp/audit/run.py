@@ -8,17 +8,18 @@ of the same store as any benchmark's; `checks` says what is wrong.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import nn
 
 from robust_interp import attacks
 from robust_interp.audit import checks
 from robust_interp.audit.checks import Audited, Finding, Measured
-from robust_interp.audit.parts import Options, parts_of, transferred
+from robust_interp.audit.parts import Options, parts_of, step_of, transferred
 from robust_interp.audit.table import lines
 from robust_interp.audit.thresholds import Thresholds
 from robust_interp.audit.trace import trace
@@ -37,6 +38,7 @@ from robust_interp.core.threads import Threads
 from robust_interp.results.column_names import parse
 from robust_interp.store import NOT_FINITE, ZERO_GRADIENT, Store
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, Plan, digest
+from robust_interp.store.finished import outcome_of
 from robust_interp.store.verdicts import FAIL, NOT_RUN, PASS, WARN
 
 DEFAULT_N = 200
@@ -71,9 +73,7 @@ class Audit:
     def _resolved(self, request: Request) -> list[Target]:
         """What is audited, name by name: one that is random does not stop the others."""
         found: dict[str, Target] = {}
-        modules = request.modules
-        each = {name: {name: module} for name, module in modules.items()} or {n: (n,) for n in request.models}
-        for name, models in each.items():
+        for name, models in _one_by_one(request).items():
             try:
                 for target in resolve(models, resolve_options(request), self.dataset):
                     found.setdefault(target.key, target)
@@ -97,14 +97,18 @@ class Audit:
         """What is to be measured of a target: by the part that it plays, and the radius in 1/255."""
         parts = {"clean": {0.0: CLEAN}} | self.parts
         if other := self._other(target):
-            parts["transfer"] = {eps: transferred(row, other) for eps, row in self.parts["row"].items()}
+            parts["transfer"] = {eps: transferred(row, eps, other) for eps, row in self.parts["row"].items()}
         return {
             part: {eps: make_cell(target.card, self.dataset, one) for eps, one in by_eps.items()}
             for part, by_eps in parts.items()
         }
 
     def work(self, store: Store) -> list[tuple[Cell, int]]:
-        """The cells still to be measured, and at how many samples; traces of the loss are not counted."""
+        """The cells still to be measured, and at how many samples; traces of the loss are not counted.
+
+        Args:
+            store: What may hold some of them already.
+        """
         return [
             (cell, left)
             for target in self.targets
@@ -113,7 +117,18 @@ class Audit:
         ]
 
     def run(self, store: Store, watch: Watch = lambda cell, samples: None) -> list[Audited]:
-        """Measure what is missing, judge every model, and keep the verdicts in the store."""
+        """Measure what is missing, judge every model, and keep the verdicts in the store.
+
+        Args:
+            store: What holds the cells, too.
+            watch: Told of each batch of samples that was finished.
+
+        Returns:
+            Each model with its findings; first those that are random, and were not measured.
+
+        Raises:
+            UserError: if a model cannot be measured on the device.
+        """
         store.put_labels(self.dataset.fingerprint, self.dataset.labels)
         with threads.used(self.chosen_threads.count if self.chosen_threads else 1):
             return [*self.refused, *self._audited(store, watch)]
@@ -157,8 +172,8 @@ class Audit:
         transfer = cells.pop("transfer", {})
         plan = Plan(self.dataset.name, self.n, "final", tuple(_flat(cells)))
         self.runner.measure(plan, plan.cells, classifier, store, watch)
-        if transfer:
-            origin = self.runner.load(self._other(target))
+        if other := self._other(target):
+            origin = self.runner.load(other)
             if self._lets_gradients_through(origin):
                 with undisturbed(origin):
                     self.runner.measure(plan, transfer.values(), classifier, store, watch, attacked=origin)
@@ -175,13 +190,15 @@ class Audit:
             return classifier(images.clone()).requires_grad
 
     def _standing(self, cell: Cell, eps_255: float, store: Store) -> Measured:
-        outcome = store.read(cell.key, self.n)
+        outcome = outcome_of(cell, store, self.n)
         stands = outcome.predictions == self.dataset.labels[: self.n]
         name = parse(cell.perturbation.column).series
         blind = outcome.flags & (ZERO_GRADIENT | NOT_FINITE) != 0
         return Measured(name, eps_255, stands, blind)
 
-    def _judged(self, measured: dict[str, dict[float, Measured]], losses: dict) -> list[Finding]:
+    def _judged(
+        self, measured: dict[str, dict[float, Measured]], losses: dict[float, np.ndarray]
+    ) -> list[Finding]:
         found = [_step_size(row) for row in self.parts["row"].values()]
         for eps, row in measured["row"].items():
             at = {part: by_eps[eps] for part, by_eps in measured.items() if eps in by_eps}
@@ -198,6 +215,13 @@ class Audit:
             reason = "there is no other model to compute attacks on: name one with --source"
             found.append(Finding("transfer", NOT_RUN, reason, len(next(iter(rows)).stands)))
         return found
+
+
+def _one_by_one(request: Request) -> Mapping[str, Mapping[str, nn.Module] | Sequence[str]]:
+    """What `resolve` is given for each model that a request names or brings, by its name."""
+    if request.modules:
+        return {name: {name: module} for name, module in request.modules.items()}
+    return {name: (name,) for name in request.models or ()}
 
 
 def _compared(at: dict[str, Measured], thresholds: Thresholds) -> list[Finding]:
@@ -219,7 +243,7 @@ def _compared(at: dict[str, Measured], thresholds: Thresholds) -> list[Finding]:
 def _step_size(row: Perturbation) -> Finding:
     """A step that overshoots the ball jumps between its corners; steps that cannot reach its end are few."""
     line, eps_255 = attacks.step_warning(row), row.eps_255
-    alpha_255 = 255 * row.params["alpha"]
+    alpha_255 = 255 * step_of(row)
     detail = line or f"{row.column}: {row.params['steps']} steps of {alpha_255:g}/255"
     return Finding(
         "step_size", WARN if line else PASS, detail, 0, eps_255, value=alpha_255, threshold=eps_255

@@ -34,7 +34,14 @@ class _LossTrace(nn.Module):
 
 
 def trace(perturbation: Perturbation, classifier: nn.Module, runner: Runner, n: int) -> np.ndarray:
-    """Each sample's loss along an attack, (steps + 1, n): at every step, and where it ends."""
+    """Each sample's loss along an attack, (steps + 1, n): at every step, and where it ends.
+
+    Args:
+        perturbation: The attack, of a number of steps that is the same for every sample.
+        classifier: What it is made on, on the runner's device.
+        runner: Whose dataset, device and batch size it is made with.
+        n: How many of the first samples.
+    """
     parts = []
     size = 1 if type_of(perturbation.name).alone else runner.batch_size
     with undisturbed(classifier):

@@ -40,7 +40,15 @@ class Benchmark:
         self._threads: Threads | None = None
 
     def run(self, store: Store, watch: Watch = lambda cell, samples: None) -> Report:
-        """Measure what is missing, chunk by chunk, and score everything that was asked for."""
+        """Measure what is missing, chunk by chunk, and score everything that was asked for.
+
+        Args:
+            store: What keeps it, and may hold some of it already.
+            watch: Told of each batch of samples that was finished.
+
+        Raises:
+            UserError: if a model cannot be measured on the device.
+        """
         with threads.used(self.choose_threads(store).count):
             for part in self.plan.parts:
                 self.runner.run(part, self.targets, store, watch)
@@ -48,7 +56,11 @@ class Benchmark:
         return self.report(store)
 
     def report(self, store: Store) -> Report:
-        """Score what the store has of everything that was asked for."""
+        """Score what the store has of everything that was asked for.
+
+        Raises:
+            LookupError: if an attack that skips broken samples is not finished.
+        """
         return compose(self.plan, self.targets, self.runner, store)
 
     def missing(self, store: Store) -> list[tuple[Target, list[Cell]]]:
@@ -69,7 +81,11 @@ class Benchmark:
         return {"device": str(self.runner.device), "gpu": environment.gpu(), "threads": threads_used}
 
     def choose_threads(self, store: Store) -> Threads:
-        """How many CPU threads suit what is still to be measured: tried out on the largest of the models."""
+        """How many CPU threads suit what is still to be measured: tried out on the largest of the models.
+
+        Raises:
+            UserError: if that model cannot be measured.
+        """
         if self._threads is None:
             cells = [cell for part in self.plan.parts for cell in missing(part, store)]
             todo = [target for target, _ in by_target(cells, self.targets)]

@@ -46,7 +46,17 @@ def work(plan: Plan, store: Store) -> list[tuple[Cell, int]]:
 
 
 def estimate(plan: Plan, targets: Sequence[Target], runner: Runner, store: Store) -> Estimate:
-    """How long a run of this plan would take, from timed passes of one model of each architecture."""
+    """How long a run of this plan would take, from timed passes of one model of each architecture.
+
+    Args:
+        plan: With its strong plan, if there is one.
+        targets: Which the cells are of.
+        runner: Whose device and dataset the passes are timed with.
+        store: What it has is not counted.
+
+    Raises:
+        UserError: if a model cannot be measured on the device.
+    """
     timed: dict[tuple, float] = {}
 
     def seconds_of(target: Target, at_once: int) -> float:
@@ -68,7 +78,12 @@ def estimate(plan: Plan, targets: Sequence[Target], runner: Runner, store: Store
 
 
 def seconds_per_pass(classifier: nn.Module, images: torch.Tensor) -> float:
-    """Seconds that a forward pass takes for each of these images."""
+    """Seconds that a forward pass takes for each of these images.
+
+    Args:
+        classifier: On the device of the images.
+        images: (N, C, H, W) pixels in [0, 1], taken at once.
+    """
     with undisturbed(classifier), torch.no_grad():
         classifier(images)
         started, passes = time.perf_counter(), 0
@@ -82,7 +97,13 @@ def choose_threads(targets: Sequence[Target], runner: Runner, n: int, asked: int
     """How many CPU threads suit these targets on `n` samples, tried out on a gradient of the largest.
 
     Args:
+        targets: What is to be measured.
+        runner: Where, and in batches of which size.
+        n: The samples of the run.
         asked: What the user said, who is obeyed; None tries it out.
+
+    Raises:
+        UserError: if the largest cannot be measured.
     """
     if runner.device.type != "cpu" or not targets:
         return threads.choose(asked, None)

@@ -16,6 +16,10 @@ def missing(plan: Plan, store: Store) -> list[Cell]:
     """The cells that the store does not have for all samples, nor the whole ones, each once.
 
     An ensemble that is attacked in several ways has its other cells in common.
+
+    Args:
+        plan: Whose own cells are looked for, not those of its strong plan.
+        store: Where.
     """
     todo: dict[str, Cell] = {}
     for cell in plan.cells:
@@ -25,31 +29,51 @@ def missing(plan: Plan, store: Store) -> list[Cell]:
 
 
 def by_target(cells: Iterable[Cell], targets: Sequence[Target]) -> list[tuple[Target, list[Cell]]]:
-    """The cells of each target that has some; the cells are of a plan made of these targets' cards."""
+    """The cells of each target that has some.
+
+    Args:
+        cells: Each of the card of one of the targets, which is the same object.
+        targets: In the order of what is returned.
+    """
     cells = list(cells)
     found = [(target, [cell for cell in cells if cell.classifier is target.card]) for target in targets]
     return [(target, of_target) for target, of_target in found if of_target]
 
 
 def left(plan: Plan, cell: Cell, store: Store, labels: np.ndarray) -> tuple[int, bool]:
-    """At how many samples a cell is still to be measured, and whether no more will be left out."""
-    before = outcomes_before(plan, cell, store)
+    """At how many samples a cell is still to be measured, and whether no more will be left out.
+
+    Args:
+        plan: Which the cell is of.
+        cell: Any of its cells.
+        store: What it and those that it follows are looked for in.
+        labels: (N,) of the whole dataset.
+
+    Returns:
+        The number, an upper bound as long as a cell that this one follows is not finished; and whether it is
+        exact.
+    """
+    before = [finished(other, store, plan.n)[1] for other in followed(plan, cell)]
     standing = still_standing([outcome for outcome in before if outcome], labels)
     start = store.covered(cell.key)
     count = plan.n - start if standing is None else int(standing[start:].sum())
     return count, None not in before
 
 
-def outcomes_before(plan: Plan, cell: Cell, store: Store) -> list[Outcome | None]:
-    """What is stored of the cells that this one follows; None for one that is not finished."""
-    followed = [
+def followed(plan: Plan, cell: Cell) -> list[Cell]:
+    """The cells of the same target that this one follows: what they broke is not attacked again."""
+    return [
         other for other in plan.cells if other.classifier is cell.classifier and other.whole.key in cell.skips
     ]
-    return [finished(other, store, plan.n)[1] for other in followed]
 
 
 def still_standing(before: Sequence[Outcome], labels: np.ndarray) -> np.ndarray | None:
-    """Which samples none of these has broken, (n,) bool; None for all."""
+    """Which samples none of these has broken, (n,) bool; None for all.
+
+    Args:
+        before: Outcomes of the same n samples.
+        labels: (N,) of these samples and any that follow.
+    """
     if not before:
         return None
     return np.logical_and.reduce([outcome.correct(labels) for outcome in before])

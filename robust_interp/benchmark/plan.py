@@ -11,6 +11,7 @@ from robust_interp import attacks, corruptions, data
 from robust_interp.benchmark.request import PROTOCOLS, STRONG_N, Request
 from robust_interp.benchmark.settings import checked_seed, sample_count
 from robust_interp.core.errors import UserError
+from robust_interp.core.registry import Registry
 from robust_interp.results.leaderboard import RANKED_BY
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, Plan
 
@@ -19,6 +20,12 @@ def make_plan(
     request: Request, dataset: data.Dataset, corruptor: corruptions.Corruptor, cards: Sequence[ModelCard]
 ) -> Plan:
     """Every cell that a request asks for of these models.
+
+    Args:
+        request: What is asked for.
+        dataset: The one that it names.
+        corruptor: Where its corrupted images come from.
+        cards: The models, in the order of the cells.
 
     Raises:
         UserError: for an attack, a corruption, a radius or a number of samples that cannot be.
@@ -65,7 +72,11 @@ def _cells(
 
 
 def make_cell(card: ModelCard, dataset: data.Dataset, perturbation: Perturbation) -> Cell:
-    """One measurement, in the environment of this process."""
+    """One measurement, in the environment of this process.
+
+    Raises:
+        UserError: if the package that computes the attack is not there.
+    """
     environment = {"precision": "float32", "torch": str(torch.__version__)}
     if perturbation.kind == "attack":
         environment |= attacks.environment(perturbation)
@@ -77,6 +88,9 @@ def cheap_first(cells: list[Cell]) -> list[Cell]:
     """Protocol ``worst``: the cheap attacks first, each following those before it in the same ball.
 
     Only what still stands is attacked: what counts is whether a sample survives all of them.
+
+    Args:
+        cells: Of one target, exactly one of them clean.
     """
     (clean,) = (cell for cell in cells if cell.perturbation.kind == "clean")
     before: dict[tuple | None, tuple[str, ...]] = {}
@@ -95,16 +109,24 @@ def cheap_first(cells: list[Cell]) -> list[Cell]:
 def radii(request: Request, dataset: data.Dataset) -> tuple[list[float], Mapping]:
     """The radii in [0, 1] pixels, and the parameters of attacks that the dataset sets otherwise.
 
+    Returns:
+        The radii, each once, from the smallest on; and the parameters by attack, CIFAR-10's for a dataset
+        without any of its own.
+
     Raises:
         UserError: if the radii that are asked for are none.
     """
     kind = data.DATASETS[dataset.name] if dataset.name in data.DATASETS else data.DATASETS["cifar10"]
-    eps = tuple(value / 255 for value in kind.eps_255) if request.eps is None else request.eps
+    usual = tuple(value / 255 for value in kind.eps_255)
+    return _checked_radii(usual if request.eps is None else request.eps), kind.attack_defaults
+
+
+def _checked_radii(eps: object) -> list[float]:
     if isinstance(eps, str) or not isinstance(eps, Sequence) or not eps:
         raise UserError(f"eps must be a list of radii in [0, 1] pixels such as (2/255, 4/255), not {eps!r}")
     for value in eps:
         attacks.check_eps(value)
-    return sorted(set(eps)), kind.attack_defaults
+    return sorted(set(eps))
 
 
 def _fitting(attacked: list[Perturbation], dataset: data.Dataset) -> list[Perturbation]:
@@ -121,6 +143,6 @@ def _place_by_cost(cell: Cell) -> tuple[bool, int]:
 
 def _plugin(perturbation: Perturbation) -> dict[str, str]:
     """The code of the plug-in that an attack or a corruption is of, if it is of one."""
-    registries = {"attack": attacks.ATTACKS, "corruption": corruptions.CORRUPTIONS}
+    registries: dict[str, Registry] = {"attack": attacks.ATTACKS, "corruption": corruptions.CORRUPTIONS}
     registry = registries.get(perturbation.kind)
     return registry.code(perturbation.name) if registry else {}

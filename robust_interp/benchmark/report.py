@@ -16,7 +16,7 @@ from robust_interp.results.scores import results_frame, scores
 from robust_interp.results.warnings import findings
 from robust_interp.store import INHERITED, Store
 from robust_interp.store.cells import Plan
-from robust_interp.store.finished import finished
+from robust_interp.store.finished import outcome_of
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,17 @@ class Report:
 
 
 def compose(plan: Plan, targets: Sequence[Target], runner: Runner, store: Store) -> Report:
-    """Score everything that a plan asks for and the store has."""
+    """Score everything that a plan asks for and the store has.
+
+    Args:
+        plan: Whose cells are finished where they follow others.
+        targets: Which the cells are of, for what a reader must be told of them.
+        runner: What measured them.
+        store: What holds them.
+
+    Raises:
+        LookupError: if a cell that follows others is not finished.
+    """
     scored = scores(plan, store)
     return Report(
         results_frame(scored),
@@ -63,7 +73,7 @@ def _saved(plan: Plan, store: Store) -> list[str]:
     """How much of the attacks' work was left out because a sample was broken already."""
     work = saved = 0
     for cell in (cell for cell in plan.cells if cell.skips):
-        _, outcome = finished(cell, store, plan.n)
+        outcome = outcome_of(cell, store, plan.n)
         work += cost(cell) * len(outcome)
         saved += cost(cell) * int((outcome.flags & INHERITED).astype(bool).sum())
     if not work:

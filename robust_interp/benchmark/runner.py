@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
 from robust_interp import attacks, data
-from robust_interp.benchmark.pending import by_target, missing, outcomes_before, still_standing
+from robust_interp.benchmark.pending import by_target, followed, missing, still_standing
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.settings import checked_batch_size, corruptor_of, device_of
 from robust_interp.classifiers.ensemble import Ensemble
@@ -22,17 +23,28 @@ from robust_interp.classifiers.target import Target
 from robust_interp.corruptions import Corruptor
 from robust_interp.store import AGREE, DISAGREE, INHERITED, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
 from robust_interp.store.cells import Cell, Perturbation, Plan
+from robust_interp.store.finished import outcome_of
 
 LONGEST = 10  # batches' worth of images that one batch of still standing ones may be picked from
 
 Watch = Callable[[Cell, int], None]  # called with a cell and how many of its samples were just finished
 
 
+class Batch(NamedTuple):
+    """What was found of a batch of samples, as an `Outcome` holds it."""
+
+    predictions: np.ndarray
+    flags: np.ndarray
+    deltas: np.ndarray | None
+
+
 class Runner:
     """Measures the cells of any plan of one dataset, on one device.
 
     Args:
+        dataset: Whose images are classified.
         corruptor: Where the corrupted images come from.
+        device: Where it is measured.
         batch_size: Samples at once.
     """
 
@@ -46,6 +58,10 @@ class Runner:
     def for_request(cls, request: Request, dataset: data.Dataset) -> Runner:
         """One with the device, batch size and corruptions that a request asks for.
 
+        Args:
+            request: What is asked for; None in it stands for the machine's best.
+            dataset: The one that it names.
+
         Raises:
             UserError: if one of them cannot be.
         """
@@ -54,7 +70,17 @@ class Runner:
         return cls(dataset, corruptor_of(request, dataset), device, batch_size)
 
     def run(self, plan: Plan, targets: Sequence[Target], store: Store, watch: Watch) -> None:
-        """Measure what is missing of a plan of these targets, chunk by chunk."""
+        """Measure what is missing of a plan of these targets, chunk by chunk.
+
+        Args:
+            plan: Whose own cells are measured, not those of its strong plan.
+            targets: Which the cells are of.
+            store: What keeps them.
+            watch: Told of each batch that was finished.
+
+        Raises:
+            UserError: if a target cannot be measured, before any is.
+        """
         todo = by_target(missing(plan, store), targets)
         classifiers = [self.load(target) for target, _ in todo]  # all: a bad one fails before the hours
         store.put_labels(self.dataset.fingerprint, self.dataset.labels)
@@ -62,7 +88,11 @@ class Runner:
             self.measure(plan, cells, classifier, store, watch)
 
     def load(self, target: Target) -> nn.Module:
-        """The target's classifier on this runner's device."""
+        """The target's classifier on this runner's device.
+
+        Raises:
+            UserError: if it cannot be measured there.
+        """
         return target.load(self.device)
 
     def measure(
@@ -77,17 +107,32 @@ class Runner:
         """Measure what is missing of these cells of a plan.
 
         Args:
+            plan: Which the cells are of: it says how many samples, and what a cell follows.
+            cells: In an order in which each comes after those that it follows.
+            classifier: Which the cells are of.
+            store: What keeps them.
+            watch: Told of each batch that was finished.
             attacked: What attacks see; by default what the classifier says, itself.
+
+        Raises:
+            LookupError: if a cell that one of them follows is not finished.
         """
         if attacked is None:
             attacked = classifier.attacked_as if isinstance(classifier, Ensemble) else classifier
         with undisturbed(classifier):
             for cell in cells:
-                standing = still_standing(outcomes_before(plan, cell, store), self.dataset.labels)
+                before = [outcome_of(other, store, plan.n) for other in followed(plan, cell)]
+                standing = still_standing(before, self.dataset.labels)
                 self._measure(cell, plan.n, standing, classifier, attacked, store, watch)
 
     def pixels(self, perturbation: Perturbation, start: int, stop: int) -> torch.Tensor:
-        """Images (N, C, H, W) in [0, 1] on this runner's device, corrupted if the perturbation says so."""
+        """Images (N, C, H, W) in [0, 1] on this runner's device, corrupted if the perturbation says so.
+
+        Args:
+            perturbation: Any; an attack is not made here.
+            start: The first image, counted from 0.
+            stop: The first one that is left out.
+        """
         if perturbation.kind == "corruption":
             pixels = self.corruptor.pixels(perturbation, start, stop)
         else:
@@ -116,7 +161,7 @@ class Runner:
             else:
                 found = self._spread(cell.perturbation, classifier, attack, start, standing[start:stop])
             seconds = time.perf_counter() - began
-            store.append(cell.key, start, Outcome(*found, seconds, str(self.device)))
+            store.append(cell.key, start, Outcome(*found, seconds=seconds, device=str(self.device)))
             watch(cell, stop - start)
             start = stop
 
@@ -131,8 +176,13 @@ class Runner:
         return min(n, start + LONGEST * self.batch_size)
 
     def _spread(
-        self, perturbation: Perturbation, classifier: nn.Module, attack, start: int, standing: np.ndarray
-    ):
+        self,
+        perturbation: Perturbation,
+        classifier: nn.Module,
+        attack: attacks.AttackRunner | None,
+        start: int,
+        standing: np.ndarray,
+    ) -> Batch:
         """A batch of those samples from `start` on that still stand; the others are inherited as broken."""
         predictions = np.full(len(standing), -1, np.int16)
         flags = np.full(len(standing), INHERITED, np.uint8)
@@ -142,9 +192,15 @@ class Runner:
             predictions[standing], flags[standing], deltas[standing] = self._batch(
                 perturbation, classifier, attack, ids
             )
-        return predictions, flags, deltas
+        return Batch(predictions, flags, deltas)
 
-    def _batch(self, perturbation: Perturbation, classifier: nn.Module, attack, ids: np.ndarray):
+    def _batch(
+        self,
+        perturbation: Perturbation,
+        classifier: nn.Module,
+        attack: attacks.AttackRunner | None,
+        ids: np.ndarray,
+    ) -> Batch:
         first = int(ids[0])
         images = self.pixels(perturbation, first, int(ids[-1]) + 1)[ids - first]
         flags = np.zeros(len(ids), dtype=np.uint8)
@@ -164,7 +220,7 @@ class Runner:
         finite = torch.isfinite(logits).all(1)
         flags |= np.where(finite.cpu().numpy(), 0, NOT_FINITE).astype(np.uint8)
         predictions = torch.where(finite, logits.argmax(1), -1).cpu().numpy().astype(np.int16)
-        return predictions, flags, deltas
+        return Batch(predictions, flags, deltas)
 
 
 def _step_teller(cell: Cell, watch: Watch) -> Callable[[int], None]:

@@ -60,7 +60,7 @@ def device_of(request: Request) -> torch.device:
     return resolve_device(request.device or next((str(place) for place in places if place), None))
 
 
-def checked_batch_size(batch_size: int | None, device: torch.device) -> int:
+def checked_batch_size(batch_size: object, device: torch.device) -> int:
     """How many samples at once; None is what suits the device.
 
     Raises:
@@ -68,12 +68,13 @@ def checked_batch_size(batch_size: int | None, device: torch.device) -> int:
     """
     if batch_size is None:
         return 4 * CHUNK if device.type == "cuda" else CHUNK
-    if not isinstance(batch_size, Integral) or isinstance(batch_size, bool) or batch_size < 1:
+    size = whole_number(batch_size)
+    if size is None or size < 1:
         raise UserError(f"batch size must be a whole number from 1, not {batch_size}")
-    return int(batch_size)
+    return size
 
 
-def sample_count(n: int | str | None, dataset: data.Dataset) -> int:
+def sample_count(n: object, dataset: data.Dataset) -> int:
     """How many of the first samples `n` stands for: a number, 'all', or None for the dataset's default.
 
     Raises:
@@ -83,20 +84,27 @@ def sample_count(n: int | str | None, dataset: data.Dataset) -> int:
         n = data.DATASETS[dataset.name].default_n
     if n in (None, "all"):
         return len(dataset)
-    if not isinstance(n, Integral) or isinstance(n, bool) or not 1 <= n <= len(dataset):
+    count = whole_number(n)
+    if count is None or not 1 <= count <= len(dataset):
         raise UserError(f"n must be 1 to {len(dataset)}, the size of the {dataset.name} test set, not {n}")
-    return int(n)
+    return count
 
 
-def checked_seed(seed: int) -> int:
+def checked_seed(seed: object) -> int:
     """`seed` if it is one of random draws.
 
     Raises:
         UserError: if it is not a whole number from 0 to 2**63 - 1.
     """
-    if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= seed < 2**63:
+    number = whole_number(seed)
+    if number is None or not 0 <= number < 2**63:
         raise UserError(f"seed must be a whole number from 0 to 2**63 - 1, not {seed}")
-    return int(seed)
+    return number
+
+
+def whole_number(value: object) -> int | None:
+    """A whole number of any type, NumPy's too, as an int; None for anything else, a bool among it."""
+    return None if isinstance(value, bool) or not isinstance(value, Integral) else int(value)
 
 
 def _place(module: nn.Module) -> torch.device | None:

@@ -19,7 +19,14 @@ class Classifier(nn.Module):
         mean: Per-channel mean to subtract, in [0, 1] pixels; None if the model takes pixels.
         std: Per-channel standard deviation to divide by.
         name: What messages call it.
+
+    Raises:
+        UserError: if mean and std cannot be those of pixels in [0, 1]; at a call, if the images have other
+            channels than these, or if the model does not return logits.
     """
+
+    mean: Tensor  # (channels, 1, 1), where there is a normalisation
+    std: Tensor
 
     def __init__(
         self,
@@ -32,8 +39,11 @@ class Classifier(nn.Module):
         self.model = model
         self.name = name
         self.normalisation = _normalisation(mean, std, name)
-        device = next((p.device for p in model.parameters()), None)
-        self.normalize = Normalize(*self.normalisation, device) if self.normalisation else nn.Identity()
+        self.normalize: nn.Module = nn.Identity()
+        if self.normalisation:
+            own_mean, own_std = self.normalisation
+            device = next((p.device for p in model.parameters()), None)
+            self.normalize = Normalize(own_mean, own_std, device)
 
     def forward(self, images: Tensor) -> Tensor:
         if self.normalisation and images.shape[1] != len(self.normalisation[0]):
@@ -49,16 +59,18 @@ class Classifier(nn.Module):
         return logits
 
 
-def _normalisation(mean, std, name: str) -> list[list[float]] | None:
+def _normalisation(
+    mean: Sequence[float] | None, std: Sequence[float] | None, name: str
+) -> list[list[float]] | None:
     """Mean and std as lists, or None for neither.
 
     Raises:
         UserError: if they cannot be those of pixels in [0, 1].
     """
-    if (mean is None) != (std is None):
+    if mean is None or std is None:
+        if mean is std:
+            return None
         raise UserError(f"{name}: give both mean and std, or neither")
-    if mean is None:
-        return None
     try:
         values = [list(map(float, mean)), list(map(float, std))]
     except (TypeError, ValueError):
@@ -79,14 +91,14 @@ def _normalisation(mean, std, name: str) -> list[list[float]] | None:
     return values
 
 
-def _logits(output):
+def _logits(output: object) -> object:
     """What a model's output holds under the name of logits, as transformers' outputs do; else all of it."""
     if isinstance(output, Mapping):
         return output.get("logits", output)
     return getattr(output, "logits", output)
 
 
-def _described(output) -> str:
+def _described(output: object) -> str:
     """What a model returned, for a message: 'a tuple of Tensor, Tensor', 'a dict with out, aux'."""
     kind = f"a {type(output).__name__}"
     if isinstance(output, Mapping):

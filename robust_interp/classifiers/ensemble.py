@@ -96,24 +96,37 @@ class MeanLoss(nn.Module):
 
 
 def check_ensemble(members: int, average: str, attack: str, name: str) -> None:
-    """Refuse what `Ensemble` cannot be made of, before anything is loaded."""
+    """Refuse what `Ensemble` cannot be made of, before anything is loaded.
+
+    Args:
+        members: How many there are.
+        average: As of `Ensemble`, like `attack`.
+        name: What messages call the ensemble.
+
+    Raises:
+        UserError: if there is no member, or `average` or `attack` is none of an ensemble's.
+    """
     if not members:
         raise UserError("an ensemble needs at least one member")
     if average not in AVERAGES:
         raise UserError(f"an ensemble averages {' or '.join(AVERAGES)}, not {average!r}")
     if attack in (WHITE_BOX, MEAN_GRADIENT):
         return
-    at = _member(attack)
-    if at is None:
-        known = f"{WHITE_BOX}, {MEAN_GRADIENT} or member:0, member:1, ..."
-        raise UserError(f"an ensemble is attacked by {known}, not {attack!r}")
-    if at >= members:
+    if _member(attack) >= members:
         raise UserError(f"{name} has members 0 to {members - 1}: there is no {attack} to attack")
 
 
-def _member(attack: str) -> int | None:
+def _member(attack: str) -> int:
+    """K of ``member:K``.
+
+    Raises:
+        UserError: if `attack` is not of this form.
+    """
     match = re.fullmatch(r"member:([0-9]{1,9})", str(attack))
-    return int(match[1]) if match else None
+    if match is None:
+        known = f"{WHITE_BOX}, {MEAN_GRADIENT} or member:0, member:1, ..."
+        raise UserError(f"an ensemble is attacked by {known}, not {attack!r}")
+    return int(match[1])
 
 
 def _each(members: nn.ModuleList, images: Tensor) -> Tensor:

@@ -21,7 +21,11 @@ class Averaging:
 
 
 def averaged(members: Sequence[Target], averaging: Averaging) -> list[Target]:
-    """One ensemble of the members for each way in which it is attacked."""
+    """One ensemble of the members for each way in which it is attacked.
+
+    Raises:
+        UserError: if there is no member, or no ensemble is averaged or attacked so.
+    """
     return [_ensemble(members, averaging.average, attack) for attack in averaging.attacks]
 
 
@@ -32,6 +36,12 @@ def member_names(named: str) -> list[str]:
 
 def joined(named: str, found: Sequence[Target], averaging: Averaging, dataset: str) -> list[Target]:
     """The ensembles of what `named` joins among the single models found, but for those that are there.
+
+    Args:
+        named: Names, full names of checkpoints, globs or 'all', joined by ``+``.
+        found: The models of the run, with the ensembles that are there already.
+        averaging: How the members make an ensemble.
+        dataset: Its name, which stands in the full name of a checkpoint.
 
     Raises:
         UserError: if a part names none of them, or all parts together fewer than two.
@@ -81,7 +91,7 @@ def _ensemble(members: Sequence[Target], average: str, attack: str, name: str | 
         lambda_init=_joint(card.lambda_init for card in cards),
         seeds=tuple(sorted({card.train_seed for card in cards if card.train_seed is not None})),
         members=len(cards),
-        params_m=sum(card.params_m for card in cards),
+        params_m=_total([card.params_m for card in cards]),
         weights_sha256=digest([card.weights_sha256 for card in cards]),
         attacked_as="" if attack == WHITE_BOX else attack,
     )
@@ -91,6 +101,12 @@ def _ensemble(members: Sequence[Target], average: str, attack: str, name: str | 
         lambda device: Ensemble([member.load(device) for member in members], average, attack, card.label),
         _twins(card.label, cards),
     )
+
+
+def _total(numbers: Sequence[float | None]) -> float | None:
+    """Their sum; None where one is not known."""
+    known = [number for number in numbers if number is not None]
+    return sum(known) if len(known) == len(numbers) else None
 
 
 def _joint(texts: Iterable[str]) -> str:

@@ -36,7 +36,11 @@ def behaviour(classifier: nn.Module, images: Tensor) -> str:
 
 
 def identity(model: nn.Module) -> dict:
-    """What a model that came as an object is known by: its code, structure, settings and state."""
+    """What a model that came as an object is known by: its code, structure, settings and state.
+
+    Returns:
+        The name of its class, and one SHA-256 over all of these: it stands in the keys of cells.
+    """
     sha = hashlib.sha256(repr(model).encode())
     for kind in sorted({type(module) for module in model.modules()}, key=lambda kind: kind.__qualname__):
         sha.update(_source(kind).encode())
@@ -58,7 +62,7 @@ def _settings(module: nn.Module) -> dict:
     }
 
 
-def _is_plain(value) -> bool:
+def _is_plain(value: object) -> bool:
     if isinstance(value, tuple | list):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, bool | int | float | str)

@@ -18,6 +18,9 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     Inside: eval mode, frozen parameters, gradients possible, float32 without autocast or TF32, deterministic
     cuDNN. Restored: the mode of every module, requires_grad, buffers, torch's settings and the global random
     generators.
+
+    Args:
+        model: On any device; it is changed in place, and back again whatever is raised inside.
     """
     training = [(module, module.training) for module in model.modules() if hasattr(module, "training")]
     requires_grad = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
@@ -61,7 +64,11 @@ def _torch_settings() -> Iterator[None]:
 
 @contextmanager
 def on_its_device(model: nn.Module) -> Iterator[None]:
-    """Brings every parameter and buffer back to where it was, wherever the inside moves the model."""
+    """Brings every parameter and buffer back to where it was, wherever the inside moves the model.
+
+    Args:
+        model: With its gradients, which come back with the parameters.
+    """
     parts = [
         (module, name, tensor, tensor.device)
         for module in model.modules()

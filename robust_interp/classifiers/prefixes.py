@@ -14,6 +14,7 @@ from robust_interp.classifiers.target import (
     from_module,
     replaced_note,
     size_note,
+    timm_cfg,
 )
 from robust_interp.classifiers.weights import with_weights
 from robust_interp.core.errors import UserError
@@ -42,7 +43,7 @@ def from_timm(text: str, context: Context) -> Target:
         model = zoo.create(name, pretrained=True, **arguments)
     except UserError as error:
         raise UserError(f"{error}; weights in a file are named with --checkpoint FILE") from error
-    notes = size_note(text, model.pretrained_cfg["input_size"], context) + replaced_note(text, model, context)
+    notes = size_note(text, timm_cfg(model)["input_size"], context) + replaced_note(text, model, context)
     return from_module(text, fast(model), context, notes=notes)
 
 
@@ -69,6 +70,9 @@ PREFIXES: dict[str, Callable[[str, Context], Target]] = {"timm": from_timm, "rob
 
 def parse_call(text: str) -> tuple[str, dict]:
     """``name`` or ``name(key=value, ...)`` as the name, which may hold dots, and its arguments.
+
+    Returns:
+        The name, and the values by key: numbers, words, True and False.
 
     Raises:
         UserError: if the brackets cannot be read.

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable
+from types import ModuleType
 
 from torch import nn
 
@@ -19,12 +19,17 @@ from robust_interp.core.errors import UserError
 def from_python(text: str, context: Context) -> Target:
     """What a function of an importable module makes, or the torch module that it holds.
 
+    Args:
+        text: ``package.module:factory``, with arguments in brackets if it takes some, or
+            ``package.module:object``.
+        context: What it is made for: a function with `num_classes` or `in_chans` is given the dataset's.
+
     Raises:
         UserError: if the module cannot be imported, or gives no model that can be measured.
     """
     module_name, _, call = text.partition(":")
     attribute, arguments = parse_call(call)
-    made = _imported(module_name, text)
+    made: object = _imported(module_name, text)
     for part in attribute.split("."):
         if not hasattr(made, part):
             raise UserError(f"{text}: {module_name} has no {attribute}")
@@ -38,7 +43,7 @@ def from_python(text: str, context: Context) -> Target:
     return from_module(text, made, context, notes=replaced_note(text, made, context))
 
 
-def _imported(module_name: str, text: str):
+def _imported(module_name: str, text: str) -> ModuleType:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # where python -m looks, too
     try:
@@ -53,7 +58,7 @@ def _imported(module_name: str, text: str):
         raise UserError(f"{text}: cannot import {module_name}: {_in_short(error)}") from error
 
 
-def _made(text: str, factory: Callable, arguments: dict, context: Context) -> nn.Module:
+def _made(text: str, factory: object, arguments: dict, context: Context) -> nn.Module:
     if not callable(factory):
         kind = type(factory).__name__
         raise UserError(f"{text} is a {kind}, not a torch module or a function that makes one")

@@ -71,6 +71,8 @@ def resolve(
 
     Args:
         models: Names, or modules by name; None is what the ensembles join, else 'all'.
+        options: What is said of them besides.
+        dataset: What they are measured on.
 
     Raises:
         UserError: if one cannot be found, loaded or measured, or an option does not go with what is named.
@@ -79,7 +81,11 @@ def resolve(
         raise UserError("no model named; say all for every checkpoint of the dataset")
     averaging = _averaging(options)
     are_objects = isinstance(models, Mapping)
-    found = (_objects if are_objects else _named)(models, options, averaging, dataset)
+    found = (
+        _objects(models, options, dataset)
+        if isinstance(models, Mapping)
+        else _named(models, options, averaging, dataset)
+    )
     for named in _listed(options.ensemble):
         found += joined(named, found, averaging, dataset.name)
     own = are_objects and not options.ensemble  # an Ensemble that is an object says it itself
@@ -89,12 +95,12 @@ def resolve(
 
 
 def _objects(
-    modules: Mapping[str, nn.Module], options: ResolveOptions, averaging: Averaging, dataset: data.Dataset
+    modules: Mapping[str, nn.Module], options: ResolveOptions, dataset: data.Dataset
 ) -> list[Target]:
     _refuse_idle(options, ("zoo", "checkpoint", "seeds"), "models that are objects")
     context = Context(dataset, mean=options.mean, std=options.std)
     return [
-        (from_ensemble if type(model) is Ensemble else from_module)(name, model, context)
+        from_ensemble(name, model, context) if type(model) is Ensemble else from_module(name, model, context)
         for name, model in modules.items()
     ]
 
@@ -142,7 +148,7 @@ def _others(names: Iterable[str], options: ResolveOptions, dataset: data.Dataset
     taker = _takes_checkpoint(list(once.values())) if options.checkpoint else None
     found = {}
     for name in once.values():
-        checkpoint = Path(options.checkpoint) if name == taker else None
+        checkpoint = Path(options.checkpoint) if options.checkpoint and name == taker else None
         found[name] = _other(name, replace(context, checkpoint=checkpoint))
     labels = Counter(target.card.label for target in found.values())
     return [

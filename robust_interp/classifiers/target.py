@@ -5,10 +5,11 @@ Every name, file and object comes to one of these, and each is checked here, onc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,7 +71,13 @@ class Context:
 
 
 def loader(build: Callable[[], nn.Module], dataset: data.Dataset, checked_on: Iterable[str] = ()) -> Load:
-    """How a target loads: built once, and checked once on each device but those where it was already."""
+    """How a target loads: built once, and checked once on each device but those where it was already.
+
+    Args:
+        build: Makes the classifier of pixels, on any device.
+        dataset: What it is checked on.
+        checked_on: The devices, as texts, where it was checked.
+    """
     build, checked = cache(build), set(checked_on)
 
     def load(device: torch.device | str) -> nn.Module:
@@ -91,6 +98,9 @@ def from_module(
     """A model that is an object, checked and told from others where it is.
 
     Args:
+        name: What it is called.
+        model: Maps images (N, C, H, W) to logits (N, classes): normalised ones, if there is a normalisation.
+        context: The dataset, and the normalisation that was given.
         sha256: Hash of the weights file it was made from; None is a hash of its state.
         notes: What a reader of its numbers must be told already.
 
@@ -130,7 +140,18 @@ def fast(model: nn.Module) -> nn.Module:
 
 
 def check_fits(what: str, classes: int, channels: int, context: Context, hint: str = "") -> None:
-    """Refuse a model that was made for other classes or channels than the dataset's."""
+    """Refuse a model that was made for other classes or channels than the dataset's.
+
+    Args:
+        what: What the message calls the model.
+        classes: How many it tells apart.
+        channels: Of the images that it takes.
+        context: What it is to be measured on.
+        hint: What could be done instead, for the message.
+
+    Raises:
+        UserError: if either differs.
+    """
     needed, name = (context.dataset.classes, context.channels), context.dataset.name
     if (classes, channels) != needed:
         raise UserError(
@@ -150,11 +171,17 @@ def size_note(name: str, size: Sequence[int], context: Context) -> tuple[str, ..
 
 def replaced_note(name: str, model: nn.Module, context: Context) -> tuple[str, ...]:
     """A note if the mean and std that were given stand in for others that the model came with."""
-    cfg = getattr(model, "pretrained_cfg", None)
-    given = context.mean, context.std
-    if not cfg or None in given or [tuple(cfg["mean"]), tuple(cfg["std"])] == list(map(tuple, given)):
+    cfg, mean, std = timm_cfg(model), context.mean, context.std
+    if not cfg or mean is None or std is None:
+        return ()
+    if (tuple(cfg["mean"]), tuple(cfg["std"])) == (tuple(mean), tuple(std)):
         return ()
     return (f"{name} came with mean {cfg['mean']} and std {cfg['std']}; those that were given are applied",)
+
+
+def timm_cfg(model: nn.Module) -> Mapping[str, Any]:
+    """What timm says of a model that it made, its ``pretrained_cfg``; empty for any other model."""
+    return getattr(model, "pretrained_cfg", None) or {}
 
 
 def _place(classifier: nn.Module, otherwise: torch.device | str) -> str:
@@ -179,11 +206,13 @@ def _known(classifier: Classifier, dataset: data.Dataset, place: str) -> tuple[d
     return known | {"normalisation": classifier.normalisation}, stale
 
 
-def _own_normalisation(model: nn.Module, dataset: data.Dataset):
+def _own_normalisation(
+    model: nn.Module, dataset: data.Dataset
+) -> tuple[Sequence[float], Sequence[float]] | tuple[None, None]:
     """A timm model's own mean and std, the dataset's if those are for other channels; else none."""
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
         model = model.module
-    cfg = getattr(model, "pretrained_cfg", None)
+    cfg = timm_cfg(model)
     if not cfg:
         return None, None
     if len(cfg["mean"]) == dataset.images.shape[1]:
@@ -194,11 +223,11 @@ def _own_normalisation(model: nn.Module, dataset: data.Dataset):
     return kind.mean, kind.std
 
 
-def _normalised_inside(model: nn.Module):
+def _normalised_inside(model: nn.Module) -> tuple[Sequence[float], Sequence[float]] | None:
     """Mean and std of a timm model below `model` that no Classifier applies; None if there is none."""
     if isinstance(model, Classifier) and model.normalisation:
         return None
-    cfg = getattr(model, "pretrained_cfg", None)
+    cfg = timm_cfg(model)
     if cfg and any(cfg["mean"]):
         return cfg["mean"], cfg["std"]
     return next(filter(None, map(_normalised_inside, model.children())), None)

@@ -19,6 +19,7 @@ def check_classifier(classifier: nn.Module, images: Tensor, classes: int) -> Non
     """Refuse what cannot be measured, on one small batch.
 
     Args:
+        classifier: Maps pixels to logits, in eval mode, on the device of the images.
         images: (N, C, H, W) pixels in [0, 1].
         classes: Number of classes of the dataset.
 
@@ -64,6 +65,13 @@ def measurable(model: nn.Module, name: str = "model") -> tuple[nn.Module, tuple[
     A model in another precision is measured as a float32 copy: half precision rounds gradients to zero, which
     an attack cannot follow. Of a compiled one, the module that was compiled is measured.
 
+    Args:
+        model: In any state; it is not changed.
+        name: What messages call it.
+
+    Returns:
+        The same model, or a copy, and a line for each difference.
+
     Raises:
         UserError: if its parameters hold no data, or it cannot be copied.
     """
@@ -91,8 +99,10 @@ def stale_batch_norm(classifier: nn.Module, images: Tensor, labels: Tensor, clas
     """Whether BatchNorm's running statistics look unset: at chance with them, well above with the batch's.
 
     Args:
+        classifier: On the device of the images; it is left as it was.
         images: (N, C, H, W) pixels in [0, 1] of all classes; a few dozen do.
         labels: (N,) class indices.
+        classes: Number of classes of the dataset.
     """
     norms = [
         m for m in classifier.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)

@@ -17,6 +17,13 @@ def with_weights(
 ) -> Target:
     """A model with the weights of a file, and with the normalisation that the file holds, if any.
 
+    Args:
+        name: What it is called.
+        model: Of the architecture that the weights are for; they are loaded into it.
+        path: The file.
+        context: What it is to be measured on; a normalisation that it says comes before the file's.
+        notes: What a reader of its numbers must be told already.
+
     Raises:
         UserError: if the file cannot be read or does not fit, or the model cannot be measured.
     """

@@ -21,6 +21,7 @@ def from_zoo(
         patterns: 'all', architectures, full names or globs.
         folder: A zoo folder besides the usual ones.
         seeds: Train seeds to take; None is every one.
+        dataset: The one that they were trained on, and are measured on.
 
     Raises:
         UserError: if a pattern or a seed finds nothing, or a checkpoint, or the plug-in of a model that is
@@ -72,7 +73,11 @@ def from_checkpoint(checkpoint: zoo.Checkpoint, dataset: data.Dataset) -> Target
 
 
 def classifier_of(checkpoint: zoo.Checkpoint) -> Classifier:
-    """A checkpoint as a classifier of pixels, with the normalisation that it was trained with."""
+    """A checkpoint as a classifier of pixels, with the normalisation that it was trained with.
+
+    Raises:
+        UserError: if its weights cannot be read or do not fit.
+    """
     cfg = checkpoint.config["pretrained_cfg"]
     return Classifier(checkpoint.load(), cfg["mean"], cfg["std"], checkpoint.name)
 

@@ -16,3 +16,17 @@ def finished(cell: Cell, store: Store, n: int) -> tuple[Cell, Outcome | None]:
     """
     outcome = store.read(cell.whole.key, n)
     return (cell.whole, outcome) if outcome else (cell, store.read(cell.key, n))
+
+
+def outcome_of(cell: Cell, store: Store, n: int) -> Outcome:
+    """The first `n` samples of a cell that must be finished, as `finished` finds them.
+
+    Raises:
+        LookupError: if it is not finished.
+    """
+    _, outcome = finished(cell, store, n)
+    if outcome is None:
+        raise LookupError(
+            f"{cell.classifier.label} {cell.perturbation.column} is not finished to {n} samples"
+        )
+    return outcome

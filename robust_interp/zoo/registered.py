@@ -94,5 +94,8 @@ def known_names() -> set[str]:
 
 @cache
 def _timm_source() -> str:
-    folder = Path(find_spec("timm").submodule_search_locations[0]) / "models"
+    spec = find_spec("timm")
+    if spec is None or not spec.submodule_search_locations:
+        raise ImportError("timm is not installed")
+    folder = Path(spec.submodule_search_locations[0]) / "models"
     return "\n".join(file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.py")))

@@ -177,6 +177,7 @@ def test_choosing_checkpoints(save):
         for name, seed in (("preact_resnet14", 0), ("in_resnet14", 0), ("in_resnet14", 1))
     ]
     assert named == none  # in the order asked for
+    assert inputs.checkpoints([], folder, "digits") == []
     with pytest.raises(UserError, match="train seed 7"):
         inputs.checkpoints(["in_resnet14"], folder, "digits", seeds=[7])
     with pytest.raises(UserError, match="did you mean"):

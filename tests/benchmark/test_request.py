@@ -230,7 +230,7 @@ def test_a_saved_run_has_its_plugins(command, tiny_zoo, tmp_path):
 
 
 def test_radii_are_given_in_python_as_on_the_command_line_too(tmp_path):
-    """8/255 as a number, and 8 or 8/255 as texts, are the same radius: a second run finds the first's cells."""
+    """8/255 as a number, and 8 or 8/255 as texts, are one radius."""
     quick = {"attacks": "fgsm", "corruptions": "none", "seeds": (0,), "n": 4, "device": "cpu"}
     tables = [
         evaluate("preact_resnet20", eps=eps, out=tmp_path, **quick) for eps in ((8 / 255,), "8", ["8/255"])
