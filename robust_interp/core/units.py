@@ -65,7 +65,7 @@ def eps_in_pixels(eps: object) -> tuple[float, ...]:
         if not found:
             raise UserError("give at least one radius, e.g. eps=(1/255, 2/255, 4/255)")
         return found
-    value = float(eps) if isinstance(eps, Real) and not isinstance(eps, bool) else math.nan
+    value = math.nan if isinstance(eps, bool) or not isinstance(eps, Real) else float(eps)
     if not 0 < value <= 255:
         raise UserError(f"eps must be above 0 and at most 1 in [0, 1] pixels (8/255, say), not {eps}")
     if value > 1:
