@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,15 +18,15 @@ from robust_interp.core.files import write_text
 from robust_interp.figures import coefficients as coefficient_figures
 from robust_interp.figures import files, robustness
 from robust_interp.report import curves, graphics, provenance
+from robust_interp.report.board import MEASURED
+from robust_interp.report.board import table as board_table
 from robust_interp.report.glossary import anchor, definition
 from robust_interp.results import combine, export, paper
-from robust_interp.results.brief import in_short
-from robust_interp.results.column_names import declaration, std_of
-from robust_interp.results.columns import ENTRY, STD, TAIL, Shown, Type
+from robust_interp.results.column_names import declaration
+from robust_interp.results.columns import STD
 from robust_interp.results.folders import runs_in
 from robust_interp.results.scores import Score, results_frame
 
-_TAIL = [column.name for column in (*ENTRY, *TAIL) if column.shown in (Shown.IF_FILLED, Shown.IN_REPORT)]
 _BAND = (
     "Lines are means over train seeds, with bands of one standard deviation; a single run, as an ensemble "
     "is, has bars, its 95 % Wilson interval over the images."
@@ -74,6 +73,7 @@ def write(
     dataset: str | None = None,
     zoo_folder: str | None = None,
     figures: Path | None = None,
+    title: str | None = None,
 ) -> Path:
     """Write the report of results folders and leaderboard CSV files.
 
@@ -81,6 +81,7 @@ def write(
         dataset: Which one, if the folders have several or the files do not tell.
         zoo_folder: More checkpoints, to show the λ of those that were measured.
         figures: A folder of figures that were drawn before, whose SVG files are shown too.
+        title: The page's heading; by default what it is a report of.
 
     Returns:
         The page's path.
@@ -91,7 +92,7 @@ def write(
     if out.resolve() in {path.resolve() for path in sources}:
         raise UserError(f"{out} holds the results: a report needs a folder of its own, name it with --out")
     dataset = combine.dataset_of(sources, dataset)
-    board, title = combine.gather(sources, dataset)
+    board, sources_named = combine.gather(sources, dataset)
     found = _measured([path for path in sources if path.is_dir()], dataset)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -106,10 +107,11 @@ def write(
         write_text(out / "audit.csv", text)
     sections = [*_robustness(found, out), *_coefficients(found, zoo_folder, out), *_drawn(figures)]
     page = _render(
-        title=title,
+        title=title or f"Robustness report: {sources_named}",
         lead=_lead(board),
-        board=_board(board, found),
+        board=board_table(board, _corruptions(found)),
         has_results=bool(found.scored),
+        has_published=(board["source"] != MEASURED).any(),
         has_ensembles=(board["members"] > 1).any() and (board["members"] == 1).any(),
         has_several_seeds=((board["members"] == 1) & (board["seeds"] > 1)).any(),
         figure_sections=sections,
@@ -156,87 +158,16 @@ def _lead(board: pd.DataFrame) -> str:
     ns = ", ".join(str(n) for n in sorted(set(board["n_examples"].dropna())))
     protocols = ", ".join(sorted(set(board["protocol"])))
     entries = f"{len(board)} {'entry' if len(board) == 1 else 'entries'}"
-    return f"{entries}, n = {ns} test images, protocol {protocols}"
+    recipes = sorted(set(board["recipe"].dropna()) - {""})
+    recipe = f", recipe {recipes[0]}" if board["recipe"].nunique() == 1 and recipes else ""
+    return f"{entries}, n = {ns} test images, protocol {protocols}{recipe}"
 
 
 # The leaderboard
 
 
-def _board(board: pd.DataFrame, found: FolderResults) -> dict:
-    head, numbers = in_short(board)
-    numbers = [name for name in numbers if std_of(name) in board]
-    tail = [name for name in _TAIL if name in board and name not in head and _is_told(board[name])]
-    first = [name for name in ("rank", "model") if name in head]
-    columns = [*first, *numbers, *(name for name in head if name not in first), *tail]
-    corruptions = _corruptions(found)
-    groups = board.groupby(["protocol", "n_examples"], sort=False, dropna=False)
-    is_ranked = board["rank"].notna().any() and all(_is_upwards(ranks) for _, ranks in groups["rank"])
-    return {
-        "columns": [
-            {
-                "name": name,
-                "anchor": anchor(name),
-                "definition": definition(name, corruptions),
-                "kind": _kind(name, numbers),
-                "sorted": "ascending" if name == "rank" and is_ranked else "",
-            }
-            for name in columns
-        ],
-        "groups": [
-            {
-                "heading": _heading(*shared) if len(groups) > 1 else "",
-                "lines": [
-                    {"members": line["members"], "cells": [_cell(line, name, numbers) for name in columns]}
-                    for _, line in lines.iterrows()
-                ],
-            }
-            for shared, lines in groups
-        ],
-    }
-
-
-def _heading(protocol: str, n) -> str:
-    """Of the lines that may be ranked together: numbers of other protocols or samples are no rivals."""
-    return f"protocol {protocol}" + ("" if pd.isna(n) else f", n = {n}")
-
-
 def _corruptions(found: FolderResults) -> set[str]:
     return {score.row["perturbation"] for score in found.scored if score.row.get("severity") is not None}
-
-
-def _is_told(column: pd.Series) -> bool:
-    return bool((column.notna() & (column.astype(str) != "")).any())
-
-
-def _is_upwards(rank: pd.Series) -> bool:
-    """Whether lines stand by their rank, those without one last."""
-    return rank.astype(float).fillna(math.inf).is_monotonic_increasing
-
-
-def _kind(name: str, numbers: Iterable[str]) -> str:
-    if name == "model":
-        return "name text"
-    if name in numbers:
-        return "accuracy"
-    return "text" if declaration(name).type is Type.TEXT else "number"
-
-
-def _cell(line: pd.Series, name: str, numbers: Iterable[str]) -> dict:
-    kind, value = _kind(name, numbers), line[name]
-    cell = {"kind": kind, "tag": "th" if name == "model" else "td", "std": "", "interval": ""}
-    if pd.isna(value):
-        return cell | {"value": "", "text": ""}
-    if kind == "accuracy":
-        std, ends = line[std_of(name)], curves.interval(line, name)
-        return cell | {
-            "value": f"{value:.10g}",
-            "text": f"{value:.1f}",
-            "std": "" if pd.isna(std) else f"{std:.1f}",
-            "interval": "{:.1f}–{:.1f}".format(*ends) if ends else "",
-        }
-    if name == "model" and line["members"] > 1:
-        return cell | {"value": value, "text": f"{value} ×{line['members']}"}
-    return cell | {"value": value, "text": format(value, declaration(name).form_in_report)}
 
 
 def _definitions(board: pd.DataFrame, found: FolderResults) -> list[dict]:
@@ -299,6 +230,7 @@ def _figure(figure, stem: Path, table: pd.DataFrame, caption: str) -> dict:
     label = caption.partition(".")[0]
     return {
         "svg": Markup(graphics.inline(svg.read_text(encoding="utf-8"), stem.name, escape(label))),
+        "png": next(path.name for path in written if path.suffix == ".png"),
         "label": label,
         "caption": caption,
         "files": [path.name for path in written],
