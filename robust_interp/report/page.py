@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from robust_interp import __version__, zoo
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
 from robust_interp.figures import coefficients as coefficient_figures
-from robust_interp.figures import files, robustness
+from robust_interp.figures import files, origin, robustness
 from robust_interp.report import curves, graphics, provenance
 from robust_interp.report.board import MEASURED
 from robust_interp.report.board import table as board_table
@@ -31,6 +31,7 @@ _BAND = (
     "Lines are means over train seeds, with bands of one standard deviation; a single run, as an ensemble "
     "is, has bars, its 95 % Wilson interval over the images."
 )
+_NAMED = 6  # models in a caption at most
 _DRAWN = {  # names of figures that `robust-interp plot` and `stability` write, and what they show
     "landscape_line": "Cross-entropy along the FGSM direction of test images, several models on one axis; "
     "dots where another class is predicted than for the image itself.",
@@ -105,7 +106,11 @@ def write(
     if len(audited):
         text = audited.to_csv(index=False, lineterminator="\n")
         write_text(out / "audit.csv", text)
-    sections = [*_robustness(found, out), *_coefficients(found, zoo_folder, out), *_drawn(figures)]
+    sections = [
+        *_robustness(found, out),
+        *_coefficients(found, zoo_folder, out),
+        *_drawn(figures, dataset, _weights(found)),
+    ]
     page = _render(
         title=title or f"Robustness report: {sources_named}",
         lead=_lead(board),
@@ -166,6 +171,11 @@ def _lead(board: pd.DataFrame) -> str:
 # The leaderboard
 
 
+def _weights(found: FolderResults) -> set[str]:
+    """SHA-256 of what was measured by itself; an ensemble's is none of a file."""
+    return {score.row["weights_sha256"] for score in found.scored if score.classifier.members == 1}
+
+
 def _corruptions(found: FolderResults) -> set[str]:
     return {score.row["perturbation"] for score in found.scored if score.row.get("severity") is not None}
 
@@ -191,14 +201,14 @@ def _robustness(found: FolderResults, out: Path) -> list[Section]:
         return []
     points = curves.points(found.runs)
     gains = curves.improvements(found.runs)
-    ns = ", ".join(map(str, sorted(set(points["n"]))))
+    of = _measured_on(found)
     sections = []
     if (points["kind"] == curves.ATTACK).any():
         figure = _figure(
             robustness.eps_figure(points),
             out / "accuracy_by_eps",
             points[points["kind"] != curves.CORRUPTION],
-            f"Accuracy against the attacks' radius ε; 0 is the clean images (n = {ns}). {_BAND}",
+            f"Accuracy against the attacks' radius ε; 0 is the clean images. {_BAND} {of}",
         )
         sections.append(Section("eps", "Accuracy against ε", [figure]))
     if (points["kind"] == curves.CORRUPTION).any():
@@ -207,8 +217,8 @@ def _robustness(found: FolderResults, out: Path) -> list[Section]:
             robustness.severity_figure(points),
             out / "accuracy_by_severity",
             points[points["kind"] != curves.ATTACK],
-            f"Accuracy against the severity of each corruption; 0 is the clean images (n = {ns}; corrupted "
-            f"images: {sources}). {_BAND} The axis does not begin at 0.",
+            f"Accuracy against the severity of each corruption; 0 is the clean images (corrupted "
+            f"images: {sources}). {_BAND} The axis does not begin at 0. {of}",
         )
         sections.append(Section("severity", "Corruption severity", [figure]))
     if len(gains):
@@ -216,11 +226,28 @@ def _robustness(found: FolderResults, out: Path) -> list[Section]:
             robustness.improvement_figure(gains),
             out / "ensemble_improvement",
             gains,
-            f"How far each ensemble is above the mean accuracy of its members under the same perturbation "
-            f"(n = {ns}); “corrupted” is the mean over corruptions and severities.",
+            f"How far each ensemble is above the mean accuracy of its members under the same perturbation"
+            f"; “corrupted” is the mean over corruptions and severities. {of}",
         )
         sections.append(Section("ensembles", "What ensembles gain", [figure]))
     return sections
+
+
+def _measured_on(found: FolderResults) -> str:
+    """Dataset, n and checkpoints, as captions name them."""
+    ns = ", ".join(f"{n:,}" for n in sorted({score.row["n"] for score in found.scored}))
+    seeds: dict[str, set[int]] = {}
+    for card in (score.classifier for score in found.scored):
+        seeds.setdefault(card.model + (f" @{card.recipe}" if card.recipe else ""), set()).update(card.seeds)
+    named = [f"{name} {_seeds(sorted(of))}".strip() for name, of in seeds.items()]
+    listed = ", ".join(named) if len(named) <= _NAMED else f"{len(named)} models, all told under Weights"
+    return f"Dataset {found.dataset}, n = {ns} test images; {listed}."
+
+
+def _seeds(of: Sequence[int]) -> str:
+    if not of:
+        return ""
+    return f"(train seed{'s' if len(of) > 1 else ''} {', '.join(map(str, of))})"
 
 
 def _figure(figure, stem: Path, table: pd.DataFrame, caption: str) -> dict:
@@ -240,35 +267,59 @@ def _figure(figure, stem: Path, table: pd.DataFrame, caption: str) -> dict:
 def _coefficients(found: FolderResults, zoo_folder: str | None, out: Path) -> list[Section]:
     if not found.scored:
         return []
-    table = provenance.coefficients(
-        zoo.checkpoints(zoo_folder, found.dataset), found.results["weights_sha256"].dropna()
-    )
+    table = provenance.coefficients(zoo.checkpoints(zoo_folder, found.dataset), _weights(found))
     if table.empty:
         return []
     caption = (
         "act(λ), by which each block damps its skip connection, over depth after training, of the measured "
         "weights. Thin lines are train seeds, bands one standard deviation. Up to 1 the skip connection is "
-        "damped, above it is negative, and above 2/Δt forward Euler steps are unstable."
+        "damped, above it is negative, and above 2/Δt forward Euler steps are unstable. "
+        f"{_measured_on(found)}"
     )
     figure = _figure(coefficient_figures.depth_figure(table), out / "coefficients", table, caption)
     return [Section("coefficients", "Interpolation coefficients", [figure])]
 
 
-def _drawn(folder: Path | None) -> list[Section]:
-    """Figures that lie in a folder: as images, in which nothing can run."""
+def _drawn(folder: Path | None, dataset: str | None, weights: Collection[str]) -> list[Section]:
+    """Figures that lie in a folder: as images, in which nothing can run.
+
+    Args:
+        dataset: The report's; None where nothing tells.
+        weights: SHA-256 of the single models that were measured.
+
+    Raises:
+        UserError: if there are none, or one is of another dataset than the report.
+    """
     if folder is None:
         return []
     paths = sorted(folder.glob("*.svg")) if folder.is_dir() else []
     if not paths:
         raise UserError(f"there are no SVG figures in {folder}: robust-interp plot draws some")
+    origins = {path: origin.read(path) for path in paths}
+    for path, found in origins.items():
+        if found and dataset and found.dataset != dataset:
+            raise UserError(f"{path} is of {found.dataset}, and the report of {dataset}: leave it out")
     figures = []
     for path in paths:
-        caption = _DRAWN.get(path.stem) or _DRAWN.get(re.sub(r"_\d+$", "", path.stem)) or path.stem
-        label = caption.partition(".")[0]
+        shows = _DRAWN.get(path.stem) or _DRAWN.get(re.sub(r"_\d+$", "", path.stem)) or f"{path.stem}."
+        caption = f"{shows} {_origin_told(origins[path], weights)}"
+        label = shows.partition(".")[0]
         figures.append({"address": graphics.as_address(path), "label": label, "caption": caption})
     is_landscape = all(path.stem.startswith("landscape") for path in paths)
     heading = "Loss landscape" if is_landscape else "More figures"
     return [Section("figures", heading, [figure | {"svg": "", "files": []} for figure in figures])]
+
+
+def _origin_told(found: origin.Origin | None, weights: Collection[str]) -> str:
+    """What a figure drawn before is of, and whether that was measured here."""
+    if found is None:
+        return "The file does not say what it was drawn from: it may be of another dataset or checkpoint."
+    n = f", n = {found.n} {'image' if found.n == 1 else 'images'}" if found.n else ""
+    told = f"Dataset {found.dataset}{n}; {', '.join(found.checkpoints)}."
+    others = [name for name, sha256 in found.checkpoints.items() if sha256 not in weights]
+    if weights and others:
+        told += f" Not among the single models of this report: {', '.join(others)}."
+    return told
 
 
 # Audit, claims, provenance

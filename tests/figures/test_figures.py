@@ -11,7 +11,8 @@ from matplotlib.colors import to_rgb
 
 from robust_interp.analysis.coefficients import describe
 from robust_interp.core.errors import UserError
-from robust_interp.figures import coefficients, landscape, robustness, stability, style
+from robust_interp.figures import coefficients, landscape, origin, robustness, stability, style
+from robust_interp.figures.origin import Origin
 
 
 def depth_table(values, model="in_resnet14", images=0):
@@ -462,3 +463,14 @@ def test_mistakes_are_one_line(argv, status, message, command, tiny_zoo, tmp_pat
     assert len(errors.strip().splitlines()) == 1
     assert message in errors
     assert not (tmp_path / "out").exists()
+
+
+def test_an_svg_says_what_it_was_drawn_from(tmp_path):
+    told = Origin("digits", {"a<b&c": "12ab"}, 3)
+    plain = style.save(FIGURES["line"](), tmp_path / "plain")
+    png, svg = style.save(FIGURES["line"](), tmp_path / "told", told)
+    assert origin.read(svg) == told
+    assert origin.read(plain[1]) is None
+    assert png.read_bytes() == plain[0].read_bytes()
+    (tmp_path / "broken.svg").write_text("<dc:description>{}</dc:description>")
+    assert origin.read(tmp_path / "broken.svg") is None

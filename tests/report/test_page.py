@@ -18,6 +18,7 @@ from support.hand_made import attack, card, corruption, ensemble, first, run
 from robust_interp import zoo
 from robust_interp.core.errors import UserError
 from robust_interp.figures import robustness, style
+from robust_interp.figures.origin import Origin
 from robust_interp.report import curves, glossary, graphics, page, provenance
 from robust_interp.results import export, leaderboard
 from robust_interp.results.combine import gather
@@ -613,6 +614,40 @@ def test_figures_drawn_before_are_images_in_the_page(tmp_path):
     assert "predicted class around a test image" in image["alt"]
     with pytest.raises(UserError, match="no SVG figures"):
         page.write([results], tmp_path / "report", figures=tmp_path)
+
+
+def test_figures_of_another_dataset_are_refused_and_of_other_checkpoints_labelled(tmp_path):
+    results, figures = measure(tmp_path / "results"), tmp_path / "figures"
+    figure = robustness.improvement_figure(
+        pd.DataFrame([{"entry": "net ×2", "column": "clean", "improvement": 1.0}])
+    )
+    with Store(results, read_only=True) as store:
+        (weights, *_) = {
+            row["weights_sha256"]
+            for row in (s.row for s in scores(store.plans()[0], store))
+            if row["members"] == 1
+        }
+    style.save(figure, figures / "coefficients", Origin("digits", {"net": weights, "old": "0" * 64}, 64))
+    style.save(figure, figures / "mine")
+    text = page.write([results], tmp_path / "report", figures=figures).read_text(encoding="utf-8")
+    assert (
+        "act(λ) over depth. Dataset digits, n = 64 images; net, old. "
+        "Not among the single models of this report: old.</figcaption>" in text
+    )
+    assert "mine. The file does not say what it was drawn from" in text
+    style.save(figure, figures / "other", Origin("cifar10", {"net": weights}))
+    with pytest.raises(UserError, match=r"other.svg is of cifar10, and the report of digits: leave it out"):
+        page.write([results], tmp_path / "report", figures=figures)
+
+
+def test_captions_name_dataset_checkpoints_and_n(report):
+    _, text = report
+    captions = re.findall("<figcaption>(.*?) <span", text)
+    assert len(captions) >= 2
+    for caption in captions:
+        assert (
+            "Dataset digits, n = 10 test images; net @quick (train seeds 0, 1, 2), &lt;script&gt;" in caption
+        )
 
 
 def test_leaderboard_files_alone_make_a_report(tmp_path):
