@@ -418,6 +418,12 @@ def _made(found: FolderResults) -> list[dict]:
             "one classifier.",
         ),
     ]
+    where = provenance.environments(found.folders)
+    if where["results"].nunique() < 2:
+        where = where.drop(columns="results")
+    parts.append(
+        _part("Environment", where, "Where and with what the newest run of a results folder was made.")
+    )
     return [part for part in parts if part["rows"]]
 
 
