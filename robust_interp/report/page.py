@@ -15,6 +15,8 @@ from markupsafe import Markup, escape
 from robust_interp import __version__, zoo
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
+from robust_interp.core.registry import unknown
+from robust_interp.data import DATASETS
 from robust_interp.figures import coefficients as coefficient_figures
 from robust_interp.figures import files, origin, robustness
 from robust_interp.report import curves, graphics, provenance
@@ -28,8 +30,8 @@ from robust_interp.results.folders import runs_in
 from robust_interp.results.scores import Score, results_frame
 
 _BAND = (
-    "Lines are means over train seeds, with bands of one standard deviation; a single run, as an ensemble "
-    "is, has bars, its 95 % Wilson interval over the images."
+    "Lines are means over train seeds, bands their 95 % interval (Student’s t, as in the table); a single "
+    "run, as an ensemble is, has bars, its 95 % Wilson interval over the images."
 )
 _NAMED = 6  # models in a caption at most
 _DRAWN = {  # names of figures that `robust-interp plot` and `stability` write, and what they show
@@ -75,6 +77,7 @@ def write(
     zoo_folder: str | None = None,
     figures: Path | None = None,
     title: str | None = None,
+    baseline: str | None = None,
 ) -> Path:
     """Write the report of results folders and leaderboard CSV files.
 
@@ -83,6 +86,7 @@ def write(
         zoo_folder: More checkpoints, to show the λ of those that were measured.
         figures: A folder of figures that were drawn before, whose SVG files are shown too.
         title: The page's heading; by default what it is a report of.
+        baseline: The model that differences are shown to; by default one without λ.
 
     Returns:
         The page's path.
@@ -107,7 +111,7 @@ def write(
         text = audited.to_csv(index=False, lineterminator="\n")
         write_text(out / "audit.csv", text)
     sections = [
-        *_robustness(found, out),
+        *_robustness(found, board, baseline, out),
         *_coefficients(found, zoo_folder, out),
         *_drawn(figures, dataset, _weights(found)),
     ]
@@ -196,20 +200,19 @@ def _definitions(board: pd.DataFrame, found: FolderResults) -> list[dict]:
 # Figures
 
 
-def _robustness(found: FolderResults, out: Path) -> list[Section]:
+def _robustness(found: FolderResults, board: pd.DataFrame, baseline: str | None, out: Path) -> list[Section]:
     if not found.scored:
         return []
+    models = {score.classifier.model for score in found.scored}
+    if baseline is not None and baseline not in models:
+        raise unknown("baseline", baseline, models)
+    chance = 100 / DATASETS[found.dataset].classes if found.dataset in DATASETS else None
     points = curves.points(found.runs)
     gains = curves.improvements(found.runs)
     of = _measured_on(found)
     sections = []
     if (points["kind"] == curves.ATTACK).any():
-        figure = _figure(
-            robustness.eps_figure(points),
-            out / "accuracy_by_eps",
-            points[points["kind"] != curves.CORRUPTION],
-            f"Accuracy against the attacks' radius ε; 0 is the clean images. {_BAND} {of}",
-        )
+        figure = _by_eps(found, board, points, baseline or curves.usual_baseline(models), chance, out)
         sections.append(Section("eps", "Accuracy against ε", [figure]))
     if (points["kind"] == curves.CORRUPTION).any():
         sources = ", ".join(sorted(set(points["corruption_source"]) - {""}))
@@ -218,7 +221,7 @@ def _robustness(found: FolderResults, out: Path) -> list[Section]:
             out / "accuracy_by_severity",
             points[points["kind"] != curves.ATTACK],
             f"Accuracy against the severity of each corruption; 0 is the clean images (corrupted "
-            f"images: {sources}). {_BAND} The axis does not begin at 0. {of}",
+            f"images: {sources}). {_BAND} Each panel has an axis of its own, which need not begin at 0. {of}",
         )
         sections.append(Section("severity", "Corruption severity", [figure]))
     if len(gains):
@@ -226,11 +229,48 @@ def _robustness(found: FolderResults, out: Path) -> list[Section]:
             robustness.improvement_figure(gains),
             out / "ensemble_improvement",
             gains,
-            f"How far each ensemble is above the mean accuracy of its members under the same perturbation"
-            f"; “corrupted” is the mean over corruptions and severities. {of}",
+            f"How far each ensemble is above the mean accuracy of its members under the same perturbation; "
+            f"“corrupted” is the mean over corruptions and severities. Lines on the bars are 95 % intervals "
+            f"over the images. {of}",
         )
         sections.append(Section("ensembles", "What ensembles gain", [figure]))
     return sections
+
+
+def _by_eps(
+    found: FolderResults,
+    board: pd.DataFrame,
+    points: pd.DataFrame,
+    baseline: str | None,
+    chance: float | None,
+    out: Path,
+) -> dict:
+    published = curves.published(board, {score.classifier.model for score in found.scored})
+    differences = curves.differences(found.runs, baseline) if baseline else pd.DataFrame()
+    caption = f"Accuracy against the attacks' radius ε; 0 is the clean images. {_BAND}"
+    if len(differences):
+        files.write_table(differences, out / "difference_by_eps")
+        caption += (
+            f" Below: the difference to {baseline} under the same perturbation, single models to single "
+            "models, ensembles to ensembles; bars are 95 % intervals (Welch’s over train seeds, of "
+            "paired images between single runs), and where there is none there is no bar."
+        )
+    if len(published):
+        caption += (
+            " Grey lines are published numbers of other images or training, and were not measured here."
+        )
+    if chance is not None:
+        caption += " The dotted line is what guessing gets."
+    figure = robustness.eps_figure(
+        points,
+        differences if len(differences) else None,
+        baseline or "",
+        chance,
+        published if len(published) else None,
+    )
+    table = points[points["kind"] != curves.CORRUPTION]
+    shown = _figure(figure, out / "accuracy_by_eps", table, f"{caption} {_measured_on(found)}")
+    return shown | {"files": [*shown["files"], *(["difference_by_eps.csv"] if len(differences) else [])]}
 
 
 def _measured_on(found: FolderResults) -> str:
@@ -304,7 +344,8 @@ def _drawn(folder: Path | None, dataset: str | None, weights: Collection[str]) -
         shows = _DRAWN.get(path.stem) or _DRAWN.get(re.sub(r"_\d+$", "", path.stem)) or f"{path.stem}."
         caption = f"{shows} {_origin_told(origins[path], weights)}"
         label = shows.partition(".")[0]
-        figures.append({"address": graphics.as_address(path), "label": label, "caption": caption})
+        address, width = graphics.as_address(path), graphics.width_of(path)
+        figures.append({"address": address, "width": width, "label": label, "caption": caption})
     is_landscape = all(path.stem.startswith("landscape") for path in paths)
     heading = "Loss landscape" if is_landscape else "More figures"
     return [Section("figures", heading, [figure | {"svg": "", "files": []} for figure in figures])]
