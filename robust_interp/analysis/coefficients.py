@@ -118,7 +118,8 @@ def over_training(checkpoints: Sequence[zoo.Checkpoint]) -> pd.DataFrame:
 
     Returns:
         One line a checkpoint, epoch and block: model, train_seed, epoch, block, stage, depth, blocks,
-        coefficient. Empty if none of them recorded any, as gated variants do not.
+        coefficient, and lr, the learning rate of the epoch (NaN if it was not recorded). Empty if none of
+        them recorded any, as gated variants do not.
     """
     lines = []
     for checkpoint, label in zip(checkpoints, inputs.labels(checkpoints), strict=True):
@@ -126,5 +127,6 @@ def over_training(checkpoints: Sequence[zoo.Checkpoint]) -> pd.DataFrame:
             recorded = epoch.get("lambda", {})
             for block, place in places(recorded).items():
                 head = {"model": label, "train_seed": checkpoint.seed, "epoch": epoch["epoch"]}
-                lines.append(head | {"block": block} | place | {"coefficient": recorded[block]})
+                told = {"coefficient": recorded[block], "lr": epoch.get("lr", np.nan)}
+                lines.append(head | {"block": block} | place | told)
     return pd.DataFrame(lines)

@@ -60,6 +60,7 @@ def _coefficients(arguments: argparse.Namespace) -> int:
     from robust_interp.analysis import coefficients, inputs
     from robust_interp.figures import coefficients as figures
     from robust_interp.figures import files
+    from robust_interp.figures.origin import Origin
     from robust_interp.results import export
 
     found = inputs.checkpoints(arguments.models, arguments.zoo, arguments.dataset)
@@ -71,11 +72,13 @@ def _coefficients(arguments: argparse.Namespace) -> int:
     training = coefficients.over_training(found)
     shares = coefficients.shares(table)
     place = files.stem(arguments.out, "coefficients")
-    written = files.with_table(figures.depth_figure(table), table, place)
+    weights = {checkpoint.name: checkpoint.record["weights_sha256"] for checkpoint in found}
+    origin = Origin(arguments.dataset, weights, int(table["images"].max()))
+    written = files.with_table(figures.depth_figure(table), table, place, origin)
     written.append(files.write_table(shares, files.extended(place, "_shares")))
     if len(training):
         figure = figures.training_figure(training)
-        written += files.with_table(figure, training, files.extended(place, "_training"))
+        written += files.with_table(figure, training, files.extended(place, "_training"), origin)
     print(export.to_markdown(shares), end="")
     print(f"wrote {', '.join(map(str, written))}")
     return 0
@@ -159,25 +162,30 @@ def _landscape(arguments: argparse.Namespace) -> int:
         sample: landscape.around(classifiers, image, label, sample, radii_255, shared, arguments.seed)
         for sample, image, label in zip(arguments.sample, images.to(device), labels.tolist(), strict=True)
     }
-    written = _draw_landscapes(arguments, around, " ".join(map(str, corruption or ["clean"])))
+    weights = {checkpoint.name: checkpoint.record["weights_sha256"] for checkpoint in checkpoints.values()}
+    written = _draw_landscapes(arguments, around, weights, " ".join(map(str, corruption or ["clean"])))
     for name, checkpoint in checkpoints.items():
         print(f"{name}: {checkpoint.name}")
     print(f"wrote {', '.join(map(str, written))}")
     return 0
 
 
-def _draw_landscapes(arguments: argparse.Namespace, around: dict, what: str) -> list[Path]:
+def _draw_landscapes(
+    arguments: argparse.Namespace, around: dict, weights: dict[str, str], what: str
+) -> list[Path]:
     """`around`: sample id -> its line and its plane."""
     import pandas as pd
 
     from robust_interp.figures import files
     from robust_interp.figures import landscape as figures
+    from robust_interp.figures.origin import Origin
 
+    origin = Origin(arguments.dataset, weights, len(around))
     place, written = files.stem(arguments.out, "landscape"), []
     for sample, (_, plane) in around.items():
         figure = figures.plane_figure(plane, figures.CLASSES.get(arguments.dataset))
-        written += files.with_arrays(figure, plane, files.extended(place, f"_plane_{sample}"))
+        written += files.with_arrays(figure, plane, files.extended(place, f"_plane_{sample}"), origin)
     lines = {sample: line for sample, (line, _) in around.items()}
     figure = figures.line_figure({f"test image {sample}, {what}": line for sample, line in lines.items()})
     table = pd.concat(lines, names=["sample"]).reset_index("sample")
-    return written + files.with_table(figure, table, files.extended(place, "_line"))
+    return written + files.with_table(figure, table, files.extended(place, "_line"), origin)

@@ -26,6 +26,8 @@ def add_to(commands) -> None:
         help="show the SVG figures in it too, e.g. loss landscapes (default: none)",
     )
     add_fields(parser, "zoo")
+    add("--baseline", metavar="MODEL", help="differences are to this model (default: one without λ)")
+    add("--title", metavar="TEXT", help="the page's heading (default: what it is a report of)")
     add(
         "-o",
         "--out",
@@ -39,6 +41,8 @@ def add_to(commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from robust_interp.report import page
 
-    written = page.write(**picked(arguments, "sources out dataset figures"), zoo_folder=arguments.zoo)
+    written = page.write(
+        **picked(arguments, "sources out dataset figures title baseline"), zoo_folder=arguments.zoo
+    )
     print(f"wrote {written}")
     return 0

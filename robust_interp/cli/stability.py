@@ -70,6 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.core.devices import resolve_device
     from robust_interp.figures import files
     from robust_interp.figures import stability as figures
+    from robust_interp.figures.origin import Origin
     from robust_interp.results import export
 
     use_threads(arguments)
@@ -89,8 +90,11 @@ def run(arguments: argparse.Namespace) -> int:
         growths.append(stability.growth(classifier, images, labels, many, eps, seed).assign(**of))
     table, growth = pd.concat(tables), stability.growth_summary(pd.concat(growths))
     place = files.stem(arguments.out, "stability")
-    written = files.with_table(figures.jacobian_figure(table), table, place)
-    written += files.with_table(figures.growth_figure(growth), growth, files.extended(place, "_growth"))
+    weights = {checkpoint.name: checkpoint.record["weights_sha256"] for checkpoint in found}
+    of_few, of_many = (Origin(arguments.dataset, weights, len(part)) for part in (few, many))
+    written = files.with_table(figures.jacobian_figure(table), table, place, of_few)
+    figure = figures.growth_figure(growth)
+    written += files.with_table(figure, growth, files.extended(place, "_growth"), of_many)
     summary = stability.jacobian_summary(table)
     print(export.to_markdown(summary), end="")
     if lost := summary["not_converged"].sum():

@@ -13,24 +13,29 @@ from matplotlib.patches import Patch
 from robust_interp.figures import style
 
 STABILITY = 2.0  # forward Euler is stable for λ Δt below 2, here with Δt = 1
-_TOP = 2.15  # so that the line at 2 is in every figure
+_TOP = 2.15  # so that the line at 2 is in the figure
+_SMALL = 0.5  # where all λ are below it, the axis ends above the largest of them instead
+_NO_COEFFICIENT = {"color": style.MUTED, "linestyle": "none", "marker": "x", "markersize": 3.5}
 
 
 @style.styled
 def depth_figure(table: pd.DataFrame) -> Figure:
-    """act(λ) over depth, a panel a model, on one scale.
+    """act(λ) over depth, a panel a model, on one scale; from 0 to above 2, or to the largest of small ones.
 
     Args:
         table: of `analysis.coefficients.over_depth`.
     """
     models = list(table["model"].unique())
     figure, axes = style.panels(len(models), 1, 0.5 + 1.75 * len(models), sharey=True)
+    largest = table[[name for name in ("mean", "q95") if name in table]].max(axis=None)
+    is_small = largest < _SMALL
+    top = 1.3 * max(largest, 0.01) if is_small else max(_TOP, 1.05 * table["mean"].max())
     for i, model in enumerate(models):
         panel = axes[i][0]
         draw_depth(panel, table[table["model"] == model], style.colour(i))
-        panel.set_ylim(-0.04, max(_TOP, 1.05 * table["mean"].max()))
+        panel.set_ylim(-0.04 * top, top)
     axes[-1][0].set_xlabel("residual block, from the input")
-    draw_key(figure)
+    draw_key(figure, is_small)
     return style.make_room(figure)
 
 
@@ -53,6 +58,8 @@ def draw_depth(axes: Axes, table: pd.DataFrame, colour: str) -> None:
         for low, high, alpha in _bands(over_seeds, gated, seeds):
             axes.fill_between(middle.index, low, high, color=colour, alpha=alpha, linewidth=0)
         axes.plot(middle.index, middle, color=colour, marker="o", markersize=2.5)
+    without = sorted(set(range(1, int(table["blocks"].iloc[0]) + 1)) - set(table["depth"]))
+    axes.plot(without, [0] * len(without), clip_on=False, **_NO_COEFFICIENT)
     spread = f"quantiles over channels and positions of {images} images" if gated else "mean ± std"
     number = f"{seeds} seeds" if seeds > 1 else "1 seed"
     said = f", {spread}" if gated or seeds > 1 else ""
@@ -78,14 +85,19 @@ def _draw_guides(axes: Axes, blocks: int) -> None:
     style.mark_stages(axes, blocks)
 
 
-def draw_key(figure: Figure) -> None:
-    """What the bands and lines of `draw_depth` mean, below the panels."""
+def draw_key(figure: Figure, is_small: bool = False) -> None:
+    """What the bands and lines of `draw_depth` mean, below the panels; `is_small`: they end below 1."""
+    interpolation = "[0, 1]: interpolation" + (" (enlarged: 1 and 2/Δt lie above)" if is_small else "")
+    beyond = [
+        Patch(color=style.LINES[4], alpha=0.2, linewidth=0, label="(1, 2]: negative skip"),
+        Line2D([], [], color=style.MUTED, linewidth=0.8, linestyle="--", label="2/Δt: stability limit"),
+    ]
     style.key(
         figure,
         [
-            Patch(color=style.LINES[2], alpha=0.15, linewidth=0, label="[0, 1]: interpolation"),
-            Patch(color=style.LINES[4], alpha=0.2, linewidth=0, label="(1, 2]: negative skip"),
-            Line2D([], [], color=style.MUTED, linewidth=0.8, linestyle="--", label="2/Δt: stability limit"),
+            Patch(color=style.LINES[2], alpha=0.15, linewidth=0, label=interpolation),
+            *([] if is_small else beyond),
+            Line2D([], [], label="block without λ", **_NO_COEFFICIENT),
             Line2D([], [], color=style.MUTED, linewidth=0.6, linestyle=":", label="stage boundary"),
         ],
     )
@@ -93,28 +105,43 @@ def draw_key(figure: Figure) -> None:
 
 @style.styled
 def training_figure(table: pd.DataFrame) -> Figure:
-    """act(λ) over the epochs of training, a panel a model, a line a block coloured by its depth.
+    """act(λ) over the epochs of training: a row a model, a panel a stage, a line a block coloured by depth.
 
     Args:
         table: of `analysis.coefficients.over_training`, not empty.
     """
-    models = list(table["model"].unique())
-    figure, axes = style.panels(len(models), 1, 0.4 + 1.75 * len(models), sharex=True, sharey=True)
+    models, stages = list(table["model"].unique()), sorted(table["stage"].unique())
+    figure, axes = style.panels(
+        len(models), len(stages), 0.7 + 1.75 * len(models), sharex="row", sharey="row"
+    )
     depths = Normalize(1, table["blocks"].max())
-    for panel, model in zip((row[0] for row in axes), models, strict=True):
-        draw_training(panel, table[table["model"] == model], depths)
-    axes[-1][0].set_xlabel("epoch")
+    for row, model in zip(axes, models, strict=True):
+        mine = table[table["model"] == model]
+        seeds = mine["train_seed"].nunique()
+        said = f"mean of {seeds} seeds" if seeds > 1 else "1 seed"
+        for panel, stage in zip(row, stages, strict=True):
+            draw_training(panel, mine[mine["stage"] == stage], depths)
+            panel.set_title(f"{model} ({said}), stage {stage + 1}")
+        row[0].set_ylabel("act(λ)")
+        row[0].set_ylim(bottom=0)
+    for panel in axes[-1]:
+        panel.set_xlabel("epoch")
     figure.colorbar(
         ScalarMappable(depths, style.ON_WHITE),
-        ax=[row[0] for row in axes],
+        ax=[panel for row in axes for panel in row],
         label="residual block, from the input",
         aspect=30,
     )
+    if len(drops(table)):
+        style.key(figure, [Line2D([], [], label="learning rate drops", **_DROP)])
     return style.make_room(figure)
 
 
+_DROP = {"color": style.MUTED, "linestyle": "--", "linewidth": 0.7}
+
+
 def draw_training(axes: Axes, table: pd.DataFrame, depths: Normalize) -> None:
-    """One model: a block's mean over seeds, and each seed as a thin line."""
+    """One stage of a model: a block's mean over seeds, each seed as a thin line, and where the rate drops."""
     marker = "o" if table["epoch"].nunique() <= 12 else None
     for depth, block in table.groupby("depth"):
         colour = style.ON_WHITE(depths(depth))
@@ -122,8 +149,15 @@ def draw_training(axes: Axes, table: pd.DataFrame, depths: Normalize) -> None:
             axes.plot(one["epoch"], one["coefficient"], color=colour, linewidth=0.4, alpha=0.5)
         mean = block.groupby("epoch")["coefficient"].mean()
         axes.plot(mean.index, mean, color=colour, marker=marker, markersize=2)
-    seeds = table["train_seed"].nunique()
-    axes.set_title(f"{table['model'].iloc[0]} ({f'mean of {seeds} seeds' if seeds > 1 else '1 seed'})")
-    axes.set_ylabel("act(λ)")
-    axes.set_ylim(bottom=0)
+    for epoch in drops(table):
+        axes.axvline(epoch - 0.5, zorder=0.5, **_DROP)
     axes.xaxis.get_major_locator().set_params(integer=True)
+
+
+def drops(table: pd.DataFrame) -> list[int]:
+    """The first epochs at a learning rate that is at most half of the one before: steps, no smooth decay."""
+    found: set[int] = set()
+    for _, one in table.dropna(subset="lr").groupby(["model", "train_seed"]):
+        rates = one.drop_duplicates("epoch").sort_values("epoch").set_index("epoch")["lr"]
+        found |= set(rates.index[rates <= 0.5 * rates.shift()])
+    return sorted(found)

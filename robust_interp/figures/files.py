@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from robust_interp.core.errors import UserError
 from robust_interp.figures import style
+from robust_interp.figures.origin import Origin
 
 
 def stem(out: Path, name: str) -> Path:
@@ -23,14 +24,16 @@ def extended(path: Path, more: str) -> Path:
     return path.with_name(f"{path.name}{more}")
 
 
-def with_table(figure: Figure, table: pd.DataFrame, path: Path) -> list[Path]:
-    """Write a figure, and its numbers as CSV; `path` is without an ending."""
-    return [*style.save(figure, path), write_table(table, path)]
+def with_table(figure: Figure, table: pd.DataFrame, path: Path, origin: Origin | None = None) -> list[Path]:
+    """Write a figure, and its numbers as CSV; `path` is without an ending, `origin` what they are of."""
+    return [*style.save(figure, path, origin), write_table(table, path)]
 
 
-def with_arrays(figure: Figure, arrays: Mapping[str, np.ndarray], path: Path) -> list[Path]:
-    """Write a figure, and its numbers as .npz; `path` is without an ending."""
-    written = style.save(figure, path)
+def with_arrays(
+    figure: Figure, arrays: Mapping[str, np.ndarray], path: Path, origin: Origin | None = None
+) -> list[Path]:
+    """Write a figure, and its numbers as .npz; `path` is without an ending, `origin` what they are of."""
+    written = style.save(figure, path, origin)
     return [*written, _write(extended(path, ".npz"), lambda to: np.savez_compressed(to, **arrays))]
 
 

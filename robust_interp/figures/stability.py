@@ -5,12 +5,16 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from robust_interp.figures import style
 
 _PERTURBATIONS = {"noise": "random signs", "fgsm": "FGSM"}
 _MEASURES = {"growth": "‖δₙ‖ / ‖δ₀‖", "relative": "‖δₙ‖‖x₀‖ / (‖δ₀‖‖xₙ‖)"}
+
+_BARS = Line2D([], [], color=style.MUTED, linewidth=0.7, label="bars: least to largest over images and seeds")
 
 
 @style.styled
@@ -29,10 +33,13 @@ def jacobian_figure(table: pd.DataFrame) -> Figure:
         n = f"n = {part['sample'].nunique()} images × {part['train_seed'].nunique()} seeds"
         axes[i][0].set_title(f"{model} ({n})")
         axes[i][1].set_title(model)
-    axes[0][0].legend()
+    for row in axes:
+        for panel in row:
+            panel.legend()
     axes[0][1].set_ylim(0, 1.05 * table["norm"].max())
     for panel in axes[-1]:
         panel.set_xlabel("residual block, from the input")
+    style.key(figure, [_BARS])
     return style.make_room(figure)
 
 
@@ -40,7 +47,7 @@ def draw_eigenvalues(axes: Axes, table: pd.DataFrame, colour: str) -> None:
     """Real parts of the rightmost eigenvalues: means, with bars from the least to the largest."""
     axes.axhline(0, color=style.MUTED, linewidth=0.8, linestyle="--", zorder=0.5)
     _draw_ranges(axes, table, "undamped", -0.12, color=style.MUTED, marker="o", fillstyle="none", label="J")
-    _draw_ranges(axes, table, "damped", 0.12, color=colour, marker="o", label="ρ(λ) J - λ")
+    _draw_ranges(axes, table, "damped", 0.12, color=colour, marker="o", label="ρ(λ) J − λ")
     style.mark_stages(axes, int(table["blocks"].iloc[0]))
     axes.set_ylabel("largest real part")
 
@@ -48,7 +55,7 @@ def draw_eigenvalues(axes: Axes, table: pd.DataFrame, colour: str) -> None:
 def draw_norms(axes: Axes, table: pd.DataFrame, colour: str) -> None:
     """Spectral norms of the blocks' Jacobians: means, with bars from the least to the largest."""
     axes.axhline(1, color=style.MUTED, linewidth=0.8, linestyle="--", zorder=0.5)
-    _draw_ranges(axes, table, "norm", 0, color=colour, marker="s")
+    _draw_ranges(axes, table, "norm", 0, color=colour, marker="s", label="block with skip")
     style.mark_stages(axes, int(table["blocks"].iloc[0]))
     axes.set_ylabel("‖∂xₙ₊₁/∂xₙ‖₂")
 
@@ -76,7 +83,8 @@ def growth_figure(table: pd.DataFrame) -> Figure:
         panel.set_title(f"{perturbation}, n = {table['n'].max()} images")
     for panel in axes[-1]:
         panel.set_xlabel("residual blocks passed")
-    style.key(figure, axes[0][0].get_legend_handles_labels()[0])
+    band = Patch(color=style.MUTED, alpha=0.2, linewidth=0, label="95 % interval of the mean over images")
+    style.key(figure, [*axes[0][0].get_legend_handles_labels()[0], band])
     return style.make_room(figure)
 
 

@@ -16,6 +16,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
 from robust_interp.core.errors import UserError
+from robust_interp.figures.origin import Origin
 
 FULL, HALF = 6.9, 3.4  # inches: the text's and a column's width of a two-column page
 
@@ -87,16 +88,20 @@ def panels(
 
 
 @styled
-def save(figure: Figure, stem: Path) -> list[Path]:
+def save(figure: Figure, stem: Path, origin: Origin | None = None) -> list[Path]:
     """Write `stem`.png and `stem`.svg; the same figure gives the same bytes. Returns their paths.
+
+    Args:
+        origin: What it was drawn from, to be told inside the SVG file.
 
     Raises:
         UserError: if they cannot be written.
     """
     written = []
+    told = {"Description": origin.as_text()} if origin else {}
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)
-        for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
+        for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, **told})):
             path = stem.with_name(f"{stem.name}.{kind}")
             figure.savefig(path, format=kind, metadata=metadata)
             written.append(path)

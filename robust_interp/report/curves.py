@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
+import numpy as np
 import pandas as pd
 
 from robust_interp.core import statistics
-from robust_interp.results.column_names import parse, std_of
+from robust_interp.results import paper
+from robust_interp.results.column_names import measured_in, parse, std_of
 from robust_interp.results.columns import Kind
 from robust_interp.results.entries import Entry, entries_of, entry_key
 from robust_interp.results.scores import Score
@@ -29,6 +31,9 @@ POINT_COLUMNS = [
     "band_high",
     "corruption_source",
 ]
+DIFFERENCE_COLUMNS = [*POINT_COLUMNS[:3], "series", "x", "norm", "n", "difference", "low", "high"]
+_PUBLISHED = 4  # models in a figure at most, beside the measured ones
+_CURVES = (Kind.CLEAN, Kind.ATTACK, Kind.WORST)
 CLEAN, ATTACK, CORRUPTION = "clean", "attack", "corruption"
 
 
@@ -41,14 +46,77 @@ def points(runs: Iterable[Sequence[Score]]) -> pd.DataFrame:
 
     Returns:
         One line an entry and perturbation: `series` is the attack or corruption, `x` its eps (in 1/255 under
-        L∞) or severity, 0 for clean. The band is one standard deviation to each side where there are several
-        train seeds, else the 95 % Wilson interval. Strong attacks, made on images of their own, are left out.
+        L∞) or severity, 0 for clean. The band is the 95 % interval of the leaderboard: Student's t over
+        train seeds where there are several, cut at 0 and 100, else Wilson's over the images; seeds that
+        agree exactly have a band of no width. Strong attacks, made on images of their own, are left out.
     """
-    entries = entries_of(_newest(runs))
-    lines = []
-    for entry, name in zip(entries, entry_names(entries), strict=True):
-        lines += _curves(name, _by_series(entry))
+    lines = [{"entry": name} | _point(alike) for name, alike in _measured(runs)]
     return pd.DataFrame(lines, columns=POINT_COLUMNS)
+
+
+def differences(runs: Iterable[Sequence[Score]], baseline: str) -> pd.DataFrame:
+    """How far each entry is above the baseline's of the same kind, in percentage points.
+
+    Single models are held against single models, an ensemble against one of as many members; of the same
+    images, protocol and perturbation, and of the same recipe where the baseline has several. What has no
+    such counterpart has no line.
+
+    Args:
+        runs: As `points` takes them.
+        baseline: A model's name.
+
+    Returns:
+        One line an entry and perturbation: entry, members, kind, series, x, norm, n, difference, and its 95 %
+        interval, `low` to `high`: Welch's over train seeds where both have several, and between two single
+        runs that of paired images; NaN otherwise.
+    """
+    measured = _measured(runs)
+    rivals: dict[str, list[list[Score]]] = {}
+    for _, alike in measured:
+        if alike[0].classifier.model == baseline:
+            rivals.setdefault(_comparable(alike[0]), []).append(alike)
+    lines = []
+    for name, alike in measured:
+        found = rivals.get(_comparable(alike[0]), [])
+        same_recipe = [a for a in found if a[0].classifier.recipe == alike[0].classifier.recipe]
+        other = next(iter(same_recipe or found), None)
+        if other is not None and alike[0].classifier.model != baseline:
+            lines.append({"entry": name} | _difference(alike, other))
+    return pd.DataFrame(lines, columns=DIFFERENCE_COLUMNS)
+
+
+def _comparable(score: Score) -> str:
+    row, card = score.row, score.classifier
+    made = [perturbation.describe() for perturbation in score.perturbations]
+    samples = row["protocol"], row["subset_hash"], row["n"], row.get("corruption_source")
+    return digest([score.column, made, card.members, *samples, card.attacked_as if score.is_attack else ""])
+
+
+def _difference(alike: list[Score], other: list[Score]) -> dict:
+    point = _point(alike)
+    ours, theirs = ([score.accuracy for score in scores] for scores in (alike, other))
+    low = high = math.nan
+    if len(alike) > 1 and len(other) > 1:
+        low, high = statistics.welch_interval(ours, theirs)
+    elif len(alike) == len(other) == 1 and alike[0].right is not None and other[0].right is not None:
+        paired = statistics.paired_difference(alike[0].right, other[0].right)
+        low, high = paired.low, paired.high
+    difference = math.fsum(ours) / len(ours) - math.fsum(theirs) / len(theirs)
+    return {key: point[key] for key in ("members", "kind", "series", "x", "norm", "n")} | {
+        "difference": difference,
+        "low": low,
+        "high": high,
+    }
+
+
+def _measured(runs: Iterable[Sequence[Score]]) -> list[tuple[str, list[Score]]]:
+    """Of each entry, by the name that figures call it, the scores of its train seeds at each strength."""
+    entries = entries_of(_newest(runs))
+    return [
+        point
+        for entry, name in zip(entries, entry_names(entries), strict=True)
+        for point in _curves(name, _by_series(entry))
+    ]
 
 
 def _newest(runs: Iterable[Sequence[Score]]) -> list[list[Score]]:
@@ -74,14 +142,14 @@ def _by_series(entry: Entry) -> dict[tuple[str, str], list[list[Score]]]:
     return series
 
 
-def _curves(name: str, series: dict[tuple[str, str], list[list[Score]]]) -> list[dict]:
-    lines, clean = [], [_point(alike) for alike in series.pop((CLEAN, CLEAN), [])]
+def _curves(name: str, series: dict[tuple[str, str], list[list[Score]]]) -> list[tuple[str, list[Score]]]:
+    lines, clean = [], series.pop((CLEAN, CLEAN), [])
     names = {name: clean}
     for strengths in series.values():
         for alike, tag in zip(strengths, _settings([scores[0] for scores in strengths]), strict=True):
             names.setdefault(tagged := _tagged(name, tag), clean)  # each begins at the clean images
-            lines.append({"entry": tagged} | _point(alike))
-    return [{"entry": tagged} | point for tagged, begin in names.items() for point in begin] + lines
+            lines.append((tagged, alike))
+    return [(tagged, alike) for tagged, begin in names.items() for alike in begin] + lines
 
 
 def _settings(scores: list[Score]) -> list[str]:
@@ -134,7 +202,8 @@ def _point(alike: list[Score]) -> dict:
     first, accuracies = alike[0], [score.accuracy for score in alike]
     mean, std = statistics.mean_std(accuracies)
     if len(alike) > 1:
-        band = max(0.0, mean - std), min(100.0, mean + std)
+        low, high = statistics.t_interval_of(mean, std, len(alike))
+        band = max(0.0, low), min(100.0, high)
     else:
         band = first.row["ci_low"], first.row["ci_high"]
     return {
@@ -213,22 +282,93 @@ def _listed(what: str, seeds: Sequence[int]) -> str:
     return f"({what}{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))})" if seeds else ""
 
 
+def published(board: pd.DataFrame, models: Collection[str]) -> pd.DataFrame:
+    """Rows of a leaderboard that were not measured here, as curves to be drawn behind the measured ones.
+
+    Of networks with λ only those that started in the interval that the paper usually takes; of models that
+    were measured too if there are any, else the first few.
+
+    Args:
+        models: Names of those measured.
+
+    Returns:
+        One line an entry and perturbation: entry, members, series, x, accuracy (percent).
+    """
+    rows = board[board["source"] != "measured"]
+    rows = rows[rows["lambda_init"].fillna("") == rows["model"].map(paper.usual_interval)]
+    if rows["model"].isin(models).any():
+        rows = rows[rows["model"].isin(models)]
+    chosen = list(dict.fromkeys(rows["model"]))[:_PUBLISHED]
+    columns = [(name, named) for name in measured_in(board) if (named := parse(name)).kind in _CURVES]
+    lines = [
+        {"entry": f"{line['model']} ({line['source']})", "members": line["members"], "series": named.series}
+        | {"x": named.strength, "accuracy": line[name]}
+        for _, line in rows[rows["model"].isin(chosen)].iterrows()
+        for name, named in columns
+        if pd.notna(line[name])
+    ]
+    table = pd.DataFrame(lines, columns=["entry", "members", "series", "x", "accuracy"])
+    return table.drop_duplicates(["entry", "members", "series", "x"], ignore_index=True)
+
+
+def usual_baseline(models: Iterable[str]) -> str | None:
+    """The model that differences are to unless one is named: without λ, else the first; None of one alone."""
+    names = sorted(set(models))
+    plain = [name for name in names if name.startswith(("preact_resnet", "resnext"))]
+    return next(iter(plain or names)) if len(names) > 1 else None
+
+
 def improvements(runs: Iterable[Sequence[Score]]) -> pd.DataFrame:
     """How far each ensemble is above the mean of its members, in percentage points.
 
     Returns:
-        One line an ensemble and perturbation: entry, column, improvement, n. All corrupted images are one
-        column, `corrupted`, the mean over its corruptions and severities. Empty if none was measured.
+        One line an ensemble and perturbation: entry, column, n, improvement, and its 95 % interval over the
+        images, `low` to `high`, NaN where the members' predictions are not at hand. All corrupted images are
+        one column, `corrupted`, the mean over its corruptions and severities. Empty if none was measured.
     """
-    entries, lines = entries_of(runs), []
+    runs = [list(run) for run in runs]
+    single = {
+        (digest(score.classifier.identity), _comparable_alone(score)): score
+        for run in runs
+        for score in run
+        if score.classifier.members == 1
+    }
+    entries, gains = entries_of(runs), {}
     for entry, name in zip(entries, entry_names(entries), strict=True):
         for score in (score for scored in entry.by_seed.values() for score in scored.values()):
             gain = score.row.get("improvement")
             if gain is not None and not math.isnan(gain):
                 column = "corrupted" if score.measured.kind is Kind.SEVERITY else score.column
-                lines.append({"entry": name, "column": column, "n": score.row["n"], "improvement": gain})
-    table = pd.DataFrame(lines, columns=["entry", "column", "n", "improvement"])
-    return table.groupby(["entry", "column", "n"], sort=False, as_index=False)["improvement"].mean()
+                of_images = _gain_of_images(score, single)
+                gains.setdefault((name, column, score.row["n"]), []).append((gain, of_images))
+    lines = [
+        {"entry": name, "column": column, "n": n, **_gain(found)}
+        for (name, column, n), found in gains.items()
+    ]
+    return pd.DataFrame(lines, columns=["entry", "column", "n", "improvement", "low", "high"])
+
+
+def _comparable_alone(score: Score) -> tuple:
+    return score.column, score.row["protocol"], score.row["subset_hash"], score.row["n"]
+
+
+def _gain_of_images(score: Score, single: dict[tuple, Score]) -> np.ndarray | None:
+    """Of each image, in points: right by the ensemble (0 or 100) less the mean of its members."""
+    where = _comparable_alone(score)
+    members = [single.get((digest(one), where)) for one in score.classifier.identity.get("ensemble", ())]
+    if not members or any(one is None or one.right is None for one in (score, *members)):
+        return None
+    return 100.0 * (score.right - np.mean([one.right for one in members], axis=0))
+
+
+def _gain(found: list[tuple[float, np.ndarray | None]]) -> dict[str, float]:
+    improvement = math.fsum(gain for gain, _ in found) / len(found)
+    images = [of_images for _, of_images in found]
+    if any(one is None for one in images) or len(images[0]) < 2:
+        return {"improvement": improvement, "low": math.nan, "high": math.nan}
+    mean, std = statistics.mean_std(np.mean(images, axis=0))
+    low, high = statistics.t_interval_of(mean, std, len(images[0]))
+    return {"improvement": improvement, "low": low, "high": high}
 
 
 def interval(line: pd.Series, column: str) -> tuple[float, float] | None:

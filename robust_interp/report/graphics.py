@@ -41,3 +41,9 @@ def inline(svg: str, name: str, label: str) -> str:
 def as_address(path: Path) -> str:
     """An SVG file as a data: address, in which nothing of it can run."""
     return f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}"
+
+
+def width_of(path: Path) -> float:
+    """Of an SVG file in inches, 72 units each; as of a page where the file does not say."""
+    found = re.search(r'viewBox="0 0 ([\d.]+) ', path.read_text(encoding="utf-8", errors="replace"))
+    return float(found[1]) / 72 if found else 6.9

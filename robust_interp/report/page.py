@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,22 +15,25 @@ from markupsafe import Markup, escape
 from robust_interp import __version__, zoo
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
+from robust_interp.core.registry import unknown
+from robust_interp.data import DATASETS
 from robust_interp.figures import coefficients as coefficient_figures
-from robust_interp.figures import files, robustness
+from robust_interp.figures import files, origin, robustness
 from robust_interp.report import curves, graphics, provenance
+from robust_interp.report.board import MEASURED
+from robust_interp.report.board import table as board_table
 from robust_interp.report.glossary import anchor, definition
 from robust_interp.results import combine, export, paper
-from robust_interp.results.brief import in_short
-from robust_interp.results.column_names import declaration, std_of
-from robust_interp.results.columns import ENTRY, STD, TAIL, Shown, Type
+from robust_interp.results.column_names import declaration
+from robust_interp.results.columns import STD
 from robust_interp.results.folders import runs_in
 from robust_interp.results.scores import Score, results_frame
 
-_TAIL = [column.name for column in (*ENTRY, *TAIL) if column.shown in (Shown.IF_FILLED, Shown.IN_REPORT)]
 _BAND = (
-    "Lines are means over train seeds, with bands of one standard deviation; a single run, as an ensemble "
-    "is, has bars, its 95 % Wilson interval over the images."
+    "Lines are means over train seeds, bands their 95 % interval (Student’s t, as in the table); a single "
+    "run, as an ensemble is, has bars, its 95 % Wilson interval over the images."
 )
+_NAMED = 6  # models in a caption at most
 _DRAWN = {  # names of figures that `robust-interp plot` and `stability` write, and what they show
     "landscape_line": "Cross-entropy along the FGSM direction of test images, several models on one axis; "
     "dots where another class is predicted than for the image itself.",
@@ -74,6 +76,8 @@ def write(
     dataset: str | None = None,
     zoo_folder: str | None = None,
     figures: Path | None = None,
+    title: str | None = None,
+    baseline: str | None = None,
 ) -> Path:
     """Write the report of results folders and leaderboard CSV files.
 
@@ -81,6 +85,8 @@ def write(
         dataset: Which one, if the folders have several or the files do not tell.
         zoo_folder: More checkpoints, to show the λ of those that were measured.
         figures: A folder of figures that were drawn before, whose SVG files are shown too.
+        title: The page's heading; by default what it is a report of.
+        baseline: The model that differences are shown to; by default one without λ.
 
     Returns:
         The page's path.
@@ -91,7 +97,7 @@ def write(
     if out.resolve() in {path.resolve() for path in sources}:
         raise UserError(f"{out} holds the results: a report needs a folder of its own, name it with --out")
     dataset = combine.dataset_of(sources, dataset)
-    board, title, _ = combine.gather(sources, dataset)
+    board, sources_named, _ = combine.gather(sources, dataset)
     found = _measured([path for path in sources if path.is_dir()], dataset)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -104,12 +110,17 @@ def write(
     if len(audited):
         text = audited.to_csv(index=False, lineterminator="\n")
         write_text(out / "audit.csv", text)
-    sections = [*_robustness(found, out), *_coefficients(found, zoo_folder, out), *_drawn(figures)]
+    sections = [
+        *_robustness(found, board, baseline, out),
+        *_coefficients(found, zoo_folder, out),
+        *_drawn(figures, dataset, _weights(found)),
+    ]
     page = _render(
-        title=title,
+        title=title or f"Robustness report: {sources_named}",
         lead=_lead(board),
-        board=_board(board, found),
+        board=board_table(board, _corruptions(found)),
         has_results=bool(found.scored),
+        has_published=(board["source"] != MEASURED).any(),
         has_ensembles=(board["members"] > 1).any() and (board["members"] == 1).any(),
         has_several_seeds=((board["members"] == 1) & (board["seeds"] > 1)).any(),
         figure_sections=sections,
@@ -156,87 +167,21 @@ def _lead(board: pd.DataFrame) -> str:
     ns = ", ".join(str(n) for n in sorted(set(board["n_examples"].dropna())))
     protocols = ", ".join(sorted(set(board["protocol"])))
     entries = f"{len(board)} {'entry' if len(board) == 1 else 'entries'}"
-    return f"{entries}, n = {ns} test images, protocol {protocols}"
+    recipes = sorted(set(board["recipe"].dropna()) - {""})
+    recipe = f", recipe {recipes[0]}" if board["recipe"].nunique() == 1 and recipes else ""
+    return f"{entries}, n = {ns} test images, protocol {protocols}{recipe}"
 
 
 # The leaderboard
 
 
-def _board(board: pd.DataFrame, found: FolderResults) -> dict:
-    head, numbers = in_short(board)
-    numbers = [name for name in numbers if std_of(name) in board]
-    tail = [name for name in _TAIL if name in board and name not in head and _is_told(board[name])]
-    first = [name for name in ("rank", "model") if name in head]
-    columns = [*first, *numbers, *(name for name in head if name not in first), *tail]
-    corruptions = _corruptions(found)
-    groups = board.groupby(["protocol", "n_examples"], sort=False, dropna=False)
-    is_ranked = board["rank"].notna().any() and all(_is_upwards(ranks) for _, ranks in groups["rank"])
-    return {
-        "columns": [
-            {
-                "name": name,
-                "anchor": anchor(name),
-                "definition": definition(name, corruptions),
-                "kind": _kind(name, numbers),
-                "sorted": "ascending" if name == "rank" and is_ranked else "",
-            }
-            for name in columns
-        ],
-        "groups": [
-            {
-                "heading": _heading(*shared) if len(groups) > 1 else "",
-                "lines": [
-                    {"members": line["members"], "cells": [_cell(line, name, numbers) for name in columns]}
-                    for _, line in lines.iterrows()
-                ],
-            }
-            for shared, lines in groups
-        ],
-    }
-
-
-def _heading(protocol: str, n) -> str:
-    """Of the lines that may be ranked together: numbers of other protocols or samples are no rivals."""
-    return f"protocol {protocol}" + ("" if pd.isna(n) else f", n = {n}")
+def _weights(found: FolderResults) -> set[str]:
+    """SHA-256 of what was measured by itself; an ensemble's is none of a file."""
+    return {score.row["weights_sha256"] for score in found.scored if score.classifier.members == 1}
 
 
 def _corruptions(found: FolderResults) -> set[str]:
     return {score.row["perturbation"] for score in found.scored if score.row.get("severity") is not None}
-
-
-def _is_told(column: pd.Series) -> bool:
-    return bool((column.notna() & (column.astype(str) != "")).any())
-
-
-def _is_upwards(rank: pd.Series) -> bool:
-    """Whether lines stand by their rank, those without one last."""
-    return rank.astype(float).fillna(math.inf).is_monotonic_increasing
-
-
-def _kind(name: str, numbers: Iterable[str]) -> str:
-    if name == "model":
-        return "name text"
-    if name in numbers:
-        return "accuracy"
-    return "text" if declaration(name).type is Type.TEXT else "number"
-
-
-def _cell(line: pd.Series, name: str, numbers: Iterable[str]) -> dict:
-    kind, value = _kind(name, numbers), line[name]
-    cell = {"kind": kind, "tag": "th" if name == "model" else "td", "std": "", "interval": ""}
-    if pd.isna(value):
-        return cell | {"value": "", "text": ""}
-    if kind == "accuracy":
-        std, ends = line[std_of(name)], curves.interval(line, name)
-        return cell | {
-            "value": f"{value:.10g}",
-            "text": f"{value:.1f}",
-            "std": "" if pd.isna(std) else f"{std:.1f}",
-            "interval": "{:.1f}–{:.1f}".format(*ends) if ends else "",
-        }
-    if name == "model" and line["members"] > 1:
-        return cell | {"value": value, "text": f"{value} ×{line['members']}"}
-    return cell | {"value": value, "text": format(value, declaration(name).form_in_report)}
 
 
 def _definitions(board: pd.DataFrame, found: FolderResults) -> list[dict]:
@@ -255,20 +200,19 @@ def _definitions(board: pd.DataFrame, found: FolderResults) -> list[dict]:
 # Figures
 
 
-def _robustness(found: FolderResults, out: Path) -> list[Section]:
+def _robustness(found: FolderResults, board: pd.DataFrame, baseline: str | None, out: Path) -> list[Section]:
     if not found.scored:
         return []
+    models = {score.classifier.model for score in found.scored}
+    if baseline is not None and baseline not in models:
+        raise unknown("baseline", baseline, models)
+    chance = 100 / DATASETS[found.dataset].classes if found.dataset in DATASETS else None
     points = curves.points(found.runs)
     gains = curves.improvements(found.runs)
-    ns = ", ".join(map(str, sorted(set(points["n"]))))
+    of = _measured_on(found)
     sections = []
     if (points["kind"] == curves.ATTACK).any():
-        figure = _figure(
-            robustness.eps_figure(points),
-            out / "accuracy_by_eps",
-            points[points["kind"] != curves.CORRUPTION],
-            f"Accuracy against the attacks' radius ε; 0 is the clean images (n = {ns}). {_BAND}",
-        )
+        figure = _by_eps(found, board, points, baseline or curves.usual_baseline(models), chance, out)
         sections.append(Section("eps", "Accuracy against ε", [figure]))
     if (points["kind"] == curves.CORRUPTION).any():
         sources = ", ".join(sorted(set(points["corruption_source"]) - {""}))
@@ -276,8 +220,8 @@ def _robustness(found: FolderResults, out: Path) -> list[Section]:
             robustness.severity_figure(points),
             out / "accuracy_by_severity",
             points[points["kind"] != curves.ATTACK],
-            f"Accuracy against the severity of each corruption; 0 is the clean images (n = {ns}; corrupted "
-            f"images: {sources}). {_BAND} The axis does not begin at 0.",
+            f"Accuracy against the severity of each corruption; 0 is the clean images (corrupted "
+            f"images: {sources}). {_BAND} Each panel has an axis of its own, which need not begin at 0. {of}",
         )
         sections.append(Section("severity", "Corruption severity", [figure]))
     if len(gains):
@@ -285,11 +229,65 @@ def _robustness(found: FolderResults, out: Path) -> list[Section]:
             robustness.improvement_figure(gains),
             out / "ensemble_improvement",
             gains,
-            f"How far each ensemble is above the mean accuracy of its members under the same perturbation "
-            f"(n = {ns}); “corrupted” is the mean over corruptions and severities.",
+            f"How far each ensemble is above the mean accuracy of its members under the same perturbation; "
+            f"“corrupted” is the mean over corruptions and severities. Lines on the bars are 95 % intervals "
+            f"over the images. {of}",
         )
         sections.append(Section("ensembles", "What ensembles gain", [figure]))
     return sections
+
+
+def _by_eps(
+    found: FolderResults,
+    board: pd.DataFrame,
+    points: pd.DataFrame,
+    baseline: str | None,
+    chance: float | None,
+    out: Path,
+) -> dict:
+    published = curves.published(board, {score.classifier.model for score in found.scored})
+    differences = curves.differences(found.runs, baseline) if baseline else pd.DataFrame()
+    caption = f"Accuracy against the attacks' radius ε; 0 is the clean images. {_BAND}"
+    if len(differences):
+        files.write_table(differences, out / "difference_by_eps")
+        caption += (
+            f" Below: the difference to {baseline} under the same perturbation, single models to single "
+            "models, ensembles to ensembles; bars are 95 % intervals (Welch’s over train seeds, of "
+            "paired images between single runs), and where there is none there is no bar."
+        )
+    if len(published):
+        caption += (
+            " Grey lines are published numbers of other images or training, and were not measured here."
+        )
+    if chance is not None:
+        caption += " The dotted line is what guessing gets."
+    figure = robustness.eps_figure(
+        points,
+        differences if len(differences) else None,
+        baseline or "",
+        chance,
+        published if len(published) else None,
+    )
+    table = points[points["kind"] != curves.CORRUPTION]
+    shown = _figure(figure, out / "accuracy_by_eps", table, f"{caption} {_measured_on(found)}")
+    return shown | {"files": [*shown["files"], *(["difference_by_eps.csv"] if len(differences) else [])]}
+
+
+def _measured_on(found: FolderResults) -> str:
+    """Dataset, n and checkpoints, as captions name them."""
+    ns = ", ".join(f"{n:,}" for n in sorted({score.row["n"] for score in found.scored}))
+    seeds: dict[str, set[int]] = {}
+    for card in (score.classifier for score in found.scored):
+        seeds.setdefault(card.model + (f" @{card.recipe}" if card.recipe else ""), set()).update(card.seeds)
+    named = [f"{name} {_seeds(sorted(of))}".strip() for name, of in seeds.items()]
+    listed = ", ".join(named) if len(named) <= _NAMED else f"{len(named)} models, all told under Weights"
+    return f"Dataset {found.dataset}, n = {ns} test images; {listed}."
+
+
+def _seeds(of: Sequence[int]) -> str:
+    if not of:
+        return ""
+    return f"(train seed{'s' if len(of) > 1 else ''} {', '.join(map(str, of))})"
 
 
 def _figure(figure, stem: Path, table: pd.DataFrame, caption: str) -> dict:
@@ -299,6 +297,7 @@ def _figure(figure, stem: Path, table: pd.DataFrame, caption: str) -> dict:
     label = caption.partition(".")[0]
     return {
         "svg": Markup(graphics.inline(svg.read_text(encoding="utf-8"), stem.name, escape(label))),
+        "png": next(path.name for path in written if path.suffix == ".png"),
         "label": label,
         "caption": caption,
         "files": [path.name for path in written],
@@ -308,35 +307,60 @@ def _figure(figure, stem: Path, table: pd.DataFrame, caption: str) -> dict:
 def _coefficients(found: FolderResults, zoo_folder: str | None, out: Path) -> list[Section]:
     if not found.scored:
         return []
-    table = provenance.coefficients(
-        zoo.checkpoints(zoo_folder, found.dataset), found.results["weights_sha256"].dropna()
-    )
+    table = provenance.coefficients(zoo.checkpoints(zoo_folder, found.dataset), _weights(found))
     if table.empty:
         return []
     caption = (
         "act(λ), by which each block damps its skip connection, over depth after training, of the measured "
         "weights. Thin lines are train seeds, bands one standard deviation. Up to 1 the skip connection is "
-        "damped, above it is negative, and above 2/Δt forward Euler steps are unstable."
+        "damped, above it is negative, and above 2/Δt forward Euler steps are unstable. "
+        f"{_measured_on(found)}"
     )
     figure = _figure(coefficient_figures.depth_figure(table), out / "coefficients", table, caption)
     return [Section("coefficients", "Interpolation coefficients", [figure])]
 
 
-def _drawn(folder: Path | None) -> list[Section]:
-    """Figures that lie in a folder: as images, in which nothing can run."""
+def _drawn(folder: Path | None, dataset: str | None, weights: Collection[str]) -> list[Section]:
+    """Figures that lie in a folder: as images, in which nothing can run.
+
+    Args:
+        dataset: The report's; None where nothing tells.
+        weights: SHA-256 of the single models that were measured.
+
+    Raises:
+        UserError: if there are none, or one is of another dataset than the report.
+    """
     if folder is None:
         return []
     paths = sorted(folder.glob("*.svg")) if folder.is_dir() else []
     if not paths:
         raise UserError(f"there are no SVG figures in {folder}: robust-interp plot draws some")
+    origins = {path: origin.read(path) for path in paths}
+    for path, found in origins.items():
+        if found and dataset and found.dataset != dataset:
+            raise UserError(f"{path} is of {found.dataset}, and the report of {dataset}: leave it out")
     figures = []
     for path in paths:
-        caption = _DRAWN.get(path.stem) or _DRAWN.get(re.sub(r"_\d+$", "", path.stem)) or path.stem
-        label = caption.partition(".")[0]
-        figures.append({"address": graphics.as_address(path), "label": label, "caption": caption})
+        shows = _DRAWN.get(path.stem) or _DRAWN.get(re.sub(r"_\d+$", "", path.stem)) or f"{path.stem}."
+        caption = f"{shows} {_origin_told(origins[path], weights)}"
+        label = shows.partition(".")[0]
+        address, width = graphics.as_address(path), graphics.width_of(path)
+        figures.append({"address": address, "width": width, "label": label, "caption": caption})
     is_landscape = all(path.stem.startswith("landscape") for path in paths)
     heading = "Loss landscape" if is_landscape else "More figures"
     return [Section("figures", heading, [figure | {"svg": "", "files": []} for figure in figures])]
+
+
+def _origin_told(found: origin.Origin | None, weights: Collection[str]) -> str:
+    """What a figure drawn before is of, and whether that was measured here."""
+    if found is None:
+        return "The file does not say what it was drawn from: it may be of another dataset or checkpoint."
+    n = f", n = {found.n} {'image' if found.n == 1 else 'images'}" if found.n else ""
+    told = f"Dataset {found.dataset}{n}; {', '.join(found.checkpoints)}."
+    others = [name for name, sha256 in found.checkpoints.items() if sha256 not in weights]
+    if weights and others:
+        told += f" Not among the single models of this report: {', '.join(others)}."
+    return told
 
 
 # Audit, claims, provenance
@@ -435,6 +459,12 @@ def _made(found: FolderResults) -> list[dict]:
             "one classifier.",
         ),
     ]
+    where = provenance.environments(found.folders)
+    if where["results"].nunique() < 2:
+        where = where.drop(columns="results")
+    parts.append(
+        _part("Environment", where, "Where and with what the newest run of a results folder was made.")
+    )
     return [part for part in parts if part["rows"]]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pandas as pd
 
 from robust_interp import zoo
 from robust_interp.audit.checks import concluded
+from robust_interp.core import environment
 from robust_interp.core.errors import UserError
 from robust_interp.results.scores import Score
 from robust_interp.store import Store
@@ -94,6 +96,46 @@ def classifier_name(line) -> str:
 def _worst(found: Iterable[str]) -> str:
     order = ("pass", "not run", "open", "warn", "fail")
     return max(found, key=lambda verdict: order.index(verdict) if verdict in order else len(order))
+
+
+def environments(folders: Sequence[Path]) -> pd.DataFrame:
+    """What each folder's environment.json tells of the machine and the software, whatever of it is there.
+
+    Returns:
+        One line a fact: results (the folder's name), what, value. Empty if no folder has the file.
+
+    Raises:
+        UserError: if one cannot be read or holds no object.
+    """
+    lines = []
+    for path in (folder / environment.FILE_NAME for folder in folders):
+        if path.is_file():
+            facts = {key: _fact(value) for key, value in _object(path).items()}
+            lines += [
+                {"results": path.parent.resolve().name, "what": key.replace("_", " "), "value": fact}
+                for key, fact in facts.items()
+                if fact
+            ]
+    return pd.DataFrame(lines, columns=["results", "what", "value"])
+
+
+def _object(path: Path) -> dict:
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+    if not isinstance(told, dict):
+        raise UserError(f"{path} holds no object")
+    return told
+
+
+def _fact(value) -> str:
+    """A JSON value as a text: lists with commas, objects as `name value`; empty where there is nothing."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_fact(one)}" for name, one in value.items() if _fact(one))
+    if isinstance(value, list):
+        return ", ".join(map(_fact, value))
+    return "" if value is None else str(value)
 
 
 def fingerprints(folders: Sequence[Path], dataset: str) -> list[str]:

@@ -96,3 +96,18 @@
   show();
   recall();
 })();
+
+// Says above each table that is wider than its place that it scrolls.
+(() => {
+  const note = (area) => {
+    const found = document.createElement("p");
+    found.className = "goes-on";
+    found.textContent = "Wider than the page: scroll sideways →";
+    area.before(found);
+    return found;
+  };
+  const notes = new Map([...document.querySelectorAll(".scroll")].map((area) => [area, note(area)]));
+  const look = () => notes.forEach((found, area) => { found.hidden = area.scrollWidth <= area.clientWidth + 1; });
+  window.addEventListener("resize", look);
+  look();
+})();

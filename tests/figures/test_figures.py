@@ -11,7 +11,8 @@ from matplotlib.colors import to_rgb
 
 from robust_interp.analysis.coefficients import describe
 from robust_interp.core.errors import UserError
-from robust_interp.figures import coefficients, landscape, robustness, stability, style
+from robust_interp.figures import coefficients, landscape, origin, robustness, stability, style
+from robust_interp.figures.origin import Origin
 
 
 def depth_table(values, model="in_resnet14", images=0):
@@ -26,7 +27,8 @@ def depth_table(values, model="in_resnet14", images=0):
 
 def training_table():
     lines = [
-        {"model": "m", "train_seed": s, "epoch": e, "depth": d, "blocks": 6, "coefficient": 0.1 * d / e + s}
+        {"model": "m", "train_seed": s, "epoch": e, "stage": d // 2 - 1, "depth": d, "blocks": 6}
+        | {"coefficient": 0.1 * d / e + s, "lr": 0.1 if e < 3 else 0.01}
         for s in (0, 1)
         for e in (1, 2, 3)
         for d in (2, 4, 6)
@@ -264,12 +266,39 @@ def test_gated_depth_shows_quantiles():
     assert panel.get_title(loc="left").endswith("(1 seed, quantiles over channels and positions of 8 images)")
 
 
-def test_training_shows_means_over_seeds():
-    (panel, _colours) = coefficients.training_figure(training_table()).axes
-    lines = drawn(panel)
-    assert pytest.approx([0.2 + 0.5, 0.1 + 0.5, 0.2 / 3 + 0.5]) in lines  # block 2, mean of seeds
-    assert pytest.approx([1.6, 1.3, 1.2]) in lines  # block 6, seed 1
-    assert len(lines) == 3 * 3
+def test_training_shows_means_over_seeds_a_panel_a_stage_and_where_the_rate_drops():
+    first, second, third, _colours = coefficients.training_figure(training_table()).axes
+    for panel, block in ((first, 2), (second, 4), (third, 6)):
+        lines = drawn(panel)
+        means = [0.1 * block / epoch + 0.5 for epoch in (1, 2, 3)]  # of seeds that are 1 apart
+        assert pytest.approx(means) in lines
+        assert pytest.approx([value + 0.5 for value in means]) in lines  # seed 1
+        assert len(lines) == 3 + 1
+        assert [line.get_xdata() for line in panel.get_lines() if line.get_linestyle() == "--"] == [
+            [2.5, 2.5]
+        ]
+    titles = [panel.get_title("left").replace("\n", " ") for panel in (first, second, third)]
+    assert titles == [f"m (mean of 2 seeds), stage {stage}" for stage in (1, 2, 3)]
+
+
+def test_a_smooth_decay_has_no_drops():
+    table = training_table().assign(lr=lambda t: 0.1 * 0.8 ** t["epoch"])
+    assert coefficients.drops(table) == []
+    assert coefficients.drops(table.assign(lr=np.nan)) == []
+    assert coefficients.drops(training_table()) == [3]
+
+
+def test_small_coefficients_are_enlarged_and_blocks_without_are_marked():
+    figure = coefficients.depth_figure(depth_table({0: [0.1, 0.2, 0.4]}))
+    (panel,) = figure.axes
+    assert panel.get_ylim()[1] == pytest.approx(1.3 * 0.4)
+    (without,) = [line for line in panel.get_lines() if line.get_marker() == "x"]
+    assert list(without.get_xdata()) == [1, 3, 5]
+    said = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert "block without λ" in said
+    assert not any("stability limit" in text for text in said)
+    large = coefficients.depth_figure(depth_table({0: [0.1, 0.2, 0.6]}))
+    assert large.axes[0].get_ylim()[1] > 2
 
 
 def test_regions_are_coloured_by_class():
@@ -335,6 +364,10 @@ def test_jacobians_show_means_and_ranges():
     assert [2.0] * 3 in drawn(norms)
     assert norms.get_ylim()[0] == 0
     assert "1 images × 2 seeds" in eigenvalues.get_title(loc="left")
+    for panel in figure.axes:
+        told = [text.get_text() for text in panel.get_legend().get_texts()]
+        assert told in (["J", "ρ(λ) J − λ"], ["block with skip"])
+    assert "least to largest over images and seeds" in figure.legends[0].get_texts()[0].get_text()
 
 
 def test_figures_know_neither_torch_nor_models():
@@ -462,3 +495,14 @@ def test_mistakes_are_one_line(argv, status, message, command, tiny_zoo, tmp_pat
     assert len(errors.strip().splitlines()) == 1
     assert message in errors
     assert not (tmp_path / "out").exists()
+
+
+def test_an_svg_says_what_it_was_drawn_from(tmp_path):
+    told = Origin("digits", {"a<b&c": "12ab"}, 3)
+    plain = style.save(FIGURES["line"](), tmp_path / "plain")
+    png, svg = style.save(FIGURES["line"](), tmp_path / "told", told)
+    assert origin.read(svg) == told
+    assert origin.read(plain[1]) is None
+    assert png.read_bytes() == plain[0].read_bytes()
+    (tmp_path / "broken.svg").write_text("<dc:description>{}</dc:description>")
+    assert origin.read(tmp_path / "broken.svg") is None

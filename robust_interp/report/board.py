@@ -1,0 +1,162 @@
+"""The leaderboard as the report's page shows it: what each row is called, its cells, and what ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+
+import pandas as pd
+
+from robust_interp.report import curves
+from robust_interp.report.glossary import anchor, definition
+from robust_interp.results.brief import in_short
+from robust_interp.results.column_names import declaration, measured_in, parse, std_of
+from robust_interp.results.columns import ENTRY, TAIL, Shown, Type
+from robust_interp.results.leaderboard import RANKED_BY
+
+MEASURED = "measured"  # the source of rows that were measured here
+_TAIL = [column.name for column in (*ENTRY, *TAIL) if column.shown in (Shown.IF_FILLED, Shown.IN_REPORT)]
+_IN_LABEL = ("recipe", "lambda_init", "source")  # they have no column of their own
+_WITHIN = ["protocol", "n_examples"]  # the rows of one group
+
+
+def table(board: pd.DataFrame, corruptions: Collection[str]) -> dict:
+    """The rows by group, and the columns, as `page.html` takes them.
+
+    Args:
+        board: Of `combine.gather`.
+        corruptions: Names of those that were measured.
+    """
+    head, numbers = in_short(board)
+    numbers = [name for name in numbers if std_of(name) in board]
+    tail = [name for name in _TAIL if name in board and name not in head and _is_told(board[name])]
+    first = [name for name in ("rank", "model") if name in head]
+    rest = [name for name in head if name not in (*first, *_IN_LABEL)]
+    columns = [*first, *numbers, *rest, *tail]
+    ranking, named = rankings(board), dict(zip(board.index, tags(board), strict=True))
+    groups = board.groupby(_WITHIN, sort=False, dropna=False)
+    is_ranked = board["rank"].notna().any() and all(_is_upwards(ranks) for _, ranks in groups["rank"])
+    return {
+        "columns": [
+            {
+                "name": name,
+                "anchor": anchor(name),
+                "definition": definition(name, corruptions),
+                "kind": _kind(name, numbers) + (" ranks" if name in ranking.values() else ""),
+                "sorted": "ascending" if name == "rank" and is_ranked else "",
+            }
+            for name in columns
+        ],
+        "ranking": list(dict.fromkeys(ranking.values())),
+        "groups": [
+            {
+                "heading": _heading(*shared) if len(groups) > 1 else "",
+                "lines": [
+                    {
+                        "members": line["members"],
+                        "source": "" if line["source"] == MEASURED else line["source"],
+                        "tags": named[at],
+                        "cells": [_cell(line, name, numbers, ranking) for name in columns],
+                    }
+                    for at, line in lines.iterrows()
+                ],
+            }
+            for shared, lines in groups
+        ],
+    }
+
+
+def rankings(board: pd.DataFrame) -> dict[str, str]:
+    """Protocol -> the column that its rows are ranked by; only of protocols with a ranked row."""
+    ranked = board[board["rank"].notna()]
+    found = {}
+    for protocol, lines in ranked.groupby("protocol"):
+        radii = [
+            name
+            for name in measured_in(board)
+            if parse(name).series == RANKED_BY.get(protocol) and lines[name].notna().any()
+        ]
+        if radii:
+            found[protocol] = radii[len(radii) // 2]
+    return found
+
+
+def tags(board: pd.DataFrame) -> list[list[str]]:
+    """What tells each row from the others beside its model's name and source, in short texts.
+
+    The recipe is told where the rows have several, the interval of λ where a model has several, and whatever
+    else differs where rows of one group would still look the same.
+    """
+    told: dict[object, list[str]] = {at: [] for at in board.index}
+    several = board["recipe"].nunique() > 1
+    for _, alike in board.groupby("model", sort=False):
+        intervals = alike["lambda_init"].nunique() > 1
+        for at, line in alike.iterrows():
+            if several and _text(line["recipe"]) not in ("", line["source"]):
+                told[at].append(_text(line["recipe"]))
+            if intervals and _text(line["lambda_init"]):
+                told[at].append(f"λ {line['lambda_init'].replace('-', '–')}")
+    for _, alike in board.groupby([*_WITHIN, "model", "members", "source"], sort=False, dropna=False):
+        _tell_apart(alike, told)
+    return list(told.values())
+
+
+def _tell_apart(alike: pd.DataFrame, told: dict[object, list[str]]) -> None:
+    for name in ("seeds", "corruption_source", "audit", "params_m"):
+        clashing = _clashing(alike.index, told)
+        if name in alike and alike.loc[clashing, name].nunique(dropna=False) > 1:
+            for at in clashing:
+                value = _text(alike.loc[at, name])
+                told[at].append(f"{declaration(name).name.replace('_', ' ')} {value or 'unknown'}")
+    for number, at in enumerate(_clashing(alike.index, told), 1):
+        told[at].append(f"no. {number}")
+
+
+def _clashing(rows: Iterable, told: dict[object, list[str]]) -> list:
+    names = {at: tuple(told[at]) for at in rows}
+    return [at for at, name in names.items() if list(names.values()).count(name) > 1]
+
+
+def _text(value) -> str:
+    return "" if pd.isna(value) else str(value)
+
+
+def _heading(protocol: str, n) -> str:
+    """Of the lines that may be ranked together: numbers of other protocols or samples are no rivals."""
+    return f"protocol {protocol}" + ("" if pd.isna(n) else f", n = {n}")
+
+
+def _is_told(column: pd.Series) -> bool:
+    return bool((column.notna() & (column.astype(str) != "")).any())
+
+
+def _is_upwards(rank: pd.Series) -> bool:
+    """Whether lines stand by their rank, those without one last."""
+    return rank.astype(float).fillna(math.inf).is_monotonic_increasing
+
+
+def _kind(name: str, numbers: Sequence[str]) -> str:
+    if name == "model":
+        return "name text"
+    if name in numbers:
+        return "accuracy"
+    return "text" if declaration(name).type is Type.TEXT else "number"
+
+
+def _cell(line: pd.Series, name: str, numbers: Sequence[str], ranking: dict[str, str]) -> dict:
+    kind, value = _kind(name, numbers), line[name]
+    mark = " ranks" if ranking.get(line["protocol"]) == name else ""
+    cell = {"kind": kind + mark, "tag": "th" if name == "model" else "td", "std": "", "interval": ""}
+    if pd.isna(value):
+        return cell | {"value": "", "text": ""}
+    if kind == "accuracy":
+        std, ends = line[std_of(name)], curves.interval(line, name)
+        return cell | {
+            "value": f"{value:.10g}",
+            "text": f"{value:.1f}",
+            "std": "" if pd.isna(std) else f"{std:.1f}",
+            "interval": "{:.1f}–{:.1f}".format(*ends) if ends else "",
+        }
+    if name == "model" and line["members"] > 1:
+        return cell | {"value": value, "text": f"{value} ×{line['members']}"}
+    return cell | {"value": value, "text": format(value, declaration(name).form_in_report)}
