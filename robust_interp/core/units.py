@@ -65,10 +65,11 @@ def eps_in_pixels(eps: object) -> tuple[float, ...]:
         if not found:
             raise UserError("give at least one radius, e.g. eps=(1/255, 2/255, 4/255)")
         return found
-    if not isinstance(eps, Real) or isinstance(eps, bool) or not 0 < eps <= 255:
+    value = math.nan if isinstance(eps, bool) or not isinstance(eps, Real) else float(eps)
+    if not 0 < value <= 255:  # a NaN is not either
         raise UserError(f"eps must be above 0 and at most 1 in [0, 1] pixels (8/255, say), not {eps}")
-    if eps > 1:
+    if value > 1:
         raise UserError(
-            f"eps must be above 0 and at most 1 in [0, 1] pixels, not {eps}: did you mean {eps:.10g}/255?"
+            f"eps must be above 0 and at most 1 in [0, 1] pixels, not {eps}: did you mean {value:.10g}/255?"
         )
-    return (float(eps),)
+    return (value,)
