@@ -72,14 +72,8 @@ def _radii(spec: Spec, kind: AttackType, norm: str, eps: Sequence[float]) -> Seq
 def _perturbation(
     spec: Spec, kind: AttackType, norm: str, radius: Scalar | OfEps | None, defaults: Mapping, seed: int
 ) -> Perturbation:
-    takes = [
-        *(["eps"] if kind.takes_eps else []),
-        *kind.defaults,
-        *(["restarts"] if kind.random and kind.restarts else []),
-        *(["target"] if kind.targeted else []),
-    ]
-    if unexpected := set(spec.params) - set(takes):
-        listed = ", ".join(takes) or "none"
+    if unexpected := set(spec.params) - set(kind.takes):
+        listed = ", ".join(kind.takes) or "none"
         raise UserError(f"{spec.name} has no parameter {min(unexpected)!r}; it takes {listed}")
     eps = None if radius is None else check_eps(radius, norm)
     usual = dict(kind.defaults) | {key: value for key, value in defaults.items() if key in kind.defaults}

@@ -51,6 +51,8 @@ class AttackType:
         work: Forward passes' worth of work a sample, without restarts.
         takes_eps: Whether it has a radius at all.
         restarts: Whether a random one may be started several times, of which the worst is kept.
+        about: What it is, in about five words, for a listing.
+        source: The paper that it is from.
     """
 
     torchattacks_class: str | Callable
@@ -66,28 +68,103 @@ class AttackType:
     work: Callable[[Mapping], int] = field(default=_steps, compare=False)
     takes_eps: bool = True
     restarts: bool = True
+    about: str = ""
+    source: str = ""
+
+    @property
+    def takes(self) -> dict[str, Parameter | None]:
+        """The parameters that a spec can give, with their defaults; None where there is none."""
+        return {
+            **({"eps": None} if self.takes_eps else {}),
+            **self.defaults,
+            **({"restarts": 1} if self.random and self.restarts else {}),
+            **({"target": None} if self.targeted else {}),
+        }
 
 
+_MADRY = "Madry et al. 2018, arXiv 1706.06083"
+_CROCE = "Croce and Hein 2020, arXiv 2003.01690"
 _APGD: dict[str, Parameter] = {"norm": "Linf", "steps": 100}  # AutoAttack's steps
 
 ATTACKS: Registry[AttackType] = Registry("attack", group="robust_interp.attacks", holds=AttackType)
 
-ATTACKS.add("fgsm", AttackType("FGSM", {}, targeted=True))
+ATTACKS.add(
+    "fgsm",
+    AttackType(
+        "FGSM",
+        {},
+        targeted=True,
+        about="one sign step of size eps",
+        source="Goodfellow et al. 2015, arXiv 1412.6572",
+    ),
+)
 
-ATTACKS.add("ifgsm", AttackType("BIM", {"alpha": 2 / 255, "steps": 20}, targeted=True))
+ATTACKS.add(
+    "ifgsm",
+    AttackType(
+        "BIM",
+        {"alpha": 2 / 255, "steps": 20},
+        targeted=True,
+        about="sign steps without a random start",
+        source="Kurakin et al. 2017, arXiv 1607.02533",
+    ),
+)
 
-ATTACKS.add("pgd", AttackType("PGD", {"alpha": 2 / 255, "steps": 20}, random=True, targeted=True))
+ATTACKS.add(
+    "pgd",
+    AttackType(
+        "PGD",
+        {"alpha": 2 / 255, "steps": 20},
+        random=True,
+        targeted=True,
+        about="sign steps from a random start",
+        source=_MADRY,
+    ),
+)
 
-ATTACKS.add("mifgsm", AttackType("MIFGSM", {"alpha": 2 / 255, "steps": 20, "decay": 1.0}, targeted=True))
+ATTACKS.add(
+    "mifgsm",
+    AttackType(
+        "MIFGSM",
+        {"alpha": 2 / 255, "steps": 20, "decay": 1.0},
+        targeted=True,
+        about="sign steps with momentum",
+        source="Dong et al. 2018, arXiv 1710.06081",
+    ),
+)
 
 ATTACKS.add(
     "pgd_l2",
-    AttackType("PGDL2", {"alpha": OfEps(0.2), "steps": 20}, random=True, norm="L2", targeted=True),
+    AttackType(
+        "PGDL2",
+        {"alpha": OfEps(0.2), "steps": 20},
+        random=True,
+        norm="L2",
+        targeted=True,
+        about="gradient steps from a random start",
+        source=_MADRY,
+    ),
 )
 
-ATTACKS.add("apgd_ce", AttackType("APGD", _APGD, random=True, only_right=True))
+ATTACKS.add(
+    "apgd_ce",
+    AttackType(
+        "APGD", _APGD, random=True, only_right=True, about="Auto-PGD on the cross-entropy", source=_CROCE
+    ),
+)
 
-ATTACKS.add("apgd_dlr", AttackType("APGD", _APGD, random=True, only_right=True, classes=3))
+ATTACKS.add(
+    "apgd_dlr",
+    AttackType(
+        "APGD",
+        _APGD,
+        random=True,
+        only_right=True,
+        classes=3,
+        about="Auto-PGD on the logits' difference ratio",
+        source=_CROCE,
+    ),
+)
 
 ATTACKS.add(
     "apgd_t",
@@ -98,6 +175,8 @@ ATTACKS.add(
         only_right=True,
         classes=4,
         work=lambda params: 3 * params["steps"] * params["targets"],
+        about="Auto-PGD towards the likeliest other classes",
+        source=_CROCE,
     ),
 )
 
@@ -110,6 +189,8 @@ ATTACKS.add(
         gradient=False,
         only_right=True,
         work=lambda params: params["queries"],
+        about="random search, without gradients",
+        source="Andriushchenko et al. 2020, arXiv 1912.00049",
     ),
 )
 
@@ -123,6 +204,8 @@ ATTACKS.add(
         only_right=True,
         alone=True,
         targeted=True,
+        about="smallest change, found by optimisation",
+        source="Carlini and Wagner 2017, arXiv 1608.04644",
     ),
 )
 
@@ -136,6 +219,8 @@ ATTACKS.add(
         only_right=True,
         alone=True,
         work=lambda params: 60,  # about three steps, with a gradient for each of ten classes
+        about="smallest change, by linear steps",
+        source="Moosavi-Dezfooli et al. 2016, arXiv 1511.04599",
     ),
 )
 
@@ -150,6 +235,8 @@ ATTACKS.add(
         classes=4,
         work=lambda params: 3 * 100 * (1 + 9 + 9) + 5000,
         restarts=False,
+        about="APGD-CE, APGD-T, FAB and Square",
+        source=_CROCE,
     ),
 )
 

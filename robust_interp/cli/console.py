@@ -72,19 +72,28 @@ def print_leaderboard(
     else:
         texts = brief.texts_of(brief.choose(board, columns), between=brief.NARROW)
         order = list(texts)
-    if marked := set(ranked_by.values()) if "rank" in texts else set():
-        texts = {f"{name}*" if name in marked else name: column for name, column in texts.items()}
-        order = [f"{name}*" if name in marked else name for name in order]
+    marks = {name: f"{name}*" for name in ranked_by.values()} if "rank" in texts else {}
     shown = console()
-    notes = [f"{title}, n = {n}, protocol {protocol}; accuracy in %, ± std over seeds"]
-    shown.print(notes[0], highlight=False, markup=False)
-    left_out = _print_one(shown, texts, order)
-    notes = [f"* {about}"] if (about := ranks.about_ranks(board, ranked_by)) and marked else [about]
+    shown.print(
+        f"{title}, n = {n}, protocol {protocol}; accuracy in %, ± std over seeds",
+        highlight=False,
+        markup=False,
+    )
+    left_out = _print_one(
+        shown,
+        {marks.get(name, name): column for name, column in texts.items()},
+        [marks.get(name, name) for name in order],
+    )
+    if columns is None or "rank" in texts:
+        about = ranks.about_ranks(board, ranked_by)
+        _print_note(shown, f"* {about}" if marks else about)
     if left_out:
-        notes.append(f"no room for {', '.join(left_out)}: robust-interp leaderboard --columns chooses")
-    for note in notes if columns is None or "rank" in texts else notes[1:]:
-        if note:
-            shown.print(note, highlight=False, markup=False)
+        _print_note(shown, f"no room for {', '.join(left_out)}: robust-interp leaderboard --columns chooses")
+
+
+def _print_note(shown: Console, text: str) -> None:
+    if text:
+        shown.print(text, highlight=False, markup=False)
 
 
 def _by_weight(texts: Iterable[str], ranking: Iterable[str]) -> list[str]:
@@ -136,12 +145,18 @@ def print_comparison(comparison: Comparison) -> None:
     }
     for line in lines:
         shown.print(line, highlight=False, markup=False)
-    _print_fitting(shown, {"column": list(frame["column"])}, rest)
-    shown.print(
-        "only A, only B: images that only one of them has right, summed over seeds and severities; p counts "
-        "each image once",
-        highlight=False,
+    order = ["column", "A", "B", "A - B", "verdict", "95 % over seeds", "Holm p"]
+    left_out = _print_one(
+        shown, {"column": list(frame["column"])} | rest, list(dict.fromkeys([*order, *rest]))
     )
+    if left_out:
+        _print_note(shown, f"no room for {', '.join(left_out)}: --format csv has all")
+    if not {"only A", "only B"} <= set(left_out):
+        _print_note(
+            shown,
+            "only A, only B: images that only one of them has right, summed over seeds and severities; p "
+            "counts each image once",
+        )
     if frame["ci_low"].isna().any():
         shown.print(
             "no interval over seeds where an entry has fewer than two: significant there means between these "
@@ -251,7 +266,9 @@ def print_sweep(table: pd.DataFrame, title: str) -> None:
     head = {
         name: [str(value) for value in table[name]] for name in ("model", "lambda_init", "seeds", "failed")
     }
-    _print_fitting(shown, head, brief.numbers_in_short(table))
+    columns = head | brief.numbers_in_short(table)
+    if left_out := _print_one(shown, columns, list(columns)):
+        _print_note(shown, f"no room for {', '.join(left_out)}: sweep.csv has all")
 
 
 def print_plan(benchmark, store: Store) -> None:

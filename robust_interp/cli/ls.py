@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from robust_interp.cli.options import add_command, add_plugin
+
+if TYPE_CHECKING:
+    from robust_interp.attacks import AttackType
+    from robust_interp.core.registry import Registry
 
 KINDS = ("models", "attacks", "corruptions", "datasets")
 
@@ -18,7 +24,12 @@ def add_to(commands) -> None:
         "robust-interp ls attacks",
         run,
     )
-    parser.add_argument("kind", nargs="?", choices=KINDS, help="one of the four (default: all)")
+    parser.add_argument(
+        "kind",
+        nargs="?",
+        choices=KINDS,
+        help="attacks and corruptions alone are described, with parameters and papers (default: all four)",
+    )
     parser.add_argument(
         "--check", action="store_true", help="import the installed plug-ins, too, and say which are broken"
     )
@@ -38,12 +49,71 @@ def run(arguments: argparse.Namespace) -> int:
         if kind == "models":
             lines = _trained(zoo.checkpoints()) | lines
         print(f"{kind}:")
+        describe = DESCRIBED.get(kind) if kind == arguments.kind else None
         for name, origin in lines.items():
             print(f"  {name:<23} {origin}")
+            for line in describe(registry, name) if describe else ():
+                print(f"    {line}")
         for trouble in troubles.values():
             print(f"warning: {trouble}", file=sys.stderr)
         broken += len(troubles)
     return 1 if arguments.check and broken else 0
+
+
+def _attack(registry: Registry, name: str) -> list[str]:
+    """Norm, what it is and its paper, then its parameters; nothing of a plug-in that is not imported."""
+    if (kind := registry.at_hand(name)) is None:
+        return []
+    norm = "Linf or L2" if "norm" in kind.defaults else kind.norm
+    source = f" ({kind.source})" if kind.source else ""
+    what = ", ".join(part for part in (norm, kind.about) if part)
+    return [what + source, ", ".join(_parameter(kind, *pair) for pair in kind.takes.items())]
+
+
+def _parameter(kind: AttackType, name: str, default: object) -> str:
+    """With its default and those of datasets that have another; eps and target with when they are given."""
+    if name == "eps":
+        given = "optional" if kind.minimal else "by --eps" if kind.norm == "Linf" else "needed in the spec"
+        return f"eps ({given})"
+    if default is None:
+        return f"{name} (optional)"
+    others = "".join(f" ({dataset}: {_value(kind, name, value)})" for dataset, value in _elsewhere(name))
+    return f"{name}={_value(kind, name, default)}{others}"
+
+
+def _value(kind: AttackType, name: str, value: object) -> str:
+    """As it is written in a spec."""
+    from robust_interp.attacks.parse import exact_255
+    from robust_interp.core.specs import OfEps
+
+    if isinstance(value, OfEps):
+        return f"eps/{1 / value.factor:g}"
+    return f"{exact_255(value)}/255" if name == "alpha" and kind.norm == "Linf" else str(value)
+
+
+def _elsewhere(name: str) -> Iterator[tuple[str, object]]:
+    """The datasets on which a parameter has another default, and that; none of plug-ins not imported."""
+    from robust_interp.data import DATASETS
+
+    for dataset in DATASETS:
+        kind = DATASETS.at_hand(dataset)
+        if kind and name in kind.attack_defaults:
+            yield dataset, kind.attack_defaults[name]
+
+
+def _corruption(registry: Registry, name: str) -> list[str]:
+    """What it is and its paper, then its one parameter."""
+    from robust_interp.core.registry import BUILT_IN, first_line
+    from robust_interp.corruptions.names import SEVERITIES, SOURCE
+
+    if (entry := registry.at_hand(name)) is None:
+        return []
+    source = f" ({SOURCE})" if registry.origins(name) == [BUILT_IN] else ""
+    severity = f"severity {SEVERITIES[0]} to {SEVERITIES[-1]} (all unless given)"
+    return [line for line in (first_line(entry) + source, severity) if line]
+
+
+DESCRIBED = {"attacks": _attack, "corruptions": _corruption}
 
 
 def _trained(checkpoints: list) -> dict[str, str]:

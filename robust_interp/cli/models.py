@@ -17,9 +17,9 @@ def add_to(commands) -> None:
         run,
     )
     add_fields(parser, "zoo")
-    parser.add_argument(
-        "--dataset", type=dataset_name, help="list the checkpoints for this dataset alone (default: all)"
-    )
+    add = parser.add_argument
+    add("--only-zoo", action="store_true", help="list those of --zoo alone")
+    add("--dataset", type=dataset_name, help="list the checkpoints for this dataset alone (default: all)")
     add_plugin(parser)
 
 
@@ -27,5 +27,5 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp import zoo
     from robust_interp.cli.console import print_models
 
-    print_models(zoo.checkpoints(arguments.zoo, arguments.dataset))
+    print_models(zoo.checkpoints(arguments.zoo, arguments.dataset, arguments.only_zoo))
     return 0

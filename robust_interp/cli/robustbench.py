@@ -8,6 +8,7 @@ from pathlib import Path
 
 from robust_interp.benchmark.forms import dataset_name, eps_list, name_list
 from robust_interp.cli.options import add_command, add_which_dataset, picked
+from robust_interp.store.cells import in_255
 
 
 def add_to(commands) -> None:
@@ -65,10 +66,10 @@ def _add_export(actions) -> None:
 
 
 def _radius(text: str) -> float:
-    """One radius in units of 1/255, as it was given."""
-    if len(eps_list(text)) > 1:
+    """One radius in units of 1/255."""
+    if len(found := eps_list(text)) > 1:
         raise argparse.ArgumentTypeError(f"{text} is more than one radius")
-    return float(text)
+    return in_255(found[0])
 
 
 def _export(arguments: argparse.Namespace) -> int:

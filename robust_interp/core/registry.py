@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import hashlib
+import inspect
 import re
 import sys
 import traceback
@@ -130,6 +131,11 @@ class Registry(Generic[T]):
         added = [self._added[name][1]] if name in self._added else []
         return [*added, *map(_distribution, self._points.get(name, []))]
 
+    def at_hand(self, name: str) -> T | None:
+        """The entry if it is here without importing anything: built in, of a file, or looked up before."""
+        found = self._added.get(name) or self._installed.get(name)
+        return found[0] if found else None
+
     def troubles(self, look_up: Callable[[str], object] | None = None) -> dict[str, str]:
         """The names that cannot be used, and why.
 
@@ -190,6 +196,11 @@ class Registry(Generic[T]):
                 f"its type is {type(entry).__name__}, not {self.holds.__name__}: is its decorator missing?"
             )
         return entry
+
+
+def first_line(entry: object) -> str:
+    """What the first line of its docstring says, without the full stop; empty where there is none."""
+    return (inspect.getdoc(entry) or "").partition("\n")[0].removesuffix(".")
 
 
 def imported(load: Callable[[], Any]) -> Any:

@@ -66,7 +66,7 @@ def eps_in_pixels(eps: object) -> tuple[float, ...]:
             raise UserError("give at least one radius, e.g. eps=(1/255, 2/255, 4/255)")
         return found
     value = math.nan if isinstance(eps, bool) or not isinstance(eps, Real) else float(eps)
-    if not 0 < value <= 255:
+    if not 0 < value <= 255:  # a NaN is not either
         raise UserError(f"eps must be above 0 and at most 1 in [0, 1] pixels (8/255, say), not {eps}")
     if value > 1:
         raise UserError(

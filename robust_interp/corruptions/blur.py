@@ -13,11 +13,13 @@ from robust_interp.corruptions.table import corruption
 
 @corruption
 def gaussian_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+    """Smoothed by a Gaussian."""
     return smooth(image, (0.4, 0.6, 0.7, 0.8, 1)[severity - 1])
 
 
 @corruption
 def defocus_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+    """Smoothed by a disk, as out of focus."""
     radius, alias = ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1))[severity - 1]
     return scipy.ndimage.correlate(image, disk(radius, alias)[None], mode="mirror")
 
@@ -40,7 +42,9 @@ def disk(radius: float, alias: float) -> np.ndarray:
 
 @corruption
 def glass_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
-    """All pixels but two rows and columns take their own value or a neighbour's, above, left or both.
+    """Pixels take their neighbours' values.
+
+    All but two rows and columns take their own value or a neighbour's, above, left or both.
 
     It is no swap: in the original, whose pixels are views of one array, the neighbour keeps its value.
     """
@@ -57,12 +61,14 @@ def glass_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np
 
 @corruption
 def motion_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+    """Smeared along a random direction."""
     radius, sigma = ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5))[severity - 1]
     return motion(to_uint8(image), radius, sigma, rng.uniform(-45, 45))
 
 
 @corruption
 def zoom_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+    """Mean of growing enlargements."""
     largest = (1.06, 1.11, 1.16, 1.21, 1.26)[severity - 1]
     factors = np.arange(1, largest, 0.01)  # float steps: severity 1 has 1.06 in it, the others end before
     image = image.astype(np.float32)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 @corruption
 def contrast(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+    """Less contrast around the mean."""
     share = (0.75, 0.5, 0.4, 0.3, 0.15)[severity - 1]
     # Channels last, for the order in which NumPy adds up: the last bit decides some truncations.
     mean = np.ascontiguousarray(image.transpose(1, 2, 0)).mean(axis=(0, 1))[:, None, None]
@@ -26,6 +27,7 @@ def contrast(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.n
 @needs(colour)
 @corruption
 def saturate(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+    """Colours paler or stronger."""
     factor, more = ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2))[severity - 1]
     hue, saturation, value = hsv(image)
     return rgb(hue, (saturation * factor + more).clip(0, 1), value)
@@ -33,7 +35,10 @@ def saturate(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.n
 
 @corruption
 def elastic_transform(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
-    """A random affine map, then a smooth random displacement. Lengths are shares of the image's side."""
+    """A random affine map and a smooth displacement.
+
+    Lengths are shares of the image's side.
+    """
     alpha, sigma, stretch = (
         (0, 0, 0.08),
         (0.05, 0.2, 0.07),
@@ -87,6 +92,7 @@ def _sampled(image: np.ndarray, rows: np.ndarray, columns: np.ndarray, mode: str
 
 @corruption
 def pixelate(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+    """Shrunk and enlarged again."""
     from PIL import Image
 
     share = (0.95, 0.9, 0.85, 0.75, 0.65)[severity - 1]
@@ -98,6 +104,7 @@ def pixelate(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.n
 
 @corruption
 def jpeg_compression(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+    """Compressed as JPEG and read again."""
     from PIL import Image
 
     quality = (80, 65, 58, 50, 40)[severity - 1]

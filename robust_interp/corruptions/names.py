@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 SEVERITIES = (1, 2, 3, 4, 5)
+SOURCE = "Hendrycks and Dietterich 2019, arXiv 1903.12261"
 
 COMMON = (
     "gaussian_noise",

@@ -17,6 +17,7 @@ from robust_interp.corruptions.table import colour, corruption, needs
 
 @corruption
 def snow(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+    """Falling flakes, and a whiter scene."""
     mean, sd, zoom, threshold, radius, sigma, kept = (
         (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
         (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
@@ -87,6 +88,7 @@ def frost_pictures() -> list[np.ndarray]:
 @needs(_frost_obstacle)
 @corruption
 def frost(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+    """Photographs of ice laid over."""
     kept, weight = ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))[severity - 1]
     picture = frost_pictures()[rng.integers(len(FROST_PICTURES))]
     _, H, W = image.shape
@@ -97,6 +99,7 @@ def frost(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndar
 
 @corruption
 def fog(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+    """Clouds of fractal noise."""
     amount, decay = ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75))[severity - 1]
     _, H, W = image.shape
     size = 1 << (max(H, W) - 1).bit_length()  # the map's side is a power of two
@@ -135,6 +138,7 @@ def plasma(size: int, decay: float, rng: np.random.Generator) -> np.ndarray:
 
 @corruption
 def brightness(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+    """Brighter by a constant."""
     more = (0.05, 0.1, 0.15, 0.2, 0.3)[severity - 1]
     if len(image) == 1:
         return image + more  # what a grey in three channels would become
@@ -149,6 +153,7 @@ BROWN = np.array([63, 42, 20])[:, None, None] / 255
 @needs(colour)
 @corruption
 def spatter(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+    """Drops of water or mud."""
     mean, sd, sigma, threshold, amount, draw = (
         (0.62, 0.1, 0.7, 0.7, 0.5, _water),
         (0.65, 0.1, 0.8, 0.7, 0.5, _water),

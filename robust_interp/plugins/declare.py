@@ -23,7 +23,7 @@ import numpy as np
 
 from robust_interp.attacks import ATTACKS, AttackType
 from robust_interp.core.errors import UserError
-from robust_interp.core.registry import Origin, Registry, cause, imported
+from robust_interp.core.registry import Origin, Registry, cause, first_line, imported
 from robust_interp.core.specs import OfEps
 from robust_interp.corruptions.names import MEANS
 from robust_interp.corruptions.table import CORRUPTIONS, Corrupt
@@ -54,7 +54,8 @@ def attack(
 
     `model` maps (N, C, H, W) pixels in [0, 1] to logits, in eval mode with frozen parameters; `eps` is a
     radius in [0, 1] pixels. The function's other keyword arguments are the attack's parameters, and
-    their default values its defaults: numbers, or shares of eps such as ``OfEps(1 / 4)``. That the result
+    their default values its defaults: numbers, or shares of eps such as ``OfEps(1 / 4)``. The first line of
+    its docstring is what `robust-interp ls attacks` says of it. That the result
     is in [0, 1], in the ball and finite is checked for it, and so are the gradients that it sees.
 
     Args:
@@ -79,6 +80,7 @@ def attack(
             gradient=gradient,
             alone=alone,
             classes=classes,
+            about=first_line(function),
         )
         return _declare(ATTACKS, function.__name__, kind)
 

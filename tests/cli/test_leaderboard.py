@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from support.hand_made import attack, card, first, run
 
 from robust_interp.cli import console
-from robust_interp.results import combine
+from robust_interp.results import combine, compare
+from robust_interp.store import Store
 
 PUBLISHED = Path(__file__).parents[2] / "leaderboards"
 
@@ -58,6 +60,21 @@ def test_chosen_columns_stand_in_their_order_and_the_last_give_way(printed):
     # 17 characters of a name and the space after it, 11 of pgd_32, 11, 7 and 11: a sixth column has no room
     assert ["model", "pgd_32", "clean", "seeds", "fgsm_8"] in [line.split() for line in lines]
     assert any(line.startswith("no room for fgsm_16, fgsm_32:") for line in lines)
+
+
+def test_a_comparison_keeps_its_verdict_on_a_narrow_terminal(monkeypatch, capsys, tmp_path):
+    with Store(tmp_path) as store:
+        run(store, [(card(model), attack("pgd", 2), first(4)) for model in ("a", "b")])
+    found = compare.from_folder(tmp_path, "a", "b")
+    for width, whole in ((60, False), (200, True)):
+        made = Console(width=width, force_terminal=True, color_system=None)
+        monkeypatch.setattr(console, "console", lambda made=made: made)
+        console.print_comparison(found)
+        out = capsys.readouterr().out
+        assert max(len(line.rstrip()) for line in out.splitlines()) <= width
+        assert "verdict" in out
+        assert "not significant" in out
+        assert ("no room for " in out) is not whole
 
 
 def test_without_a_terminal_nothing_is_left_out(command):

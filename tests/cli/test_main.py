@@ -228,6 +228,17 @@ def test_the_zoo_is_listed(command, tiny_zoo):
     assert "lambda_in_resnext29_8x64d" in out
 
 
+def test_one_folder_can_be_listed_alone(command, tiny_zoo):
+    def names(*options):
+        status, out, err = command("models", "--dataset", "DIGITS", "--zoo", tiny_zoo, *options)
+        assert (status, err) == (0, "")
+        return {line.split()[0] for line in out.splitlines() if "_seed" in line}
+
+    assert names("--only-zoo") == {path.name for path in tiny_zoo.iterdir()}
+    assert names() > names("--only-zoo")
+    assert command("models", "--only-zoo")[0] == 1
+
+
 def test_the_embedded_dataset_is_ready(command):
     status, out, _ = command("data", "digits")
     assert status == 0

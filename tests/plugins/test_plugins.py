@@ -502,7 +502,7 @@ def test_ls_says_where_each_comes_from(fresh, write, command):
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert lines[0] == "attacks:"
-    origins = dict(line.split(maxsplit=1) for line in lines[1:])
+    origins = dict(line.split(maxsplit=1) for line in lines[1:] if not line.startswith("    "))
     assert origins["pgd"] == "robust-interp"
     assert origins["up"] == str(path)
     status, out, _ = command("ls")
