@@ -314,10 +314,15 @@ def _coefficients(found: FolderResults, zoo_folder: str | None, out: Path) -> li
         "act(λ), by which each block damps its skip connection, over depth after training, of the measured "
         "weights. Thin lines are train seeds, bands one standard deviation. Up to 1 the skip connection is "
         "damped, above it is negative, and above 2/Δt forward Euler steps are unstable. "
-        f"{_measured_on(found)}"
+        f"Dataset {found.dataset}; {_checkpoints(table)}."
     )
     figure = _figure(coefficient_figures.depth_figure(table), out / "coefficients", table, caption)
     return [Section("coefficients", "Interpolation coefficients", [figure])]
+
+
+def _checkpoints(table: pd.DataFrame) -> str:
+    seeds = table.groupby("model", sort=False)["train_seed"].unique()
+    return ", ".join(f"{model} {_seeds(sorted(of))}" for model, of in seeds.items())
 
 
 def _drawn(folder: Path | None, dataset: str | None, weights: Collection[str]) -> list[Section]:
