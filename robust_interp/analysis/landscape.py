@@ -8,7 +8,7 @@ The points are not clipped to [0, 1]: the lines stay straight and the directions
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -105,27 +105,41 @@ def at_points(
     return torch.cat(losses).numpy(), torch.cat(predicted).numpy()
 
 
-def around(
+def lines(
     classifiers: Mapping[str, nn.Module],
-    image: Tensor,
-    label: int,
-    sample: int,
+    images: Tensor,
+    labels: Sequence[int],
+    samples: Sequence[int],
     radii_255: np.ndarray,
     shared: bool,
     seed: int = 0,
-) -> tuple[pd.DataFrame, dict[str, np.ndarray]]:
-    """`line` and `plane` of some classifiers around one image.
+) -> pd.DataFrame:
+    """`line` of some classifiers at many images, each along its own FGSM direction.
 
     Args:
-        image: (C, H, W), pixels in [0, 1]; `sample` is its id.
-        radii_255: positions on every axis in units of 1/255.
-        shared: all follow the first classifier's directions instead of their own.
-        seed: of the orthogonal directions.
+        images: (N, C, H, W), pixels in [0, 1]; `samples` are their ids.
+        radii_255: positions on the line in units of 1/255.
+        shared: all follow the first classifier's direction instead of their own.
+
+    Returns:
+        One line an image, classifier and position: sample, and the columns of `line`. An image at which a
+        classifier has no gradient is left out for all.
+
+    Raises:
+        UserError: if no image is left.
     """
-    moves = directions(classifiers, image, label, sample, shared, seed)
+    frames, why = {}, None
     direction_of = next(iter(classifiers)) if shared else ""
-    seen = classifiers, image, label, moves, radii_255, direction_of
-    return line(*seen), plane(*seen)
+    for sample, image, label in zip(samples, images, labels, strict=True):
+        try:
+            moves = directions(classifiers, image, label, sample, shared, seed)
+        except UserError as error:
+            why = error
+            continue
+        frames[sample] = line(classifiers, image, label, moves, radii_255, direction_of)
+    if not frames:
+        raise UserError(f"none of the images can be looked at: {why}")
+    return pd.concat(frames, names=["sample"]).reset_index("sample").reset_index(drop=True)
 
 
 def line(

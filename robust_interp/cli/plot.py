@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from robust_interp.benchmark.forms import name_list, natural, positive
 from robust_interp.cli.options import (
@@ -17,6 +18,9 @@ from robust_interp.cli.options import (
     use_threads,
 )
 from robust_interp.core.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def add_to(commands) -> None:
@@ -102,6 +106,13 @@ def _add_landscape(actions) -> None:
         help="ids of test images, from 0 (default: 0)",
     )
     add(
+        "--n",
+        type=positive,
+        default=64,
+        metavar="N",
+        help="first N test images that the loss along the line is averaged over (default: 64)",
+    )
+    add(
         "--corruption",
         metavar="NAME",
         help="look at the corrupted image, e.g. shot_noise (default: the clean one)",
@@ -156,14 +167,28 @@ def _landscape(arguments: argparse.Namespace) -> int:
     corruption = arguments.corruption and (arguments.corruption, arguments.severity or 5)
     released = Path(arguments.corruptions_dir) if arguments.corruptions_dir else None
     images, labels = inputs.images(test, arguments.sample, corruption, arguments.seed, released)
-    reach = arguments.radius or 2 * max(data.DATASETS[arguments.dataset].eps_255)
+    usual = data.DATASETS[arguments.dataset].eps_255
+    reach = arguments.radius or 2 * max(usual)
     radii_255 = np.linspace(-reach, reach, arguments.points)
-    around = {
-        sample: landscape.around(classifiers, image, label, sample, radii_255, shared, arguments.seed)
-        for sample, image, label in zip(arguments.sample, images.to(device), labels.tolist(), strict=True)
-    }
+    planes = {}
+    for sample, image, label in zip(arguments.sample, images.to(device), labels.tolist(), strict=True):
+        moves = landscape.directions(classifiers, image, label, sample, shared, arguments.seed)
+        direction_of = next(iter(classifiers)) if shared else ""
+        arrays = landscape.plane(classifiers, image, label, moves, radii_255, direction_of)
+        planes[sample] = arrays | {
+            "image": image.cpu().numpy(),
+            "sample": np.array(sample),
+            "seed": np.array(arguments.seed),
+            "what": np.array(" ".join(map(str, corruption or ["clean"]))),
+            "eps_255": np.array(usual, dtype=float),
+        }
+    many = range(min(arguments.n, len(test)))
+    images, labels = inputs.images(test, many, corruption, arguments.seed, arguments.corruptions_dir)
+    lines = landscape.lines(
+        classifiers, images.to(device), labels.tolist(), many, radii_255, shared, arguments.seed
+    )
     weights = {checkpoint.name: checkpoint.record["weights_sha256"] for checkpoint in checkpoints.values()}
-    written = _draw_landscapes(arguments, around, weights, " ".join(map(str, corruption or ["clean"])))
+    written = _draw_landscapes(arguments, planes, lines, weights)
     for name, checkpoint in checkpoints.items():
         print(f"{name}: {checkpoint.name}")
     print(f"wrote {', '.join(map(str, written))}")
@@ -171,21 +196,18 @@ def _landscape(arguments: argparse.Namespace) -> int:
 
 
 def _draw_landscapes(
-    arguments: argparse.Namespace, around: dict, weights: dict[str, str], what: str
+    arguments: argparse.Namespace, planes: dict[int, dict], lines: pd.DataFrame, weights: dict[str, str]
 ) -> list[Path]:
-    """`around`: sample id -> its line and its plane."""
-    import pandas as pd
-
+    """`planes`: by sample id; `lines`: over many images."""
     from robust_interp.figures import files
     from robust_interp.figures import landscape as figures
     from robust_interp.figures.origin import Origin
 
-    origin = Origin(arguments.dataset, weights, len(around))
     place, written = files.stem(arguments.out, "landscape"), []
-    for sample, (_, plane) in around.items():
+    for sample, plane in planes.items():
         figure = figures.plane_figure(plane, figures.CLASSES.get(arguments.dataset))
-        written += files.with_arrays(figure, plane, files.extended(place, f"_plane_{sample}"), origin)
-    lines = {sample: line for sample, (line, _) in around.items()}
-    figure = figures.line_figure({f"test image {sample}, {what}": line for sample, line in lines.items()})
-    table = pd.concat(lines, names=["sample"]).reset_index("sample")
-    return written + files.with_table(figure, table, files.extended(place, "_line"), origin)
+        path, origin = files.extended(place, f"_plane_{sample}"), Origin(arguments.dataset, weights, 1)
+        written += files.with_arrays(figure, plane, path, origin)
+    origin = Origin(arguments.dataset, weights, lines["sample"].nunique())
+    figure = figures.line_figure(lines)
+    return written + files.with_table(figure, lines, files.extended(place, "_line"), origin)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from robust_interp.benchmark.forms import dataset_name, eps_list, name_list
 from robust_interp.cli.options import add_command, add_which_dataset, picked
-from robust_interp.store.cells import in_255
 
 
 def add_to(commands) -> None:
@@ -67,6 +66,8 @@ def _add_export(actions) -> None:
 
 def _radius(text: str) -> float:
     """One radius in units of 1/255."""
+    from robust_interp.store.cells import in_255  # not for --help
+
     if len(found := eps_list(text)) > 1:
         raise argparse.ArgumentTypeError(f"{text} is more than one radius")
     return in_255(found[0])

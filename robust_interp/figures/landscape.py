@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from robust_interp.figures import style
@@ -22,46 +22,59 @@ CLASSES = {
 
 
 @style.styled
-def line_figure(tables: Mapping[str, pd.DataFrame]) -> Figure:
-    """Loss along the FGSM direction: several models on one axis, a panel an image.
+def line_figure(table: pd.DataFrame) -> Figure:
+    """Along the FGSM direction, over many images: the loss, and how many are predicted as another class.
 
     Args:
-        tables: title of the image -> table of `analysis.landscape.line`.
+        table: of `analysis.landscape.lines`.
     """
-    columns = min(2, len(tables))
-    rows = -(-len(tables) // columns)
-    width = style.HALF if columns == 1 else style.FULL
-    figure, axes = style.panels(rows, columns, 0.4 + 2.3 * rows, width)
-    panels = [panel for row in axes for panel in row]
-    for panel in panels[len(tables) :]:
-        panel.remove()
-    for panel, (title, table) in zip(panels, tables.items(), strict=False):
-        draw_line(panel, table)
-        panel.set_title(title)
-    style.key(figure, panels[0].get_legend_handles_labels()[0])
+    figure, axes = style.panels(1, 2, 3.1)
+    losses, changes = axes[0]
+    draw_losses(losses, table)
+    draw_changes(changes, table)
+    images = table["sample"].nunique()
+    losses.set_title(f"{images} image{'s' if images > 1 else ''}: mean")
+    changes.set_title("predicted as another class than the image itself")
+    bands = [
+        Patch(color=style.MUTED, alpha=alpha, linewidth=0, label=f"{low:.0%} to {high:.0%} of the images")
+        for low, high, alpha in _QUANTILES
+    ]
+    style.key(figure, [*losses.get_legend_handles_labels()[0], *bands])
     return style.make_room(figure)
 
 
-def draw_line(axes: Axes, table: pd.DataFrame) -> None:
-    """The loss of each model; dots where it predicts another class than at the image itself."""
+_QUANTILES = ((0.05, 0.95, 0.1), (0.25, 0.75, 0.2))  # from, to, opacity
+
+
+def draw_losses(axes: Axes, table: pd.DataFrame) -> None:
+    """The mean loss of each model over the images, with bands between quantiles over them."""
     for i, (model, one) in enumerate(table.groupby("model", sort=False)):
-        colour = style.colour(i)
-        axes.plot(one["eps_255"], one["loss"], color=colour, linestyle=style.dash(i), label=model)
-        at_image = one["predicted"].iloc[one["eps_255"].abs().argmin()]
-        other = one[one["predicted"] != at_image]
-        axes.plot(
-            other["eps_255"],
-            other["loss"],
-            linestyle="none",
-            marker=".",
-            markersize=3,
-            color=colour,
-            clip_on=False,
-        )
-    axes.axvline(0, color=style.MUTED, linewidth=0.6, linestyle=":", zorder=0.5)
-    axes.set_xlabel(_along(table["direction_of"].iloc[0]))
+        losses = one.groupby("eps_255")["loss"]
+        mean = losses.mean()
+        for low, high, alpha in _QUANTILES:
+            ends = losses.quantile(low), losses.quantile(high)
+            axes.fill_between(mean.index, *ends, color=style.colour(i), alpha=alpha, linewidth=0)
+        axes.plot(mean.index, mean, color=style.colour(i), linestyle=style.dash(i), label=model)
+    _finish_line(axes, table)
     axes.set_ylabel("cross-entropy (nats)")
     axes.set_ylim(bottom=0)
+
+
+def draw_changes(axes: Axes, table: pd.DataFrame) -> None:
+    """The share (%) of images at which each model predicts another class than at the image itself."""
+    for i, (_, one) in enumerate(table.groupby("model", sort=False)):
+        by_image = one.pivot(index="eps_255", columns="sample", values="predicted")
+        at_image = by_image.iloc[np.abs(by_image.index).argmin()]
+        share = 100 * (by_image != at_image).mean(axis="columns")
+        axes.plot(share.index, share, color=style.colour(i), linestyle=style.dash(i))
+    _finish_line(axes, table)
+    axes.set_ylabel("share of the images (%)")
+    axes.set_ylim(0, 103)
+
+
+def _finish_line(axes: Axes, table: pd.DataFrame) -> None:
+    axes.axvline(0, color=style.MUTED, linewidth=0.6, linestyle=":", zorder=0.5)
+    axes.set_xlabel(_along(table["direction_of"].iloc[0]))
     axes.margins(x=0)
 
 
@@ -77,23 +90,36 @@ def plane_figure(arrays: Mapping[str, np.ndarray], classes: Sequence[str] | None
     """Loss surface and decision regions around one image, a row a model.
 
     Args:
-        arrays: of `analysis.landscape.plane`, or the .npz file that it was written to.
+        arrays: of `analysis.landscape.plane`, or the .npz file that it was written to; where it has them,
+            also `image` (C, H, W) in [0, 1], which is then shown, its `sample` id, the `seed` of the
+            orthogonal direction, `what` it is (clean, or a corruption), and `eps_255` (E,), the radii that
+            are usually measured, each drawn as a box.
         classes: names of the classes; by default their numbers.
     """
     models, losses, predicted = arrays["models"], arrays["loss"], arrays["predicted"]
     label = int(arrays["label"])
     colours = class_colours([label, *np.unique(predicted).tolist()])
-    figure, axes = style.panels(len(models), 2, 0.7 + 2.45 * len(models), 6.2, sharex=True, sharey=True)
+    shows_image = "image" in arrays
+    size = (0.7 + 2.45 * len(models), 6.2) if not shows_image else (0.8 + 2.4 * len(models), 7.8)
+    figure, axes = style.panels(len(models), 2 + shows_image, *size)
     scale = Normalize(0, float(losses.max()))
     for i, model in enumerate(models):
-        surface, regions = axes[i]
+        surface, regions = axes[i][:2]
         draw_surface(surface, arrays["radii_255"], losses[i], scale)
         draw_regions(regions, arrays["radii_255"], predicted[i], colours)
         surface.set_title(f"{model}: loss")
         regions.set_title(f"{model}: predicted class")
         surface.set_ylabel(ACROSS)
-    for panel in axes[-1]:
+        for panel in (surface, regions):
+            draw_boxes(panel, arrays.get("eps_255", ()))
+    for panel in axes[-1][:2]:
         panel.set_xlabel(_along(str(arrays["direction_of"])))
+    if shows_image:
+        draw_image(axes[0][2], arrays, classes)
+        for row in axes[1:]:
+            row[2].remove()
+        for panel in figure.axes:
+            panel.set_anchor("N")  # the layout takes a square for the whole cell: its title must be on top
     figure.colorbar(
         ScalarMappable(scale, style.SEQUENTIAL),
         ax=[row[0] for row in axes],
@@ -101,8 +127,31 @@ def plane_figure(arrays: Mapping[str, np.ndarray], classes: Sequence[str] | None
         aspect=30,
         shrink=0.7,
     )
-    _draw_classes(figure, colours, label, classes)
+    inside = [eps for eps in arrays.get("eps_255", ()) if eps < arrays["radii_255"][-1]]
+    _draw_classes(figure, colours, label, classes, inside)
     return style.make_room(figure)
+
+
+def draw_image(axes: Axes, arrays: Mapping[str, np.ndarray], classes: Sequence[str] | None) -> None:
+    """The image itself, with its id, class, and the seed of the direction across."""
+    image, label = np.asarray(arrays["image"]), int(arrays["label"])
+    pixels = image[0] if len(image) == 1 else np.moveaxis(image[:3], 0, -1)
+    axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    name = str(label) if classes is None else classes[label]
+    axes.set_title(f"test image {int(arrays['sample'])}")
+    axes.set_xlabel(f"{arrays['what']}, class {name},\northogonal direction: seed {int(arrays['seed'])}")
+
+
+def draw_boxes(axes: Axes, eps_255: Iterable[float]) -> None:
+    """Where both offsets are at most eps, for each that lies inside the panel."""
+    low, high = axes.get_xlim()
+    for eps in eps_255:
+        if low < -eps and eps < high:
+            for width, colour in ((1.6, "white"), (0.7, "black")):
+                look = {"fill": False, "edgecolor": colour, "linewidth": width}
+                axes.add_patch(Rectangle((-eps, -eps), 2 * eps, 2 * eps, **look))
 
 
 def draw_surface(axes: Axes, radii_255: np.ndarray, loss: np.ndarray, scale: Normalize) -> None:
@@ -145,12 +194,19 @@ def _mark_image(axes: Axes) -> None:
 
 
 def _draw_classes(
-    figure: Figure, colours: Mapping[int, str], label: int, classes: Sequence[str] | None
+    figure: Figure,
+    colours: Mapping[int, str],
+    label: int,
+    classes: Sequence[str] | None,
+    eps_255: Sequence[float],
 ) -> None:
-    """The legend of the regions: the classes that occur, and the true one even if it does not."""
+    """The legend: the classes that occur, the true one even if it does not, and the radii of the boxes."""
     handles = []
     for k, colour in colours.items():
         name = str(k) if classes is None else classes[k]
         edge, said = ("black", f"{name} (true)") if k == label else ("none", name)
         handles.append(Patch(facecolor=colour, edgecolor=edge, label=said))
+    if eps_255:
+        said = ", ".join(f"{eps:g}" for eps in eps_255)
+        handles.append(Patch(fill=False, edgecolor="black", label=f"boxes: ε = {said} (1/255)"))
     style.key(figure, handles, ncols=6)

@@ -35,10 +35,10 @@ _BAND = (
 )
 _NAMED = 6  # models in a caption at most
 _DRAWN = {  # names of figures that `robust-interp plot` and `stability` write, and what they show
-    "landscape_line": "Cross-entropy along the FGSM direction of test images, several models on one axis; "
-    "dots where another class is predicted than for the image itself.",
+    "landscape_line": "Cross-entropy along the FGSM direction, mean and quantiles over test images, and the "
+    "share of them that is predicted as another class than the image itself.",
     "landscape_plane": "Cross-entropy and predicted class around a test image, over the FGSM direction and a "
-    "random orthogonal one; the cross marks the image.",
+    "random orthogonal one; the cross marks the image, the boxes the radii ε that are usually measured.",
     "stability": "Real parts of the rightmost eigenvalues of the blocks' Jacobians with and without damping, "
     "and their spectral norms, over depth.",
     "coefficients": "act(λ) over depth.",
@@ -314,10 +314,15 @@ def _coefficients(found: FolderResults, zoo_folder: str | None, out: Path) -> li
         "act(λ), by which each block damps its skip connection, over depth after training, of the measured "
         "weights. Thin lines are train seeds, bands one standard deviation. Up to 1 the skip connection is "
         "damped, above it is negative, and above 2/Δt forward Euler steps are unstable. "
-        f"{_measured_on(found)}"
+        f"Dataset {found.dataset}; {_checkpoints(table)}."
     )
     figure = _figure(coefficient_figures.depth_figure(table), out / "coefficients", table, caption)
     return [Section("coefficients", "Interpolation coefficients", [figure])]
+
+
+def _checkpoints(table: pd.DataFrame) -> str:
+    seeds = table.groupby("model", sort=False)["train_seed"].unique()
+    return ", ".join(f"{model} {_seeds(sorted(of))}" for model, of in seeds.items())
 
 
 def _drawn(folder: Path | None, dataset: str | None, weights: Collection[str]) -> list[Section]:
@@ -368,29 +373,41 @@ def _origin_told(found: origin.Origin | None, weights: Collection[str]) -> str:
 
 def _audit(audited: pd.DataFrame) -> dict:
     checks, rows = provenance.verdicts(audited)
-    kinds = {"pass": "pass", "warn": "warn", "fail": "fail"}
-    told = audited[~audited["verdict"].isin(["pass", "not run"])]
-    remarks = [
-        [provenance.classifier_name(line), line["check"], line["verdict"]]
-        + [_short(line.get(name, "")) for name in ("eps_255", "value", "threshold", "n")]
-        + [line["detail"]]
-        for _, line in told.iterrows()
-    ]
+    not_passed = audited[~audited["verdict"].isin(["pass", "not run"])]
+    is_open = not_passed["verdict"] == "open"
+    whole = [found[0] for _, found in rows]
     return {
         "checks": checks,
         "rows": [
             (
                 name,
-                [
-                    {"text": verdict, "kind": kinds.get(verdict.partition("(")[0], "none")}
-                    for verdict in found
-                ],
+                [{"text": verdict, "kind": _kind_of(verdict)} for verdict in found],
             )
             for name, found in rows
         ],
         "remark_columns": ["model", "check", "verdict", "eps (1/255)", "value", "at most", "n", "detail"],
-        "remarks": remarks,
+        "remarks": _remarks(not_passed[~is_open]),
+        "open": _remarks(not_passed[is_open]),
+        "outcomes": [
+            (name, {"text": text, "kind": _kind_of(text)})
+            for (name, _), text in zip(rows, whole, strict=True)
+        ],
     }
+
+
+def _remarks(lines: pd.DataFrame) -> list[list[str]]:
+    return [
+        [provenance.classifier_name(line), line["check"], line["verdict"]]
+        + [_short(line.get(name, "")) for name in ("eps_255", "value", "threshold", "n")]
+        + [line["detail"]]
+        for _, line in lines.iterrows()
+    ]
+
+
+def _kind_of(verdict: str) -> str:
+    """How a verdict is coloured."""
+    kind = verdict.partition("(")[0]
+    return kind if kind in ("pass", "warn", "fail") else "none"
 
 
 def _short(number: str) -> str:

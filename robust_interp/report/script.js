@@ -109,5 +109,8 @@
   const notes = new Map([...document.querySelectorAll(".scroll")].map((area) => [area, note(area)]));
   const look = () => notes.forEach((found, area) => { found.hidden = area.scrollWidth <= area.clientWidth + 1; });
   window.addEventListener("resize", look);
+  document.addEventListener("toggle", look, true); // what was folded has a width now
   look();
 })();
+// On paper nothing can be unfolded.
+window.addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((part) => { part.open = true; }));

@@ -287,6 +287,29 @@ def test_grid_equals_single_calls(digits_classifier, digits_test):
     np.testing.assert_allclose(line["loss"], arrays["loss"][0][2], rtol=1e-4, atol=1e-6)
 
 
+def test_lines_are_those_of_each_image_and_leave_out_what_has_no_gradient():
+    model, image, *_ = linear(4)
+    images, labels = torch.stack([image, 1 - image]), [2, 0]
+    table = landscape.lines({"net": model}, images, labels, [5, 9], RADII, shared=False)
+    assert table["sample"].tolist() == [5] * 17 + [9] * 17
+    for sample, one, label in zip([5, 9], images, labels, strict=True):
+        moves = landscape.directions({"net": model}, one, label, sample, shared=False)
+        expected = landscape.line({"net": model}, one, label, moves, RADII)
+        assert table[table["sample"] == sample]["loss"].tolist() == expected["loss"].tolist()
+
+    class OfBright(nn.Module):
+        """Nothing depends on an image that is dark."""
+
+        def forward(self, x):
+            return model(x * (x.mean() > 0.2))
+
+    images = torch.stack([image, torch.zeros_like(image)])
+    table = landscape.lines({"net": OfBright()}, images, labels, [5, 9], RADII, shared=False)
+    assert set(table["sample"]) == {5}
+    with pytest.raises(UserError, match="none of the images can be looked at"):
+        landscape.lines({"net": OfBright()}, images[1:], labels[1:], [9], RADII, shared=False)
+
+
 def test_batches_do_not_matter():
     model, image, *_ = linear(4)
     moves = torch.stack([torch.ones_like(image), torch.rand_like(image)])

@@ -48,17 +48,31 @@ def plane(models=("a", "b"), size=5, label=1):
     }
 
 
+def looked_at():
+    """What a plane's file holds beside it, of an image of 2 x 3 pixels."""
+    return {
+        "image": np.linspace(0, 1, 6).reshape(1, 2, 3),
+        "sample": np.array(7),
+        "seed": np.array(3),
+        "what": np.array("shot_noise 5"),
+        "eps_255": np.array([1.0, 3.0, 8.0]),
+    }
+
+
 def line_table(direction_of=""):
+    """Two models at two images: the second image's losses are twice the first's, and never change class."""
     frames = [
         pd.DataFrame(
             {
+                "sample": sample,
                 "model": m,
                 "direction_of": direction_of,
                 "eps_255": np.arange(-2.0, 3),
-                "loss": [0, 0, 1, 2, 3 + i],
-                "predicted": [1, 1, 1, 0, 0],
+                "loss": np.array([0, 0, 1, 2, 3 + i]) * (sample + 1),
+                "predicted": [1, 1, 1, 0, 0] if sample == 0 else [2] * 5,
             }
         )
+        for sample in (0, 1)
         for i, m in enumerate("ab")
     ]
     return pd.concat(frames)
@@ -103,7 +117,7 @@ FIGURES = {
     "gated": lambda: coefficients.depth_figure(depth_table({0: [[0.1, 0.3], [0.5], [0, 2]]}, images=8)),
     "training": lambda: coefficients.training_figure(training_table()),
     "plane": lambda: landscape.plane_figure(plane()),
-    "line": lambda: landscape.line_figure({"one": line_table(), "two": line_table(), "three": line_table()}),
+    "line": lambda: landscape.line_figure(line_table()),
     "jacobians": lambda: stability.jacobian_figure(jacobian_table()),
     "growth": lambda: stability.growth_figure(growth_table()),
 }
@@ -167,8 +181,8 @@ OF_LONG = {
     "depth": lambda: coefficients.depth_figure(named_long(depth_table({0: [0.1, 0.5, 1], 1: [0, 1, 2]}))),
     "training": lambda: coefficients.training_figure(named_long(training_table())),
     "plane": lambda: landscape.plane_figure(plane(LONG) | {"direction_of": np.array(LONG[1])}),
-    "line": lambda: landscape.line_figure({"one": named_long(line_table(LONG[2]))}),
-    "lines": lambda: landscape.line_figure(dict.fromkeys("abc", named_long(line_table(LONG[0])))),
+    "line": lambda: landscape.line_figure(named_long(line_table(LONG[2]))),
+    "with image": lambda: landscape.plane_figure(plane(LONG) | looked_at()),
     "jacobians": lambda: stability.jacobian_figure(named_long(jacobian_table())),
     "growth": lambda: stability.growth_figure(named_long(growth_table())),
     "eps": lambda: robustness.eps_figure(points(BOTH)),
@@ -343,14 +357,27 @@ def test_a_loss_that_is_zero_everywhere_can_be_drawn():
     landscape.plane_figure(arrays).draw_without_rendering()
 
 
-def test_line_marks_where_the_prediction_changes():
-    figure = landscape.line_figure({"title": line_table(direction_of="a")})
-    (panel,) = figure.axes
-    assert drawn(panel, "b") == [[0, 0, 1, 2, 4]]
-    dots = [line.get_xdata().tolist() for line in panel.get_lines() if line.get_marker() == "."]
-    assert dots == [[1, 2], [1, 2]]
-    assert panel.get_xlabel() == "FGSM direction of a (1/255)"
-    assert panel.get_title(loc="left") == "title"
+def test_lines_are_means_and_quantiles_over_images():
+    figure = landscape.line_figure(line_table(direction_of="a"))
+    losses, changes = figure.axes
+    assert drawn(losses, "b") == [[0, 0, 1.5, 3, 6]]  # of 0, 0, 1, 2, 4 and twice that
+    wide, narrow = (collection.get_datalim(losses.transData) for collection in losses.collections[2:])
+    assert (wide.y0, wide.y1) == pytest.approx((0, 4 + 0.95 * 4))
+    assert (narrow.y0, narrow.y1) == pytest.approx((0, 4 + 0.75 * 4))
+    assert drawn(changes)[0] == [0, 0, 0, 50, 50]  # one image of two
+    assert losses.get_xlabel() == "FGSM direction of a (1/255)"
+    assert losses.get_title(loc="left") == "2 images: mean"
+
+
+def test_a_plane_shows_its_image_and_a_box_at_each_radius_inside():
+    figure = landscape.plane_figure(plane() | looked_at(), ["cat", "dog", "ship"])
+    *_, picture = [panel for panel in figure.axes if panel.get_title(loc="left") == "test image 7"]
+    assert np.asarray(picture.get_images()[0].get_array()).tolist() == looked_at()["image"][0].tolist()
+    assert picture.get_xlabel() == "shot_noise 5, class dog,\northogonal direction: seed 3"
+    regions = next(panel for panel in figure.axes if "predicted" in panel.get_title(loc="left"))
+    boxes = {patch.get_bbox().bounds for patch in regions.patches}
+    assert boxes == {(-1, -1, 2, 2), (-3, -3, 6, 6)}  # 8 lies outside
+    assert figure.legends[0].get_texts()[-1].get_text() == "boxes: ε = 1, 3 (1/255)"
 
 
 def test_jacobians_show_means_and_ranges():
@@ -430,7 +457,18 @@ def test_plot_coefficients_over_training(command, tmp_path):
 
 @pytest.mark.slow
 def test_plot_landscape(command, tiny_zoo, tmp_path):
-    models = ["--models", "preact_resnet14,in_resnet14", "--zoo", tiny_zoo, "--points", 7, "--device", "cpu"]
+    models = [
+        "--models",
+        "preact_resnet14,in_resnet14",
+        "--zoo",
+        tiny_zoo,
+        "--points",
+        7,
+        "--device",
+        "cpu",
+        "--n",
+        4,
+    ]
     noise = ["--corruption", "shot_noise", "--severity", 3]
     assert command("plot", "landscape", *models, *noise, "--sample", "3,0", "-o", tmp_path)[0] == 0
     kinds = ("npz", "png", "svg")
@@ -438,12 +476,15 @@ def test_plot_landscape(command, tiny_zoo, tmp_path):
     assert files(tmp_path) == sorted([*planes, *(f"landscape_line.{kind}" for kind in ("csv", "png", "svg"))])
     table = pd.read_csv(tmp_path / "landscape_line.csv")
     assert table["model"].unique().tolist() == ["preact_resnet14", "in_resnet14"]
-    assert table["sample"].unique().tolist() == [3, 0]
+    assert table["sample"].unique().tolist() == [0, 1, 2, 3]
     assert (table["eps_255"].min(), table["eps_255"].max()) == (-64, 64)  # twice the largest usual eps
     arrays = dict(np.load(tmp_path / "landscape_plane_3.npz"))
     assert arrays["loss"].shape == arrays["predicted"].shape == (2, 7, 7)
     along = table[(table["sample"] == 3) & (table["model"] == "in_resnet14")]["loss"]
     np.testing.assert_allclose(arrays["loss"][1, 3], along, rtol=1e-4)
+    assert arrays["image"].shape == (1, 8, 8)
+    assert (int(arrays["sample"]), int(arrays["seed"]), str(arrays["what"])) == (3, 0, "shot_noise 3")
+    assert arrays["eps_255"].tolist() == [8, 16, 32]
     before = (tmp_path / "landscape_plane_3.png").read_bytes()
     style.save(landscape.plane_figure(arrays), tmp_path / "landscape_plane_3")
     assert (tmp_path / "landscape_plane_3.png").read_bytes() == before  # from its data alone

@@ -661,6 +661,29 @@ def test_an_audit_is_shown_with_its_worst_verdicts(tmp_path):
     assert (tmp_path / "report" / "audit.csv").read_text().count("\n") == 5  # without the other dataset's
 
 
+def test_what_passes_or_is_open_in_an_audit_is_folded(tmp_path):
+    results = measure(tmp_path / "results")
+    head = (
+        "model,recipe,lambda_init,train_seed,members,dataset,check,eps_255,verdict,value,threshold,n,detail"
+    )
+    verdicts = {"gradients": "pass", "restarts": "open", "one_step": "warn"}
+    lines = [f"net,quick,,0,1,digits,{check},2,{said},0,1,10,{check}!" for check, said in verdicts.items()]
+    (results / "audit.csv").write_text("\n".join([head, *lines, ""]), encoding="utf-8")
+    text = page.write([results], tmp_path / "report").read_text(encoding="utf-8")
+    audit = re.search(r'<section id="audit">(.*?)</section>', text, re.DOTALL)[1]
+    in_full = re.sub(r"<details>.*?</details>", "", audit, flags=re.DOTALL)
+    assert "one_step!" in in_full
+    assert "net seed 0: <span" in in_full
+    folded = re.findall(r"<details>\s*<summary>(.*?)</summary>(.*?)</details>", audit, re.DOTALL)
+    assert [name for name, _ in folded] == [
+        "What is open: 1 check",
+        "Each check’s verdict, the worst over all radii",
+    ]
+    assert "restarts!" in folded[0][1]
+    assert "restarts!" not in in_full
+    assert Page(text).faults == []
+
+
 def test_an_unreadable_audit_is_an_error(tmp_path):
     (tmp_path / "audit.csv").write_text("a,b\n1,2\n")
     with pytest.raises(UserError, match="is not an audit: it lacks check"):
