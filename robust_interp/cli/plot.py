@@ -183,7 +183,7 @@ def _landscape(arguments: argparse.Namespace) -> int:
             "eps_255": np.array(usual, dtype=float),
         }
     many = range(min(arguments.n, len(test)))
-    images, labels = inputs.images(test, many, corruption, arguments.seed, arguments.corruptions_dir)
+    images, labels = inputs.images(test, many, corruption, arguments.seed, released)
     lines = landscape.lines(
         classifiers, images.to(device), labels.tolist(), many, radii_255, shared, arguments.seed
     )
