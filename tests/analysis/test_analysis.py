@@ -265,7 +265,7 @@ def test_orthogonal_direction():
     for seed, sample in ((1, 3), (0, 4)):
         other = landscape.orthogonal_direction(direction, seed, sample)
         assert abs((one * other).sum() / one.norm() ** 2) < 0.1
-    with pytest.raises(UserError, match="single pixel"):
+    with pytest.raises(UserError, match="images of more than one pixel"):
         landscape.orthogonal_direction(torch.ones(1, 1, 1), 0, 0)
 
 
