@@ -21,7 +21,7 @@ LAMBDA = lambda images: images  # noqa: E731
         (None, {"n": True}, ["n must be", "True"]),
         (None, {"n": 2.5}, ["n must be", "2.5"]),
         (None, {"n": "ten"}, ["n must be", "ten"]),
-        (None, {"eps": 0.1}, ["eps must be a list", "0.1"]),
+        (None, {"eps": "ten"}, ["'ten' is not a list of numbers"]),
         (None, {"eps": (True,)}, ["eps", "True"]),
         (None, {"batch_size": True}, ["batch size", "True"]),
         (None, {"batch_size": 1.5}, ["batch size", "1.5"]),

@@ -62,7 +62,7 @@ def test_rows_that_share_everything_named_are_told_apart_by_what_differs():
 
 
 def test_what_ranks_is_the_middle_radius_and_is_marked(tmp_path):
-    frame, _ = gather([ranked(tmp_path / "results")])
+    frame, *_ = gather([ranked(tmp_path / "results")])
     assert board.rankings(frame) == {"final": "pgd_2"}
     told = board.table(frame, set())
     marked = [column["name"] for column in told["columns"] if "ranks" in column["kind"].split()]

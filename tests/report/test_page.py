@@ -522,7 +522,7 @@ def test_differences_to_a_baseline(tmp_path):
 
 
 def test_published_rows_are_curves_of_reference(tmp_path):
-    board, _ = gather([Path(__file__).parents[2] / "leaderboards" / "paper_cifar10.csv"])
+    board, *_ = gather([Path(__file__).parents[2] / "leaderboards" / "paper_cifar10.csv"])
     table = curves.published(board, {"in_resnet110", "net"})
     assert set(table["entry"]) == {"in_resnet110 (paper)"}
     single = table[(table["members"] == 1) & (table["series"] == "pgd")]
