@@ -78,7 +78,7 @@ def test_a_radius_outside_zero_to_one_is_refused_from_python_too(eps):
 
 
 def test_a_text_is_a_radius_on_the_command_line_alone():
-    """There it is in units of 1/255, so that what looks like pixels is refused; None is no radius anywhere."""
+    """There it is in units of 1/255, so that what looks like pixels is refused; None is no radius."""
     for eps in ("0.03", None):
         with pytest.raises(UserError, match="eps must be above 0 and at most 1"):
             attacks.check_eps(eps)
