@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from robust_interp import __version__, zoo
+from robust_interp.cli.progress import duration
 from robust_interp.core.errors import UserError
 from robust_interp.corruptions.names import MEANS
 from robust_interp.results import brief, ranks
@@ -283,7 +284,7 @@ def print_plan(benchmark, store: Store) -> None:
         *([f"strong, n = {plan.strong.n}: the worst of {_columns(plan.strong)}"] if plan.strong else []),
         *(f"to measure: {count} cells of {label}" for label, count in missing.items()),
         f"{(count := sum(missing.values()))} cells to measure, {len(plan.cells) - count} stored already; "
-        f"{'at most ' if is_bound else ''}about {seconds:.0f} s on {benchmark.runner.device}",
+        f"{'at most ' if is_bound else ''}about {duration(seconds)} on {benchmark.runner.device}",
         *(f"warning: {note}" for note in benchmark.runner.corruptor.notes),
     ]
     for line in lines:
