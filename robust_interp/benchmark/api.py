@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import pandas as pd
-import torch
 from torch import nn
 
 from robust_interp import data
@@ -21,6 +20,7 @@ from robust_interp.benchmark.request import Request
 from robust_interp.classifiers.isolation import on_its_device
 from robust_interp.core import environment
 from robust_interp.core.errors import UserError
+from robust_interp.core.random_state import undisturbed_generators
 from robust_interp.core.registry import nearest
 from robust_interp.core.units import eps_in_pixels
 from robust_interp.results.folders import write
@@ -136,7 +136,7 @@ def evaluate(
         for module in request.modules.values():
             stack.enter_context(on_its_device(module))
         # Building a model draws random numbers.
-        stack.enter_context(torch.random.fork_rng(devices=range(torch.cuda.device_count())))
+        stack.enter_context(undisturbed_generators())
         benchmark = Benchmark(request)
         store = stack.enter_context(Store(folder))
         report = benchmark.run(store)
