@@ -30,5 +30,5 @@ with tempfile.TemporaryDirectory() as folder:
         )
 
     print("\nWhich differences are significant? A test over the images, and an interval over seeds:")
-    command = ["robust-interp", "leaderboard", "compare", A, B, "--results", folder]
+    command = ["robust-interp", "leaderboard", "compare", folder, "--models", f"{A},{B}"]
     print(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)

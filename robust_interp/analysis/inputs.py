@@ -18,7 +18,11 @@ from robust_interp.data import Dataset
 
 
 def checkpoints(
-    names: Iterable[str], folder: str | None, dataset: str, seeds: Sequence[int] | None = None
+    names: Iterable[str],
+    folder: str | None,
+    dataset: str,
+    seeds: Sequence[int] | None = None,
+    only: bool = False,
 ) -> list[zoo.Checkpoint]:
     """The zoo's checkpoints for a dataset that are named: architectures, full names or globs, in that order.
 
@@ -27,11 +31,12 @@ def checkpoints(
         folder: A zoo folder besides the usual ones.
         dataset: The one that they were trained on.
         seeds: Train seeds to take; None is every one.
+        only: Whether to look in that folder alone.
 
     Raises:
         UserError: for a name that matches none, or none with these seeds.
     """
-    candidates = zoo.checkpoints_for(dataset, folder)
+    candidates = zoo.checkpoints_for(dataset, folder, only)
     chosen = {c.name: c for name in names for c in zoo.select([name], candidates)}
     found = [c for c in chosen.values() if seeds is None or c.seed in seeds]
     if seeds is not None and not found:
@@ -39,11 +44,13 @@ def checkpoints(
     return found
 
 
-def singles(names: Iterable[str], folder: str | None, dataset: str) -> dict[str, zoo.Checkpoint]:
+def singles(
+    names: Iterable[str], folder: str | None, dataset: str, only: bool = False
+) -> dict[str, zoo.Checkpoint]:
     """One checkpoint a model, by what a figure calls it: its first train seed, unless named in full.
 
     Args:
-        names: As of `checkpoints`, like `folder` and `dataset`.
+        names: As of `checkpoints`, like `folder`, `dataset` and `only`.
 
     Raises:
         UserError: for a name that matches none.
@@ -51,7 +58,7 @@ def singles(names: Iterable[str], folder: str | None, dataset: str) -> dict[str,
     found: dict[str, zoo.Checkpoint] = {}
     for name in names:
         taken = set()
-        for checkpoint in checkpoints([name], folder, dataset):
+        for checkpoint in checkpoints([name], folder, dataset, only=only):
             model = checkpoint.architecture, checkpoint.recipe
             if model not in taken:
                 found[checkpoint.name] = checkpoint

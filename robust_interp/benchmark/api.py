@@ -71,6 +71,7 @@ def evaluate(
     data_dir: str | os.PathLike | None = None,
     corruptions_dir: str | os.PathLike | None = None,
     zoo: str | os.PathLike | None = None,
+    only_zoo: bool = False,
     checkpoint: str | os.PathLike | None = None,
     strong: str | None = None,
     strong_n: int | None = None,
@@ -111,6 +112,7 @@ def evaluate(
         data_dir: Where the datasets' files are; None is $ROBUST_INTERP_DATA, then ~/.cache/robust-interp.
         corruptions_dir: Folder of the released CIFAR-10-C / CIFAR-100-C arrays; None generates corruptions.
         zoo: A folder of more checkpoints, looked for before those in ./model_zoo and in the package.
+        only_zoo: Whether to look for checkpoints in that folder alone; 'all' is then every one in it.
         checkpoint: A weights file for the one registered name, ``timm:NAME`` or factory in `models`.
         strong: Attack specs that, with the PGD of the row, make the columns ``strong_<eps>``; None leaves
             them out.

@@ -204,6 +204,10 @@ class Request:
             usual="those alone",
         ),
     )
+    only_zoo: bool = field(
+        default=False,
+        metadata=_about(forms.SWITCH, "look for checkpoints in the folder of --zoo alone"),
+    )
     checkpoint: str | None = field(
         default=None,
         metadata=_about(

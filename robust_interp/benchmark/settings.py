@@ -26,9 +26,11 @@ def load_dataset(request: Request) -> data.Dataset:
 
 def resolve_options(request: Request) -> ResolveOptions:
     """What a request says of its models besides their names."""
-    by_default = not (request.models or request.modules or request.ensemble or request.checkpoint)
+    named = request.models or request.modules or request.ensemble
+    by_default = not (named or request.checkpoint or request.only_zoo)
     return ResolveOptions(
         zoo=request.zoo,
+        only_zoo=request.only_zoo,
         checkpoint=request.checkpoint,
         mean=request.mean,
         std=request.std,

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from torch import nn
 
-from robust_interp import data
+from robust_interp import data, zoo
 from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.classifiers.ensembles import Averaging, averaged, from_ensemble, joined, member_names
 from robust_interp.classifiers.files import from_path, is_path
@@ -39,6 +39,7 @@ class ResolveOptions:
 
     Attributes:
         zoo: A folder of checkpoints besides the usual ones.
+        only_zoo: Whether to look for checkpoints in that folder alone.
         checkpoint: A weights file for the one registered name, ``timm:NAME`` or factory that is named.
         mean: What the images of models not from the zoo are normalised with, in [0, 1] pixels; None is what
             comes with the model.
@@ -51,6 +52,7 @@ class ResolveOptions:
     """
 
     zoo: str | None = None
+    only_zoo: bool = False
     checkpoint: str | None = None
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
@@ -97,7 +99,7 @@ def resolve(
 def _objects(
     modules: Mapping[str, nn.Module], options: ResolveOptions, dataset: data.Dataset
 ) -> list[Target]:
-    _refuse_idle(options, ("zoo", "checkpoint", "seeds"), "models that are objects")
+    _refuse_idle(options, ("zoo", "only_zoo", "checkpoint", "seeds"), "models that are objects")
     context = Context(dataset, mean=options.mean, std=options.std)
     return [
         from_ensemble(name, model, context) if type(model) is Ensemble else from_module(name, model, context)
@@ -132,7 +134,8 @@ def _of_the_zoo(
     if seeds is not None and not len(seeds):
         raise UserError("no train seed named: 3 means 0, 1, 2; None every one")
     found: list[Target] = []
-    for seeds_of_one in from_zoo(names, options.zoo, seeds, dataset):
+    candidates = zoo.checkpoints_for(dataset.name, options.zoo, options.only_zoo)
+    for seeds_of_one in from_zoo(names, candidates, seeds, dataset):
         found += seeds_of_one
         if options.ensembles and len(seeds_of_one) > 1:
             found += averaged(seeds_of_one, averaging)
@@ -208,7 +211,7 @@ def _is_factory(name: str) -> bool:
 
 def _refuse_idle(options: ResolveOptions, names: Iterable[str], what: str) -> None:
     """Refuse an option that would be ignored."""
-    if given := [name for name in names if getattr(options, name) is not None]:
+    if given := [name for name in names if getattr(options, name) not in (None, False)]:
         raise UserError(f"{given[0]} does not go with {what}")
 
 

@@ -13,13 +13,16 @@ from robust_interp.store.cells import ModelCard
 
 
 def from_zoo(
-    patterns: Sequence[str], folder: str | None, seeds: Sequence[int] | None, dataset: data.Dataset
+    patterns: Sequence[str],
+    candidates: list[zoo.Checkpoint],
+    seeds: Sequence[int] | None,
+    dataset: data.Dataset,
 ) -> list[list[Target]]:
     """The checkpoints that are named, one list for each model: an architecture, recipe and interval of λ.
 
     Args:
         patterns: 'all', architectures, full names or globs.
-        folder: A zoo folder besides the usual ones.
+        candidates: The checkpoints to choose from.
         seeds: Train seeds to take; None is every one.
         dataset: The one that they were trained on, and are measured on.
 
@@ -27,7 +30,7 @@ def from_zoo(
         UserError: if a pattern or a seed finds nothing, or a checkpoint, or the plug-in of a model that is
             named, is broken.
     """
-    chosen = zoo.select(patterns, zoo.checkpoints_for(dataset.name, folder))
+    chosen = zoo.select(patterns, candidates)
     if absent := sorted(set(seeds or ()) - {checkpoint.seed for checkpoint in chosen}):
         raise UserError(f"no checkpoint with train seed {absent[0]} among the models named")
     groups: dict[tuple, list[Target]] = {}

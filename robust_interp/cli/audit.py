@@ -6,7 +6,7 @@ import argparse
 
 from robust_interp.audit.thresholds import Thresholds
 from robust_interp.benchmark.forms import positive
-from robust_interp.cli.options import add_command, add_fields, add_measuring, percentage, picked
+from robust_interp.cli.options import add_command, add_fields, add_measuring, add_models, percentage, picked
 from robust_interp.core.files import write_text
 
 STATUS_OF_FAIL = 3  # exit status; 1 and 2 are those of errors
@@ -17,13 +17,13 @@ def add_to(commands) -> None:
         commands,
         "audit",
         "check whether a model's robust accuracy can be believed",
-        "robust-interp audit in_resnet20 --eps 16 --seeds 1",
+        "robust-interp audit --models in_resnet20 --eps 16 --seeds 1",
         run,
         more="It looks for masked gradients and for attacks that are tuned too weakly.\n"
         f"Exit status: 0 if no check failed, {STATUS_OF_FAIL} if one did; warn and open are no failures.",
     )
     add, usual = parser.add_argument, Thresholds()
-    add("models", nargs="+", metavar="MODEL", help="what to audit, named as for bench --models")
+    add_models(parser, "what to audit, named as for bench")
     add_fields(parser, "n ensembles seed", n=(None, "200"), ensembles=(False, None))
     add(
         "--attack",
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.cli import names
 
     names.check_dataset(arguments.dataset)
-    names.check_models(arguments.models, arguments.dataset, arguments.zoo)
+    names.check_models(arguments.models, arguments.dataset, arguments.zoo, arguments.only_zoo)
     names.check_attacks(arguments.attack, arguments.strongest, arguments.black_box)
     from robust_interp.audit.parts import Options
     from robust_interp.audit.run import Audit
@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     audit = Audit(
         Request(
             **picked(arguments, "models checkpoint dataset eps n seeds ensembles batch_size device seed"),
-            **picked(arguments, "zoo data_dir mean std threads"),
+            **picked(arguments, "zoo only_zoo data_dir mean std threads"),
         ),
         Options(
             **picked(arguments, "attack strongest black_box source"),

@@ -85,6 +85,6 @@ def _check_names(arguments: argparse.Namespace) -> None:
     from robust_interp.cli import names
 
     names.check_dataset(arguments.dataset)
-    names.check_models(arguments.models or (), arguments.dataset, arguments.zoo)
+    names.check_models(arguments.models or (), arguments.dataset, arguments.zoo, arguments.only_zoo)
     names.check_attacks(arguments.attacks, arguments.strong)
     names.check_corruptions(arguments.corruptions)

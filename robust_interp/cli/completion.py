@@ -9,10 +9,9 @@ from typing import Any
 # Destination of an option or argument -> the kind of names that it takes.
 TAKES = {
     "models": "models",
-    "a": "models",
-    "b": "models",
+    "entries": "models",
     "source": "models",
-    "architecture": "architectures",
+    "architectures": "architectures",
     "attacks": "attacks",
     "attack": "attacks",
     "strong": "attacks",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from robust_interp.benchmark.forms import name_list, positive
@@ -112,19 +114,21 @@ def _add_compare(actions) -> None:
         actions,
         "compare",
         "say which differences between two models are significant",
-        "robust-interp leaderboard compare in_resnet20 preact_resnet20",
+        "robust-interp leaderboard compare --models in_resnet20,preact_resnet20",
         _compare,
     )
+    parser.set_defaults(bad_usage=parser.error)
     add = parser.add_argument
-    entry = "a model's name, its single models over their seeds; NAMExK is the ensemble of K"
-    add("a", metavar="A", help=entry)
-    add("b", metavar="B", help="the same; @RECIPE after a name, or another tag, where several share it")
+    # Text, as two that stand alone were the names once, and --results the folder.
+    add("sources", nargs="*", metavar="FOLDER", help="results folders (default: results)")
+    add("--results", default="results", help=argparse.SUPPRESS)
     add(
-        "--results",
-        default="results",
-        type=Path,
-        metavar="FOLDER",
-        help="results folder (default: results)",
+        "--models",
+        type=_two_entries,
+        dest="entries",
+        metavar="A,B",
+        help="the two: a model's name is its single models over their seeds, NAMExK the ensemble of K; "
+        "@RECIPE after a name, or another tag, where several share it (required)",
     )
     add_which_dataset(parser)
     add(
@@ -141,12 +145,36 @@ def _add_compare(actions) -> None:
     _add_format(parser, "table", "csv", "markdown", "json")
 
 
+def _two_entries(text: str) -> tuple[str, str]:
+    """``A,B``; the commas in a tag such as ``@seeds=0,1`` separate no entries."""
+    found: list[str] = []
+    for part in name_list(text):
+        if found and re.search(r"@seeds=[\d,]+$", found[-1]) and re.match(r"\d+(@|$)", part):
+            found[-1] += f",{part}"
+        else:
+            found.append(part)
+    if len(found) != 2:
+        raise argparse.ArgumentTypeError(f"{text!r} does not name two, such as in_resnet20,preact_resnet20")
+    return found[0], found[1]
+
+
+def _entries_and_folders(arguments: argparse.Namespace) -> tuple[Sequence[str], list[str]]:
+    if arguments.entries is not None:
+        return arguments.entries, arguments.sources or [arguments.results]
+    if len(arguments.sources) != 2:
+        arguments.bad_usage("which two are to be compared? name them with --models A,B")
+    return arguments.sources, [arguments.results]
+
+
 def _compare(arguments: argparse.Namespace) -> int:
+    entries, folders = _entries_and_folders(arguments)
     from robust_interp.cli.console import print_comparison
     from robust_interp.results import compare
     from robust_interp.results.export import FORMATS
 
-    comparison = compare.from_folder(arguments.results, **picked(arguments, "a b dataset protocol n"))
+    comparison = compare.from_folders(
+        list(map(Path, folders)), *entries, **picked(arguments, "dataset protocol n")
+    )
     if arguments.format == "table":
         print_comparison(comparison)
     else:

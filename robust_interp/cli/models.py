@@ -16,10 +16,10 @@ def add_to(commands) -> None:
         "robust-interp models --dataset digits",
         run,
     )
-    add_fields(parser, "zoo")
-    add = parser.add_argument
-    add("--only-zoo", action="store_true", help="list those of --zoo alone")
-    add("--dataset", type=dataset_name, help="list the checkpoints for this dataset alone (default: all)")
+    add_fields(parser, "zoo only_zoo")
+    parser.add_argument(
+        "--dataset", type=dataset_name, help="list the checkpoints for this dataset alone (default: all)"
+    )
     add_plugin(parser)
 
 

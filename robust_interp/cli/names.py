@@ -38,13 +38,14 @@ def check_corruptions(*lists: str | None) -> None:
             raise unknown("corruption", name, corruptions.CORRUPTIONS)
 
 
-def check_models(names: Iterable[str], dataset: str, folder: str | None = None) -> None:
+def check_models(names: Iterable[str], dataset: str, folder: str | None = None, only: bool = False) -> None:
     """Refuse what names neither a checkpoint nor a model that could have one; paths and factories pass.
 
     Args:
         folder: A zoo folder besides the usual ones.
+        only: Whether checkpoints are looked for in that folder alone.
     """
-    candidates = zoo.checkpoints(folder, dataset)
+    candidates = zoo.checkpoints(folder, dataset, only)
     for name in names:
         if of_timm := _OF_TIMM.fullmatch(name):
             check_architectures([of_timm[1]])

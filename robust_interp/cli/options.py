@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from robust_interp.benchmark.forms import SWITCH, dataset_name, natural
+from robust_interp.benchmark.forms import SWITCH, dataset_name, name_list, natural
 from robust_interp.benchmark.request import ABOUT, BESIDE, DEFAULTS
 
 
@@ -59,7 +59,9 @@ def add_field(
     if form is SWITCH:
         parser.add_argument(option, action="store_true", dest=name, default=default, help=text)
         negated = f"--no-{option[2:]}"
-        parser.add_argument(negated, action="store_false", dest=name, help=f"the opposite of {option}")
+        # One that is off anyway is only switched off to override a file.
+        opposite = f"the opposite of {option}" if default else argparse.SUPPRESS
+        parser.add_argument(negated, action="store_false", dest=name, help=opposite)
         return
     if form.choices:
         more = {"choices": form.choices} | more
@@ -82,7 +84,7 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
     """What every command that measures models takes: which ones, on what, where and how fast."""
     add_fields(parser, "checkpoint mean std dataset eps seeds batch_size device threads")
     add_field(parser, "out", DEFAULTS["out"], type=Path)
-    add_fields(parser, "zoo data_dir")
+    add_fields(parser, "zoo only_zoo data_dir")
     add_quiet(parser)
     add_plugin(parser)
 
@@ -97,6 +99,19 @@ def use_threads(arguments: argparse.Namespace) -> None:
 
 
 ALL_CPUS = (None, "$OMP_NUM_THREADS, else all CPUs that it may use")  # of --threads, where nothing is tried
+
+
+def add_models(parser: argparse.ArgumentParser, what: str, dest: str = "models") -> None:
+    """``--models``, which must be given, or the names alone, as some commands took them once.
+
+    Args:
+        what: What may be named.
+        dest: What the names are kept as; says what the shell completes.
+    """
+    either = parser.add_mutually_exclusive_group(required=True)
+    either.add_argument("--models", type=name_list, dest=dest, metavar="NAMES", help=f"{what} (required)")
+    # Without a default, that of the option stays where no name stands alone.
+    either.add_argument(dest, nargs="*", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
@@ -184,7 +199,7 @@ def add_figure_options(parser: argparse.ArgumentParser) -> None:
         default="digits",
         help="what the checkpoints and test images are of (default: digits)",
     )
-    add_fields(parser, "zoo data_dir")
+    add_fields(parser, "zoo only_zoo data_dir")
     add(
         "-o",
         "--out",

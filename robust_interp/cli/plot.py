@@ -6,12 +6,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from robust_interp.benchmark.forms import name_list, natural, positive
+from robust_interp.benchmark.forms import natural, positive
 from robust_interp.cli.options import (
     ALL_CPUS,
     add_command,
     add_fields,
     add_figure_options,
+    add_models,
     natural_list,
     odd,
     positive_number,
@@ -28,7 +29,7 @@ def add_to(commands) -> None:
         commands,
         "plot",
         "draw a figure, as PNG and SVG with its numbers beside it",
-        "robust-interp plot coefficients in_resnet20",
+        "robust-interp plot coefficients --models in_resnet20",
     )
     actions = parser.add_subparsers(required=True, metavar="FIGURE")
     _add_coefficients(actions)
@@ -40,12 +41,11 @@ def _add_coefficients(actions) -> None:
         actions,
         "coefficients",
         "draw act(λ) over depth and over training, and print its shares",
-        "robust-interp plot coefficients in_resnet20 lambda_in_resnet20 -o figures/lambda.png",
+        "robust-interp plot coefficients --models in_resnet20,lambda_in_resnet20 -o figures/lambda.png",
         _coefficients,
     )
-    add = parser.add_argument
-    add("models", nargs="+", metavar="MODEL", help="zoo names or globs; all seeds of a name are one band")
-    add(
+    add_models(parser, "zoo names or globs; all seeds of a name are one band")
+    parser.add_argument(
         "--n",
         type=positive,
         default=64,
@@ -59,7 +59,7 @@ def _coefficients(arguments: argparse.Namespace) -> int:
     from robust_interp.cli import names
 
     names.check_dataset(arguments.dataset)
-    names.check_models(arguments.models, arguments.dataset, arguments.zoo)
+    names.check_models(arguments.models, arguments.dataset, arguments.zoo, arguments.only_zoo)
     from robust_interp import data
     from robust_interp.analysis import coefficients, inputs
     from robust_interp.figures import coefficients as figures
@@ -67,7 +67,7 @@ def _coefficients(arguments: argparse.Namespace) -> int:
     from robust_interp.figures.origin import Origin
     from robust_interp.results import export
 
-    found = inputs.checkpoints(arguments.models, arguments.zoo, arguments.dataset)
+    found = inputs.checkpoints(arguments.models, arguments.zoo, arguments.dataset, only=arguments.only_zoo)
     pixels = None
     if any(coefficients.is_gated(checkpoint.architecture) for checkpoint in found):
         test = data.load(arguments.dataset, "test", arguments.data_dir)
@@ -97,7 +97,7 @@ def _add_landscape(actions) -> None:
         _landscape,
     )
     add = parser.add_argument
-    add("--models", type=name_list, required=True, metavar="NAMES", help="zoo names: of each the first seed")
+    add_models(parser, "zoo names: of each the first seed")
     add(
         "--sample",
         type=natural_list,
@@ -149,7 +149,7 @@ def _landscape(arguments: argparse.Namespace) -> int:
     from robust_interp.cli import names
 
     names.check_dataset(arguments.dataset)
-    names.check_models(arguments.models, arguments.dataset, arguments.zoo)
+    names.check_models(arguments.models, arguments.dataset, arguments.zoo, arguments.only_zoo)
     names.check_corruptions(arguments.corruption)
     import numpy as np
 
@@ -161,7 +161,7 @@ def _landscape(arguments: argparse.Namespace) -> int:
         raise UserError("--severity goes with --corruption")
     use_threads(arguments)
     device, shared = resolve_device(arguments.device), arguments.directions == "shared"
-    checkpoints = inputs.singles(arguments.models, arguments.zoo, arguments.dataset)
+    checkpoints = inputs.singles(arguments.models, arguments.zoo, arguments.dataset, arguments.only_zoo)
     classifiers = {name: inputs.classifier(checkpoint, device) for name, checkpoint in checkpoints.items()}
     test = data.load(arguments.dataset, "test", arguments.data_dir)
     corruption = arguments.corruption and (arguments.corruption, arguments.severity or 5)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from robust_interp.benchmark.forms import dataset_name, eps_list, name_list
-from robust_interp.cli.options import add_command, add_which_dataset, picked
+from robust_interp.cli.options import add_command, add_models, add_which_dataset, picked
 
 
 def add_to(commands) -> None:
@@ -105,12 +105,12 @@ def _add_download(actions) -> None:
     parser = add_command(
         actions,
         "download",
-        "fetch a model's weights, as RobustBench does",
-        "robust-interp robustbench download Standard --dataset cifar10",
+        "fetch models' weights, as RobustBench does",
+        "robust-interp robustbench download --models Standard --dataset cifar10",
         _download,
     )
+    add_models(parser, "as in RobustBench, such as Standard", dest="of_robustbench")
     add = parser.add_argument
-    add("name", metavar="NAME", help="as in RobustBench, such as Standard")
     add(
         "--dataset",
         type=dataset_name,
@@ -128,8 +128,9 @@ def _add_download(actions) -> None:
 def _download(arguments: argparse.Namespace) -> int:
     from robust_interp import robustbench_bridge as bridge
 
-    chosen = picked(arguments, "name dataset threat_model folder")
-    bridge.load(**chosen, download=True)
-    for path in bridge.weights(**chosen):
-        print(path)
+    chosen = picked(arguments, "dataset threat_model folder")
+    for name in arguments.of_robustbench:
+        bridge.load(name, **chosen, download=True)
+        for path in bridge.weights(name, **chosen):
+            print(path)
     return 0

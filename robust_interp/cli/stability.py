@@ -11,6 +11,7 @@ from robust_interp.cli.options import (
     add_command,
     add_fields,
     add_figure_options,
+    add_models,
     positive_number,
     use_threads,
 )
@@ -21,11 +22,11 @@ def add_to(commands) -> None:
         commands,
         "stability",
         "measure eigenvalues and norms of the blocks' Jacobians, and the growth of a small change",
-        "robust-interp stability in_resnet20 preact_resnet20 --seeds 1 --n 2",
+        "robust-interp stability --models in_resnet20,preact_resnet20 --seeds 1 --n 2",
         run,
     )
     add = parser.add_argument
-    add("models", nargs="+", metavar="MODEL", help="zoo names or globs of networks with residual blocks")
+    add_models(parser, "zoo names or globs of networks with residual blocks")
     add(
         "--n",
         type=positive,
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.cli import names
 
     names.check_dataset(arguments.dataset)
-    names.check_models(arguments.models, arguments.dataset, arguments.zoo)
+    names.check_models(arguments.models, arguments.dataset, arguments.zoo, arguments.only_zoo)
     import pandas as pd
 
     from robust_interp import data
@@ -75,7 +76,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     use_threads(arguments)
     device = resolve_device(arguments.device)
-    found = inputs.checkpoints(arguments.models, arguments.zoo, arguments.dataset, arguments.seeds)
+    found = inputs.checkpoints(
+        arguments.models, arguments.zoo, arguments.dataset, arguments.seeds, arguments.only_zoo
+    )
     test = data.load(arguments.dataset, "test", arguments.data_dir)
     few, many = (range(min(n, len(test))) for n in (arguments.n, arguments.growth_n))
     images, labels = inputs.images(test, many)

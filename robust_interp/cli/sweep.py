@@ -37,6 +37,7 @@ def add_to(commands) -> None:
     add(
         "--models",
         type=name_list,
+        dest="architectures",
         metavar="NAMES",
         help="architectures of your own choice (default: what --grid names)",
     )
@@ -58,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.cli import names
 
     names.check_dataset(arguments.dataset)
-    names.check_architectures(arguments.models or ())
+    names.check_architectures(arguments.architectures or ())
     names.check_attacks(arguments.attacks)
     names.check_corruptions(arguments.corruptions)
     from robust_interp.benchmark.benchmark import Benchmark
@@ -108,10 +109,10 @@ def run(arguments: argparse.Namespace) -> int:
 def _points(arguments: argparse.Namespace):
     from robust_interp.training import sweep
 
-    if bool(arguments.grid) == bool(arguments.models):
+    if bool(arguments.grid) == bool(arguments.architectures):
         raise UserError("say what to sweep: --grid initialisation, --grid variants, or --models NAMES")
     if arguments.grid:
         if arguments.lambda_init:
             raise UserError("--lambda-init goes with --models")
         return sweep.GRIDS[arguments.grid](arguments.depth)
-    return sweep.grid(arguments.models, arguments.lambda_init)
+    return sweep.grid(arguments.architectures, arguments.lambda_init)

@@ -12,6 +12,7 @@ from robust_interp.cli.options import (
     ALL_CPUS,
     add_command,
     add_fields,
+    add_models,
     add_plugin,
     add_quiet,
     interval,
@@ -26,13 +27,13 @@ def add_to(commands) -> None:
     parser = add_command(
         commands,
         "train",
-        "train a registered model into a zoo folder",
-        "robust-interp train in_resnet20 --dataset digits --seeds 3",
+        "train registered models into a zoo folder",
+        "robust-interp train --models in_resnet20 --dataset digits --seeds 3",
         run,
     )
-    add = parser.add_argument
-    add("architecture", help="a registered name, e.g. in_resnet20")
+    add_models(parser, "registered names, e.g. in_resnet20", dest="architectures")
     add_training(parser, seeds=(0,))
+    add = parser.add_argument
     add(
         "--lambda-init",
         type=interval,
@@ -104,15 +105,18 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.cli import names
 
     names.check_dataset(arguments.dataset)
-    names.check_architectures([arguments.architecture])
+    names.check_architectures(arguments.architectures)
     from robust_interp.training import recipe as recipes
     from robust_interp.training.train import Training
     from robust_interp.training.trainer import TrainingError
 
-    recipe = recipe_of(arguments, arguments.architecture, arguments.lambda_init)
-    if recipe.deviations:
-        print(f"recipe {recipe.name}: {recipes.describe(recipe.deviations)}")
-    trainings = [Training(arguments.architecture, recipe, seed) for seed in arguments.seeds]
+    recipe_for = {name: recipe_of(arguments, name, arguments.lambda_init) for name in arguments.architectures}
+    deviations = {recipe.name: recipe.deviations for recipe in recipe_for.values() if recipe.deviations}
+    for name, deviating in deviations.items():
+        print(f"recipe {name}: {recipes.describe(deviating)}")
+    trainings = [
+        Training(name, recipe, seed) for name, recipe in recipe_for.items() for seed in arguments.seeds
+    ]
     outcomes = train_missing(arguments, trainings, arguments.out)
     return 1 if all(isinstance(outcome, TrainingError) for outcome in outcomes) else 0
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -26,21 +27,18 @@ def eps_figure(
 ) -> Figure:
     """Accuracy against eps, a panel an attack; ensembles below the single models.
 
+    With differences, each panel has them to its right, and the ensembles stand beside the single models.
+
     Args:
         points: of `curves.points`, with at least one attack.
-        differences: of `curves.differences`, drawn below the accuracies.
+        differences: of `curves.differences`, drawn beside the accuracies.
         baseline: what the differences are to.
         chance: accuracy of a guess, in percent.
         published: of `curves.published`, drawn in grey.
     """
-    return _by_series(
-        points,
-        "attack",
-        columns=3,
-        height=2.05,
-        below=_Below(differences, baseline),
-        behind=_Behind(chance, published),
-    )
+    beside = None if differences is None else _Beside(differences, baseline)
+    height = 1.9 if beside else 2.05
+    return _by_series(points, "attack", 3, height, beside, _Behind(chance, published))
 
 
 @style.styled
@@ -55,18 +53,23 @@ def severity_figure(points: pd.DataFrame, chance: float | None = None) -> Figure
 
 
 @dataclass(frozen=True)
-class _Below:
-    """What stands below the accuracies."""
+class _Beside:
+    """What stands beside the accuracies."""
 
-    differences: pd.DataFrame | None = None
-    baseline: str = ""
+    differences: pd.DataFrame
+    baseline: str
 
-    def of(self, which: int) -> pd.DataFrame | None:
-        """Of single models (0) or ensembles (1), if there are any."""
-        if self.differences is None:
-            return None
-        mine = self.differences[(self.differences["members"] > 1) == bool(which)]
-        return mine if len(mine) else None
+    def of(self, which: int) -> pd.DataFrame:
+        """Of single models (0) or ensembles (1)."""
+        return self.differences[(self.differences["members"] > 1) == bool(which)]
+
+
+class _Panel(NamedTuple):
+    """What a panel is of: an attack or corruption; of single models (0) or ensembles (1); which numbers."""
+
+    series: str
+    which: int
+    is_difference: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,12 +82,22 @@ class _Behind:
     def draw(self, axes: Axes, kind: str, which: int, series: str) -> None:
         if self.chance is not None and kind == "attack":
             axes.axhline(self.chance, color=style.MUTED, linewidth=0.7, linestyle=":", zorder=0.5)
-        if self.published is not None:
-            mine = (self.published["members"] > 1) == bool(which)
-            for at, (_, one) in enumerate(self.published.groupby("entry", sort=True)):
-                part = one[mine.loc[one.index] & one["series"].isin(["clean", series])].sort_values("x")
-                if (part["series"] == series).any():
-                    axes.plot(part["x"], part["accuracy"], zorder=1, **_published_look(at))
+        for at, part in self._curves(which, series):
+            axes.plot(part["x"], part["accuracy"], zorder=1, **_published_look(at))
+
+    def strengths(self, which: int, series: str) -> set[float]:
+        """Those that published curves have a number for."""
+        return {x for _, part in self._curves(which, series) for x in part["x"]}
+
+    def _curves(self, which: int, series: str) -> Iterator[tuple[int, pd.DataFrame]]:
+        """Each published curve of this attack, with its number among all that are published."""
+        if self.published is None:
+            return
+        mine = (self.published["members"] > 1) == bool(which)
+        for at, (_, one) in enumerate(self.published.groupby("entry", sort=True)):
+            part = one[mine.loc[one.index] & one["series"].isin(["clean", series])].sort_values("x")
+            if (part["series"] == series).any():
+                yield at, part
 
     def handles(self, kind: str) -> list[Line2D]:
         handles = []
@@ -113,49 +126,84 @@ def _by_series(
     kind: str,
     columns: int,
     height: float,
-    below: _Below = _Below(),
+    beside: _Beside | None = None,
     behind: _Behind = _Behind(),
 ) -> Figure:
     shown = points[points["kind"] == kind]
     names = list(dict.fromkeys(shown["series"]))
     kinds = [which for which in (0, 1) if ((shown["members"] > 1) == which).any()]
-    blocks = [
-        block
-        for which in kinds
-        for block in ((which, None), (which, below.of(which)))[: 1 + (below.of(which) is not None)]
-    ]
-    columns = min(columns, len(names))
-    rows = -(-len(names) // columns)
+    rows = _in_pairs(names, kinds, beside) if beside else _in_rows(names, kinds, columns)
+    columns = len(rows[0])
     looks = _looks(points["entry"])
     width = style.FULL * (0.45 + 0.55 * min(1, (columns - 1) / 2))
-    tall = 0.6 + height * rows * len(blocks)
-    figure, axes = style.panels(rows * len(blocks), columns, tall, width)
-    for row, (which, differences) in enumerate(blocks):
-        mine = points[(points["members"] > 1) == bool(which)]
-        panels = [panel for line in axes[row * rows : (row + 1) * rows] for panel in line]
-        for panel in panels[len(names) :]:
-            panel.remove()
-        for i, (panel, name) in enumerate(zip(panels, names, strict=False)):
-            part = _of_series(mine, kind, name)
-            if differences is None:
-                behind.draw(panel, kind, which, name)
+    figure, axes = style.panels(len(rows), columns, 0.6 + height * len(rows), width)
+    of_differences: dict[int, list[Axes]] = {}
+    for of_row, line in zip(rows, axes, strict=True):
+        for i, (of, panel) in enumerate(zip(of_row, line, strict=True)):
+            if of is None:
+                panel.remove()
+                continue
+            mine = points[(points["members"] > 1) == bool(of.which)]
+            part = _of_series(mine, kind, of.series)
+            if of.is_difference and beside:
+                draw_differences(panel, _of_series(beside.of(of.which), kind, of.series), looks)
+                of_differences.setdefault(of.which, []).append(panel)
+            else:
+                behind.draw(panel, kind, of.which, of.series)
                 draw_curves(panel, part, looks)
                 _set_range(panel, kind)
-            else:
-                draw_differences(panel, _of_series(differences, kind, name), looks)
-            _set_ticks(panel, part["x"])
-            panel.set_title(name)
+            _set_ticks(panel, part["x"], behind.strengths(of.which, of.series))
             panel.set_xlabel(_strength(kind, part))
-            if i % columns == 0:
-                what = "accuracy (%)" if differences is None else f"minus {below.baseline} (points)"
-                what = style.wrapped(what, 0.8 * height)
-                panel.set_ylabel(f"{_KINDS[which]}\n{what}" if len(kinds) > 1 else what)
-        if differences is not None:
-            _share_range(panels[: len(names)])
+            _name(panel, of, len(kinds) > 1, beside, is_first=i == 0)
+    for panels in of_differences.values():
+        _share_range(panels)
     drawn = {_without_members(entry) for entry in shown["entry"]}
     handles = [Line2D([], [], label=model, **looks[model]) for model in looks if model in drawn]
     style.key(figure, [*handles, *behind.handles(kind)])
     return style.make_room(figure)
+
+
+def _in_rows(names: Sequence[str], kinds: Sequence[int], columns: int) -> list[list[_Panel | None]]:
+    """Panels of accuracies in rows of this many: the ensembles' below those of single models."""
+    columns = min(columns, len(names))
+    return [
+        _filled([_Panel(name, which) for name in names[at : at + columns]], columns)
+        for which in kinds
+        for at in range(0, len(names), columns)
+    ]
+
+
+def _in_pairs(names: Sequence[str], kinds: Sequence[int], beside: _Beside) -> list[list[_Panel | None]]:
+    """Each panel of accuracies with its differences to its right, two such pairs in a row."""
+    pairs = [
+        (_Panel(name, which), _Panel(name, which, True) if len(beside.of(which)) else None)
+        for name in names
+        for which in kinds
+    ]
+    in_a_row = min(2, len(pairs))
+    return [
+        _filled([panel for pair in pairs[at : at + in_a_row] for panel in pair], 2 * in_a_row)
+        for at in range(0, len(pairs), in_a_row)
+    ]
+
+
+def _filled(row: list[_Panel | None], columns: int) -> list[_Panel | None]:
+    return row + [None] * (columns - len(row))
+
+
+def _name(axes: Axes, of: _Panel, are_several_kinds: bool, beside: _Beside | None, is_first: bool) -> None:
+    """Title and label of a panel; in pairs each says all, in rows the first one says the kind of models."""
+    of_kind = _KINDS[of.which] if are_several_kinds else ""
+    if of.is_difference and beside:
+        axes.set_title(f"vs {beside.baseline}")
+        axes.set_ylabel("difference (points)")
+    elif beside:
+        axes.set_title(", ".join(filter(None, [of.series, of_kind])))
+        axes.set_ylabel("accuracy (%)")
+    else:
+        axes.set_title(of.series)
+        if is_first:
+            axes.set_ylabel("\n".join(filter(None, [of_kind, "accuracy (%)"])))
 
 
 def _of_series(table: pd.DataFrame, kind: str, name: str) -> pd.DataFrame:
@@ -177,9 +225,15 @@ def _share_range(panels: Sequence[Axes]) -> None:
         panel.set_ylim(min(ends), max(ends))
 
 
-def _set_ticks(axes: Axes, x: pd.Series) -> None:
-    ticks = sorted(set(x))
-    axes.set_xticks(ticks, [f"{at:g}" for at in ticks])
+def _set_ticks(axes: Axes, measured: Iterable[float], published: Iterable[float]) -> None:
+    """A tick at every strength; where labels would touch, those of the measured ones stay."""
+    first, others = sorted(set(measured)), sorted(set(published))
+    ticks = sorted({*first, *others})
+    apart, labelled = 0.08 * (ticks[-1] - ticks[0]), []
+    for at in (*first[:1], *first[-1:], *first, *others):
+        if all(abs(at - other) >= apart for other in labelled):
+            labelled.append(at)
+    axes.set_xticks(ticks, [f"{at:g}" if at in labelled else "" for at in ticks])
     axes.margins(x=0.05)
 
 

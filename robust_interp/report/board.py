@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import pandas as pd
 
 from robust_interp.report import curves
 from robust_interp.report.glossary import anchor, definition
 from robust_interp.results.brief import in_short
-from robust_interp.results.column_names import declaration, measured_in, parse, std_of
+from robust_interp.results.column_names import declaration, std_of
 from robust_interp.results.columns import ENTRY, TAIL, Shown, Type
-from robust_interp.results.leaderboard import RANKED_BY
+from robust_interp.results.ranks import unranked, why_not
 
 MEASURED = "measured"  # the source of rows that were measured here
 _TAIL = [column.name for column in (*ENTRY, *TAIL) if column.shown in (Shown.IF_FILLED, Shown.IN_REPORT)]
@@ -20,12 +20,13 @@ _IN_LABEL = ("recipe", "lambda_init", "source")  # they have no column of their 
 _WITHIN = ["protocol", "n_examples"]  # the rows of one group
 
 
-def table(board: pd.DataFrame, corruptions: Collection[str]) -> dict:
+def table(board: pd.DataFrame, corruptions: Collection[str], ranked_by: Mapping[str, str]) -> dict:
     """The rows by group, and the columns, as `page.html` takes them.
 
     Args:
         board: Of `combine.gather`.
         corruptions: Names of those that were measured.
+        ranked_by: By protocol, the column that ranks; of `combine.gather`, too.
     """
     head, numbers = in_short(board)
     numbers = [name for name in numbers if std_of(name) in board]
@@ -33,7 +34,9 @@ def table(board: pd.DataFrame, corruptions: Collection[str]) -> dict:
     first = [name for name in ("rank", "model") if name in head]
     rest = [name for name in head if name not in (*first, *_IN_LABEL)]
     columns = [*first, *numbers, *rest, *tail]
-    ranking, named = rankings(board), dict(zip(board.index, tags(board), strict=True))
+    ranked = set(board["protocol"][board["rank"].notna()])
+    ranking = {protocol: column for protocol, column in ranked_by.items() if protocol in ranked}
+    named = dict(zip(board.index, tags(board), strict=True))
     groups = board.groupby(_WITHIN, sort=False, dropna=False)
     is_ranked = board["rank"].notna().any() and all(_is_upwards(ranks) for _, ranks in groups["rank"])
     return {
@@ -48,6 +51,7 @@ def table(board: pd.DataFrame, corruptions: Collection[str]) -> dict:
             for name in columns
         ],
         "ranking": list(dict.fromkeys(ranking.values())),
+        "unranked": [f"{count} {reason}" for reason, count in unranked(board, ranked_by).items()],
         "groups": [
             {
                 "heading": _heading(*shared) if len(groups) > 1 else "",
@@ -56,6 +60,7 @@ def table(board: pd.DataFrame, corruptions: Collection[str]) -> dict:
                         "members": line["members"],
                         "source": "" if line["source"] == MEASURED else line["source"],
                         "tags": named[at],
+                        "why_no_rank": why_not(line, ranked_by) if pd.isna(line["rank"]) else "",
                         "cells": [_cell(line, name, numbers, ranking) for name in columns],
                     }
                     for at, line in lines.iterrows()
@@ -64,21 +69,6 @@ def table(board: pd.DataFrame, corruptions: Collection[str]) -> dict:
             for shared, lines in groups
         ],
     }
-
-
-def rankings(board: pd.DataFrame) -> dict[str, str]:
-    """Protocol -> the column that its rows are ranked by; only of protocols with a ranked row."""
-    ranked = board[board["rank"].notna()]
-    found = {}
-    for protocol, lines in ranked.groupby("protocol"):
-        radii = [
-            name
-            for name in measured_in(board)
-            if parse(name).series == RANKED_BY.get(protocol) and lines[name].notna().any()
-        ]
-        if radii:
-            found[protocol] = radii[len(radii) // 2]
-    return found
 
 
 def tags(board: pd.DataFrame) -> list[list[str]]:

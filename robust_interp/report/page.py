@@ -97,7 +97,7 @@ def write(
     if out.resolve() in {path.resolve() for path in sources}:
         raise UserError(f"{out} holds the results: a report needs a folder of its own, name it with --out")
     dataset = combine.dataset_of(sources, dataset)
-    board, sources_named, _ = combine.gather(sources, dataset)
+    board, sources_named, ranked_by = combine.gather(sources, dataset)
     found = _measured([path for path in sources if path.is_dir()], dataset)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def write(
     page = _render(
         title=title or f"Robustness report: {sources_named}",
         lead=_lead(board),
-        board=board_table(board, _corruptions(found)),
+        board=board_table(board, _corruptions(found), ranked_by),
         has_results=bool(found.scored),
         has_published=(board["source"] != MEASURED).any(),
         has_ensembles=(board["members"] > 1).any() and (board["members"] == 1).any(),
@@ -251,8 +251,8 @@ def _by_eps(
     if len(differences):
         files.write_table(differences, out / "difference_by_eps")
         caption += (
-            f" Below: the difference to {baseline} under the same perturbation, single models to single "
-            "models, ensembles to ensembles; bars are 95 % intervals (Welch’s over train seeds, of "
+            f" To the right of each: the difference to {baseline} under the same perturbation, single models "
+            "to single models, ensembles to ensembles; bars are 95 % intervals (Welch’s over train seeds, of "
             "paired images between single runs), and where there is none there is no bar."
         )
     if len(published):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -87,26 +87,26 @@ class Comparison:
     left_out: list[str]
 
 
-def from_folder(
-    folder: Path,
+def from_folders(
+    folders: Sequence[Path],
     a: str,
     b: str,
     dataset: str | None = None,
     protocol: str | None = None,
     n: int | None = None,
 ) -> Comparison:
-    """Compare two entries of a results folder, column by column, on the samples that both were measured on.
+    """Compare two entries of results folders, column by column, on the samples that both were measured on.
 
     Args:
         a: An entry: ``NAME`` for the single models, ``NAMExK`` for the ensemble of K; where several share
             that name, ``@`` and its recipe, λ interval or ``seeds=0,1`` chooses one.
-        dataset: Which one, if the folder has several; `protocol` and `n` likewise.
+        dataset: Which one, if the folders have several; `protocol` and `n` likewise.
 
     Raises:
         UserError: if an entry is unknown or not the only one of its name, or if the two have no samples,
             train seed or column in common.
     """
-    runs, dataset = runs_in([folder], dataset)
+    runs, dataset = runs_in(folders, dataset)
     entries = _entries(runs)
     first, second = _named(a, entries), _named(b, entries)
     if first is second:

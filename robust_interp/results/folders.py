@@ -63,6 +63,8 @@ def _what(score: Score) -> tuple:
 
 
 def _plans(folder: Path) -> list[Plan]:
+    if folder.is_file():
+        raise UserError(f"{folder} is a file: what was measured image by image is in a results folder alone")
     if not (folder / FILE_NAME).is_file():
         raise UserError(f"there are no results in {folder}: run robust-interp bench --out {folder}")
     with Store(folder, read_only=True) as store:

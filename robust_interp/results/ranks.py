@@ -32,13 +32,19 @@ def about_ranks(board: pd.DataFrame, columns: Mapping[str, str]) -> str:
     by = list(columns.values()) if len(by) == 1 else by
     ranked = board["rank"].notna().any()
     head = f"rank by {' and '.join(by)}, among lines of the same protocol and images" if ranked else ""
-    reasons = pd.Series([_why_not(line, columns) for _, line in board[board["rank"].isna()].iterrows()])
-    parts = [f"{count} {reason}" for reason, count in reasons.value_counts(sort=False).items()]
+    parts = [f"{count} {reason}" for reason, count in unranked(board, columns).items()]
     missing = f"no rank: {', '.join(parts)}" if parts else ""
     return "; ".join(part for part in (head, missing) if part)
 
 
-def _why_not(line: pd.Series, columns: Mapping[str, str]) -> str:
+def unranked(board: pd.DataFrame, columns: Mapping[str, str]) -> dict[str, int]:
+    """Why lines have no rank, and how many for each reason."""
+    reasons = pd.Series([why_not(line, columns) for _, line in board[board["rank"].isna()].iterrows()])
+    return reasons.value_counts(sort=False).to_dict()
+
+
+def why_not(line: pd.Series, columns: Mapping[str, str]) -> str:
+    """Why a line has no rank."""
     if line["source"] != "measured":
         return f"quoted ({line['source']})"
     if (column := columns.get(line["protocol"])) is None:

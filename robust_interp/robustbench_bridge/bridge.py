@@ -260,7 +260,7 @@ def _no_corruptions(_record: str, archives: set[str], save_dir: Path) -> None:
 def _no_weights(gdrive_id: str, path: Path) -> None:
     raise UserError(
         f"there are no weights {path}; nothing is downloaded unless you ask: "
-        "robust-interp robustbench download NAME"
+        "robust-interp robustbench download --models NAME"
     )
 
 
@@ -421,8 +421,8 @@ def _require_weights(name: str, files: list[Path]) -> None:
     for path in files:
         if not path.is_file():
             raise UserError(
-                f"RobustBench's {name} has no weights {path}: robust-interp robustbench download {name} "
-                f"fetches them; ${MODEL_DIR} names another folder"
+                f"RobustBench's {name} has no weights {path}: robust-interp robustbench download "
+                f"--models {name} fetches them; ${MODEL_DIR} names another folder"
             )
     _refuse_mistaken(files)
 

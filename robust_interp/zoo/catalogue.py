@@ -64,7 +64,7 @@ def checkpoints_for(
     where = zoo if only else "the zoo"
     raise UserError(
         f"no checkpoint for {dataset} in {where}: train one with "
-        f"robust-interp train in_resnet20 --dataset {dataset}, or name a folder with --zoo"
+        f"robust-interp train --models in_resnet20 --dataset {dataset}, or name a folder with --zoo"
     )
 
 

@@ -190,6 +190,16 @@ def test_the_command_line_overrides_the_file(written, tiny_zoo):
     assert {cell.classifier.members for cell in both.cells} == {1, 2}
 
 
+def test_a_run_without_names_takes_all_of_the_only_folder(tiny_zoo, written):
+    """And not the seeds 0, 1, 2 of the embedded checkpoints, which it may lack."""
+    of = ["--zoo", tiny_zoo, "--n", "4"]
+    alone = plan([*of, "--only-zoo"])
+    assert {cell.classifier.model for cell in alone.cells} == {"in_resnet14", "preact_resnet14"}
+    path = written(f"zoo = '{tiny_zoo}'\nonly_zoo = true\nn = 4")
+    assert plan(["--config", path]) == alone
+    assert {c.classifier.model for c in plan(["--config", path, "--no-only-zoo"]).cells} > {"plain_net20"}
+
+
 @pytest.mark.parametrize(
     "argv",
     [

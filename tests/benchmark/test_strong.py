@@ -116,10 +116,10 @@ def test_the_columns_are_written_read_and_merged(store, tmp_path, command):
 
 def test_two_models_are_compared_on_the_whole_run_unless_asked_otherwise(store, tmp_path):
     finished(store, [card("a"), card("b")])
-    whole = compare.from_folder(tmp_path, "a", "b")
+    whole = compare.from_folders([tmp_path], "a", "b")
     assert (whole.samples.protocol, whole.samples.n) == ("final", 10)
     assert list(whole.frame["column"]) == ["clean", "pgd_2"]
-    strong = compare.from_folder(tmp_path, "a", "b", protocol="worst")
+    strong = compare.from_folders([tmp_path], "a", "b", protocol="worst")
     assert strong.samples.n == 8
     assert list(strong.frame["column"]) == ["strong_2"]
 

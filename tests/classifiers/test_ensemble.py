@@ -658,10 +658,10 @@ def test_attacks_made_on_other_things_are_not_compared(store, tmp_path):
     measured += [(classifier, PGD, first(5)) for classifier in (*SEEDS, BOTH, transferred)]
     run(store, measured)
     for other in ("netx2", "net"):
-        comparison = compare.from_folder(tmp_path, "net(member:0)x2", other)
+        comparison = compare.from_folders([tmp_path], "net(member:0)x2", other)
         assert comparison.frame["column"].tolist() == ["clean"]
         assert comparison.left_out == ["pgd_2 is left out: it was not measured in the same way for both"]
-    assert compare.from_folder(tmp_path, "netx2", "net").left_out == []
+    assert compare.from_folders([tmp_path], "netx2", "net").left_out == []
 
 
 def test_only_attacks_on_the_ensemble_itself_can_be_signs_of_masking(store):

@@ -323,6 +323,22 @@ def test_what_is_named_twice_in_different_ways_is_measured_once(here, tiny_zoo, 
     assert checked == {"mine": 1, "their_package.nets:ready": 1}
 
 
+def test_one_zoo_folder_can_be_the_only_one(here, tiny_zoo):
+    alone = {"zoo": tiny_zoo, "only_zoo": True}
+    all_of_it = ["in_resnet14 seed 0", "in_resnet14 seed 1", "in_resnet14 x2", "preact_resnet14 seed 0"]
+    assert labels(["all"], **alone) == all_of_it
+    assert len(labels(["all"], zoo=tiny_zoo, ensembles=False)) > 3
+    with pytest.raises(
+        UserError, match=r"in_resnet20 has no checkpoint for digits in the zoo \(there are in_r"
+    ):
+        labels(["in_resnet20"], **alone)
+    with pytest.raises(UserError, match="name it with --zoo"):
+        labels(["all"], only_zoo=True)
+    objects = {"a": linear()}
+    with pytest.raises(UserError, match="only_zoo does not go with models that are objects"):
+        resolve(objects, ResolveOptions(only_zoo=True), data.load("digits"))
+
+
 def test_what_is_named_alike_and_is_not_the_same_is_told_apart(here):
     for folder in ("a/mine", "b/mine"):  # copies, even
         saved_by_timm(network(7), here / folder, {"in_chans": 1})

@@ -58,10 +58,64 @@ def test_each_option_says_what_it_is_and_its_default(prog, action):
     if isinstance(action, argparse._SubParsersAction):
         return
     assert action.help, f"{prog} {action.dest}"
+    if action.help == argparse.SUPPRESS or action.help.endswith("(required)"):
+        return
     takes_text = action.nargs != 0 and not isinstance(action, argparse._VersionAction)
     if takes_text and not action.required:
         assert "(default: " in action.help, f"{prog} {action.dest}"
         assert not action.help.startswith("default"), f"{prog} {action.dest}"
+
+
+# Models are named by --models; what stands alone are results, or what is no model.
+ALONE = {
+    *(("data", "NAME"), ("ls", "kind"), ("report", "SOURCE"), ("robustbench export", "FOLDER")),
+    *(("leaderboard show", "SOURCE"), ("leaderboard paper", "SOURCE"), ("leaderboard compare", "FOLDER")),
+}
+
+
+def test_models_and_results_are_given_in_one_way_everywhere():
+    shown = [(prog, action) for prog, action in ACTIONS if action.help != argparse.SUPPRESS]
+    alone = {
+        (prog.removeprefix("robust-interp "), action.metavar or action.dest)
+        for prog, action in shown
+        if not action.option_strings and not isinstance(action, argparse._SubParsersAction)
+    }
+    assert alone == ALONE
+    takers = {
+        prog.removeprefix("robust-interp ") for prog, action in shown if "--models" in action.option_strings
+    }
+    assert takers == {
+        *("bench", "audit", "stability", "train", "sweep", "plot coefficients", "plot landscape"),
+        *("leaderboard show", "leaderboard compare", "robustbench export", "robustbench download"),
+    }
+
+
+def told(line):
+    """What a command line asks for."""
+    found = vars(parser().parse_args(line.split()))
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("audit a b --n 3", "audit --models a,b --n 3"),
+        ("audit --n 3 a", "audit --n 3 --models a"),
+        ("stability a b(x=1,y=2)", "stability --models a,b(x=1,y=2)"),
+        ("plot coefficients a b", "plot coefficients --models a,b"),
+        ("train a --seeds 2", "train --models a --seeds 2"),
+        ("robustbench download Standard", "robustbench download --models Standard"),
+    ],
+)
+def test_names_that_stand_alone_are_models_still(old, new):
+    assert told(old) == told(new)
+
+
+@pytest.mark.parametrize("prog", ["audit", "stability", "plot coefficients", "plot landscape", "train"])
+def test_what_needs_models_says_how_to_name_them(command, prog):
+    status, _, err = command(*prog.split())
+    assert (status, err.count("\n")) == (2, 1)
+    assert "--models is required" in err
 
 
 @pytest.mark.parametrize(
@@ -175,13 +229,13 @@ for argv in (
     ["bench", "--strong", "apgd"],
     ["bench", "--corruptions", "gausian"],
     ["bench", "--dataset", "digitz"],
-    ["audit", "in_resnet41"],
-    ["audit", "in_resnet20", "--attack", "pgf"],
-    ["train", "in_resnet41"],
-    ["train", "in_resnet20", "--dataset", "digitz"],
+    ["audit", "--models", "in_resnet41"],
+    ["audit", "--models", "in_resnet20", "--attack", "pgf"],
+    ["train", "--models", "in_resnet20,in_resnet41"],
+    ["train", "--models", "in_resnet20", "--dataset", "digitz"],
     ["sweep", "--models", "in_resnet41"],
-    ["stability", "in_resnet41"],
-    ["plot", "coefficients", "in_resnet41"],
+    ["stability", "--models", "in_resnet41"],
+    ["plot", "coefficients", "--models", "in_resnet41"],
     ["plot", "landscape", "--models", "in_resnet20", "--corruption", "gausian"],
 ):
     assert main(argv) == 1, argv
@@ -233,7 +287,12 @@ def completed(line, tmp_path):
         ("robust-interp bench --models lambda_in", ["lambda_in_resnet20"]),
         ("robust-interp bench --corruptions gaussian_n", ["gaussian_noise"]),
         ("robust-interp bench --dataset dig", ["digits"]),
-        ("robust-interp train lambda_in_resnet16", ["lambda_in_resnet164"]),
+        ("robust-interp train --models lambda_in_resnet16", ["lambda_in_resnet164"]),
+        (
+            "robust-interp sweep --models preact_resnet20,lambda_in_resnet16",
+            ["preact_resnet20,lambda_in_resnet164"],
+        ),
+        ("robust-interp leaderboard compare --models in_resnet20,pre", ["in_resnet20,preact_resnet20"]),
     ],
 )
 def test_the_shell_completes_names_without_torch(line, offered, tmp_path):

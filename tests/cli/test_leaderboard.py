@@ -65,7 +65,7 @@ def test_chosen_columns_stand_in_their_order_and_the_last_give_way(printed):
 def test_a_comparison_keeps_its_verdict_on_a_narrow_terminal(monkeypatch, capsys, tmp_path):
     with Store(tmp_path) as store:
         run(store, [(card(model), attack("pgd", 2), first(4)) for model in ("a", "b")])
-    found = compare.from_folder(tmp_path, "a", "b")
+    found = compare.from_folders([tmp_path], "a", "b")
     for width, whole in ((60, False), (200, True)):
         made = Console(width=width, force_terminal=True, color_system=None)
         monkeypatch.setattr(console, "console", lambda made=made: made)

@@ -237,6 +237,29 @@ def test_one_folder_can_be_listed_alone(command, tiny_zoo):
     assert command("models", "--only-zoo")[0] == 1
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        "bench --models in_resnet20 --n 2",
+        "audit --models in_resnet20 --n 2",
+        "stability --models in_resnet20 --n 1",
+        "plot coefficients --models in_resnet20",
+        "plot landscape --models in_resnet20",
+    ],
+)
+def test_every_command_can_leave_the_embedded_checkpoints_out(command, tiny_zoo, tmp_path, argv):
+    out = ("--out", tmp_path / "out")
+    status, _, err = command(*argv.split(), "--zoo", tiny_zoo, "--only-zoo", *out)
+    assert status == 1
+    assert (
+        "in_resnet20 has no checkpoint for digits in the zoo (there are in_resnet14, preact_resnet14)" in err
+    )
+    assert command(*argv.split(), "--only-zoo", *out)[::2] == (
+        1,
+        "robust-interp: which zoo folder is the only one to look in? name it with --zoo\n",
+    )
+
+
 def test_the_embedded_dataset_is_ready(command):
     status, out, _ = command("data", "digits")
     assert status == 0

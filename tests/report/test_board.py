@@ -33,7 +33,8 @@ def rows_of(told):
 
 def test_no_two_rows_of_the_papers_table_look_the_same():
     sources = [LEADERBOARDS / name for name in ("cifar10.csv", "paper_cifar10.csv")]
-    rows = rows_of(board.table(gather(sources)[0], set()))
+    gathered = gather(sources)
+    rows = rows_of(board.table(gathered.board, set(), gathered.ranked_by))
     assert len(rows) == 32
     assert len(set(rows)) == 32
     ten_thousand = "protocol final, n = 10000"
@@ -62,15 +63,27 @@ def test_rows_that_share_everything_named_are_told_apart_by_what_differs():
 
 
 def test_what_ranks_is_the_middle_radius_and_is_marked(tmp_path):
-    frame, *_ = gather([ranked(tmp_path / "results")])
-    assert board.rankings(frame) == {"final": "pgd_2"}
-    told = board.table(frame, set())
+    frame, _, ranked_by = gather([ranked(tmp_path / "results")])
+    assert ranked_by == {"final": "pgd_2"}
+    told = board.table(frame, set(), ranked_by)
     marked = [column["name"] for column in told["columns"] if "ranks" in column["kind"].split()]
     assert marked == told["ranking"] == ["pgd_2"]
     for line in told["groups"][0]["lines"]:
         shown = dict(zip([c["name"] for c in told["columns"]], line["cells"], strict=True))
         assert [name for name, cell in shown.items() if "ranks" in cell["kind"]] == ["pgd_2"]
-    assert board.rankings(frame.assign(rank=pd.NA)) == {}
+    assert told["unranked"] == []
+    assert board.table(frame.assign(rank=pd.NA), set(), ranked_by)["ranking"] == []
+
+
+def test_the_page_says_why_lines_have_no_rank(tmp_path):
+    results = ranked(tmp_path / "results")
+    with Store(results) as store:
+        run(store, [(card("c"), CLEAN, first(9)), (card("c"), attack("pgd", 1), first(3))])
+    text = page.write([results], tmp_path / "report").read_text(encoding="utf-8")
+    assert "which is shaded. Without a rank: 1 without pgd_2." in text
+    assert text.count('title="no rank: without pgd_2"') == 1
+    text = page.write([LEADERBOARDS / "paper_cifar10.csv"], tmp_path / "paper").read_text(encoding="utf-8")
+    assert "Without a rank: 26 quoted (paper)." in text
 
 
 def test_published_rows_and_the_title_on_the_page(tmp_path):

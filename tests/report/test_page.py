@@ -510,10 +510,12 @@ def test_differences_to_a_baseline(tmp_path):
     assert table.loc["net ×2", "difference"] == pytest.approx(30)
     assert list(table.loc["net ×2", ["low", "high"]]) == pytest.approx(ends, abs=0.01)
     figure = robustness.eps_figure(curves.points(runs), table.reset_index(), "base", chance=10.0)
-    single, below, together, below_it = figure.axes
-    assert below.get_ylabel() == "single models\nminus base (points)"
-    assert [list(bars.lines[0].get_ydata()) for bars in below.containers] == [[30]]
-    assert [list(bars.lines[0].get_ydata()) for bars in below_it.containers] == [pytest.approx([30])]
+    single, beside, together, beside_it = figure.axes
+    titles = [panel.get_title("left") for panel in figure.axes]
+    assert titles == ["pgd, single models", "vs base", "pgd, ensembles", "vs base"]
+    assert len({panel.get_position().y0 for panel in figure.axes}) == 1  # in one row
+    assert [list(bars.lines[0].get_ydata()) for bars in beside.containers] == [[30]]
+    assert [list(bars.lines[0].get_ydata()) for bars in beside_it.containers] == [pytest.approx([30])]
     for panel in (single, together):
         assert [10.0, 10.0] in [list(line.get_ydata()) for line in panel.lines]
     assert curves.usual_baseline(["in_resnet20", "preact_resnet20", "a"]) == "preact_resnet20"
@@ -543,6 +545,28 @@ def test_published_rows_are_curves_of_reference(tmp_path):
     clean = table[(table["members"] == 1) & (table["series"] == "clean")]["accuracy"].tolist()
     assert clean + single["accuracy"].tolist() in lines
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["net", "in_resnet110 (paper)"]
+    assert [text.get_text() for text in panel.get_xticklabels()] == ["0", "1", "2", "4"]
+
+
+def test_labels_of_ticks_do_not_touch_and_the_measured_have_them_first():
+    figure = robustness.eps_figure(
+        pd.DataFrame(
+            [
+                {"entry": "net", "members": 1, "kind": "attack", "series": "pgd", "x": x, "norm": "Linf"}
+                | {"n": 9, "seeds": 1, "accuracy": 50.0, "band_low": 40.0, "band_high": 60.0}
+                for x in (0, 8, 31, 32)
+            ]
+        ),
+        published=pd.DataFrame(
+            [
+                {"entry": "of paper", "members": 1, "series": "pgd", "x": x, "accuracy": 5.0}
+                for x in (1, 4, 7, 16)
+            ]
+        ),
+    )
+    (panel,) = figure.axes
+    assert list(panel.get_xticks()) == [0, 1, 4, 7, 8, 16, 31, 32]
+    assert [text.get_text() for text in panel.get_xticklabels()] == ["0", "", "4", "", "8", "16", "", "32"]
 
 
 def test_improvements_are_bars_in_the_colour_of_their_model():

@@ -36,7 +36,7 @@ def versus(store, tmp_path):
     """Compares two entries of what was stored: the lines of the table by column."""
 
     def lines(a="a", b="b", **choice):
-        found = compare.from_folder(tmp_path, a, b, **choice)
+        found = compare.from_folders([tmp_path], a, b, **choice)
         return {line["column"]: line for line in found.frame.to_dict("records")}
 
     return lines
@@ -44,10 +44,10 @@ def versus(store, tmp_path):
 
 @pytest.fixture
 def command(store, tmp_path, capsys):
-    """Runs `leaderboard compare` on what was stored: exit status, standard output, standard error."""
+    """Runs `leaderboard compare` of A,B on what was stored: exit status, standard output, standard error."""
 
     def compared(*argv):
-        status = main.main(["leaderboard", "compare", *argv, "--results", str(tmp_path)])
+        status = main.main(["leaderboard", "compare", str(tmp_path), "--models", *argv])
         return status, *capsys.readouterr()
 
     return compared
@@ -250,7 +250,7 @@ def test_only_the_seeds_that_both_have_are_compared(store, versus):
 
 def test_without_a_common_seed_there_is_nothing_to_compare(store, command):
     run(store, [(card("a", 0), CLEAN, first(8)), (card("b", 1), CLEAN, first(6))])
-    refused(command("a", "b"), "share no column", "train seed")
+    refused(command("a,b"), "share no column", "train seed")
 
 
 def test_a_seed_that_was_trained_again_is_compared_as_it_is_now(store, versus):
@@ -291,10 +291,10 @@ def test_models_of_no_seed_are_compared_by_their_names(store, versus):
 def test_an_unknown_entry_is_answered_with_the_near_ones(store, command):
     run(store, trio("in_resnet20", (12, 14, 16), 20) + trio("plain_net20", (12, 14, 16), 20))
     for wrong, near in (("in_resnet21", "in_resnet20"), ("in_resnet20x5", "in_resnet20x3"), ("plain", "")):
-        refused(command(wrong, "plain_net20"), f"unknown entry '{wrong}'", "did you mean", near)
-        refused(command("plain_net20", wrong), f"unknown entry '{wrong}'", near)
-    refused(command("in_resnet20@papr", "plain_net20"), "unknown entry", "in_resnet20@quick@0.20-0.25")
-    refused(command("in_resnet20", "in_resnet20@quick"), "the same entry")
+        refused(command(f"{wrong},plain_net20"), f"unknown entry '{wrong}'", "did you mean", near)
+        refused(command(f"plain_net20,{wrong}"), f"unknown entry '{wrong}'", near)
+    refused(command("in_resnet20@papr,plain_net20"), "unknown entry", "in_resnet20@quick@0.20-0.25")
+    refused(command("in_resnet20,in_resnet20@quick"), "the same entry")
 
 
 def test_entries_that_share_a_name_are_told_apart_by_a_tag(store, command, versus):
@@ -309,11 +309,11 @@ def test_entries_that_share_a_name_are_told_apart_by_a_tag(store, command, versu
         ],
     )
     refused(
-        command("a", "b"),
+        command("a,b"),
         "'a' names 3 entries",
         "choose one of a@paper@0.20-0.25, a@quick@0.10-0.20, a@quick@0.20-0.25",
     )
-    refused(command("a@quick", "b"), "names 2 entries", "choose one of a@0.10-0.20, a@0.20-0.25")
+    refused(command("a@quick,b"), "names 2 entries", "choose one of a@0.10-0.20, a@0.20-0.25")
     assert versus("a@paper")["clean"]["only_a"] == 7
     assert versus("a@0.10-0.20")["clean"]["only_a"] == 5
     assert versus("a@quick@0.20-0.25")["clean"]["only_a"] == 9
@@ -324,14 +324,14 @@ def test_ensembles_of_other_seeds_are_told_apart(store, command, versus):
     zero, one, two = (card("a", seed) for seed in range(3))
     pairs = [(ensemble(zero, one), CLEAN, first(9)), (ensemble(zero, two), CLEAN, first(4))]
     run(store, [*pairs, (card("b"), CLEAN, first(0))])
-    refused(command("ax2", "b"), "names 2 entries", "ax2@seeds=0,1@id=", "ax2@seeds=0,2@id=")
+    refused(command("ax2,b"), "names 2 entries", "ax2@seeds=0,1@id=", "ax2@seeds=0,2@id=")
     assert versus("ax2@seeds=0,2")["clean"]["only_a"] == 4
 
 
 def test_entries_on_other_samples_are_refused(store, command):
     run(store, [(card("a"), CLEAN, first(8, 20))])
     run(store, [(card("b"), CLEAN, first(8, 10))])
-    err = refused(command("a", "b"), "the same samples", "a has final, n = 20", "b has final, n = 10")
+    err = refused(command("a,b"), "the same samples", "a has final, n = 20", "b has final, n = 10")
     hashes = {part.split(")")[0] for part in err.split("(subset ")[1:]}
     assert len(hashes) == 2
 
@@ -342,24 +342,24 @@ def test_other_images_of_the_same_number_are_refused(store, command):
         store.append(cell.key, 0, Outcome(LABELS[:10], np.zeros(10, np.uint8), None, 1.0, "cpu"))
         store.put_labels(images, LABELS)
         store.put_plan(Plan("custom", 10, "final", (cell,)))
-    refused(command("a", "b"), "the same samples", "a has final, n = 10 (subset ", "b has final, n = 10")
+    refused(command("a,b"), "the same samples", "a has final, n = 10 (subset ", "b has final, n = 10")
 
 
 def test_protocols_are_not_mixed(store, command):
     run(store, worst("a", first(8), first(6)), "worst")
     run(store, worst("b", first(8), first(6)), "final")
-    refused(command("a", "b"), "the same protocol", "a has worst, n = 10", "b has final, n = 10")
+    refused(command("a,b"), "the same protocol", "a has worst, n = 10", "b has final, n = 10")
 
 
 def test_of_several_choices_one_is_asked_for(store, command, versus):
     for n, protocol in ((20, "final"), (10, "final"), (10, "worst")):
         run(store, worst("a", first(n, n), first(9, n)) + worst("b", first(n, n), first(1, n)), protocol)
-    refused(command("a", "b"), "choose one with --protocol and --n", "final, n = 20", "worst, n = 10")
-    refused(command("a", "b", "--n", "10"), "choose one", "final, n = 10", "worst, n = 10")
-    refused(command("a", "b", "--n", "15"), "the same samples")
+    refused(command("a,b"), "choose one with --protocol and --n", "final, n = 20", "worst, n = 10")
+    refused(command("a,b", "--n", "10"), "choose one", "final, n = 10", "worst, n = 10")
+    refused(command("a,b", "--n", "15"), "the same samples")
     assert versus(protocol="worst")["clean"]["n"] == 10
     assert versus(protocol="final", n=20)["fgsm_2"]["accuracy_a"] == 45
-    status, out, _ = command("a", "b", "--protocol", "final", "--n", "10")
+    status, out, _ = command("a,b", "--protocol", "final", "--n", "10")
     assert status == 0
     assert "n = 10, protocol final" in out
 
@@ -376,7 +376,7 @@ def test_of_several_choices_one_is_asked_for(store, command, versus):
 def test_what_was_not_measured_in_the_same_way_is_left_out(store, command, one, other):
     run(store, [(card("a"), CLEAN, first(8)), (card("a"), one, first(8))])
     run(store, [(card("b"), CLEAN, first(6)), (card("b"), other, first(6))])
-    status, out, err = command("a", "b", "--format", "csv")
+    status, out, err = command("a,b", "--format", "csv")
     assert status == 0
     assert [line["column"] for line in csv.DictReader(io.StringIO(out))] == ["clean"]
     assert err == f"warning: {one.column} is left out: it was not measured in the same way for both\n"
@@ -385,7 +385,7 @@ def test_what_was_not_measured_in_the_same_way_is_left_out(store, command, one, 
 def test_the_worst_of_other_attacks_is_another_measurement(store, command):
     run(store, worst("a", first(8), first(6), first(5)), "worst")
     run(store, worst("b", first(8), first(6)), "worst")
-    status, out, err = command("a", "b", "--format", "json")
+    status, out, err = command("a,b", "--format", "json")
     assert status == 0
     assert [line["column"] for line in json.loads(out)] == ["clean", "fgsm_2"]
     assert "worst_2 is left out" in err
@@ -393,10 +393,45 @@ def test_the_worst_of_other_attacks_is_another_measurement(store, command):
 
 def test_nothing_in_common_is_refused(store, command):
     run(store, [(card("a"), CLEAN, first(8)), (card("b"), PGD, first(6))])
-    refused(command("a", "b"), "a and b share no column")
+    refused(command("a,b"), "a and b share no column")
 
 
-@pytest.mark.parametrize("options", [["a"], [], ["a", "b", "--n", "0"], ["a", "b", "--protocol", "best"]])
+def test_the_entries_and_the_folder_are_given_in_three_ways(store, tmp_path, capsys, monkeypatch):
+    run(store, [(card("a"), CLEAN, first(8)), (card("b"), CLEAN, first(6))])
+
+    def told(*argv):
+        assert main.main(["leaderboard", "compare", "--format", "csv", *argv]) == 0
+        return capsys.readouterr().out
+
+    tables = {
+        told(str(tmp_path), "--models", "a,b"),
+        told("a", "b", "--results", str(tmp_path)),  # as it was spelt once
+        told("--models", "a,b", "--results", str(tmp_path)),
+    }
+    monkeypatch.chdir(tmp_path.parent)
+    (tmp_path.parent / "results").symlink_to(tmp_path)
+    tables |= {told("a", "b"), told("--models", "a,b")}
+    assert len(tables) == 1
+
+
+def test_the_commas_of_a_tag_separate_no_entries(store, command):
+    members = [card("a", seed) for seed in (0, 1, 2)]
+    pairs = [ensemble(*members[:2]), ensemble(members[0], members[2])]
+    run(store, [(pairs[0], CLEAN, first(8)), (pairs[1], CLEAN, first(6))])
+    status, out, _ = command("ax2@seeds=0,1,ax2@seeds=0,2", "--format", "csv")
+    assert status == 0
+    assert out.splitlines()[1].split(",clean,")[1].startswith("80.00,60.00,20.00,")
+
+
+def test_a_file_has_no_single_images(command, tmp_path):
+    (tmp_path / "board.csv").touch()
+    with pytest.raises(UserError, match="is a file: what was measured image by image"):
+        compare.from_folders([tmp_path / "board.csv"], "a", "b")
+
+
+@pytest.mark.parametrize(
+    "options", [["a"], [], ["a,b,c"], ["a,b", "--n", "0"], ["a,b", "--protocol", "best"]]
+)
 def test_bad_usage_is_one_line(command, capsys, options):
     with pytest.raises(SystemExit) as stop:
         command(*options)
@@ -429,14 +464,14 @@ def two_columns(store):
 
 def test_the_formats_hold_the_same_numbers(store, command):
     two_columns(store)
-    _, text, _ = command("a", "b", "--format", "csv")
-    assert command("a", "b", "--format", "csv")[1] == text
+    _, text, _ = command("a,b", "--format", "csv")
+    assert command("a,b", "--format", "csv")[1] == text
     rows = list(csv.DictReader(io.StringIO(text)))
     assert text == CSV.format(hash=rows[0]["subset_hash"])
-    _, markdown, _ = command("a", "b", "--format", "markdown")
+    _, markdown, _ = command("a,b", "--format", "markdown")
     lines = [[part.strip() for part in line.strip("|").split("|")] for line in markdown.splitlines()]
     assert [lines[0], *lines[2:]] == list(csv.reader(io.StringIO(text)))
-    first_line, second = json.loads(command("a", "b", "--format", "json")[1])
+    first_line, second = json.loads(command("a,b", "--format", "json")[1])
     assert (first_line["p"], first_line["only_a"], first_line["ci_low"]) == (0.00195, 20, 50)
     assert (second["p"], second["ci_low"], second["verdict"]) == (1, None, "not significant")
 
@@ -452,7 +487,7 @@ def test_small_p_values_are_not_rounded_to_nothing():
 
 def test_the_table_says_what_was_compared_and_what_no_seed_interval_means(store, command):
     two_columns(store)
-    status, out, err = command("a", "b")
+    status, out, err = command("a,b")
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert lines[0] == "A a, B b: digits, n = 20, protocol final; accuracy in %"
@@ -465,7 +500,7 @@ def test_the_table_says_what_was_compared_and_what_no_seed_interval_means(store,
 def test_a_narrow_terminal_gets_one_table_that_fits(store, tmp_path, capsys, monkeypatch):
     two_columns(store)
     monkeypatch.setattr(console, "console", lambda: Console(width=50, force_terminal=True, color_system=None))
-    console.print_comparison(compare.from_folder(tmp_path, "a", "b"))
+    console.print_comparison(compare.from_folders([tmp_path], "a", "b"))
     lines = capsys.readouterr().out.splitlines()
     assert max(len(line.rstrip()) for line in lines) <= 50
     assert sum(line.split()[:1] == ["clean"] for line in lines) == 1
@@ -477,7 +512,7 @@ def test_a_narrow_terminal_gets_one_table_that_fits(store, tmp_path, capsys, mon
 def test_the_folder_and_the_dataset_are_chosen_as_for_the_leaderboard(store, command, tmp_path, capsys):
     for dataset in ("digits", "cifar10"):
         run(store, [(card("a"), CLEAN, first(8)), (card("b"), CLEAN, first(6))], dataset=dataset)
-    refused(command("a", "b"), "cifar10, digits", "--dataset")
-    assert "cifar10, n = 10" in command("a", "b", "--dataset", "cifar10")[1]
+    refused(command("a,b"), "cifar10, digits", "--dataset")
+    assert "cifar10, n = 10" in command("a,b", "--dataset", "cifar10")[1]
     with pytest.raises(UserError, match="there are no results in"):
-        compare.from_folder(tmp_path / "nowhere", "a", "b")
+        compare.from_folders([tmp_path / "nowhere"], "a", "b")

@@ -581,7 +581,7 @@ def answer(*arguments):
 assert answer("--help") == 0
 assert answer("bench", "--help") == 0
 assert answer("leaderboard", sys.argv[1]) == 0
-assert answer("leaderboard", "compare", "a", "b", "--results", sys.argv[1]) == 0
+assert answer("leaderboard", "compare", sys.argv[1], "--models", "a,b") == 0
 heavy = {"torch", "torchvision", "torchattacks", "timm", "sklearn"} & set(sys.modules)
 sys.exit(f"imported {heavy}" if heavy else 0)
 """

@@ -67,12 +67,12 @@ def test_results_that_cannot_be_written_can_be_shown_and_compared(command, resul
     if end == "closed":
         copy = read_only(results)
     expected = command("leaderboard", results, "--format", "csv")
-    compared = command("leaderboard", "compare", "λ-net", "net", "--results", results)
+    compared = command("leaderboard", "compare", results, "--models", "λ-net,net")
     assert ("late" in expected[1]) == (end == "killed")
     before = sorted(path.name for path in copy.iterdir())
     with without_privileges():
         found = command("leaderboard", copy, "--format", "csv")
-        again = command("leaderboard", "compare", "λ-net", "net", "--results", copy)
+        again = command("leaderboard", "compare", copy, "--models", "λ-net,net")
     assert expected[0] == compared[0] == 0
     assert (found, again) == (expected, compared)
     assert sorted(path.name for path in copy.iterdir()) == before
