@@ -168,14 +168,14 @@ class AttackRunner:
         distances = adapters.distance(adversarial - images, norm)
         error = RuntimeError if self.perturbation.name in ATTACKS else UserError
         if adversarial.min() < 0 or adversarial.max() > 1:
-            raise error(f"{column} left the range [0, 1]")
+            raise error(f"{column} returns values outside [0, 1]")
         if self._kind.minimal and eps is not None:
             adversarial = torch.where((distances > eps).view(-1, 1, 1, 1), images, adversarial)
         elif eps is not None:
             slack = BALL_TOLERANCE + (0 if norm == "Linf" else RELATIVE_TOLERANCE * eps)
             if (largest := distances.max().item()) > eps + slack:
-                what = "it moved a pixel by" if norm == "Linf" else f"the {norm} size of a change is"
-                raise error(f"{column} left its ball: {what} {largest}")
+                what = "it changes a pixel by" if norm == "Linf" else f"the {norm} size of a change is"
+                raise error(f"{column} exceeds its radius: {what} {largest}")
         return Attacked(adversarial, zero, not_finite, distances.float().cpu().numpy())
 
 

@@ -161,7 +161,7 @@ ATTACKS.add(
         random=True,
         only_right=True,
         classes=3,
-        about="Auto-PGD on the logits' difference ratio",
+        about="Auto-PGD on the difference-of-logits ratio",
         source=_CROCE,
     ),
 )
@@ -175,7 +175,7 @@ ATTACKS.add(
         only_right=True,
         classes=4,
         work=lambda params: 3 * params["steps"] * params["targets"],
-        about="Auto-PGD towards the likeliest other classes",
+        about="targeted Auto-PGD, towards the most likely other classes",
         source=_CROCE,
     ),
 )

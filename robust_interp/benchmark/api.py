@@ -101,7 +101,7 @@ def evaluate(
         ensemble_average: What the ensembles average: ``probabilities`` (None) or ``logits``.
         ensemble_attack: What attacks on the ensembles are made on, one ensemble each: ``white-box`` (None),
             ``member:0``, ``mean-gradient``.
-        n: How many of the first samples, or 'all'; None is the dataset's: 200 of digits, 1000 of CIFAR, all
+        n: How many of the first samples, or 'all'; None is the dataset's: 200 for digits, 1000 for CIFAR, all
             of arrays.
         protocol: ``final``: each attack on all samples; ``worst``: cheap ones first, then on what still
             stands.
@@ -110,7 +110,7 @@ def evaluate(
         seed: Seed of every random draw of the measurement, from 0: attack starts and generated corruptions.
         data_dir: Where the datasets' files are; None is $ROBUST_INTERP_DATA, then ~/.cache/robust-interp.
         corruptions_dir: Folder of the released CIFAR-10-C / CIFAR-100-C arrays; None generates corruptions.
-        zoo: A folder of more checkpoints, looked for before those in ./model_zoo and in the package.
+        zoo: A folder of folder of more checkpoints, searched before ./model_zoo and the package.
         checkpoint: A weights file for the one registered name, ``timm:NAME`` or factory in `models`.
         strong: Attack specs that, with the PGD of the row, make the columns ``strong_<eps>``; None leaves
             them out.

@@ -78,4 +78,7 @@ def _saved(plan: Plan, store: Store) -> list[str]:
         saved += cost(cell) * int((outcome.flags & INHERITED).astype(bool).sum())
     if not work:
         return []
-    return [f"protocol worst: {saved / work:.0%} of the attack steps were skipped (images broken already)"]
+    return [
+        f"protocol worst: {saved / work:.0%} of the attack steps were skipped (these images were already "
+        "broken)"
+    ]

@@ -109,11 +109,11 @@ def check_ensemble(members: int, average: str, attack: str, name: str) -> None:
     if not members:
         raise UserError("an ensemble needs at least one member")
     if average not in AVERAGES:
-        raise UserError(f"an ensemble averages {' or '.join(AVERAGES)}, not {average!r}")
+        raise UserError(f"an ensemble can average {' or '.join(AVERAGES)}, not {average!r}")
     if attack in (WHITE_BOX, MEAN_GRADIENT):
         return
     if _member(attack) >= members:
-        raise UserError(f"{name} has members 0 to {members - 1}: there is no {attack} to attack")
+        raise UserError(f"{name} has members 0 to {members - 1}: {attack} does not exist")
 
 
 def _member(attack: str) -> int:
@@ -125,7 +125,7 @@ def _member(attack: str) -> int:
     match = re.fullmatch(r"member:([0-9]{1,9})", str(attack))
     if match is None:
         known = f"{WHITE_BOX}, {MEAN_GRADIENT} or member:0, member:1, ..."
-        raise UserError(f"an ensemble is attacked by {known}, not {attack!r}")
+        raise UserError(f"ensemble_attack must be {known}, not {attack!r}")
     return int(match[1])
 
 

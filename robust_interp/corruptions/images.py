@@ -105,7 +105,7 @@ def _released_folder(dataset: Dataset, folder: Path) -> Path:
     folder = inner if inner.is_dir() else folder
     labels = _open_array(folder / "labels.npy")
     if labels.shape != (5 * len(dataset),) or not np.array_equal(labels, np.tile(dataset.labels, 5)):
-        raise UserError(f"{folder / 'labels.npy'} does not hold the {dataset.name} test labels five times")
+        raise UserError(f"{folder / 'labels.npy'} must contain the {dataset.name} test labels five times")
     return folder
 
 
@@ -163,7 +163,7 @@ def resolve(text: str, corruptor: Corruptor) -> list[Perturbation]:
             if reason and spec.name not in GROUPS:
                 raise UserError(f"{name} cannot be generated: {reason}")
             if reason:
-                corruptor.note(f"{name} is left out, and so is every mean that it is part of: {reason}")
+                corruptor.note(f"{name} and all means that include it are left out: {reason}")
                 continue
             found.update(dict.fromkeys((name, severity) for severity in severities))
     if not found:
@@ -182,8 +182,8 @@ def _jpeg_note(corruptor: Corruptor) -> str | None:
     """Said where released arrays exist that the generated ones could be taken for."""
     library = None if corruptor.folder or not _archive(corruptor.dataset) else jpeg_library()
     return library and (
-        f"{JPEG} is generated with {library}: a third to a half of its values differ from the released "
-        "arrays', which were made with libjpeg 9"
+        f"{JPEG} is generated with {library}: about a third to a half of the values differ from the released "
+        "arrays, which were made with libjpeg 9"
     )
 
 

@@ -42,8 +42,8 @@ FROST_PICTURES = {
 }
 FROST_PACKAGE = "imagecorruptions"
 NO_FROST = (
-    f"its pictures come with another package (pip install --no-deps {FROST_PACKAGE}), "
-    "or read the released arrays (--corruptions-dir)"
+    f"its frost images are in another package: pip install --no-deps {FROST_PACKAGE}, "
+    "or use the released arrays (--corruptions-dir)"
 )
 
 
@@ -56,10 +56,10 @@ def _frost_obstacle(shape: tuple[int, int, int]) -> str | None:
     for name, md5 in FROST_PICTURES.items():
         path = folder / name
         if not path.is_file() or hashlib.md5(path.read_bytes()).hexdigest() != md5:
-            return f"{path} is not the authors' picture"
+            return f"{path} is not the original frost image"
     height, width = (min(sizes) for sizes in zip(*(p.shape[1:] for p in frost_pictures()), strict=True))
     if shape[1] >= height or shape[2] >= width:
-        return f"its pictures are {height} x {width}, too small for {shape[1]} x {shape[2]}"
+        return f"its frost images are {height} x {width}, too small for {shape[1]} x {shape[2]}"
     return None
 
 

@@ -111,7 +111,7 @@ def from_arrays(
     if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
         raise UserError(f"labels must be {len(images)} class indices, not {labels.dtype} {labels.shape}")
     if not len(images):
-        raise UserError("there are no images")
+        raise UserError("the dataset has no images")
     if images.dtype != np.uint8:
         images = _checked_range(images)
     classes = int(labels.max()) + 1 if classes is None else classes

@@ -192,7 +192,7 @@ def load(path: str | Path) -> None:
     finally:
         _declared.reset(token)
     if not declared:
-        raise UserError(f"plug-in {path} declares no attack, corruption, dataset or model")
+        raise UserError(f"plug-in {path} does not declare an attack, corruption, dataset or model")
     _loaded[path] = sha256
 
 
@@ -228,10 +228,10 @@ def _check_columns(registry: Registry, name: str) -> None:
     """Refuse a name whose columns in tables, ``name_2``, could be those of something else."""
     own = ("clean", *MEANS, WORST, STRONG)
     if registry is CORRUPTIONS and (name in own or re.search(r"_\d+$", name)):
-        raise UserError(f"corruption {name!r}: tables could not tell its columns from others: rename it")
+        raise UserError(f"corruption {name!r}: its column names would be ambiguous: rename it")
     derived = name.startswith((f"{WORST}_", f"{STRONG}_"))
     if registry is ATTACKS and name not in ATTACKS and (name in (*own, *CORRUPTIONS) or derived):
-        raise UserError(f"attack {name!r}: tables could not tell its columns from others: rename it")
+        raise UserError(f"attack {name!r}: its column names would be ambiguous: rename it")
 
 
 def _defaults(function: Callable) -> dict:

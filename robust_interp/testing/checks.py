@@ -202,9 +202,7 @@ def _check_cfg(network: nn.Module, classes: int) -> None:
         _require(key in cfg, f"its pretrained_cfg lacks {key}")
     for attribute in ("num_classes", "num_features"):
         _require(hasattr(network, attribute), f"it has no {attribute}, which a checkpoint records")
-    _require(
-        network.num_classes == classes, f"it has {network.num_classes} classes where {classes} were asked for"
-    )
+    _require(network.num_classes == classes, f"it has {network.num_classes} classes instead of {classes}")
 
 
 def _check_forward(classifier: Classifier, images: Tensor) -> None:
@@ -228,9 +226,7 @@ def _check_reload(build: Callable[[], nn.Module], classifier: Classifier, images
     other.model.load_state_dict(classifier.model.state_dict())
     with undisturbed(other), torch.no_grad():
         same = torch.allclose(other(images.clone()), classifier(images.clone()), rtol=1e-3, atol=1e-4)
-    _require(
-        same, "built twice, with equal weights, it gives other logits: not all of it is in its state dict"
-    )
+    _require(same, "two builds with equal weights give different logits: its state dict is incomplete")
 
 
 def _state(module: nn.Module) -> list[tuple]:
@@ -279,14 +275,14 @@ def _check_attack_at(
     attack = AttackRunner(perturbation, classifier)
     _seed_globally(0)
     attacked = attack(images, labels, range(len(images)))
-    _require(not attacked.not_finite.any(), f"{perturbation.column} gives values that are not finite")
+    _require(not attacked.not_finite.any(), f"{perturbation.column} returns values that are not finite")
     found = attacked.images
     _require(not torch.equal(found, images), f"{perturbation.column} changes no image")
     _seed_globally(1)
     again = attack(images, labels, range(len(images))).images
     _require(
         _alike(found, again),
-        f"{perturbation.column} gives other results a second time: it must draw with torch's functions, "
+        f"{perturbation.column} gives different results when repeated: it must draw with torch's functions, "
         "and be declared with random=True",
     )
     for size in (1, len(images) // 2 + 1):
@@ -294,8 +290,8 @@ def _check_attack_at(
         each = [attack(images[p.start : p.stop], labels[p.start : p.stop], p).images for p in parts]
         _require(
             _alike(found, torch.cat(each)),
-            f"{perturbation.column} gives other results in batches of {size}: what it does to an image must "
-            "not depend on the others",
+            f"{perturbation.column} gives different results in batches of {size}: the result for an image "
+            "must not depend on the others",
         )
 
 
@@ -310,10 +306,10 @@ def _check_by_itself(
     _require(found.shape == images.shape, f"it returns shape {tuple(found.shape)} for {tuple(images.shape)}")
     _require(found.dtype == images.dtype, f"it returns {found.dtype} for {images.dtype}")
     unchanged = torch.equal(given, images) and torch.equal(of, labels) and not given.requires_grad
-    _require(unchanged, "it changes the images or labels that it is given: work on a copy")
+    _require(unchanged, "it changes its input images or labels: work on a copy")
     _require(
         _state(classifier) == before,
-        "it leaves the model with another mode, parameters, buffers or gradients",
+        "it changes the mode, parameters, buffers or gradients of the model",
     )
 
 
@@ -330,7 +326,7 @@ def _check_corruption_at(function: Corrupt, images: np.ndarray, severity: int) -
     found = [function(image.copy(), severity, np.random.default_rng(at)) for at, image in enumerate(images)]
     _require(
         state == _generators(),
-        "it draws from, or seeds, a global random generator: draw from the one that it is given",
+        "it draws from or seeds a global random generator: use the generator argument",
     )
     for corrupted in found:
         _require(
@@ -344,8 +340,8 @@ def _check_corruption_at(function: Corrupt, images: np.ndarray, severity: int) -
         again = function(images[at].copy(), severity, np.random.default_rng(at))
         _require(
             np.array_equal(found[at], again),
-            "it gives another result a second time: that must follow from the image, the severity and the "
-            "generator alone, not from other images or generators",
+            "it gives different results when repeated: the result must depend only on the image, "
+            "severity and generator, not on other images or generators",
         )
     pixels = [c / 255 if c.dtype == np.uint8 else c.clip(0, 1) for c in found]
     _require(not np.array_equal(np.stack(pixels), images), f"severity {severity} changes no image")
@@ -356,7 +352,7 @@ def _check_corruption_at(function: Corrupt, images: np.ndarray, severity: int) -
 
 def _check_description(kind: DatasetType) -> None:
     channels = kind.shape[0]
-    _require(re.fullmatch("[a-z0-9]+", kind.name), f"its name {kind.name!r} must be of a-z and 0-9 only")
+    _require(re.fullmatch("[a-z0-9]+", kind.name), f"its name {kind.name!r} must contain only a-z and 0-9")
     for key, values in (("mean", kind.mean), ("std", kind.std)):
         _require(len(values) == channels, f"its {key} has {len(values)} values for {channels} channels")
     _require(kind.eps_255, "it has no default radius")
@@ -376,7 +372,7 @@ def _check_split(kind: DatasetType, split: str, root: Path) -> data.Dataset:
     )
     _require(
         first.fingerprint == second.fingerprint,
-        f"its {split} set is not the same when loaded again: sample i must always be the same image",
+        f"its {split} set changes when it is loaded again: sample i must always be the same image",
     )
     if absent := set(range(kind.classes)) - set(first.labels.tolist()):
         raise AssertionError(f"its {split} set has no image of class {min(absent)}")
@@ -389,5 +385,5 @@ def _check_statistics(kind: DatasetType, images: np.ndarray) -> None:
     for key, values, measured in zip(("mean", "std"), (kind.mean, kind.std), found, strict=True):
         _require(
             np.abs(np.subtract(values, measured)).max() <= MEAN_TOLERANCE,
-            f"its {key} is {tuple(values)}, that of its training pixels {tuple(measured.round(4).tolist())}",
+            f"its {key} is {tuple(values)}, but its training pixels have {tuple(measured.round(4).tolist())}",
         )

@@ -34,7 +34,7 @@ def checkpoints(
         UserError: if a folder is named that is not there, or none is to be the only one.
     """
     if only and not zoo:
-        raise UserError("which zoo folder is the only one to look in? name it with --zoo")
+        raise UserError("--only-zoo needs a zoo folder: name it with --zoo")
     if zoo and not Path(zoo).is_dir():
         raise UserError(f"there is no zoo folder {zoo}")
     places = [Path(zoo)] if zoo else []
@@ -115,7 +115,7 @@ def _no_checkpoint(pattern: str, candidates: list[Checkpoint]) -> UserError:
         datasets = ", ".join(sorted({c.dataset for c in candidates}))
         return UserError(
             f"{pattern} has no checkpoint for {datasets} in the zoo (there are {', '.join(have)}): "
-            "train it with robust-interp train, or name its weights with --checkpoint"
+            "train it with robust-interp train, or give its weights with --checkpoint"
         )
     return unknown("model", pattern, have)
 

@@ -87,7 +87,9 @@ class Checkpoint:
             CONFIG, config, architecture=_is(str), pretrained_cfg=_is(dict), model_args=_is_model_args
         )
         if config["architecture"] != self.architecture:
-            raise self._broken(f"{self.folder / CONFIG} is of {config['architecture']}")
+            raise self._broken(
+                f"{self.folder / CONFIG} describes another architecture, {config['architecture']}"
+            )
         cfg = {"num_classes": _is(int), "input_size": _is_size, "mean": _numbers(), "std": _numbers(0)}
         self._require(CONFIG, config["pretrained_cfg"], **cfg)
         return config
@@ -111,7 +113,7 @@ class Checkpoint:
         except (OSError, ValueError) as error:
             raise self._broken(f"cannot read {path}: {error}") from error
         if not isinstance(content, dict):
-            raise self._broken(f"{path} holds no object")
+            raise self._broken(f"{path} does not contain a JSON object")
         return content
 
     def _require(self, file: str, content: dict, **needed: Callable[[object], bool]) -> None:
@@ -206,7 +208,9 @@ def _named(folder: Path) -> Checkpoint:
     """
     checkpoint = Checkpoint.at(folder)
     if checkpoint is None:
-        raise UserError(f"{folder.name} cannot name a checkpoint: <architecture>.<dataset>_<recipe>_seed<k>")
+        raise UserError(
+            f"{folder.name} is not a checkpoint name: use <architecture>.<dataset>_<recipe>_seed<k>"
+        )
     return checkpoint
 
 
@@ -235,7 +239,7 @@ def check_writable(folder: Path) -> None:
     except OSError as error:
         raise UserError(f"cannot write {folder}: {error}") from error
     if folder.exists():
-        raise UserError(f"{folder} is there already; remove it to train it again")
+        raise UserError(f"{folder} exists already; remove it to train again")
     if not os.access(folder.parent, os.W_OK | os.X_OK):
         raise UserError(f"cannot write {folder}: {folder.parent} is read-only")
 

@@ -73,7 +73,7 @@ def is_model(name: str) -> bool:
             raise
         entry = None
     if there not in (None, entry):
-        raise UserError(f"model {name!r} is claimed by {origin} and by {there.__module__}")
+        raise UserError(f"model {name!r} is declared by {origin} and by {there.__module__}")
     if not timm.is_model(name):
         raise UserError(f"model {name!r} of {origin} is not registered with timm")
     return True

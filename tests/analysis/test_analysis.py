@@ -146,7 +146,7 @@ def test_coefficients_over_training(save):
 
 
 def test_networks_without_lambda_have_nothing_to_show(save):
-    with pytest.raises(UserError, match="preact_resnet14: no block carries a λ"):
+    with pytest.raises(UserError, match="preact_resnet14: no block has a λ"):
         coefficients.over_depth([save("preact_resnet14")])
 
 

@@ -88,12 +88,15 @@ def test_a_challenger_fails_the_model_only_if_it_beats_every_white_box_attack():
     assert beaten.verdict == FAIL  # 10 points ahead of apgd_ce, all 20 discordant samples on one side
     assert (beaten.value, beaten.n, beaten.eps_255, beaten.threshold) == (10, 200, 2.0, 0)
     assert 0 < beaten.ci_low < 10 < beaten.ci_high + 1
-    assert "square leaves 20.0 % (15.0 to 26.1), apgd_ce leaves 30.0 % (24.1 to 36.7)" in beaten.detail
+    assert (
+        "accuracy under square: 20.0 % (15.0 to 26.1), accuracy under apgd_ce: 30.0 % (24.1 to 36.7)"
+        in beaten.detail
+    )
 
     ahead_of_row = checks.challenge("black_box", left(80, "square"), row, [row, strong])
     assert ahead_of_row.verdict == WARN
     assert ahead_of_row.value == 10
-    assert "pgd leaves 50.0 %" in ahead_of_row.detail
+    assert "accuracy under pgd: 50.0 %" in ahead_of_row.detail
 
     weaker = checks.challenge("black_box", left(120, "square"), row, [row, strong])
     assert (weaker.verdict, weaker.value) == (PASS, -30)

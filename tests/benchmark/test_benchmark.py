@@ -250,7 +250,7 @@ def test_what_is_stored_is_not_measured_again_under_another_name(tmp_path):
         ({"n": -1}, ["n must be 1 to 10", "not -1"]),
         ({"n": 0}, ["n must be 1 to 10", "not 0"]),
         ({"protocol": "wurst"}, ["protocol must be one of final, worst, not 'wurst'"]),
-        ({"batch_size": 0}, ["batch size must be a whole number from 1, not 0"]),
+        ({"batch_size": 0}, ["batch size must be a whole number of at least 1, not 0"]),
         ({"device": "cuba"}, ["cannot use device 'cuba'"]),
         ({"attacks": "fgmm"}, ["unknown attack 'fgmm'", "fgsm"]),
         ({"attacks": ""}, ["no attack given"]),

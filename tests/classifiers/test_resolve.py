@@ -389,7 +389,7 @@ def test_a_checkpoint_that_cannot_be_measured_is_refused_when_it_is_loaded(here)
         ("timm:in_resnet14(num_classes=3)", ["num_classes is no argument of the architecture"]),
         ("timm:in_resnet14(pretrained=True)", ["pretrained is no argument"]),
         ("timm:in_resnet14(depth", ["cannot read"]),
-        ("timm:in_resnet14(drop_rate=eps)", ["drop_rate cannot be a share of eps"]),
+        ("timm:in_resnet14(drop_rate=eps)", ["drop_rate cannot be a fraction of eps"]),
     ],
 )
 def test_what_timm_cannot_give_is_refused(here, name, parts):
@@ -821,7 +821,7 @@ def test_another_precision_is_measured_as_a_float32_copy_and_said(kind):
     table, said = told({"theirs": model})
     assert same(table, expected)
     assert set(table["precision"]) == {"float32"}
-    note = f"theirs is in {str(kind).removeprefix('torch.')}: a copy of it in float32 is measured"
+    note = f"theirs is in {str(kind).removeprefix('torch.')}: a float32 copy is measured"
     assert note in said
     assert {parameter.dtype for parameter in model.parameters()} == {kind}
 
@@ -928,7 +928,7 @@ class CastsInside(nn.Module):
 
 
 def test_what_only_works_in_half_precision_says_that_a_copy_was_tried():
-    refused({"theirs": CastsInside()}, "theirs cannot take", "Half", "a copy of it in float32 is measured")
+    refused({"theirs": CastsInside()}, "theirs cannot take", "Half", "a float32 copy is measured")
 
 
 def test_layers_without_a_shape_yet_are_refused():

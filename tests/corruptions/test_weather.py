@@ -116,7 +116,7 @@ def test_the_frost_package_is_looked_for_and_not_imported(tmp_path, monkeypatch)
     monkeypatch.syspath_prepend(tmp_path)
     assert weather.frost_folder() == package / "frost"
     dataset = fake_cifar10(2)
-    with pytest.raises(UserError, match=r"frost1.png is not the authors' picture"):
+    with pytest.raises(UserError, match=r"frost1.png is not the original frost image"):
         resolve("frost", Corruptor(dataset, 0))
 
 

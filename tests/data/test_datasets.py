@@ -203,7 +203,7 @@ def refused(name, root, match):
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
 def test_missing_files_are_answered_with_what_to_put_where(name, tmp_path, no_network):
-    refused(name, tmp_path, "is not there; put the official python version there")
+    refused(name, tmp_path, "is not there; put the official Python version there")
     refused(name, tmp_path / "nowhere", "is not there")
     assert not list(tmp_path.iterdir())
 
@@ -296,7 +296,7 @@ IMAGES, THREE = np.zeros((3, 3, 4, 4), np.uint8), np.array([0, 1, 2])
         (IMAGES, THREE.astype(float), None, "labels must be 3 class indices, not float64"),
         (IMAGES, THREE - 1, None, "labels run from -1 to 1, outside 0 to 1"),
         (IMAGES, THREE, 2, "labels run from 0 to 2, outside 0 to 1"),
-        (IMAGES[:0], THREE[:0], 2, "there are no images"),
+        (IMAGES[:0], THREE[:0], 2, "the dataset has no images"),
         (IMAGES.astype(np.int64), THREE, None, "images must be uint8 or floating point in"),
     ],
 )

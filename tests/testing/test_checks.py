@@ -288,9 +288,9 @@ def test_an_attack_is_checked_with_other_parameters_and_on_ones_own_model():
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        (too_far, "left its ball"),
-        (too_far_l2, "left its ball: the L2 size"),
-        (unclamped, r"left the range \[0, 1\]"),
+        (too_far, "exceeds its radius"),
+        (too_far_l2, "exceeds its radius: the L2 size"),
+        (unclamped, r"returns values outside \[0, 1\]"),
         (undeclared_draw, "be declared with random=True"),
         (numpy_draw, "must draw with torch's functions"),
         (of_the_batch, "must not depend on the others"),
