@@ -204,7 +204,7 @@ class Request:
         metadata=_about(
             forms.FOLDER,
             "folder of more checkpoints, searched before ./model_zoo and the package",
-            usual="those alone",
+            usual="only those",
         ),
     )
     checkpoint: str | None = field(

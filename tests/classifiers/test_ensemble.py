@@ -660,7 +660,7 @@ def test_attacks_made_on_other_things_are_not_compared(store, tmp_path):
     for other in ("netx2", "net"):
         comparison = compare.from_folder(tmp_path, "net(member:0)x2", other)
         assert comparison.frame["column"].tolist() == ["clean"]
-        assert comparison.left_out == ["pgd_2 is left out: it was not measured in the same way for both"]
+        assert comparison.left_out == ["pgd_2 is left out: it was measured with different settings"]
     assert compare.from_folder(tmp_path, "netx2", "net").left_out == []
 
 

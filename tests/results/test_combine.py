@@ -215,7 +215,7 @@ def test_columns_are_chosen_by_name_and_glob_in_the_order_given(mine, shown):
     assert head("--columns", "clean,model", form="markdown") == "| clean | model |"
     assert head("--columns", "rank,pgd_1", form="markdown") == "| rank | **pgd_1** |"
     refused(shown(mine, "--columns", "pdg_1"), "unknown column 'pdg_1'; did you mean pgd_1?")
-    refused(shown(mine, "--plain-numbers"), "--plain-numbers is for --format markdown and latex")
+    refused(shown(mine, "--plain-numbers"), "--plain-numbers needs --format markdown or latex")
 
 
 def test_the_top_is_taken_after_sorting(mine, shown):

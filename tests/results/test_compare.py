@@ -250,7 +250,7 @@ def test_only_the_seeds_that_both_have_are_compared(store, versus):
 
 def test_without_a_common_seed_there_is_nothing_to_compare(store, command):
     run(store, [(card("a", 0), CLEAN, first(8)), (card("b", 1), CLEAN, first(6))])
-    refused(command("a", "b"), "share no column", "train seed")
+    refused(command("a", "b"), "have no common column", "train seed")
 
 
 def test_a_seed_that_was_trained_again_is_compared_as_it_is_now(store, versus):
@@ -379,7 +379,7 @@ def test_what_was_not_measured_in_the_same_way_is_left_out(store, command, one, 
     status, out, err = command("a", "b", "--format", "csv")
     assert status == 0
     assert [line["column"] for line in csv.DictReader(io.StringIO(out))] == ["clean"]
-    assert err == f"warning: {one.column} is left out: it was not measured in the same way for both\n"
+    assert err == f"warning: {one.column} is left out: it was measured with different settings\n"
 
 
 def test_the_worst_of_other_attacks_is_another_measurement(store, command):
@@ -393,7 +393,7 @@ def test_the_worst_of_other_attacks_is_another_measurement(store, command):
 
 def test_nothing_in_common_is_refused(store, command):
     run(store, [(card("a"), CLEAN, first(8)), (card("b"), PGD, first(6))])
-    refused(command("a", "b"), "a and b share no column")
+    refused(command("a", "b"), "a and b have no common column")
 
 
 @pytest.mark.parametrize("options", [["a"], [], ["a", "b", "--n", "0"], ["a", "b", "--protocol", "best"]])

@@ -242,7 +242,7 @@ def test_from_the_command_line(command, tmp_path):
     assert (status, errors) == (0, "")
     assert "53.7 / 50.0" in shown
     assert "does not hold" in shown
-    assert "nothing of this table was measured" in shown
+    assert "no entry of this table was measured" in shown
     status, shown, _ = command("leaderboard", "paper", file, "--claims", "--format", "csv")
     assert shown.splitlines()[0] == ",".join(paper.CLAIM_COLUMNS)
     status, shown, _ = command("leaderboard", "paper", file, "--format", "csv")

@@ -41,7 +41,7 @@ def test_radii_of_files_do_not_move_the_column_that_ranks(folder, tmp_path):
     assert columns == {"final": "pgd_8"}  # of 1, 2, 4, 8 and 16 the middle one would be 4
     assert about_ranks(board, columns) == (
         "rank by pgd_8, among lines of the same protocol and images; no rank: 2 without pgd_8, "
-        "1 of files (their images are not known) or attacked by transfer"
+        "1 from files (their images are unknown) or attacked by transfer"
     )
 
 
