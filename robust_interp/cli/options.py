@@ -59,7 +59,7 @@ def add_field(
     if form is SWITCH:
         parser.add_argument(option, action="store_true", dest=name, default=default, help=text)
         negated = f"--no-{option[2:]}"
-        parser.add_argument(negated, action="store_false", dest=name, help=f"the opposite of {option}")
+        parser.add_argument(negated, action="store_false", dest=name, help=f"turn off {option}")
         return
     if form.choices:
         more = {"choices": form.choices} | more

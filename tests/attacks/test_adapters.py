@@ -143,8 +143,8 @@ def test_an_l2_spec_is_measured_at_its_own_radius_only():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("pgd_l2", r"pgd_l2 needs an L2 radius of its own, e.g. pgd_l2\(eps=0.5\)"),
-        ("square(norm=L2)", r"square needs an L2 radius of its own, e.g. square\(norm=L2, eps=0.5\)"),
+        ("pgd_l2", r"pgd_l2 needs an L2 radius in its spec, e.g. pgd_l2\(eps=0.5\)"),
+        ("square(norm=L2)", r"square needs an L2 radius in its spec, e.g. square\(norm=L2, eps=0.5\)"),
         ("square(norm=L1, eps=1)", "square: norm must be Linf or L2, not L1"),
         ("pgd_l2(eps=-1)", "an L2 eps must be a number above 0"),
         ("pgd_l2(eps=nan)", "an L2 eps must be a number above 0"),
@@ -501,7 +501,7 @@ def test_a_radius_beyond_the_diameter_of_the_pixels_is_refused_in_one_line(spec,
 
     plan(diameter)
     for eps in (diameter + 1e-3, 100 * diameter):
-        with pytest.raises(UserError, match=f"{norm} eps is at most {diameter:.4g} ") as caught:
+        with pytest.raises(UserError, match=f"{norm} eps must be at most {diameter:.4g}, ") as caught:
             plan(eps)
         assert "\n" not in str(caught.value)
         assert spec.partition("(")[0] in str(caught.value)

@@ -64,7 +64,7 @@ def test_none_is_no_attack_and_nothing_is_an_error():
 )
 def test_a_radius_outside_zero_to_one_is_refused(eps):
     with pytest.raises(
-        UserError, match=r"eps must be above 0 and at most 1 in \[0, 1\] pixels \(8/255, say\)"
+        UserError, match=r"eps must be above 0 and at most 1 in \[0, 1\] pixels \(such as 8/255\)"
     ):
         resolve(f"pgd(eps={eps})")
 

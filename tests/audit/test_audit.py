@@ -511,7 +511,7 @@ def test_an_attack_that_is_not_restarted_or_takes_one_sample_at_a_time_is_audite
     by_check = {finding.check: finding for finding in one.findings}
     assert by_check["restarts"].verdict == NOT_RUN
     assert by_check["loss_rises"].n == 12
-    assert "cannot be restarted" in by_check["restarts"].detail
+    assert "has no random start" in by_check["restarts"].detail
 
 
 def test_the_trace_is_the_loss_at_every_step():
@@ -630,10 +630,10 @@ def test_thresholds_are_options_and_printed_and_decide_the_exit_status(tmp_path,
     [
         (["--attack", "fgsm"], ["alpha and steps", "fgsm"]),
         (["--attack", "pgd,ifgsm"], ["one attack"]),
-        (["--attack", "pgd(eps=8/255)"], ["one attack", "radius of its own"]),
+        (["--attack", "pgd(eps=8/255)"], ["one attack without eps"]),
         (["--attack", "none"], ["one attack", "'none'"]),
         (["--black-box", "sqare"], ["unknown attack 'sqare'", "square"]),
-        (["--strongest", "apgd_ce,square"], ["one by one", "apgd_ce,square"]),
+        (["--strongest", "apgd_ce,square"], ["give one Linf attack", "apgd_ce,square"]),
         (["--strongest", "apgd_ce(norm=L2,eps=1)"], ["Linf"]),
         (["--source", "in_resnet1"], ["in_resnet14"]),
         (["--max-gain", "-1"], ["not a percentage"]),

@@ -99,7 +99,7 @@ def test_quiet_prints_no_progress(small):
 def test_findings_are_warnings(small):
     _, _, err = small("--quiet")  # an untrained network
     assert "warning: in_resnet14 seed 0: clean accuracy" in err
-    assert "is chance" in err
+    assert "is at chance level" in err
 
 
 @pytest.mark.slow
@@ -125,7 +125,7 @@ def test_a_dry_run_counts_the_cells_and_writes_nothing(small, tmp_path, there):
     assert (status, err) == (0, "")
     assert "digits, n = 10, protocol final: 6 cells" in out  # clean and fgsm_16 of 0, 1 and both
     assert "clean, fgsm_16" in out
-    assert "6 cells to measure, 0 stored already; about" in out
+    assert "6 cells to measure, 0 already stored; about" in out
     assert "at most" not in out
     assert "at most about" in small("--dry-run", "--protocol", "worst")[1]
     after = {path: path.read_bytes() for path in results.rglob("*")} if results.exists() else None
@@ -212,7 +212,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_so(small, tmp_path, monkeypatch)
         status, out, err = small("--quiet")
     assert (status, out) == (130, "")
     assert err.strip().count("\n") == 0
-    assert "what is finished is kept" in err
+    assert "finished work is saved" in err
     assert "4 cells to measure, 2 stored already" in small("--dry-run")[1]
     assert small("--quiet")[0] == 0
 
@@ -381,7 +381,7 @@ def test_missing_cifar10_is_explained_without_a_network(small, command, tmp_path
         monkeypatch.setattr(socket, name, unreachable)
     folder = tmp_path / "data" / "cifar-10-batches-py"
     hint = "robust-interp data cifar10 --download"
-    refused(small("--dataset", "cifar10", "--data-dir", tmp_path / "data"), folder, "is not there", hint)
+    refused(small("--dataset", "cifar10", "--data-dir", tmp_path / "data"), folder, "does not exist", hint)
     assert believed(tmp_path / "results") == []
     status, out, err = command("data", "cifar10", "--data-dir", tmp_path / "data")
     assert (status, err) == (1, "")
@@ -408,12 +408,12 @@ def test_bench_says_what_is_new_and_writes_what_it_ran_with(command, tiny_zoo, t
     status, out, err = command("bench", *quick)
     assert status == 0
     assert "the first 5 test images" in err
-    assert "1 model, 2 cells, 0 of them stored" in err
+    assert "1 model, 2 cells, 0 of them already stored" in err
     assert out.splitlines()[-1].startswith("measured 2 new cells in ")
     found = json.loads((tmp_path / "environment.json").read_text())
     assert found["device"] == "cpu"
     assert found["packages"]["torch"] == torch.__version__.partition("+")[0]
     assert "thread" in found["threads"]
     status, out, err = command("bench", *quick)
-    assert "2 cells, 2 of them stored" in err
+    assert "2 cells, 2 of them already stored" in err
     assert out.splitlines()[-1].startswith("nothing new to measure; wrote ")

@@ -151,7 +151,7 @@ def test_what_two_claim_is_refused_naming_both(install):
     with pytest.raises(UserError, match=r"attack 'pgd' is declared by robust-interp and by first 1.0"):
         registry["pgd"]
     assert sorted(registry.troubles()) == ["idle", "pgd"]
-    with pytest.raises(UserError, match=r"claimed by .*first 1.0.* and by /mine.py"):
+    with pytest.raises(UserError, match=r"declared by .*first 1.0.* and by /mine.py"):
         registry.add("idle", ATTACKS["pgd"], Origin("/mine.py", "sha256:0"))
 
 
@@ -330,7 +330,7 @@ def test_declaring_registers_nothing_outside_a_file():
         *(
             (
                 f"from robust_interp.plugins import {kind}\n@{kind}{call}\ndef {name}(a, b, c, *, eps): 0\n",
-                f"{kind} '{name}': tables could not tell its columns from others",
+                f"{kind} '{name}': its column names would be ambiguous",
             )
             for kind, call, name in (
                 ("corruption", "", "fog_2"),  # whose mean would stand where fog at severity 2 does

@@ -733,9 +733,9 @@ def test_figures_of_another_dataset_are_refused_and_of_other_checkpoints_labelle
         "act(λ) over depth. Dataset digits, n = 64 images; net, old. "
         "Not among the single models of this report: old.</figcaption>" in text
     )
-    assert "mine. The file does not say what it was drawn from" in text
+    assert "mine. The file does not record its source" in text
     style.save(figure, figures / "other", Origin("cifar10", {"net": weights}))
-    with pytest.raises(UserError, match=r"other.svg is of cifar10, and the report of digits: leave it out"):
+    with pytest.raises(UserError, match=r"other.svg is for cifar10, but the report is for digits: remove it"):
         page.write([results], tmp_path / "report", figures=figures)
 
 
@@ -801,7 +801,7 @@ def test_a_users_mistakes_are_one_line(command, tmp_path):
     results = measure(tmp_path / "results")
     status, _, err = command("report", results, "-o", results)
     assert (status, err.count("\n")) == (1, 1)
-    assert "a report needs a folder of its own" in err
+    assert "a report needs a separate folder" in err
     status, _, err = command("report", tmp_path / "nowhere", "-o", tmp_path / "out")
     assert (status, err.count("\n")) == (1, 1)
     (tmp_path / "file").touch()

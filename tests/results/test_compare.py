@@ -471,7 +471,7 @@ def test_a_narrow_terminal_gets_one_table_that_fits(store, tmp_path, capsys, mon
     assert sum(line.split()[:1] == ["clean"] for line in lines) == 1
     assert "significant" in "\n".join(lines)
     # 8 + 7 + 6 + 7 characters of column, A, B and A - B leave room for 12 of a verdict, and Holm p has 8
-    assert "no room for only A, only B, p, " in " ".join(lines)
+    assert "not shown for lack of space: only A, only B, p, " in " ".join(lines)
 
 
 def test_the_folder_and_the_dataset_are_chosen_as_for_the_leaderboard(store, command, tmp_path, capsys):
