@@ -1,4 +1,4 @@
-"""What is known of an attack before it runs: what it needs, what it costs, what to warn of."""
+"""Facts about an attack before it runs: requirements, cost and warnings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHARE_OF_DIMENSION = {"Linf": 0, "L2": 0.5, "L1": 1}  # the cube [0, 1]^d has d
 
 
 def check_fits(perturbation: Perturbation, classes: int, pixels: int) -> None:
-    """Refuse an attack that asks for what a dataset has not.
+    """Refuse an attack that does not fit the dataset.
 
     Args:
         perturbation: An attack.
@@ -66,7 +66,7 @@ def pace_warning(perturbation: Perturbation) -> str | None:
 
 
 def passes(perturbation: Perturbation) -> int:
-    """How many forward passes' worth of work a sample costs, at most (a gradient counts as two more)."""
+    """Largest cost of a sample in forward passes (a gradient counts as two more)."""
     if perturbation.kind != "attack":
         return 1
     work = type_of(perturbation.name).work(perturbation.params)

@@ -1,4 +1,4 @@
-"""An attack set up for one classifier, run and guarded.
+"""An attack set up for one classifier, with checks of its results.
 
 torchattacks computes the attack; what is checked here, once for all of them, is what it returns: inside
 [0, 1], inside the ball of its norm, finite, and not blind for want of a gradient.
@@ -34,7 +34,7 @@ Found = tuple[Tensor, np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Attacked:
-    """What an attack did to a batch.
+    """The result of an attack on a batch.
 
     Attributes:
         images: (N, C, H, W) in [0, 1]; a sample whose result was not finite holds its clean image, and so
@@ -76,7 +76,7 @@ class AttackRunner:
         Between the rounds of an attack, such as its restarts, a sample that was broken is kept as it is.
 
         Raises:
-            RuntimeError: if the result leaves [0, 1] or the ball.
+            RuntimeError: if the result is outside [0, 1] or the radius.
             UserError: if that of a torchattacks class without a name of its own here does.
         """
         keys, adversarial = np.asarray(ids), images.clone()

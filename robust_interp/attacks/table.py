@@ -41,13 +41,13 @@ class AttackType:
         defaults: The parameters it takes besides eps, at the paper's values. A norm among them can be chosen.
         random: Whether it draws; its results then depend on the attack seed, and it can be restarted.
         norm: What its ball is measured in.
-        gradient: Whether it follows gradients; a sample without one is then not counted as robust.
+        gradient: Whether it uses gradients; a sample without a gradient then never counts as robust.
         minimal: Whether it looks for the smallest change. Its eps is optional, and a larger change found is
             none.
         only_right: Whether samples that are wrong when clean are left as they are.
         alone: Whether it must be given one sample at a time, because its samples would share a decision.
         targeted: Whether it can aim at a class.
-        classes: The least number of classes that its loss is defined for.
+        classes: Smallest number of classes for which its loss is defined.
         work: Forward passes' worth of work a sample, without restarts.
         takes_eps: Whether it has a radius at all.
         restarts: Whether a random one may be started several times, of which the worst is kept.

@@ -1,4 +1,4 @@
-"""What a run comes to: its tables, and what a reader should be told."""
+"""The result of a run: its tables and warnings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from robust_interp.store.finished import outcome_of
 
 @dataclass(frozen=True)
 class Report:
-    """What a run measured: results.csv and the leaderboard as tables, and what a reader should be told.
+    """The result of a run: results.csv and the leaderboard as tables, and warnings.
 
     Attributes:
         notes: Informational lines.

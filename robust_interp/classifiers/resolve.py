@@ -1,4 +1,4 @@
-"""What was named, as things to measure: the one way in.
+"""From names and options to targets: the only entry point.
 
 `resolve` hands each name to the module that knows its kind, which makes a target of it:
 
@@ -64,7 +64,7 @@ class ResolveOptions:
 def resolve(
     models: Sequence[str] | Mapping[str, nn.Module] | None, options: ResolveOptions, dataset: data.Dataset
 ) -> list[Target]:
-    """The targets that are named, each once, and each one's ensembles after it.
+    """The targets for the given names, each once, followed by their ensembles.
 
     A model that has to be built to be described (an object, a factory, a file of weights) is checked on this
     dataset here; a checkpoint of the zoo when it is loaded.

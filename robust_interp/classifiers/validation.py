@@ -1,4 +1,4 @@
-"""What can be measured, and what a reader must be told of it."""
+"""Which models can be measured, and the notes about them."""
 
 from __future__ import annotations
 

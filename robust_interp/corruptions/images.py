@@ -1,4 +1,4 @@
-"""Where a run's corrupted images come from, and which ones a command line asks for."""
+"""The source of a run's corrupted images, and the corruptions that a command line requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from robust_interp.store.cells import Perturbation
 
 
 class Corruptor:
-    """Where a run's corrupted images come from: released arrays if a folder is given, else the generator.
+    """Source of the corrupted images: the released arrays if a folder is given, otherwise the generator.
 
     Args:
         dataset: The clean images, in official order.
@@ -67,7 +67,7 @@ class Corruptor:
         return "released"
 
     def obstacle(self, name: str) -> str | None:
-        """Why there can be no images of a corruption, or None. What is released needs no generator."""
+        """Why a corruption is not possible, or None. Released images need no generator."""
         return obstacle(name, self.dataset.images.shape[1:]) if self.folder is None else None
 
     def note(self, line: str) -> None:

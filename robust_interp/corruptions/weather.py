@@ -88,7 +88,7 @@ def frost_pictures() -> list[np.ndarray]:
 @needs(_frost_obstacle)
 @corruption
 def frost(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
-    """Photographs of ice laid over."""
+    """Photographs of frost laid over the image."""
     kept, weight = ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))[severity - 1]
     picture = frost_pictures()[rng.integers(len(FROST_PICTURES))]
     _, H, W = image.shape

@@ -34,12 +34,12 @@ class DatasetType:
 
     Attributes:
         load: (split, root folder) -> images (N, C, H, W), uint8 or float32 in [0, 1], and labels (N,).
-        mean: Per-channel mean of the training pixels in [0, 1]; `std` likewise.
+        mean: Per-channel mean of the training pixels in [0, 1]; `std` is their standard deviation.
         eps_255: Default Linf radii in units of 1/255.
         attack_defaults: Parameters that differ from the paper's on this dataset.
         default_n: Samples a benchmark measures unless told otherwise.
         crop_padding: Pixels of zero padding before the random crop in training.
-        flip: Whether a mirrored image is still of its class.
+        flip: Whether a mirrored image keeps its class.
         torchvision_class: Class that reads and downloads the files; None for an embedded dataset.
         corruption_archive: Folder name of the released corruption arrays, if there are any.
     """

@@ -1,4 +1,4 @@
-"""What a reader of a table must be told: signs that a number does not mean what it seems to."""
+"""Warnings beside a table: signs that a number is misleading."""
 
 from __future__ import annotations
 

@@ -42,13 +42,13 @@ def check_model(
 
     Args:
         model: A timm name, which is built for `classes` and the channels of `shape`; a function that builds
-            the model; or a model. What is built is also saved and loaded again.
+            the model; or a model. A built model is also saved and loaded again.
         classes: Number of classes.
         shape: (C, H, W) of an image.
 
     Raises:
-        AssertionError: if it is not a deterministic classifier of single images in eval mode, changes its
-            own state there, lets no finite gradient through, or, built twice, differs with equal weights.
+        AssertionError: if in eval mode it is random, depends on the other images of the batch or changes its
+            state; if it has no finite gradient; or if two builds with equal weights differ.
     """
     name = model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
     build = _builder(model, classes, shape[0])
@@ -73,18 +73,20 @@ def check_attack(
     model: nn.Module | None = None,
     images: Tensor | None = None,
 ) -> None:
-    """Check an attack on a small network with random weights, or on yours.
+    """Check an attack on a small network with random weights, or on `model`.
 
     Args:
-        params: The attack's parameters, where they are not its defaults.
-        eps: Radii in [0, 1] pixels, of the attack's norm; a search for the smallest change needs none.
+        params: Parameters of the attack that differ from its defaults.
+        eps: Radii in [0, 1] pixels, in the norm of the attack; not needed by attacks that search for the
+            smallest change.
         model: Maps `images` to logits; by default a small convolutional network for RGB images.
-        images: (N, C, H, W) float32 in [0, 1], at least 4; each is attacked from the class that it is given.
+        images: (N, C, H, W) float32 in [0, 1], at least 4; the label of each is the class that the model
+            predicts.
 
     Raises:
-        AssertionError: if a result is of another shape, outside [0, 1] or the ball, or not finite; if no
-            image changes; if a result depends on the batch or on a global random generator; or if the images,
-            the labels or the model are not as they were.
+        AssertionError: if a result has another shape, is outside [0, 1] or the radius, or is not finite; if
+            no image changes; if a result depends on the batch or on a global random generator; or if the
+            images, the labels or the model are changed.
     """
     with undisturbed_generators(), _registered(ATTACKS, attack) as name, _said_of(name):
         classifier = Classifier(model or _small_network(), name="the model")
@@ -97,9 +99,9 @@ def check_corruption(corruption: str | Corrupt, shape: tuple[int, int, int] = (3
     """Check a corruption on random images of `shape` (C, H, W), at each severity.
 
     Raises:
-        AssertionError: if a result is of another shape or not finite; if it does not follow from the image,
-            the severity and the generator alone; if it uses a global random generator; or if it changes none
-            of the images.
+        AssertionError: if a result has another shape or is not finite; if it depends on anything besides the
+            image, the severity and the generator; if it uses a global random generator; or if it changes no
+            image.
     """
     with undisturbed_generators(), _registered(CORRUPTIONS, corruption) as name, _said_of(name):
         why_not = obstacle(name, shape)
@@ -115,12 +117,12 @@ def check_dataset(
     """Check a dataset whose files, if it needs any, are in `data_dir`.
 
     Args:
-        splits: Those to check; give ``("test",)`` for a dataset that is only measured on.
+        splits: Splits to check; use ``("test",)`` for a dataset without training images.
 
     Raises:
-        AssertionError: if images or labels are not of the declared shape, range and classes, or not the same
-            when loaded again; or if mean and std are not those of the training pixels, the default radii are
-            not radii in units of 1/255, or the default n is more than the test set has.
+        AssertionError: if images or labels do not have the declared shape, range and classes, or change when
+            they are loaded again; if mean and std are not those of the training pixels; if the default radii
+            are not in units of 1/255; or if the default n is larger than the test set.
     """
     kind = dataset if isinstance(dataset, DatasetType) else DATASETS[dataset]
     root = data.data_root(data_dir)

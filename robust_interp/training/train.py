@@ -107,7 +107,7 @@ class _Job:
         return Fit(model, loader, self.recipe)
 
     def record(self, fit: Fit) -> dict:
-        """How the checkpoint was made, for train.json."""
+        """The record of the training, for train.json."""
         interval = self.model_args.get("lambda_init") or default_lambda_init(self.what.architecture)
         return self.identity | {
             "checkpoint": "last",  # no epoch is chosen: the test set is read once, after training

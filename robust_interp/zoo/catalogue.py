@@ -1,4 +1,4 @@
-"""Which checkpoints there are, and those that a user names."""
+"""The available checkpoints, and the selection of checkpoints by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from robust_interp.zoo.registered import is_model, may_be_registered
 
 
 def bundled(folder: str = "model_zoo") -> Path:
-    """A folder that comes with the package: inside it when installed, beside it in a checkout."""
+    """A folder that comes with the package: inside it if installed, beside it in a checkout."""
     package = Path(robust_interp.__file__).parent
     inside = package / folder
     return inside if inside.is_dir() else package.parent / folder
@@ -23,15 +23,15 @@ def bundled(folder: str = "model_zoo") -> Path:
 def checkpoints(
     zoo: str | os.PathLike | None = None, dataset: str | None = None, only: bool = False
 ) -> list[Checkpoint]:
-    """All checkpoints, of one dataset if named, ordered by architecture, dataset, recipe and seed.
+    """All checkpoints, or those of one dataset, ordered by architecture, dataset, recipe and seed.
 
     Args:
-        zoo: A folder of checkpoints to look in first; then ./model_zoo and the package follow.
-        dataset: None for those of all datasets.
-        only: Whether to look nowhere else than in that folder.
+        zoo: A folder of checkpoints to search first, before ./model_zoo and the package.
+        dataset: None means all datasets.
+        only: Whether to search only that folder.
 
     Raises:
-        UserError: if a folder is named that is not there, or none is to be the only one.
+        UserError: if the folder does not exist, or if `only` is given without a folder.
     """
     if only and not zoo:
         raise UserError("--only-zoo needs a zoo folder: name it with --zoo")
@@ -69,7 +69,7 @@ def checkpoints_for(
 
 
 def select(patterns: Iterable[str], candidates: list[Checkpoint]) -> list[Checkpoint]:
-    """The candidates that are named, in their own order.
+    """The candidates that match the patterns, in the order of the candidates.
 
     Args:
         patterns: Each is 'all', an architecture, a full name, or a glob over either; ``@RECIPE`` after it, a

@@ -54,7 +54,7 @@ def _is_model_args(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint folder. What its name says is read from the name, the rest from its files."""
+    """One checkpoint folder. Its facts are read from its name and its files."""
 
     folder: Path
     architecture: str
@@ -215,7 +215,7 @@ def _named(folder: Path) -> Checkpoint:
 
 
 def made_with(folder: Path, model_args: dict) -> Checkpoint | None:
-    """The checkpoint in `folder` if it is there, or None.
+    """The checkpoint in `folder`, or None if the folder does not exist.
 
     Args:
         model_args: Arguments of the architecture that it is to have been made with.
@@ -233,7 +233,7 @@ def made_with(folder: Path, model_args: dict) -> Checkpoint | None:
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse, before the work, a checkpoint folder that could not be written after it."""
+    """Refuse a checkpoint folder that cannot be written, before the training starts."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
