@@ -233,7 +233,7 @@ def _robustness(found: FolderResults, board: pd.DataFrame, baseline: str | None,
             f"“corrupted” is the mean over corruptions and severities. Lines on the bars are 95 % intervals "
             f"over the images. {of}",
         )
-        sections.append(Section("ensembles", "What ensembles gain", [figure]))
+        sections.append(Section("ensembles", "Improvement by ensembles", [figure]))
     return sections
 
 

@@ -676,8 +676,8 @@ def test_what_passes_or_is_open_in_an_audit_is_folded(tmp_path):
     assert "net seed 0: <span" in in_full
     folded = re.findall(r"<details>\s*<summary>(.*?)</summary>(.*?)</details>", audit, re.DOTALL)
     assert [name for name, _ in folded] == [
-        "What is open: 1 check",
-        "Each check’s verdict, the worst over all radii",
+        "Open: 1 check",
+        "Verdict of each check, the worst over all radii",
     ]
     assert "restarts!" in folded[0][1]
     assert "restarts!" not in in_full
