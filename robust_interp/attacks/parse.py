@@ -22,9 +22,9 @@ def resolve(text: str, eps: Sequence[float], defaults: Mapping, seed: int) -> li
 
     Args:
         text: Such as ``fgsm, pgd(steps=40), pgd_l2(eps=0.5)``.
-        eps: Linf radii in [0, 1] pixels that each Linf spec without its own eps is measured at.
-        defaults: The dataset's parameters, where they differ from the paper's. A torchattacks class that is
-            named as such keeps its own.
+        eps: Linf radii in [0, 1] pixels, for every Linf spec without eps.
+        defaults: Parameters of the dataset that differ from the paper's. A torchattacks class keeps its own
+            defaults.
         seed: The attack seed, for attacks that are random.
 
     Raises:
@@ -118,15 +118,15 @@ def _column(name: str, norm: str, eps: float | None, changed: Mapping) -> str:
 
 
 def exact_255(pixels: float) -> str:
-    """A distance of `pixels` in [0, 1] in units of 1/255, so that no two of them look alike."""
+    """A distance of `pixels` in [0, 1], in units of 1/255, with enough digits to distinguish any two."""
     return f"{in_255(pixels):.10g}"
 
 
 def check_eps(eps: object, norm: str = "Linf") -> float:
-    """A radius `eps`, in [0, 1] pixels and measured in `norm`, as it is.
+    """Return the radius `eps`, in [0, 1] pixels and in `norm`, after a check of its range.
 
     Raises:
-        UserError: if it is no distance: an Linf one is in (0, 1], any other above 0.
+        UserError: if it is outside (0, 1] for Linf, or not above 0 for another norm.
     """
     if _is_distance(eps, norm):
         return float(eps)

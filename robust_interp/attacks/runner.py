@@ -1,7 +1,7 @@
 """An attack set up for one classifier, with checks of its results.
 
-torchattacks computes the attack; what is checked here, once for all of them, is what it returns: inside
-[0, 1], inside the ball of its norm, finite, and not blind for want of a gradient.
+torchattacks computes the attack. Every result is checked here: it must be inside [0, 1], within the radius
+and finite, and samples without a gradient are reported.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Attacked:
     """The result of an attack on a batch.
 
     Attributes:
-        images: (N, C, H, W) in [0, 1]; a sample whose result was not finite holds its clean image, and so
-            does one for which a search for the smallest change found none within eps.
-        zero_gradient: (N,) bool, every gradient was zero everywhere: there was nothing to follow.
-        not_finite: (N,) bool, a gradient or the attacked image was not finite.
+        images: (N, C, H, W) in [0, 1]; a sample has its clean image if its result was not finite, or if a
+            search for the smallest change found none within eps.
+        zero_gradient: (N,) bool, whether every gradient was exactly zero.
+        not_finite: (N,) bool, whether a gradient or the attacked image was not finite.
         deltas: (N,) float32, the size of each sample's change in the attack's norm: for Linf its largest
-            |change of a pixel|. Of a search for the smallest change it is what was found, whatever eps is.
+            |change of a pixel|. For a search for the smallest change, it is the change found, for any eps.
     """
 
     images: Tensor

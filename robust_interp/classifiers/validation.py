@@ -50,7 +50,7 @@ def check_classifier(classifier: nn.Module, images: Tensor, classes: int) -> Non
         raise RandomModelError(f"{classifier.name} is random: two forward passes in eval mode differ")
     if not _alike(logits, torch.cat([classifier(image[None].clone()) for image in images])):
         raise UserError(
-            f"{classifier.name} does not classify each image alone: in eval mode the logits of one "
+            f"{classifier.name} does not classify images independently: in eval mode the logits of one image "
             "depend on the others in the batch (as with BatchNorm and track_running_stats=False)"
         )
 

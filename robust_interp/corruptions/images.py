@@ -24,10 +24,10 @@ class Corruptor:
     Args:
         dataset: The clean images, in official order.
         seed: Seed of the generated corruptions.
-        folder: Folder that holds the released ``<corruption>.npy`` and ``labels.npy``, or its parent.
+        folder: Folder with the released ``<corruption>.npy`` and ``labels.npy``, or the folder above it.
 
     Attributes:
-        notes: What a reader of the results should be told, one line each; `resolve` adds to them.
+        notes: Warnings about the results, one line each; `resolve` adds to them.
 
     Raises:
         UserError: if the folder's labels are missing or not those of the dataset.
@@ -49,7 +49,7 @@ class Corruptor:
         Generated JPEG that cannot equal the released names its library: ``generated@0(libjpeg-turbo)``.
 
         Raises:
-            UserError: if a released file is missing, or is not what it should be.
+            UserError: if a released file is missing or has wrong content.
         """
         return self._sources(name)
 
@@ -140,13 +140,13 @@ def _md5(path: Path) -> str:
 def resolve(text: str, corruptor: Corruptor) -> list[Perturbation]:
     """Perturbations for a comma-separated list of names, groups or ``name(severity=3)``; 'none' is empty.
 
-    Without a severity all five are meant; what is named twice is measured once. A corruption that cannot be
-    generated for these images is an error if it is named, and left out of a group with a note: the group's
-    mean, which is only ever taken over all of it, is then absent.
+    Without a severity, all five are taken; repeated names are measured once. A corruption that cannot be
+    generated for these images is an error if it is named. In a group it is left out with a note, and the mean
+    of the group is then absent.
 
     Args:
-        text: As on a command line.
-        corruptor: Of the images that are to be corrupted; it is given the notes.
+        text: As on the command line.
+        corruptor: Source of the corrupted images; notes are added to it.
 
     Raises:
         UserError: for an unknown name, a severity that is not a whole number from 1 to 5, or a corruption

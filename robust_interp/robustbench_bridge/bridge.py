@@ -1,4 +1,4 @@
-"""RobustBench as it can be used: the package mended, its models loaded, its published rows read."""
+"""Access to RobustBench: a repaired package, its models and its published rows."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ _ATTACK_SEED = 0
 
 @contextmanager
 def robustbench(download: bool = False) -> Iterator[ModuleType]:
-    """The package robustbench, mended within the block.
+    """The package robustbench, repaired within the `with` block.
 
     ``with robustbench() as rb: rb.benchmark(classifier, n_examples=200, eps=8/255, data_dir=...)`` measures
-    anything that maps (N, 3, 32, 32) pixels in [0, 1] to logits, a `Classifier` for one. Its AutoAttack then
+    anything that maps (N, 3, 32, 32) pixels in [0, 1] to logits, such as a `Classifier`. Its AutoAttack then
     starts from a fixed seed.
 
     Args:
-        download: Whether it may fetch the data and weights that are missing.
+        download: Whether missing data and weights may be downloaded.
 
     Raises:
-        UserError: if RobustBench is not installed, torchattacks' stub stands in its place, or it is a version
-            that is built otherwise.
+        UserError: if RobustBench is not installed, was replaced by torchattacks' stub, or is an unsupported
+            version.
     """
     _require_installed()
     with ExitStack() as stack:
@@ -325,16 +325,16 @@ def load(
     """A model of RobustBench's zoo, in eval mode, on [0, 1] pixels.
 
     Args:
-        name: As RobustBench has it, such as ``Standard``.
+        name: Name in RobustBench, such as ``Standard``.
         dataset: ``cifar10`` or ``cifar100``.
         threat_model: ``Linf``, ``L2`` or ``corruptions``.
         folder: Of the weights, laid out as RobustBench does, ``<dataset>/<threat model>/<name>.pt``; by
             default $ROBUSTBENCH_MODEL_DIR, or ./models as in RobustBench.
-        download: Whether missing weights may be fetched.
+        download: Whether missing weights may be downloaded.
 
     Raises:
-        UserError: for an unknown name, weights that are not there, a web page in their place, or weights
-            that do not load without running code from their file.
+        UserError: for an unknown name, missing weights, a web page instead of weights, or weights that cannot
+            be loaded without running code from their file.
     """
     for what, value, allowed in (
         ("dataset", dataset, DATASETS),

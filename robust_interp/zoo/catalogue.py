@@ -53,8 +53,8 @@ def checkpoints_for(
     """The checkpoints of a dataset, at least one, in the order of `checkpoints`.
 
     Args:
-        zoo: A folder of checkpoints to look in first.
-        only: Whether to look nowhere else.
+        zoo: A folder of checkpoints to search first.
+        only: Whether to search only that folder.
 
     Raises:
         UserError: if there is none, or as `checkpoints` does.
@@ -72,11 +72,11 @@ def select(patterns: Iterable[str], candidates: list[Checkpoint]) -> list[Checkp
     """The candidates that match the patterns, in the order of the candidates.
 
     Args:
-        patterns: Each is 'all', an architecture, a full name, or a glob over either; ``@RECIPE`` after it, a
-            name or glob too, takes those of that recipe, as in `leaderboard compare`.
+        patterns: Each is 'all', an architecture, a full name, or a glob over either. A following ``@RECIPE``,
+            a name or glob, takes only the checkpoints of that recipe, as in `leaderboard compare`.
 
     Raises:
-        UserError: for a name, a glob or a recipe that matches none.
+        UserError: for a name, glob or recipe without a match.
     """
     chosen: dict[str, Checkpoint] = {}
     for pattern in patterns:

@@ -130,7 +130,7 @@ class Checkpoint:
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of the weights file, held against the one that train.json recorded.
+        """Hash of the weights file, checked against the one in train.json.
 
         Raises:
             UserError: if the file cannot be read or is not the one that was written.
@@ -149,7 +149,7 @@ class Checkpoint:
         """The model in eval mode with float32 weights; takes normalised images (N, C, H, W).
 
         Raises:
-            UserError: if it cannot be built, or the weights are not its own.
+            UserError: if it cannot be built, or the weights do not fit.
         """
         config = self.config
         cfg = config["pretrained_cfg"]
@@ -171,12 +171,12 @@ def load_weights(model: nn.Module, path: Path) -> Normalisation | None:
     Reads what `weights.read_state` reads, whatever prefix its keys share.
 
     Returns:
-        Mean and std, a list per channel, of a normalisation layer that the file holds and the model lacks,
-        which are then to be applied in front of it; else None.
+        Mean and std, one number per channel, of a normalisation layer that is in the file but not in the
+        model and must be applied before it; otherwise None.
 
     Raises:
-        UserError: naming the file and what it is, or the first keys that are missing, unexpected or of
-            another shape.
+        UserError: if the file is not a weights file or does not fit; the message names the file and the first
+            keys that are missing, unexpected or of another shape.
     """
     from robust_interp.zoo import weights_files  # needs torch, which listing checkpoints does not
 
@@ -218,7 +218,7 @@ def made_with(folder: Path, model_args: dict) -> Checkpoint | None:
     """The checkpoint in `folder`, or None if the folder does not exist.
 
     Args:
-        model_args: Arguments of the architecture that it is to have been made with.
+        model_args: Arguments of the architecture that it must have.
 
     Raises:
         UserError: if it was made with other arguments of the architecture.
@@ -260,9 +260,9 @@ def save(
         folder: Its name is the checkpoint's.
         pretrained_cfg: timm's: num_classes, input_size (C, H, W), mean, std and more, as JSON values.
         model_args: Arguments of the architecture beside classes and input channels, as JSON values.
-        record: What train.json says besides the hash of the weights, as JSON values.
+        record: Content of train.json except the hash of the weights, as JSON values.
         half: Store floating-point weights in half precision.
-        texts: More files, by name.
+        texts: Additional text files by name.
 
     Raises:
         UserError: if the folder cannot be written or exists.

@@ -44,7 +44,7 @@ def check_registered(architecture: str) -> None:
     """Refuse a name that timm does not know; it would build a model of random weights for a path.
 
     Raises:
-        UserError: with the near names.
+        UserError: if it is unknown; the message suggests similar names.
     """
     import timm  # which registers our models, too
 

@@ -66,7 +66,7 @@ def mistaken_for_weights(path: Path) -> str | None:
         return "is an HTML page, probably of a failed download: download the weights again"
     if zipfile.is_zipfile(path) and _is_torchscript(path):
         return (
-            "is a TorchScript archive, which holds code: save its state_dict(), or load it in Python with "
+            "is a TorchScript archive, which contains code: save its state_dict(), or load it in Python with "
             "torch.jit.load and pass the module to evaluate"
         )
     return None
