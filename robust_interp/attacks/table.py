@@ -176,7 +176,7 @@ ATTACKS.add(
         only_right=True,
         classes=4,
         work=lambda params: 3 * params["steps"] * params["targets"],
-        about="targeted Auto-PGD, towards the most likely other classes",
+        about="targeted Auto-PGD on likely classes",
         source=_CROCE,
     ),
 )

@@ -213,7 +213,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_so(small, tmp_path, monkeypatch)
     assert (status, out) == (130, "")
     assert err.strip().count("\n") == 0
     assert "finished work is saved" in err
-    assert "4 cells to measure, 2 stored already" in small("--dry-run")[1]
+    assert "4 cells to measure, 2 already stored" in small("--dry-run")[1]
     assert small("--quiet")[0] == 0
 
 
@@ -271,8 +271,8 @@ MISTAKES = [
     (["--n", "-1"], ["--n", "'-1'"]),
     (["--n", "ten"], ["--n", "'ten'"]),
     (["--n", "451"], ["n must be 1 to 450", "digits", "not 451"]),
-    (["--models", ""], ["no model named", "all"]),
-    (["--models", ","], ["no model named"]),
+    (["--models", ""], ["no model given", "all"]),
+    (["--models", ","], ["no model given"]),
     (["--models", "in_resnet41"], ["unknown model 'in_resnet41'", "in_resnet14"]),
     (["--models", "in_resnet14,zzz*"], ["unknown model 'zzz*'"]),
     (["--models", "resnet50"], ["resnet50 has no checkpoint for digits", "--checkpoint"]),
@@ -316,7 +316,7 @@ def test_an_unknown_command_is_one_line(command):
 
 
 def test_a_checkpoint_without_a_model_is_refused(command, tmp_path):
-    refused(command("bench", "--checkpoint", "w.pt"), "exactly one registered model name in --models")
+    refused(command("bench", "--checkpoint", "w.pt"), "exactly one registered model in --models")
     assert believed(tmp_path / "results") == []
 
 

@@ -181,7 +181,7 @@ def test_ranks_stand_under_what_they_are_within(two_protocols):
         "protocol worst, n = 10": lines,
         "protocol worst, n = 20": lines,
     }
-    assert "Ranks, and sorting, are within one protocol and number of images" in text
+    assert "Rows are ranked and sorted within one protocol and number of images" in text
     assert re.findall(r'data-column="(\w+)"[^>]*aria-sort="(\w+)"', text) == [("rank", "ascending")]
     found = Page(text)
     assert found.faults == []
@@ -192,7 +192,7 @@ def test_ranks_stand_under_what_they_are_within(two_protocols):
 def test_one_group_has_no_heading(report):
     _, text = report
     assert "rowgroup" not in text
-    assert "Ranks, and sorting" not in text
+    assert "ranked and sorted within" not in text
 
 
 def test_the_page_is_well_formed_and_accessible(report):

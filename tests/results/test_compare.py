@@ -310,10 +310,10 @@ def test_entries_that_share_a_name_are_told_apart_by_a_tag(store, command, versu
     )
     refused(
         command("a", "b"),
-        "'a' names 3 entries",
+        "'a' matches 3 entries",
         "choose one of a@paper@0.20-0.25, a@quick@0.10-0.20, a@quick@0.20-0.25",
     )
-    refused(command("a@quick", "b"), "names 2 entries", "choose one of a@0.10-0.20, a@0.20-0.25")
+    refused(command("a@quick", "b"), "matches 2 entries", "choose one of a@0.10-0.20, a@0.20-0.25")
     assert versus("a@paper")["clean"]["only_a"] == 7
     assert versus("a@0.10-0.20")["clean"]["only_a"] == 5
     assert versus("a@quick@0.20-0.25")["clean"]["only_a"] == 9
@@ -324,14 +324,14 @@ def test_ensembles_of_other_seeds_are_told_apart(store, command, versus):
     zero, one, two = (card("a", seed) for seed in range(3))
     pairs = [(ensemble(zero, one), CLEAN, first(9)), (ensemble(zero, two), CLEAN, first(4))]
     run(store, [*pairs, (card("b"), CLEAN, first(0))])
-    refused(command("ax2", "b"), "names 2 entries", "ax2@seeds=0,1@id=", "ax2@seeds=0,2@id=")
+    refused(command("ax2", "b"), "matches 2 entries", "ax2@seeds=0,1@id=", "ax2@seeds=0,2@id=")
     assert versus("ax2@seeds=0,2")["clean"]["only_a"] == 4
 
 
 def test_entries_on_other_samples_are_refused(store, command):
     run(store, [(card("a"), CLEAN, first(8, 20))])
     run(store, [(card("b"), CLEAN, first(8, 10))])
-    err = refused(command("a", "b"), "the same samples", "a has final, n = 20", "b has final, n = 10")
+    err = refused(command("a", "b"), "protocol and images", "a has final, n = 20", "b has final, n = 10")
     hashes = {part.split(")")[0] for part in err.split("(subset ")[1:]}
     assert len(hashes) == 2
 
@@ -342,7 +342,7 @@ def test_other_images_of_the_same_number_are_refused(store, command):
         store.append(cell.key, 0, Outcome(LABELS[:10], np.zeros(10, np.uint8), None, 1.0, "cpu"))
         store.put_labels(images, LABELS)
         store.put_plan(Plan("custom", 10, "final", (cell,)))
-    refused(command("a", "b"), "the same samples", "a has final, n = 10 (subset ", "b has final, n = 10")
+    refused(command("a", "b"), "protocol and images", "a has final, n = 10 (subset ", "b has final, n = 10")
 
 
 def test_protocols_are_not_mixed(store, command):
@@ -356,7 +356,7 @@ def test_of_several_choices_one_is_asked_for(store, command, versus):
         run(store, worst("a", first(n, n), first(9, n)) + worst("b", first(n, n), first(1, n)), protocol)
     refused(command("a", "b"), "choose one with --protocol and --n", "final, n = 20", "worst, n = 10")
     refused(command("a", "b", "--n", "10"), "choose one", "final, n = 10", "worst, n = 10")
-    refused(command("a", "b", "--n", "15"), "the same samples")
+    refused(command("a", "b", "--n", "15"), "protocol and images")
     assert versus(protocol="worst")["clean"]["n"] == 10
     assert versus(protocol="final", n=20)["fgsm_2"]["accuracy_a"] == 45
     status, out, _ = command("a", "b", "--protocol", "final", "--n", "10")

@@ -181,7 +181,7 @@ def test_ones_own_file_may_not_pose_as_a_shipped_recipe(tmp_path):
         (["--set", "lr=0"], "lr must be a number above 0, not 0"),
         (["--set", "lr=nan"], "lr must be a number above 0, not nan"),
         (["--set", "lr=fast"], "lr must be a number above 0, not fast"),
-        (["--set", "steps=80,120"], "steps must be increasing fractions of the epochs, between 0 and 1"),
+        (["--set", "steps=80,120"], "steps must be increasing fractions of the epochs between 0 and 1"),
         (["--set", "steps=0.75,0.5"], "steps must be increasing fractions"),
         (["--set", "momentum=1"], "momentum must be a number in [0, 1)"),
         (["--set", "weight_decay=-1"], "weight_decay must be a number of at least 0, not -1"),
