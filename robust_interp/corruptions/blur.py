@@ -19,7 +19,7 @@ def gaussian_blur(image: np.ndarray, severity: int, rng: np.random.Generator) ->
 
 @corruption
 def defocus_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
-    """Smoothed by a disk, like an image out of focus."""
+    """Smoothed by a disk: out of focus."""
     radius, alias = ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1))[severity - 1]
     return scipy.ndimage.correlate(image, disk(radius, alias)[None], mode="mirror")
 
