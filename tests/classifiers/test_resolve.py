@@ -262,7 +262,7 @@ def test_the_mean_and_std_that_are_given_are_those_that_are_applied(command, her
     for given, part in (
         (["--mean", "0.9"], "both mean and std"),
         (["--mean", "120", "--std", "60"], "divide mean and std by 255"),
-        (["--mean", "0.5", "--std", "0"], "std above 0"),
+        (["--mean", "0.5", "--std", "0"], "std must be above 0"),
         (["--mean", "nan", "--std", "1"], "finite"),
         (["--mean", "0.5,0.5", "--std", "1"], "one number per channel"),
         (["--mean", "0.5,0.5,0.5", "--std", "1,1,1"], "3 channels; the images have 1"),
@@ -597,7 +597,7 @@ def test_folders_that_do_not_fit_are_refused(folder, tiny_zoo):
         ({"pretrained_cfg": {"input_size": [1, 8, 8], "mean": None}}, ["no mean and std for 1 channels"]),
         ({"pretrained_cfg": {"mean": [0.1, 0.2, 0.3]}}, ["no mean and std for 1 channels", "--mean"]),
         ({"pretrained_cfg": {"mean": "none"}}, ["mean cannot be 'none'"]),
-        ({"pretrained_cfg": {"std": [0]}}, ["std above 0"]),
+        ({"pretrained_cfg": {"std": [0]}}, ["std must be above 0"]),
         ({"pretrained_cfg": {"input_size": 8}}, ["input_size cannot be 8"]),
         ({"model_args": {"depth": 14}}, ["cannot build in_resnet14", "depth"]),
         ({"model_args": [1]}, ["model_args cannot be [1]"]),
@@ -1069,7 +1069,7 @@ def test_classifiers_refuse_a_normalisation_that_cannot_be():
         (0.5, 0.5, "lists with one number per channel"),
         (("a",), ("b",), "lists with one number per channel"),
         ((123.7,), (58.4,), "divide mean and std by 255"),
-        ((0.5,), (-1,), "std above 0"),
+        ((0.5,), (-1,), "std must be above 0"),
         ((), (), "one number per channel"),
     ):
         with pytest.raises(UserError) as caught:

@@ -184,7 +184,7 @@ def test_a_folder_that_is_there_is_not_trained_over(tmp_path):
     checkpoint, _ = save(tmp_path)
     with pytest.raises(UserError) as refusal:
         zoo.check_writable(checkpoint.folder)
-    one_line(refusal, "is there already", checkpoint.folder)
+    one_line(refusal, "exists already", checkpoint.folder)
 
 
 # Broken checkpoints.
