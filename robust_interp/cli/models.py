@@ -12,13 +12,13 @@ def add_to(commands) -> None:
     parser = add_command(
         commands,
         "models",
-        "list the zoo's checkpoints and the registered names",
+        "list the checkpoints of the zoo and the registered model names",
         "robust-interp models --dataset digits",
         run,
     )
     add_fields(parser, "zoo only_zoo")
     parser.add_argument(
-        "--dataset", type=dataset_name, help="list the checkpoints for this dataset alone (default: all)"
+        "--dataset", type=dataset_name, help="list only the checkpoints for this dataset (default: all)"
     )
     add_plugin(parser)
 
