@@ -158,7 +158,7 @@ def test_a_file_is_in_the_units_of_the_command_line(written):
         ("seeds = [-1]", ["seeds: '-1' is not a whole number of at least 0"]),
         ("n = 0", ["n: must be at least 1"]),
         ('protocol = "wurst"', ["protocol: must be final or worst, not 'wurst'"]),
-        ("n = ", ["is no TOML"]),
+        ("n = ", ["is not a TOML file"]),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(command, written, line, parts):
