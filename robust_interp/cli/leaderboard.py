@@ -8,11 +8,11 @@ from pathlib import Path
 
 from robust_interp.benchmark.forms import name_list, positive
 from robust_interp.benchmark.request import PROTOCOLS
-from robust_interp.cli.options import add_command, add_sources, add_which_dataset, picked
+from robust_interp.cli.options import Commands, add_command, add_sources, add_which_dataset, picked
 from robust_interp.core.errors import UserError
 
 
-def add_to(commands) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "leaderboard",
@@ -33,7 +33,7 @@ def spelt_out(argv: list[str]) -> list[str]:
     return ["leaderboard", "show", *argv[1:]]
 
 
-def _add_show(actions) -> None:
+def _add_show(actions: Commands) -> None:
     parser = add_command(
         actions,
         "show",
@@ -107,7 +107,7 @@ def _show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _add_compare(actions) -> None:
+def _add_compare(actions: Commands) -> None:
     parser = add_command(
         actions,
         "compare",
@@ -156,7 +156,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _add_paper(actions) -> None:
+def _add_paper(actions: Commands) -> None:
     parser = add_command(
         actions,
         "paper",

@@ -6,10 +6,12 @@ import argparse
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from robust_interp.benchmark.forms import SWITCH, dataset_name, natural
 from robust_interp.benchmark.request import ABOUT, BESIDE, DEFAULTS
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # what a command is added to
 
 
 def picked(arguments: argparse.Namespace, names: str) -> dict:
@@ -17,7 +19,7 @@ def picked(arguments: argparse.Namespace, names: str) -> dict:
 
 
 def add_command(
-    commands: Any, name: str, does: str, example: str, run: Callable | None = None, more: str = ""
+    commands: Commands, name: str, does: str, example: str, run: Callable | None = None, more: str = ""
 ) -> argparse.ArgumentParser:
     """A command or an action of one.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from robust_interp.benchmark.forms import name_list, natural, positive
 from robust_interp.cli.options import (
     ALL_CPUS,
+    Commands,
     add_command,
     add_fields,
     add_figure_options,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def add_to(commands) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "plot",
@@ -35,7 +36,7 @@ def add_to(commands) -> None:
     _add_landscape(actions)
 
 
-def _add_coefficients(actions) -> None:
+def _add_coefficients(actions: Commands) -> None:
     parser = add_command(
         actions,
         "coefficients",
@@ -88,7 +89,7 @@ def _coefficients(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _add_landscape(actions) -> None:
+def _add_landscape(actions: Commands) -> None:
     parser = add_command(
         actions,
         "landscape",

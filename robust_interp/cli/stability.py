@@ -8,6 +8,7 @@ import sys
 from robust_interp.benchmark.forms import natural, positive
 from robust_interp.cli.options import (
     ALL_CPUS,
+    Commands,
     add_command,
     add_fields,
     add_figure_options,
@@ -16,7 +17,7 @@ from robust_interp.cli.options import (
 )
 
 
-def add_to(commands) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "stability",
@@ -84,10 +85,11 @@ def run(arguments: argparse.Namespace) -> int:
     for checkpoint, label in zip(found, inputs.labels(found), strict=True):
         print(checkpoint.name, file=sys.stderr, flush=True)
         classifier = inputs.classifier(checkpoint, device)
-        of = {"model": label, "train_seed": checkpoint.seed}
         at, _ = inputs.images(test, few)
-        tables.append(stability.jacobians(classifier, at.to(device), few, seed).assign(**of))
-        growths.append(stability.growth(classifier, images, labels, many, eps, seed).assign(**of))
+        of_blocks = stability.jacobians(classifier, at.to(device), few, seed)
+        tables.append(of_blocks.assign(model=label, train_seed=checkpoint.seed))
+        of_depths = stability.growth(classifier, images, labels, many, eps, seed)
+        growths.append(of_depths.assign(model=label, train_seed=checkpoint.seed))
     table, growth = pd.concat(tables), stability.growth_summary(pd.concat(growths))
     place = files.stem(arguments.out, "stability")
     weights = {checkpoint.name: checkpoint.record["weights_sha256"] for checkpoint in found}

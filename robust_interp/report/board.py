@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -27,8 +28,8 @@ def table(board: pd.DataFrame, corruptions: Collection[str]) -> dict:
         board: Of `combine.gather`.
         corruptions: Names of those that were measured.
     """
-    head, numbers = in_short(board)
-    numbers = [name for name in numbers if std_of(name) in board]
+    head, shown = in_short(board)
+    numbers = [name for name in shown if std_of(name) in board]
     tail = [name for name in _TAIL if name in board and name not in head and _is_told(board[name])]
     first = [name for name in ("rank", "model") if name in head]
     rest = [name for name in head if name not in (*first, *_IN_LABEL)]
@@ -50,7 +51,7 @@ def table(board: pd.DataFrame, corruptions: Collection[str]) -> dict:
         "ranking": list(dict.fromkeys(ranking.values())),
         "groups": [
             {
-                "heading": _heading(*shared) if len(groups) > 1 else "",
+                "heading": _heading(lines.iloc[0]) if len(groups) > 1 else "",
                 "lines": [
                     {
                         "members": line["members"],
@@ -61,7 +62,7 @@ def table(board: pd.DataFrame, corruptions: Collection[str]) -> dict:
                     for at, line in lines.iterrows()
                 ],
             }
-            for shared, lines in groups
+            for _, lines in groups
         ],
     }
 
@@ -70,7 +71,7 @@ def rankings(board: pd.DataFrame) -> dict[str, str]:
     """Protocol -> the column that its rows are ranked by; only of protocols with a ranked row."""
     ranked = board[board["rank"].notna()]
     found = {}
-    for protocol, lines in ranked.groupby("protocol"):
+    for protocol, lines in ((str(name), lines) for name, lines in ranked.groupby("protocol")):
         radii = [
             name
             for name in measured_in(board)
@@ -117,13 +118,14 @@ def _clashing(rows: Iterable, told: dict[object, list[str]]) -> list:
     return [at for at, name in names.items() if list(names.values()).count(name) > 1]
 
 
-def _text(value) -> str:
+def _text(value: Any) -> str:
     return "" if pd.isna(value) else str(value)
 
 
-def _heading(protocol: str, n) -> str:
+def _heading(line: pd.Series) -> str:
     """Of the lines that may be ranked together: numbers of other protocols or samples are no rivals."""
-    return f"protocol {protocol}" + ("" if pd.isna(n) else f", n = {n}")
+    n = line["n_examples"]
+    return f"protocol {line['protocol']}" + ("" if pd.isna(n) else f", n = {n}")
 
 
 def _is_told(column: pd.Series) -> bool:
