@@ -6,13 +6,15 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from robust_interp.benchmark.forms import name_list, natural, positive
+from robust_interp.benchmark.forms import name_list, positive
 from robust_interp.cli.options import (
     ALL_CPUS,
     Commands,
     add_command,
     add_fields,
     add_figure_options,
+    add_images,
+    add_seed,
     natural_list,
     odd,
     positive_number,
@@ -46,13 +48,7 @@ def _add_coefficients(actions: Commands) -> None:
     )
     add = parser.add_argument
     add("models", nargs="+", metavar="MODEL", help="zoo names or globs; all seeds of a name are one band")
-    add(
-        "--n",
-        type=positive,
-        default=64,
-        metavar="N",
-        help="test images that gated λ are read at (default: 64)",
-    )
+    add_images(parser, "read gated λ at", 64)
     add_figure_options(parser)
 
 
@@ -106,13 +102,7 @@ def _add_landscape(actions: Commands) -> None:
         metavar="IDS",
         help="ids of test images, from 0 (default: 0)",
     )
-    add(
-        "--n",
-        type=positive,
-        default=64,
-        metavar="N",
-        help="first N test images that the loss along the line is averaged over (default: 64)",
-    )
+    add_images(parser, "average the loss along the line over", 64)
     add(
         "--corruption",
         metavar="NAME",
@@ -135,13 +125,7 @@ def _add_landscape(actions: Commands) -> None:
         help="own: each model's; shared: those of the first model for all, which spares the others "
         "(default: own)",
     )
-    add(
-        "--seed",
-        type=natural,
-        default=0,
-        metavar="N",
-        help="seed of the orthogonal direction and of generated corruptions (default: 0)",
-    )
+    add_seed(parser, "the orthogonal direction and of generated corruptions")
     add_fields(parser, "device threads corruptions_dir", threads=ALL_CPUS)
     add_figure_options(parser)
 

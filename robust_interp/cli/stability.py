@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 
-from robust_interp.benchmark.forms import natural, positive
 from robust_interp.cli.options import (
     ALL_CPUS,
     Commands,
     add_command,
     add_fields,
     add_figure_options,
+    add_images,
+    add_seed,
     positive_number,
     use_threads,
 )
@@ -27,20 +28,8 @@ def add_to(commands: Commands) -> None:
     )
     add = parser.add_argument
     add("models", nargs="+", metavar="MODEL", help="zoo names or globs of networks with residual blocks")
-    add(
-        "--n",
-        type=positive,
-        default=4,
-        metavar="N",
-        help="how many of the first test images to take for the Jacobians (default: 4)",
-    )
-    add(
-        "--growth-n",
-        type=positive,
-        default=64,
-        metavar="N",
-        help="how many of the first test images to take for the growth (default: 64)",
-    )
+    add_images(parser, "take for the Jacobians", 4)
+    add_images(parser, "take for the growth", 64, "--growth-n")
     add(
         "--eps",
         type=positive_number,
@@ -48,13 +37,7 @@ def add_to(commands: Commands) -> None:
         metavar="E",
         help="size of the small change, in units of 1/255 (default: 1)",
     )
-    add(
-        "--seed",
-        type=natural,
-        default=0,
-        metavar="N",
-        help="seed of start vectors and random signs (default: 0)",
-    )
+    add_seed(parser, "start vectors and random signs")
     add_fields(parser, "seeds device threads", threads=ALL_CPUS)
     add_figure_options(parser)
 
