@@ -61,7 +61,7 @@ def add_field(
     if form is SWITCH:
         parser.add_argument(option, action="store_true", dest=name, default=default, help=text)
         negated = f"--no-{option[2:]}"
-        parser.add_argument(negated, action="store_false", dest=name, help=f"the opposite of {option}")
+        parser.add_argument(negated, action="store_false", dest=name, help=f"turn off {option}")
         return
     if form.choices:
         more = {"choices": form.choices} | more
@@ -98,7 +98,7 @@ def use_threads(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(threads.choose(arguments.threads, None).count)
 
 
-ALL_CPUS = (None, "$OMP_NUM_THREADS, else all CPUs that it may use")  # of --threads, where nothing is tried
+ALL_CPUS = (None, "$OMP_NUM_THREADS, or all available CPUs")  # of --threads, where nothing is tried
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
@@ -117,7 +117,7 @@ def add_which_dataset(parser: argparse.ArgumentParser, **more: Any) -> None:
     parser.add_argument(
         "--dataset",
         type=dataset_name,
-        help="which dataset, if there are several (default: the only one)",
+        help="dataset, if the sources have several (default: the only one)",
         **more,
     )
 
@@ -135,7 +135,7 @@ def natural_list(text: str) -> tuple[int, ...]:
     """``2,5`` in the order given, each once."""
     found = tuple(dict.fromkeys(natural(part.strip()) for part in text.split(",") if part.strip()))
     if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} names no number")
+        raise argparse.ArgumentTypeError(f"{text!r} contains no number")
     return found
 
 
@@ -178,12 +178,12 @@ def interval(text: str) -> tuple[float, float]:
 
 
 def add_images(parser: argparse.ArgumentParser, use: str, default: int, option: str = "--n") -> None:
-    """How many of the first test images are taken for something.
+    """How many of the first test images are taken.
 
     Args:
-        use: What for, as the words that end "how many of the first test images to ...".
+        use: What for, as it ends "number of test images ...".
     """
-    said = f"how many of the first test images to {use} (default: {default})"
+    said = f"number of test images {use} (default: {default})"
     parser.add_argument(option, type=positive, default=default, metavar="N", help=said)
 
 
@@ -199,7 +199,7 @@ def add_figure_options(parser: argparse.ArgumentParser) -> None:
         "--dataset",
         type=dataset_name,
         default="digits",
-        help="what the checkpoints and test images are of (default: digits)",
+        help="dataset of the checkpoints and test images (default: digits)",
     )
     add_fields(parser, "zoo data_dir")
     add(
@@ -208,5 +208,5 @@ def add_figure_options(parser: argparse.ArgumentParser) -> None:
         default="figures",
         type=Path,
         metavar="FOLDER|FILE",
-        help="a folder, or the figure's own name, e.g. fig1.png: both PNG and SVG (default: figures)",
+        help="output folder, or file name such as fig1.png; PNG and SVG are both written (default: figures)",
     )

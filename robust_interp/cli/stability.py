@@ -28,8 +28,8 @@ def add_to(commands: Commands) -> None:
     )
     add = parser.add_argument
     add("models", nargs="+", metavar="MODEL", help="zoo names or globs of networks with residual blocks")
-    add_images(parser, "take for the Jacobians", 4)
-    add_images(parser, "take for the growth", 64, "--growth-n")
+    add_images(parser, "for the Jacobians, from the first on", 4)
+    add_images(parser, "for the growth, from the first on", 64, "--growth-n")
     add(
         "--eps",
         type=positive_number,
