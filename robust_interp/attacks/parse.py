@@ -10,7 +10,7 @@ from typing import TypeGuard
 from robust_interp.attacks.table import ATTACKS, AttackType, type_of
 from robust_interp.core.errors import UserError
 from robust_interp.core.specs import OfEps, Scalar, Spec, parse_spec, split_specs
-from robust_interp.store.cells import Perturbation, in_255
+from robust_interp.store.cells import Perturbation, attack_column, in_255
 
 TARGETS = ("next", "least_likely")  # beside a class's number
 
@@ -104,17 +104,13 @@ def _absolute(value: Scalar | OfEps, eps: float | None) -> Scalar:
 
 
 def _column(name: str, norm: str, eps: float | None, changed: Mapping) -> str:
-    """``pgd_2`` is an Linf radius in units of 1/255, ``apgd_ce_l2_0.5`` an L2 radius in [0, 1] pixels."""
     shown = {
         key: f"{exact_255(value)}/255" if key == "alpha" and norm == "Linf" else value
         for key, value in changed.items()
     }
     brackets = f"({','.join(f'{key}={value}' for key, value in shown.items())})" if shown else ""
-    suffix = norm.lower()
-    label = name if norm == "Linf" or name.lower().endswith(suffix) else f"{name}_{suffix}"
-    if eps is None:
-        return f"{label}{brackets}"
-    return f"{label}{brackets}_{exact_255(eps) if norm == 'Linf' else f'{eps:.10g}'}"
+    radius = eps if eps is None or norm != "Linf" else in_255(eps)
+    return attack_column(name, norm, radius, brackets)
 
 
 def exact_255(pixels: float) -> str:

@@ -11,8 +11,7 @@ from robust_interp.audit.thresholds import Thresholds
 from robust_interp.classifiers.target import Target
 from robust_interp.core.errors import UserError
 from robust_interp.core.specs import Spec, parse_spec, split_specs
-from robust_interp.results.column_names import with_radius
-from robust_interp.store.cells import Perturbation, digest
+from robust_interp.store.cells import Perturbation, attack_column, digest
 
 
 @dataclass(frozen=True)
@@ -109,5 +108,5 @@ def step_of(row: Perturbation) -> float:
 
 def transferred(row: Perturbation, eps_255: float, other: Target) -> Perturbation:
     """The row's attack computed on another model; what it is keyed by names that model."""
-    column = with_radius(f"transfer from {other.card.label}", "Linf", eps_255)
+    column = attack_column(f"transfer from {other.card.label}", "Linf", eps_255)
     return replace(row, column=column, source=f"transfer@{digest(other.card.identity)[:16]}")

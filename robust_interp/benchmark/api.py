@@ -159,7 +159,7 @@ def _specs(specs: str | Sequence[str]) -> str:
     return specs if isinstance(specs, str) else ",".join(map(str, specs or ["none"]))
 
 
-def _named(models) -> dict:
+def _named(models: object) -> dict[str, Any]:
     """The field of a Request that what was given as `models` belongs in."""
     if isinstance(models, nn.Module):
         return {"modules": {type(models).__name__: models}}
@@ -177,7 +177,7 @@ def _named(models) -> dict:
     return {"models": names and tuple(names)}
 
 
-def _given(dataset) -> str | data.Dataset:
+def _given(dataset: object) -> str | data.Dataset:
     if isinstance(dataset, str):
         return dataset
     if not isinstance(dataset, tuple | list) or len(dataset) not in (2, 3):

@@ -6,13 +6,21 @@ import argparse
 
 from robust_interp.audit.thresholds import Thresholds
 from robust_interp.benchmark.forms import positive
-from robust_interp.cli.options import add_command, add_fields, add_measuring, add_models, percentage, picked
+from robust_interp.cli.options import (
+    Commands,
+    add_command,
+    add_fields,
+    add_measuring,
+    add_models,
+    percentage,
+    picked,
+)
 from robust_interp.core.files import write_text
 
 STATUS_OF_FAIL = 3  # exit status; 1 and 2 are those of errors
 
 
-def add_to(commands) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "audit",

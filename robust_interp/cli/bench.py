@@ -7,10 +7,10 @@ import sys
 import time
 from pathlib import Path
 
-from robust_interp.cli.options import add_command, add_fields, add_measuring, picked
+from robust_interp.cli.options import Commands, add_command, add_fields, add_measuring, picked
 
 
-def add_to(commands) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "bench",

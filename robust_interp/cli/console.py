@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from rich.console import Console
@@ -23,6 +24,9 @@ from robust_interp.store import Store
 from robust_interp.store.cells import Plan
 from robust_interp.zoo import MODELS, Checkpoint
 
+if TYPE_CHECKING:  # it imports torch
+    from robust_interp.benchmark.benchmark import Benchmark
+
 PLAIN_WIDTH = 250  # where there is no terminal to fit, a table need not be squeezed
 GAP = 2  # between two columns
 NAMES_SHARE = 4  # a name takes at most this part of a terminal that is too narrow for the table
@@ -36,7 +40,7 @@ def console(stderr: bool = False) -> Console:
     return Console(stderr=stderr, emoji=False, width=PLAIN_WIDTH, soft_wrap=True)
 
 
-def print_header(shown: Console, benchmark, store: Store) -> None:
+def print_header(shown: Console, benchmark: Benchmark, store: Store) -> None:
     """What a run is about to do: where, on what, and how much of it is stored already."""
     from robust_interp.benchmark.pending import missing
 
@@ -196,17 +200,18 @@ def _paper_table(cells: pd.DataFrame) -> tuple[dict[str, list[str]], dict[str, l
     lines = [line for _, line in cells.fillna({"measured_as": ""}).groupby(keys, sort=False)]
     head = {key: [str(line[key].iloc[0]) for line in lines] for key in keys}
     head["ours"] = [max(line["measured_as"]) for line in lines]
-    by_column = [dict(zip(line["column"], line.itertuples(), strict=True)) for line in lines]
+    by_column = [{cell["column"]: cell for cell in line.to_dict("records")} for line in lines]
     columns = dict.fromkeys(cells["column"])
     return head, {name: [_beside(line.get(name)) for line in by_column] for name in columns}
 
 
-def _beside(cell) -> str:
+def _beside(cell: Mapping[Hashable, Any] | None) -> str:
     if cell is None:
         return ""
-    if math.isnan(cell.measured):
-        return f"{cell.paper:.1f} /     "
-    return f"{cell.paper:.1f} / {cell.measured:.1f}{ {'yes': ' =', 'no': ' ≠'}.get(cell.within_2_std, '') }"
+    paper, measured = cell["paper"], cell["measured"]
+    if math.isnan(measured):
+        return f"{paper:.1f} /     "
+    return f"{paper:.1f} / {measured:.1f}{ {'yes': ' =', 'no': ' ≠'}.get(cell['within_2_std'], '') }"
 
 
 def print_claims(claims: pd.DataFrame) -> None:
@@ -214,13 +219,13 @@ def print_claims(claims: pd.DataFrame) -> None:
     shown = console()
     for claim, lines in claims.groupby("claim", sort=False):
         shown.print(claim, highlight=False, markup=False)
-        for line in lines.itertuples():
-            where = f"  {line.source}: "
-            if not pd.isna(line.scope):
-                interval = _interval(line.ci_low, line.ci_high)
-                of = f"smallest of {line.comparisons} differences {line.smallest:+.1f}"
-                where += f"{line.scope}, {of}{f' ({interval})' if interval else ''}: "
-            shown.print(f"{where}{line.verdict}", highlight=False, markup=False)
+        for line in lines.to_dict("records"):
+            where = f"  {line['source']}: "
+            if not pd.isna(line["scope"]):
+                interval = _interval(line["ci_low"], line["ci_high"])
+                of = f"smallest of {line['comparisons']} differences {line['smallest']:+.1f}"
+                where += f"{line['scope']}, {of}{f' ({interval})' if interval else ''}: "
+            shown.print(f"{where}{line['verdict']}", highlight=False, markup=False)
 
 
 def _interval(low: float, high: float) -> str:
@@ -251,7 +256,8 @@ def _table(columns: dict[str, list[str]], widest: Mapping[str, int] = MappingPro
 
 def _fitting(columns: dict[str, list[str]], width: int) -> list[dict[str, list[str]]]:
     """Cut the columns into as many tables as it takes for none to be wider than the terminal."""
-    parts, left = [{}], width
+    parts: list[dict[str, list[str]]] = [{}]
+    left = width
     for name, texts in columns.items():
         need = _width(name, texts)
         if need > left and parts[-1]:
@@ -278,7 +284,7 @@ def print_sweep(table: pd.DataFrame, title: str) -> None:
         _print_note(shown, f"not shown for lack of space: {', '.join(left_out)}; sweep.csv has all columns")
 
 
-def print_plan(benchmark, store: Store) -> None:
+def print_plan(benchmark: Benchmark, store: Store) -> None:
     """What a run would measure, and about how long it would take."""
     plan, shown = benchmark.plan, console()
     todo = benchmark.missing(store)

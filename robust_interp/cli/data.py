@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from robust_interp.cli.options import add_command, add_fields, add_plugin
+from robust_interp.cli.options import Commands, add_command, add_fields, add_plugin
 from robust_interp.core.errors import UserError
 
 
-def add_to(commands) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "data",

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from robust_interp.benchmark.forms import name_list, positive
 from robust_interp.benchmark.request import PROTOCOLS
-from robust_interp.cli.options import add_command, add_sources, add_which_dataset, picked
+from robust_interp.cli.options import Commands, add_command, add_sources, add_which_dataset, picked
 from robust_interp.core.errors import UserError
 
 
-def add_to(commands) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "leaderboard",
@@ -35,7 +35,7 @@ def spelt_out(argv: list[str]) -> list[str]:
     return ["leaderboard", "show", *argv[1:]]
 
 
-def _add_show(actions) -> None:
+def _add_show(actions: Commands) -> None:
     parser = add_command(
         actions,
         "show",
@@ -111,7 +111,7 @@ def _show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _add_compare(actions) -> None:
+def _add_compare(actions: Commands) -> None:
     parser = add_command(
         actions,
         "compare",
@@ -169,13 +169,13 @@ def _entries_and_folders(arguments: argparse.Namespace) -> tuple[Sequence[str], 
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    entries, folders = _entries_and_folders(arguments)
+    (a, b), folders = _entries_and_folders(arguments)
     from robust_interp.cli.console import print_comparison
     from robust_interp.results import compare
     from robust_interp.results.export import FORMATS
 
     comparison = compare.from_folders(
-        list(map(Path, folders)), *entries, **picked(arguments, "dataset protocol n")
+        list(map(Path, folders)), a, b, **picked(arguments, "dataset protocol n")
     )
     if arguments.format == "table":
         print_comparison(comparison)
@@ -186,7 +186,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _add_paper(actions) -> None:
+def _add_paper(actions: Commands) -> None:
     parser = add_command(
         actions,
         "paper",

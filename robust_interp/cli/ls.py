@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from robust_interp.cli.options import add_command, add_plugin
+from robust_interp.cli.options import Commands, add_command, add_plugin
 
 if TYPE_CHECKING:
     from robust_interp.attacks import AttackType
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 KINDS = ("models", "attacks", "corruptions", "datasets")
 
 
-def add_to(commands) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "ls",
@@ -89,7 +89,9 @@ def _value(kind: AttackType, name: str, value: object) -> str:
 
     if isinstance(value, OfEps):
         return f"eps/{1 / value.factor:g}"
-    return f"{exact_255(value)}/255" if name == "alpha" and kind.norm == "Linf" else str(value)
+    if name == "alpha" and kind.norm == "Linf" and isinstance(value, int | float):
+        return f"{exact_255(value)}/255"
+    return str(value)
 
 
 def _elsewhere(name: str) -> Iterator[tuple[str, object]]:

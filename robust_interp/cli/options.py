@@ -6,10 +6,12 @@ import argparse
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from robust_interp.benchmark.forms import SWITCH, dataset_name, name_list, natural
+from robust_interp.benchmark.forms import SWITCH, dataset_name, name_list, natural, positive
 from robust_interp.benchmark.request import ABOUT, BESIDE, DEFAULTS
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # what a command is added to
 
 
 def picked(arguments: argparse.Namespace, names: str) -> dict:
@@ -17,7 +19,7 @@ def picked(arguments: argparse.Namespace, names: str) -> dict:
 
 
 def add_command(
-    commands: Any, name: str, does: str, example: str, run: Callable | None = None, more: str = ""
+    commands: Commands, name: str, does: str, example: str, run: Callable | None = None, more: str = ""
 ) -> argparse.ArgumentParser:
     """A command or an action of one.
 
@@ -188,6 +190,21 @@ def interval(text: str) -> tuple[float, float]:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not an interval such as 0.2,0.25") from None
     return low, high
+
+
+def add_images(parser: argparse.ArgumentParser, use: str, default: int, option: str = "--n") -> None:
+    """How many of the first test images are taken.
+
+    Args:
+        use: What for, as it ends "number of test images ...".
+    """
+    said = f"number of test images {use} (default: {default})"
+    parser.add_argument(option, type=positive, default=default, metavar="N", help=said)
+
+
+def add_seed(parser: argparse.ArgumentParser, of: str) -> None:
+    """The seed `of` what a command draws."""
+    parser.add_argument("--seed", type=natural, default=0, metavar="N", help=f"seed of {of} (default: 0)")
 
 
 def add_figure_options(parser: argparse.ArgumentParser) -> None:

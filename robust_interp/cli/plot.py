@@ -6,13 +6,16 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from robust_interp.benchmark.forms import natural, positive
+from robust_interp.benchmark.forms import positive
 from robust_interp.cli.options import (
     ALL_CPUS,
+    Commands,
     add_command,
     add_fields,
     add_figure_options,
+    add_images,
     add_models,
+    add_seed,
     natural_list,
     odd,
     positive_number,
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def add_to(commands) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "plot",
@@ -36,7 +39,7 @@ def add_to(commands) -> None:
     _add_landscape(actions)
 
 
-def _add_coefficients(actions) -> None:
+def _add_coefficients(actions: Commands) -> None:
     parser = add_command(
         actions,
         "coefficients",
@@ -45,13 +48,7 @@ def _add_coefficients(actions) -> None:
         _coefficients,
     )
     add_models(parser, "zoo names or globs; all seeds of a name are drawn as one band")
-    parser.add_argument(
-        "--n",
-        type=positive,
-        default=64,
-        metavar="N",
-        help="number of test images for networks with a gated λ (default: 64)",
-    )
+    add_images(parser, "for networks with a gated λ", 64)
     add_figure_options(parser)
 
 
@@ -88,7 +85,7 @@ def _coefficients(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _add_landscape(actions) -> None:
+def _add_landscape(actions: Commands) -> None:
     parser = add_command(
         actions,
         "landscape",
@@ -105,13 +102,7 @@ def _add_landscape(actions) -> None:
         metavar="IDS",
         help="ids of test images, from 0 (default: 0)",
     )
-    add(
-        "--n",
-        type=positive,
-        default=64,
-        metavar="N",
-        help="number of test images to average the loss along the line over (default: 64)",
-    )
+    add_images(parser, "to average the loss along the line over", 64)
     add(
         "--corruption",
         metavar="NAME",
@@ -134,13 +125,7 @@ def _add_landscape(actions) -> None:
         help="own: the FGSM direction of each model; shared: that of the first model, weaker for the others "
         "(default: own)",
     )
-    add(
-        "--seed",
-        type=natural,
-        default=0,
-        metavar="N",
-        help="seed of the orthogonal direction and of generated corruptions (default: 0)",
-    )
+    add_seed(parser, "the orthogonal direction and of generated corruptions")
     add_fields(parser, "device threads corruptions_dir", threads=ALL_CPUS)
     add_figure_options(parser)
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import Progress, ProgressColumn, Task
 from rich.text import Text
 
 from robust_interp.store.cells import Cell
+
+if TYPE_CHECKING:  # it imports torch
+    from robust_interp.training.trainer import Status
 
 PLAIN_EVERY = 10.0  # seconds between plain lines of a benchmark
 PLAIN_EVERY_IN_EPOCH = 60.0  # and of an epoch that takes long
@@ -38,7 +42,7 @@ class TimeLeft:
 
     def __init__(self, work: Iterable[tuple[Cell, int]], cost: Callable[[Cell], int]) -> None:
         self._cost = cost
-        self.left: Counter[Kind] = Counter()
+        self.left: defaultdict[Kind, float] = defaultdict(float)
         for cell, samples in work:
             self.left[_kind(cell)] += samples * self.units(cell)
         self.total = math.fsum(self.left.values())
@@ -124,15 +128,15 @@ def reporter(
 
 
 @contextmanager
-def training_reporter(console: Console, quiet: bool) -> Iterator[Callable]:
+def training_reporter(console: Console, quiet: bool) -> Iterator[Callable[[str, Status], None]]:
     """A function of a training's label and `trainer.Status` that shows it as suits the console.
 
     That is a bar for each label, or a line for each of its epochs.
     """
     with _display(console, quiet, PLAIN_EVERY_IN_EPOCH) as new_show:
-        shows = defaultdict(new_show)
+        shows: defaultdict[str, Show] = defaultdict(new_show)
 
-        def report(label: str, status) -> None:
+        def report(label: str, status: Status) -> None:
             numbers = (
                 f"loss {status.loss:.4f}  accuracy {status.accuracy:.2f} %  lr {status.lr:g}  "
                 f"{status.images_per_second:.0f} images/s"

@@ -5,10 +5,17 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from robust_interp.cli.options import add_command, add_fields, add_sources, add_which_dataset, picked
+from robust_interp.cli.options import (
+    Commands,
+    add_command,
+    add_fields,
+    add_sources,
+    add_which_dataset,
+    picked,
+)
 
 
-def add_to(commands) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "report",

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from robust_interp.benchmark.forms import dataset_name, eps_list, name_list
-from robust_interp.cli.options import add_command, add_models, add_which_dataset, picked
+from robust_interp.cli.options import Commands, add_command, add_models, add_which_dataset, picked
 
 
-def add_to(commands) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "robustbench",
@@ -22,7 +22,7 @@ def add_to(commands) -> None:
     _add_download(actions)
 
 
-def _add_export(actions) -> None:
+def _add_export(actions: Commands) -> None:
     parser = add_command(
         actions,
         "export",
@@ -101,7 +101,7 @@ def _export(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _add_download(actions) -> None:
+def _add_download(actions: Commands) -> None:
     parser = add_command(
         actions,
         "download",

@@ -5,19 +5,21 @@ from __future__ import annotations
 import argparse
 import sys
 
-from robust_interp.benchmark.forms import natural, positive
 from robust_interp.cli.options import (
     ALL_CPUS,
+    Commands,
     add_command,
     add_fields,
     add_figure_options,
+    add_images,
     add_models,
+    add_seed,
     positive_number,
     use_threads,
 )
 
 
-def add_to(commands) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "stability",
@@ -27,20 +29,8 @@ def add_to(commands) -> None:
     )
     add = parser.add_argument
     add_models(parser, "zoo names or globs of networks with residual blocks")
-    add(
-        "--n",
-        type=positive,
-        default=4,
-        metavar="N",
-        help="number of test images for the Jacobians, from the first on (default: 4)",
-    )
-    add(
-        "--growth-n",
-        type=positive,
-        default=64,
-        metavar="N",
-        help="number of test images for the growth, from the first on (default: 64)",
-    )
+    add_images(parser, "for the Jacobians, from the first on", 4)
+    add_images(parser, "for the growth, from the first on", 64, "--growth-n")
     add(
         "--eps",
         type=positive_number,
@@ -48,13 +38,7 @@ def add_to(commands) -> None:
         metavar="E",
         help="size of the small change, in units of 1/255 (default: 1)",
     )
-    add(
-        "--seed",
-        type=natural,
-        default=0,
-        metavar="N",
-        help="seed of start vectors and random signs (default: 0)",
-    )
+    add_seed(parser, "start vectors and random signs")
     add_fields(parser, "seeds device threads", threads=ALL_CPUS)
     add_figure_options(parser)
 
@@ -87,10 +71,11 @@ def run(arguments: argparse.Namespace) -> int:
     for checkpoint, label in zip(found, inputs.labels(found), strict=True):
         print(checkpoint.name, file=sys.stderr, flush=True)
         classifier = inputs.classifier(checkpoint, device)
-        of = {"model": label, "train_seed": checkpoint.seed}
         at, _ = inputs.images(test, few)
-        tables.append(stability.jacobians(classifier, at.to(device), few, seed).assign(**of))
-        growths.append(stability.growth(classifier, images, labels, many, eps, seed).assign(**of))
+        of_blocks = stability.jacobians(classifier, at.to(device), few, seed)
+        tables.append(of_blocks.assign(model=label, train_seed=checkpoint.seed))
+        of_depths = stability.growth(classifier, images, labels, many, eps, seed)
+        growths.append(of_depths.assign(model=label, train_seed=checkpoint.seed))
     table, growth = pd.concat(tables), stability.growth_summary(pd.concat(growths))
     place = files.stem(arguments.out, "stability")
     weights = {checkpoint.name: checkpoint.record["weights_sha256"] for checkpoint in found}

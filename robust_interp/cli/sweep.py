@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from robust_interp.benchmark.forms import name_list, positive
 from robust_interp.cli import train as train_command
-from robust_interp.cli.options import add_command, add_fields, interval, picked
+from robust_interp.cli.options import Commands, add_command, add_fields, interval, picked
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
 
+if TYPE_CHECKING:  # it imports torch
+    from robust_interp.training.sweep import Point
 
-def add_to(commands) -> None:
+
+def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "sweep",
@@ -95,9 +99,9 @@ def run(arguments: argparse.Namespace) -> int:
         lambda trainings: train_command.train_missing(arguments, trainings, folder),
     )
     errors = console(stderr=True)
-    names = tuple(checkpoint.name for checkpoint in trained.checkpoints)
+    made = tuple(checkpoint.name for checkpoint in trained.checkpoints)
     asked = picked(arguments, "dataset attacks eps corruptions n device data_dir")
-    benchmark = Benchmark(Request(models=names, zoo=str(folder), ensembles=False, **asked))
+    benchmark = Benchmark(Request(models=made, zoo=str(folder), ensembles=False, **asked))
     with (
         Store(arguments.out) as store,
         reporter(errors, benchmark.work(store), cost, arguments.quiet) as watch,
@@ -113,7 +117,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _points(arguments: argparse.Namespace):
+def _points(arguments: argparse.Namespace) -> list[Point]:
     from robust_interp.training import sweep
 
     if bool(arguments.grid) == bool(arguments.architectures):

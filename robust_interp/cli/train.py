@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from robust_interp.benchmark.forms import dataset_name, positive, seed_list
 from robust_interp.cli.options import (
     ALL_CPUS,
+    Commands,
     add_command,
     add_fields,
     add_models,
@@ -20,10 +22,18 @@ from robust_interp.cli.options import (
 )
 from robust_interp.core.errors import UserError
 
+if TYPE_CHECKING:  # they take long to import
+    import torch
+
+    from robust_interp.training.recipe import Recipe
+    from robust_interp.training.train import Training
+    from robust_interp.training.trainer import Status, TrainingError
+    from robust_interp.zoo import Checkpoint
+
 AT_ONCE_ON_CUDA = 5  # the paper's number of seeds
 
 
-def add_to(commands) -> None:
+def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "train",
@@ -122,7 +132,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if all(isinstance(outcome, TrainingError) for outcome in outcomes) else 0
 
 
-def recipe_of(arguments: argparse.Namespace, architecture: str, lambda_init: tuple[float, float] | None):
+def recipe_of(
+    arguments: argparse.Namespace, architecture: str, lambda_init: tuple[float, float] | None
+) -> Recipe:
     """The recipe that the arguments of `add_training` ask for, with the interval that act(λ) starts in."""
     from robust_interp.training import recipe as recipes
 
@@ -136,7 +148,9 @@ def recipe_of(arguments: argparse.Namespace, architecture: str, lambda_init: tup
     return recipes.overridden(named, changes | flags)
 
 
-def train_missing(arguments: argparse.Namespace, trainings: Sequence, out: Path) -> list:
+def train_missing(
+    arguments: argparse.Namespace, trainings: Sequence[Training], out: Path
+) -> list[Checkpoint | TrainingError]:
     """Train those that have no checkpoint in the zoo folder `out` yet, showing how far they are.
 
     Returns:
@@ -147,7 +161,9 @@ def train_missing(arguments: argparse.Namespace, trainings: Sequence, out: Path)
     from robust_interp.training.train import destination
 
     use_threads(arguments)
-    device, outcomes, missing = resolve_device(arguments.device), {}, []
+    device = resolve_device(arguments.device)
+    outcomes: dict[Training, Checkpoint | TrainingError] = {}
+    missing = []
     for what in trainings:
         folder = destination(what.architecture, arguments.dataset, what.recipe, what.seed, out)
         if done := zoo.made_with(folder, what.recipe.model_args()):
@@ -161,7 +177,9 @@ def train_missing(arguments: argparse.Namespace, trainings: Sequence, out: Path)
     return [outcomes[what] for what in trainings]
 
 
-def _train(arguments: argparse.Namespace, trainings: Sequence, out: Path, device) -> dict:
+def _train(
+    arguments: argparse.Namespace, trainings: Sequence[Training], out: Path, device: torch.device
+) -> dict[Training, Checkpoint | TrainingError]:
     """Train these side by side, and say what became of each."""
     from robust_interp.cli.console import console
     from robust_interp.cli.progress import training_reporter
@@ -173,7 +191,7 @@ def _train(arguments: argparse.Namespace, trainings: Sequence, out: Path, device
         show = stack.enter_context(training_reporter(errors, arguments.quiet))
         curves = {what: stack.enter_context(_curve_writer(arguments, what, out)) for what in trainings}
 
-        def report(what, status) -> None:
+        def report(what: Training, status: Status) -> None:
             show(labels[what], status)
             curves[what](status)
 
@@ -195,14 +213,16 @@ def _train(arguments: argparse.Namespace, trainings: Sequence, out: Path, device
     return outcomes
 
 
-def _labels(trainings: Sequence) -> dict:
+def _labels(trainings: Sequence[Training]) -> dict[Training, str]:
     """A name for each, with its recipe where they differ in that, as in a sweep of intervals."""
     one_recipe = len({what.recipe.name for what in trainings}) == 1
     recipe = {what: "" if one_recipe else f" {what.recipe.name}" for what in trainings}
     return {what: f"{what.architecture}{recipe[what]} seed {what.seed}" for what in trainings}
 
 
-def _curve_writer(arguments: argparse.Namespace, what, out: Path):
+def _curve_writer(
+    arguments: argparse.Namespace, what: Training, out: Path
+) -> AbstractContextManager[Callable[[Status], None]]:
     """What writes a training's curve for TensorBoard, or nothing without --tensorboard."""
     from robust_interp.training.train import destination
 

@@ -29,6 +29,19 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode("utf-8"))
 
 
+def make_folder(path: Path) -> Path:
+    """The folder, made with those above it where they are missing.
+
+    Raises:
+        UserError: if it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error}") from error
+    return path
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """The same as `write_text`, for bytes."""
     with new_file(path) as part, part.open("wb") as file:

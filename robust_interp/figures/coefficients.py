@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -9,13 +11,18 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from robust_interp.figures import style
+from robust_interp.figures.style import Look
+
+if TYPE_CHECKING:
+    from pandas.core.groupby import DataFrameGroupBy
 
 STABILITY = 2.0  # forward Euler is stable for λ Δt below 2, here with Δt = 1
 _TOP = 2.15  # so that the line at 2 is in the figure
 _SMALL = 0.5  # where all λ are below it, the axis ends above the largest of them instead
-_NO_COEFFICIENT = {"color": style.MUTED, "linestyle": "none", "marker": "x", "markersize": 3.5}
+_NO_COEFFICIENT: Look = {"color": style.MUTED, "linestyle": "none", "marker": "x", "markersize": 3.5}
 
 
 @style.styled
@@ -27,7 +34,7 @@ def depth_figure(table: pd.DataFrame) -> Figure:
     """
     models = list(table["model"].unique())
     figure, axes = style.panels(len(models), 1, 0.5 + 1.75 * len(models), sharey=True)
-    largest = table[[name for name in ("mean", "q95") if name in table]].max(axis=None)
+    largest = float(table[[name for name in ("mean", "q95") if name in table]].max().max())
     is_small = largest < _SMALL
     top = 1.3 * max(largest, 0.01) if is_small else max(_TOP, 1.05 * table["mean"].max())
     for i, model in enumerate(models):
@@ -67,7 +74,7 @@ def draw_depth(axes: Axes, table: pd.DataFrame, colour: str) -> None:
     axes.set_ylabel("act(λ)")
 
 
-def _bands(over_seeds, gated: bool, seeds: int) -> list[tuple[pd.Series, pd.Series, float]]:
+def _bands(over_seeds: DataFrameGroupBy, gated: bool, seeds: int) -> list[tuple[pd.Series, pd.Series, float]]:
     """(low, high, opacity) over depth."""
     if gated:
         ends = (("q05", "q95", 0.15), ("q25", "q75", 0.3))
@@ -137,21 +144,21 @@ def training_figure(table: pd.DataFrame) -> Figure:
     return style.make_room(figure)
 
 
-_DROP = {"color": style.MUTED, "linestyle": "--", "linewidth": 0.7}
+_DROP: Look = {"color": style.MUTED, "linestyle": "--", "linewidth": 0.7}
 
 
 def draw_training(axes: Axes, table: pd.DataFrame, depths: Normalize) -> None:
     """One stage of a model: a block's mean over seeds, each seed as a thin line, and where the rate drops."""
     marker = "o" if table["epoch"].nunique() <= 12 else None
-    for depth, block in table.groupby("depth"):
-        colour = style.ON_WHITE(depths(depth))
+    for _, block in table.groupby("depth"):
+        colour = style.ON_WHITE(depths(int(block["depth"].iloc[0])))
         for _, one in block.groupby("train_seed"):
             axes.plot(one["epoch"], one["coefficient"], color=colour, linewidth=0.4, alpha=0.5)
         mean = block.groupby("epoch")["coefficient"].mean()
         axes.plot(mean.index, mean, color=colour, marker=marker, markersize=2)
     for epoch in drops(table):
         axes.axvline(epoch - 0.5, zorder=0.5, **_DROP)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True))
 
 
 def drops(table: pd.DataFrame) -> list[int]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from robust_interp.core.errors import UserError
+from robust_interp.core.files import make_folder, new_file, write_text
 from robust_interp.figures import style
 from robust_interp.figures.origin import Origin
 
@@ -34,19 +34,14 @@ def with_arrays(
 ) -> list[Path]:
     """Write a figure, and its numbers as .npz; `path` is without an ending, `origin` what they are of."""
     written = style.save(figure, path, origin)
-    return [*written, _write(extended(path, ".npz"), lambda to: np.savez_compressed(to, **arrays))]
+    held = make_folder(path.parent) / f"{path.name}.npz"
+    with new_file(held) as part:
+        np.savez_compressed(part, **arrays)  # type: ignore[arg-type]  # a name might be allow_pickle
+    return [*written, held]
 
 
 def write_table(table: pd.DataFrame, path: Path) -> Path:
     """Write a table as CSV, numbers with six significant digits; `path` is without an ending."""
-    options = {"index": False, "float_format": "%.6g", "lineterminator": "\n"}
-    return _write(extended(path, ".csv"), lambda to: table.to_csv(to, **options))
-
-
-def _write(path: Path, write: Callable[[Path], None]) -> Path:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error}") from error
-    return path
+    written = make_folder(path.parent) / f"{path.name}.csv"
+    write_text(written, table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    return written

@@ -78,7 +78,7 @@ def _finish_line(axes: Axes, table: pd.DataFrame) -> None:
     axes.margins(x=0)
 
 
-def _along(direction_of) -> str:
+def _along(direction_of: object) -> str:
     """Nothing, which a CSV gives back as NaN, is each model's own."""
     shared = isinstance(direction_of, str) and direction_of
     label = f"FGSM direction of {direction_of} (1/255)" if shared else "own FGSM direction (1/255)"
@@ -150,14 +150,14 @@ def draw_boxes(axes: Axes, eps_255: Iterable[float]) -> None:
     for eps in eps_255:
         if low < -eps and eps < high:
             for width, colour in ((1.6, "white"), (0.7, "black")):
-                look = {"fill": False, "edgecolor": colour, "linewidth": width}
-                axes.add_patch(Rectangle((-eps, -eps), 2 * eps, 2 * eps, **look))
+                box = Rectangle((-eps, -eps), 2 * eps, 2 * eps, fill=False, edgecolor=colour, linewidth=width)
+                axes.add_patch(box)
 
 
 def draw_surface(axes: Axes, radii_255: np.ndarray, loss: np.ndarray, scale: Normalize) -> None:
     """A loss (R, R) with lines of equal loss, and the image itself marked."""
     axes.imshow(loss, extent=_extent(radii_255), origin="lower", norm=scale, cmap=style.SEQUENTIAL)
-    levels = np.linspace(scale.vmin, scale.vmax, 12)[1:-1]
+    levels = np.linspace(scale.vmin or 0.0, scale.vmax or 0.0, 12)[1:-1]
     if loss.min() < levels[-1] and loss.max() > levels[0]:
         axes.contour(radii_255, radii_255, loss, levels, colors="white", linewidths=0.4, alpha=0.7)
     _mark_image(axes)

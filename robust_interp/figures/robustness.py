@@ -105,8 +105,8 @@ class _Behind:
             for at, entry in enumerate(sorted(set(self.published["entry"]))):
                 handles.append(Line2D([], [], label=entry, **_published_look(at)))
         if self.chance is not None and kind == "attack":
-            look = {"color": style.MUTED, "linewidth": 0.7, "linestyle": ":"}
-            handles.append(Line2D([], [], label=f"chance ({self.chance:g} %)", **look))
+            label = f"chance ({self.chance:g} %)"
+            handles.append(Line2D([], [], label=label, color=style.MUTED, linewidth=0.7, linestyle=":"))
         return handles
 
 
@@ -229,7 +229,8 @@ def _set_ticks(axes: Axes, measured: Iterable[float], published: Iterable[float]
     """A tick at every strength; where labels would touch, those of the measured ones stay."""
     first, others = sorted(set(measured)), sorted(set(published))
     ticks = sorted({*first, *others})
-    apart, labelled = 0.08 * (ticks[-1] - ticks[0]), []
+    apart = 0.08 * (ticks[-1] - ticks[0])
+    labelled: list[float] = []
     for at in (*first[:1], *first[-1:], *first, *others):
         if all(abs(at - other) >= apart for other in labelled):
             labelled.append(at)
@@ -257,7 +258,7 @@ def draw_curves(axes: Axes, points: pd.DataFrame, looks: dict[str, dict]) -> Non
     }
     apart = 0.015 * points["x"].max()
     for i, (entry, one) in enumerate(curves.items()):
-        look = looks[_without_members(entry)]
+        look = looks[_without_members(str(entry))]
         if (one["seeds"] > 1).any():
             ends = one["band_low"], one["band_high"]
             axes.fill_between(one["x"], *ends, color=look["color"], alpha=0.15, linewidth=0)
@@ -282,7 +283,7 @@ def draw_differences(axes: Axes, table: pd.DataFrame, looks: dict[str, dict]) ->
         at = one["x"] + apart * (i - (len(curves) - 1) / 2)
         bars = one["difference"] - one["low"], one["high"] - one["difference"]
         errors = [bar.clip(lower=0).fillna(0) for bar in bars]
-        axes.errorbar(at, one["difference"], errors, elinewidth=0.7, **looks[_without_members(entry)])
+        axes.errorbar(at, one["difference"], errors, elinewidth=0.7, **looks[_without_members(str(entry))])
 
 
 def _looks(entries: Iterable[str]) -> dict[str, dict]:

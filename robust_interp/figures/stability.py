@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -60,7 +62,7 @@ def draw_norms(axes: Axes, table: pd.DataFrame, colour: str) -> None:
     axes.set_ylabel("‖∂xₙ₊₁/∂xₙ‖₂")
 
 
-def _draw_ranges(axes: Axes, table: pd.DataFrame, column: str, shift: float, **look) -> None:
+def _draw_ranges(axes: Axes, table: pd.DataFrame, column: str, shift: float, **look: Any) -> None:
     values = table.groupby("depth")[column]
     mean = values.mean()
     bars = [mean - values.min(), values.max() - mean]
@@ -91,8 +93,7 @@ def growth_figure(table: pd.DataFrame) -> Figure:
 def draw_growth(axes: Axes, table: pd.DataFrame, measure: str) -> None:
     """A line a model, with the 95 % interval of its mean, on a logarithmic axis."""
     for i, (model, one) in enumerate(table.groupby("model", sort=False)):
-        look = {"color": style.colour(i), "linestyle": style.dash(i)}
-        axes.plot(one["depth"], one[measure], label=model, **look)
+        axes.plot(one["depth"], one[measure], label=model, color=style.colour(i), linestyle=style.dash(i))
         ends = one[f"{measure}_low"], one[f"{measure}_high"]
         axes.fill_between(one["depth"], *ends, color=style.colour(i), alpha=0.2, linewidth=0)
     axes.axhline(1, color=style.MUTED, linewidth=0.6, linestyle=":", zorder=0.5)

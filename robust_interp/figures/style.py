@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import matplotlib.style
 import numpy as np
@@ -15,8 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
-from robust_interp.core.errors import UserError
+from robust_interp.core.files import make_folder, new_file
 from robust_interp.figures.origin import Origin
+
+Look: TypeAlias = dict[str, Any]  # of a line or a marker: any of the arguments that artists take
 
 FULL, HALF = 6.9, 3.4  # inches: the text's and a column's width of a two-column page
 
@@ -80,7 +83,7 @@ styled = matplotlib.style.context(["default", _RC])
 
 @styled
 def panels(
-    rows: int, columns: int, height: float, width: float = FULL, **options
+    rows: int, columns: int, height: float, width: float = FULL, **options: Any
 ) -> tuple[Figure, list[list[Axes]]]:
     """A figure of this size in inches, and its axes by row and column."""
     figure = Figure(figsize=(width, height))
@@ -99,14 +102,11 @@ def save(figure: Figure, stem: Path, origin: Origin | None = None) -> list[Path]
     """
     written = []
     told = {"Description": origin.as_text()} if origin else {}
-    try:
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, **told})):
-            path = stem.with_name(f"{stem.name}.{kind}")
-            figure.savefig(path, format=kind, metadata=metadata)
-            written.append(path)
-    except OSError as error:
-        raise UserError(f"cannot write {stem}: {error}") from error
+    for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, **told})):
+        path = make_folder(stem.parent) / f"{stem.name}.{kind}"
+        with new_file(path) as part:
+            figure.savefig(part, format=kind, metadata=metadata)
+        written.append(path)
     return written
 
 
@@ -159,7 +159,8 @@ def key(figure: Figure, handles: Sequence, ncols: int | None = None) -> None:
 
 def make_room(figure: Figure) -> Figure:
     """Break the titles of panels where the panels end, and make the figure higher by the lines this takes."""
-    titles = {panel: panel.get_title("left") for panel in figure.axes if panel.get_subplotspec()}
+    places = {panel: place for panel in figure.axes if (place := panel.get_subplotspec())}
+    titles = {panel: panel.get_title("left") for panel in places}
     for panel in titles:
         panel.set_title("")  # a long one would take its panel's place
     figure.draw_without_rendering()
@@ -168,7 +169,7 @@ def make_room(figure: Figure) -> Figure:
         if title:
             title = wrapped(title, panel.get_position().width * figure.get_figwidth())
             panel.set_title(title)
-            row = panel.get_subplotspec().rowspan.start
+            row = places[panel].rowspan.start
             rows[row] = max(rows.get(row, 0), title.count("\n"))
     _heighten(figure, sum(rows.values()) * _TEXT * _LEADING)
     return figure
@@ -193,5 +194,5 @@ def marker(index: int) -> str:
     return MARKERS[index % len(MARKERS)]
 
 
-def dash(index: int):
+def dash(index: int) -> str | tuple[int, tuple[int, ...]]:
     return DASHES[index % len(DASHES)]

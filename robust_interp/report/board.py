@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -28,8 +29,8 @@ def table(board: pd.DataFrame, corruptions: Collection[str], ranked_by: Mapping[
         corruptions: Names of those that were measured.
         ranked_by: By protocol, the column that ranks; of `combine.gather`, too.
     """
-    head, numbers = in_short(board)
-    numbers = [name for name in numbers if std_of(name) in board]
+    head, shown = in_short(board)
+    numbers = [name for name in shown if std_of(name) in board]
     tail = [name for name in _TAIL if name in board and name not in head and _is_told(board[name])]
     first = [name for name in ("rank", "model") if name in head]
     rest = [name for name in head if name not in (*first, *_IN_LABEL)]
@@ -54,7 +55,7 @@ def table(board: pd.DataFrame, corruptions: Collection[str], ranked_by: Mapping[
         "unranked": [f"{count} {reason}" for reason, count in unranked(board, ranked_by).items()],
         "groups": [
             {
-                "heading": _heading(*shared) if len(groups) > 1 else "",
+                "heading": _heading(lines.iloc[0]) if len(groups) > 1 else "",
                 "lines": [
                     {
                         "members": line["members"],
@@ -66,7 +67,7 @@ def table(board: pd.DataFrame, corruptions: Collection[str], ranked_by: Mapping[
                     for at, line in lines.iterrows()
                 ],
             }
-            for shared, lines in groups
+            for _, lines in groups
         ],
     }
 
@@ -107,13 +108,14 @@ def _clashing(rows: Iterable, told: dict[object, list[str]]) -> list:
     return [at for at, name in names.items() if list(names.values()).count(name) > 1]
 
 
-def _text(value) -> str:
+def _text(value: Any) -> str:
     return "" if pd.isna(value) else str(value)
 
 
-def _heading(protocol: str, n) -> str:
+def _heading(line: pd.Series) -> str:
     """Of the lines that may be ranked together: numbers of other protocols or samples are no rivals."""
-    return f"protocol {protocol}" + ("" if pd.isna(n) else f", n = {n}")
+    n = line["n_examples"]
+    return f"protocol {line['protocol']}" + ("" if pd.isna(n) else f", n = {n}")
 
 
 def _is_told(column: pd.Series) -> bool:

@@ -14,7 +14,7 @@ from robust_interp.results.column_names import measured_in, parse, std_of
 from robust_interp.results.columns import Kind
 from robust_interp.results.entries import Entry, entries_of, entry_key
 from robust_interp.results.scores import Score
-from robust_interp.store.cells import Perturbation, digest, in_255
+from robust_interp.store.cells import digest, in_255
 
 POINT_COLUMNS = [
     "entry",
@@ -137,8 +137,9 @@ def _by_series(entry: Entry) -> dict[tuple[str, str], list[list[Score]]]:
     series: dict[tuple[str, str], list[list[Score]]] = {}
     for column in next(iter(entry.by_seed.values())):
         alike = [scored.get(column) for scored in entry.by_seed.values()]
-        if None not in alike and (kind := _kind(alike[0])):
-            series.setdefault((kind, alike[0].measured.series), []).append(alike)
+        everywhere = [score for score in alike if score is not None]
+        if len(everywhere) == len(alike) and (kind := _kind(everywhere[0])):
+            series.setdefault((kind, everywhere[0].measured.series), []).append(everywhere)
     return series
 
 
@@ -168,19 +169,22 @@ def _settings(scores: list[Score]) -> list[str]:
 def _parameters(score: Score, relative: bool = False) -> dict[str, object]:
     """All but the strength, by name; the step size in units of 1/255, or as a share of the radius."""
     several = len(score.perturbations) > 1
-    found = {"of": "+".join(made.name for made in score.perturbations)} if several else {}
+    found: dict[str, object] = {}
+    if several:
+        found["of"] = "+".join(made.name for made in score.perturbations)
     for made in score.perturbations:
-        for key, value in made.params.items():
-            if key == "alpha" and made.params.get("eps"):
-                value = f"{value / made.params['eps']:.6g} eps" if relative else _step(made)
+        eps, alpha = made.number("eps"), made.number("alpha")
+        for key, given in made.params.items():
+            value: object = given
+            if key == "alpha" and eps and alpha is not None:
+                value = f"{alpha / eps:.6g} eps" if relative else _step(alpha, made.norm)
             if key not in ("eps", "severity"):
                 found[f"{made.name} {key}" if several else key] = value
     return found
 
 
-def _step(made: Perturbation) -> str:
-    alpha = made.params["alpha"]
-    return f"{in_255(alpha):g}/255" if made.norm == "Linf" else f"{alpha:g}"
+def _step(alpha: float, norm: str) -> str:
+    return f"{in_255(alpha):g}/255" if norm == "Linf" else f"{alpha:g}"
 
 
 def _tagged(name: str, tag: str) -> str:
@@ -326,14 +330,15 @@ def improvements(runs: Iterable[Sequence[Score]]) -> pd.DataFrame:
         images, `low` to `high`, NaN where the members' predictions are not at hand. All corrupted images are
         one column, `corrupted`, the mean over its corruptions and severities. Empty if none was measured.
     """
-    runs = [list(run) for run in runs]
+    listed = [list(run) for run in runs]
     single = {
         (digest(score.classifier.identity), _comparable_alone(score)): score
-        for run in runs
+        for run in listed
         for score in run
         if score.classifier.members == 1
     }
-    entries, gains = entries_of(runs), {}
+    entries = entries_of(listed)
+    gains: dict[tuple[str, str, int], list[tuple[float, np.ndarray | None]]] = {}
     for entry, name in zip(entries, entry_names(entries), strict=True):
         for score in (score for scored in entry.by_seed.values() for score in scored.values()):
             gain = score.row.get("improvement")
@@ -356,15 +361,16 @@ def _gain_of_images(score: Score, single: dict[tuple, Score]) -> np.ndarray | No
     """Of each image, in points: right by the ensemble (0 or 100) less the mean of its members."""
     where = _comparable_alone(score)
     members = [single.get((digest(one), where)) for one in score.classifier.identity.get("ensemble", ())]
-    if not members or any(one is None or one.right is None for one in (score, *members)):
+    right = [one.right for one in members if one is not None]
+    if not members or len(right) < len(members):
         return None
-    return 100.0 * (score.right - np.mean([one.right for one in members], axis=0))
+    return 100.0 * (score.right - np.mean(right, axis=0))
 
 
 def _gain(found: list[tuple[float, np.ndarray | None]]) -> dict[str, float]:
     improvement = math.fsum(gain for gain, _ in found) / len(found)
-    images = [of_images for _, of_images in found]
-    if any(one is None for one in images) or len(images[0]) < 2:
+    images = [of_images for _, of_images in found if of_images is not None]
+    if len(images) < len(found) or len(images[0]) < 2:
         return {"improvement": improvement, "low": math.nan, "high": math.nan}
     mean, std = statistics.mean_std(np.mean(images, axis=0))
     low, high = statistics.t_interval_of(mean, std, len(images[0]))

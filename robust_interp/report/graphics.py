@@ -27,11 +27,11 @@ def inline(svg: str, name: str, label: str) -> str:
         name: of the figure, unique on the page: before each of its ids.
         label: what it shows, for those who do not see it; escaped already.
     """
-    element = re.search(r"<svg\b.*</svg>", svg, re.DOTALL)[0]
+    element = svg[svg.index("<svg") : svg.rindex("</svg>") + len("</svg>")]
     element = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", element, flags=re.DOTALL)
     element = _COLOUR.sub(lambda found: _ADAPTED.get(found[0].lower(), found[0]), element)
     element = _ID.sub(rf"\g<1>{name}-", element)
-    width, height = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', element).groups()
+    ((width, height), *_) = re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', element)
     start = f'<svg role="img" aria-label="{label}" viewBox="0 0 {width} {height}" class="figure" '
     start += f'style="--width: {float(width) / 72:.2f}in" '
     start += 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'

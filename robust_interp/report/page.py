@@ -7,10 +7,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import pandas as pd
 from markupsafe import Markup, escape
+from matplotlib.figure import Figure
 
 from robust_interp import __version__, zoo
 from robust_interp.core.errors import UserError
@@ -140,7 +142,7 @@ def _measured(folders: list[Path], dataset: str | None) -> FolderResults:
     return FolderResults(folders, dataset, runs)
 
 
-def _render(**content) -> str:
+def _render(**content: Any) -> str:
     loader = jinja2.PackageLoader("robust_interp.report", "")
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
     sections = [("leaderboard", "Leaderboard")]
@@ -187,7 +189,7 @@ def _corruptions(found: FolderResults) -> set[str]:
 def _definitions(board: pd.DataFrame, found: FolderResults) -> list[dict]:
     """One for each column, radii of one attack together, in the leaderboard's order."""
     names: dict[str, list[str]] = {}
-    for column in board:
+    for column in map(str, board):
         if declaration(column) is not STD:
             names.setdefault(anchor(column), []).append(column)
     corruptions = _corruptions(found)
@@ -290,7 +292,7 @@ def _seeds(of: Sequence[int]) -> str:
     return f"(train seed{'s' if len(of) > 1 else ''} {', '.join(map(str, of))})"
 
 
-def _figure(figure, stem: Path, table: pd.DataFrame, caption: str) -> dict:
+def _figure(figure: Figure, stem: Path, table: pd.DataFrame, caption: str) -> dict:
     """Write a figure and its numbers; what the page shows of them."""
     written = files.with_table(figure, table, stem)
     svg = next(path for path in written if path.suffix == ".svg")
@@ -427,10 +429,12 @@ def _claims(board: pd.DataFrame, dataset: str | None, out: Path) -> list[dict]:
     write_text(out / "paper.csv", export.to_csv(comparison.cells))
     return [
         {
-            "text": f"{text[0].upper()}{text[1:]}",
+            "text": text[0].upper() + text[1:],
             "rows": [_claim(line) for _, line in lines.iterrows()],
         }
-        for text, lines in comparison.claims.groupby("claim", sort=False)
+        for text, lines in (
+            (str(claim), lines) for claim, lines in comparison.claims.groupby("claim", sort=False)
+        )
     ]
 
 
@@ -497,5 +501,5 @@ def _part(heading: str, table: pd.DataFrame, text: str = "") -> dict:
     }
 
 
-def _text(value) -> str:
+def _text(value: object) -> str:
     return f"{value:.10g}" if isinstance(value, float) else str(value)

@@ -11,6 +11,7 @@ import pandas as pd
 from robust_interp import zoo
 from robust_interp.audit.checks import concluded
 from robust_interp.core import environment
+from robust_interp.core.blocks import places
 from robust_interp.core.errors import UserError
 from robust_interp.results.scores import Score
 from robust_interp.store import Store
@@ -34,22 +35,16 @@ def coefficients(checkpoints: Iterable[zoo.Checkpoint], weights: Iterable[str]) 
     for checkpoint in checkpoints:
         record = checkpoint.record
         if record["weights_sha256"] in weights:
-            head = {"model": checkpoint.architecture, "recipe": checkpoint.recipe}
-            lines += [head | {"train_seed": checkpoint.seed} | line for line in _over_depth(record)]
+            head = {"model": checkpoint.architecture, "recipe": checkpoint.recipe, "images": 0}
+            head["train_seed"] = checkpoint.seed
+            final = record.get("lambda", {})
+            for block, place in places(final).items():
+                lines.append(head | place | {"block": block, "mean": final[block]})
     columns = ["model", "recipe", "train_seed", "block", "stage", "depth", "blocks", "images", "mean"]
     table = pd.DataFrame(lines, columns=columns)
     if table["recipe"].nunique() > 1:
         table["model"] += " @" + table["recipe"]
     return table.drop(columns="recipe")
-
-
-def _over_depth(record: dict) -> Iterable[dict]:
-    """Blocks are called ``stages.<stage>.<number>``; the three stages have as many blocks each."""
-    found = {name: tuple(map(int, name.split(".")[1:])) for name in record.get("lambda", {})}
-    each = 1 + max((number for _, number in found.values()), default=0)
-    for name, (stage, number) in found.items():
-        place = {"stage": stage, "depth": stage * each + number + 1, "blocks": 3 * each}
-        yield {"block": name, **place, "images": 0, "mean": record["lambda"][name]}
 
 
 def audits(folders: Sequence[Path], dataset: str) -> pd.DataFrame:
@@ -87,7 +82,7 @@ def verdicts(audited: pd.DataFrame) -> tuple[list[str], list[tuple[str, list[str
     return ["audit", *checks], rows
 
 
-def classifier_name(line) -> str:
+def classifier_name(line: pd.Series) -> str:
     if line["members"] not in ("", "1"):
         return f"{line['model']} ×{line['members']}"
     return f"{line['model']} seed {line['train_seed']}" if line["train_seed"] else line["model"]
@@ -129,7 +124,7 @@ def _object(path: Path) -> dict:
     return told
 
 
-def _fact(value) -> str:
+def _fact(value: object) -> str:
     """A JSON value as a text: lists with commas, objects as `name value`; empty where there is nothing."""
     if isinstance(value, dict):
         return ", ".join(f"{name} {_fact(one)}" for name, one in value.items() if _fact(one))
@@ -176,7 +171,9 @@ def _parameters(attack: Perturbation) -> dict:
     alpha_255 = None
     if eps_255 is not None:
         del params["eps"]
-        alpha_255 = in_255(params.pop("alpha")) if "alpha" in params else None
+        alpha = attack.number("alpha")
+        params.pop("alpha", None)
+        alpha_255 = None if alpha is None else in_255(alpha)
     steps = params.pop("steps", None)
     return {
         "column": attack.column,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import pandas as pd
@@ -97,11 +98,12 @@ def _numbers_in_short(board: pd.DataFrame) -> list[str]:
     means = [column for column in map(parse, whole) if column.kind is Kind.MEAN]
     parts = {part.name for mean in means for part in mean.parts}
     filled = [column.name for column in (*ENTRY, *TAIL) if _is_filled(board, column)]
-    return [*(name for name in whole if name not in parts), *filter(is_mce, board), *filled]
+    return [*(name for name in whole if name not in parts), *filter(is_mce, map(str, board)), *filled]
 
 
 def _is_filled(board: pd.DataFrame, column: Column) -> bool:
-    return column.shown is Shown.IF_FILLED and column.name in board and board[column.name].notna().any()
+    is_shown = column.shown is Shown.IF_FILLED and column.name in board
+    return is_shown and bool(board[column.name].notna().any())
 
 
 def _column(board: pd.DataFrame, name: str, between: str) -> list[str]:
@@ -115,6 +117,6 @@ def _form(name: str, value: object) -> str:
 
 
 def _with_std(mean: float, std: float, between: str) -> str:
-    if pd.isna(mean):
+    if math.isnan(mean):
         return ""
-    return f"{mean:.1f}" if pd.isna(std) else f"{mean:.1f}{between}{std:.1f}"
+    return f"{mean:.1f}" if math.isnan(std) else f"{mean:.1f}{between}{std:.1f}"

@@ -13,7 +13,9 @@ from robust_interp.results.columns import Column, Kind
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")  # as a radius is written in a column's name
 _FIXED = {column.name: column for column in columns.LEADERBOARD if "<" not in column.name}
 _DERIVED = {columns.WORST: Kind.WORST, columns.STRONG: Kind.STRONG}
-_OF_KIND = {column.kind: column for column in columns.MEASURED if column.kind is not Kind.MEAN}
+_OF_KIND: dict[Kind | None, Column] = {
+    column.kind: column for column in columns.MEASURED if column.kind is not Kind.MEAN
+}
 
 
 def declaration(name: str, corruptions: Collection[str] = (*COMMON, *EXTRA)) -> Column:
@@ -68,6 +70,7 @@ class MeasuredColumn:
 
     @property
     def kind(self) -> Kind:
+        assert self.declared.kind is not None, f"{self.name} is not measured"
         return self.declared.kind
 
     @property
@@ -129,11 +132,6 @@ def _norm(series: str) -> str:
     """An attack's name ends with its norm, unless that is Linf."""
     found = re.search(r"l[012]$", series.partition("(")[0].lower())
     return found[0].upper() if found else "Linf"
-
-
-def with_radius(series: str, norm: str, radius: float) -> str:
-    """The column of an attack: an Linf radius in units of 1/255, any other in [0, 1] pixels."""
-    return f"{series}_{radius:.10g}" if norm == "Linf" else f"{series}_{norm.lower()}_{radius:.10g}"
 
 
 def std_of(column: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pandas as pd
 
@@ -20,7 +20,7 @@ from robust_interp.results.folders import dataset_in, runs_in
 from robust_interp.results.leaderboard import board_columns
 from robust_interp.results.ranks import ranked_by
 
-_DTYPES = {Type.INTEGER: "Int64", Type.NUMBER: "float64"}
+_DTYPES: dict[Type, Literal["Int64", "float64"]] = {Type.INTEGER: "Int64", Type.NUMBER: "float64"}
 
 
 class Gathered(NamedTuple):
@@ -115,7 +115,7 @@ def read(path: Path, dataset: str | None = None) -> pd.DataFrame:
         board = pd.read_csv(path, dtype=str, keep_default_na=False)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
-    board = board.drop(columns=[n for n in board if is_mce(n) or was_mce(n)])  # made when asked for
+    board = board.drop(columns=[n for n in map(str, board) if is_mce(n) or was_mce(n)])  # made when asked for
     if "dataset" in board:
         board = _of_dataset(path, board, dataset)
     measured = measured_in(board)
@@ -124,7 +124,7 @@ def read(path: Path, dataset: str | None = None) -> pd.DataFrame:
     board = board.assign(**{name: "" for name in may_lack if name not in board})
     for what, names in (
         ("lacks", [name for name in columns if name not in board]),
-        ("also has", [name for name in board if name not in columns]),
+        ("also has", [name for name in map(str, board) if name not in columns]),
     ):
         if names:
             raise UserError(f"{path} is not a leaderboard: it {what} {', '.join(names)}")
@@ -192,7 +192,7 @@ def _no_rank(board: pd.DataFrame) -> pd.Series:
     return pd.Series(pd.NA, index=board.index, dtype="Int64")
 
 
-def _numbers(path: Path, texts: pd.Series, dtype: str) -> pd.Series:
+def _numbers(path: Path, texts: pd.Series, dtype: Literal["Int64", "float64"]) -> pd.Series:
     try:
         numbers = pd.to_numeric(texts.where(texts != "", None))
         if numbers.isin([math.inf, -math.inf]).any():

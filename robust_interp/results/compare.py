@@ -158,7 +158,8 @@ def _common_samples(a: ScoredEntry, b: ScoredEntry, protocol: str | None, n: int
         if samples in b.measured and protocol in (None, samples.protocol) and n in (None, samples.n)
     ]
     chosen = {(samples.protocol, samples.n): samples for samples in allowed}  # the last run's
-    if len(chosen) > 1 and protocol is n is None:  # the columns strong_<eps> have samples of their own
+    # the columns strong_<eps> have samples of their own
+    if len(chosen) > 1 and protocol is None and n is None:
         chosen = {
             key: samples for key, samples in chosen.items() if not _only_strong(a.measured[samples])
         } or chosen

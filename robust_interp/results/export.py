@@ -85,13 +85,13 @@ FOR_READERS = {"markdown": markdown_of, "latex": latex_of}  # of texts, with hea
 
 def _columns(frame: pd.DataFrame) -> dict[str, list[str]]:
     texts = _texts(frame)
-    return {name: list(texts[name]) for name in texts}
+    return {str(name): list(texts[name]) for name in texts}
 
 
 def _texts(frame: pd.DataFrame) -> pd.DataFrame:
     """The table as it is written: numbers rounded, what is not there empty."""
     shown = {}
-    for column in frame:
+    for column in map(str, frame):
         spec = FORMS.get(column, ".2f" if frame[column].dtype.kind == "f" else "")
         shown[column] = ["" if pd.isna(value) else format(value, spec) for value in frame[column]]
     return pd.DataFrame(shown, dtype=object)

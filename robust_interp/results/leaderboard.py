@@ -82,7 +82,8 @@ def _severities(scored: Iterable[Score]) -> dict[str, list[set[int]]]:
     """By corruption, which of its severities each classifier was measured at."""
     found: dict[str, dict[str, set[int]]] = {}
     for score in scored:
-        if (column := score.measured).kind is Kind.SEVERITY:
+        column = score.measured
+        if column.kind is Kind.SEVERITY and column.severity is not None:
             by_classifier = found.setdefault(column.series, {})
             by_classifier.setdefault(digest(score.classifier.identity), set()).add(column.severity)
     return {name: list(by_classifier.values()) for name, by_classifier in found.items()}
@@ -97,10 +98,11 @@ def middle(measured: Sequence[MeasuredColumn], series: str) -> str | None:
 def _line(entry: Entry, measured: Iterable[MeasuredColumn], ranking: str | None) -> dict:
     """All of an entry but its rank; of accuracies those that all of its train seeds have."""
     line = {column.name: column.of(entry) for column in (*ENTRY, *TAIL, *SOURCE) if column.of}
-    line["improvement"] = entry.improvements.get(ranking, math.nan)
+    line["improvement"] = math.nan if ranking is None else entry.improvements.get(ranking, math.nan)
     for column in measured:
-        values = [_accuracy(column, scored) for scored in entry.by_seed.values()]
-        if None not in values:  # never a mean over fewer seeds than the line says
+        known = [_accuracy(column, scored) for scored in entry.by_seed.values()]
+        values = [value for value in known if value is not None]
+        if len(values) == len(known):  # never a mean over fewer seeds than the line says
             line[column.name], line[std_of(column.name)] = statistics.mean_std(values)
     return line
 
@@ -109,8 +111,9 @@ def _accuracy(column: MeasuredColumn, scored: dict[str, Score]) -> float | None:
     """Of one classifier: as measured, else the mean of the column's parts; None where one is missing."""
     if column.name in scored:
         return scored[column.name].accuracy
-    parts = [_accuracy(part, scored) for part in column.parts]
-    return math.fsum(parts) / len(parts) if parts and None not in parts else None
+    known = [_accuracy(part, scored) for part in column.parts]
+    parts = [value for value in known if value is not None]
+    return math.fsum(parts) / len(parts) if parts and len(parts) == len(known) else None
 
 
 def _ranks(entries: Sequence[Entry], lines: Sequence[dict], ranking: dict[str, str | None]) -> pd.Series:
@@ -123,7 +126,7 @@ def _ranks(entries: Sequence[Entry], lines: Sequence[dict], ranking: dict[str, s
     rivals = [
         [entry.protocol for entry in entries],
         [entry.subset_hash for entry in entries],
-        [entry.worst.get(column, "") for entry, column in zip(entries, by, strict=True)],
+        [entry.worst.get(column or "", "") for entry, column in zip(entries, by, strict=True)],
     ]
     places = pd.Series(accuracies, dtype=float).groupby(rivals).rank(ascending=False, method="min")
     return places.astype("Int64")

@@ -6,6 +6,7 @@ Perturbations*, ICLR 2019. Its baseline is AlexNet on ImageNet; on CIFAR its aut
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from robust_interp.core import statistics
@@ -56,12 +57,11 @@ def _against(baseline: str, complete: pd.DataFrame, errors: pd.DataFrame) -> dic
     clean = 100 - complete["clean"] if "clean" in complete else pd.Series(float("nan"), complete.index)
     references = _references(baseline, complete)
     mce, relative = {}, {}
-    for line, circumstances in complete[ALIKE].iterrows():
+    above, of_all = errors.sub(clean, axis=0), errors.to_numpy()
+    for at, (line, circumstances) in enumerate(complete[ALIKE].iterrows()):
         if (reference := references.get(tuple(circumstances))) is not None:
-            mce[line] = statistics.mce(errors.loc[line], errors.loc[reference])
-            relative[line] = statistics.mce(
-                errors.loc[line] - clean[line], errors.loc[reference] - clean[reference]
-            )
+            mce[line] = statistics.mce(of_all[at], of_all[reference])
+            relative[line] = statistics.mce(above.to_numpy()[at], above.to_numpy()[reference])
     return {
         f"mce({baseline})": pd.Series(mce, dtype=float),
         f"relative_mce({baseline})": pd.Series(relative, dtype=float),
@@ -69,17 +69,17 @@ def _against(baseline: str, complete: pd.DataFrame, errors: pd.DataFrame) -> dic
 
 
 def _references(baseline: str, complete: pd.DataFrame) -> dict[tuple, int]:
-    """The baseline's line among those measured alike, by what they share."""
+    """Where the baseline's line is among those measured alike, by what they share."""
     name, _, recipe = baseline.partition("@")
-    found = complete[
-        [_entry(line) == name and recipe in ("", line["recipe"]) for _, line in complete.iterrows()]
-    ]
+    fits = [_entry(line) == name and recipe in ("", line["recipe"]) for _, line in complete.iterrows()]
+    found = complete[fits]
     if found.empty:
         raise unknown("baseline", baseline, {_entry(line) for _, line in complete.iterrows()})
     if found.duplicated(ALIKE).any():
         recipes = ", ".join(sorted({f"{name}@{recipe}" for recipe in found["recipe"]}))
         raise UserError(f"the baseline {baseline!r} matches several rows: choose one of {recipes}")
-    return {tuple(line[ALIKE]): at for at, line in found.iterrows()}
+    places = np.flatnonzero(fits).tolist()
+    return {tuple(line): at for at, (_, line) in zip(places, found[ALIKE].iterrows(), strict=True)}
 
 
 def _entry(line: pd.Series) -> str:

@@ -19,11 +19,14 @@ from robust_interp import zoo
 from robust_interp.core import statistics
 from robust_interp.core.errors import UserError
 from robust_interp.results import combine
-from robust_interp.results.column_names import measured_in, std_of, with_radius
+from robust_interp.results.column_names import measured_in, std_of
+from robust_interp.store.cells import attack_column
 
 DATASETS = ("cifar10", "cifar100")
 NOISES = ("noise", "impulse_noise", "speckle_noise", "gaussian_noise", "shot_noise")
-ATTACKS = tuple(with_radius(attack, "Linf", eps) for attack in ("fgsm", "ifgsm", "pgd") for eps in (1, 2, 4))
+ATTACKS = tuple(
+    attack_column(attack, "Linf", eps) for attack in ("fgsm", "ifgsm", "pgd") for eps in (1, 2, 4)
+)
 AT_2 = ("clean", "noise", "fgsm_2", "ifgsm_2", "pgd_2")
 TUNED = "tuned"  # the paper's word for an interval that it does not give
 
@@ -286,8 +289,9 @@ def _along_intervals(sign: int, columns: Iterable[str]) -> Callable[[pd.DataFram
         by_interval = board[(board["members"] == 1) & board["lambda_init"].str.fullmatch(r"[\d.]+-[\d.]+")]
         for model, lines in by_interval.groupby("model", sort=False):
             ordered = [line for _, line in lines.sort_values("lambda_init").iterrows()]
-            pairs = [(large, small)[::sign] for small, large in pairwise(ordered)]
-            yield model, list(_measured(pairs, columns))
+            upwards = [(large, small) for small, large in pairwise(ordered)]
+            pairs = upwards if sign > 0 else [(small, large) for large, small in upwards]
+            yield str(model), list(_measured(pairs, columns))
 
     return differences
 
@@ -333,10 +337,8 @@ def _tried(board: pd.DataFrame, dataset: str, source: str) -> Iterator[dict]:
         if dataset not in claim.needed:
             continue
         lines = [
-            _verdict(claim, dataset, differences) | {"scope": _scope(scope, source, *made)}
-            for made, alike in board.groupby(
-                [board["recipe"].map(_without_interval), "n_examples"], sort=False
-            )
+            _verdict(claim, dataset, differences) | {"scope": _scope(scope, source, alike.iloc[0])}
+            for _, alike in board.groupby([board["recipe"].map(_without_interval), "n_examples"], sort=False)
             for scope, differences in claim.differences(alike)
             if differences
         ]
@@ -368,8 +370,9 @@ def _without_interval(recipe: str) -> str:
     return re.sub(r"_lambda_init_[0-9p]+_[0-9p]+", "", recipe)
 
 
-def _scope(scope: str, source: str, recipe: str, n: int) -> str:
-    return scope if source == "paper" else f"{scope}, {recipe}, n = {n}"
+def _scope(scope: str, source: str, line: pd.Series) -> str:
+    recipe = _without_interval(line["recipe"])
+    return scope if source == "paper" else f"{scope}, {recipe}, n = {line['n_examples']}"
 
 
 def _verdict(claim: Claim, dataset: str, differences: list[Difference]) -> dict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import pandas as pd
@@ -39,8 +40,7 @@ def about_ranks(board: pd.DataFrame, columns: Mapping[str, str]) -> str:
 
 def unranked(board: pd.DataFrame, columns: Mapping[str, str]) -> dict[str, int]:
     """Why lines have no rank, and how many for each reason."""
-    reasons = pd.Series([why_not(line, columns) for _, line in board[board["rank"].isna()].iterrows()])
-    return reasons.value_counts(sort=False).to_dict()
+    return dict(Counter(why_not(line, columns) for _, line in board[board["rank"].isna()].iterrows()))
 
 
 def why_not(line: pd.Series, columns: Mapping[str, str]) -> str:

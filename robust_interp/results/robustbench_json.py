@@ -16,10 +16,11 @@ from pathlib import Path
 import pandas as pd
 
 from robust_interp.core.errors import UserError
-from robust_interp.core.files import write_text
+from robust_interp.core.files import make_folder, write_text
 from robust_interp.corruptions import CORRUPTIONS
-from robust_interp.results.column_names import declaration, parse, with_radius
+from robust_interp.results.column_names import declaration, parse
 from robust_interp.results.columns import Kind
+from robust_interp.store.cells import attack_column
 
 L2_EPS = 0.5  # the one L2 radius of RobustBench
 CORRUPTIONS_COLUMN = "common15"  # the mean over the 15 corruptions of CIFAR-C, which RobustBench takes
@@ -61,11 +62,8 @@ def write(board: pd.DataFrame, dataset: str, folder: Path, eps_255: float, paper
     if not files:
         raise UserError("nothing to write: no measured row has a clean accuracy")
     for path, entry in files.items():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot write {path}: {error}") from error
-        write_text(path, json.dumps(entry, indent=2, ensure_ascii=False) + "\n")
+        text = json.dumps(entry, indent=2, ensure_ascii=False) + "\n"
+        write_text(make_folder(path.parent) / path.name, text)
     return files
 
 
@@ -75,7 +73,8 @@ def linf_radius(line: pd.Series, wanted_255: float) -> float | None:
     It is the one wanted if any attack was made there, else the middle one of those that were; None without
     an Linf attack.
     """
-    attacks = [name for name in line.index if declaration(name, CORRUPTIONS).kind is Kind.ATTACK]
+    corruptions = tuple(CORRUPTIONS)
+    attacks = [name for name in line.index if declaration(name, corruptions).kind is Kind.ATTACK]
     columns = [parse(name) for name in attacks if not pd.isna(line[name])]
     radii = sorted({column.radius for column in columns if column.norm == "Linf" and column.radius})
     if wanted_255 in radii:
@@ -89,11 +88,11 @@ def _entries(line: pd.Series, dataset: str, eps_255: float, paper: Paper) -> Ite
         return
     radius = linf_radius(line, eps_255)
     eps = None if radius is None else f"{radius:.10g}/255"
-    attacked = _percent(line, with_radius("autoattack", "Linf", eps_255))
+    attacked = _percent(line, attack_column("autoattack", "Linf", eps_255))
     missing = [] if attacked else [f"not measured with AutoAttack at {eps_255:.10g}/255"]
     accuracy = {"autoattack_acc": attacked} if attacked else {}
     yield "Linf", _entry(line, dataset, eps, paper, accuracy, missing)
-    if attacked := _percent(line, with_radius("autoattack", "L2", L2_EPS)):
+    if attacked := _percent(line, attack_column("autoattack", "L2", L2_EPS)):
         yield "L2", _entry(line, dataset, f"{L2_EPS:g}", paper, {"autoattack_acc": attacked}, [])
     if mean := _percent(line, CORRUPTIONS_COLUMN):
         source = line["corruption_source"]

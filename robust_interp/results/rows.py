@@ -20,7 +20,7 @@ def row_of_cell(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray) -> 
     """
     made, params = cell.perturbation, cell.perturbation.params
     attacked = made.kind == "attack"
-    alpha = params.get("alpha") if made.norm == "Linf" else None
+    alpha = made.number("alpha") if made.norm == "Linf" else None
     return _shared(plan, cell, right) | {
         "perturbation": _named(made),
         "norm": made.norm if attacked else None,
@@ -46,7 +46,7 @@ def row_of_worst(plan: Plan, name: str, outcomes: Sequence[tuple[Cell, Outcome]]
     then counts its zero gradients.
     """
     cell = outcomes[0][0]
-    norm, radius = cell.perturbation.ball
+    norm, radius = ball_of(cell.perturbation)
     row = _shared(plan, cell, right) | {
         "perturbation": name_of_worst(name, [cell.perturbation for cell, _ in outcomes]),
         "norm": norm,
@@ -79,10 +79,17 @@ def _shared(plan: Plan, cell: Cell, right: np.ndarray) -> dict:
     }
 
 
+def ball_of(perturbation: Perturbation) -> tuple[str, float]:
+    """Norm and radius of one of several attacks of which the worst is told: they all have one."""
+    ball = perturbation.ball
+    assert ball is not None, f"{perturbation.name} has no radius"
+    return ball
+
+
 def name_of_worst(name: str, perturbations: Sequence[Perturbation]) -> str:
     """What is the worst of several attacks, with their parameters: ``worst(fgsm+pgd)``."""
     series = dict.fromkeys(parse(perturbation.column).series for perturbation in perturbations)
-    norm, radius = perturbations[0].ball
+    norm, radius = ball_of(perturbations[0])
     return f"{name}({'+'.join(series)}{'' if norm == 'Linf' else f',eps={radius:.10g}'})"
 
 
@@ -123,4 +130,4 @@ def _in_255ths(delta: float | None, norm: str) -> float | None:
 def _steps(perturbation: Perturbation) -> int | None:
     """An attack without steps takes one; none is told of one that counts queries or has its own schedule."""
     counted = "queries" in perturbation.params or perturbation.name == "autoattack"
-    return None if counted else perturbation.params.get("steps", 1)
+    return None if counted else perturbation.integer("steps")

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from robust_interp.core import statistics
 from robust_interp.results import rows
-from robust_interp.results.column_names import MeasuredColumn, parse, with_radius
+from robust_interp.results.column_names import MeasuredColumn, parse
 from robust_interp.results.columns import RESULT_COLUMNS, RESULTS, STRONG, WORST, Kind, integers
 from robust_interp.store import Outcome, Store
-from robust_interp.store.cells import Cell, ModelCard, Perturbation, Plan, digest
+from robust_interp.store.cells import Cell, ModelCard, Perturbation, Plan, attack_column, digest
 from robust_interp.store.finished import finished
 
 
@@ -34,8 +35,8 @@ class Score:
     column: str
     accuracy: float
     row: dict
+    right: np.ndarray = field(repr=False, compare=False)
     not_finite: int = 0
-    right: np.ndarray | None = field(default=None, repr=False, compare=False)
     perturbations: tuple[Perturbation, ...] = ()
     audit: str = ""
     code: str = ""
@@ -48,6 +49,10 @@ class Score:
     def measured(self) -> MeasuredColumn:
         """What its column is of."""
         return parse(self.column, {made.name for made in self.perturbations if made.kind == "corruption"})
+
+
+_Done: TypeAlias = tuple[Cell, Outcome]
+_Attacked: TypeAlias = tuple[list[_Done], np.ndarray]  # in one ball; which samples are right under all of it
 
 
 def scores(plan: Plan, store: Store) -> list[Score]:
@@ -81,7 +86,7 @@ def _scores_of_classifier(plan: Plan, cells: list[Cell], store: Store) -> list[S
         (cell, outcome) for cell, outcome in (finished(cell, store, plan.n) for cell in cells) if outcome
     ]
     right = [outcome.correct(store.labels(cell.fingerprint)) for cell, outcome in outcomes]
-    derived = []
+    derived: list[_Attacked] = []
     if plan.protocol == "worst":
         if all(cell.perturbation.kind != "clean" for cell, _ in outcomes):
             return []  # of no sample can it be said yet that it survives everything
@@ -94,7 +99,7 @@ def _scores_of_classifier(plan: Plan, cells: list[Cell], store: Store) -> list[S
     return own + [_worst_score(plan, attacked, correct) for attacked, correct in derived]
 
 
-def _worst(outcomes: list[tuple[Cell, Outcome]], right: list[np.ndarray]):
+def _worst(outcomes: list[_Done], right: list[np.ndarray]) -> tuple[list[np.ndarray], list[_Attacked]]:
     """Per attack: right when clean and under it; and per norm and eps: right under all of them too."""
     kinds = [cell.perturbation.kind for cell, _ in outcomes]
     clean = right[kinds.index("clean")]
@@ -102,7 +107,7 @@ def _worst(outcomes: list[tuple[Cell, Outcome]], right: list[np.ndarray]):
         statistics.robust(clean, [correct]) if kind == "attack" else correct
         for kind, correct in zip(kinds, right, strict=True)
     ]
-    by_ball: dict[tuple, tuple[list[tuple[Cell, Outcome]], np.ndarray]] = {}
+    by_ball: dict[tuple, _Attacked] = {}
     for done, correct in zip(outcomes, right, strict=True):
         if ball := done[0].perturbation.ball:
             attacked, sofar = by_ball.get(ball, ([], clean))
@@ -117,8 +122,8 @@ def _score(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray) -> Score
         cell.perturbation.column,
         row["accuracy"],
         row,
-        rows.not_finite([outcome]),
         right,
+        rows.not_finite([outcome]),
         (cell.perturbation,),
         code=cell.environment.get("plugin", ""),
     )
@@ -129,11 +134,11 @@ def _worst_score(plan: Plan, outcomes: list[tuple[Cell, Outcome]], right: np.nda
     row = rows.row_of_worst(plan, WORST, outcomes, right)
     return Score(
         cells[0].classifier,
-        with_radius(WORST, *cells[0].perturbation.ball),
+        attack_column(WORST, *rows.ball_of(cells[0].perturbation)),
         row["accuracy"],
         row,
-        rows.not_finite(rows.without_own_line(plan, outcomes)),
         right,
+        rows.not_finite(rows.without_own_line(plan, outcomes)),
         tuple(cell.perturbation for cell in cells),
         code="+".join(cell.environment["plugin"] for cell in cells if "plugin" in cell.environment),
     )
@@ -144,7 +149,7 @@ def _strong(plan: Plan, store: Store) -> list[Score]:
     return [
         replace(
             score,
-            column=with_radius(STRONG, *score.perturbations[0].ball),
+            column=attack_column(STRONG, *rows.ball_of(score.perturbations[0])),
             row=score.row | {"perturbation": rows.name_of_worst(STRONG, score.perturbations)},
         )
         for score in scores(plan, store)
@@ -170,8 +175,10 @@ def _add_improvements(scored: list[Score]) -> None:
     }
     for score in scored:
         members = score.classifier.identity.get("ensemble", ())
-        alone = [single.get((digest(member), score.column)) for member in members]
-        if alone and None not in alone and not (score.is_attack and score.classifier.attacked_as):
+        known = [single.get((digest(member), score.column)) for member in members]
+        alone = [accuracy for accuracy in known if accuracy is not None]
+        is_alike = not (score.is_attack and score.classifier.attacked_as)
+        if alone and len(alone) == len(known) and is_alike:
             score.row["improvement"] = score.accuracy - math.fsum(alone) / len(alone)
 
 

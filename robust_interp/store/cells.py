@@ -216,6 +216,20 @@ def digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
+def attack_column(name: str, norm: str, radius: float | None, changed: str = "") -> str:
+    """The column of an attack: ``pgd_2``, ``apgd_ce_l2_0.5``, ``pgd_l2(steps=40)_0.5``.
+
+    Args:
+        name: Of the attack, or of what is the worst of several.
+        norm: Written behind the name unless that ends with it, or it is Linf.
+        radius: Linf in units of 1/255, any other in [0, 1] pixels; None where there is none.
+        changed: Parameters that are not the usual ones, in brackets.
+    """
+    suffix = norm.lower()
+    label = name if norm == "Linf" or name.lower().endswith(suffix) else f"{name}_{suffix}"
+    return f"{label}{changed}" + ("" if radius is None else f"_{radius:.10g}")
+
+
 def in_255(pixels: float) -> float:
     """A distance in [0, 1] pixels in units of 1/255, free of the division's rounding (2/255 gives 2.0)."""
     return float(f"{pixels * 255:.10g}")

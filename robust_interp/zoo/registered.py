@@ -83,13 +83,18 @@ def may_be_registered(name: str) -> bool:
     """False for a name that surely no registered model has; timm is read, and not imported."""
     name = name.partition(".")[0]
     # What timm registers otherwise, such as an old name for a new one, stands somewhere in its source, too.
-    return name in OURS or name in MODELS or re.search(rf"\b{re.escape(name)}\b", _timm_source()) is not None
+    return name in OURS or name in MODELS or name in _timm_words()
 
 
 def known_names() -> set[str]:
     """What `check_registered` takes, as `timm.list_models` lists it, without importing timm."""
     decorated = r"^@register_model\b.*\n(?:@.*\n)*def (\w+)\("
     return {*OURS, *MODELS, *re.findall(decorated, _timm_source(), re.MULTILINE)}
+
+
+@cache
+def _timm_words() -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", _timm_source()))
 
 
 @cache

@@ -94,7 +94,7 @@ def test_pgd_from_the_clean_image_is_ifgsm(digits_classifier, digits_test, monke
 
 @pytest.mark.slow
 def test_pgd_accuracy_is_that_of_foolbox_within_the_noise_of_the_random_start(digits_classifier, digits_test):
-    images, labels = digits_test[0][:300], digits_test[1][:300]
+    images, labels = digits_test[0][:150], digits_test[1][:150]
     by_foolbox = foolbox.attacks.LinfPGD(abs_stepsize=EPS / 4, steps=5, random_start=True)
     ours, theirs = [], []
     for seed in range(3):

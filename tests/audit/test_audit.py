@@ -377,7 +377,7 @@ def test_a_store_from_before_there_were_audits_can_be_read(tmp_path):
 # ---- models that hide their gradients, and an honest one
 
 QUICK = Request(eps=(16 / 255,), n=100)
-ATTACKS = Options(black_box="square(queries=300)", strongest="apgd_ce(steps=50)", source="source")
+ATTACKS = Options(black_box="square(queries=150)", strongest="apgd_ce(steps=20)", source="source")
 
 
 @pytest.fixture(scope="module")

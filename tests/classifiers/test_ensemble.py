@@ -716,7 +716,7 @@ class Counted(nn.Module):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("view", ["white-box", "member:1", "mean-gradient"])
-@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("spec", ["fgsm", "ifgsm(steps=3)"])
 def test_the_cost_of_an_ensemble_is_what_its_members_are_asked(count, view, spec):
     """A gradient as two passes, and those members again that a gradient runs once more."""

@@ -445,6 +445,7 @@ def test_plot_coefficients(command, tiny_zoo, tmp_path):
     assert "| in_resnet14 | 1 | 3 | 100.00 |" in printed
 
 
+@pytest.mark.slow
 def test_plot_coefficients_over_training(command, tmp_path):
     out = tmp_path / "fig1.svg"
     assert command("plot", "coefficients", "in_resnet20.digits_digits_seed0", "-o", out)[0] == 0
@@ -538,6 +539,7 @@ def test_mistakes_are_one_line(argv, status, message, command, tiny_zoo, tmp_pat
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_an_svg_says_what_it_was_drawn_from(tmp_path):
     told = Origin("digits", {"a<b&c": "12ab"}, 3)
     plain = style.save(FIGURES["line"](), tmp_path / "plain")

@@ -598,10 +598,12 @@ def site(tmp_path_factory):
 
 @pytest.fixture
 def use(site, tmp_path):
-    """Runs `robust-interp` in a process that has the example package."""
+    """Runs commands of `robust-interp`, until one fails, in one process that has the example package."""
 
-    def run(line):
-        argv = [sys.executable, "-m", "robust_interp", *line.split()]
+    def run(*lines):
+        script = "import sys\nfrom robust_interp.cli.main import main\n"
+        script += f"sys.exit(any(main(line.split()) for line in {lines!r}))"
+        argv = [sys.executable, "-c", script]
         return subprocess.run(argv, env=environment(site), cwd=tmp_path, capture_output=True, text=True)
 
     return run
@@ -618,18 +620,15 @@ def test_the_example_package_is_listed(use):
 
 @pytest.mark.slow
 def test_the_example_package_is_trained_and_benched(use, tmp_path):
-    trained = use(
+    done = use(
         "train example_net8 --dataset bars --recipe digits --epochs 6 --set batch_size=16 "
-        "--out zoo --device cpu --quiet"
+        "--out zoo --device cpu --quiet",
+        "bench --models example_net8 --zoo zoo --dataset bars --n 40 --eps 8,32 --device cpu "
+        "--attacks example_fast,fgsm --corruptions example_stripes(severity=5)",
     )
-    assert trained.returncode == 0, trained.stderr
+    assert done.returncode == 0, done.stderr
     record = json.loads(next((tmp_path / "zoo").glob("*/train.json")).read_text())
     assert record["clean_accuracy"] > 50  # chance is 25
-    benched = use(
-        "bench --models example_net8 --zoo zoo --dataset bars --n 40 --eps 8,32 --device cpu "
-        "--attacks example_fast,fgsm --corruptions example_stripes(severity=5)"
-    )
-    assert benched.returncode == 0, benched.stderr
     results = pd.read_csv(tmp_path / "results" / "results.csv")
     assert set(results["model"]) == {"example_net8"}
     assert set(results["dataset"]) == {"bars"}

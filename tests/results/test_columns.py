@@ -8,11 +8,11 @@ from support.hand_made import attack, card, corruption, ensemble, first, run
 
 from robust_interp.report.glossary import definition
 from robust_interp.results import columns_page
-from robust_interp.results.column_names import declaration, measured_in, parse, with_radius
+from robust_interp.results.column_names import declaration, measured_in, parse
 from robust_interp.results.columns import LEADERBOARD, RESULT_COLUMNS, STD, TABLES, Kind, Type
 from robust_interp.results.scores import scores
 from robust_interp.store import Store
-from robust_interp.store.cells import CLEAN
+from robust_interp.store.cells import CLEAN, attack_column
 
 ROOT = Path(__file__).parents[2]
 EVERY = [(table, column) for table, columns in TABLES.items() for column in columns]
@@ -87,7 +87,7 @@ def test_a_plug_ins_corruption_is_one_where_it_is_told():
 
 @pytest.mark.parametrize(("norm", "radius"), [("Linf", 8.0), ("Linf", 0.25), ("L2", 0.5), ("L1", 12.0)])
 def test_a_name_is_read_as_it_is_written(norm, radius):
-    found = parse(with_radius("pgd", norm, radius))
+    found = parse(attack_column("pgd", norm, radius))
     assert (found.attack, found.norm, found.radius) == ("pgd", norm, radius)
 
 

@@ -1,5 +1,6 @@
 """What a reader is warned of, on hand-made scores."""
 
+import numpy as np
 import pytest
 
 from robust_interp.results.scores import Score
@@ -20,7 +21,7 @@ def score(column, accuracy, card=CARD, zero_grad=0.0, not_finite=0, open_by=0.0)
         "zero_grad": zero_grad if attacked else None,
         "ci_high": accuracy + open_by,
     }
-    return Score(card, column, accuracy, row, not_finite)
+    return Score(card, column, accuracy, row, np.zeros(0, bool), not_finite)
 
 
 def said(accuracies, classes=10, card=CARD):

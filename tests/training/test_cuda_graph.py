@@ -229,7 +229,7 @@ def test_what_cannot_be_recorded_is_trained_all_the_same_and_said(on_tape):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "architecture", [n for n in models.ARCHITECTURES if "14" in n or "29" in n] + ["keep"]
+    "architecture", [n for n in models.ARCHITECTURES if "14" in n or "20_4x16d" in n] + ["keep"]
 )
 def test_the_step_of_every_architecture_can_be_recorded(architecture):
     recipe = Recipe("any", epochs=9, batch_size=4)
@@ -263,7 +263,7 @@ def plain_losses(fit, steps):
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_twenty_steps_are_those_of_a_plain_loop(device, precision):
     recipe = Recipe("any", epochs=20, steps=(), batch_size=16, precision=precision)
-    starts = [("in_resnet14", 0), ("in_resnet14", 1), ("lambda_in_resnet14", 0)]
+    starts = [("in_resnet14", 0), ("lambda_in_resnet14", 1)]
 
     def fresh():
         return [fit_of(name, recipe, seed, n=16, device=device) for name, seed in starts]

@@ -2,8 +2,11 @@
 
 import csv
 import json
+import shutil
 import signal
 import time
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,8 +18,10 @@ from robust_interp.training import resume, side_by_side, train
 from robust_interp.training.recipe import Recipe
 from robust_interp.training.trainer import TrainingError
 
+pytestmark = pytest.mark.usefixtures("a_third")
+
 # 2 x 6 steps; the drops of the learning rate are at steps 6 and 9.
-RECIPE = Recipe("any", epochs=2, batch_size=256, stored="keep", warmup_epochs=1)
+RECIPE = Recipe("any", epochs=2, batch_size=86, stored="keep", warmup_epochs=1)
 DROPOUT = {"drop_rate": 0.2}  # so that torch's own random state matters
 
 
@@ -28,8 +33,8 @@ def _signals_are_not_ignored():
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.fixture
-def last_state(monkeypatch):
+@contextmanager
+def last_state():
     """The state that was kept last, after its file has gone."""
     kept, plain = {}, resume.write
 
@@ -38,8 +43,16 @@ def last_state(monkeypatch):
         kept["curve"] = [without_speed(line) for line in values["fit"]["curve"]]
         plain(path, tensors, values)
 
-    monkeypatch.setattr(resume, "write", write)
-    return kept
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resume, "write", write)
+        yield kept
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, a_third):
+    """An undisturbed training: the hash of its weights, and its last state."""
+    with last_state() as kept:
+        return run(tmp_path_factory.mktemp("whole")).sha256, kept
 
 
 def without_speed(line):
@@ -71,11 +84,8 @@ def at_step(step, action):
     ("step", "signum"),
     [(1, signal.SIGINT), (5, signal.SIGTERM), (6, signal.SIGINT), (10, signal.SIGTERM)],
 )
-def test_a_stopped_training_goes_on_bit_for_bit(tmp_path, monkeypatch, last_state, step, signum):
+def test_a_stopped_training_goes_on_bit_for_bit(tmp_path, monkeypatch, whole, step, signum):
     monkeypatch.setattr(side_by_side, "REPORT_EVERY", 0)
-    whole = run(tmp_path / "whole")
-    expected = dict(last_state)
-    last_state.clear()
     handlers = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(resume.Stopped) as stopped:
         run(tmp_path / "stopped", at_step(step, lambda: signal.raise_signal(signum)))
@@ -84,18 +94,17 @@ def test_a_stopped_training_goes_on_bit_for_bit(tmp_path, monkeypatch, last_stat
     assert files(tmp_path / "stopped") == [".in_resnet14.digits_any_seed0.resume.safetensors"]
     assert zoo.checkpoints(tmp_path / "stopped", "none") == []
     shares = []
-    resumed = run(tmp_path / "stopped", lambda status: shares.append(round(status.share * 12)))
+    with last_state() as kept:
+        resumed = run(tmp_path / "stopped", lambda status: shares.append(round(status.share * 12)))
     assert min(shares) == step + 1
-    same(last_state, expected)
-    assert resumed.sha256 == whole.sha256
+    same(kept, whole[1])
+    assert resumed.sha256 == whole[0]
     assert files(tmp_path / "stopped") == ["config.json", "curve.csv", "model.safetensors", "train.json"]
 
 
 @pytest.mark.slow
-def test_a_killed_training_goes_on_from_the_last_epoch_that_was_kept(tmp_path, monkeypatch, last_state):
+def test_a_killed_training_goes_on_from_the_last_epoch_that_was_kept(tmp_path, monkeypatch, whole):
     monkeypatch.setattr(side_by_side, "REPORT_EVERY", 0)
-    whole = run(tmp_path / "whole")
-    expected = dict(last_state)
 
     def die():
         raise MemoryError
@@ -103,10 +112,11 @@ def test_a_killed_training_goes_on_from_the_last_epoch_that_was_kept(tmp_path, m
     with pytest.raises(MemoryError):
         run(tmp_path / "killed", at_step(9, die))
     first = []
-    resumed = run(tmp_path / "killed", lambda status: first.append(status.share))
+    with last_state() as kept:
+        resumed = run(tmp_path / "killed", lambda status: first.append(status.share))
     assert first[0] == pytest.approx(7 / 12)
-    same(last_state, expected)
-    assert resumed.sha256 == whole.sha256
+    same(kept, whole[1])
+    assert resumed.sha256 == whole[0]
 
 
 def test_with_save_every_fewer_epochs_are_kept(tmp_path, monkeypatch):
@@ -141,6 +151,18 @@ def test_a_state_that_is_damaged_or_of_another_training_is_refused(tmp_path, mon
         run(tmp_path)
 
 
+@pytest.fixture(scope="module")
+def unfinished(tmp_path_factory, a_third):
+    """The state of a training that was stopped after two steps."""
+    folder = tmp_path_factory.mktemp("unfinished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(side_by_side, "REPORT_EVERY", 0)
+        with pytest.raises(resume.Stopped):
+            run(folder, at_step(2, lambda: signal.raise_signal(signal.SIGTERM)))
+    (path,) = folder.iterdir()
+    return path
+
+
 def without(kind, key):
     def spoil(tensors, values):
         del {"tensors": tensors, "values": values, "fit": values["fit"]}[kind][key]
@@ -171,12 +193,9 @@ def no_dict(tensors, values):
     ],
 )
 def test_a_state_that_lacks_something_or_holds_something_else_is_refused_in_one_line(
-    tmp_path, monkeypatch, spoil
+    tmp_path, unfinished, spoil
 ):
-    monkeypatch.setattr(side_by_side, "REPORT_EVERY", 0)
-    with pytest.raises(resume.Stopped):
-        run(tmp_path, at_step(2, lambda: signal.raise_signal(signal.SIGINT)))
-    (path,) = tmp_path.iterdir()
+    path = Path(shutil.copy(unfinished, tmp_path))
     tensors, values = resume.read(path)
     spoil(tensors, values)
     resume.write(path, tensors, values)
@@ -186,9 +205,8 @@ def test_a_state_that_lacks_something_or_holds_something_else_is_refused_in_one_
 
 
 @pytest.mark.slow
-def test_the_state_is_float32_throughout(tmp_path, last_state):
-    run(tmp_path)
-    floats = {name: t for name, t in last_state.items() if torch.is_tensor(t) and t.is_floating_point()}
+def test_the_state_is_float32_throughout(whole):
+    floats = {name: t for name, t in whole[1].items() if torch.is_tensor(t) and t.is_floating_point()}
     assert {tensor.dtype for tensor in floats.values()} == {torch.float32}
     assert any(name.endswith("coefficient.keep") for name in floats)
     assert any(name.endswith("running_var") for name in floats)
@@ -277,7 +295,7 @@ def test_if_all_seeds_fail_so_does_the_command(tmp_path, capsys, monkeypatch):
 
 @pytest.mark.slow
 def test_a_seed_that_learns_nothing_has_failed_and_leaves_no_state(tmp_path):
-    recipe = Recipe("still", epochs=9, lr=1e-12, batch_size=1347)
+    recipe = Recipe("still", epochs=9, lr=1e-12, batch_size=449)
     with pytest.raises(TrainingError, match="does not progress: in epochs 1 to 5"):
         train.train("in_resnet14", "digits", recipe, 0, tmp_path)
     assert files(tmp_path) == ["in_resnet14.digits_still_seed0.failed.json"]
@@ -289,7 +307,7 @@ def test_a_seed_that_learns_nothing_has_failed_and_leaves_no_state(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("stored", ["lambda", "keep"])
 def test_the_interval_reaches_the_model_and_the_curve_is_a_csv(tmp_path, stored):
-    recipe = Recipe("still", 2, lr=1e-12, batch_size=1347, lambda_init=(0.5, 0.6), stored=stored)
+    recipe = Recipe("still", 2, lr=1e-12, batch_size=449, lambda_init=(0.5, 0.6), stored=stored)
     checkpoint = train.train("in_resnet14", "digits", recipe, 0, tmp_path)
     assert len(set(checkpoint.record["lambda"].values())) == 3
     assert all(0.5 <= value <= 0.6 for value in checkpoint.record["lambda"].values())

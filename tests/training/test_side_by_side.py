@@ -13,12 +13,14 @@ from robust_interp.training.recipe import Recipe
 from robust_interp.training.train import Training
 from robust_interp.training.trainer import TrainingError
 
-RECIPE = Recipe("any", epochs=2, batch_size=450)
+pytestmark = pytest.mark.usefixtures("a_third")
+
+RECIPE = Recipe("any", epochs=2, batch_size=150)
 DROPOUT = {"drop_rate": 0.2}  # so that torch's own random state matters
 KINDS = [
     ("in_resnet14", RECIPE, 0),
     ("in_resnet14", RECIPE, 1),
-    ("preact_resnet14", replace(RECIPE, name="longer", epochs=3, batch_size=300), 0),
+    ("preact_resnet14", replace(RECIPE, name="longer", epochs=3, batch_size=100), 0),
     ("in_resnet14", replace(RECIPE, name="bf16", precision="bf16"), 0),
 ]
 
@@ -32,7 +34,7 @@ def run(asked, out, **options):
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
+def alone(tmp_path_factory, a_third):
     """The hash of each network's weights, trained alone."""
     out = tmp_path_factory.mktemp("alone")
     return [train.train(a, "digits", r, s, out, DROPOUT).sha256 for a, r, s in KINDS]

@@ -17,8 +17,7 @@ from robust_interp.training import recipe, train
 from robust_interp.training.loader import Loader
 from robust_interp.training.recipe import Recipe
 
-# The digits training split has 1,347 images.
-SIZE = 1347
+SIZE = 449  # of the training split of `few_digits`
 SHORT = Recipe("short", epochs=1)
 DIGITS = data.DATASETS["digits"]
 
@@ -46,6 +45,7 @@ def exact(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_digits")
 def test_a_seed_fixes_the_weights_bit_for_bit_and_another_gives_others(tmp_path, exact):
     one, again, other = (
         train.train("in_resnet14", "digits", SHORT, seed, tmp_path / folder)
@@ -100,12 +100,13 @@ class Recorder(torch.optim.SGD):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_digits")
 @pytest.mark.parametrize(
     ("epochs", "batch_size", "expected"),
     [
-        (1, 113, {0.1: 6, 0.01: 3, 0.001: 3}),  # 12 steps
-        (3, 338, {0.1: 6, 0.01: 3, 0.001: 3}),  # 3 x 4 steps: the drops fall inside an epoch
-        (4, 1347, {0.1: 2, 0.01: 1, 0.001: 1}),
+        (1, 38, {0.1: 6, 0.01: 3, 0.001: 3}),  # 12 steps
+        (3, 113, {0.1: 6, 0.01: 3, 0.001: 3}),  # 3 x 4 steps: the drops fall inside an epoch
+        (4, SIZE, {0.1: 2, 0.01: 1, 0.001: 1}),
     ],
 )
 def test_the_learning_rate_drops_after_half_and_three_quarters_of_the_steps(
@@ -119,6 +120,7 @@ def test_the_learning_rate_drops_after_half_and_three_quarters_of_the_steps(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_digits")
 def test_two_steps_are_sgd_with_momentum_and_decay_of_everything_that_is_stored(tmp_path, exact):
     rate, momentum, decay, seed = 0.05, 0.9, 0.1, 3
     recipe = Recipe("hand", 2, lr=rate, steps=(), momentum=momentum, weight_decay=decay, batch_size=SIZE)
@@ -309,6 +311,7 @@ def test_a_checkpoint_that_is_there_is_skipped_and_never_overwritten(tmp_path, c
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("few_digits")
 def test_half_precision_is_kept_only_while_no_prediction_changes(tmp_path, monkeypatch):
     made = {}
     for name, allowed in (("usual", None), ("always", 1), ("never", -1)):
@@ -326,7 +329,7 @@ def test_half_precision_is_kept_only_while_no_prediction_changes(tmp_path, monke
         for name in ("always", "never")
     )
     kept = made["usual"].record["precision"] == "float16"
-    assert kept == (int((half != full).sum()) == 0)  # one of 450 would be more than 1 in 1,000
+    assert kept == (int((half != full).sum()) == 0)  # one of 150 would be more than 1 in 1,000
 
 
 @pytest.mark.parametrize(
