@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from robust_interp import __version__
@@ -27,7 +29,7 @@ from robust_interp.cli import (
 )
 from robust_interp.cli.options import load_plugins
 from robust_interp.core import threads
-from robust_interp.core.errors import UserError
+from robust_interp.core.errors import DamageWarning, UserError
 
 EXIT_STATUS = """\
 exit status:
@@ -56,8 +58,9 @@ def main(argv: list[str] | None = None) -> int:
     argv = leaderboard.spelt_out(sys.argv[1:] if argv is None else argv)
     try:
         arguments = parsed(commands, argv)
-        load_plugins(arguments)
-        return arguments.run(arguments)
+        with _damage_in_lines():
+            load_plugins(arguments)
+            return arguments.run(arguments)
     except UserError as error:
         print(f"robust-interp: {error}", file=sys.stderr)
         return 1
@@ -67,6 +70,24 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe has gone, as with | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+@contextmanager
+def _damage_in_lines() -> Iterator[None]:
+    """Print what is damaged as lines, each once, as other warnings of ours are."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DamageWarning)
+        plain, told = warnings.showwarning, set()
+
+        def show(message: Warning | str, category: type[Warning], *where, **more) -> None:
+            if not issubclass(category, DamageWarning):
+                plain(message, category, *where, **more)
+            elif str(message) not in told:
+                told.add(str(message))
+                print(f"warning: {message}", file=sys.stderr)
+
+        warnings.showwarning = show
+        yield
 
 
 class _Parser(argparse.ArgumentParser):

@@ -1,4 +1,4 @@
-"""The one exception a user is meant to see: its message is one line that says what to do."""
+"""What a user is meant to see of what goes wrong: each message is one line that says what to do."""
 
 
 class UserError(ValueError):
@@ -7,3 +7,7 @@ class UserError(ValueError):
 
 class RandomModelError(UserError):
     """A model that answers differently when asked again: nothing that is measured of it is a number."""
+
+
+class DamageWarning(UserWarning):
+    """Something that is stored is damaged, and was left out. The CLI prints it as a line."""

@@ -15,6 +15,7 @@ from robust_interp.results.column_names import MeasuredColumn, parse, with_radiu
 from robust_interp.results.columns import RESULT_COLUMNS, RESULTS, STRONG, WORST, Kind, integers
 from robust_interp.store import Outcome, Store
 from robust_interp.store.cells import Cell, ModelCard, Perturbation, Plan, digest
+from robust_interp.store.damage import Fault
 from robust_interp.store.finished import finished
 
 
@@ -51,7 +52,7 @@ class Score:
 
 
 def scores(plan: Plan, store: Store) -> list[Score]:
-    """Score the cells of a plan that are finished.
+    """Score the cells of a plan that are finished; those that are not are noted in the store's damage.
 
     Under protocol ``final`` a cell's accuracy is that of the final iterate over all samples. Under ``worst``
     a sample must also be right when clean, and a line ``worst`` per norm and eps asks for all attacks there.
@@ -77,15 +78,18 @@ def _by_classifier(cells: Iterable[Cell]) -> list[list[Cell]]:
 
 
 def _scores_of_classifier(plan: Plan, cells: list[Cell], store: Store) -> list[Score]:
-    outcomes = [
-        (cell, outcome) for cell, outcome in (finished(cell, store, plan.n) for cell in cells) if outcome
-    ]
-    right = [outcome.correct(store.labels(cell.fingerprint)) for cell, outcome in outcomes]
+    found = [finished(cell, store, plan.n) for cell in cells]
+    outcomes = [(cell, outcome) for cell, outcome in found if outcome]
+    missing = [cell for cell, outcome in found if outcome is None]
+    for cell in missing:
+        what = f"{cell.classifier.label} {cell.perturbation.column}, n = {plan.n}"
+        store.damage.note(Fault.MISSING, what)
+    right = [outcome.correct(store.labels(cell.fingerprint, plan.n)) for cell, outcome in outcomes]
     derived = []
     if plan.protocol == "worst":
         if all(cell.perturbation.kind != "clean" for cell, _ in outcomes):
             return []  # of no sample can it be said yet that it survives everything
-        right, derived = _worst(outcomes, right)
+        right, derived = _worst(outcomes, right, {cell.perturbation.ball for cell in missing})
     own = [
         _score(plan, *done, correct)
         for done, correct in zip(outcomes, right, strict=True)
@@ -94,8 +98,11 @@ def _scores_of_classifier(plan: Plan, cells: list[Cell], store: Store) -> list[S
     return own + [_worst_score(plan, attacked, correct) for attacked, correct in derived]
 
 
-def _worst(outcomes: list[tuple[Cell, Outcome]], right: list[np.ndarray]):
-    """Per attack: right when clean and under it; and per norm and eps: right under all of them too."""
+def _worst(outcomes: list[tuple[Cell, Outcome]], right: list[np.ndarray], incomplete: set):
+    """Per attack: right when clean and under it; and per norm and eps: right under all of them too.
+
+    Those norms and eps that are `incomplete` are left out: of fewer attacks it would be another number.
+    """
     kinds = [cell.perturbation.kind for cell, _ in outcomes]
     clean = right[kinds.index("clean")]
     right = [
@@ -107,7 +114,7 @@ def _worst(outcomes: list[tuple[Cell, Outcome]], right: list[np.ndarray]):
         if ball := done[0].perturbation.ball:
             attacked, sofar = by_ball.get(ball, ([], clean))
             by_ball[ball] = ([*attacked, done], statistics.robust(sofar, [correct]))
-    return right, list(by_ball.values())
+    return right, [joint for ball, joint in by_ball.items() if ball not in incomplete]
 
 
 def _score(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray) -> Score:
