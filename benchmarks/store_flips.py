@@ -23,6 +23,8 @@ from robust_interp.results.folders import runs_in
 from robust_interp.results.scores import results_frame, scores
 from robust_interp.store import FILE_NAME, Outcome, Store
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, Plan, digest
+from robust_interp.store.check import repair
+from robust_interp.store.damage import Fault
 
 N = 600  # three chunks a cell
 VERSIONS = {"precision": "float32", "torch": "2.9", "torchattacks": "3.5.1"}
@@ -51,10 +53,10 @@ def plans() -> list[Plan]:
     return found
 
 
-def fill(store: Store) -> None:
-    """Store those runs and an audit, all of it each time: as a bench that measures what it must."""
+def fill(store: Store, asked: list[Plan]) -> None:
+    """Store runs and an audit, all of it each time: as a bench that measures what it must."""
     store.put_labels("images", LABELS)
-    for plan in plans():
+    for plan in asked:
         for cell in plan.cells:
             chance = np.random.default_rng(int(cell.key[:8], 16))
             right = chance.random(N) < 0.8
@@ -107,13 +109,26 @@ def verdict(folder: Path, whole: tuple[dict, dict]) -> str:
     return "named" if named else "missing without a word"
 
 
+def verdict_of_repair(folder: Path, whole: tuple[dict, dict]) -> str:
+    """What becomes of the tables of a store that is repaired first: it must be sound then."""
+    try:
+        done = repair(folder)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    if done.left.beyond(Fault.MISSING, Fault.LOG):
+        return f"not sound: {done.left.lines('')}"
+    found = verdict(folder, whole)
+    # Which run was lost nobody can say any more; the repair has said that one was.
+    return "named" if found == "missing without a word" and done.damage else found
+
+
 def verdict_of_bench(folder: Path, whole: dict) -> str:
     """What becomes of the same runs, stored again: the same tables of their own, or a refusal."""
     with warnings.catch_warnings(record=True):
         warnings.simplefilter("always")
         try:
             with Store(folder) as store:
-                fill(store)
+                fill(store, plans())
                 found = own_tables(store)
         except UserError:
             return "refused"
@@ -146,7 +161,9 @@ def measure(
     """
     origin, chance = folder / "origin", random.Random(seed)
     with Store(folder / "made") as store:
-        fill(store)
+        fill(store, plans()[:1])
+    with Store(folder / "made") as store:
+        fill(store, plans())
         expected = own_tables(store)
         if with_log:
             shutil.copytree(folder / "made", origin)
@@ -157,8 +174,10 @@ def measure(
         copy = Path(shutil.copytree(origin, folder / "copy", ignore=shutil.ignore_patterns("*-shm")))
         files = sorted(copy.glob(f"{FILE_NAME}*"))
         where = flip(files[-1 if with_log else 0], chance)
+        shutil.copytree(copy, folder / "third")
         again = Path(shutil.copytree(copy, folder / "again"))
         for step, found in (
+            ("repair", verdict_of_repair(folder / "third", whole)),
             ("leaderboard", verdict(copy, whole)),
             ("bench", verdict_of_bench(again, expected)),
         ):
@@ -166,6 +185,7 @@ def measure(
             faults += [] if found in FINE else [f"flip {number}, {where}: {step}: {found}"]
         shutil.rmtree(copy)
         shutil.rmtree(again)
+        shutil.rmtree(folder / "third")
     return counts, faults
 
 

@@ -24,6 +24,7 @@ from robust_interp.cli import (
     report,
     robustbench,
     stability,
+    store,
     sweep,
     train,
 )
@@ -129,6 +130,7 @@ def parser() -> argparse.ArgumentParser:
         models,
         data,
         ls,
+        store,
         robustbench,
     ):
         command.add_to(commands)

@@ -15,7 +15,6 @@ from robust_interp.results.column_names import MeasuredColumn, parse, with_radiu
 from robust_interp.results.columns import RESULT_COLUMNS, RESULTS, STRONG, WORST, Kind, integers
 from robust_interp.store import Outcome, Store
 from robust_interp.store.cells import Cell, ModelCard, Perturbation, Plan, digest
-from robust_interp.store.damage import Fault
 from robust_interp.store.finished import finished
 
 
@@ -82,8 +81,7 @@ def _scores_of_classifier(plan: Plan, cells: list[Cell], store: Store) -> list[S
     outcomes = [(cell, outcome) for cell, outcome in found if outcome]
     missing = [cell for cell, outcome in found if outcome is None]
     for cell in missing:
-        what = f"{cell.classifier.label} {cell.perturbation.column}, n = {plan.n}"
-        store.damage.note(Fault.MISSING, what)
+        store.note_missing(cell, plan.n)
     right = [outcome.correct(store.labels(cell.fingerprint, plan.n)) for cell, outcome in outcomes]
     derived = []
     if plan.protocol == "worst":

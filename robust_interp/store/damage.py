@@ -66,12 +66,19 @@ class Damage:
     def __bool__(self) -> bool:
         return bool(self._found)
 
-    def __contains__(self, fault: Fault) -> bool:
-        return fault in self._found
-
     def note(self, fault: Fault, which: str) -> None:
         """Remember one, named in a few words; the same one only once."""
         self._found.setdefault(fault, {})[which] = None
+
+    def take(self, other: Damage) -> None:
+        """Add what another one has, and empty it."""
+        for fault, found in other._found.items():
+            self._found.setdefault(fault, {}).update(found)
+        other._found = {}
+
+    def beyond(self, *faults: Fault) -> bool:
+        """Whether there is anything besides these kinds."""
+        return not self._found.keys() <= set(faults)
 
     def lines(self, path: Path | str) -> list[str]:
         """A line each kind, which names the first one; `path` is the database's."""

@@ -22,7 +22,7 @@ import numpy as np
 
 from robust_interp.core.errors import DamageWarning, UserError
 from robust_interp.store import connection, log
-from robust_interp.store.cells import Plan
+from robust_interp.store.cells import Cell, Plan
 from robust_interp.store.connection import put, transaction
 from robust_interp.store.damage import Damage, Fault
 from robust_interp.store.outcome import Outcome
@@ -307,18 +307,37 @@ class Store:
 
     def verdict(self, classifier: str, fingerprint: str) -> str:
         """What a classifier's audit on a dataset came to, by their hashes; empty if it was not audited."""
-        if not self._sealed and not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'audits'"):
-            return ""  # a store from before there were audits, opened to read
         found = self._audits("WHERE victim = ? AND dataset = ?", classifier, fingerprint)
         return next((row[2] for row in found if row[:2] == (classifier, fingerprint)), "")
 
     def _audits(self, where: str, *values: object) -> Iterator[tuple]:
+        if not self._sealed and not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'audits'"):
+            return  # a store from before there were audits, opened to read
         self._check_count("audits")
         for row in self._select("audits", where, *values):
             if is_sound("audits", row, self._sealed):
                 yield row
             else:
                 self.damage.note(Fault.AUDIT, f"of the model {_short(row[0])}")
+
+    def note_missing(self, cell: Cell, n: int) -> None:
+        """Note that the first `n` samples of a cell, which a finished run asked for, are not all there."""
+        self.damage.note(Fault.MISSING, f"{cell.classifier.label} {cell.perturbation.column}, n = {n}")
+
+    def check(self) -> None:
+        """Read everything, and note what is damaged, and what finished runs asked for and is not there."""
+        for (cell,) in self._rows("SELECT DISTINCT cell FROM chunks"):
+            self.covered(cell)
+        self._check_count("labels")
+        for row in self._select("labels"):
+            if not is_sound("labels", row, self._sealed):
+                self.damage.note(Fault.LABELS, _short(row[0]))
+        for _ in self._audits(""):
+            pass
+        for plan in (part for whole in self.plans() for part in whole.parts):
+            for cell in plan.cells:
+                if max(self.covered(cell.whole.key), self.covered(cell.key)) < plan.n:
+                    self.note_missing(cell, plan.n)
 
 
 _ALL = 2**62  # beyond every sample
