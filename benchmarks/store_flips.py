@@ -13,18 +13,19 @@ import shutil
 import sys
 import tempfile
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from robust_interp.core.errors import DamageWarning, UserError
-from robust_interp.results.combine import gather
 from robust_interp.results.folders import runs_in
-from robust_interp.results.scores import results_frame, scores
+from robust_interp.results.leaderboard import entries_frame
+from robust_interp.results.scores import scores
 from robust_interp.store import FILE_NAME, Outcome, Store
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, Plan, digest
-from robust_interp.store.check import repair
-from robust_interp.store.damage import Fault
+from robust_interp.store.check import NOT_IN_THE_FILE, repair
 
 N = 600  # three chunks a cell
 VERSIONS = {"precision": "float32", "torch": "2.9", "torchattacks": "3.5.1"}
@@ -33,13 +34,15 @@ FINE = "same", "named", "refused"
 NAMES_A_ROW = ["model", "train_seed", "members", "perturbation", "eps_255", "protocol", "n", "severity"]
 
 
-def plans() -> list[Plan]:
-    """A run under each protocol: two seeds of two models and an ensemble, clean, a corruption and attacks."""
+def plans(
+    protocols: Sequence[str] = ("final", "worst"), models: Sequence[str] = ("one", "two")
+) -> list[Plan]:
+    """A run under each protocol: two seeds of each model and an ensemble, clean, a corruption and attacks."""
     found = []
-    for protocol in ("final", "worst"):
+    for protocol in protocols:
         cards = [
             ModelCard(model, {"weights": f"{model}-{seed}"}, "quick", "", seed, (seed,), params_m=0.25)
-            for model in ("one", "two")
+            for model in models
             for seed in (0, 1)
         ]
         members = [card.identity for card in cards[:2]]
@@ -64,25 +67,22 @@ def fill(store: Store, asked: list[Plan]) -> None:
             deltas = np.full(N, 8 / 255, np.float32) if cell.perturbation.kind == "attack" else None
             store.append(cell.key, 0, Outcome(predictions, np.zeros(N, np.uint8), deltas, 3.0, "cpu"))
         store.put_plan(plan)
-    store.put_audit(digest(plan.cells[0].classifier.identity), "images", "pass(n=200)", "[]")
+        store.put_audit(digest(plan.cells[0].classifier.identity), "images", "pass(n=200)", "[]")
 
 
 def tables(folder: Path) -> tuple[dict, dict]:
     """The leaderboard and the results: of each line by its name the filled columns."""
-    board, _, _ = gather([folder])
     runs, _ = runs_in([folder])
-    results = results_frame(score for run in runs for score in run)
+    board = entries_frame(*runs).drop(columns="rank").to_dict("records")
     seeds = ["model", "recipe", "seeds", "members", "protocol", "n_examples"]
-    return _lines(board.drop(columns="rank"), seeds), _lines(results, NAMES_A_ROW)
+    return _named(board, seeds), _named([score.row for run in runs for score in run], NAMES_A_ROW)
 
 
-def _lines(frame, names: list[str]) -> dict:
-    frame = frame.astype(object).where(frame.notna(), None)
-    lines = {tuple(line[name] for name in names): line for line in frame.to_dict("records")}
-    return {
-        name: {key: value for key, value in line.items() if value not in (None, "")}
-        for name, line in lines.items()
-    }
+def _named(lines: list[dict], names: list[str]) -> dict:
+    filled = [
+        {key: value for key, value in line.items() if value != "" and not pd.isna(value)} for line in lines
+    ]
+    return {tuple(line.get(name) for name in names): line for line in filled}
 
 
 def verdict(folder: Path, whole: tuple[dict, dict]) -> str:
@@ -115,21 +115,21 @@ def verdict_of_repair(folder: Path, whole: tuple[dict, dict]) -> str:
         done = repair(folder)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
-    if done.left.beyond(Fault.MISSING, Fault.LOG):
+    if done.left.beyond(*NOT_IN_THE_FILE):
         return f"not sound: {done.left.lines('')}"
     found = verdict(folder, whole)
     # Which run was lost nobody can say any more; the repair has said that one was.
     return "named" if found == "missing without a word" and done.damage else found
 
 
-def verdict_of_bench(folder: Path, whole: dict) -> str:
+def verdict_of_bench(folder: Path, asked: list[Plan], whole: list[dict]) -> str:
     """What becomes of the same runs, stored again: the same tables of their own, or a refusal."""
     with warnings.catch_warnings(record=True):
         warnings.simplefilter("always")
         try:
             with Store(folder) as store:
-                fill(store, plans())
-                found = own_tables(store)
+                fill(store, asked)
+                found = own_tables(store, asked)
         except UserError:
             return "refused"
         except Exception as error:
@@ -137,55 +137,62 @@ def verdict_of_bench(folder: Path, whole: dict) -> str:
     return "same" if found == whole else "another table"
 
 
-def own_tables(store: Store) -> list[dict]:
+def own_tables(store: Store, asked: list[Plan]) -> list[dict]:
     """The results of the runs, as a bench writes them."""
-    return [_lines(results_frame(scores(plan, store)), NAMES_A_ROW) for plan in plans()]
+    return [_named([score.row for score in scores(plan, store)], NAMES_A_ROW) for plan in asked]
 
 
-def flip(file: Path, chance: random.Random) -> str:
-    """Flip one bit of a file; which one it was."""
-    content = bytearray(file.read_bytes())
-    at, bit = chance.randrange(len(content)), chance.randrange(8)
-    content[at] ^= 1 << bit
-    file.write_bytes(content)
-    return f"bit {bit} of byte {at} of {file.name}"
+STEPS = "leaderboard", "bench", "repair"
 
 
 def measure(
-    folder: Path, flips: int, seed: int, with_log: bool = False
+    folder: Path,
+    asked: list[Plan],
+    flips: int,
+    seed: int = 0,
+    of_log: bool = False,
+    steps: Sequence[str] = STEPS,
 ) -> tuple[collections.Counter, list[str]]:
-    """Flip bits, one a copy; `with_log`: of the write-ahead log of a process that was killed.
+    """Flip bits of a store of these runs, one a copy.
+
+    Args:
+        folder: An empty one, for the copies.
+        of_log: Not of the database, but of what a process that was killed has left in its log: the last run.
+        steps: What is done after each flip, in a copy of its own: some of STEPS.
 
     Returns:
-        How many of each verdict there were, and a line for each fault.
+        How many of each verdict there were by step, and a line for each fault.
     """
-    origin, chance = folder / "origin", random.Random(seed)
-    with Store(folder / "made") as store:
-        fill(store, plans()[:1])
-    with Store(folder / "made") as store:
-        fill(store, plans())
-        expected = own_tables(store)
-        if with_log:
-            shutil.copytree(folder / "made", origin)
-    if not with_log:
-        shutil.copytree(folder / "made", origin)
-    whole, counts, faults = tables(folder / "made"), collections.Counter(), []
+    made, origin, chance = folder / "made", folder / "origin", random.Random(seed)
+    with Store(made) as store:
+        fill(store, asked[:-1])
+    with Store(made) as store:
+        fill(store, asked)
+        expected = own_tables(store, asked)
+        if of_log:
+            shutil.copytree(made, origin)
+    if not of_log:
+        shutil.copytree(made, origin)
+    whole, counts, faults = tables(made), collections.Counter(), []
+    done = {
+        "leaderboard": lambda copy: verdict(copy, whole),
+        "bench": lambda copy: verdict_of_bench(copy, asked, expected),
+        "repair": lambda copy: verdict_of_repair(copy, whole),
+    }
     for number in range(flips):
-        copy = Path(shutil.copytree(origin, folder / "copy", ignore=shutil.ignore_patterns("*-shm")))
-        files = sorted(copy.glob(f"{FILE_NAME}*"))
-        where = flip(files[-1 if with_log else 0], chance)
-        shutil.copytree(copy, folder / "third")
-        again = Path(shutil.copytree(copy, folder / "again"))
-        for step, found in (
-            ("repair", verdict_of_repair(folder / "third", whole)),
-            ("leaderboard", verdict(copy, whole)),
-            ("bench", verdict_of_bench(again, expected)),
-        ):
+        copies = {step: folder / step for step in steps}
+        for copy in copies.values():
+            shutil.copytree(origin, copy, ignore=shutil.ignore_patterns("*-shm"))
+        name = f"{FILE_NAME}-wal" if of_log else FILE_NAME
+        content = bytearray((origin / name).read_bytes())
+        at, bit = chance.randrange(len(content)), chance.randrange(8)
+        content[at] ^= 1 << bit
+        for step, copy in copies.items():
+            (copy / name).write_bytes(content)
+            found = done[step](copy)
             counts[step, found if found in FINE else "fault"] += 1
-            faults += [] if found in FINE else [f"flip {number}, {where}: {step}: {found}"]
-        shutil.rmtree(copy)
-        shutil.rmtree(again)
-        shutil.rmtree(folder / "third")
+            faults += [] if found in FINE else [f"flip {number}, bit {bit} of byte {at}: {step}: {found}"]
+            shutil.rmtree(copy)
     return counts, faults
 
 
@@ -197,7 +204,7 @@ def main() -> int:
     failed = False
     for what, flips in (("database", arguments.flips), ("log", max(1, arguments.flips // 10))):
         with tempfile.TemporaryDirectory() as folder:
-            counts, faults = measure(Path(folder), flips, arguments.seed, what == "log")
+            counts, faults = measure(Path(folder), plans(), flips, arguments.seed, what == "log")
         print(f"{flips} flips of the {what}")
         for (step, found), count in sorted(counts.items()):
             print(f"  {step}: {found} {count}")

@@ -55,7 +55,6 @@ def _check(arguments: argparse.Namespace) -> int:
 
 def _repair(arguments: argparse.Namespace) -> int:
     from robust_interp.store import check
-    from robust_interp.store.damage import Fault
 
     done = check.repair(arguments.folder)
     path = arguments.folder / check.FILE_NAME
@@ -68,4 +67,4 @@ def _repair(arguments: argparse.Namespace) -> int:
             print(line)
     elif not done.damage:
         print(f"{path} is sound: there is nothing to repair")
-    return int(done.left.beyond(Fault.MISSING, Fault.LOG))
+    return int(done.left.beyond(*check.NOT_IN_THE_FILE))

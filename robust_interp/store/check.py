@@ -21,6 +21,9 @@ from robust_interp.store.seal import COLUMNS, COUNTED, KEYS, is_sound
 
 KEPT = ("chunks", "labels", "runs", "audits")  # tables, but for what is counted anew
 
+# What a file built anew has no cure for. What SQLite leaves out of its log is lost once that was opened.
+NOT_IN_THE_FILE = (Fault.MISSING, Fault.FOREIGN, Fault.LOG)
+
 _FAULTS_SHOWN = 100  # of a file's structure, at most
 
 _SPOILT = (sqlite3.Error, UnicodeError)
@@ -81,7 +84,7 @@ def repair(folder: Path) -> Repaired:
         UserError: as `check` does; or if another process is writing, or the folder cannot be written.
     """
     path, damage = _there(folder), check(folder)
-    if not damage.beyond(Fault.MISSING, Fault.LOG):  # what SQLite has left out of its log is out of it now
+    if not damage.beyond(*NOT_IN_THE_FILE):
         return Repaired(damage, {}, None, damage)
     try:
         with _locked(path), tempfile.TemporaryDirectory(prefix=f".part{os.getpid()}.", dir=folder) as place:

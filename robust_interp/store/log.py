@@ -16,7 +16,7 @@ import numpy as np
 
 _HEADER, _FRAME = 32, 24  # bytes ahead of the log, and ahead of each page in it
 
-_TRIES, _PAUSE = 4, 0.05  # another process may be writing: only what stays as it is is damaged
+_TRIES, _PAUSE = 3, 0.02  # another process may be writing: only what stays as it is is damaged
 
 
 class Trouble(NamedTuple):
