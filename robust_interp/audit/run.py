@@ -153,7 +153,7 @@ class Audit:
             classifier = self.runner.load(target)
         except RandomModelError as error:
             return [_random(error)]
-        found = [Finding("deterministic", PASS, f"{CHECKED_ON} images classified alike twice", CHECKED_ON)]
+        found = [Finding("deterministic", PASS, f"{CHECKED_ON} images: same predictions twice", CHECKED_ON)]
         if not self._lets_gradients_through(classifier):
             detail = "the model lets no gradient through to its input"
             limit = self.thresholds.blind
@@ -209,10 +209,10 @@ class Audit:
         found += checks.monotone([*measured["clean"].values(), *rows, *large])
         found += [checks.large_eps(one, self.thresholds) for one in large]
         if not measured["restarts"]:
-            reason = f"{next(iter(rows)).name} cannot be restarted"
+            reason = f"{next(iter(rows)).name} has no random start"
             found.append(Finding("restarts", NOT_RUN, reason, len(next(iter(rows)).stands)))
         if "transfer" not in measured:
-            reason = "there is no other model to compute attacks on: name one with --source"
+            reason = "there is no other model to transfer attacks from: give one with --source"
             found.append(Finding("transfer", NOT_RUN, reason, len(next(iter(rows)).stands)))
         return found
 

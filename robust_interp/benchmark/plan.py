@@ -33,7 +33,7 @@ def make_plan(
     if request.protocol not in PROTOCOLS:
         raise UserError(f"protocol must be one of {', '.join(PROTOCOLS)}, not {request.protocol!r}")
     if request.strong_n is not None and request.strong is None:
-        raise UserError("strong_n goes with strong alone")
+        raise UserError("strong_n needs strong")
     eps, defaults = radii(request, dataset)
     seed = checked_seed(request.seed)
     attacked = _fitting(attacks.resolve(request.attacks, eps, defaults, seed), dataset)

@@ -115,7 +115,7 @@ class Store:
                 yield self._db
         except sqlite3.Error as error:
             refusal = self._refusal(f"cannot write to {self.path}", error)
-            raise UserError(f"{refusal}; what was finished is kept") from error
+            raise UserError(f"{refusal}; finished results are kept") from error
 
     def _check_place(self) -> None:
         try:

@@ -155,7 +155,7 @@ def test_a_file_is_in_the_units_of_the_command_line(written):
         ('eps = "1,2"', ["eps: must be a list of numbers, not '1,2'"]),
         ("eps = [0.01]", ["eps: 0.01 looks like [0, 1] pixels", "did you mean 2.55?"]),
         ("eps = []", ["eps: give at least one radius"]),
-        ("seeds = [-1]", ["seeds: '-1' is not a whole number from 0"]),
+        ("seeds = [-1]", ["seeds: '-1' is not a whole number of at least 0"]),
         ("n = 0", ["n: must be at least 1"]),
         ('protocol = "wurst"', ["protocol: must be final or worst, not 'wurst'"]),
         ("n = ", ["is no TOML"]),

@@ -13,7 +13,7 @@ from torchvision.transforms import functional as TF
 from robust_interp import data, zoo
 from robust_interp.cli.main import main
 from robust_interp.core.errors import UserError
-from robust_interp.training import train
+from robust_interp.training import recipe, train
 from robust_interp.training.loader import Loader
 from robust_interp.training.recipe import Recipe
 
@@ -302,7 +302,7 @@ def test_a_checkpoint_that_is_there_is_skipped_and_never_overwritten(tmp_path, c
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     capsys.readouterr()
     assert main(command) == 0
-    assert "is there already, skipped" in capsys.readouterr().out
+    assert "exists already, skipped" in capsys.readouterr().out
     assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(UserError, match="is there already"):
         train.train("in_resnet14", "digits", Recipe("digits_1epochs", epochs=1), 0, tmp_path)
@@ -335,7 +335,7 @@ def test_half_precision_is_kept_only_while_no_prediction_changes(tmp_path, monke
         (["in_resnet41"], ["unknown model 'in_resnet41'", "in_resnet14"]),
         (["in_resnet14", "--dataset", "digitz"], ["unknown dataset 'digitz'", "digits"]),
         (["in_resnet14", "--recipe", "papr"], ["unknown recipe 'papr'", "paper"]),
-        (["in_resnet14", "--epochs", "0"], ["epochs must be a whole number from 1, not 0"]),
+        (["in_resnet14", "--epochs", "0"], ["epochs must be a whole number of at least 1, not 0"]),
         (["in_resnet14", "--device", "cuba"], ["cannot use device 'cuba'"]),
         (["preact_resnet14", "--lambda-init", "0.1,0.2"], ["preact_resnet14", "lambda_init"]),
         (["in_resnet14", "--lambda-init", "0.2,0.1"], ["lambda_init"]),
@@ -364,6 +364,28 @@ def test_a_zoo_that_cannot_be_written_is_refused_before_the_training(tmp_path, c
     message = capsys.readouterr().err
     assert message.count("\n") == 1
     assert "cannot write" in message
+
+
+@pytest.mark.slow
+def test_the_real_cifar_is_trained_on_and_its_test_split_read_at_the_end(real_cifar, tmp_path, monkeypatch):
+    name, root = real_cifar
+    official, read = data.load, []
+
+    def first(dataset, split="test", data_dir=None):
+        read.append(split)
+        whole = official(dataset, split, data_dir)
+        return data.from_arrays(whole.images[:256], whole.labels[:256], whole.classes, dataset)
+
+    monkeypatch.setattr(train.data, "load", first)
+    one_epoch = recipe.load("quick", "in_resnet14", name)
+    checkpoint = train.train("in_resnet14", name, replace(one_epoch, epochs=1), 0, tmp_path, data_dir=root)
+    classes = data.DATASETS[name].classes
+    assert read == ["train", "test"]
+    assert checkpoint.config["pretrained_cfg"]["num_classes"] == classes
+    assert checkpoint.config["pretrained_cfg"]["mean"] == list(data.DATASETS[name].mean)
+    assert checkpoint.load().fc.out_features == classes
+    assert checkpoint.record["clean_n"] == 256
+    assert checkpoint.record["curve"][0]["loss"] == pytest.approx(np.log(classes), rel=0.35)  # two steps only
 
 
 def test_missing_cifar_is_one_line_without_a_download(tmp_path, capsys, monkeypatch):
