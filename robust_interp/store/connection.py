@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import methodcaller
 from pathlib import Path
 
 from robust_interp.core.errors import UserError
@@ -86,7 +87,7 @@ def _probed(uri: str, path: Path) -> sqlite3.Connection:
 
 def _plain(db: sqlite3.Connection) -> sqlite3.Connection:
     """Texts that are damaged can be read, to be found damaged."""
-    db.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+    db.text_factory = methodcaller("decode", "utf-8", "surrogateescape")
     return db
 
 

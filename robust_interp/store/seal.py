@@ -34,9 +34,16 @@ _FLAGS = ZERO_GRADIENT | NOT_FINITE | AGREE | DISAGREE | INHERITED
 def seal(table: str, values: Sequence) -> bytes:
     """The digest (16 bytes) of a row: its table, and its values in the order of COLUMNS."""
     # Bytes follow, each with its length ahead. What ascii() writes is alike in every Python.
-    blobs = [value for value in values if type(value) is bytes]
-    head = ascii((table, [(len(value),) if type(value) is bytes else value for value in values]))
-    return hashlib.blake2b(b"".join([head.encode("ascii"), *blobs]), digest_size=16).digest()
+    head: list[object] = []
+    blobs = [b""]
+    for value in values:
+        if type(value) is bytes:
+            blobs.append(value)
+            head.append((len(value),))
+        else:
+            head.append(value)
+    blobs[0] = ascii((table, head)).encode("ascii")
+    return hashlib.blake2b(b"".join(blobs), digest_size=16).digest()
 
 
 def is_sound(table: str, row: Sequence, sealed: bool) -> bool:
@@ -46,8 +53,8 @@ def is_sound(table: str, row: Sequence, sealed: bool) -> bool:
         row: Its values in the order of COLUMNS, then its digest.
         sealed: Whether the store has digests; one that has none is judged by its form.
     """
-    *values, digest = row
-    return digest == seal(table, values) if sealed else has_form(table, values)
+    values = row[:-1]
+    return row[-1] == seal(table, values) if sealed else has_form(table, values)
 
 
 def read_plan(key: str, dataset: str, text: str) -> Plan | None:
