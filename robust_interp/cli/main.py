@@ -7,7 +7,9 @@ import os
 import signal
 import sys
 import warnings
-from typing import NoReturn
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 from robust_interp import __version__
 from robust_interp.cli import (
@@ -22,12 +24,13 @@ from robust_interp.cli import (
     report,
     robustbench,
     stability,
+    store,
     sweep,
     train,
 )
 from robust_interp.cli.options import load_plugins
 from robust_interp.core import threads
-from robust_interp.core.errors import UserError
+from robust_interp.core.errors import DamageWarning, UserError
 
 EXIT_STATUS = """\
 exit status:
@@ -56,8 +59,9 @@ def main(argv: list[str] | None = None) -> int:
     argv = leaderboard.spelt_out(sys.argv[1:] if argv is None else argv)
     try:
         arguments = parsed(commands, argv)
-        load_plugins(arguments)
-        return arguments.run(arguments)
+        with _damage_in_lines():
+            load_plugins(arguments)
+            return arguments.run(arguments)
     except UserError as error:
         print(f"robust-interp: {error}", file=sys.stderr)
         return 1
@@ -70,6 +74,24 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe has gone, as with | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+@contextmanager
+def _damage_in_lines() -> Iterator[None]:
+    """Print what is damaged as lines, each once, as other warnings of ours are."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DamageWarning)
+        plain, told = warnings.showwarning, set()
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if not issubclass(category, DamageWarning):
+                plain(message, category, *where, **more)
+            elif str(message) not in told:
+                told.add(str(message))
+                print(f"warning: {message}", file=sys.stderr)
+
+        warnings.showwarning = show
+        yield
 
 
 class _Parser(argparse.ArgumentParser):
@@ -112,6 +134,7 @@ def parser() -> argparse.ArgumentParser:
         models,
         data,
         ls,
+        store,
         robustbench,
     ):
         command.add_to(commands)

@@ -1,4 +1,4 @@
-"""The exception for mistakes of a user: its message is one line that says what to do."""
+"""What a user is told of what goes wrong: each message is one line that says what to do."""
 
 
 class UserError(ValueError):
@@ -7,3 +7,7 @@ class UserError(ValueError):
 
 class RandomModelError(UserError):
     """A model with random outputs, which cannot be measured."""
+
+
+class DamageWarning(UserWarning):
+    """Something that is stored is damaged, and was left out. The command line prints it as a line."""

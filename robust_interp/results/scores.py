@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -56,7 +56,7 @@ _Attacked: TypeAlias = tuple[list[_Done], np.ndarray]  # in one ball; which samp
 
 
 def scores(plan: Plan, store: Store) -> list[Score]:
-    """Score the cells of a plan that are finished.
+    """Score the cells of a plan that are finished; those that are not are noted in the store's damage.
 
     Under protocol ``final`` a cell's accuracy is that of the final iterate over all samples. Under ``worst``
     a sample must also be right when clean, and a line ``worst`` per norm and eps asks for all attacks there.
@@ -82,15 +82,17 @@ def _by_classifier(cells: Iterable[Cell]) -> list[list[Cell]]:
 
 
 def _scores_of_classifier(plan: Plan, cells: list[Cell], store: Store) -> list[Score]:
-    outcomes = [
-        (cell, outcome) for cell, outcome in (finished(cell, store, plan.n) for cell in cells) if outcome
-    ]
-    right = [outcome.correct(store.labels(cell.fingerprint)) for cell, outcome in outcomes]
+    found = [finished(cell, store, plan.n) for cell in cells]
+    outcomes = [(cell, outcome) for cell, outcome in found if outcome]
+    missing = [cell for cell, outcome in found if outcome is None]
+    for cell in missing:
+        store.note_missing(cell, plan.n)
+    right = [outcome.correct(store.labels(cell.fingerprint, plan.n)) for cell, outcome in outcomes]
     derived: list[_Attacked] = []
     if plan.protocol == "worst":
         if all(cell.perturbation.kind != "clean" for cell, _ in outcomes):
             return []  # of no sample can it be said yet that it survives everything
-        right, derived = _worst(outcomes, right)
+        right, derived = _worst(outcomes, right, {cell.perturbation.ball for cell in missing})
     own = [
         _score(plan, *done, correct)
         for done, correct in zip(outcomes, right, strict=True)
@@ -99,8 +101,13 @@ def _scores_of_classifier(plan: Plan, cells: list[Cell], store: Store) -> list[S
     return own + [_worst_score(plan, attacked, correct) for attacked, correct in derived]
 
 
-def _worst(outcomes: list[_Done], right: list[np.ndarray]) -> tuple[list[np.ndarray], list[_Attacked]]:
-    """Per attack: right when clean and under it; and per norm and eps: right under all of them too."""
+def _worst(
+    outcomes: list[_Done], right: list[np.ndarray], incomplete: Collection[tuple[str, float] | None]
+) -> tuple[list[np.ndarray], list[_Attacked]]:
+    """Per attack: right when clean and under it; and per norm and eps: right under all of them too.
+
+    Those norms and eps that are `incomplete` are left out: of fewer attacks it would be another number.
+    """
     kinds = [cell.perturbation.kind for cell, _ in outcomes]
     clean = right[kinds.index("clean")]
     right = [
@@ -112,7 +119,7 @@ def _worst(outcomes: list[_Done], right: list[np.ndarray]) -> tuple[list[np.ndar
         if ball := done[0].perturbation.ball:
             attacked, sofar = by_ball.get(ball, ([], clean))
             by_ball[ball] = ([*attacked, done], statistics.robust(sofar, [correct]))
-    return right, list(by_ball.values())
+    return right, [joint for ball, joint in by_ball.items() if ball not in incomplete]
 
 
 def _score(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray) -> Score:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 
 
@@ -150,15 +150,15 @@ class Cell:
 
     @classmethod
     def from_json(cls, fields: dict) -> Cell:
-        """What `to_json` made, of this version or an older one.
+        """What `to_json` made, of this version or an older one; unknown fields are left out.
 
         Raises:
             KeyError, TypeError: if it is anything else.
         """
-        card = ModelCard(**fields["victim"] | {"seeds": tuple(fields["victim"]["seeds"])})
-        perturbation, skips = Perturbation(**fields["perturbation"]), tuple(fields.get("skips", ()))
-        rest = {name: value for name, value in fields.items() if name != "victim"}
-        return cls(**rest | {"classifier": card, "perturbation": perturbation, "skips": skips})
+        card = ModelCard(**_known(ModelCard, fields["victim"]) | {"seeds": tuple(fields["victim"]["seeds"])})
+        perturbation = Perturbation(**_known(Perturbation, fields["perturbation"]))
+        parts = {"classifier": card, "perturbation": perturbation, "skips": tuple(fields.get("skips", ()))}
+        return cls(**_known(cls, fields) | parts)
 
 
 @dataclass(frozen=True)
@@ -197,10 +197,12 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """What `to_json` made, of this version or an older one.
+        """What `to_json` made, of this version or an older one; unknown fields are left out.
+
+        Whether it then still is the plan that it was, its key tells.
 
         Raises:
-            ValueError, KeyError, TypeError: if it is anything else.
+            ValueError, KeyError, TypeError, AttributeError, RecursionError: if it is anything else.
         """
         return cls._from_fields(json.loads(text))
 
@@ -208,7 +210,13 @@ class Plan:
     def _from_fields(cls, fields: dict) -> Plan:
         cells = tuple(Cell.from_json(cell) for cell in fields["cells"])
         strong = cls._from_fields(fields["strong"]) if "strong" in fields else None
-        return cls(**fields | {"cells": cells, "strong": strong})
+        return cls(**_known(cls, fields) | {"cells": cells, "strong": strong})
+
+
+def _known(kind: type, values: dict) -> dict:
+    """Those of the values that are fields of a dataclass."""
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in values.items() if name in names}
 
 
 def digest(value: object) -> str:

@@ -3,91 +3,43 @@
 A cell always covers the first samples of its dataset, without gaps. `append` checks inside one transaction
 what is there already, so that two processes on one store, or a run that was killed, can neither lose a
 finished chunk nor count a sample twice; a larger n goes on where the smaller one ended.
+
+Every row is checked when it is read. A damaged chunk is left out with all that follows it in its cell, until
+what is measured again takes their place. Damage is named, one line each kind, when the store is closed.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import sqlite3
-import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from robust_interp.core.errors import UserError
-from robust_interp.store.cells import Plan
+from robust_interp.core.errors import DamageWarning, UserError
+from robust_interp.store import connection, log
+from robust_interp.store.cells import Cell, Plan
+from robust_interp.store.connection import put, transaction
+from robust_interp.store.damage import Damage, Fault
 from robust_interp.store.outcome import Outcome
+from robust_interp.store.seal import COLUMNS, is_sound, read_plan
 
 FILE_NAME = "cells.sqlite"
 
 CHUNK = 250  # samples stored at a time, at most: what a kill can cost
 
-PATIENCE = 60  # seconds to wait for another process that writes
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS chunks (
-    cell TEXT NOT NULL, start INTEGER NOT NULL, count INTEGER NOT NULL,
-    predictions BLOB NOT NULL, flags BLOB NOT NULL,
-    deltas BLOB, seconds REAL NOT NULL, device TEXT NOT NULL,
-    PRIMARY KEY (cell, start)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS labels (dataset TEXT PRIMARY KEY, labels BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS runs (
-    plan TEXT PRIMARY KEY, dataset TEXT NOT NULL, finished INTEGER NOT NULL, text TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS audits (
-    victim TEXT NOT NULL, dataset TEXT NOT NULL, verdict TEXT NOT NULL, text TEXT NOT NULL,
-    PRIMARY KEY (victim, dataset)
-) WITHOUT ROWID;
-"""
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT)
 
 
 def _row(cell: str, start: int, part: Outcome) -> tuple:
     predictions = part.predictions.astype("<i2").tobytes()
     flags = part.flags.astype(np.uint8).tobytes()
     deltas = None if part.deltas is None else part.deltas.astype("<f4").tobytes()
-    return cell, start, len(part), predictions, flags, deltas, part.seconds, part.device
-
-
-def _outcome(predictions: bytes, flags: bytes, deltas: bytes | None, seconds: float, device: str) -> Outcome:
-    return Outcome(
-        np.frombuffer(predictions, "<i2"),
-        np.frombuffer(flags, np.uint8),
-        None if deltas is None else np.frombuffer(deltas, "<f4"),
-        seconds,
-        device,
-    )
-
-
-def _connect(path: Path | str) -> sqlite3.Connection:
-    """Open a database in WAL mode. To switch to it is the one thing that SQLite does not wait for itself."""
-    db = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
-    give_up = time.monotonic() + PATIENCE
-    while True:
-        try:
-            db.execute("PRAGMA journal_mode=WAL")
-            return db
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
-                raise
-            time.sleep(0.01)
-
-
-def _connect_to_read(path: Path) -> sqlite3.Connection:
-    """Open a database that is there; where nothing can be written, not even beside it, as it lies on disk."""
-    where = path.resolve().as_uri()
-    try:
-        # Not mode=ro: that would leave behind the file of WAL's shared memory.
-        return _probed(sqlite3.connect(f"{where}?mode=rw", uri=True, timeout=PATIENCE))
-    except sqlite3.OperationalError:
-        return _probed(sqlite3.connect(f"{where}?immutable=1", uri=True))
-
-
-def _probed(db: sqlite3.Connection) -> sqlite3.Connection:
-    db.execute("SELECT cell FROM chunks LIMIT 1").fetchall()
-    return db
+    return cell, start, len(part), predictions, flags, deltas, float(part.seconds), part.device
 
 
 class Store:
@@ -96,27 +48,42 @@ class Store:
     Args:
         read_only: Write nothing, so that the folder need not be writable. The store must be there.
 
+    Attributes:
+        damage: What was found damaged so far.
+
     Raises:
-        UserError: if the folder cannot be written or the file is not a store.
+        UserError: if the folder cannot be written, or the file is not a store or one of a newer version.
     """
 
     def __init__(self, folder: Path | None, read_only: bool = False) -> None:
         self.path: Path | str = folder / FILE_NAME if folder else ":memory:"
+        self.damage = Damage()
+        self._sound: dict[str, int] = {}  # by cell, how many of its first samples were checked
+        self._counted: set[str] = set()  # tables whose number of rows was checked
         try:
-            if read_only:
-                self._db = _connect_to_read(Path(self.path))
-                return
-            if folder:
+            if folder and not read_only:
                 folder.mkdir(parents=True, exist_ok=True)
-            self._db = _connect(self.path)
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.executescript(_SCHEMA)
-        except (OSError, sqlite3.Error) as error:
-            raise UserError(f"cannot use {self.path} as a store: {error}") from error
+            if folder and (trouble := log.unreadable(folder / FILE_NAME)):
+                self.damage.note(Fault.LOG, trouble)
+            if folder and read_only:
+                self._db = connection.to_read(folder / FILE_NAME)
+            else:
+                self._db = connection.to_write(self.path)
+            self._sealed = connection.format_of(self._db, self.path) > 0
+            self._file = self._place()
+        except (OSError, sqlite3.Error, UnicodeError) as error:
+            raise self._refusal(f"cannot use {self.path} as a store", error) from error
 
     def close(self) -> None:
-        """Use it no more; what was written is on the disk already."""
+        """Use it no more; what was written is on the disk already.
+
+        Warns:
+            DamageWarning: one line each kind of damage that was found.
+        """
         self._db.close()
+        found, self.damage = self.damage, Damage()
+        for line in found.lines(self.path):
+            warnings.warn(line, DamageWarning, stacklevel=2)
 
     def __enter__(self) -> Store:
         return self
@@ -124,31 +91,81 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _place(self) -> tuple[int, int] | None:
+        """Which file lies at the path; None in memory."""
+        if isinstance(self.path, str):
+            return None
+        found = os.stat(self.path)
+        return found.st_dev, found.st_ino
+
+    def _refusal(self, what: str, error: Exception) -> UserError:
+        """One line for what SQLite says, with a hint where the file is at fault."""
+        # Those that are not SQLite's own are of what a damaged file led to.
+        code = getattr(error, "sqlite_errorcode", 0 if isinstance(error, OSError) else sqlite3.SQLITE_CORRUPT)
+        hint = ""
+        if code & 0xFF in _DAMAGED and isinstance(self.path, Path):
+            hint = f"; robust-interp store repair {self.path.parent} keeps what can be read"
+        return UserError(f"{what}: {' '.join(str(error).split())}{hint}")
+
     @contextmanager
     def _write(self) -> Iterator[sqlite3.Connection]:
         try:
-            self._db.execute("BEGIN IMMEDIATE")
-            yield self._db
-            self._db.execute("COMMIT")
-        except BaseException as error:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            if isinstance(error, sqlite3.Error):
-                raise UserError(f"cannot write to {self.path}: {error}; finished results are kept") from error
-            raise
+            with transaction(self._db):
+                self._check_place()
+                yield self._db
+        except sqlite3.Error as error:
+            refusal = self._refusal(f"cannot write to {self.path}", error)
+            raise UserError(f"{refusal}; finished results are kept") from error
+
+    def _check_place(self) -> None:
+        try:
+            if self._place() == self._file:
+                return
+        except OSError:
+            pass
+        raise UserError(f"{self.path} was removed or replaced during the run: repeat the command")
 
     def _rows(self, query: str, *values: object) -> list[tuple]:
         try:
             return self._db.execute(query, values).fetchall()
-        except sqlite3.Error as error:
-            raise UserError(f"cannot read {self.path}: {error}") from error
+        except (sqlite3.Error, UnicodeError) as error:
+            raise self._refusal(f"cannot read {self.path}", error) from error
+
+    def _select(self, table: str, where: str = "", *values: object) -> list[tuple]:
+        """Whole rows of a table, each with its digest last; None stands for it in a store without digests."""
+        columns = ", ".join(COLUMNS[table]) + (", digest" if self._sealed else ", NULL")
+        return self._rows(f"SELECT {columns} FROM {table} {where}", *values)
+
+    def _chunks(self, cell: str, begin: int, end: int) -> list[tuple]:
+        """The rows of a cell that are sound and follow one another from sample `begin` on, up to `end`.
+
+        What follows a damaged or missing one is not among them.
+        """
+        where = "WHERE cell = ? AND start < ? ORDER BY start" if not begin else ""
+        where = where or "WHERE cell = ? AND start < ? AND start >= ? ORDER BY start"
+        found, at = [], begin
+        for row in self._select("chunks", where, cell, end, *([begin] if begin else [])):
+            if row[0] != cell or row[1] != at or not is_sound("chunks", row, self._sealed):
+                self.damage.note(Fault.CHUNK, f"cell {cell[:12]} from image {at + 1} on")
+                break
+            found.append(row)
+            at += row[2]
+        return found
 
     def covered(self, cell: str) -> int:
-        """How many of the first samples of a cell, named by its key, are finished."""
-        return self._rows("SELECT COALESCE(SUM(count), 0) FROM chunks WHERE cell = ?", cell)[0][0]
+        """How many of the first samples of a cell, named by its key, are finished and sound."""
+        known = self._sound.get(cell, 0)  # need not be checked again, as long as nobody has removed them
+        if known:
+            query = "SELECT COALESCE(SUM(count), 0) FROM chunks WHERE cell = ? AND start < ?"
+            known = known if self._rows(query, cell, known) == [(known,)] else 0
+        more = self._chunks(cell, known, _ALL)
+        self._sound[cell] = more[-1][1] + more[-1][2] if more else known
+        return self._sound[cell]
 
     def append(self, cell: str, start: int, outcome: Outcome) -> None:
         """Add samples from `start` on; those that are there already are left as they are.
+
+        Damaged ones, and what follows them in the cell, are replaced.
 
         Args:
             cell: Its key.
@@ -156,72 +173,121 @@ class Store:
             outcome: Of that sample and those that follow it.
 
         Raises:
-            ValueError: if that would leave a gap.
-            UserError: if it cannot be written.
+            UserError: if that would leave a gap, or it cannot be written.
         """
         with self._write() as db:
             covered = self.covered(cell)
             if start > covered:
-                raise ValueError(f"cell {cell} covers {covered} samples: cannot append from {start}")
-            for at in range(covered - start, len(outcome), CHUNK):
-                db.execute(
-                    "INSERT INTO chunks VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                    _row(cell, start + at, outcome[at : at + CHUNK]),
+                raise UserError(
+                    f"cell {cell} covers {covered} samples: cannot append from {start}; if damaged ones were "
+                    "removed meanwhile, repeat the command"
                 )
+            if covered >= start + len(outcome):
+                return
+            self._remove_beyond(cell, covered)
+            for at in range(covered - start, len(outcome), CHUNK):
+                put(db, "chunks", *_row(cell, start + at, outcome[at : at + CHUNK]))
+
+    def _remove_beyond(self, cell: str, covered: int) -> None:
+        """Remove what a cell has besides its first samples that are sound."""
+        ((there,),) = self._rows("SELECT COUNT(*) FROM chunks WHERE cell = ?", cell)
+        sound = self._chunks(cell, 0, covered) if covered else []
+        if there == len(sound):
+            return
+        self._db.execute("DELETE FROM chunks WHERE cell = ?", (cell,))
+        for *values, _ in sound:
+            put(self._db, "chunks", *values)
 
     def read(self, cell: str, n: int) -> Outcome | None:
-        """The first `n` samples of a cell, or None if not all of them are finished."""
-        rows = self._rows(
-            "SELECT start, predictions, flags, deltas, seconds, device FROM chunks"
-            " WHERE cell = ? AND start < ? ORDER BY start",
-            cell,
-            n,
-        )
-        chunks = [_outcome(*columns)[: n - start] for start, *columns in rows]
-        if sum(map(len, chunks)) < n:
+        """The first `n` samples of a cell, or None if not all of them are finished and sound."""
+        rows = self._chunks(cell, 0, n)
+        if not rows or rows[-1][1] + rows[-1][2] < n:
             return None
-        attacked = chunks[0].deltas is not None
+        _, starts, counts, predictions, flags, deltas, seconds, devices, _ = zip(*rows, strict=True)
+        attacked = deltas[0] is not None
+        if any((delta is not None) != attacked for delta in deltas):
+            return None  # of no use together
+        share = (n - starts[-1]) / counts[-1]
         return Outcome(
-            np.concatenate([chunk.predictions for chunk in chunks]),
-            np.concatenate([chunk.flags for chunk in chunks]),
-            np.concatenate([chunk.deltas for chunk in chunks]) if attacked else None,
-            math.fsum(chunk.seconds for chunk in chunks),
-            "+".join(sorted({chunk.device for chunk in chunks})),
+            np.frombuffer(b"".join(predictions), "<i2", n),
+            np.frombuffer(b"".join(flags), np.uint8, n),
+            np.frombuffer(b"".join(deltas), "<f4", n) if attacked else None,
+            math.fsum([*seconds[:-1], seconds[-1] * share]),
+            "+".join(sorted(set(devices))),
         )
 
     def put_labels(self, fingerprint: str, labels: np.ndarray) -> None:
-        """Keep all labels (N,) of a dataset, named by its fingerprint."""
+        """Keep all labels (N,) of a dataset, named by its fingerprint; damaged or other ones are replaced."""
+        values = fingerprint, labels.astype("<i2").tobytes()
+        there = self._select("labels", "WHERE dataset = ?", fingerprint)
+        if there and there[0][:2] == values and is_sound("labels", there[0], self._sealed):
+            return
+        if there:
+            self.damage.note(Fault.LABELS, _short(fingerprint))
         with self._write() as db:
-            db.execute(
-                "INSERT OR IGNORE INTO labels VALUES (?, ?)", (fingerprint, labels.astype("<i2").tobytes())
-            )
+            self._put(db, "labels", "dataset", *values)
 
-    def labels(self, fingerprint: str) -> np.ndarray:
-        """All labels of a dataset that was measured here, named by its fingerprint; (N,) int16."""
-        ((labels,),) = self._rows("SELECT labels FROM labels WHERE dataset = ?", fingerprint)
-        return np.frombuffer(labels, "<i2")
+    def labels(self, fingerprint: str, n: int = 1) -> np.ndarray:
+        """All labels of a dataset that was measured here, named by its fingerprint; (N,) int16.
+
+        Args:
+            n: How many it must have at least.
+
+        Raises:
+            UserError: if they are missing or damaged.
+        """
+        for row in self._select("labels", "WHERE dataset = ?", fingerprint):
+            if row[0] == fingerprint and is_sound("labels", row, self._sealed) and len(row[1]) >= 2 * n:
+                return np.frombuffer(row[1], "<i2")
+        raise UserError(
+            f"{self.path} has lost the labels of the dataset {_short(fingerprint)}, or they are damaged: the "
+            "next robust-interp bench on it writes them again"
+        )
+
+    def _put(self, db: sqlite3.Connection, table: str, key: str, *values: object) -> None:
+        """Write a row of a table whose rows are counted; `key` names its first columns, joined by commas."""
+        named = values[: len(key.split(","))]
+        marks = ", ".join("?" * len(named))
+        is_new = not self._rows(f"SELECT 1 FROM {table} WHERE ({key}) = ({marks})", *named)
+        put(db, table, *values)
+        for row in self._select("counts", "WHERE name = ?", table):
+            # One that is damaged stays so, and is named, until the store is repaired.
+            if is_new and is_sound("counts", row, self._sealed):
+                put(db, "counts", table, row[1] + 1)
+
+    def _check_count(self, table: str) -> None:
+        """Note if a table has lost rows: a damaged page can hide them from every query."""
+        if table in self._counted or not self._sealed:
+            return
+        self._counted.add(table)
+        # Both at one moment, as others may write; not by an index, which may be whole where the table is not.
+        query = f"SELECT *, (SELECT COUNT(*) FROM {table} NOT INDEXED) FROM counts WHERE name = ?"
+        told = self._rows(query, table)
+        if not told or not is_sound("counts", told[0][:-1], True):
+            self.damage.note(Fault.COUNT, table)
+        elif told[0][1] != told[0][-1]:
+            self.damage.note(Fault.LOST, f"{table}: {told[0][-1]} of {told[0][1]} are there")
 
     def put_plan(self, plan: Plan) -> None:
         """Remember a finished run, so that its tables can be rebuilt without a model or the data."""
         with self._write() as db:
-            db.execute(
-                "INSERT OR REPLACE INTO runs SELECT ?, ?, COALESCE(MAX(finished), 0) + 1, ? FROM runs",
-                (plan.key, plan.dataset, plan.to_json()),
-            )
+            # A damaged row may tell a number without bounds.
+            ((newest,),) = self._rows("SELECT COALESCE(MAX(finished), 0) FROM runs WHERE finished < 1 << 53")
+            self._put(db, "runs", "plan", plan.key, plan.dataset, newest + 1, plan.to_json())
 
     def plans(self) -> list[Plan]:
-        """The finished runs, oldest first.
-
-        Raises:
-            UserError: if one was made by a version that this one cannot read.
-        """
-        rows = self._rows("SELECT text FROM runs ORDER BY finished")
-        try:
-            return [Plan.from_json(text) for (text,) in rows]
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{self.path} contains runs that this version cannot read: use the version that wrote them"
-            ) from error
+        """The finished runs that can be read, oldest first."""
+        self._check_count("runs")
+        found = []
+        for row in self._select("runs"):
+            key, dataset, finished, text, _ = row
+            if not is_sound("runs", row, self._sealed):
+                self.damage.note(Fault.RUN, _short(key))
+            elif (plan := read_plan(key, dataset, text)) is None:
+                self.damage.note(Fault.FOREIGN, _short(key))
+            else:
+                found.append((finished, plan))
+        return [plan for _, plan in sorted(found, key=lambda one: one[0])]
 
     def put_audit(self, classifier: str, fingerprint: str, verdict: str, text: str) -> None:
         """Keep what an audit came to; an older one of the same classifier and dataset is replaced.
@@ -233,17 +299,50 @@ class Store:
             text: As JSON, what that rests on.
         """
         with self._write() as db:
-            db.execute(
-                "INSERT OR REPLACE INTO audits VALUES (?, ?, ?, ?)", (classifier, fingerprint, verdict, text)
-            )
+            self._put(db, "audits", "victim, dataset", classifier, fingerprint, verdict, text)
 
     def audits(self) -> list[str]:
         """What was kept of every audit, by dataset and classifier."""
-        return [text for (text,) in self._rows("SELECT text FROM audits ORDER BY dataset, victim")]
+        return [row[3] for row in self._audits("ORDER BY dataset, victim")]
 
     def verdict(self, classifier: str, fingerprint: str) -> str:
         """What a classifier's audit on a dataset came to, by their hashes; empty if it was not audited."""
-        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'audits'"):
-            return ""  # a store from before there were audits, opened to read
-        query = "SELECT verdict FROM audits WHERE victim = ? AND dataset = ?"
-        return next((verdict for (verdict,) in self._rows(query, classifier, fingerprint)), "")
+        found = self._audits("WHERE victim = ? AND dataset = ?", classifier, fingerprint)
+        return next((row[2] for row in found if row[:2] == (classifier, fingerprint)), "")
+
+    def _audits(self, where: str, *values: object) -> Iterator[tuple]:
+        if not self._sealed and not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'audits'"):
+            return  # a store from before there were audits, opened to read
+        self._check_count("audits")
+        for row in self._select("audits", where, *values):
+            if is_sound("audits", row, self._sealed):
+                yield row
+            else:
+                self.damage.note(Fault.AUDIT, f"of the model {_short(row[0])}")
+
+    def note_missing(self, cell: Cell, n: int) -> None:
+        """Note that the first `n` samples of a cell, which a finished run asked for, are not all there."""
+        self.damage.note(Fault.MISSING, f"{cell.classifier.label} {cell.perturbation.column}, n = {n}")
+
+    def check(self) -> None:
+        """Read everything, and note what is damaged, and what finished runs asked for and is not there."""
+        for (cell,) in self._rows("SELECT DISTINCT cell FROM chunks"):
+            self.covered(cell)
+        self._check_count("labels")
+        for row in self._select("labels"):
+            if not is_sound("labels", row, self._sealed):
+                self.damage.note(Fault.LABELS, _short(row[0]))
+        for _ in self._audits(""):
+            pass
+        for plan in (part for whole in self.plans() for part in whole.parts):
+            for cell in plan.cells:
+                if max(self.covered(cell.whole.key), self.covered(cell.key)) < plan.n:
+                    self.note_missing(cell, plan.n)
+
+
+_ALL = 2**62  # beyond every sample
+
+
+def _short(text: object) -> str:
+    """The first of a hash that may be damaged, safe to print."""
+    return ascii(text).strip("'")[:12]

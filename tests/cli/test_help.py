@@ -41,6 +41,7 @@ def test_all_commands_are_walked():
             "leaderboard paper",
         ),
         *("plot", "plot coefficients", "plot landscape", "stability", "report", "train", "sweep", "models"),
+        *("store", "store check", "store repair"),
         *("data", "ls", "robustbench", "robustbench export", "robustbench download"),
     }
 

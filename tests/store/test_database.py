@@ -17,9 +17,10 @@ import pytest
 from support.one_pixel import Net, evaluate
 
 from robust_interp.cli.main import main
-from robust_interp.core.errors import UserError
+from robust_interp.core.errors import DamageWarning, UserError
 from robust_interp.store import CHUNK, FILE_NAME, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, Plan
+from robust_interp.store.connection import put
 
 
 def outcome(predictions, flags=None, max_delta=None, seconds=0.0, device="cpu"):
@@ -165,10 +166,15 @@ def test_a_sample_that_could_not_be_attacked_is_not_right():
     assert found.correct(labels).tolist() == [True, False, False, False]
 
 
-def test_labels_are_kept_as_they_were_first_put(store):
-    store.put_labels("print", np.array([0, 99, 7]))
-    store.put_labels("print", np.array([1, 1, 1]))
-    assert store.labels("print").tolist() == [0, 99, 7]
+def test_labels_that_are_not_the_datasets_are_replaced_and_named(tmp_path):
+    with Store(tmp_path) as store:
+        store.put_labels("print", np.array([0, 99, 7]))
+        store.put_labels("print", np.array([0, 99, 7]))
+    store = Store(tmp_path)
+    store.put_labels("print", np.array([1, 1, 1]))  # its fingerprint covers them: these are right
+    assert store.labels("print").tolist() == [1, 1, 1]
+    with pytest.warns(DamageWarning, match=r"labels are damaged \(print\)"):
+        store.close()
 
 
 def test_finished_runs_come_back_as_they_were_oldest_first(store):
@@ -476,7 +482,8 @@ def test_a_smaller_n_has_its_own_largest_change_and_its_share_of_the_time(tmp_pa
     model = Net()
     whole = evaluate(model, dataset, out=tmp_path)
     with closing(sqlite3.connect(tmp_path / FILE_NAME)) as db, db:
-        db.execute("UPDATE chunks SET seconds = 20")
+        for *values, _, device, _ in db.execute("SELECT * FROM chunks").fetchall():
+            put(db, "chunks", *values, 20.0, device)
     few = evaluate(model, dataset, n=4, out=tmp_path)
     assert whole["max_delta_255"][1] == pytest.approx(25.5, abs=1e-3)
     assert few["max_delta_255"][1] == pytest.approx(5.1, abs=1e-3)

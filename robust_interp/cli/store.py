@@ -1,0 +1,73 @@
+"""robust-interp store"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from robust_interp.cli.options import Commands, add_command
+
+
+def add_to(commands: Commands) -> None:
+    parser = add_command(
+        commands,
+        "store",
+        "say whether a results folder's store is sound, or repair it; needs no model",
+        "robust-interp store check results",
+    )
+    actions = parser.add_subparsers(required=True, metavar="ACTION")
+    _add(
+        actions,
+        "check",
+        "read all of a store and say what is damaged or missing",
+        _check,
+        "Exit status: 0 if it is sound, 1 if not.",
+    )
+    _add(
+        actions,
+        "repair",
+        "build a damaged store anew of all that is sound in it",
+        _repair,
+        "The damaged file is kept beside it. Exit status: 0 if the store is sound then.",
+    )
+
+
+def _add(
+    actions: Commands, name: str, does: str, run: Callable[[argparse.Namespace], int], more: str
+) -> None:
+    parser = add_command(actions, name, does, f"robust-interp store {name} results", run, more)
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        default=Path("results"),
+        type=Path,
+        metavar="FOLDER",
+        help="results folder (default: results)",
+    )
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from robust_interp.store import check
+
+    damage = check.check(arguments.folder)
+    path = arguments.folder / check.FILE_NAME
+    print("\n".join(damage.lines(path)) if damage else f"{path} is sound")
+    return int(bool(damage))
+
+
+def _repair(arguments: argparse.Namespace) -> int:
+    from robust_interp.store import check
+
+    done = check.repair(arguments.folder)
+    path = arguments.folder / check.FILE_NAME
+    for line in done.damage.lines(path):
+        print(line)
+    if done.old:
+        kept = ", ".join(f"{count} {table}" for table, count in done.kept.items())
+        print(f"{path} is built anew with {kept}; the damaged file is {done.old}")
+        for line in done.left.lines(path):
+            print(line)
+    elif not done.damage:
+        print(f"{path} is sound: there is nothing to repair")
+    return int(done.left.beyond(*check.NOT_IN_THE_FILE))

@@ -1,0 +1,174 @@
+"""The database file: how it is opened, which format it has, and how an older one becomes the newest."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from operator import methodcaller
+from pathlib import Path
+
+from robust_interp.core.errors import UserError
+from robust_interp.store.seal import COLUMNS, COUNTED, KEYS, has_form, seal
+
+PATIENCE = 60  # seconds to wait for another process that writes
+
+FORMAT = 1  # PRAGMA user_version; 0 are stores from before rows had digests
+
+OLDEST = {"chunks", "labels", "runs"}  # the tables that every store of format 0 has
+
+_SCHEMA = {
+    "chunks": """CREATE TABLE chunks (
+    cell TEXT NOT NULL, start INTEGER NOT NULL, count INTEGER NOT NULL,
+    predictions BLOB NOT NULL, flags BLOB NOT NULL,
+    deltas BLOB, seconds REAL NOT NULL, device TEXT NOT NULL, digest BLOB,
+    PRIMARY KEY (cell, start)
+) WITHOUT ROWID""",
+    "labels": "CREATE TABLE labels (dataset TEXT PRIMARY KEY, labels BLOB NOT NULL, digest BLOB)",
+    "runs": """CREATE TABLE runs (
+    plan TEXT PRIMARY KEY, dataset TEXT NOT NULL, finished INTEGER NOT NULL, text TEXT NOT NULL, digest BLOB
+)""",
+    "audits": """CREATE TABLE audits (
+    victim TEXT NOT NULL, dataset TEXT NOT NULL, verdict TEXT NOT NULL, text TEXT NOT NULL, digest BLOB,
+    PRIMARY KEY (victim, dataset)
+) WITHOUT ROWID""",
+    "counts": "CREATE TABLE counts (name TEXT PRIMARY KEY, rows INTEGER NOT NULL, digest BLOB) WITHOUT ROWID",
+}
+
+
+def to_write(path: Path | str) -> sqlite3.Connection:
+    """Open a database, in WAL mode and in the newest format; one that is not there is made.
+
+    Raises:
+        UserError: if it is of a newer version or no store.
+        sqlite3.Error: if it cannot be used.
+    """
+    db = _plain(sqlite3.connect(path, timeout=PATIENCE, isolation_level=None))
+    try:
+        format_of(db, path)  # before anything is written to what may be no store
+        _use_log(db)
+        db.execute("PRAGMA synchronous=FULL")
+        with transaction(db):
+            if format_of(db, path) < FORMAT:
+                _renew(db)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def to_read(path: Path) -> sqlite3.Connection:
+    """Open a database that is there; where nothing can be written, not even beside it, as it lies on disk.
+
+    Raises:
+        UserError: if it is of a newer version or no store.
+        sqlite3.Error: if it cannot be used.
+    """
+    where = path.resolve().as_uri()
+    try:
+        # Not mode=ro: that would leave behind the file of WAL's shared memory.
+        return _probed(f"{where}?mode=rw", path)
+    except sqlite3.OperationalError:
+        return _probed(f"{where}?immutable=1", path)
+
+
+def _probed(uri: str, path: Path) -> sqlite3.Connection:
+    db = _plain(sqlite3.connect(uri, uri=True, timeout=PATIENCE, isolation_level=None))
+    try:
+        if not format_of(db, path) and not _tables(db):
+            raise UserError(f"{path} is not a store: it is empty")
+        db.execute("SELECT cell FROM chunks LIMIT 1").fetchall()
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _plain(db: sqlite3.Connection) -> sqlite3.Connection:
+    """Texts that are damaged can be read, to be found damaged."""
+    db.text_factory = methodcaller("decode", "utf-8", "surrogateescape")
+    return db
+
+
+def _use_log(db: sqlite3.Connection) -> None:
+    """Switch to WAL mode: the one thing that SQLite does not wait for itself."""
+    give_up = time.monotonic() + PATIENCE
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > give_up:
+                raise
+            time.sleep(0.01)
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
+    """All that is done within, or nothing of it; `kind` DEFERRED is for reading what belongs together."""
+    db.execute(f"BEGIN {kind}")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def format_of(db: sqlite3.Connection, path: Path | str) -> int:
+    """The format of a store; 0 for a database without tables.
+
+    Raises:
+        UserError: if it is of a newer version, damaged, or no store.
+    """
+    ((version,),) = db.execute("PRAGMA user_version")
+    if version > FORMAT:
+        raise UserError(
+            f"{path} was written by a newer version of robust-interp (format {version}; this one reads up to "
+            f"{FORMAT}): use that version"
+        )
+    tables = _tables(db)
+    of_format = {FORMAT: set(COLUMNS), 0: OLDEST if tables else set()}.get(version)
+    digest = ("digest",) if version else ()
+    if of_format is None or not of_format <= tables.keys():
+        raise sqlite3.DatabaseError("it is damaged, or no store: tables are missing")
+    for name, columns in tables.items():
+        if name in COLUMNS and columns != COLUMNS[name] + digest:
+            raise sqlite3.DatabaseError(f"it is damaged, or no store: the columns of {name} are others")
+    return version
+
+
+def _tables(db: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
+    """The columns of each table."""
+    names = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    return {
+        name: tuple(column for (column,) in db.execute("SELECT name FROM pragma_table_info(?)", (name,)))
+        for name in names
+    }
+
+
+def _renew(db: sqlite3.Connection) -> None:
+    """Make the tables, and seal the rows that an older version wrote, if they have the right form."""
+    there = _tables(db)
+    for table, statement in _SCHEMA.items():
+        if table not in there:
+            db.execute(statement)
+            continue
+        db.execute(f"ALTER TABLE {table} ADD COLUMN digest BLOB")
+        key, columns = COLUMNS[table][: KEYS[table]], COLUMNS[table]
+        rows = db.execute(f"SELECT {', '.join(columns)} FROM {table}")
+        digests = [(seal(table, row), *row[: len(key)]) for row in rows if has_form(table, row)]
+        named = " AND ".join(f"{name} = ?" for name in key)
+        db.executemany(f"UPDATE {table} SET digest = ? WHERE {named}", digests)
+    for table in COUNTED:
+        ((rows,),) = db.execute(f"SELECT COUNT(*) FROM {table}")
+        put(db, "counts", table, rows)
+    db.execute(f"PRAGMA user_version = {FORMAT}")
+
+
+def put(db: sqlite3.Connection, table: str, *values: object) -> None:
+    """Write a row with its digest; one of the same key is replaced."""
+    marks = ", ".join("?" * (len(values) + 1))
+    db.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", (*values, seal(table, values)))

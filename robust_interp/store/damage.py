@@ -1,0 +1,91 @@
+"""What is damaged in a store, gathered while it is read: one line each kind, however many there are."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+
+
+class Fault(Enum):
+    """A kind of damage: what it is called, alone and in the plural, and what becomes of it."""
+
+    CHUNK = (
+        "batch of predictions is damaged or missing",
+        "batches of predictions are damaged or missing",
+        "left out with what follows in its cell, and measured again by the next run that needs it",
+    )
+    MISSING = (
+        "measurement of a finished run is missing",
+        "measurements of finished runs are missing",
+        "left out; the same bench measures it again",
+    )
+    RUN = (
+        "finished run is damaged",
+        "finished runs are damaged",
+        "left out; its bench repeated costs only what is missing",
+    )
+    FOREIGN = (
+        "finished run is written in a way that this version cannot read",
+        "finished runs are written in a way that this version cannot read",
+        "left out",
+    )
+    LABELS = (
+        "dataset's labels are damaged",
+        "datasets' labels are damaged",
+        "written again by the next bench on it",
+    )
+    AUDIT = ("audit is damaged", "audits are damaged", "left out; audit the model again")
+    LOST = (
+        "table has lost rows",
+        "tables have lost rows",
+        "what they told is left out; repeat the commands whose results are not shown",
+    )
+    COUNT = (
+        "table's number of rows is damaged",
+        "tables' numbers of rows are damaged",
+        "rows may be missing without a word",
+    )
+    LOG = (
+        "write-ahead log cannot be read to its end",
+        "write-ahead logs cannot be read to their end",
+        "what was stored last may be left out; the same command measures it again",
+    )
+    FILE = (
+        "fault of the file's structure",
+        "faults of the file's structure",
+        "robust-interp store repair builds it anew of what can be read",
+    )
+
+
+class Damage:
+    """What was found damaged, by kind."""
+
+    def __init__(self) -> None:
+        self._found: dict[Fault, dict[str, None]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def note(self, fault: Fault, which: str) -> None:
+        """Remember one, named in a few words; the same one only once."""
+        self._found.setdefault(fault, {})[which] = None
+
+    def take(self, other: Damage) -> None:
+        """Add what another one has, and empty it."""
+        for fault, found in other._found.items():
+            self._found.setdefault(fault, {}).update(found)
+        other._found = {}
+
+    def beyond(self, *faults: Fault) -> bool:
+        """Whether there is anything besides these kinds."""
+        return not self._found.keys() <= set(faults)
+
+    def lines(self, path: Path | str) -> list[str]:
+        """A line each kind, which names the first one; `path` is the database's."""
+        return [_line(path, fault, list(self._found[fault])) for fault in Fault if fault in self._found]
+
+
+def _line(path: Path | str, fault: Fault, found: list[str]) -> str:
+    one, several, then = fault.value
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return f"{path}: {len(found)} {several if more else one} ({found[0]}{more}): {then}"

@@ -1,0 +1,130 @@
+"""What the rows of the store are made of, and the digest by which a damaged one is known.
+
+A row's digest covers its table, its key and all that it says, so that neither a flipped bit nor a row in the
+place of another can pass for what was written. Stores from before there were digests are judged by form.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from robust_interp.store.cells import Plan
+from robust_interp.store.outcome import AGREE, DISAGREE, INHERITED, NOT_FINITE, ZERO_GRADIENT
+
+COLUMNS = {
+    "chunks": ("cell", "start", "count", "predictions", "flags", "deltas", "seconds", "device"),
+    "labels": ("dataset", "labels"),
+    "runs": ("plan", "dataset", "finished", "text"),
+    "audits": ("victim", "dataset", "verdict", "text"),
+    "counts": ("name", "rows"),
+}
+
+KEYS = {"chunks": 2, "labels": 1, "runs": 1, "audits": 2, "counts": 1}  # how many columns name a row
+
+COUNTED = ("labels", "runs", "audits")  # tables of which `counts` says how many rows were ever written
+
+_FLAGS = ZERO_GRADIENT | NOT_FINITE | AGREE | DISAGREE | INHERITED
+
+
+def seal(table: str, values: Sequence) -> bytes:
+    """The digest (16 bytes) of a row: its table, and its values in the order of COLUMNS."""
+    # Bytes follow, each with its length ahead. What ascii() writes is alike in every Python.
+    head: list[object] = []
+    blobs = [b""]
+    for value in values:
+        if type(value) is bytes:
+            blobs.append(value)
+            head.append((len(value),))
+        else:
+            head.append(value)
+    blobs[0] = ascii((table, head)).encode("ascii")
+    return hashlib.blake2b(b"".join(blobs), digest_size=16).digest()
+
+
+def is_sound(table: str, row: Sequence, sealed: bool) -> bool:
+    """Whether a row says what was written.
+
+    Args:
+        row: Its values in the order of COLUMNS, then its digest.
+        sealed: Whether the store has digests; one that has none is judged by its form.
+    """
+    values = row[:-1]
+    return row[-1] == seal(table, values) if sealed else has_form(table, values)
+
+
+def read_plan(key: str, dataset: str, text: str) -> Plan | None:
+    """The plan that a row of `runs` tells; None if this version does not read it, or reads another one."""
+    try:
+        plan = Plan.from_json(text)
+        return plan if (plan.key, plan.dataset) == (key, dataset) else None
+    except (TypeError, ValueError, LookupError, AttributeError, RecursionError):
+        return None
+
+
+def has_form(table: str, values: Sequence) -> bool:
+    """Whether a row could have been written: types, lengths and ranges, and what its key says of it."""
+    try:
+        return _FORMS[table](*values)
+    except (TypeError, ValueError, LookupError, AttributeError, RecursionError):
+        return False
+
+
+def _is_chunk(
+    cell: str,
+    start: int,
+    count: int,
+    predictions: bytes,
+    flags: bytes,
+    deltas: bytes | None,
+    seconds: float,
+    device: str,
+) -> bool:
+    return (
+        _are(str, cell, device)
+        and _are(int, start, count)
+        and _are(bytes, predictions, flags)
+        and isinstance(deltas, bytes | None)
+        and isinstance(seconds, float)
+        and start >= 0
+        and 0 < count == len(flags)
+        and len(predictions) == 2 * count
+        and (deltas is None or len(deltas) == 4 * count)
+        and int(np.frombuffer(predictions, "<i2").min()) >= -1
+        and not (np.frombuffer(flags, np.uint8) & ~np.uint8(_FLAGS)).any()
+        and math.isfinite(seconds)
+        and seconds >= 0
+    )
+
+
+def _are_labels(dataset: str, labels: bytes) -> bool:
+    return _are(str, dataset) and _are(bytes, labels) and int(np.frombuffer(labels, "<i2").min()) >= 0
+
+
+def _is_run(plan: str, dataset: str, finished: int, text: str) -> bool:
+    return _are(int, finished) and read_plan(plan, dataset, text) is not None
+
+
+def _is_audit(victim: str, dataset: str, verdict: str, text: str) -> bool:
+    return _are(str, victim, dataset, verdict) and isinstance(json.loads(text), list)
+
+
+def _is_count(name: str, rows: int) -> bool:
+    return name in COUNTED and _are(int, rows)
+
+
+def _are(kind: type, *values: object) -> bool:
+    return all(isinstance(value, kind) for value in values)
+
+
+_FORMS: dict[str, Callable[..., bool]] = {
+    "chunks": _is_chunk,
+    "labels": _are_labels,
+    "runs": _is_run,
+    "audits": _is_audit,
+    "counts": _is_count,
+}
