@@ -31,7 +31,7 @@ from robust_interp.benchmark.settings import checked_seed, load_dataset, resolve
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.resolve import resolve
 from robust_interp.classifiers.target import Target
-from robust_interp.classifiers.validation import CHECKED_ON
+from robust_interp.classifiers.validation import REPEATED_ON, REPEATS
 from robust_interp.core import threads
 from robust_interp.core.errors import RandomModelError
 from robust_interp.core.threads import Threads
@@ -153,7 +153,9 @@ class Audit:
             classifier = self.runner.load(target)
         except RandomModelError as error:
             return [_random(error)]
-        found = [Finding("deterministic", PASS, f"{CHECKED_ON} images classified alike twice", CHECKED_ON)]
+        count = min(REPEATED_ON, len(self.dataset))
+        detail = f"{count} images classified alike {REPEATS + 1} times, and with a gradient as without"
+        found = [Finding("deterministic", PASS, detail, count)]
         if not self._lets_gradients_through(classifier):
             detail = "the model lets no gradient through to its input"
             limit = self.thresholds.blind
@@ -251,7 +253,7 @@ def _step_size(row: Perturbation) -> Finding:
 
 
 def _random(error: RandomModelError) -> Finding:
-    return Finding("deterministic", FAIL, str(error), CHECKED_ON)
+    return Finding("deterministic", FAIL, str(error), REPEATED_ON)
 
 
 def _flat(cells: dict[str, dict[float, Cell]]) -> list[Cell]:

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.core.errors import RandomModelError, UserError
 
-CHECKED_ON = 8  # images that a model must classify alone as in a batch, and twice alike
+CHECKED_ON = 8  # images that a model must classify alone as in a batch, and that gradients are taken of
+REPEATED_ON = 32  # images that it must classify alike each time
+REPEATS = 3
 
 
 @torch.no_grad()
@@ -20,43 +22,97 @@ def check_classifier(classifier: nn.Module, images: Tensor, classes: int) -> Non
 
     Args:
         classifier: Maps pixels to logits, in eval mode, on the device of the images.
-        images: (N, C, H, W) pixels in [0, 1].
+        images: (N, C, H, W) pixels in [0, 1], of several classes; REPEATED_ON of them do.
         classes: Number of classes of the dataset.
 
     Raises:
-        UserError: if the logits are not (N, classes) in single or double precision, or another forward pass,
-            of the batch or image by image, gives other ones.
+        UserError: if the logits are not (N, classes) in single or double precision, depend on the other
+            images of the batch, or are not alike each time, with a gradient and without.
     """
+    few = images[:CHECKED_ON]
     try:
-        logits = classifier(images.clone())  # a model may work in place on what it is given
+        logits = classifier(few.clone())  # a model may work in place on what it is given
     except UserError:
         raise
     except Exception as error:  # and refuse its input in any way
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(
-            f"{classifier.name} cannot take {images.dtype} images of shape {tuple(images.shape)}: {reason}"
+            f"{classifier.name} cannot take {few.dtype} images of shape {tuple(few.shape)}: {reason}"
         ) from error
-    if logits.shape != (len(images), classes):
+    if logits.shape != (len(few), classes):
         raise UserError(
             f"{classifier.name} returns logits of shape {tuple(logits.shape)}; "
-            f"the dataset needs {(len(images), classes)}"
+            f"the dataset needs {(len(few), classes)}"
         )
     if logits.dtype not in (torch.float32, torch.float64):
         raise UserError(
             f"{classifier.name} returns {str(logits.dtype).removeprefix('torch.')} values, through which no "
             "attack can go: they must be logits in float32"
         )
-    if not _alike(logits, classifier(images.clone())):
-        raise RandomModelError(f"{classifier.name} is random: two forward passes in eval mode differ")
-    if not _alike(logits, torch.cat([classifier(image[None].clone()) for image in images])):
+    _check_repeats(classifier, images)
+    if not _alike(logits, torch.cat([classifier(image[None].clone()) for image in few])):
         raise UserError(
             f"{classifier.name} is not a classifier of single images: in eval mode its logits for one "
             "depend on the others in the batch (BatchNorm with track_running_stats=False does that)"
         )
 
 
+def _check_repeats(classifier: nn.Module, images: Tensor) -> None:
+    """Refuse a model that answers differently when asked again, or while a gradient is followed.
+
+    It is asked of images halfway between two: a majority vote over noisy copies is unanimous on most images,
+    and not there.
+    """
+    halfway = (images + images.roll(1, 0)) / 2
+    first, name = classifier(halfway.clone()), classifier.name
+    if not all(_alike(first, classifier(halfway.clone())) for _ in range(REPEATS)):
+        raise RandomModelError(f"{name} is random: two forward passes in eval mode differ")
+    few = halfway[:CHECKED_ON]
+    (logits, gradient), (again, other) = (with_gradient(classifier, few) for _ in range(2))
+    if not _alike(logits, again):
+        raise RandomModelError(f"{name} is random: two forward passes with a gradient differ")
+    if not _alike(logits, first[: len(few)]):
+        raise RandomModelError(
+            f"{name} gives other logits with a gradient than without one: attacks would be made on another "
+            "model than is measured"
+        )
+    if gradient is not None and other is not None and not _same_gradient(gradient, other):
+        raise RandomModelError(f"{name} is random: two gradients at the same images differ")
+
+
+def with_gradient(classifier: nn.Module, images: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Logits for images (N, C, H, W), and the gradient that comes back to these.
+
+    The gradient is of a sum that weighs each class differently; None if none comes back.
+
+    Raises:
+        UserError: if the way back through the model fails.
+    """
+    with torch.enable_grad():
+        pixels = images.clone().requires_grad_()
+        try:
+            logits = classifier(pixels.clone())
+            if not logits.requires_grad:
+                return logits, None
+            weights = torch.arange(1, logits.shape[1] + 1, device=logits.device)  # tells the classes apart
+            (gradient,) = torch.autograd.grad((logits * weights).sum(), pixels, allow_unused=True)
+        except RuntimeError as error:  # which no forward pass without a gradient shows
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise UserError(f"{classifier.name} cannot be differentiated: {reason}") from error
+    return logits, gradient
+
+
 def _alike(one: Tensor, other: Tensor) -> bool:
-    return torch.allclose(one, other, rtol=1e-3, atol=1e-4, equal_nan=True)
+    """Whether logits (N, classes) are equal but for rounding."""
+    scale = torch.where(one.isfinite(), one.abs(), 0).max().item()
+    return torch.allclose(one, other, rtol=1e-3, atol=max(1e-4, 1e-5 * scale), equal_nan=True)
+
+
+def _same_gradient(one: Tensor, other: Tensor) -> bool:
+    """Whether gradients (N, C, H, W) are equal but for rounding, where both are finite."""
+    change = torch.nan_to_num(one - other, 0.0, 0.0, 0.0).flatten(1).abs().amax(1)
+    largest = torch.nan_to_num(one, 0.0, 0.0, 0.0).flatten(1).abs().amax(1)
+    return bool((change <= 1e-3 * largest).all())
 
 
 def measurable(model: nn.Module, name: str = "model") -> tuple[nn.Module, tuple[str, ...]]:

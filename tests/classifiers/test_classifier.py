@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from support.masked_models import trained_on_digits
 from torch import nn
 
 import robust_interp
@@ -17,7 +18,7 @@ from robust_interp.classifiers.fingerprint import identity
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.validation import check_classifier
 from robust_interp.core.devices import resolve_device
-from robust_interp.core.errors import UserError
+from robust_interp.core.errors import RandomModelError, UserError
 
 EPS = 8 / 255
 MEAN, STD = (0.2, 0.5, 0.7), (0.25, 0.5, 2.0)
@@ -251,6 +252,72 @@ class AlwaysDrops(Small):
 def test_a_model_that_is_random_in_eval_mode_is_refused():
     with pytest.raises(UserError, match="AlwaysDrops is random: two forward passes in eval mode differ"):
         evaluate(AlwaysDrops())
+
+
+class Votes(nn.Module):
+    """Hard-vote randomised smoothing: how often each class wins among noisy copies of an image."""
+
+    def __init__(self, net, sigma, copies=5):
+        super().__init__()
+        self.net, self.sigma, self.copies = net, sigma, copies
+
+    def forward(self, images):
+        noisy = (images + self.sigma * torch.randn_like(images) for _ in range(self.copies))
+        return sum(nn.functional.one_hot(self.net(one).argmax(1), 10).float() for one in noisy)
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.1, 0.25])
+def test_a_vote_over_noisy_copies_is_refused_where_it_is_unanimous_on_most_images(sigma, digits_test):
+    pixels = digits_test[0][:40].numpy(), digits_test[1][:40].numpy(), 10
+    with pytest.raises(UserError, match="Votes is random"):
+        evaluate(Votes(trained_on_digits(width=32, seed=0), sigma), pixels)
+
+
+class UnderGrad(Small):
+    """Another function where a gradient is followed; `shift` says which."""
+
+    def __init__(self, shift):
+        super().__init__()
+        self.shift = shift
+
+    def forward(self, images):
+        logits = super().forward(images)
+        return logits + self.shift(logits) if torch.is_grad_enabled() else logits
+
+
+class NoisyBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(context, images):
+        return images.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient + torch.randn_like(gradient) * gradient.abs().max()
+
+
+class NoiseInTheGradient(Small):
+    def forward(self, images):
+        return super().forward(NoisyBackward.apply(images))
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (UnderGrad(lambda logits: torch.randn_like(logits)), "random: two forward passes with a gradient"),
+        (UnderGrad(lambda logits: torch.ones_like(logits)), "other logits with a gradient than without"),
+        (NoiseInTheGradient(), "random: two gradients at the same images differ"),
+    ],
+)
+def test_a_model_that_behaves_otherwise_while_it_is_attacked_is_refused(model, why):
+    with pytest.raises(RandomModelError, match=why) as caught:
+        evaluate(model)
+    assert_one_line(caught)
+
+
+def test_large_logits_and_zero_gradients_are_not_taken_for_chance():
+    images = torch.from_numpy(batch(12)[0])
+    for change in (lambda logits: 1e6 * logits, torch.round, lambda logits: logits * math.nan):
+        check_classifier(Classifier(Returns(change)).eval(), images, 5)
 
 
 def test_a_model_that_always_yields_nan_is_measured_as_wrong():
