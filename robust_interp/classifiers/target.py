@@ -19,7 +19,13 @@ from robust_interp import data
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.fingerprint import behaviour, identity
 from robust_interp.classifiers.isolation import undisturbed
-from robust_interp.classifiers.validation import REPEATED_ON, check_classifier, measurable, stale_batch_norm
+from robust_interp.classifiers.validation import (
+    REPEATED_ON,
+    check_classifier,
+    measurable,
+    output_notes,
+    stale_batch_norm,
+)
 from robust_interp.core.errors import UserError
 from robust_interp.store.cells import ModelCard, digest
 
@@ -119,14 +125,10 @@ def from_module(
     place = _place(classifier, "cpu")
     classifier.to(place)  # buffers may have been elsewhere
     try:
-        known, stale = _known(classifier, context.dataset, place)
+        known, found = _known(classifier, context.dataset, place)
     except UserError as error:
         raise type(error)("; ".join([str(error), *changed])) from error
-    if stale:
-        notes += (
-            f"{name}: BatchNorm statistics look unset: the clean accuracy is chance with them, and well "
-            "above with those of the batch",
-        )
+    notes += found
     params_m = sum(p.numel() for p in classifier.parameters()) / 1e6
     card = ModelCard(name, known, params_m=params_m, weights_sha256=sha256 or known["state_sha256"])
     return Target(card, loader(lambda: classifier, context.dataset, [place]), notes)
@@ -196,16 +198,21 @@ def _pixels(dataset: data.Dataset, ids: np.ndarray, device: str) -> torch.Tensor
     return torch.from_numpy(data.as_pixels(dataset.images[ids])).to(device)
 
 
-def _known(classifier: Classifier, dataset: data.Dataset, place: str) -> tuple[dict, bool]:
-    """What it is known by: its code, state, and what it does to a few images. And if BN looks unset."""
+def _known(classifier: Classifier, dataset: data.Dataset, place: str) -> tuple[dict, tuple[str, ...]]:
+    """What it is known by: its code, state, and what it does to a few images. And what looks wrong there."""
     spread = _spread(dataset)
     images = _pixels(dataset, spread, place)
     labels = torch.from_numpy(dataset.labels[spread]).to(place)
     with undisturbed(classifier):
         check_classifier(classifier, images, dataset.classes)
         known = identity(classifier.model) | {"behaviour": behaviour(classifier, images)}
-        stale = stale_batch_norm(classifier, images, labels, dataset.classes)
-    return known | {"normalisation": classifier.normalisation}, stale
+        notes = output_notes(classifier, images)
+        if stale_batch_norm(classifier, images, labels, dataset.classes):
+            notes += (
+                f"{classifier.name}: BatchNorm statistics look unset: the clean accuracy is chance with "
+                "them, and well above with those of the batch",
+            )
+    return known | {"normalisation": classifier.normalisation}, notes
 
 
 def _own_normalisation(

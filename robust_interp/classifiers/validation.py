@@ -15,6 +15,9 @@ CHECKED_ON = 8  # images that a model must classify alone as in a batch, and tha
 REPEATED_ON = 32  # images that it must classify alike each time
 REPEATS = 3
 
+LEAST_LOSS = 2.0**-24  # cross-entropy of a probability that float32 rounds to 1
+MAY_SATURATE = 0.1  # share of the images; of digits it is 0.4 % at most with each bundled network
+
 
 @torch.no_grad()
 def check_classifier(classifier: nn.Module, images: Tensor, classes: int) -> None:
@@ -149,6 +152,41 @@ def measurable(model: nn.Module, name: str = "model") -> tuple[nn.Module, tuple[
         raise UserError(f"{name} is not in float32 and cannot be copied: {error}".splitlines()[0]) from error
     notes = (f"{name} is in {', '.join(others)}: a copy of it in float32 is measured",) if others else ()
     return copied, notes
+
+
+@torch.no_grad()
+def output_notes(classifier: nn.Module, images: Tensor) -> tuple[str, ...]:
+    """A line for each sign that outputs blunt the gradient of an attack, and so make a model seem robust.
+
+    Args:
+        classifier: On the device of the images.
+        images: (N, C, H, W) pixels in [0, 1].
+    """
+    logits, name = classifier(images.clone()), classifier.name
+    if kind := as_probabilities(logits):
+        return (
+            f"{name}: its outputs are {kind}, not logits; attacks on those see little of the gradient, "
+            "so that robust accuracy looks higher than it is: return what goes into the softmax or sigmoid",
+        )
+    loss = -logits.double().log_softmax(1).amax(1)
+    saturated = int((loss < LEAST_LOSS).sum())
+    if saturated <= MAY_SATURATE * len(images):
+        return ()
+    return (
+        f"{name}: the loss saturates: for {saturated} of {len(images)} images a probability is 1 in float32, "
+        "which rounds the gradient of fgsm, pgd and apgd_ce; apgd_dlr and square do not depend on the scale "
+        "of the logits",
+    )
+
+
+def as_probabilities(logits: Tensor) -> str:
+    """What outputs (N, classes) are that look like probabilities, in a phrase; '' for logits."""
+    if not logits.isfinite().all() or logits.min() < 0 or logits.min() == logits.max():
+        return ""
+    sums = logits.sum(1)
+    if torch.allclose(sums, sums[:1].expand_as(sums), rtol=1e-3, atol=0):
+        return "probabilities, as of a softmax" if abs(sums[0] - 1) < 1e-3 else "scaled probabilities"
+    return "in [0, 1], as of a sigmoid" if logits.max() <= 1 else ""
 
 
 def stale_batch_norm(classifier: nn.Module, images: Tensor, labels: Tensor, classes: int) -> bool:

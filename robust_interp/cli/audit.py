@@ -68,6 +68,7 @@ def add_to(commands) -> None:
         ("standing", "%% of the samples that may stand at the large eps"),
         ("gain", "points that more steps, restarts or a stronger attack may gain"),
         ("blind", "%% of the samples whose gradient may be zero or not finite"),
+        ("saturated", "%% of the samples whose largest probability may be 1 in float32"),
         ("flat", "%% of the samples whose loss may end no higher than it began"),
         ("falls", "%% of the steps in which the loss may fall"),
     ):
@@ -101,7 +102,8 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.store.verdicts import FAIL
 
     limits = {
-        name: getattr(arguments, f"max_{name}") for name in ("standing", "gain", "blind", "flat", "falls")
+        name: getattr(arguments, f"max_{name}")
+        for name in ("standing", "gain", "blind", "saturated", "flat", "falls")
     }
     audit = Audit(
         Request(

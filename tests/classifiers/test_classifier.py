@@ -2,6 +2,8 @@
 
 import copy
 import math
+import re
+import warnings
 
 import numpy as np
 import pytest
@@ -10,13 +12,14 @@ from support.masked_models import trained_on_digits
 from torch import nn
 
 import robust_interp
-from robust_interp import attacks, data
+from robust_interp import attacks, data, zoo
 from robust_interp.attacks import AttackRunner
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.classifiers.fingerprint import identity
 from robust_interp.classifiers.isolation import undisturbed
-from robust_interp.classifiers.validation import check_classifier
+from robust_interp.classifiers.validation import check_classifier, output_notes
+from robust_interp.classifiers.zoo_names import classifier_of
 from robust_interp.core.devices import resolve_device
 from robust_interp.core.errors import RandomModelError, UserError
 
@@ -312,6 +315,44 @@ def test_a_model_that_behaves_otherwise_while_it_is_attacked_is_refused(model, w
     with pytest.raises(RandomModelError, match=why) as caught:
         evaluate(model)
     assert_one_line(caught)
+
+
+HEADS = {
+    "probabilities, as of a softmax": lambda logits: logits.softmax(1),
+    "scaled probabilities": lambda logits: 10 * logits.softmax(1),
+    "in [0, 1], as of a sigmoid": torch.sigmoid,
+    "the loss saturates": lambda logits: 4 * logits,
+}
+
+
+class Headed(nn.Module):
+    def __init__(self, net, head):
+        super().__init__()
+        self.net, self.head = net, head
+
+    def forward(self, images):
+        return self.head(self.net(images))
+
+
+@pytest.mark.parametrize("sign", HEADS)
+def test_heads_that_blunt_the_gradient_are_remarked_on(sign, digits_test):
+    net = trained_on_digits(width=32, seed=0)
+    dataset = digits_test[0].numpy(), digits_test[1].numpy(), 10
+    options = {"n": 8, "attacks": "none", "corruptions": "none"}
+    with pytest.warns(UserWarning, match=re.escape(sign)):
+        evaluate(Headed(net, HEADS[sign]), dataset, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        evaluate(net, dataset, **options)
+        evaluate(Headed(net, lambda logits: logits.log_softmax(1)), dataset, **options)
+
+
+@pytest.mark.slow
+def test_no_bundled_network_is_remarked_on_for_its_head(digits_test):
+    found = [classifier_of(checkpoint).eval() for checkpoint in zoo.checkpoints(dataset="digits")]
+    notes = [output_notes(classifier, digits_test[0]) for classifier in found]
+    assert len(notes) >= 5
+    assert not any(notes)
 
 
 def test_large_logits_and_zero_gradients_are_not_taken_for_chance():
