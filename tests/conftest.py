@@ -53,12 +53,25 @@ def elsewhere(tmp_path, monkeypatch):
         yield
 
 
+CIFAR_FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
+
+
+@pytest.fixture(params=CIFAR_FOLDERS)
+def real_cifar(request):
+    """The name of an official CIFAR, and the folder that holds it; as `cifar_root`."""
+    return request.param, _root_of(request.param)
+
+
 @pytest.fixture
 def cifar_root():
     """The folder that holds the official CIFAR-10; without it a test is skipped, and fails in CI."""
-    root = os.environ.get("ROBUST_INTERP_DATA")
-    if not root or not os.path.isdir(os.path.join(root, "cifar-10-batches-py")):
-        message = "CIFAR-10 is not there: set ROBUST_INTERP_DATA to the folder of cifar-10-batches-py"
+    return _root_of("cifar10")
+
+
+def _root_of(name):
+    root, folder = os.environ.get("ROBUST_INTERP_DATA"), CIFAR_FOLDERS[name]
+    if not root or not os.path.isdir(os.path.join(root, folder)):
+        message = f"{name} is not there: set ROBUST_INTERP_DATA to the folder of {folder}"
         (pytest.fail if os.environ.get("CI") else pytest.skip)(message)
     return root
 

@@ -12,6 +12,7 @@ from robust_interp.models.merges import damped
 from robust_interp.models.network import InterpolationNet
 
 _TAG_ARGUMENTS: dict[str, Mapping[str, Any]] = {}
+_DEFAULT_TAGS: dict[str, Callable[[str], str | None]] = {}  # architecture -> what chooses its tag
 
 # mean and std: the true per-pixel values of CIFAR-10's training images
 _CIFAR: dict[str, Any] = {
@@ -48,7 +49,8 @@ class Architecture:
 
         Args:
             variant: The timm name.
-            pretrained: Load the weights of the name's checkpoint.
+            pretrained: Load the weights of the tag's checkpoint; without a tag, of the one that
+                `register_all` was given for the name.
             kwargs: What the user of the name gave, and timm's own.
 
         Raises:
@@ -56,6 +58,9 @@ class Architecture:
             ValueError: for a value that it does not.
         """
         # timm hands over the tag of "name.tag" as pretrained_cfg.
+        if pretrained and kwargs.get("pretrained_cfg") is None:
+            choose = _DEFAULT_TAGS.get(variant)
+            kwargs["pretrained_cfg"] = choose(variant) if choose else None
         kwargs = {**_TAG_ARGUMENTS.get(f"{variant}.{kwargs.get('pretrained_cfg')}", {}), **kwargs}
         merge: Callable[..., nn.Module] = self.merge
         if self.damping is not None:
@@ -111,14 +116,21 @@ def timm_cfgs(
     return default_cfgs
 
 
-def register_all(families: Iterable[ModuleType], checkpoints: Mapping[str, Mapping[str, Any]]) -> None:
+def register_all(
+    families: Iterable[ModuleType],
+    checkpoints: Mapping[str, Mapping[str, Any]],
+    default_tag: Callable[[str], str | None],
+) -> None:
     """Register the ARCHITECTURES of these modules with timm, which finds functions and cfgs in the modules.
 
     Args:
         families: Modules with a dict ARCHITECTURES, name -> `Architecture`.
         checkpoints: As for `timm_cfgs`.
+        default_tag: Architecture -> the tag whose weights its bare name stands for, None if it has none.
+            Asked only when such weights are wanted.
     """
     for family in families:
         vars(family)["default_cfgs"] = timm_cfgs(family.ARCHITECTURES, checkpoints)
         for name, architecture in family.ARCHITECTURES.items():
             setattr(family, name, register(name, family.__name__, architecture))
+            _DEFAULT_TAGS[name] = default_tag

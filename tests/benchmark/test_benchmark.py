@@ -405,20 +405,26 @@ def test_a_network_of_another_number_of_classes_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_real_cifar10_end_to_end(cifar_root, tmp_path, capsys):
-    kind = data.DATASETS["cifar10"]
+def test_the_real_cifar_end_to_end(real_cifar, tmp_path, capsys):
+    name, root = real_cifar
+    kind = data.DATASETS[name]
     torch.manual_seed(0)
-    model = zoo.create("preact_resnet14", num_classes=10)
-    cfg = {"num_classes": 10, "input_size": [3, 32, 32], "mean": list(kind.mean), "std": list(kind.std)}
+    model = zoo.create("preact_resnet14", num_classes=kind.classes)
+    cfg = {
+        "num_classes": kind.classes,
+        "input_size": [3, 32, 32],
+        "mean": list(kind.mean),
+        "std": list(kind.std),
+    }
     record = {"lambda_init": None, "parameters": 1, "clean_accuracy": 10.0, "clean_n": 10_000}
-    folder = tmp_path / "zoo" / "preact_resnet14.cifar10_none_seed0"
+    folder = tmp_path / "zoo" / f"preact_resnet14.{name}_none_seed0"
     zoo.save(model, folder, cfg, {}, record, half=False)
     command = (
-        "bench --dataset cifar10 --models preact_resnet14 --n 16 --eps 1,2,4 --attacks fgsm --device cpu"
+        f"bench --dataset {name} --models preact_resnet14 --n 16 --eps 1,2,4 --attacks fgsm --device cpu"
     )
-    places = ["--data-dir", cifar_root, "--zoo", str(tmp_path / "zoo"), "--out", str(tmp_path / "results")]
+    places = ["--data-dir", root, "--zoo", str(tmp_path / "zoo"), "--out", str(tmp_path / "results")]
     assert main([*command.split(), "--corruptions", "impulse_noise(severity=5)", *places]) == 0
-    assert "cifar10, n = 16, protocol final" in capsys.readouterr().out
+    assert f"{name}, n = 16, protocol final" in capsys.readouterr().out
     table = pd.read_csv(tmp_path / "results" / "results.csv")
     assert table["perturbation"].tolist() == ["clean", "impulse_noise", "fgsm", "fgsm", "fgsm"]
     assert table["eps_255"].tolist()[2:] == [1, 2, 4]
@@ -426,9 +432,11 @@ def test_the_real_cifar10_end_to_end(cifar_root, tmp_path, capsys):
 
     import torchvision
 
-    official = torchvision.datasets.CIFAR10(cifar_root, train=False)
+    official = getattr(torchvision.datasets, name.upper())(root, train=False)
     images = torch.from_numpy(official.data[:16].copy()).permute(0, 3, 1, 2) / 255
     mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (kind.mean, kind.std))
     with torch.no_grad():
         right = model.eval()((images - mean) / std).argmax(1) == torch.tensor(official.targets[:16])
     assert table["accuracy"][0] == pytest.approx(100 * right.float().mean().item())
+    assert main(["leaderboard", "paper", str(tmp_path / "results")]) == 0
+    assert capsys.readouterr().out.startswith(f"{name},")

@@ -137,27 +137,47 @@ def test_a_fingerprint_depends_on_every_value_shape_and_type():
 # --- CIFAR-10, the official files --------------------------------------------------------------------
 
 
+FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
+
+# The first ten labels of the test and of the training split, and the test file with its labels' key.
+# CIFAR-10: cat, ship, ship, airplane, frog, frog, automobile, frog, cat, automobile; frog, truck, truck,
+# deer, automobile, automobile, bird, horse, ship, cat. CIFAR-100: mountain, forest, seal, mushroom, sea,
+# tulip, camel, butterfly, cloud, apple; cattle, dinosaur, apple, boy, aquarium fish, telephone, train, cup,
+# cloud, elephant.
+OFFICIAL = {
+    "cifar10": ([3, 8, 8, 0, 6, 6, 1, 6, 3, 1], [6, 9, 9, 4, 1, 1, 2, 7, 8, 3], "test_batch", "labels"),
+    "cifar100": (
+        [49, 33, 72, 51, 71, 92, 15, 14, 23, 0],
+        [19, 29, 0, 11, 1, 86, 90, 28, 23, 31],
+        "test",
+        "fine_labels",
+    ),
+}
+
+
 @pytest.mark.slow
-def test_cifar10_is_in_the_official_order(cifar_root):
-    test, train = data.load("cifar10", data_dir=cifar_root), data.load("cifar10", "train", cifar_root)
+def test_cifar_is_in_the_official_order(real_cifar):
+    name, root = real_cifar
+    first_test, first_train, file, key = OFFICIAL[name]
+    classes = data.DATASETS[name].classes
+    test, train = data.load(name, data_dir=root), data.load(name, "train", root)
     assert test.images.shape == (10_000, 3, 32, 32)
     assert train.images.shape == (50_000, 3, 32, 32)
     assert test.images.dtype == train.images.dtype == np.uint8
-    # cat, ship, ship, airplane, frog, frog, automobile, frog, cat, automobile
-    assert test.labels[:10].tolist() == [3, 8, 8, 0, 6, 6, 1, 6, 3, 1]
-    # frog, truck, truck, deer, automobile, automobile, bird, horse, ship, cat
-    assert train.labels[:10].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]
-    assert np.bincount(test.labels).tolist() == [1000] * 10
-    assert np.bincount(train.labels).tolist() == [5000] * 10
-    with open(os.path.join(cifar_root, "cifar-10-batches-py", "test_batch"), "rb") as file:
-        official = pickle.load(file, encoding="latin1")
+    assert test.labels[:10].tolist() == first_test
+    assert train.labels[:10].tolist() == first_train
+    assert np.bincount(test.labels).tolist() == [10_000 // classes] * classes
+    assert np.bincount(train.labels).tolist() == [50_000 // classes] * classes
+    with open(os.path.join(root, FOLDERS[name], file), "rb") as opened:
+        official = pickle.load(opened, encoding="latin1")
     assert np.array_equal(test.images.reshape(10_000, 3072), official["data"])
-    assert test.labels.tolist() == official["labels"]
+    assert test.labels.tolist() == official[key]
 
 
 @pytest.mark.slow
-def test_mean_and_std_of_cifar10_are_those_of_the_training_pixels(cifar_root):
-    kind, images = data.DATASETS["cifar10"], data.load("cifar10", "train", cifar_root).images
+def test_mean_and_std_of_cifar_are_those_of_the_training_pixels(real_cifar):
+    name, root = real_cifar
+    kind, images = data.DATASETS[name], data.load(name, "train", root).images
     for channel in range(3):
         counts = np.bincount(images[:, channel].ravel(), minlength=256)
         values, share = np.arange(256) / 255, counts / counts.sum()
@@ -168,14 +188,15 @@ def test_mean_and_std_of_cifar10_are_those_of_the_training_pixels(cifar_root):
 
 
 @pytest.mark.slow
-def test_cifar10_is_benchmarked_at_its_own_radii(cifar_root):
+def test_cifar_is_benchmarked_at_its_own_radii(real_cifar):
+    name, root = real_cifar
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10))
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, data.DATASETS[name].classes))
     table = robust_interp.evaluate(
-        model, "cifar10", attacks="fgsm", corruptions="noise(severity=2)", n=40, data_dir=cifar_root
+        model, name, attacks="fgsm", corruptions="noise(severity=2)", n=40, data_dir=root
     )
     assert table["eps_255"].dropna().tolist() == [1, 2, 4]
-    test = data.load("cifar10", data_dir=cifar_root)
+    test = data.load(name, data_dir=root)
     pixels = torch.from_numpy(test.images[:40].astype(np.float32) / 255)
     right = model(pixels).argmax(1).numpy() == test.labels[:40]
     assert table["accuracy"][0] == pytest.approx(100 * right.mean())
@@ -183,7 +204,6 @@ def test_cifar10_is_benchmarked_at_its_own_radii(cifar_root):
 
 # --- what is missing or damaged ----------------------------------------------------------------------
 
-FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 FILES = {
     "cifar10": ["batches.meta", "test_batch", *(f"data_batch_{k}" for k in range(1, 6))],
     "cifar100": ["meta", "test", "train"],
@@ -228,15 +248,16 @@ def test_damaged_files_are_refused_and_not_unpickled(name, trapped, tmp_path, no
 
 
 @pytest.mark.slow
-def test_one_damaged_file_among_the_official_ones_is_enough(cifar_root, tmp_path):
-    folder = tmp_path / FOLDERS["cifar10"]
+def test_one_damaged_file_among_the_official_ones_is_enough(real_cifar, tmp_path):
+    name, root = real_cifar
+    folder, (first, *_) = tmp_path / FOLDERS[name], FILES[name]
     folder.mkdir()
-    for file in FILES["cifar10"]:
-        (folder / file).symlink_to(os.path.join(cifar_root, FOLDERS["cifar10"], file))
-    assert len(data.load("cifar10", data_dir=tmp_path)) == 10_000
-    (folder / "batches.meta").unlink()
-    (folder / "batches.meta").write_bytes(b"\x80\x04.")
-    refused("cifar10", tmp_path, r"is damaged \(MD5\)")
+    for file in FILES[name]:
+        (folder / file).symlink_to(os.path.join(root, FOLDERS[name], file))
+    assert len(data.load(name, data_dir=tmp_path)) == 10_000
+    (folder / first).unlink()
+    (folder / first).write_bytes(b"\x80\x04.")
+    refused(name, tmp_path, r"is damaged \(MD5\)")
 
 
 def test_a_download_without_a_network_is_one_clear_line(no_network, tmp_path):

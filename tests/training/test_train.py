@@ -13,7 +13,7 @@ from torchvision.transforms import functional as TF
 from robust_interp import data, zoo
 from robust_interp.cli.main import main
 from robust_interp.core.errors import UserError
-from robust_interp.training import train
+from robust_interp.training import recipe, train
 from robust_interp.training.loader import Loader
 from robust_interp.training.recipe import Recipe
 
@@ -364,6 +364,28 @@ def test_a_zoo_that_cannot_be_written_is_refused_before_the_training(tmp_path, c
     message = capsys.readouterr().err
     assert message.count("\n") == 1
     assert "cannot write" in message
+
+
+@pytest.mark.slow
+def test_the_real_cifar_is_trained_on_and_its_test_split_read_at_the_end(real_cifar, tmp_path, monkeypatch):
+    name, root = real_cifar
+    official, read = data.load, []
+
+    def first(dataset, split="test", data_dir=None):
+        read.append(split)
+        whole = official(dataset, split, data_dir)
+        return data.from_arrays(whole.images[:256], whole.labels[:256], whole.classes, dataset)
+
+    monkeypatch.setattr(train.data, "load", first)
+    one_epoch = recipe.load("quick", "in_resnet14", name)
+    checkpoint = train.train("in_resnet14", name, replace(one_epoch, epochs=1), 0, tmp_path, data_dir=root)
+    classes = data.DATASETS[name].classes
+    assert read == ["train", "test"]
+    assert checkpoint.config["pretrained_cfg"]["num_classes"] == classes
+    assert checkpoint.config["pretrained_cfg"]["mean"] == list(data.DATASETS[name].mean)
+    assert checkpoint.load().fc.out_features == classes
+    assert checkpoint.record["clean_n"] == 256
+    assert checkpoint.record["curve"][0]["loss"] == pytest.approx(np.log(classes), rel=0.35)  # two steps only
 
 
 def test_missing_cifar_is_one_line_without_a_download(tmp_path, capsys, monkeypatch):

@@ -32,9 +32,10 @@ def network(architecture="in_resnet14", seed=0, **arguments):
     return model
 
 
-def save(place, name="in_resnet14.digits_quick_seed0", half=False, seed=0, **arguments):
+def save(place, name="in_resnet14.digits_quick_seed0", half=False, seed=0, record=None, **arguments):
     model = network(name.partition(".")[0], seed, **arguments)
-    record = {"lambda_init": [0.2, 0.25], "parameters": 1, "clean_accuracy": 99.0, "clean_n": 450}
+    usual = {"lambda_init": [0.2, 0.25], "parameters": 1, "clean_accuracy": 99.0, "clean_n": 450}
+    record = usual | (record or {})
     return zoo.save(model, place / name, CFG, arguments, record, half), model
 
 
@@ -579,6 +580,42 @@ def test_timm_knows_the_bundled_checkpoints_by_their_tags():
     model = timm.create_model(first.name, pretrained=True)
     for name, tensor in first.load().state_dict().items():
         assert torch.equal(model.state_dict()[name], tensor), name
+
+
+def test_a_bare_name_stands_for_the_longest_trained_cifar_10_checkpoint_of_the_lowest_seed(alone):
+    for name, epochs, clean in (
+        ("in_resnet14.cifar10_quick_seed1", 22, 99.0),
+        ("in_resnet14.cifar10_quick_seed2", 22, 99.9),  # the best on the test set, which must not count
+        ("in_resnet14.cifar10_quick_12epochs_seed0", 12, 99.5),
+        ("in_resnet14.digits_quick_seed0", 60, 99.5),
+        ("in_resnet20.cifar10_quick_seed0", 160, 99.5),
+    ):
+        save(alone / "bundled", name, record={"curve": [{}] * epochs, "clean_accuracy": clean})
+    assert pretrained.default_tag("in_resnet14") == "cifar10_quick_seed1"
+    assert pretrained.default_tag("preact_resnet14") is None
+
+
+def test_a_broken_checkpoint_is_no_bare_names(alone):
+    for seed, curve in ((0, [{}] * 22), (1, [{}] * 12), (2, "no curve")):
+        save(alone / "bundled", f"in_resnet14.cifar10_quick_seed{seed}", record={"curve": curve})
+    (alone / "bundled" / "in_resnet14.cifar10_quick_seed0" / RECORD).write_text("{")
+    assert pretrained.default_tag("in_resnet14") == "cifar10_quick_seed1"
+
+
+def test_timm_gives_a_bare_name_these_weights_with_their_normalisation():
+    import timm
+
+    import robust_interp.models  # noqa: F401
+
+    named = timm.create_model(f"in_resnet20.{pretrained.default_tag('in_resnet20')}", pretrained=True)
+    bare = timm.create_model("in_resnet20", pretrained=True)
+    for name, tensor in named.state_dict().items():
+        assert torch.equal(bare.state_dict()[name], tensor), name
+    assert tuple(bare.pretrained_cfg["mean"]) == data.DATASETS["cifar10"].mean
+    assert bare.pretrained_cfg["tag"] == pretrained.default_tag("in_resnet20")
+    assert timm.create_model("in_resnet20", pretrained=True, num_classes=7).fc.out_features == 7
+    with pytest.raises(RuntimeError, match="pretrained"):
+        timm.create_model("exp_in_resnet14", pretrained=True)
 
 
 def test_copying_a_checkpoint_keeps_its_identity(alone):
