@@ -77,7 +77,8 @@ class AttackRunner:
 
         Raises:
             RuntimeError: if the result leaves [0, 1] or the ball.
-            UserError: if that of a torchattacks class without a name of its own here does.
+            UserError: if that of a plug-in, or of a torchattacks class without a name of its own here, does,
+                or is no batch of images.
         """
         keys, adversarial = np.asarray(ids), images.clone()
         zero, not_finite = np.zeros(len(images), bool), np.zeros(len(images), bool)
@@ -154,7 +155,12 @@ class AttackRunner:
             ) from error
 
     def _found(self, one: adapters.Round, images: Tensor, labels: Tensor) -> Found:
-        found = one.run(images, labels).detach()
+        found = one.run(images, labels)
+        if not isinstance(found, Tensor):
+            raise self._error(f"returns a {type(found).__name__}, not a tensor of images")
+        if found.shape != images.shape:
+            raise self._error(f"returns shape {tuple(found.shape)} for {tuple(images.shape)}")
+        found = found.detach()
         finite = torch.isfinite(found).flatten(1).all(1)
         found = torch.where(finite.view(-1, 1, 1, 1), found, images)
         blind, unfit = self._probe.findings()
@@ -163,20 +169,23 @@ class AttackRunner:
     def _checked(
         self, images: Tensor, adversarial: Tensor, zero: np.ndarray, not_finite: np.ndarray
     ) -> Attacked:
-        column, norm = self.perturbation.column, self.perturbation.norm
-        eps = self.perturbation.number("eps")
+        norm, eps = self.perturbation.norm, self.perturbation.number("eps")
         distances = adapters.distance(adversarial - images, norm)
-        error = RuntimeError if self.perturbation.name in ATTACKS else UserError
         if adversarial.min() < 0 or adversarial.max() > 1:
-            raise error(f"{column} left the range [0, 1]")
+            raise self._error("left the range [0, 1]")
         if self._kind.minimal and eps is not None:
             adversarial = torch.where((distances > eps).view(-1, 1, 1, 1), images, adversarial)
         elif eps is not None:
             slack = BALL_TOLERANCE + (0 if norm == "Linf" else RELATIVE_TOLERANCE * eps)
             if (largest := distances.max().item()) > eps + slack:
                 what = "it moved a pixel by" if norm == "Linf" else f"the {norm} size of a change is"
-                raise error(f"{column} left its ball: {what} {largest}")
+                raise self._error(f"left its ball: {what} {largest}")
         return Attacked(adversarial, zero, not_finite, distances.float().cpu().numpy())
+
+    def _error(self, what: str) -> Exception:
+        """A user's mistake where the code of the attack is not ours to answer for."""
+        ours = self.perturbation.name in ATTACKS and isinstance(self._kind.torchattacks_class, str)
+        return (RuntimeError if ours else UserError)(f"{self.perturbation.column} {what}")
 
 
 class GradientProbe(torch.nn.Module):
