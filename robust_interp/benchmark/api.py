@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -123,12 +123,13 @@ def evaluate(
         TypeError: for an argument that there is not, with the near one.
     """
     eps = None if eps is None else eps_in_pixels(eps)
+    _check_texts(locals())
     asked: dict[str, Any] = {name: value for name, value in locals().items() if name not in _TRANSLATED}
     request = Request(
         **_named(models),
         dataset=_given(dataset),
-        attacks=_specs(attacks),
-        corruptions=_specs(corruptions),
+        attacks=_specs("attacks", attacks),
+        corruptions=_specs("corruptions", corruptions),
         **asked,
     )
     folder = Path(out) if out is not None else None
@@ -151,8 +152,35 @@ def evaluate(
 _TRANSLATED = ("models", "dataset", "out", "attacks", "corruptions")  # the others are fields of a request
 
 
-def _specs(specs: str | Sequence[str]) -> str:
-    return specs if isinstance(specs, str) else ",".join(map(str, specs or ["none"]))
+_PATHS = ("out", "data_dir", "corruptions_dir", "zoo", "checkpoint")
+
+
+def _check_texts(given: Mapping[str, Any]) -> None:
+    """Refuse arguments that are no path, or no text, where they must be one.
+
+    Raises:
+        UserError: naming the first of them.
+    """
+    for name in _PATHS:
+        if given[name] is not None and not (isinstance(given[name], str | os.PathLike) and str(given[name])):
+            raise UserError(f"{name} must be a path, not {given[name]!r}")
+    for name in ("ensemble", "ensemble_attack"):
+        if given[name] is not None:
+            _specs(name, given[name])
+
+
+def _specs(name: str, specs: str | Sequence[str]) -> str:
+    """Texts as one, joined by commas.
+
+    Raises:
+        UserError: if they are none.
+    """
+    if isinstance(specs, str):
+        return specs
+    several = list(specs) if isinstance(specs, Iterable) else [specs]
+    if not isinstance(specs, Iterable) or not all(isinstance(spec, str) for spec in several):
+        raise UserError(f"{name} must be a text or a list of texts, not {specs!r}")
+    return ",".join(several or ["none"])
 
 
 def _named(models) -> dict:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PROTOCOLS = ("final", "worst")
 AVERAGES = ("probabilities", "logits")
 
+STRONG = forms.SPECS_OR_NONE.bare  # what --strong means without a list
 STRONG_N = 200
 
 DEFAULT_SEEDS = (0, 1, 2)  # of the embedded default run
@@ -127,7 +128,8 @@ class Request:
         default=None,
         metadata=_about(
             forms.SEEDS,
-            "train seeds to take from the zoo: 3 means 0,1,2; 0,4 means those; 4, that one",
+            "train seeds to take from the zoo: 3 means 0,1,2; 0,4 means those; 1, (with the comma) means "
+            "seed 1 alone",
             usual="every one",
         ),
     )

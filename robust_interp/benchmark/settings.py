@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from numbers import Integral
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -25,15 +27,21 @@ def load_dataset(request: Request) -> data.Dataset:
 
 
 def resolve_options(request: Request) -> ResolveOptions:
-    """What a request says of its models besides their names."""
+    """What a request says of its models besides their names.
+
+    Raises:
+        UserError: if its train seeds are none, or whether there are ensembles is not True or False.
+    """
+    if not isinstance(request.ensembles, bool | np.bool_):
+        raise UserError(f"ensembles must be True or False, not {request.ensembles!r}")
     by_default = not (request.models or request.modules or request.ensemble or request.checkpoint)
     return ResolveOptions(
         zoo=request.zoo,
         checkpoint=request.checkpoint,
         mean=request.mean,
         std=request.std,
-        seeds=DEFAULT_SEEDS if by_default and request.seeds is None else request.seeds,
-        ensembles=request.ensembles,
+        seeds=DEFAULT_SEEDS if by_default and request.seeds is None else train_seeds(request.seeds),
+        ensembles=bool(request.ensembles),
         ensemble=request.ensemble,
         average=request.ensemble_average,
         attacks=request.ensemble_attack,
@@ -100,6 +108,28 @@ def checked_seed(seed: object) -> int:
     if number is None or not 0 <= number < 2**63:
         raise UserError(f"seed must be a whole number from 0 to 2**63 - 1, not {seed}")
     return number
+
+
+def train_seeds(seeds: object) -> tuple[int, ...] | None:
+    """The train seeds that are meant: 3 means 0, 1, 2; None is every one.
+
+    Raises:
+        UserError: if it is neither a whole number from 1 nor several from 0.
+    """
+    if seeds is None:
+        return None
+    if (count := whole_number(seeds)) is not None:
+        found: list[int | None] = list(range(count))
+    else:
+        several = isinstance(seeds, Iterable) and not isinstance(seeds, str | bytes)
+        found = [whole_number(seed) for seed in seeds] if several else []
+    whole = [seed for seed in found if seed is not None and seed >= 0]
+    if not whole or len(whole) < len(found):
+        raise UserError(
+            "seeds must be how many of the first there are (3 means 0, 1, 2), or which, such as (0, 4), "
+            f"not {seeds!r}"
+        )
+    return tuple(whole)
 
 
 def whole_number(value: object) -> int | None:

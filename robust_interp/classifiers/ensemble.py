@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,7 @@ class Ensemble(nn.Module):
         name: What messages call it.
 
     Raises:
-        UserError: if there is no member, or `average` or `attack` is none of these.
+        UserError: if there is no member or one is no module, or `average` or `attack` is none of these.
     """
 
     def __init__(
@@ -45,6 +45,11 @@ class Ensemble(nn.Module):
         name: str = "ensemble",
     ) -> None:
         super().__init__()
+        several = isinstance(members, nn.ModuleList) or not isinstance(members, str | nn.Module)
+        members = list(members) if several and isinstance(members, Iterable) else [members]
+        if not several or not all(isinstance(member, nn.Module) for member in members):
+            kinds = ", ".join(dict.fromkeys(type(member).__name__ for member in members))
+            raise UserError(f"an ensemble takes a list of torch modules, not {kinds}")
         check_ensemble(len(members), average, attack, name)
         self.members = nn.ModuleList(members)
         self.average = average

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from pathlib import Path
 
+from robust_interp.benchmark.forms import named_path
 from robust_interp.cli.options import add_command, add_fields, add_measuring, picked
 
 
@@ -24,14 +24,14 @@ def add_to(commands) -> None:
     add = parser.add_argument
     add(
         "--config",
-        type=Path,
+        type=named_path,
         metavar="FILE",
         help="take what this command line leaves out from a TOML file such as --save-config writes "
         "(default: no file)",
     )
     add(
         "--save-config",
-        type=Path,
+        type=named_path,
         metavar="FILE",
         help="write the run that is asked for to a TOML file, for --config (default: no file)",
     )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
-from robust_interp.benchmark.forms import name_list, positive
+from robust_interp.benchmark.forms import name_list, named_path, positive
 from robust_interp.benchmark.request import PROTOCOLS
 from robust_interp.cli.options import add_command, add_sources, add_which_dataset, picked
 from robust_interp.core.errors import UserError
@@ -122,7 +121,7 @@ def _add_compare(actions) -> None:
     add(
         "--results",
         default="results",
-        type=Path,
+        type=named_path,
         metavar="FOLDER",
         help="results folder (default: results)",
     )

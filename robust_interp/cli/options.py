@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from robust_interp.benchmark.forms import SWITCH, dataset_name, natural
+from robust_interp.benchmark.forms import SWITCH, dataset_name, named_path, natural
 from robust_interp.benchmark.request import ABOUT, BESIDE, DEFAULTS
 
 
@@ -81,7 +81,7 @@ def add_quiet(parser: argparse.ArgumentParser) -> None:
 def add_measuring(parser: argparse.ArgumentParser) -> None:
     """What every command that measures models takes: which ones, on what, where and how fast."""
     add_fields(parser, "checkpoint mean std dataset eps seeds batch_size device threads")
-    add_field(parser, "out", DEFAULTS["out"], type=Path)
+    add_field(parser, "out", DEFAULTS["out"], type=named_path)
     add_fields(parser, "zoo data_dir")
     add_quiet(parser)
     add_plugin(parser)
@@ -104,7 +104,7 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
         "sources",
         nargs="*",
         default=[Path("results")],
-        type=Path,
+        type=named_path,
         metavar="SOURCE",
         help="results folders and leaderboard CSV files (default: results)",
     )
@@ -189,7 +189,7 @@ def add_figure_options(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--out",
         default="figures",
-        type=Path,
+        type=named_path,
         metavar="FOLDER|FILE",
         help="a folder, or the figure's own name, e.g. fig1.png: both PNG and SVG (default: figures)",
     )

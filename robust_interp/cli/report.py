@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
+from robust_interp.benchmark.forms import named_path
 from robust_interp.cli.options import add_command, add_fields, add_sources, add_which_dataset, picked
 
 
@@ -21,7 +21,7 @@ def add_to(commands) -> None:
     add_which_dataset(parser)
     add(
         "--figures",
-        type=Path,
+        type=named_path,
         metavar="FOLDER",
         help="show the SVG figures in it too, e.g. loss landscapes (default: none)",
     )
@@ -32,7 +32,7 @@ def add_to(commands) -> None:
         "-o",
         "--out",
         default="report",
-        type=Path,
+        type=named_path,
         metavar="FOLDER",
         help="folder of the page, index.html (default: report)",
     )

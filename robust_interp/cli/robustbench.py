@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from robust_interp.benchmark.forms import dataset_name, eps_list, name_list
+from robust_interp.benchmark.forms import dataset_name, eps_list, name_list, named_path
 from robust_interp.cli.options import add_command, add_which_dataset, picked
 
 
@@ -36,14 +36,14 @@ def _add_export(actions) -> None:
         "folders",
         nargs="*",
         default=[Path("results")],
-        type=Path,
+        type=named_path,
         metavar="FOLDER",
         help="results folders (default: results)",
     )
     add(
         "--out",
         default="model_info",
-        type=Path,
+        type=named_path,
         metavar="FOLDER",
         help="where the JSON goes (default: model_info)",
     )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from pathlib import Path
 
-from robust_interp.benchmark.forms import name_list, positive
+from robust_interp.benchmark.forms import name_list, named_path, positive
 from robust_interp.cli import train as train_command
 from robust_interp.cli.options import add_command, add_fields, interval, picked
 from robust_interp.core.errors import UserError
@@ -49,7 +48,13 @@ def add_to(commands) -> None:
         help="with --models, once for each interval that act(λ) is to start in (default: each model's own)",
     )
     train_command.add_training(parser, seeds=(0, 1, 2))
-    add("--out", default="sweep", type=Path, metavar="FOLDER", help="zoo, store and tables (default: sweep)")
+    add(
+        "--out",
+        default="sweep",
+        type=named_path,
+        metavar="FOLDER",
+        help="zoo, store and tables (default: sweep)",
+    )
     add_fields(parser, "attacks eps corruptions n")
     add("--dry-run", action="store_true", help="print the grid")
 

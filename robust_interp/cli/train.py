@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
-from robust_interp.benchmark.forms import dataset_name, positive, seed_list
+from robust_interp.benchmark.forms import dataset_name, named_path, positive, seed_list
 from robust_interp.cli.options import (
     ALL_CPUS,
     add_command,
@@ -39,7 +39,13 @@ def add_to(commands) -> None:
         metavar="LOW,HIGH",
         help="interval of act(λ) at the start, each from 0 to 1 (default: the architecture's, e.g. 0.2,0.25)",
     )
-    add("--out", default="model_zoo", type=Path, metavar="FOLDER", help="zoo folder (default: model_zoo)")
+    add(
+        "--out",
+        default="model_zoo",
+        type=named_path,
+        metavar="FOLDER",
+        help="zoo folder (default: model_zoo)",
+    )
 
 
 def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> None:
@@ -74,7 +80,8 @@ def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> Non
         type=seed_list,
         default=seeds,
         metavar="SEEDS",
-        help=f"train seeds: 3 means 0,1,2; 0,4 means those (default: {','.join(map(str, seeds))})",
+        help="train seeds: 3 means 0,1,2; 0,4 means those; 1, (with the comma) means seed 1 alone "
+        f"(default: {','.join(map(str, seeds))})",
     )
     add_fields(parser, "data_dir device threads", threads=ALL_CPUS)
     add(
@@ -92,7 +99,7 @@ def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> Non
     )
     add(
         "--tensorboard",
-        type=Path,
+        type=named_path,
         metavar="FOLDER",
         help="write the curve there, one run a seed (default: not written)",
     )

@@ -620,6 +620,27 @@ def test_an_ensemble_without_members_is_refused():
         Ensemble([])
 
 
+@pytest.mark.parametrize(
+    ("members", "kinds"),
+    [
+        ("ab", "str"),
+        ([None], "NoneType"),
+        (None, "NoneType"),
+        (nn.Sequential(Small()), "Sequential"),
+        (7, "int"),
+    ],
+)
+def test_an_ensemble_of_what_is_no_list_of_modules_is_refused(members, kinds):
+    with pytest.raises(UserError, match=f"an ensemble takes a list of torch modules, not {kinds}"):
+        Ensemble(members)
+
+
+def test_an_ensemble_takes_any_list_of_modules():
+    one, two = Small(), Small()
+    for members in ([one, two], (one, two), iter([one, two]), nn.ModuleList([one, two])):
+        assert list(Ensemble(members).members) == [one, two]
+
+
 def test_members_with_their_own_normalisations_are_averaged_on_pixels():
     model = Small().eval()
     images = torch.from_numpy(batch()[0])
