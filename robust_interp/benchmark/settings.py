@@ -121,8 +121,7 @@ def train_seeds(seeds: object) -> tuple[int, ...] | None:
     if (count := whole_number(seeds)) is not None:
         found: list[int | None] = list(range(count))
     else:
-        several = isinstance(seeds, Iterable) and not isinstance(seeds, str | bytes)
-        found = [whole_number(seed) for seed in seeds] if several else []
+        found = [whole_number(seed) for seed in seeds] if isinstance(seeds, Iterable) else []
     whole = [seed for seed in found if seed is not None and seed >= 0]
     if not whole or len(whole) < len(found):
         raise UserError(

@@ -45,13 +45,9 @@ class Ensemble(nn.Module):
         name: str = "ensemble",
     ) -> None:
         super().__init__()
-        several = isinstance(members, nn.ModuleList) or not isinstance(members, str | nn.Module)
-        members = list(members) if several and isinstance(members, Iterable) else [members]
-        if not several or not all(isinstance(member, nn.Module) for member in members):
-            kinds = ", ".join(dict.fromkeys(type(member).__name__ for member in members))
-            raise UserError(f"an ensemble takes a list of torch modules, not {kinds}")
-        check_ensemble(len(members), average, attack, name)
-        self.members = nn.ModuleList(members)
+        modules = _modules(members)
+        check_ensemble(len(modules), average, attack, name)
+        self.members = nn.ModuleList(modules)
         self.average = average
         self.attack = attack
         self.name = name
@@ -98,6 +94,23 @@ class MeanLoss(nn.Module):
         # Members that agree leave no rest, and its logarithm must stay finite.
         total = known.logsumexp(dim=1, keepdim=True).clamp(max=-torch.finfo(known.dtype).eps)
         return torch.cat([known, torch.log(-torch.expm1(total))], dim=1)
+
+
+def _modules(members: object) -> list[nn.Module]:
+    """The modules that a list of them holds; one module, which may hold others, is no list.
+
+    Raises:
+        UserError: if it is anything else.
+    """
+    is_list = isinstance(members, Iterable) and not isinstance(members, str)
+    if isinstance(members, nn.Module) and not isinstance(members, nn.ModuleList):
+        is_list = False
+    found = list(members) if is_list and isinstance(members, Iterable) else [members]
+    modules = [member for member in found if isinstance(member, nn.Module)]
+    if not is_list or len(modules) < len(found):
+        kinds = ", ".join(dict.fromkeys(type(member).__name__ for member in found))
+        raise UserError(f"an ensemble takes a list of torch modules, not {kinds}")
+    return modules
 
 
 def check_ensemble(members: int, average: str, attack: str, name: str) -> None:

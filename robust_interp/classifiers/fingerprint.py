@@ -8,7 +8,7 @@ import inspect
 import torch
 from torch import Tensor, nn
 
-from robust_interp.classifiers.validation import with_gradient
+from robust_interp.classifiers.classifier import with_gradient
 
 
 def behaviour(classifier: nn.Module, images: Tensor) -> str:

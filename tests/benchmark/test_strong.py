@@ -174,7 +174,7 @@ def test_it_is_the_worst_of_all_and_attacks_only_what_still_stands(tmp_path, net
     pd.testing.assert_frame_equal(again, table)  # seconds included: nothing was measured
 
 
-HARDER = "apgd_ce(steps=21)"  # the least that tries harder than pgd's 20 steps
+HARDER = "apgd_ce(steps=20)"  # the least that tries harder than pgd's 20 steps
 
 
 @pytest.mark.parametrize("weak", ["fgsm", "fgsm,ifgsm", "pgd", "VANILA", "GN", "pgd(steps=5)"])
@@ -197,7 +197,7 @@ def test_what_names_no_strong_attack_is_refused(strong, net):
 def test_by_default_it_is_pgd_and_the_first_200_samples_or_n(tmp_path, net):
     table = robust_interp.evaluate({"net": net}, "digits", attacks="none", n=30, strong=HARDER, **QUICK)
     (line,) = table[table["perturbation"].str.startswith("strong")].to_dict("records")
-    assert (line["perturbation"], line["n"]) == ("strong(pgd+apgd_ce(steps=21))", 30)
+    assert (line["perturbation"], line["n"]) == ("strong(pgd+apgd_ce(steps=20))", 30)
     table = robust_interp.evaluate({"net": net}, "digits", attacks="none", n="all", strong=HARDER, **QUICK)
     assert list(table["n"]) == [450, 200]
 
