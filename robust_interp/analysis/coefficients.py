@@ -45,7 +45,7 @@ def over_depth(checkpoints: Sequence[zoo.Checkpoint], pixels: Tensor | None = No
     names = inputs.labels(checkpoints)
     lines = [line for pair in zip(checkpoints, names, strict=True) for line in _lines(*pair, pixels)]
     if not lines:
-        raise UserError(f"{', '.join(dict.fromkeys(names))}: no block carries a λ")
+        raise UserError(f"{', '.join(dict.fromkeys(names))}: no block has a λ")
     return pd.DataFrame(lines)
 
 

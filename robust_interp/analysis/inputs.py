@@ -35,7 +35,7 @@ def checkpoints(
     chosen = {c.name: c for name in names for c in zoo.select([name], candidates)}
     found = [c for c in chosen.values() if seeds is None or c.seed in seeds]
     if seeds is not None and not found:
-        raise UserError(f"no checkpoint with train seed {', '.join(map(str, seeds))} among the models named")
+        raise UserError(f"no checkpoint with train seed {', '.join(map(str, seeds))} among the given models")
     return found
 
 
@@ -106,6 +106,6 @@ def images(
         corruptor = Corruptor(dataset, seed, corruptions_dir)
         perturbation, *others = resolve(f"{name}(severity={severity})", corruptor)
         if others:
-            raise UserError(f"{name} is a group: name one corruption of it")
+            raise UserError(f"{name} is a group: give one corruption of it")
         pixels = [corruptor.pixels(perturbation, i, i + 1) for i in ids]
     return torch.from_numpy(np.concatenate(pixels)), torch.from_numpy(dataset.labels[ids])

@@ -36,7 +36,7 @@ def fgsm_direction(classifier: nn.Module, image: Tensor, label: int) -> Tensor:
     (gradient,) = torch.autograd.grad(loss, pixels)
     if not gradient.isfinite().all() or not gradient.any():
         state = "zero everywhere" if gradient.isfinite().all() else "not finite"
-        raise UserError(f"the gradient is {state} at this image: there is no FGSM direction")
+        raise UserError(f"the gradient at this image is {state}: there is no FGSM direction")
     return gradient[0].sign()
 
 
@@ -53,7 +53,7 @@ def orthogonal_direction(direction: Tensor, seed: int, sample: int) -> Tensor:
     signs = torch.from_numpy(rng.choice([-1.0, 1.0], size=tuple(direction.shape)))
     across = signs - (signs * along).sum() / along.square().sum() * along
     if across.norm() < 1e-6 * signs.norm():
-        raise UserError("a landscape needs images of more than one pixel")
+        raise UserError("a landscape needs images with more than one pixel")
     return (across * (along.norm() / across.norm())).to(direction)
 
 
@@ -138,7 +138,7 @@ def lines(
             continue
         frames[sample] = line(classifiers, image, label, moves, radii_255, direction_of)
     if not frames:
-        raise UserError(f"none of the images can be looked at: {why}")
+        raise UserError(f"no landscape for any of the images: {why}")
     return pd.concat(frames, names=["sample"]).reset_index("sample").reset_index(drop=True)
 
 

@@ -157,7 +157,7 @@ def in_float64(classifier: Classifier) -> Classifier:
 def _network(classifier: Classifier) -> InterpolationNet:
     if not isinstance(classifier.model, InterpolationNet):
         raise UserError(
-            f"{classifier.name} is not a network of robust_interp.models: its blocks are not known"
+            f"{classifier.name} is not a network of robust_interp.models: only those have known blocks"
         )
     return classifier.model
 

@@ -1,4 +1,4 @@
-"""Attacks: named in spec strings, set up for a classifier, and checked in everything they return.
+"""Attacks: named by specs, set up for a classifier, with checks of every result.
 
 `table` holds the attacks, `parse` reads what users write, `properties` says what is known before an attack
 runs: all without torch. `adapters` sets an attack up, `random_draws` keys its random numbers by sample, and

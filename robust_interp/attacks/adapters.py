@@ -33,7 +33,7 @@ class Round:
 
     Attributes:
         run: Maps images (N, C, H, W) in [0, 1] and labels (N,) to attacked images.
-        alone: Whether it must be given one sample at a time.
+        alone: Whether it must run on one sample at a time.
     """
 
     run: Callable[[Tensor, Tensor], Tensor]

@@ -22,9 +22,9 @@ def resolve(text: str, eps: Sequence[float], defaults: Mapping, seed: int) -> li
 
     Args:
         text: Such as ``fgsm, pgd(steps=40), pgd_l2(eps=0.5)``.
-        eps: Linf radii in [0, 1] pixels that each Linf spec without its own eps is measured at.
-        defaults: The dataset's parameters, where they differ from the paper's. A torchattacks class that is
-            named as such keeps its own.
+        eps: Linf radii in [0, 1] pixels, for every Linf spec without eps.
+        defaults: Parameters of the dataset that differ from the paper's. A torchattacks class keeps its own
+            defaults.
         seed: The attack seed, for attacks that are random.
 
     Raises:
@@ -63,8 +63,8 @@ def _radii(spec: Spec, kind: AttackType, norm: str, eps: Sequence[float]) -> Seq
     if norm != "Linf":
         chosen = f"norm={norm}, " if "norm" in kind.defaults else ""
         raise UserError(
-            f"{spec.name} needs an {norm} radius of its own, e.g. {spec.name}({chosen}eps=0.5): "
-            "--eps is for Linf attacks only"
+            f"{spec.name} needs an {norm} radius in its spec, e.g. {spec.name}({chosen}eps=0.5): "
+            "--eps applies to Linf attacks only"
         )
     return eps
 
@@ -99,7 +99,7 @@ def _absolute(value: Scalar | OfEps, eps: float | None) -> Scalar:
     if not isinstance(value, OfEps):
         return value
     if eps is None:
-        raise UserError("a share of eps needs an eps in the spec")
+        raise UserError("a fraction of eps needs an eps in the spec")
     return value.factor * eps
 
 
@@ -118,21 +118,21 @@ def _column(name: str, norm: str, eps: float | None, changed: Mapping) -> str:
 
 
 def exact_255(pixels: float) -> str:
-    """A distance of `pixels` in [0, 1] in units of 1/255, so that no two of them look alike."""
+    """A distance of `pixels` in [0, 1], in units of 1/255, with enough digits to distinguish any two."""
     return f"{in_255(pixels):.10g}"
 
 
 def check_eps(eps: object, norm: str = "Linf") -> float:
-    """A radius `eps`, in [0, 1] pixels and measured in `norm`, as it is.
+    """Return the radius `eps`, in [0, 1] pixels and in `norm`, after a check of its range.
 
     Raises:
-        UserError: if it is no distance: an Linf one is in (0, 1], any other above 0.
+        UserError: if it is outside (0, 1] for Linf, or not above 0 for another norm.
     """
     if _is_distance(eps, norm):
         return float(eps)
     if norm == "Linf":
-        raise UserError(f"eps must be above 0 and at most 1 in [0, 1] pixels (8/255, say), not {eps}")
-    raise UserError(f"an {norm} eps must be a number above 0, in [0, 1] pixels (0.5, say), not {eps}")
+        raise UserError(f"eps must be above 0 and at most 1 in [0, 1] pixels (such as 8/255), not {eps}")
+    raise UserError(f"an {norm} eps must be a number above 0, in [0, 1] pixels (such as 0.5), not {eps}")
 
 
 def _is_number(value: object) -> TypeGuard[float]:
@@ -156,7 +156,7 @@ def _check_params(name: str, kind: AttackType, params: Mapping, norm: str) -> No
                 raise UserError(f"{name}: target must be {', '.join(TARGETS)} or a class, not {value}")
         elif key == "restarts" or _is_whole(kind.defaults.get(key), 1):
             if not _is_whole(value, 1):
-                raise UserError(f"{name}: {key} must be a whole number from 1, not {value}")
+                raise UserError(f"{name}: {key} must be a whole number of at least 1, not {value}")
         elif key != "norm":
             _check_like(name, key, value, kind.defaults[key])
 
@@ -168,7 +168,7 @@ def _check_like(name: str, key: str, value: object, usual: object) -> None:
             what = "a word" if isinstance(usual, str) else "True or False"
             raise UserError(f"{name}: {key} must be {what}, not {value}")
     elif not _is_number(value) or not 0 <= value < math.inf:
-        raise UserError(f"{name}: {key} must be a number from 0, not {value}")
+        raise UserError(f"{name}: {key} must be a number of at least 0, not {value}")
 
 
 def _is_whole(value: object, least: int) -> bool:

@@ -1,4 +1,4 @@
-"""What is known of an attack before it runs: what it needs, what it costs, what to warn of."""
+"""Facts about an attack before it runs: requirements, cost and warnings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHARE_OF_DIMENSION = {"Linf": 0, "L2": 0.5, "L1": 1}  # the cube [0, 1]^d has d
 
 
 def check_fits(perturbation: Perturbation, classes: int, pixels: int) -> None:
-    """Refuse an attack that asks for what a dataset has not.
+    """Refuse an attack that does not fit the dataset.
 
     Args:
         perturbation: An attack.
@@ -27,14 +27,14 @@ def check_fits(perturbation: Perturbation, classes: int, pixels: int) -> None:
     norm, eps = perturbation.norm, perturbation.number("eps") or 0
     if eps > (diameter := pixels ** _SHARE_OF_DIMENSION.get(norm, 1)):
         raise UserError(
-            f"{perturbation.name}: an {norm} eps is at most {diameter:.4g} on these images of {pixels} "
-            f"numbers in [0, 1], the diameter of their cube, not {eps:g}"
+            f"{perturbation.name}: an {norm} eps must be at most {diameter:.4g}, the largest distance "
+            f"between two images of {pixels} values in [0, 1], not {eps:g}"
         )
     name, kind = perturbation.name, type_of(perturbation.name)
     if classes < kind.classes:
         raise UserError(
             f"{name} needs at least {kind.classes} classes, and the dataset has "
-            f"{classes}: take apgd_ce and square"
+            f"{classes}: use apgd_ce and square"
         )
     target = perturbation.params.get("target")
     if isinstance(target, int) and target >= classes:
@@ -60,13 +60,13 @@ def pace_warning(perturbation: Perturbation) -> str | None:
     if perturbation.name in ATTACKS or not is_alone(perturbation):
         return None
     return (
-        f"{perturbation.column}: attacked one sample at a time, which is slow: what torchattacks' "
-        f"{perturbation.name} does to a sample may depend on the others in its batch"
+        f"{perturbation.column}: runs on one sample at a time, which is slow: the result of torchattacks' "
+        f"{perturbation.name} for a sample may depend on the others in its batch"
     )
 
 
 def passes(perturbation: Perturbation) -> int:
-    """How many forward passes' worth of work a sample costs, at most (a gradient counts as two more)."""
+    """Largest cost of a sample in forward passes (a gradient counts as two more)."""
     if perturbation.kind != "attack":
         return 1
     work = type_of(perturbation.name).work(perturbation.params)

@@ -47,7 +47,7 @@ def start_noise(
 
 def _seed(perturbation: Perturbation) -> int:
     if perturbation.seed is None:
-        raise ValueError(f"{perturbation.column} has no attack seed: it is not random")
+        raise ValueError(f"{perturbation.column} has no attack seed, because it is not random")
     return perturbation.seed
 
 

@@ -1,7 +1,7 @@
-"""An attack set up for one classifier, run and guarded.
+"""An attack set up for one classifier, with checks of its results.
 
-torchattacks computes the attack; what is checked here, once for all of them, is what it returns: inside
-[0, 1], inside the ball of its norm, finite, and not blind for want of a gradient.
+torchattacks computes the attack. Every result is checked here: it must be inside [0, 1], within the radius
+and finite, and samples without a gradient are reported.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Found = tuple[Tensor, np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class Attacked:
-    """What an attack did to a batch.
+    """The result of an attack on a batch.
 
     Attributes:
-        images: (N, C, H, W) in [0, 1]; a sample whose result was not finite holds its clean image, and so
-            does one for which a search for the smallest change found none within eps.
-        zero_gradient: (N,) bool, every gradient was zero everywhere: there was nothing to follow.
-        not_finite: (N,) bool, a gradient or the attacked image was not finite.
+        images: (N, C, H, W) in [0, 1]; a sample has its clean image if its result was not finite, or if a
+            search for the smallest change found none within eps.
+        zero_gradient: (N,) bool, whether every gradient was exactly zero.
+        not_finite: (N,) bool, whether a gradient or the attacked image was not finite.
         deltas: (N,) float32, the size of each sample's change in the attack's norm: for Linf its largest
-            |change of a pixel|. Of a search for the smallest change it is what was found, whatever eps is.
+            |change of a pixel|. For a search for the smallest change, it is the change found, for any eps.
     """
 
     images: Tensor
@@ -76,9 +76,9 @@ class AttackRunner:
         Between the rounds of an attack, such as its restarts, a sample that was broken is kept as it is.
 
         Raises:
-            RuntimeError: if the result leaves [0, 1] or the ball.
-            UserError: if that of a plug-in, or of a torchattacks class without a name of its own here, does,
-                or is no batch of images.
+            RuntimeError: if the result is outside [0, 1] or the radius.
+            UserError: if that of a plug-in, or of a torchattacks class without a name of its own here, is, or is
+                no batch of images.
         """
         keys, adversarial = np.asarray(ids), images.clone()
         zero, not_finite = np.zeros(len(images), bool), np.zeros(len(images), bool)
@@ -172,14 +172,14 @@ class AttackRunner:
         norm, eps = self.perturbation.norm, self.perturbation.number("eps")
         distances = adapters.distance(adversarial - images, norm)
         if adversarial.min() < 0 or adversarial.max() > 1:
-            raise self._error("left the range [0, 1]")
+            raise self._error("returns values outside [0, 1]")
         if self._kind.minimal and eps is not None:
             adversarial = torch.where((distances > eps).view(-1, 1, 1, 1), images, adversarial)
         elif eps is not None:
             slack = BALL_TOLERANCE + (0 if norm == "Linf" else RELATIVE_TOLERANCE * eps)
             if (largest := distances.max().item()) > eps + slack:
-                what = "it moved a pixel by" if norm == "Linf" else f"the {norm} size of a change is"
-                raise self._error(f"left its ball: {what} {largest}")
+                what = "it changes a pixel by" if norm == "Linf" else f"the {norm} size of a change is"
+                raise self._error(f"exceeds its radius: {what} {largest}")
         return Attacked(adversarial, zero, not_finite, distances.float().cpu().numpy())
 
     def _error(self, what: str) -> Exception:

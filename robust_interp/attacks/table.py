@@ -39,19 +39,20 @@ class AttackType:
         torchattacks_class: Name of the class in torchattacks, or any callable that is made with (model,
             **parameters) and called with (images, labels).
         defaults: The parameters it takes besides eps, at the paper's values. A norm among them can be chosen.
-        random: Whether it draws; its results then depend on the attack seed, and it can be restarted.
-        norm: What its ball is measured in.
-        gradient: Whether it follows gradients; a sample without one is then not counted as robust.
-        minimal: Whether it looks for the smallest change. Its eps is optional, and a larger change found is
-            none.
-        only_right: Whether samples that are wrong when clean are left as they are.
-        alone: Whether it must be given one sample at a time, because its samples would share a decision.
+        random: Whether it draws random numbers; its results then depend on the attack seed, and it can be
+            restarted.
+        norm: Norm of its radius.
+        gradient: Whether it uses gradients; a sample without a gradient then never counts as robust.
+        minimal: Whether it searches for the smallest change. Its eps is optional; a change larger than eps
+            does not count.
+        only_right: Whether samples that are wrong when clean are returned unchanged.
+        alone: Whether it must run on one sample at a time, because samples of a batch influence each other.
         targeted: Whether it can aim at a class.
-        classes: The least number of classes that its loss is defined for.
-        work: Forward passes' worth of work a sample, without restarts.
-        takes_eps: Whether it has a radius at all.
-        restarts: Whether a random one may be started several times, of which the worst is kept.
-        about: What it is, in about five words, for a listing.
+        classes: Smallest number of classes for which its loss is defined.
+        work: Cost per sample in forward passes, without restarts.
+        takes_eps: Whether it has a radius.
+        restarts: Whether a random attack can run several times, keeping the worst result.
+        about: A description of about five words, for `ls attacks`.
         source: The paper that it is from.
     """
 
@@ -161,7 +162,7 @@ ATTACKS.add(
         random=True,
         only_right=True,
         classes=3,
-        about="Auto-PGD on the logits' difference ratio",
+        about="Auto-PGD on the difference-of-logits ratio",
         source=_CROCE,
     ),
 )
@@ -175,7 +176,7 @@ ATTACKS.add(
         only_right=True,
         classes=4,
         work=lambda params: 3 * params["steps"] * params["targets"],
-        about="Auto-PGD towards the likeliest other classes",
+        about="targeted Auto-PGD on likely classes",
         source=_CROCE,
     ),
 )
@@ -289,7 +290,7 @@ def type_of(name: str) -> AttackType:
     """The attack of that name, or the torchattacks class.
 
     Raises:
-        UserError: if there is none, with the near names.
+        UserError: if there is none; the message suggests similar names.
     """
     return ATTACKS[name] if name in ATTACKS else _of_class(name)
 
@@ -298,7 +299,7 @@ def check_name(name: str) -> None:
     """Refuse what is neither an attack nor a class of torchattacks, without importing that.
 
     Raises:
-        UserError: with the near names.
+        UserError: if it is unknown; the message suggests similar names.
     """
     if name not in ATTACKS and name not in (classes := torchattacks_classes()):
         error = unknown("attack", name, [*ATTACKS, *classes])

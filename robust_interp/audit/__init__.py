@@ -1,1 +1,1 @@
-"""Whether a robust accuracy can be believed: what is measured for that, and how it is judged."""
+"""Can a robust accuracy be believed? What is measured for that, and how it is judged."""

@@ -126,7 +126,7 @@ class Measured:
 
     def __str__(self) -> str:
         low, high = wilson(int(self.stands.sum()), len(self.stands))
-        return f"{self.name} leaves {self.accuracy:.1f} % ({low:.1f} to {high:.1f})"
+        return f"accuracy under {self.name}: {self.accuracy:.1f} % ({low:.1f} to {high:.1f})"
 
 
 def challenge(check: str, challenger: Measured, row: Measured, white_box: Sequence[Measured]) -> Finding:
@@ -191,7 +191,7 @@ def monotone(series: Sequence[Measured]) -> list[Finding]:
             Finding(
                 "monotone",
                 _compared(rise, FAIL),
-                f"{large}; at {small.eps_255:g}/255 {small}",
+                f"{large}; at {small.eps_255:g}/255: {small}",
                 len(large.stands),
                 large.eps_255,
                 rise.points,
@@ -220,7 +220,7 @@ def gradients(row: Measured, thresholds: Thresholds) -> Finding:
         row: What the row's attack left, and which samples had no gradient.
         thresholds: Of whose samples `blind` percent may be so.
     """
-    detail = f"{row.name}: {int(row.blind.sum())} samples with a zero or not finite gradient"
+    detail = f"{row.name}: {int(row.blind.sum())} samples with a zero or non-finite gradient"
     return _share("gradients", FAIL, detail, row.blind, row.eps_255, thresholds.blind)
 
 

@@ -61,7 +61,7 @@ def parts_of(
 def _row(attack: str) -> Spec:
     specs = [parse_spec(text) for text in split_specs(attack)]
     if len(specs) != 1 or "eps" in specs[0].params or attack == "none":
-        raise UserError(f"an audit is of one attack, without a radius of its own, not {attack!r}")
+        raise UserError(f"--attack takes one attack without eps, not {attack!r}")
     return specs[0]
 
 
@@ -91,7 +91,7 @@ def _by_radius(text: str, found: Sequence[Perturbation]) -> dict[float, Perturba
     """What an attack's text stands for, by radius in units of 1/255."""
     by_radius = {one.eps_255: one for one in found if one.eps_255 is not None}
     if len(split_specs(text)) > 1 or any(one.eps_255 is None for one in found):
-        raise UserError(f"an audit compares Linf attacks one by one; {text!r} is no single one")
+        raise UserError(f"an audit compares single attacks: give one Linf attack, not {text!r}")
     return by_radius
 
 
@@ -103,7 +103,7 @@ def step_of(row: Perturbation) -> float:
     """
     alpha = row.number("alpha")
     if alpha is None or "steps" not in row.params:
-        raise UserError(f"an audit is of an attack with alpha and steps, such as pgd, not of {row.name}")
+        raise UserError(f"--attack takes an attack with alpha and steps, such as pgd, not {row.name}")
     return alpha
 
 

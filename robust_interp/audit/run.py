@@ -154,7 +154,7 @@ class Audit:
         except RandomModelError as error:
             return [_random(error)]
         count = min(REPEATED_ON, len(self.dataset))
-        detail = f"{count} images classified alike {REPEATS + 1} times, and with a gradient as without"
+        detail = f"{count} images: same predictions {REPEATS + 1} times, and with a gradient as without"
         found = [Finding("deterministic", PASS, detail, count)]
         if not self._lets_gradients_through(classifier):
             detail = "the model lets no gradient through to its input"
@@ -220,10 +220,10 @@ class Audit:
         found += checks.monotone([*measured["clean"].values(), *rows, *large])
         found += [checks.large_eps(one, self.thresholds) for one in large]
         if not measured["restarts"]:
-            reason = f"{next(iter(rows)).name} cannot be restarted"
+            reason = f"{next(iter(rows)).name} has no random start"
             found.append(Finding("restarts", NOT_RUN, reason, len(next(iter(rows)).stands)))
         if "transfer" not in measured:
-            reason = "there is no other model to compute attacks on: name one with --source"
+            reason = "there is no other model to transfer attacks from: give one with --source"
             found.append(Finding("transfer", NOT_RUN, reason, len(next(iter(rows)).stands)))
         return found
 

@@ -1,4 +1,4 @@
-"""The limits that the checks of an audit go by: light, for the command line."""
+"""The limits of the audit's checks; imports nothing heavy, for the command line."""
 
 from __future__ import annotations
 

@@ -76,51 +76,53 @@ def evaluate(
     strong_n: int | None = None,
     threads: int | None = None,
 ) -> pd.DataFrame:
-    """Measure models and return results.csv as a table, one line a cell.
+    """Measure models and return results.csv as a table, one row per measurement.
 
     Args:
-        models: Zoo names, globs or 'all', ``timm:NAME``, ``package.module:factory``, checkpoint folders; a
-            torch module, or several by name, that map images to logits. None is 'all' with three seeds.
-        dataset: A registered name, or (images, labels) or (images, labels, number of classes): images are
-            (N, C, H, W) in [0, 1] or uint8, labels (N,).
-        out: Folder of the store and the CSV files; None keeps nothing.
-        mean: What the images of models not from the zoo are normalised with, one number a channel, in [0, 1]
-            pixels; None is what comes with the model, such as a timm model's ``pretrained_cfg``, and nothing
-            for any other.
-        std: Likewise.
-        attacks: Specs such as ``pgd(alpha=eps/4, steps=50)``, separated by commas or in a list; none at all
-            with 'none' or ().
+        models: Zoo names, ``NAME@RECIPE``, globs or 'all', ``timm:NAME``, ``robustbench:NAME``,
+            ``package.module:factory``, checkpoint folders; or a torch module that maps images to logits, or a
+            dict of such modules by name. None means 'all' with the train seeds 0, 1, 2.
+        dataset: A registered name, or (images, labels) or (images, labels, number of classes): images are (N,
+            C, H, W) in [0, 1] or uint8, labels (N,).
+        out: Folder of the store and the CSV files; with None, nothing is saved.
+        mean: Mean for the normalisation of models that are not from the zoo, one number per channel, for [0,
+            1] pixels. None means the normalisation stored with the model, such as a timm model's
+            ``pretrained_cfg``; other models then get the pixels as they are.
+        std: Standard deviation for the same normalisation.
+        attacks: Specs such as ``pgd(alpha=eps/4, steps=50)``, separated by commas or in a list; 'none' or ()
+            means no attack.
         eps: Linf radii: numbers in [0, 1] pixels, e.g. ``(2/255, 4/255)``, or texts as on the command line,
-            e.g. ``"2,4"`` in units of 1/255; None is the dataset's.
+            e.g. ``"2,4"`` in units of 1/255; None means the defaults of the dataset.
         corruptions: noise, common, extra, all, names such as ``fog(severity=3)``, separated by commas or in a
-            list; none at all with 'none' or ().
-        seeds: Train seeds to take from the zoo (3 means 0, 1, 2); None is every one.
+            list; 'none' or () means no corruption.
+        seeds: Train seeds to take from the zoo (3 means 0, 1, 2); None means all.
         ensembles: Whether the seeds of a model are also measured as one averaged classifier.
-        ensemble: More ensembles, each of what its ``+`` joins among the measured models: names, full names of
-            checkpoints, globs or 'all', such as ``in_resnet20+preact_resnet20``.
-        ensemble_average: What the ensembles average: ``probabilities`` (None) or ``logits``.
-        ensemble_attack: What attacks on the ensembles are made on, one ensemble each: ``white-box`` (None),
-            ``member:0``, ``mean-gradient``.
-        n: How many of the first samples, or 'all'; None is the dataset's: 200 of digits, 1000 of CIFAR, all
-            of arrays.
-        protocol: ``final``: each attack on all samples; ``worst``: cheap ones first, then on what still
-            stands.
-        batch_size: Images at once; None is 250 on the CPU and 1000 on CUDA.
-        device: cpu, cuda, cuda:1; None is that of models that are objects, else CUDA if there is one.
+        ensemble: Additional ensembles of measured models, joined by ``+``: names, full names of checkpoints,
+            globs or 'all', such as ``in_resnet20+preact_resnet20``.
+        ensemble_average: What an ensemble averages: ``probabilities`` (default) or ``logits``.
+        ensemble_attack: What attacks on ensembles target: ``white-box`` (default, the ensemble itself),
+            ``member:0``, ``mean-gradient``. Each listed way is measured separately.
+        n: Number of test images, from the first on, or 'all'. None means 200 for digits, 1000 for CIFAR and
+            all images for arrays.
+        protocol: ``final``: each attack on all images; ``worst``: cheap attacks first, each on the images
+            that are still correct.
+        batch_size: Images per batch; None means 250 on the CPU and 1000 on CUDA.
+        device: cpu, cuda, cuda:1; None means the device of the model objects, otherwise CUDA if available.
         seed: Seed of every random draw of the measurement, from 0: attack starts and generated corruptions.
-        data_dir: Where the datasets' files are; None is $ROBUST_INTERP_DATA, then ~/.cache/robust-interp.
+        data_dir: Folder of the dataset files; None means $ROBUST_INTERP_DATA, then ~/.cache/robust-interp.
         corruptions_dir: Folder of the released CIFAR-10-C / CIFAR-100-C arrays; None generates corruptions.
-        zoo: A folder of more checkpoints, looked for before those in ./model_zoo and in the package.
-        checkpoint: A weights file for the one registered name, ``timm:NAME`` or factory in `models`.
-        strong: Attack specs that, with the PGD of the row, make the columns ``strong_<eps>``; None leaves
-            them out.
-        strong_n: How many of the first samples those are measured on; None is 200, or `n` if that is less.
-        threads: CPU threads of one operation, from 1; None is $OMP_NUM_THREADS, else the fastest number in a
-            short test on the largest of the models.
+        zoo: Folder of more checkpoints, searched before ./model_zoo and the package.
+        checkpoint: Weights file for the single registered name, ``timm:NAME`` or factory in `models`.
+        strong: Attack specs for the columns ``strong_<eps>``: the worst of PGD and these attacks. None means
+            no such columns.
+        strong_n: Number of test images for these columns, from the first on; None means 200, or `n` if
+            smaller.
+        threads: CPU threads per operation, at least 1; None means $OMP_NUM_THREADS, or the fastest number in
+            a short test on the largest model.
 
     Raises:
-        UserError: for anything that cannot be measured as asked.
-        TypeError: for an argument that there is not, with the near one.
+        UserError: if the request cannot be measured; the message says why.
+        TypeError: for an unknown argument; the message suggests a similar one.
     """
     eps = None if eps is None else eps_in_pixels(eps)
     _check_texts(locals())

@@ -30,7 +30,7 @@ def read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is no TOML: {error}") from error
+        raise UserError(f"{path} is not a TOML file: {error}") from error
     return {key: _value(path, key, value) for key, value in found.items()}
 
 

@@ -76,7 +76,9 @@ def per_channel(text: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} is not a number a channel such as 0.5,0.5,0.5") from None
+        raise ArgumentTypeError(
+            f"{text!r} is not a list with one number per channel, such as 0.5,0.5,0.5"
+        ) from None
 
 
 def eps_list(text: str) -> tuple[float, ...]:
@@ -107,7 +109,7 @@ def positive(text: str) -> int:
 
 def natural(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise ArgumentTypeError(f"{text!r} is not a whole number from 0")
+        raise ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
     return int(text)
 
 
@@ -117,7 +119,7 @@ def seed_list(text: str) -> tuple[int, ...]:
         return tuple(range(positive(text)))
     seeds = {natural(part.strip()) for part in text.split(",") if part.strip()}
     if not seeds:
-        raise ArgumentTypeError(f"{text!r} names no seed")
+        raise ArgumentTypeError(f"{text!r} contains no seed")
     return tuple(sorted(seeds))
 
 

@@ -61,7 +61,7 @@ def _checked_strong(request: Request) -> str | None:
         raise UserError(f"strong must name attacks, such as {STRONG}, or be none, not {strong!r}")
     strong = None if strong is None or strong.strip() == "none" else strong
     if request.strong_n is not None and strong is None:
-        raise UserError("strong_n goes with strong alone")
+        raise UserError("strong_n needs strong")
     return strong
 
 

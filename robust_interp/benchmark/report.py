@@ -1,4 +1,4 @@
-"""What a run comes to: its tables, and what a reader should be told."""
+"""The result of a run: its tables and warnings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from robust_interp.store.finished import outcome_of
 
 @dataclass(frozen=True)
 class Report:
-    """What a run measured: results.csv and the leaderboard as tables, and what a reader should be told.
+    """The result of a run: results.csv and the leaderboard as tables, and warnings.
 
     Attributes:
         notes: Informational lines.
@@ -78,4 +78,7 @@ def _saved(plan: Plan, store: Store) -> list[str]:
         saved += cost(cell) * int((outcome.flags & INHERITED).astype(bool).sum())
     if not work:
         return []
-    return [f"protocol worst: {saved / work:.0%} of the attack steps were skipped (images broken already)"]
+    return [
+        f"protocol worst: {saved / work:.0%} of the attack steps were skipped (these images were already "
+        "broken)"
+    ]

@@ -80,9 +80,9 @@ class Request:
         default=None,
         metadata=_about(
             forms.NAMES,
-            "models to measure, freely mixed: zoo names, globs, all, timm:NAME, robustbench:NAME, "
-            "package.module:factory, checkpoint folders",
-            usual="all, with seeds 0,1,2",
+            "models to measure, in any mixture: zoo names, globs, NAME@RECIPE, all, timm:NAME, "
+            "robustbench:NAME, package.module:factory, checkpoint folders",
+            usual="all, with train seeds 0,1,2",
         ),
     )
     modules: Mapping[str, nn.Module] = field(default_factory=dict)
@@ -90,30 +90,30 @@ class Request:
         default=None,
         metadata=_about(
             forms.NUMBERS,
-            "what the images of models not from the zoo are normalised with: a number a channel",
+            "mean for the normalisation of models that are not from the zoo: one number per channel",
             unit="[0, 1] pixels",
-            usual="what comes with the model",
+            usual="as stored with the model",
         ),
     )
     std: tuple[float, ...] | None = field(
         default=None,
         metadata=_about(
             forms.NUMBERS,
-            "what they are then divided by: a number a channel",
+            "standard deviation for the same normalisation: one number per channel",
             unit="[0, 1] pixels",
-            usual="what comes with the model",
+            usual="as stored with the model",
         ),
     )
     dataset: str | data.Dataset = field(
         default="digits",
-        metadata=_about(forms.DATASET, "test set to measure on: digits (embedded), cifar10, cifar100"),
+        metadata=_about(forms.DATASET, "test set: digits (included), cifar10, cifar100"),
     )
     attacks: str = field(default="fgsm,ifgsm,pgd", metadata=_about(forms.SPECS, ATTACKS))
     eps: tuple[float, ...] | None = field(
         default=None,
         metadata=_about(
             forms.RADII,
-            "Linf radii of the attacks, e.g. 1,2,4",
+            "Linf radii of the attacks, e.g. 1,2,4 or 8/255",
             unit="units of 1/255",
             usual="the dataset's: 8,16,32 for digits, 1,2,4 for CIFAR",
         ),
@@ -128,34 +128,33 @@ class Request:
         default=None,
         metadata=_about(
             forms.SEEDS,
-            "train seeds to take from the zoo: 3 means 0,1,2; 0,4 means those; 1, (with the comma) means "
-            "seed 1 alone",
+            "train seeds to take from the zoo: 3 means 0,1,2; 0,4 means 0 and 4; '1,' means 1 alone",
             usual="every one",
         ),
     )
     ensembles: bool = field(
         default=True,
         metadata=_about(
-            forms.SWITCH, "measure the ensemble of each model's train seeds, too, as one averaged classifier"
+            forms.SWITCH, "also measure the ensemble of each model's train seeds, as one averaged classifier"
         ),
     )
     ensemble: Sequence[str] = field(
         default=(),
         metadata=_about(
             forms.NAMES,
-            "more ensembles of the models measured, such as in_resnet20+preact_resnet20, or all",
+            "additional ensembles of the given models, such as in_resnet20+preact_resnet20, or all",
             usual="none",
         ),
     )
     ensemble_average: str | None = field(
         default=None,
-        metadata=_about(forms.one_of(*AVERAGES), "what the ensembles average", usual="probabilities"),
+        metadata=_about(forms.one_of(*AVERAGES), "what an ensemble averages", usual="probabilities"),
     )
     ensemble_attack: Sequence[str] | None = field(
         default=None,
         metadata=_about(
             forms.WAYS,
-            "what attacks on the ensembles are made on: white-box (the ensemble), member:0, mean-gradient",
+            "what attacks on ensembles target: white-box (the ensemble), member:0, mean-gradient",
             usual="white-box",
         ),
     )
@@ -163,62 +162,66 @@ class Request:
         default=None,
         metadata=_about(
             forms.COUNT_OR_ALL,
-            "how many of the first test images to measure, or all",
-            usual="200 of digits, 1000 of CIFAR",
+            "number of test images to measure, from the first on, or all",
+            usual="200 for digits, 1000 for CIFAR",
         ),
     )
     protocol: str = field(
         default="final",
         metadata=_about(
             forms.one_of(*PROTOCOLS),
-            "final: each attack on all samples; worst: cheap ones first, then on what still stands",
+            "final: each attack on all images; worst: cheap attacks first, each on the images that are "
+            "still correct",
         ),
     )
     batch_size: int | None = field(
-        default=None, metadata=_about(forms.WHOLE, "images at once", usual="250 on the CPU, 1000 on CUDA")
+        default=None, metadata=_about(forms.WHOLE, "images per batch", usual="250 on the CPU, 1000 on CUDA")
     )
     device: str | None = field(
         default=None,
-        metadata=_about(forms.TEXT, "where to compute: cpu, cuda, cuda:1", usual="cuda if there is one"),
+        metadata=_about(forms.TEXT, "device: cpu, cuda, cuda:1", usual="cuda if available"),
     )
     seed: int = field(
-        default=0, metadata=_about(forms.SEED, "seed of attack starts and generated corruptions")
+        default=0, metadata=_about(forms.SEED, "seed of random attacks and generated corruptions")
     )
     data_dir: str | None = field(
         default=None,
         metadata=_about(
             forms.FOLDER,
-            "where the datasets' files are",
+            "folder of the dataset files",
             usual="$ROBUST_INTERP_DATA, then ~/.cache/robust-interp",
         ),
     )
     corruptions_dir: str | None = field(
         default=None,
         metadata=_about(
-            forms.FOLDER, "released CIFAR-10-C / CIFAR-100-C arrays", usual="none, corruptions are generated"
+            forms.FOLDER,
+            "folder of the released CIFAR-10-C / CIFAR-100-C arrays",
+            usual="none: corruptions are generated",
         ),
     )
     zoo: str | None = field(
         default=None,
         metadata=_about(
             forms.FOLDER,
-            "more checkpoints, looked for before those in ./model_zoo and in the package",
-            usual="those alone",
+            "folder of more checkpoints, searched before ./model_zoo and the package",
+            usual="only those",
         ),
     )
     checkpoint: str | None = field(
         default=None,
         metadata=_about(
             forms.FILE,
-            "weights for the one registered name, timm:NAME or factory among the models",
-            usual="what comes with the model",
+            "weights file for the single registered name, timm:NAME or factory in --models",
+            usual="as stored with the model",
         ),
     )
     strong: str | None = field(
         default=None,
         metadata=_about(
             forms.SPECS_OR_NONE,
-            "add columns strong_<eps>: the worst of pgd and these attacks (without a list: apgd_ce,apgd_t)",
+            "add columns strong_<eps>: the worst of pgd and these attacks (if no list is given: "
+            "apgd_ce,apgd_t)",
             usual="no such columns",
         ),
     )
@@ -226,16 +229,16 @@ class Request:
         default=None,
         metadata=_about(
             forms.COUNT,
-            "on how many of the first test images to measure those",
-            usual=f"{STRONG_N}, or what is measured if that is fewer",
+            "number of test images for the strong columns, from the first on",
+            usual=f"{STRONG_N}, or n if that is smaller",
         ),
     )
     threads: int | None = field(
         default=None,
         metadata=_about(
             forms.COUNT,
-            "CPU threads of one operation",
-            usual="$OMP_NUM_THREADS, else the fastest number in a short test on the largest model",
+            "CPU threads per operation",
+            usual="$OMP_NUM_THREADS, or the fastest number in a short test on the largest model",
         ),
     )
 
@@ -249,7 +252,7 @@ BESIDE = {
     "out": About(forms.FOLDER, "folder of the store and the CSV files"),
     "plugin": About(
         forms.FILES,
-        "attacks, corruptions, datasets and models of your own (may be given several times)",
+        "plug-in file with your own attacks, corruptions, datasets or models (can be repeated)",
         usual="none",
     ),
 }

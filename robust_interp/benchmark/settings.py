@@ -78,7 +78,7 @@ def checked_batch_size(batch_size: object, device: torch.device) -> int:
         return 4 * CHUNK if device.type == "cuda" else CHUNK
     size = whole_number(batch_size)
     if size is None or size < 1:
-        raise UserError(f"batch size must be a whole number from 1, not {batch_size}")
+        raise UserError(f"batch size must be a whole number of at least 1, not {batch_size}")
     return size
 
 
@@ -102,7 +102,7 @@ def checked_seed(seed: object) -> int:
     """`seed` if it is one of random draws.
 
     Raises:
-        UserError: if it is not a whole number from 0 to 2**63 - 1.
+        UserError: if it is not a whole number of at least 0 to 2**63 - 1.
     """
     number = whole_number(seed)
     if number is None or not 0 <= number < 2**63:

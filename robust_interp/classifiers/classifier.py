@@ -55,7 +55,7 @@ class Classifier(nn.Module):
         if not isinstance(logits, Tensor):
             raise UserError(
                 f"{self.name} returns {_described(output)}, not a tensor of logits: wrap it so that its "
-                "forward returns the logits alone"
+                "forward returns only the logits"
             )
         return logits
 
@@ -98,7 +98,7 @@ def _normalisation(
         values = [list(map(float, mean)), list(map(float, std))]
     except (TypeError, ValueError):
         raise UserError(
-            f"{name}: mean and std must be lists of a number per channel, not {mean!r}, {std!r}"
+            f"{name}: mean and std must be lists with one number per channel, not {mean!r}, {std!r}"
         ) from None
     if (
         not all(map(math.isfinite, values[0] + values[1]))
@@ -106,11 +106,13 @@ def _normalisation(
         or min(values[1], default=0) <= 0
     ):
         raise UserError(
-            f"{name}: mean {values[0]} and std {values[1]} must be finite, a number per channel, and std "
-            "above 0"
+            f"{name}: mean {values[0]} and std {values[1]} must be finite, with one number per channel, "
+            "and std must be above 0"
         )
     if max(map(abs, values[0])) > 1:
-        raise UserError(f"{name}: mean {values[0]} is not of pixels in [0, 1]: divide mean and std by 255")
+        raise UserError(
+            f"{name}: mean {values[0]} is too large for pixels in [0, 1]: divide mean and std by 255"
+        )
     return values
 
 

@@ -1,4 +1,4 @@
-"""Several classifiers as one."""
+"""Several classifiers averaged into one."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ GRAPHS_KEPT = 2  # members that need not run again for a gradient: an ensemble o
 
 
 class Ensemble(nn.Module):
-    """Several classifiers as one, (N, classes): their mean probability, or their mean logits.
+    """Several classifiers averaged into one: their mean probabilities or mean logits, (N, classes).
 
-    `probabilities` gives log-probabilities, averaged in log space, so that a confident member does not round
-    the others' gradients away. A gradient needs the activations of `GRAPHS_KEPT` members at most, however
-    many there are: the other members run once more on the way back, with the same result.
+    `probabilities` gives log-probabilities, averaged in log space, so that the gradients of the other members
+    are not lost to rounding next to a confident member. A gradient needs the activations of at most
+    `GRAPHS_KEPT` members: the backward pass runs the other members a second time, with the same result.
 
     Args:
         members: Each maps the same images (N, C, H, W) to logits (N, classes).
         average: ``probabilities`` (of the softmax) or ``logits``.
-        attack: What an attack on the ensemble is made on: ``white-box`` (the ensemble itself), ``member:K``
-            (one of them, counted from 0), or ``mean-gradient`` (the mean of the members' own losses).
-        name: What messages call it.
+        attack: What an attack on the ensemble targets: ``white-box`` (the ensemble itself), ``member:K`` (one
+            member, counted from 0), or ``mean-gradient`` (the mean of the members' losses).
+        name: Its name in messages.
 
     Raises:
-        UserError: if there is no member or one is no module, or `average` or `attack` is none of these.
+        UserError: if there is no member or one is no module, or `average` or `attack` has another value.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class Ensemble(nn.Module):
         return each.log_softmax(dim=2).logsumexp(dim=0) - math.log(len(each))
 
     def with_agreement(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """What `forward` gives, and for which images all members predict the same class, (N,) bool."""
+        """The result of `forward`, and for which images all members predict the same class, (N,) bool."""
         each = _each(self.members, images)
         classes = each.argmax(dim=2)
         return self.averaged(each), (classes == classes[0]).all(dim=0)
 
     @property
     def attacked_as(self) -> nn.Module:
-        """The classifier that an attack on this ensemble is made on."""
+        """The classifier that attacks on this ensemble target."""
         if self.attack == WHITE_BOX:
             return self
         if self.attack == MEAN_GRADIENT:
@@ -114,7 +114,7 @@ def _modules(members: object) -> list[nn.Module]:
 
 
 def check_ensemble(members: int, average: str, attack: str, name: str) -> None:
-    """Refuse what `Ensemble` cannot be made of, before anything is loaded.
+    """Refuse arguments that `Ensemble` would refuse, before anything is loaded.
 
     Args:
         members: How many there are.
@@ -127,11 +127,11 @@ def check_ensemble(members: int, average: str, attack: str, name: str) -> None:
     if not members:
         raise UserError("an ensemble needs at least one member")
     if average not in AVERAGES:
-        raise UserError(f"an ensemble averages {' or '.join(AVERAGES)}, not {average!r}")
+        raise UserError(f"an ensemble can average {' or '.join(AVERAGES)}, not {average!r}")
     if attack in (WHITE_BOX, MEAN_GRADIENT):
         return
     if _member(attack) >= members:
-        raise UserError(f"{name} has members 0 to {members - 1}: there is no {attack} to attack")
+        raise UserError(f"{name} has members 0 to {members - 1}: {attack} does not exist")
 
 
 def _member(attack: str) -> int:
@@ -143,7 +143,7 @@ def _member(attack: str) -> int:
     match = re.fullmatch(r"member:([0-9]{1,9})", str(attack))
     if match is None:
         known = f"{WHITE_BOX}, {MEAN_GRADIENT} or member:0, member:1, ..."
-        raise UserError(f"an ensemble is attacked by {known}, not {attack!r}")
+        raise UserError(f"ensemble_attack must be {known}, not {attack!r}")
     return int(match[1])
 
 

@@ -54,7 +54,7 @@ def joined(named: str, found: Sequence[Target], averaging: Averaging, dataset: s
             raise unknown("member of an ensemble", part, {target.card.model for target in singles})
         members |= {at: singles[at] for at in hits}
     if len(members) < 2:
-        raise UserError(f"an ensemble takes two models or more; {named} is one")
+        raise UserError(f"an ensemble needs at least two models; {named} is one")
     there = [(target.card.identity, target.card.attacked_as) for target in found]
     made = averaged(list(members.values()), averaging)
     return [e for e in made if (e.card.identity, e.card.attacked_as) not in there]
@@ -118,7 +118,7 @@ def _twins(label: str, cards: Sequence[ModelCard]) -> tuple[str, ...]:
     first: dict[str, ModelCard] = {}
     found = [(first.setdefault(digest(card.identity), card), card) for card in cards]
     return tuple(
-        f"{label}: {card.label} is the same classifier as {other.label}, which counts twice in the average"
+        f"{label}: {card.label} has the same weights as {other.label}; it counts twice in the average"
         for other, card in found
         if other is not card
     )

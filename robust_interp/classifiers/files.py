@@ -37,7 +37,7 @@ def from_path(path: Path, context: Context) -> Target:
         return _described(path, f"{path.resolve().parent.name}/{path.name}", context)
     weights_files.read_state(path)  # which says if it is no weights file at all
     raise UserError(
-        f"{path} does not say its architecture, and there is no {zoo.CONFIG} beside it: "
+        f"{path} does not name an architecture, and there is no {zoo.CONFIG} beside it: use "
         f"--models timm:NAME --checkpoint {path}"
     )
 
@@ -50,8 +50,10 @@ def _folder(folder: Path, context: Context) -> Target:
     if (folder / zoo.CONFIG).is_file() and found:
         return _described(found[0], folder.resolve().name, context)
     if any(map(zoo.Checkpoint.at, folder.iterdir())):
-        raise UserError(f"{folder} is a folder of checkpoints: name it with --zoo, or one of them here")
-    raise UserError(f"{folder} is no checkpoint folder: it lacks {zoo.CONFIG} or {zoo.WEIGHTS}")
+        raise UserError(
+            f"{folder} is a folder of checkpoints: give it with --zoo, or name one checkpoint in it"
+        )
+    raise UserError(f"{folder} is not a checkpoint folder: it lacks {zoo.CONFIG} or {zoo.WEIGHTS}")
 
 
 def _of_ours(checkpoint: zoo.Checkpoint, context: Context) -> Target:
@@ -93,8 +95,8 @@ def _config(path: Path) -> dict:
     kinds = {"architecture": str, "pretrained_cfg": dict}
     if not isinstance(config, dict) or not all(isinstance(config.get(key), kinds[key]) for key in kinds):
         raise UserError(
-            f"{path} is not as timm writes it, with architecture and pretrained_cfg: for a model of another "
-            "library give package.module:factory"
+            f"{path} does not have timm's format, with architecture and pretrained_cfg: for a model of "
+            "another library use package.module:factory"
         )
     cfg = config["pretrained_cfg"]
     optional = {

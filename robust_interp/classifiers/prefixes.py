@@ -34,7 +34,7 @@ def from_timm(text: str, context: Context) -> Target:
     """
     name, arguments = parse_call(text)
     if taken := sorted(NOT_ARGUMENTS & arguments.keys()):
-        raise UserError(f"timm:{text}: {taken[0]} is no argument of the architecture")
+        raise UserError(f"timm:{text}: {taken[0]} cannot be set here")
     if context.checkpoint:
         model = zoo.create(name, num_classes=context.dataset.classes, in_chans=context.channels, **arguments)
         return with_weights(text, fast(model), context.checkpoint, context)
@@ -42,7 +42,7 @@ def from_timm(text: str, context: Context) -> Target:
     try:
         model = zoo.create(name, pretrained=True, **arguments)
     except UserError as error:
-        raise UserError(f"{error}; weights in a file are named with --checkpoint FILE") from error
+        raise UserError(f"{error}; to load weights from a file, use --checkpoint FILE") from error
     notes = size_note(text, timm_cfg(model)["input_size"], context) + replaced_note(text, model, context)
     return from_module(text, fast(model), context, notes=notes)
 
@@ -57,7 +57,9 @@ def from_robustbench(text: str, context: Context) -> Target:
 
     name, arguments = parse_call(text)
     if other := sorted(arguments.keys() - {"threat"}):
-        raise UserError(f"robustbench:{text}: takes threat=Linf, L2 or corruptions, not {other[0]}")
+        raise UserError(
+            f"robustbench:{text}: the only argument is threat=Linf, L2 or corruptions, not {other[0]}"
+        )
     chosen = name, context.dataset.name, arguments.get("threat", "Linf")
     model = robustbench_bridge.load(*chosen)
     target = from_module(text, model, context, robustbench_bridge.sha256(*chosen))
@@ -83,7 +85,7 @@ def parse_call(text: str) -> tuple[str, dict]:
     except UserError as error:
         raise UserError(f"{text}: {error}") from error
     if worded := [key for key, value in arguments.items() if isinstance(value, OfEps)]:
-        raise UserError(f"{text}: {worded[0]} cannot be a share of eps")
+        raise UserError(f"{text}: {worded[0]} cannot be a fraction of eps")
     return name.strip(), arguments
 
 
@@ -96,7 +98,7 @@ def _check_pretrained(name: str, context: Context) -> None:
         cfg = timm.get_pretrained_cfg(name)
     except RuntimeError as error:
         raise UserError(f"timm:{name}: {error}") from error
-    own_weights = "name a file with the weights of such a model with --checkpoint FILE"
+    own_weights = "give a weights file of such a model with --checkpoint FILE"
     if cfg is None or not cfg.has_weights:
         raise UserError(f"timm has no weights for {name}: {own_weights}")
     check_fits(f"timm's pretrained {name}", cfg.num_classes, cfg.input_size[0], context, own_weights)

@@ -37,7 +37,7 @@ def from_python(text: str, context: Context) -> Target:
     if not isinstance(made, nn.Module):
         made = _made(text, made, arguments, context)
     elif arguments:
-        raise UserError(f"{text}: {attribute} is a model already, and takes no arguments")
+        raise UserError(f"{text}: {attribute} is already a model and takes no arguments")
     if context.checkpoint:
         return with_weights(text, made, context.checkpoint, context)
     return from_module(text, made, context, notes=replaced_note(text, made, context))
@@ -52,8 +52,7 @@ def _imported(module_name: str, text: str) -> ModuleType:
         missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{module_name}.".startswith(f"{missing}."):
             raise UserError(
-                f"{text}: before the colon stands {', '.join(PREFIXES)} or a Python module, and there is no "
-                f"module {missing} here"
+                f"{text}: unknown prefix or module {missing}; known prefixes: {', '.join(PREFIXES)}"
             ) from error
         raise UserError(f"{text}: cannot import {module_name}: {_in_short(error)}") from error
 
@@ -61,7 +60,7 @@ def _imported(module_name: str, text: str) -> ModuleType:
 def _made(text: str, factory: object, arguments: dict, context: Context) -> nn.Module:
     if not callable(factory):
         kind = type(factory).__name__
-        raise UserError(f"{text} is a {kind}, not a torch module or a function that makes one")
+        raise UserError(f"{text} is a {kind}, not a torch module or a function that returns one")
     try:
         signature = inspect.signature(factory)
     except (TypeError, ValueError):  # of some built in
@@ -71,7 +70,7 @@ def _made(text: str, factory: object, arguments: dict, context: Context) -> nn.M
     try:
         signature.bind(**arguments)
     except TypeError as error:
-        hint = "arguments stand in brackets, as in module:factory(depth=20)"
+        hint = "write arguments in brackets, such as module:factory(depth=20)"
         raise UserError(f"{text}: {error}; {hint}") from error
     try:
         made = factory(**arguments)

@@ -1,4 +1,4 @@
-"""What was named, as things to measure: the one way in.
+"""From names and options to targets: the only entry point.
 
 `resolve` hands each name to the module that knows its kind, which makes a target of it:
 
@@ -64,7 +64,7 @@ class ResolveOptions:
 def resolve(
     models: Sequence[str] | Mapping[str, nn.Module] | None, options: ResolveOptions, dataset: data.Dataset
 ) -> list[Target]:
-    """The targets that are named, each once, and each one's ensembles after it.
+    """The targets for the given names, each once, followed by their ensembles.
 
     A model that has to be built to be described (an object, a factory, a file of weights) is checked on this
     dataset here; a checkpoint of the zoo when it is loaded.
@@ -78,7 +78,7 @@ def resolve(
         UserError: if one cannot be found, loaded or measured, or an option does not go with what is named.
     """
     if models is not None and not models:
-        raise UserError("no model named; say all for every checkpoint of the dataset")
+        raise UserError("no model given; use 'all' for every checkpoint of the dataset")
     averaging = _averaging(options)
     are_objects = isinstance(models, Mapping)
     found = (
@@ -90,14 +90,14 @@ def resolve(
         found += joined(named, found, averaging, dataset.name)
     own = are_objects and not options.ensemble  # an Ensemble that is an object says it itself
     if (options.average or options.attacks) and (own or all(target.card.members == 1 for target in found)):
-        raise UserError("ensemble_average and ensemble_attack need an ensemble of models named here")
+        raise UserError("ensemble_average and ensemble_attack need an ensemble: set ensembles or ensemble")
     return found
 
 
 def _objects(
     modules: Mapping[str, nn.Module], options: ResolveOptions, dataset: data.Dataset
 ) -> list[Target]:
-    _refuse_idle(options, ("zoo", "checkpoint", "seeds"), "models that are objects")
+    _refuse_idle(options, ("zoo", "checkpoint", "seeds"), "model objects")
     context = Context(dataset, mean=options.mean, std=options.std)
     return [
         from_ensemble(name, model, context) if type(model) is Ensemble else from_module(name, model, context)
@@ -130,7 +130,7 @@ def _of_the_zoo(
 ) -> list[Target]:
     seeds = range(options.seeds) if isinstance(options.seeds, int) else options.seeds
     if seeds is not None and not len(seeds):
-        raise UserError("no train seed named: 3 means 0, 1, 2; None every one")
+        raise UserError("no train seed given: 3 means 0, 1, 2; None means all")
     found: list[Target] = []
     for seeds_of_one in from_zoo(names, options.zoo, seeds, dataset):
         found += seeds_of_one
@@ -195,7 +195,7 @@ def _takes_checkpoint(names: Sequence[str]) -> str:
     takers = of_timm or list(filter(_is_factory, names))
     if len(takers) != 1:
         raise UserError(
-            "--checkpoint goes with exactly one registered model name in --models, as NAME, timm:NAME or "
+            "--checkpoint needs exactly one registered model in --models, given as NAME, timm:NAME or "
             "package.module:factory"
         )
     return takers[0]
@@ -209,14 +209,14 @@ def _is_factory(name: str) -> bool:
 def _refuse_idle(options: ResolveOptions, names: Iterable[str], what: str) -> None:
     """Refuse an option that would be ignored."""
     if given := [name for name in names if getattr(options, name) is not None]:
-        raise UserError(f"{given[0]} does not go with {what}")
+        raise UserError(f"{given[0]} cannot be used with {what}")
 
 
 def _averaging(options: ResolveOptions) -> Averaging:
     usual = Averaging()
     views = usual.attacks if options.attacks is None else _listed(options.attacks)
     if not views:
-        raise UserError("ensemble_attack names nothing; white-box is the ensemble itself")
+        raise UserError("ensemble_attack is empty; use white-box to attack the ensemble itself")
     return Averaging(options.average or usual.average, views)
 
 

@@ -118,8 +118,8 @@ def from_module(
         mean, std = _own_normalisation(model, context.dataset)
         if mean is None and (inner := _normalised_inside(model)):
             notes += (
-                f"{name} holds a timm model trained with mean {inner[0]} and std {inner[1]}, which are not "
-                "applied: pass mean and std, unless something in front of it does that",
+                f"{name} holds a timm model trained with mean {inner[0]} and std {inner[1]}; they are not "
+                "applied: pass mean and std, unless the model normalises its input itself",
             )
     classifier = Classifier(model, mean, std, name)
     place = _place(classifier, "cpu")
@@ -166,7 +166,7 @@ def size_note(name: str, size: Sequence[int], context: Context) -> tuple[str, ..
     if tuple(size[1:]) == shape[1:]:
         return ()
     made, given = ("x".join(map(str, pair)) for pair in (size[1:], shape[1:]))
-    return (f"{name} is described as made for {made} images; it is measured on {given}",)
+    return (f"{name} is made for {made} images, according to its pretrained_cfg; it is measured on {given}",)
 
 
 def replaced_note(name: str, model: nn.Module, context: Context) -> tuple[str, ...]:
@@ -176,7 +176,10 @@ def replaced_note(name: str, model: nn.Module, context: Context) -> tuple[str, .
         return ()
     if (tuple(cfg["mean"]), tuple(cfg["std"])) == (tuple(mean), tuple(std)):
         return ()
-    return (f"{name} came with mean {cfg['mean']} and std {cfg['std']}; those that were given are applied",)
+    return (
+        f"{name} came with mean {cfg['mean']} and std {cfg['std']}; the given mean and std are applied "
+        "instead",
+    )
 
 
 def timm_cfg(model: nn.Module) -> Mapping[str, Any]:
@@ -209,8 +212,8 @@ def _known(classifier: Classifier, dataset: data.Dataset, place: str) -> tuple[d
         notes = output_notes(classifier, images)
         if stale_batch_norm(classifier, images, labels, dataset.classes):
             notes += (
-                f"{classifier.name}: BatchNorm statistics look unset: the clean accuracy is chance with "
-                "them, and well above with those of the batch",
+                f"{classifier.name}: BatchNorm statistics look unset: with them the clean accuracy is "
+                "at chance level, with batch statistics it is well above",
             )
     return known | {"normalisation": classifier.normalisation}, notes
 
@@ -227,7 +230,9 @@ def _own_normalisation(
     if len(cfg["mean"]) == dataset.images.shape[1]:
         return cfg["mean"], cfg["std"]
     if dataset.name not in data.DATASETS:
-        raise UserError(f"{type(model).__name__} is normalised for other channels: pass its mean and std")
+        raise UserError(
+            f"{type(model).__name__} is normalised for another number of channels: pass mean and std"
+        )
     kind = data.DATASETS[dataset.name]
     return kind.mean, kind.std
 

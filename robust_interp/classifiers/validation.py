@@ -1,4 +1,4 @@
-"""What can be measured, and what a reader must be told of it."""
+"""Which models can be measured, and the notes about them."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def check_classifier(classifier: nn.Module, images: Tensor, classes: int) -> Non
         )
     if logits.dtype not in (torch.float32, torch.float64):
         raise UserError(
-            f"{classifier.name} returns {str(logits.dtype).removeprefix('torch.')} values, through which no "
-            "attack can go: they must be logits in float32"
+            f"{classifier.name} returns {str(logits.dtype).removeprefix('torch.')} values, which have no "
+            "gradient: it must return logits in float32"
         )
     _check_repeats(classifier, images)
     if not _alike(logits, torch.cat([classifier(image[None].clone()) for image in few])):
         raise UserError(
-            f"{classifier.name} is not a classifier of single images: in eval mode its logits for one "
-            "depend on the others in the batch (BatchNorm with track_running_stats=False does that)"
+            f"{classifier.name} does not classify images independently: in eval mode the logits of one image "
+            "depend on the others in the batch (as with BatchNorm and track_running_stats=False)"
         )
 
 
@@ -116,7 +116,7 @@ def measurable(model: nn.Module, name: str = "model") -> tuple[nn.Module, tuple[
     model = getattr(model, "_orig_mod", model)
     tensors = [*model.parameters(), *model.buffers()]
     if any(map(nn.parameter.is_lazy, tensors)):
-        raise UserError(f"{name} has lazy layers without a shape: call it once on an image first")
+        raise UserError(f"{name} has lazy layers without a shape: call it on an image first")
     if any(tensor.is_meta for tensor in tensors):
         raise UserError(f"{name} has weights without data (on the meta device): load them first")
     kinds = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
@@ -129,7 +129,7 @@ def measurable(model: nn.Module, name: str = "model") -> tuple[nn.Module, tuple[
             copied = copy.deepcopy(model).float()
     except Exception as error:  # modules may hold what cannot be copied
         raise UserError(f"{name} is not in float32 and cannot be copied: {error}".splitlines()[0]) from error
-    notes = (f"{name} is in {', '.join(others)}: a copy of it in float32 is measured",) if others else ()
+    notes = (f"{name} is in {', '.join(others)}: a float32 copy is measured",) if others else ()
     return copied, notes
 
 

@@ -31,6 +31,6 @@ def with_weights(
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     if found and context.mean is None and context.std is None:
-        notes += (f"{path} holds a normalisation, mean {found[0]} and std {found[1]}, which is applied",)
+        notes += (f"{path} contains a normalisation, mean {found[0]} and std {found[1]}; it is applied",)
         context = replace(context, mean=found[0], std=found[1])
     return from_module(name, model, context, sha256, notes)

@@ -29,7 +29,7 @@ def from_zoo(
     """
     chosen = zoo.select(patterns, zoo.checkpoints_for(dataset.name, folder))
     if absent := sorted(set(seeds or ()) - {checkpoint.seed for checkpoint in chosen}):
-        raise UserError(f"no checkpoint with train seed {absent[0]} among the models named")
+        raise UserError(f"no checkpoint with train seed {absent[0]} among the given models")
     groups: dict[tuple, list[Target]] = {}
     broken = _broken_plugins(chosen, patterns)
     for checkpoint in chosen:
@@ -43,7 +43,7 @@ def from_zoo(
     for group in found:
         if absent := sorted(set(seeds or ()) - {target.card.train_seed for target in group}):
             note = f"{group[0].card.model} {group[0].card.recipe} has no train seed {absent[0]}"
-            group[0] = replace(group[0], notes=(f"{note}: its line is over fewer seeds than others",))
+            group[0] = replace(group[0], notes=(f"{note}: its row averages fewer seeds than the others",))
     if broken:
         found[0][0] = replace(found[0][0], notes=(*found[0][0].notes, *broken.values()))
     return found

@@ -19,34 +19,35 @@ def add_to(commands) -> None:
         "check whether a model's robust accuracy can be believed",
         "robust-interp audit in_resnet20 --eps 16 --seeds 1",
         run,
-        more="It looks for masked gradients and for attacks that are tuned too weakly.\n"
-        f"Exit status: 0 if no check failed, {STATUS_OF_FAIL} if one did; warn and open are no failures.",
+        more="It looks for masked gradients and for attacks that are too weak.\n"
+        f"Exit status: 0 if no check failed, {STATUS_OF_FAIL} if one did; warn and open are not failures.",
     )
     add, usual = parser.add_argument, Thresholds()
-    add("models", nargs="+", metavar="MODEL", help="what to audit, named as for bench --models")
+    add("models", nargs="+", metavar="MODEL", help="model to audit, named as in bench --models")
     add_fields(parser, "n ensembles seed", n=(None, "200"), ensembles=(False, None))
     add(
         "--attack",
         default="pgd",
         metavar="SPEC",
-        help="the attack whose accuracy is in question (default: pgd)",
+        help="attack to check (default: pgd)",
     )
     add(
         "--strongest",
         default="apgd_ce",
         metavar="SPEC",
-        help="attack that must not find much more: apgd_ce, autoattack, none (default: apgd_ce)",
+        help="stronger attack that must not break many more images: apgd_ce, autoattack, none (default: "
+        "apgd_ce)",
     )
     add(
         "--black-box",
         default="square",
         metavar="SPEC",
-        help="attack that sees logits alone and must not be stronger: square, none (default: square)",
+        help="attack that uses only logits and must not be stronger: square, none (default: square)",
     )
     add(
         "--source",
         metavar="MODEL",
-        help="model that attacks are transferred from (default: another one of the run)",
+        help="model to transfer attacks from (default: another model of the run)",
     )
     limit = parser.add_argument_group("thresholds").add_argument
     limit(
@@ -54,7 +55,7 @@ def add_to(commands) -> None:
         type=float,
         default=usual.large_eps_255,
         metavar="E",
-        help=f"Linf radius at which nearly nothing may stand, in units of 1/255 "
+        help=f"Linf radius at which nearly all images must be broken, in units of 1/255 "
         f"(default: {usual.large_eps_255:g})",
     )
     limit(
@@ -62,15 +63,16 @@ def add_to(commands) -> None:
         type=positive,
         default=usual.more,
         metavar="K",
-        help=f"how many times the steps, and how many restarts, are tried besides (default: {usual.more})",
+        help="factor for the number of steps, and number of restarts, of the longer attacks (default: "
+        f"{usual.more})",
     )
     for name, what in (
-        ("standing", "%% of the samples that may stand at the large eps"),
-        ("gain", "points that more steps, restarts or a stronger attack may gain"),
-        ("blind", "%% of the samples whose gradient may be zero or not finite"),
-        ("saturated", "%% of the samples whose largest probability may be 1 in float32"),
-        ("flat", "%% of the samples whose loss may end no higher than it began"),
-        ("falls", "%% of the steps in which the loss may fall"),
+        ("standing", "largest %% of images that may be correct at the large eps"),
+        ("gain", "largest gain in points from more steps, restarts or a stronger attack"),
+        ("blind", "largest %% of images with a zero or non-finite gradient"),
+        ("saturated", "largest %% of images that start with a probability of 1 in float32"),
+        ("flat", "largest %% of images whose loss does not increase from start to end"),
+        ("falls", "largest %% of steps in which the loss falls"),
     ):
         default = getattr(usual, name)
         limit(
@@ -80,7 +82,7 @@ def add_to(commands) -> None:
             metavar="X",
             help=f"{what} (default: {default:g})",
         )
-    add("--all", action="store_true", help="show the checks that pass in full, too")
+    add("--all", action="store_true", help="also show the details of checks that pass")
     add_measuring(parser)
 
 

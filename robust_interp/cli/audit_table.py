@@ -31,7 +31,7 @@ def print_audit(audited: Sequence[Audited], dataset: str, everything: bool = Fal
             table.add_row(verdict, escape(why))
         shown.print(table)
     shown.print(
-        "eps and steps in 1/255; values in % of the images, or in percentage points. open: too few images, "
+        "eps and steps in 1/255; values in % of the images or in percentage points. open: too few images, "
         "use a larger --n; audit.csv has all numbers",
         highlight=False,
     )

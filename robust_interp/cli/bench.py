@@ -26,16 +26,20 @@ def add_to(commands) -> None:
         "--config",
         type=named_path,
         metavar="FILE",
-        help="take what this command line leaves out from a TOML file such as --save-config writes "
+        help="read options that are not on the command line from a TOML file, as written by --save-config "
         "(default: no file)",
     )
     add(
         "--save-config",
         type=named_path,
         metavar="FILE",
-        help="write the run that is asked for to a TOML file, for --config (default: no file)",
+        help="write the options of this run to a TOML file for --config (default: no file)",
     )
-    add("--dry-run", action="store_true", help="print the cells and an estimate of the time")
+    add(
+        "--dry-run",
+        action="store_true",
+        help="print the planned measurements and an estimate of the time, and stop",
+    )
     add_measuring(parser)
 
 

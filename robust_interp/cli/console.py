@@ -46,7 +46,7 @@ def print_header(shown: Console, benchmark, store: Store) -> None:
     facts = [
         f"{benchmark.runner.device}, {benchmark.choose_threads(store)}",
         f"{plan.dataset}: the first {plan.n} test images, protocol {plan.protocol}",
-        f"{models} model{'s' * (models > 1)}, {cells} cells, {stored} of them stored in {store.path} already",
+        f"{models} model{'s' * (models > 1)}, {cells} cells, {stored} of them already stored in {store.path}",
     ]
     for fact in facts:
         shown.print(fact, highlight=False, markup=False)
@@ -89,7 +89,11 @@ def print_leaderboard(
         about = ranks.about_ranks(board, ranked_by)
         _print_note(shown, f"* {about}" if marks else about)
     if left_out:
-        _print_note(shown, f"no room for {', '.join(left_out)}: robust-interp leaderboard --columns chooses")
+        _print_note(
+            shown,
+            f"not shown for lack of space: {', '.join(left_out)}; choose columns with robust-interp "
+            "leaderboard --columns",
+        )
 
 
 def _print_note(shown: Console, text: str) -> None:
@@ -151,17 +155,19 @@ def print_comparison(comparison: Comparison) -> None:
         shown, {"column": list(frame["column"])} | rest, list(dict.fromkeys([*order, *rest]))
     )
     if left_out:
-        _print_note(shown, f"no room for {', '.join(left_out)}: --format csv has all")
+        _print_note(
+            shown, f"not shown for lack of space: {', '.join(left_out)}; --format csv has all columns"
+        )
     if not {"only A", "only B"} <= set(left_out):
         _print_note(
             shown,
-            "only A, only B: images that only one of them has right, summed over seeds and severities; p "
-            "counts each image once",
+            "only A, only B: images that only this one classifies correctly, summed over seeds and "
+            "severities; p counts each image once",
         )
     if frame["ci_low"].isna().any():
         shown.print(
-            "no interval over seeds where an entry has fewer than two: significant there means between these "
-            "weights, not between others trained in the same way",
+            "an entry with fewer than two seeds has no interval over seeds: significant then means for these "
+            "weights, not for others trained in the same way",
             highlight=False,
         )
 
@@ -170,14 +176,14 @@ def print_paper(comparison: PaperComparison, dataset: str) -> None:
     """The paper's tables with our numbers in them, and its claims."""
     shown = console()
     shown.print(
-        f"{dataset}, accuracy in %: the paper's / ours; = within two of its standard deviations, ≠ not",
+        f"{dataset}, accuracy in %: paper / ours; = means within two standard deviations of the paper, ≠ not",
         highlight=False,
         markup=False,
     )
     for name, cells in comparison.cells.groupby("table", sort=False):
         shown.print(f"\n{name}", style="bold")
         if cells["measured"].isna().all():
-            shown.print("nothing of this table was measured", highlight=False)
+            shown.print("no entry of this table was measured", highlight=False)
             continue
         _print_fitting(shown, *_paper_table(cells))
     shown.print("\nclaims", style="bold")
@@ -269,7 +275,7 @@ def print_sweep(table: pd.DataFrame, title: str) -> None:
     }
     columns = head | brief.numbers_in_short(table)
     if left_out := _print_one(shown, columns, list(columns)):
-        _print_note(shown, f"no room for {', '.join(left_out)}: sweep.csv has all")
+        _print_note(shown, f"not shown for lack of space: {', '.join(left_out)}; sweep.csv has all columns")
 
 
 def print_plan(benchmark, store: Store) -> None:
@@ -280,10 +286,10 @@ def print_plan(benchmark, store: Store) -> None:
     missing = {target.card.label: len(cells) for target, cells in todo}
     lines = [
         f"{plan.dataset}, n = {plan.n}, protocol {plan.protocol}: {len(plan.cells)} cells",
-        f"of each model: {_columns(plan)}",
+        f"per model: {_columns(plan)}",
         *([f"strong, n = {plan.strong.n}: the worst of {_columns(plan.strong)}"] if plan.strong else []),
         *(f"to measure: {count} cells of {label}" for label, count in missing.items()),
-        f"{(count := sum(missing.values()))} cells to measure, {len(plan.cells) - count} stored already; "
+        f"{(count := sum(missing.values()))} cells to measure, {len(plan.cells) - count} already stored; "
         f"{'at most ' if is_bound else ''}about {duration(seconds)} on {benchmark.runner.device}",
         *(f"warning: {note}" for note in benchmark.runner.corruptor.notes),
     ]
@@ -318,7 +324,8 @@ def print_models(checkpoints: list[Checkpoint]) -> None:
         )
     shown = console()
     shown.print(
-        f"robust-interp {__version__}; pixels in [0, 1] go in, each config.json's mean and std are applied"
+        f"robust-interp {__version__}; inputs are pixels in [0, 1]; the mean and std in each config.json "
+        "are applied"
     )
     shown.print(table)
     names = sorted({*in_resnet.ARCHITECTURES, *in_resnext.ARCHITECTURES})

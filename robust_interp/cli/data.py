@@ -12,13 +12,15 @@ def add_to(commands) -> None:
     parser = add_command(
         commands,
         "data",
-        "say which datasets are there, verified, and how to get the others",
+        "check which datasets are available, and say how to get the others",
         "robust-interp data cifar10 --download",
         run,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="datasets (default: all)")
     add_fields(parser, "data_dir")
-    parser.add_argument("--download", action="store_true", help="fetch the named ones with torchvision")
+    parser.add_argument(
+        "--download", action="store_true", help="download the named datasets with torchvision"
+    )
     add_plugin(parser)
 
 

@@ -15,9 +15,9 @@ def add_to(commands) -> None:
     parser = add_command(
         commands,
         "leaderboard",
-        "show what is stored in results folders, or compare two models; needs no model",
+        "show stored results or compare two models; loads no model",
         "robust-interp leaderboard results",
-        more="robust-interp leaderboard FOLDER is robust-interp leaderboard show FOLDER.",
+        more="robust-interp leaderboard FOLDER is short for robust-interp leaderboard show FOLDER.",
     )
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     _add_show(actions)
@@ -43,37 +43,39 @@ def _add_show(actions) -> None:
     add = parser.add_argument
     add_sources(parser)
     add_which_dataset(parser)
-    add("--models", type=name_list, metavar="NAMES", help="only these: names or globs (default: all)")
+    add("--models", type=name_list, metavar="NAMES", help="only these models: names or globs (default: all)")
     add(
         "--mce",
         metavar="BASELINE",
-        help="add mean corruption errors, in %% of this model's; none: absolute (default: not added)",
+        help="add mean corruption errors, in %% of those of this model; none: absolute errors (default: "
+        "not added)",
     )
     add(
         "--sort",
         metavar="COLUMN",
-        help="sort by a column, accuracies from the best down, anything else upwards (default: by rank)",
+        help="sort by this column: accuracies in descending order, others in ascending order (default: "
+        "by rank)",
     )
-    add("--top", type=positive, metavar="N", help="only the first N lines, after --sort (default: all)")
+    add("--top", type=positive, metavar="N", help="only the first N rows, after sorting (default: all)")
     add(
         "--columns",
         type=name_list,
         metavar="NAMES",
-        help="only these, in this order: names or globs, e.g. 'model,clean,pgd_*'; ± comes with its mean "
-        "(default: what is filled and differs; csv and json: all)",
+        help="only these columns, in this order: names or globs, e.g. 'model,clean,pgd_*'; each with its ± "
+        "(default: columns that have values and differ; csv and json: all)",
     )
     _add_format(parser, "table", "csv", "markdown", "latex", "json")
     add(
         "--plain-numbers",
         action="store_true",
-        help="markdown and latex: mean and deviation in columns of their own, as in csv",
+        help="markdown and latex: mean and standard deviation in separate columns, as in csv",
     )
 
 
 def _add_format(parser: argparse.ArgumentParser, *formats: str) -> None:
     default = formats[0]
     parser.add_argument(
-        "--format", choices=formats, default=default, help=f"how to print it (default: {default})"
+        "--format", choices=formats, default=default, help=f"output format (default: {default})"
     )
 
 
@@ -82,7 +84,7 @@ def _show(arguments: argparse.Namespace) -> int:
     from robust_interp.results import brief, combine, export
 
     if arguments.plain_numbers and arguments.format == "table":
-        raise UserError("--plain-numbers is for --format markdown and latex")
+        raise UserError("--plain-numbers needs --format markdown or latex")
     board, title, ranked_by = combine.gather(arguments.sources, arguments.dataset)
     if arguments.mce:
         from robust_interp.results.mce import with_mce
@@ -110,14 +112,19 @@ def _add_compare(actions) -> None:
     parser = add_command(
         actions,
         "compare",
-        "say which differences between two models are significant",
+        "test which differences between two models are significant",
         "robust-interp leaderboard compare in_resnet20 preact_resnet20",
         _compare,
     )
     add = parser.add_argument
-    entry = "a model's name, its single models over their seeds; NAMExK is the ensemble of K"
+    entry = "model name: its single models, averaged over their seeds; NAMExK is its ensemble of K members"
     add("a", metavar="A", help=entry)
-    add("b", metavar="B", help="the same; @RECIPE after a name, or another tag, where several share it")
+    add(
+        "b",
+        metavar="B",
+        help="second entry, named in the same way; add @RECIPE or another tag if several entries share a "
+        "name",
+    )
     add(
         "--results",
         default="results",
@@ -129,13 +136,13 @@ def _add_compare(actions) -> None:
     add(
         "--protocol",
         choices=PROTOCOLS,
-        help="which protocol, if both were measured in several (default: the only one)",
+        help="protocol, if both were measured under several (default: the only one)",
     )
     add(
         "--n",
         type=positive,
         metavar="N",
-        help="which number of images, if both were measured on several (default: the only one)",
+        help="number of images, if both were measured on several numbers (default: the only one)",
     )
     _add_format(parser, "table", "csv", "markdown", "json")
 
@@ -159,14 +166,14 @@ def _add_paper(actions) -> None:
     parser = add_command(
         actions,
         "paper",
-        "show our rows in the layout of the paper's tables, and its claims",
+        "show measured rows in the layout of the paper's tables, and check the paper's claims",
         "robust-interp leaderboard paper leaderboards/cifar10.csv --claims",
         _paper,
     )
     add_sources(parser)
     add = parser.add_argument
     add_which_dataset(parser, choices=("cifar10", "cifar100"))
-    add("--claims", action="store_true", help="show the claims alone")
+    add("--claims", action="store_true", help="show only the claims")
     _add_format(parser, "table", "csv", "markdown", "json")
 
 
@@ -178,7 +185,7 @@ def _paper(arguments: argparse.Namespace) -> int:
     dataset = combine.dataset_of(arguments.sources, arguments.dataset)
     if dataset is None:
         raise UserError(
-            "a leaderboard file does not say its dataset unless it is called after it: name it with --dataset"
+            "the dataset of a leaderboard file is known only if its name contains it: set it with --dataset"
         )
     board, _, _ = combine.gather(arguments.sources, dataset)
     comparison = paper.compare(board, dataset)

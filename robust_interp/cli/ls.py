@@ -20,7 +20,7 @@ def add_to(commands) -> None:
     parser = add_command(
         commands,
         "ls",
-        "list models, attacks, corruptions and datasets, and where each comes from",
+        "list models, attacks, corruptions and datasets, and the origin of each",
         "robust-interp ls attacks",
         run,
     )
@@ -28,10 +28,11 @@ def add_to(commands) -> None:
         "kind",
         nargs="?",
         choices=KINDS,
-        help="attacks and corruptions alone are described, with parameters and papers (default: all four)",
+        help="one of the four kinds; attacks and corruptions come with parameters and papers (default: "
+        "all four)",
     )
     parser.add_argument(
-        "--check", action="store_true", help="import the installed plug-ins, too, and say which are broken"
+        "--check", action="store_true", help="also import the installed plug-ins and report broken ones"
     )
     add_plugin(parser)
 

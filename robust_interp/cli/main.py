@@ -31,11 +31,11 @@ from robust_interp.core.errors import UserError
 
 EXIT_STATUS = """\
 exit status:
-  0    done
-  1    a mistake in what was asked for, such as an unknown name
-  2    bad usage, such as an unknown option
-  3    an audit failed a model
-  130  stopped by Ctrl-C (143: by a termination signal); what is finished is kept"""
+  0    success
+  1    an error that the message explains, such as an unknown name
+  2    wrong usage, such as an unknown option
+  3    audit: a check failed
+  130  stopped by Ctrl-C (143: by a termination signal); finished work is saved"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -62,7 +62,10 @@ def main(argv: list[str] | None = None) -> int:
         print(f"robust-interp: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as stop:
-        print("\nrobust-interp: stopped; what is finished is kept, the same command goes on", file=sys.stderr)
+        print(
+            "\nrobust-interp: stopped; finished work is saved, run the same command to continue",
+            file=sys.stderr,
+        )
         return 128 + getattr(stop, "signum", signal.SIGINT)
     except BrokenPipeError:  # the reader of a pipe has gone, as with | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -90,7 +93,8 @@ def parser() -> argparse.ArgumentParser:
     """Every command with its options."""
     found = _Parser(
         prog="robust-interp",
-        description="Measure how robust image classifiers are: clean, under noise, under attack.",
+        description="Measure the accuracy of image classifiers on clean images, under corruptions and "
+        "under attacks.",
         epilog=f"example: robust-interp bench\n{EXIT_STATUS}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -12,14 +12,14 @@ def add_to(commands) -> None:
     parser = add_command(
         commands,
         "models",
-        "list the zoo's checkpoints and the registered names",
+        "list the checkpoints of the zoo and the registered model names",
         "robust-interp models --dataset digits",
         run,
     )
     add_fields(parser, "zoo")
     add = parser.add_argument
-    add("--only-zoo", action="store_true", help="list those of --zoo alone")
-    add("--dataset", type=dataset_name, help="list the checkpoints for this dataset alone (default: all)")
+    add("--only-zoo", action="store_true", help="list only the checkpoints in --zoo")
+    add("--dataset", type=dataset_name, help="list only the checkpoints for this dataset (default: all)")
     add_plugin(parser)
 
 

@@ -59,7 +59,7 @@ def add_field(
     if form is SWITCH:
         parser.add_argument(option, action="store_true", dest=name, default=default, help=text)
         negated = f"--no-{option[2:]}"
-        parser.add_argument(negated, action="store_false", dest=name, help=f"the opposite of {option}")
+        parser.add_argument(negated, action="store_false", dest=name, help=f"turn off {option}")
         return
     if form.choices:
         more = {"choices": form.choices} | more
@@ -96,7 +96,7 @@ def use_threads(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(threads.choose(arguments.threads, None).count)
 
 
-ALL_CPUS = (None, "$OMP_NUM_THREADS, else all CPUs that it may use")  # of --threads, where nothing is tried
+ALL_CPUS = (None, "$OMP_NUM_THREADS, or all available CPUs")  # of --threads, where nothing is tried
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
@@ -115,7 +115,7 @@ def add_which_dataset(parser: argparse.ArgumentParser, **more: Any) -> None:
     parser.add_argument(
         "--dataset",
         type=dataset_name,
-        help="which dataset, if there are several (default: the only one)",
+        help="dataset, if the sources have several (default: the only one)",
         **more,
     )
 
@@ -133,7 +133,7 @@ def natural_list(text: str) -> tuple[int, ...]:
     """``2,5`` in the order given, each once."""
     found = tuple(dict.fromkeys(natural(part.strip()) for part in text.split(",") if part.strip()))
     if not found:
-        raise argparse.ArgumentTypeError(f"{text!r} names no number")
+        raise argparse.ArgumentTypeError(f"{text!r} contains no number")
     return found
 
 
@@ -182,7 +182,7 @@ def add_figure_options(parser: argparse.ArgumentParser) -> None:
         "--dataset",
         type=dataset_name,
         default="digits",
-        help="what the checkpoints and test images are of (default: digits)",
+        help="dataset of the checkpoints and test images (default: digits)",
     )
     add_fields(parser, "zoo data_dir")
     add(
@@ -191,5 +191,5 @@ def add_figure_options(parser: argparse.ArgumentParser) -> None:
         default="figures",
         type=named_path,
         metavar="FOLDER|FILE",
-        help="a folder, or the figure's own name, e.g. fig1.png: both PNG and SVG (default: figures)",
+        help="output folder, or file name such as fig1.png; PNG and SVG are both written (default: figures)",
     )

@@ -27,7 +27,7 @@ def add_to(commands) -> None:
     parser = add_command(
         commands,
         "plot",
-        "draw a figure, as PNG and SVG with its numbers beside it",
+        "draw a figure as PNG and SVG, with its numbers in a CSV or NPZ file",
         "robust-interp plot coefficients in_resnet20",
     )
     actions = parser.add_subparsers(required=True, metavar="FIGURE")
@@ -39,18 +39,23 @@ def _add_coefficients(actions) -> None:
     parser = add_command(
         actions,
         "coefficients",
-        "draw act(λ) over depth and over training, and print its shares",
+        "draw act(λ) over depth and over training, and print summary shares",
         "robust-interp plot coefficients in_resnet20 lambda_in_resnet20 -o figures/lambda.png",
         _coefficients,
     )
     add = parser.add_argument
-    add("models", nargs="+", metavar="MODEL", help="zoo names or globs; all seeds of a name are one band")
+    add(
+        "models",
+        nargs="+",
+        metavar="MODEL",
+        help="zoo names or globs; all seeds of a name are drawn as one band",
+    )
     add(
         "--n",
         type=positive,
         default=64,
         metavar="N",
-        help="test images that gated λ are read at (default: 64)",
+        help="number of test images for networks with a gated λ (default: 64)",
     )
     add_figure_options(parser)
 
@@ -97,7 +102,13 @@ def _add_landscape(actions) -> None:
         _landscape,
     )
     add = parser.add_argument
-    add("--models", type=name_list, required=True, metavar="NAMES", help="zoo names: of each the first seed")
+    add(
+        "--models",
+        type=name_list,
+        required=True,
+        metavar="NAMES",
+        help="zoo names; the first seed of each is used",
+    )
     add(
         "--sample",
         type=natural_list,
@@ -110,28 +121,28 @@ def _add_landscape(actions) -> None:
         type=positive,
         default=64,
         metavar="N",
-        help="first N test images that the loss along the line is averaged over (default: 64)",
+        help="number of test images to average the loss along the line over (default: 64)",
     )
     add(
         "--corruption",
         metavar="NAME",
-        help="look at the corrupted image, e.g. shot_noise (default: the clean one)",
+        help="corrupt the image first, e.g. shot_noise (default: clean image)",
     )
     add("--severity", type=positive, metavar="1..5", help="severity of the corruption (default: 5)")
     add(
         "--radius",
         type=positive_number,
         metavar="R",
-        help="how far to look, in units of 1/255 (default: twice the dataset's largest eps)",
+        help="extent of each axis, in units of 1/255 (default: twice the largest eps of the dataset)",
     )
     add(
-        "--points", type=odd, default=61, metavar="N", help="points on each axis, an odd number (default: 61)"
+        "--points", type=odd, default=61, metavar="N", help="number of points on each axis, odd (default: 61)"
     )
     add(
         "--directions",
         choices=("shared", "own"),
         default="own",
-        help="own: each model's; shared: those of the first model for all, which spares the others "
+        help="own: the FGSM direction of each model; shared: that of the first model, weaker for the others "
         "(default: own)",
     )
     add(
@@ -158,7 +169,7 @@ def _landscape(arguments: argparse.Namespace) -> int:
     from robust_interp.core.devices import resolve_device
 
     if arguments.severity is not None and arguments.corruption is None:
-        raise UserError("--severity goes with --corruption")
+        raise UserError("--severity needs --corruption")
     use_threads(arguments)
     device, shared = resolve_device(arguments.device), arguments.directions == "shared"
     checkpoints = inputs.singles(arguments.models, arguments.zoo, arguments.dataset)

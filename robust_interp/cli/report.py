@@ -12,7 +12,7 @@ def add_to(commands) -> None:
     parser = add_command(
         commands,
         "report",
-        "write a page with the leaderboard, figures and how the numbers were made; needs no model",
+        "write an HTML page with leaderboard, figures and provenance; loads no model",
         "robust-interp report results -o report",
         run,
     )
@@ -23,18 +23,18 @@ def add_to(commands) -> None:
         "--figures",
         type=named_path,
         metavar="FOLDER",
-        help="show the SVG figures in it too, e.g. loss landscapes (default: none)",
+        help="folder of SVG figures to include, e.g. loss landscapes (default: none)",
     )
     add_fields(parser, "zoo")
-    add("--baseline", metavar="MODEL", help="differences are to this model (default: one without λ)")
-    add("--title", metavar="TEXT", help="the page's heading (default: what it is a report of)")
+    add("--baseline", metavar="MODEL", help="model to show differences to (default: one without λ)")
+    add("--title", metavar="TEXT", help="heading of the page (default: names the sources)")
     add(
         "-o",
         "--out",
         default="report",
         type=named_path,
         metavar="FOLDER",
-        help="folder of the page, index.html (default: report)",
+        help="folder to write index.html to (default: report)",
     )
 
 

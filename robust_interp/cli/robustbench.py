@@ -14,7 +14,7 @@ def add_to(commands) -> None:
     parser = add_command(
         commands,
         "robustbench",
-        "write measured lines as RobustBench's JSON, or fetch weights of its zoo",
+        "write measured rows as RobustBench JSON, or download RobustBench weights",
         "robust-interp robustbench export results --eps 8",
     )
     actions = parser.add_subparsers(required=True, metavar="ACTION")
@@ -26,10 +26,10 @@ def _add_export(actions) -> None:
     parser = add_command(
         actions,
         "export",
-        "write one JSON file an entry and threat model, as in RobustBench's model_info",
+        "write one JSON file per entry and threat model, as in RobustBench's model_info",
         "robust-interp robustbench export results --eps 8 --authors 'A. Author'",
         _export,
-        more="Only a line that was measured with AutoAttack gets an autoattack_acc.",
+        more="Only rows measured with AutoAttack get autoattack_acc.",
     )
     add = parser.add_argument
     add(
@@ -45,23 +45,23 @@ def _add_export(actions) -> None:
         default="model_info",
         type=named_path,
         metavar="FOLDER",
-        help="where the JSON goes (default: model_info)",
+        help="folder for the JSON files (default: model_info)",
     )
     add_which_dataset(parser)
-    add("--models", type=name_list, metavar="NAMES", help="only these: names or globs (default: all)")
+    add("--models", type=name_list, metavar="NAMES", help="only these models: names or globs (default: all)")
     add(
         "--eps",
         default="8",
         type=_radius,
         metavar="EPS",
-        help="the Linf radius in units of 1/255 (default: 8); a line not attacked there says at which one "
-        "it was",
+        help="Linf radius in units of 1/255 (default: 8); rows attacked at another radius say so in their "
+        "file",
     )
     add("--name", default="", metavar="TITLE", help="title of the paper (default: empty)")
     add("--authors", default="", metavar="NAMES", help="authors of the paper (default: empty)")
-    add("--link", default="", metavar="URL", help="where the paper is (default: empty)")
-    add("--venue", default="", help="where the paper appeared (default: empty)")
-    add("--additional-data", action="store_true", help="more than the dataset was trained on")
+    add("--link", default="", metavar="URL", help="URL of the paper (default: empty)")
+    add("--venue", default="", help="venue of the paper (default: empty)")
+    add("--additional-data", action="store_true", help="the models were trained on additional data")
 
 
 def _radius(text: str) -> float:
@@ -105,23 +105,23 @@ def _add_download(actions) -> None:
     parser = add_command(
         actions,
         "download",
-        "fetch a model's weights, as RobustBench does",
+        "download the weights of a RobustBench model",
         "robust-interp robustbench download Standard --dataset cifar10",
         _download,
     )
     add = parser.add_argument
-    add("name", metavar="NAME", help="as in RobustBench, such as Standard")
+    add("name", metavar="NAME", help="model name in RobustBench, such as Standard")
     add(
         "--dataset",
         type=dataset_name,
         default="cifar10",
-        help="what the model was trained on (default: cifar10)",
+        help="dataset of the model (default: cifar10)",
     )
     add("--threat-model", default="Linf", help="Linf, L2 or corruptions (default: Linf)")
     add(
         "--folder",
         metavar="FOLDER",
-        help="where the weights go (default: $ROBUSTBENCH_MODEL_DIR, or models)",
+        help="folder for the weights (default: $ROBUSTBENCH_MODEL_DIR, or models)",
     )
 
 

@@ -31,14 +31,14 @@ def add_to(commands) -> None:
         type=positive,
         default=4,
         metavar="N",
-        help="how many of the first test images to take for the Jacobians (default: 4)",
+        help="number of test images for the Jacobians, from the first on (default: 4)",
     )
     add(
         "--growth-n",
         type=positive,
         default=64,
         metavar="N",
-        help="how many of the first test images to take for the growth (default: 64)",
+        help="number of test images for the growth, from the first on (default: 64)",
     )
     add(
         "--eps",

@@ -16,7 +16,7 @@ def add_to(commands) -> None:
     parser = add_command(
         commands,
         "sweep",
-        "train a grid of networks, measure and tabulate them; the same command goes on",
+        "train, measure and tabulate a grid of networks; repeat the command to continue",
         "robust-interp sweep --models in_resnet14,plain_net14 --seeds 2 --n 100",
         run,
     )
@@ -24,20 +24,20 @@ def add_to(commands) -> None:
     add(
         "--grid",
         choices=("initialisation", "variants"),
-        help="one of the paper's tables (default: what --models names)",
+        help="grid of one of the paper's tables (default: the architectures of --models)",
     )
     add(
         "--depth",
         type=positive,
         default=20,
         metavar="N",
-        help="layers of the networks of --grid; the paper's have 110 (default: 20)",
+        help="depth of the networks of --grid; 110 in the paper (default: 20)",
     )
     add(
         "--models",
         type=name_list,
         metavar="NAMES",
-        help="architectures of your own choice (default: what --grid names)",
+        help="architectures to train (default: those of --grid)",
     )
     add(
         "--lambda-init",
@@ -45,7 +45,8 @@ def add_to(commands) -> None:
         action="append",
         default=[],
         metavar="LOW,HIGH",
-        help="with --models, once for each interval that act(λ) is to start in (default: each model's own)",
+        help="with --models: intervals in which act(λ) starts, one training for each (default: those of "
+        "the models)",
     )
     train_command.add_training(parser, seeds=(0, 1, 2))
     add(
@@ -53,10 +54,10 @@ def add_to(commands) -> None:
         default="sweep",
         type=named_path,
         metavar="FOLDER",
-        help="zoo, store and tables (default: sweep)",
+        help="folder for zoo, store and tables (default: sweep)",
     )
     add_fields(parser, "attacks eps corruptions n")
-    add("--dry-run", action="store_true", help="print the grid")
+    add("--dry-run", action="store_true", help="print the grid and stop")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -114,9 +115,9 @@ def _points(arguments: argparse.Namespace):
     from robust_interp.training import sweep
 
     if bool(arguments.grid) == bool(arguments.models):
-        raise UserError("say what to sweep: --grid initialisation, --grid variants, or --models NAMES")
+        raise UserError("no grid given: use --grid initialisation, --grid variants, or --models NAMES")
     if arguments.grid:
         if arguments.lambda_init:
-            raise UserError("--lambda-init goes with --models")
+            raise UserError("--lambda-init needs --models")
         return sweep.GRIDS[arguments.grid](arguments.depth)
     return sweep.grid(arguments.models, arguments.lambda_init)

@@ -26,7 +26,7 @@ def add_to(commands) -> None:
     parser = add_command(
         commands,
         "train",
-        "train a registered model into a zoo folder",
+        "train a registered model and save it in a zoo folder",
         "robust-interp train in_resnet20 --dataset digits --seeds 3",
         run,
     )
@@ -37,7 +37,7 @@ def add_to(commands) -> None:
         "--lambda-init",
         type=interval,
         metavar="LOW,HIGH",
-        help="interval of act(λ) at the start, each from 0 to 1 (default: the architecture's, e.g. 0.2,0.25)",
+        help="interval in which act(λ) starts, from 0 to 1 (default: set by the architecture, e.g. 0.2,0.25)",
     )
     add(
         "--out",
@@ -55,32 +55,33 @@ def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> Non
         "--dataset",
         type=dataset_name,
         default="digits",
-        help="what to train on: digits, cifar10, cifar100 (default: digits)",
+        help="training dataset: digits, cifar10, cifar100 (default: digits)",
     )
     add(
         "--recipe",
-        help="paper, authors, quick, digits or your own .toml file (default: digits for digits, else quick)",
+        help="paper, authors, quick, digits or a .toml file (default: digits for dataset digits, "
+        "otherwise quick)",
     )
     add(
         "--set",
         action="append",
         default=[],
         metavar="FIELD=VALUE,...",
-        help="change fields of the recipe, whose name then says so, e.g. lr=0.05,steps=0.6,0.8 "
+        help="change fields of the recipe, e.g. lr=0.05,steps=0.6,0.8; the recipe name then contains them "
         "(default: none)",
     )
     add(
         "--epochs",
         type=int,
         metavar="N",
-        help="another number of epochs; the recipe's name then says so (default: the recipe's)",
+        help="number of epochs; the recipe name then contains it (default: set by the recipe)",
     )
     add(
         "--seeds",
         type=seed_list,
         default=seeds,
         metavar="SEEDS",
-        help="train seeds: 3 means 0,1,2; 0,4 means those; 1, (with the comma) means seed 1 alone "
+        help="train seeds: 3 means 0,1,2; 0,4 means 0 and 4; '1,' means 1 alone "
         f"(default: {','.join(map(str, seeds))})",
     )
     add_fields(parser, "data_dir device threads", threads=ALL_CPUS)
@@ -88,20 +89,20 @@ def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> Non
         "--at-once",
         type=positive,
         metavar="N",
-        help=f"networks trained side by side (default: {AT_ONCE_ON_CUDA} on CUDA, 1 on the CPU)",
+        help=f"number of networks trained side by side (default: {AT_ONCE_ON_CUDA} on CUDA, 1 on the CPU)",
     )
     add(
         "--save-every",
         type=positive,
         default=1,
         metavar="N",
-        help="keep the unfinished training every N epochs (default: 1)",
+        help="save the unfinished training every N epochs (default: 1)",
     )
     add(
         "--tensorboard",
         type=named_path,
         metavar="FOLDER",
-        help="write the curve there, one run a seed (default: not written)",
+        help="folder for TensorBoard curves, one run per seed (default: not written)",
     )
     add_quiet(parser)
     add_plugin(parser)
@@ -153,7 +154,7 @@ def train_missing(arguments: argparse.Namespace, trainings: Sequence, out: Path)
     for what in trainings:
         folder = destination(what.architecture, arguments.dataset, what.recipe, what.seed, out)
         if done := zoo.made_with(folder, what.recipe.model_args()):
-            print(f"{done.folder} is there already, skipped")
+            print(f"{done.folder} exists already, skipped")
             outcomes[what] = done
         else:
             missing.append(what)

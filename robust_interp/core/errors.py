@@ -1,9 +1,9 @@
-"""The one exception a user is meant to see: its message is one line that says what to do."""
+"""The exception for mistakes of a user: its message is one line that says what to do."""
 
 
 class UserError(ValueError):
-    """A mistake in what was asked for, not in the program. The CLI prints it without a traceback."""
+    """A mistake in the request, not in the program. The command line prints it without a traceback."""
 
 
 class RandomModelError(UserError):
-    """A model that answers differently when asked again: nothing that is measured of it is a number."""
+    """A model with random outputs, which cannot be measured."""

@@ -164,7 +164,7 @@ class Registry(Generic[T]):
         return {"plugin": code} if code else {}
 
     def _claimed(self, name: str, claims: list[Origin]) -> str:
-        return f"{self.kind} {name!r} is claimed by {' and by '.join(origin.name for origin in claims)}"
+        return f"{self.kind} {name!r} is declared by {' and by '.join(origin.name for origin in claims)}"
 
     def _found(self, name: str) -> tuple[T, Origin]:
         if len(claims := self.origins(name)) > 1:

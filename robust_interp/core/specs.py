@@ -108,7 +108,7 @@ def _arithmetic(op: ast.operator, left: Scalar | OfEps, right: Scalar | OfEps, t
             return OfEps(left.factor / right)
         if _is_number(left):
             return left / right
-    raise UserError(f"cannot work out a value in {text!r}: expected a number such as 2/255 or eps/4")
+    raise UserError(f"cannot compute a value in {text!r}: expected a number such as 2/255 or eps/4")
 
 
 def _is_number(value: Scalar | OfEps) -> TypeGuard[int | float]:

@@ -112,7 +112,7 @@ def mcnemar_exact(b: int, c: int) -> McNemar:
     mid-p and asymptotic are better than exact conditional*, 2013.
     """
     if b < 0 or c < 0:
-        raise ValueError(f"need counts from 0, not {b} and {c}")
+        raise ValueError(f"counts must be at least 0, not {b} and {c}")
     return McNemar(b, c, *_sign_flips(np.ones(b + c, dtype=int), b - c))
 
 

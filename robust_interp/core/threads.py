@@ -125,13 +125,13 @@ def choose(asked: int | None, step: Callable[[], object] | None) -> Threads:
 
     cpus = available_cpus()
     if asked is not None:
-        return Threads(checked(asked), cpus, "as asked for")
+        return Threads(checked(asked), cpus, "as requested")
     if given := next((name for name in COUNTING if os.environ.get(name)), None):
         return Threads(torch.get_num_threads(), cpus, f"by {given}")
     most = min(torch.get_num_threads(), cpus)
     if step is None or most == 1:
-        return Threads(most, cpus, "all that it may use")
-    return Threads(fastest(step, most), cpus, "the fastest in a short test")
+        return Threads(most, cpus, "all available")
+    return Threads(fastest(step, most), cpus, "fastest in a short test")
 
 
 def checked(count: object) -> int:
@@ -141,7 +141,7 @@ def checked(count: object) -> int:
         UserError: if it is not a whole number from 1.
     """
     if isinstance(count, bool) or not isinstance(count, Integral) or not 1 <= int(count) <= 4096:
-        raise UserError(f"threads must be a whole number from 1, not {count!r}")
+        raise UserError(f"threads must be a whole number of at least 1, not {count!r}")
     return int(count)
 
 

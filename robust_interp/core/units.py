@@ -67,7 +67,7 @@ def eps_in_pixels(eps: object) -> tuple[float, ...]:
         return found
     value = math.nan if isinstance(eps, bool) or not isinstance(eps, Real) else float(eps)
     if not 0 < value <= 255:  # a NaN is not either
-        raise UserError(f"eps must be above 0 and at most 1 in [0, 1] pixels (8/255, say), not {eps}")
+        raise UserError(f"eps must be above 0 and at most 1 in [0, 1] pixels (such as 8/255), not {eps}")
     if value > 1:
         raise UserError(
             f"eps must be above 0 and at most 1 in [0, 1] pixels, not {eps}: did you mean {value:.10g}/255?"

@@ -1,9 +1,9 @@
 """CIFAR-C corruptions: generated with the CIFAR parameters (not ImageNet-C's), or read as released.
 
-A generated image depends on the seed, the corruption, the severity and the sample's id alone, so the first
-n images are the same whatever n and the batch size are. As in the released arrays, the result is clipped
-to [0, 1], scaled by 255 and truncated to uint8. What draws nothing reproduces the released arrays from
-CIFAR-10's test images bit for bit (JPEG with libjpeg 9 only); the rest matches them in distribution.
+A generated image depends only on the seed, the corruption, the severity and the sample's id, so the first
+n images are the same for every n and batch size. As in the released arrays, the result is clipped
+to [0, 1], scaled by 255 and truncated to uint8. Corruptions without random draws reproduce the released
+arrays from CIFAR-10's test images bit for bit (JPEG only with libjpeg 9); the others match in distribution.
 Source: Hendrycks & Dietterich, *Benchmarking Neural Network Robustness to Common Corruptions and
 Perturbations*, ICLR 2019, and its CIFAR-10-C generator's constants.
 """

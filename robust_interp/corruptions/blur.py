@@ -19,7 +19,7 @@ def gaussian_blur(image: np.ndarray, severity: int, rng: np.random.Generator) ->
 
 @corruption
 def defocus_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
-    """Smoothed by a disk, as out of focus."""
+    """Smoothed by a disk: out of focus."""
     radius, alias = ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1))[severity - 1]
     return scipy.ndimage.correlate(image, disk(radius, alias)[None], mode="mirror")
 
@@ -61,14 +61,14 @@ def glass_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np
 
 @corruption
 def motion_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
-    """Smeared along a random direction."""
+    """Blurred along a random direction."""
     radius, sigma = ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5))[severity - 1]
     return motion(to_uint8(image), radius, sigma, rng.uniform(-45, 45))
 
 
 @corruption
 def zoom_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
-    """Mean of growing enlargements."""
+    """Mean of increasing enlargements."""
     largest = (1.06, 1.11, 1.16, 1.21, 1.26)[severity - 1]
     factors = np.arange(1, largest, 0.01)  # float steps: severity 1 has 1.06 in it, the others end before
     image = image.astype(np.float32)

@@ -1,4 +1,4 @@
-"""Where a run's corrupted images come from, and which ones a command line asks for."""
+"""The source of a run's corrupted images, and the corruptions that a command line requests."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from robust_interp.store.cells import Perturbation
 
 
 class Corruptor:
-    """Where a run's corrupted images come from: released arrays if a folder is given, else the generator.
+    """Source of the corrupted images: the released arrays if a folder is given, otherwise the generator.
 
     Args:
         dataset: The clean images, in official order.
         seed: Seed of the generated corruptions.
-        folder: Folder that holds the released ``<corruption>.npy`` and ``labels.npy``, or its parent.
+        folder: Folder with the released ``<corruption>.npy`` and ``labels.npy``, or the folder above it.
 
     Attributes:
-        notes: What a reader of the results should be told, one line each; `resolve` adds to them.
+        notes: Warnings about the results, one line each; `resolve` adds to them.
 
     Raises:
         UserError: if the folder's labels are missing or not those of the dataset.
@@ -49,7 +49,7 @@ class Corruptor:
         Generated JPEG that cannot equal the released names its library: ``generated@0(libjpeg-turbo)``.
 
         Raises:
-            UserError: if a released file is missing, or is not what it should be.
+            UserError: if a released file is missing or has wrong content.
         """
         return self._sources(name)
 
@@ -67,7 +67,7 @@ class Corruptor:
         return "released"
 
     def obstacle(self, name: str) -> str | None:
-        """Why there can be no images of a corruption, or None. What is released needs no generator."""
+        """Why a corruption is not possible, or None. Released images need no generator."""
         return obstacle(name, self.dataset.images.shape[1:]) if self.folder is None else None
 
     def note(self, line: str) -> None:
@@ -105,7 +105,7 @@ def _released_folder(dataset: Dataset, folder: Path) -> Path:
     folder = inner if inner.is_dir() else folder
     labels = _open_array(folder / "labels.npy")
     if labels.shape != (5 * len(dataset),) or not np.array_equal(labels, np.tile(dataset.labels, 5)):
-        raise UserError(f"{folder / 'labels.npy'} does not hold the {dataset.name} test labels five times")
+        raise UserError(f"{folder / 'labels.npy'} must contain the {dataset.name} test labels five times")
     return folder
 
 
@@ -140,13 +140,13 @@ def _md5(path: Path) -> str:
 def resolve(text: str, corruptor: Corruptor) -> list[Perturbation]:
     """Perturbations for a comma-separated list of names, groups or ``name(severity=3)``; 'none' is empty.
 
-    Without a severity all five are meant; what is named twice is measured once. A corruption that cannot be
-    generated for these images is an error if it is named, and left out of a group with a note: the group's
-    mean, which is only ever taken over all of it, is then absent.
+    Without a severity, all five are taken; repeated names are measured once. A corruption that cannot be
+    generated for these images is an error if it is named. In a group it is left out with a note, and the mean
+    of the group is then absent.
 
     Args:
-        text: As on a command line.
-        corruptor: Of the images that are to be corrupted; it is given the notes.
+        text: As on the command line.
+        corruptor: Source of the corrupted images; notes are added to it.
 
     Raises:
         UserError: for an unknown name, a severity that is not a whole number from 1 to 5, or a corruption
@@ -163,7 +163,7 @@ def resolve(text: str, corruptor: Corruptor) -> list[Perturbation]:
             if reason and spec.name not in GROUPS:
                 raise UserError(f"{name} cannot be generated: {reason}")
             if reason:
-                corruptor.note(f"{name} is left out, and so is every mean that it is part of: {reason}")
+                corruptor.note(f"{name} and all means that include it are left out: {reason}")
                 continue
             found.update(dict.fromkeys((name, severity) for severity in severities))
     if not found:
@@ -182,8 +182,8 @@ def _jpeg_note(corruptor: Corruptor) -> str | None:
     """Said where released arrays exist that the generated ones could be taken for."""
     library = None if corruptor.folder or not _archive(corruptor.dataset) else jpeg_library()
     return library and (
-        f"{JPEG} is generated with {library}: a third to a half of its values differ from the released "
-        "arrays', which were made with libjpeg 9"
+        f"{JPEG} is generated with {library}: about a third to a half of the values differ from the released "
+        "arrays, which were made with libjpeg 9"
     )
 
 

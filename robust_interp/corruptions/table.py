@@ -26,7 +26,7 @@ def corruption(function: Corrupt) -> Corrupt:
 
 
 def needs(obstacle: Obstacle) -> Callable[[Corrupt], Corrupt]:
-    """Say what keeps the decorated corruption from being generated.
+    """Declare when the decorated corruption cannot be generated.
 
     Args:
         obstacle: Shape (C, H, W) -> why there can be none of such images, or None.

@@ -42,8 +42,8 @@ FROST_PICTURES = {
 }
 FROST_PACKAGE = "imagecorruptions"
 NO_FROST = (
-    f"its pictures come with another package (pip install --no-deps {FROST_PACKAGE}), "
-    "or read the released arrays (--corruptions-dir)"
+    f"its frost images are in another package: pip install --no-deps {FROST_PACKAGE}, "
+    "or use the released arrays (--corruptions-dir)"
 )
 
 
@@ -56,10 +56,10 @@ def _frost_obstacle(shape: tuple[int, int, int]) -> str | None:
     for name, md5 in FROST_PICTURES.items():
         path = folder / name
         if not path.is_file() or hashlib.md5(path.read_bytes()).hexdigest() != md5:
-            return f"{path} is not the authors' picture"
+            return f"{path} is not the original frost image"
     height, width = (min(sizes) for sizes in zip(*(p.shape[1:] for p in frost_pictures()), strict=True))
     if shape[1] >= height or shape[2] >= width:
-        return f"its pictures are {height} x {width}, too small for {shape[1]} x {shape[2]}"
+        return f"its frost images are {height} x {width}, too small for {shape[1]} x {shape[2]}"
     return None
 
 
@@ -88,7 +88,7 @@ def frost_pictures() -> list[np.ndarray]:
 @needs(_frost_obstacle)
 @corruption
 def frost(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
-    """Photographs of ice laid over."""
+    """Photographs of frost laid over the image."""
     kept, weight = ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))[severity - 1]
     picture = frost_pictures()[rng.integers(len(FROST_PICTURES))]
     _, H, W = image.shape

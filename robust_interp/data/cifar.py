@@ -37,9 +37,9 @@ def _torchvision_class(class_name: str) -> Any:
 def missing_data(class_name: str, root: Path) -> str:
     """Why a torchvision dataset, such as CIFAR10, cannot be read below `root`, and what to do about it."""
     folder = root / _torchvision_class(class_name).base_folder
-    state = "is damaged (MD5)" if folder.exists() else "is not there"
+    state = "is damaged (wrong MD5)" if folder.exists() else "does not exist"
     return (
-        f"{class_name}: {folder} {state}; put the official python version there, choose another folder with "
+        f"{class_name}: {folder} {state}; put the official Python version there, choose another folder with "
         f"--data-dir or $ROBUST_INTERP_DATA, or run: robust-interp data {class_name.lower()} --download"
     )
 

@@ -35,12 +35,12 @@ class DatasetType:
 
     Attributes:
         load: (split, root folder) -> images (N, C, H, W), uint8 or float32 in [0, 1], and labels (N,).
-        mean: Per-channel mean of the training pixels in [0, 1]; `std` likewise.
+        mean: Per-channel mean of the training pixels in [0, 1]; `std` is their standard deviation.
         eps_255: Default Linf radii in units of 1/255.
         attack_defaults: Parameters that differ from the paper's on this dataset.
         default_n: Samples a benchmark measures unless told otherwise.
         crop_padding: Pixels of zero padding before the random crop in training.
-        flip: Whether a mirrored image is still of its class.
+        flip: Whether a mirrored image keeps its class.
         torchvision_class: Class that reads and downloads the files; None for an embedded dataset.
         corruption_archive: Folder name of the released corruption arrays, if there are any.
     """
@@ -114,7 +114,7 @@ def from_arrays(
     if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
         raise UserError(f"labels must be {len(images)} class indices, not {labels.dtype} {labels.shape}")
     if not len(images):
-        raise UserError("there are no images")
+        raise UserError("the dataset has no images")
     if images.dtype != np.uint8:
         images = _checked_range(images)
     classes = int(labels.max()) + 1 if classes is None else _whole("classes", classes)

@@ -55,7 +55,7 @@ class CifarResNeXt(InterpolationNet):
         dtype: Dtype = None,
     ) -> None:
         if cardinality < 1 or base_width < 1:
-            raise ValueError(f"cardinality={cardinality} and base_width={base_width} are not at least 1")
+            raise ValueError(f"cardinality={cardinality} and base_width={base_width} must be at least 1")
         dd: dict[str, Any] = {"device": device, "dtype": dtype}
         blocks = blocks_per_stage(depth, convs_per_block=3)
         widths = [_STEM_WIDTH, *(4 * _STEM_WIDTH * 2**i for i in range(3))]

@@ -186,7 +186,7 @@ class Coefficient(nn.Module):
         own = {prefix + name for name, _ in self.named_parameters()}
         others = [key for key in state_dict if key.startswith(prefix) and key not in own]
         if others:
-            errors.append(f"{', '.join(others)}: not stored as {type(self).__name__} stores its λ")
+            errors.append(f"{', '.join(others)}: {type(self).__name__} stores its λ in another form")
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
 
 
@@ -301,7 +301,7 @@ def damped(
     if stored not in _STORED:
         raise ValueError(f"stored={stored!r} is not one of {', '.join(_STORED)}")
     if stored == "keep" and (gated or act != "relu"):
-        raise ValueError("stored='keep' is 1 - λ itself, which only act='relu' without gating has")
+        raise ValueError("stored='keep' stores 1 - λ: it needs act='relu' without gating")
     coefficient: type[Coefficient] = Gate if gated else _STORED[stored]
     return partial(merge, coefficient=partial(coefficient, lambda_init=lambda_init, act=act))
 
@@ -314,5 +314,5 @@ def _interval(lambda_init: Sequence[float], act: str) -> tuple[float, float]:
     if not 0 <= low <= high < math.inf:
         raise ValueError(f"lambda_init={lambda_init!r} does not satisfy 0 <= low <= high")
     if act == "sigmoid" and not 0 < low <= high < 1:
-        raise ValueError(f"lambda_init={lambda_init!r}: a sigmoid lies strictly between 0 and 1")
+        raise ValueError(f"lambda_init={lambda_init!r} must lie strictly between 0 and 1 for a sigmoid")
     return low, high

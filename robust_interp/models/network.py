@@ -87,10 +87,10 @@ class InterpolationNet(nn.Module):
     ) -> None:
         super().__init__()
         if num_classes and not global_pool:
-            raise ValueError("a classifier needs a global_pool: '' goes with num_classes=0 only")
+            raise ValueError("a classifier needs a global_pool: '' is possible with num_classes=0 only")
         first = stem.get_submodule("conv")
         if not isinstance(first, nn.Conv2d):
-            raise ValueError("a stem begins with a convolution that is called conv")
+            raise ValueError("the first layer of a stem must be a convolution named conv")
         self.in_chans = first.in_channels
         self.drop_rate = drop_rate
         self.feature_info = _feature_info(stem, widths)
@@ -243,7 +243,7 @@ class InterpolationNet(nn.Module):
             ValueError: for an index out of range or another output_fmt.
         """
         if output_fmt != "NCHW":
-            raise ValueError("output_fmt is NCHW here")
+            raise ValueError("output_fmt must be NCHW")
         take, last = _take_indices(self.num_levels, indices)
         stopped = stop_early and last < self.num_levels - 1
         intermediates: list[Tensor] = []
@@ -300,7 +300,7 @@ def stem_conv(in_chans: int, width: int, **dd: Any) -> nn.Conv2d:
         ValueError: unless in_chans is at least 1.
     """
     if in_chans < 1:
-        raise ValueError(f"in_chans={in_chans} is not at least 1")
+        raise ValueError(f"in_chans={in_chans} must be at least 1")
     return conv(in_chans, width, 3, **dd)
 
 
@@ -312,7 +312,7 @@ def blocks_per_stage(depth: int, convs_per_block: int) -> int:
     """
     n, rest = divmod(depth - 2, 3 * convs_per_block)
     if rest or n < 1:
-        raise ValueError(f"depth={depth} is not {3 * convs_per_block}n + 2 with n >= 1")
+        raise ValueError(f"depth={depth} must be {3 * convs_per_block}n + 2 with n >= 1")
     return n
 
 
@@ -331,7 +331,7 @@ def _take_indices(count: int, indices: int | list[int] | None) -> tuple[list[int
         indices = count
     if isinstance(indices, int):
         if not 0 < indices <= count:
-            raise ValueError(f"the last {indices} of {count} feature levels")
+            raise ValueError(f"cannot return the last {indices} of {count} feature levels")
         take = [count - indices + i for i in range(indices)]
     else:
         take = [i + count if i < 0 else i for i in indices]

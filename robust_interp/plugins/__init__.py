@@ -1,4 +1,4 @@
-"""What the author of a plug-in writes with: `attack`, `corruption`, `dataset`; `load` registers a file."""
+"""For authors of plug-ins: the decorators `attack`, `corruption` and `dataset`; `load` registers a file."""
 
 from robust_interp.plugins.declare import REGISTRIES, OfEps, attack, corruption, dataset, load
 

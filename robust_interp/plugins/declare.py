@@ -1,7 +1,7 @@
-"""What the author of a plug-in writes with, and how a plug-in file is loaded.
+"""Decorators for authors of plug-ins, and the loading of plug-in files.
 
 A plug-in is a decorated function: an attack, a corruption or a dataset; models are registered with timm's
-own ``register_model``. Installed packages name theirs in the entry-point groups ``robust_interp.attacks``,
+own ``register_model``. Installed packages list theirs in the entry-point groups ``robust_interp.attacks``,
 ``.corruptions``, ``.datasets`` and ``.models``; a file is loaded by ``--plugin FILE.py`` or `load`, and then
 everything that it declares is registered. Declaring alone registers nothing.
 """
@@ -53,18 +53,18 @@ def attack(
     """Declare ``function(model, images, labels, *, eps, ...) -> adversarial images`` as an attack.
 
     `model` maps (N, C, H, W) pixels in [0, 1] to logits, in eval mode with frozen parameters; `eps` is a
-    radius in [0, 1] pixels. The function's other keyword arguments are the attack's parameters, and
-    their default values its defaults: numbers, or shares of eps such as ``OfEps(1 / 4)``. The first line of
-    its docstring is what `robust-interp ls attacks` says of it. That the result
-    is in [0, 1], in the ball and finite is checked for it, and so are the gradients that it sees.
+    radius in [0, 1] pixels. The function's other keyword arguments are the attack's parameters, and their
+    default values its defaults: numbers, or fractions of eps such as ``OfEps(1 / 4)``. `robust-interp ls
+    attacks` shows the first line of its docstring. The runner checks that the result is in [0, 1], within eps
+    and finite, and it checks the gradients that the attack gets.
 
     Args:
-        random: Whether it draws: uniform or normal numbers of the batch's shape, by torch's functions, which
-            inside the attack yield draws keyed by the attack seed and each sample's id.
-        norm: What its ball is measured in: Linf, L2, L1 or L0.
-        gradient: Whether it follows gradients; a sample without one is then not counted as robust.
-        alone: Whether it must be given one sample at a time.
-        classes: The least number of classes that its loss is defined for.
+        random: Whether it draws random numbers. It must use torch's uniform or normal functions with the
+            batch's shape; inside the attack, their draws depend only on the attack seed and each sample's id.
+        norm: Norm of its radius: Linf, L2, L1 or L0.
+        gradient: Whether it uses gradients; a sample without a gradient then never counts as robust.
+        alone: Whether it must run on one sample at a time.
+        classes: Smallest number of classes for which its loss is defined.
     """
 
     def declare(function: Callable) -> AttackType:
@@ -90,13 +90,13 @@ def attack(
 def corruption(function: Corrupt) -> Corrupt:
     """Declare ``function(image, severity, rng) -> image`` as a corruption.
 
-    `image` is float64 (C, H, W) in [0, 1], its own copy; `severity` is 1 to 5; `rng` is the NumPy generator
-    that every draw must come from, keyed by the seed, the corruption, the severity and the sample's id. What
-    it returns, of the same shape, is uint8, or is clipped to [0, 1] and truncated to uint8. When it is called
-    and returns another shape or values that are not finite, it raises UserError.
+    `image` is a float64 copy (C, H, W) in [0, 1]; `severity` is 1 to 5; `rng` is the NumPy generator for all
+    random draws, seeded by the seed, the corruption, the severity and the sample's id. The result has the
+    same shape; it is uint8, or it is clipped to [0, 1] and truncated to uint8. A call that returns another
+    shape or non-finite values raises UserError.
 
     Raises:
-        UserError: for a name that tables could not tell from others.
+        UserError: for a name that would make column names ambiguous.
     """
     call = _named("corruption", function, function)
 
@@ -133,14 +133,14 @@ def dataset(
     point in [0, 1], in the same order each time; labels are (N,) from 0.
 
     Args:
-        classes: How many there are.
+        classes: Number of classes.
         shape: (C, H, W) of an image.
-        mean: Per-channel mean of the training pixels in [0, 1]; `std` likewise.
+        mean: Per-channel mean of the training pixels in [0, 1]; `std` is their standard deviation.
         eps_255: Default Linf radii in units of 1/255.
         attack_defaults: Parameters of attacks that differ from the paper's on this dataset.
-        default_n: Samples that a benchmark measures unless told otherwise.
+        default_n: Default number of test images to measure.
         crop_padding: Pixels of zero padding before the random crop in training.
-        flip: Whether a mirrored image is still of its class.
+        flip: Whether a mirrored image keeps its class.
     """
 
     def declare(function: Callable) -> DatasetType:
@@ -163,11 +163,11 @@ def dataset(
 
 
 def load(path: str | Path) -> None:
-    """Register what a plug-in file declares, and the models that it registers with timm; once a file.
+    """Register everything that a plug-in file declares, and its timm models. Repeated calls do nothing.
 
     Raises:
-        UserError: if the file cannot be read or run, with the line at fault, if it declares nothing or a name
-            that is taken, or if it has changed since it was loaded.
+        UserError: if the file cannot be read or run (with the faulty line), if it declares nothing or a name
+            that exists already, or if it has changed since it was loaded.
     """
     path = Path(path).resolve()
     try:
@@ -192,7 +192,7 @@ def load(path: str | Path) -> None:
     finally:
         _declared.reset(token)
     if not declared:
-        raise UserError(f"plug-in {path} declares no attack, corruption, dataset or model")
+        raise UserError(f"plug-in {path} does not declare an attack, corruption, dataset or model")
     _loaded[path] = sha256
 
 
@@ -228,10 +228,10 @@ def _check_columns(registry: Registry, name: str) -> None:
     """Refuse a name whose columns in tables, ``name_2``, could be those of something else."""
     own = ("clean", *MEANS, WORST, STRONG)
     if registry is CORRUPTIONS and (name in own or re.search(r"_\d+$", name)):
-        raise UserError(f"corruption {name!r}: tables could not tell its columns from others: rename it")
+        raise UserError(f"corruption {name!r}: its column names would be ambiguous: rename it")
     derived = name.startswith((f"{WORST}_", f"{STRONG}_"))
     if registry is ATTACKS and name not in ATTACKS and (name in (*own, *CORRUPTIONS) or derived):
-        raise UserError(f"attack {name!r}: tables could not tell its columns from others: rename it")
+        raise UserError(f"attack {name!r}: its column names would be ambiguous: rename it")
 
 
 def _defaults(function: Callable) -> dict:

@@ -19,7 +19,7 @@ def definition(column: str, corruptions: Collection[str]) -> str:
         return _plain(declared.meaning)
     if named.kind is Kind.ATTACK:
         meaning = KNOWN_ATTACKS.get(
-            named.attack, "Accuracy under this attack, with the parameters told below."
+            named.attack, "Accuracy under this attack, with the parameters listed below."
         )
     else:
         meaning = _plain(declared.meaning)

@@ -30,13 +30,13 @@ from robust_interp.results.folders import runs_in
 from robust_interp.results.scores import Score, results_frame
 
 _BAND = (
-    "Lines are means over train seeds, bands their 95 % interval (Student’s t, as in the table); a single "
-    "run, as an ensemble is, has bars, its 95 % Wilson interval over the images."
+    "Lines are means over train seeds, bands their 95 % interval (Student’s t, as in the table). A single "
+    "run, such as an ensemble, has bars: the 95 % Wilson interval over the images."
 )
 _NAMED = 6  # models in a caption at most
 _DRAWN = {  # names of figures that `robust-interp plot` and `stability` write, and what they show
     "landscape_line": "Cross-entropy along the FGSM direction, mean and quantiles over test images, and the "
-    "share of them that is predicted as another class than the image itself.",
+    "share of them whose predicted class changes.",
     "landscape_plane": "Cross-entropy and predicted class around a test image, over the FGSM direction and a "
     "random orthogonal one; the cross marks the image, the boxes the radii ε that are usually measured.",
     "stability": "Real parts of the rightmost eigenvalues of the blocks' Jacobians with and without damping, "
@@ -95,7 +95,7 @@ def write(
         UserError: if a source is not there or not what it should be, or the report cannot be written.
     """
     if out.resolve() in {path.resolve() for path in sources}:
-        raise UserError(f"{out} holds the results: a report needs a folder of its own, name it with --out")
+        raise UserError(f"{out} contains the results: a report needs a separate folder, set it with --out")
     dataset = combine.dataset_of(sources, dataset)
     board, sources_named, _ = combine.gather(sources, dataset)
     found = _measured([path for path in sources if path.is_dir()], dataset)
@@ -221,7 +221,7 @@ def _robustness(found: FolderResults, board: pd.DataFrame, baseline: str | None,
             out / "accuracy_by_severity",
             points[points["kind"] != curves.ATTACK],
             f"Accuracy against the severity of each corruption; 0 is the clean images (corrupted "
-            f"images: {sources}). {_BAND} Each panel has an axis of its own, which need not begin at 0. {of}",
+            f"images: {sources}). {_BAND} Each panel has its own axis, which may not start at 0. {of}",
         )
         sections.append(Section("severity", "Corruption severity", [figure]))
     if len(gains):
@@ -229,11 +229,11 @@ def _robustness(found: FolderResults, board: pd.DataFrame, baseline: str | None,
             robustness.improvement_figure(gains),
             out / "ensemble_improvement",
             gains,
-            f"How far each ensemble is above the mean accuracy of its members under the same perturbation; "
+            f"Accuracy of each ensemble minus the mean accuracy of its members under the same perturbation; "
             f"“corrupted” is the mean over corruptions and severities. Lines on the bars are 95 % intervals "
             f"over the images. {of}",
         )
-        sections.append(Section("ensembles", "What ensembles gain", [figure]))
+        sections.append(Section("ensembles", "Improvement by ensembles", [figure]))
     return sections
 
 
@@ -251,16 +251,16 @@ def _by_eps(
     if len(differences):
         files.write_table(differences, out / "difference_by_eps")
         caption += (
-            f" Below: the difference to {baseline} under the same perturbation, single models to single "
-            "models, ensembles to ensembles; bars are 95 % intervals (Welch’s over train seeds, of "
-            "paired images between single runs), and where there is none there is no bar."
+            f" Below: the difference to {baseline} under the same perturbation, single models with single "
+            "models, ensembles with ensembles; bars are 95 % intervals (Welch’s over train seeds, or of "
+            "paired images between single runs); a difference without an interval has no bar."
         )
     if len(published):
         caption += (
-            " Grey lines are published numbers of other images or training, and were not measured here."
+            " Grey lines are published numbers for other images or training; they were not measured here."
         )
     if chance is not None:
-        caption += " The dotted line is what guessing gets."
+        caption += " The dotted line is the accuracy of guessing."
     figure = robustness.eps_figure(
         points,
         differences if len(differences) else None,
@@ -280,7 +280,7 @@ def _measured_on(found: FolderResults) -> str:
     for card in (score.classifier for score in found.scored):
         seeds.setdefault(card.model + (f" @{card.recipe}" if card.recipe else ""), set()).update(card.seeds)
     named = [f"{name} {_seeds(sorted(of))}".strip() for name, of in seeds.items()]
-    listed = ", ".join(named) if len(named) <= _NAMED else f"{len(named)} models, all told under Weights"
+    listed = ", ".join(named) if len(named) <= _NAMED else f"{len(named)} models, all listed under Weights"
     return f"Dataset {found.dataset}, n = {ns} test images; {listed}."
 
 
@@ -311,9 +311,9 @@ def _coefficients(found: FolderResults, zoo_folder: str | None, out: Path) -> li
     if table.empty:
         return []
     caption = (
-        "act(λ), by which each block damps its skip connection, over depth after training, of the measured "
+        "act(λ), which damps the skip connection of each block, over depth after training, for the measured "
         "weights. Thin lines are train seeds, bands one standard deviation. Up to 1 the skip connection is "
-        "damped, above it is negative, and above 2/Δt forward Euler steps are unstable. "
+        "damped, above 1 it is negative, and above 2/Δt forward Euler steps are unstable. "
         f"Dataset {found.dataset}; {_checkpoints(table)}."
     )
     figure = _figure(coefficient_figures.depth_figure(table), out / "coefficients", table, caption)
@@ -339,11 +339,13 @@ def _drawn(folder: Path | None, dataset: str | None, weights: Collection[str]) -
         return []
     paths = sorted(folder.glob("*.svg")) if folder.is_dir() else []
     if not paths:
-        raise UserError(f"there are no SVG figures in {folder}: robust-interp plot draws some")
+        raise UserError(f"there are no SVG figures in {folder}: draw some with robust-interp plot")
     origins = {path: origin.read(path) for path in paths}
     for path, found in origins.items():
         if found and dataset and found.dataset != dataset:
-            raise UserError(f"{path} is of {found.dataset}, and the report of {dataset}: leave it out")
+            raise UserError(
+                f"{path} is for {found.dataset}, but the report is for {dataset}: remove it from the figures"
+            )
     figures = []
     for path in paths:
         shows = _DRAWN.get(path.stem) or _DRAWN.get(re.sub(r"_\d+$", "", path.stem)) or f"{path.stem}."
@@ -359,7 +361,7 @@ def _drawn(folder: Path | None, dataset: str | None, weights: Collection[str]) -
 def _origin_told(found: origin.Origin | None, weights: Collection[str]) -> str:
     """What a figure drawn before is of, and whether that was measured here."""
     if found is None:
-        return "The file does not say what it was drawn from: it may be of another dataset or checkpoint."
+        return "The file does not record its source: it may show another dataset or checkpoint."
     n = f", n = {found.n} {'image' if found.n == 1 else 'images'}" if found.n else ""
     told = f"Dataset {found.dataset}{n}; {', '.join(found.checkpoints)}."
     others = [name for name, sha256 in found.checkpoints.items() if sha256 not in weights]
@@ -464,15 +466,15 @@ def _made(found: FolderResults) -> list[dict]:
         _part(
             "Attacks",
             provenance.attacks(found.scored).dropna(axis="columns", how="all"),
-            "Radii and step sizes in units of 1/255. max_delta_255 is the largest change that a pixel really "
-            "went through, zero_grad the largest share (0 to 1) of images whose gradient was exactly zero: "
+            "Radii and step sizes in units of 1/255. max_delta_255 is the largest actual change of a pixel, "
+            "zero_grad the largest share (0 to 1) of images whose gradient was exactly zero: "
             "they were not attacked and are not counted as robust.",
         ),
         _part("Corruptions", provenance.corruptions(results)),
         _part(
             "Weights",
             provenance.weights(results),
-            "Each weights file by its SHA-256. An ensemble averages its members’ outputs and is attacked as "
+            "The SHA-256 of each weights file. An ensemble averages its members’ outputs and is attacked as "
             "one classifier.",
         ),
     ]
@@ -480,7 +482,7 @@ def _made(found: FolderResults) -> list[dict]:
     if where["results"].nunique() < 2:
         where = where.drop(columns="results")
     parts.append(
-        _part("Environment", where, "Where and with what the newest run of a results folder was made.")
+        _part("Environment", where, "Hardware and software of the newest run of each results folder.")
     )
     return [part for part in parts if part["rows"]]
 

@@ -125,7 +125,7 @@ def _object(path: Path) -> dict:
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
     if not isinstance(told, dict):
-        raise UserError(f"{path} holds no object")
+        raise UserError(f"{path} does not contain a JSON object")
     return told
 
 

@@ -82,16 +82,16 @@ RESULTS = (
     Column(
         "model",
         _text,
-        "Name of the model. An ensemble has the names of its members joined by `+`, with its way of "
-        "averaging or attacking in brackets where that is not the default.",
+        "Name of the model. An ensemble has the names of its members joined by `+`, with the kind "
+        "of average or attack in brackets if it is not the default.",
     ),
     Column(
         "weights_sha256",
         _text,
-        "SHA-256 of the weights file; of an object its state; of an ensemble those of its members together.",
+        "SHA-256 of the weights file, of the state of a model object, or of an ensemble's members together.",
     ),
-    Column("recipe", _text, "Recipe that the checkpoint was trained with."),
-    Column("lambda_init", _text, "Interval in which act(λ) started, as `0.20-0.25`."),
+    Column("recipe", _text, "Recipe of the checkpoint's training."),
+    Column("lambda_init", _text, "Interval in which act(λ) started, such as `0.20-0.25`."),
     Column(
         "train_seed", _integer, "Train seed. Empty for an ensemble, and for a model without a known seed."
     ),
@@ -101,13 +101,13 @@ RESULTS = (
     Column(
         "n",
         _integer,
-        "Number of images that `accuracy` is a share of: the first n of the test set.",
+        "Number of images behind `accuracy`: the first n of the test set.",
         unit="images",
     ),
     Column(
         "perturbation",
         _text,
-        "Name of the perturbation, with those parameters that have no column of their own.",
+        "Name of the perturbation, with the parameters that have no separate column.",
     ),
     Column("norm", _text, "Norm of the attack: `Linf`, `L2`, `L1` or `L0`."),
     Column(
@@ -120,7 +120,7 @@ RESULTS = (
     Column(
         "steps", _integer, "Number of steps. Empty where an attack counts queries or has its own schedule."
     ),
-    Column("restarts", _integer, "Number of random starts; the worst one of each image is kept."),
+    Column("restarts", _integer, "Number of random starts; the worst start of each image is kept."),
     Column("severity", _integer, "Severity of a corruption, 1 to 5."),
     Column(
         "attack_seed",
@@ -130,12 +130,12 @@ RESULTS = (
     Column("protocol", _text, "`final` or `worst`.", see="protocols"),
     Column("accuracy", _number, "Share of the n images that count as correct under the protocol.", unit="%"),
     Column("ci_low", _number, "Lower end of the 95 % Wilson interval of `accuracy`.", unit="%"),
-    Column("ci_high", _number, "Upper end of that interval.", unit="%"),
+    Column("ci_high", _number, "Upper end of the same interval.", unit="%"),
     Column(
         "max_delta_255",
         _number,
-        "Largest change of any image, in the norm of the line: of one pixel under Linf, of the whole image "
-        "under L2. Empty for L0.",
+        "Largest change of any image, in the norm of the row: of one pixel for Linf, of the whole image "
+        "for L2. Empty for L0.",
         unit="1/255",
     ),
     Column(
@@ -153,7 +153,7 @@ RESULTS = (
     Column(
         "agreement",
         _number,
-        "Ensembles: share of the images, as perturbed, on which all members predict the same class.",
+        "Ensembles: share of the perturbed images on which all members predict the same class.",
         unit="%",
     ),
     Column(
@@ -174,24 +174,24 @@ ENTRY = (
     Column(
         "rank",
         _integer,
-        "Place by PGD (protocol `final`) or by `worst` (protocol `worst`) at the middle one of the measured "
-        "radii. Ranks are given among entries of the same protocol on the same images, under `worst` also of"
-        " the same attacks. Equal accuracies share a rank. Empty without such a column, for rows that were "
-        "not measured here, and for transfer attacks.",
+        "Rank by PGD (protocol `final`) or by `worst` (protocol `worst`) at the middle of the measured "
+        "radii. Only entries with the same protocol and images are ranked together, under `worst` also "
+        "with the same attacks. Equal accuracies share a rank. Empty if that column is missing, for rows "
+        "that were not measured here, and for transfer attacks.",
         rule="results/leaderboard.py: among all lines",
         shown=Shown.ALWAYS,
     ),
     Column(
         "model",
         _text,
-        "Name of the model. The report adds ×k to that of an ensemble of k models.",
+        "Name of the model. The report adds ×k to the name of an ensemble of k models.",
         of=lambda entry: entry.card.model,
         shown=Shown.ALWAYS,
     ),
     Column(
         "recipe",
         _text,
-        "Recipe that the checkpoints were trained with.",
+        "Recipe of the checkpoints' training.",
         of=lambda entry: entry.card.recipe,
         shown=Shown.ALWAYS,
     ),
@@ -205,7 +205,7 @@ ENTRY = (
     Column(
         "seeds",
         _integer,
-        "Number of train seeds that the numbers are averaged over, or that the ensemble is made of.",
+        "Number of train seeds that are averaged, or that form the ensemble.",
         of=lambda entry: entry.train_seeds,
         shown=Shown.ALWAYS,
     ),
@@ -219,7 +219,7 @@ ENTRY = (
     Column(
         "params_m",
         _number,
-        "Number of parameters; of an ensemble those of all members.",
+        "Number of parameters; for an ensemble, of all members.",
         unit="millions",
         of=lambda entry: entry.card.params_m,
         form=".3f",
@@ -229,7 +229,7 @@ ENTRY = (
     Column(
         "n_examples",
         _integer,
-        "Number of images that each accuracy is a share of.",
+        "Number of images behind each accuracy.",
         unit="images",
         of=lambda entry: entry.n,
         shown=Shown.IF_DIFFERENT,
@@ -257,7 +257,7 @@ ENTRY = (
     Column(
         "improvement",
         _number,
-        "Ensembles: accuracy minus the mean accuracy of the members, in the column that ranks.",
+        "Ensembles: accuracy minus the mean accuracy of the members, in the ranking column.",
         unit="points",
         rule="results/leaderboard.py: that of results.csv in the column that ranks",
         optional=True,
@@ -361,7 +361,7 @@ TAIL = (  # after the measured columns, and only where a line has them
     Column(
         "strong_n",
         _integer,
-        "Number of images that the `strong` columns are a share of.",
+        "Number of images behind the `strong` columns.",
         unit="images",
         of=lambda entry: entry.strong_n,
         shown=Shown.IF_FILLED,
@@ -370,7 +370,7 @@ TAIL = (  # after the measured columns, and only where a line has them
         "audit",
         _text,
         "Outcome of the audits of all train seeds: `pass`, `partial` (all checks passed that were run, and "
-        "some were left out), `open` (so few images do not tell), `warn` or `fail`, with the number of "
+        "some were left out), `open` (too few images to decide), `warn` or `fail`, with the number of "
         "images and of checks.",
         of=lambda entry: entry.audit,
         see="audit",
@@ -390,8 +390,9 @@ MCE = (
     Column(
         "mce(<baseline>)",
         _number,
-        "Mean corruption error (mCE): each error over the baseline's, then the mean over the fifteen common "
-        "corruptions. The baseline has 100; lower is better. Only with `leaderboard --mce`.",
+        "Mean corruption error (mCE): each error divided by the baseline's, then the mean over the "
+        "fifteen common corruptions. The baseline has 100; lower is better. Only with `leaderboard "
+        "--mce`.",
         unit="%",
         rule="results/mce.py",
         shown=Shown.IF_FILLED,
@@ -399,8 +400,7 @@ MCE = (
     Column(
         "relative_mce(<baseline>)",
         _number,
-        "Relative mCE: the same of how far each error lies above the clean error. Only with "
-        "`leaderboard --mce`.",
+        "Relative mCE: the same for each error minus the clean error. Only with `leaderboard --mce`.",
         unit="%",
         rule="results/mce.py",
         shown=Shown.IF_FILLED,
@@ -421,7 +421,7 @@ SOURCE = (
     Column(
         "source",
         _text,
-        "`measured` for rows of this program; `paper` or `robustbench` for quoted rows.",
+        "`measured` for rows measured with this program; `paper` or `robustbench` for quoted rows.",
         of=lambda entry: "measured",
         shown=Shown.IF_DIFFERENT,
     ),
@@ -431,13 +431,13 @@ LEADERBOARD = (*ENTRY, *MEASURED, STD, *TAIL, *MCE, *SOURCE)
 
 AUDIT = (
     Column("model", _text, "Name of the model."),
-    Column("recipe", _text, "Recipe that the checkpoint was trained with."),
+    Column("recipe", _text, "Recipe of the checkpoint's training."),
     Column("lambda_init", _text, "Interval in which act(λ) started."),
     Column("train_seed", _integer, "Train seed."),
     Column("members", _integer, "Number of models that are averaged."),
     Column("dataset", _text, "Data set."),
     Column("check", _text, "Name of the check.", see="audit"),
-    Column("eps_255", _number, "Linf radius at which the check was made.", "1/255"),
+    Column("eps_255", _number, "Linf radius of the check.", "1/255"),
     Column("verdict", _text, "`pass`, `open`, `warn`, `fail` or `not run`."),
     Column(
         "value",
@@ -449,7 +449,7 @@ AUDIT = (
     Column("ci_high", _number, "Upper end of its 95 % interval.", "as `value`"),
     Column("threshold", _number, "The largest value that passes.", "as `value`"),
     Column("n", _integer, "Number of images behind the finding.", "images"),
-    Column("detail", _text, "The finding for a reader, with the accuracies it is made of."),
+    Column("detail", _text, "The finding as text, with its accuracies."),
 )
 
 COMPARISON = (
@@ -459,12 +459,22 @@ COMPARISON = (
     Column("protocol", _text, "`final` or `worst`."),
     Column("n", _integer, "Number of images.", "images"),
     Column("subset_hash", _text, "Hash of the images."),
-    Column("column", _text, "Measured column that is compared."),
-    Column("accuracy_a", _number, "Mean accuracy of A over the train seeds that both have.", "%"),
+    Column("column", _text, "Column that is compared."),
+    Column("accuracy_a", _number, "Mean accuracy of A over the common train seeds.", "%"),
     Column("accuracy_b", _number, "Mean accuracy of B over the same seeds.", "%"),
     Column("difference", _number, "A minus B.", "points"),
-    Column("only_a", _integer, "Images that only A has right, summed over seeds and severities.", "images"),
-    Column("only_b", _integer, "Images that only B has right, summed over seeds and severities.", "images"),
+    Column(
+        "only_a",
+        _integer,
+        "Images that only A classifies correctly, summed over seeds and severities.",
+        "images",
+    ),
+    Column(
+        "only_b",
+        _integer,
+        "Images that only B classifies correctly, summed over seeds and severities.",
+        "images",
+    ),
     Column("p", _number, "McNemar's exact p-value; each image counts once.", form=".3g"),
     Column("p_mid", _number, "The mid-p value of the same test.", form=".3g"),
     Column("p_holm", _number, "`p` adjusted over all columns of the table by Holm's method.", form=".3g"),

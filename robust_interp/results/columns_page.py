@@ -11,19 +11,19 @@ _HEAD = """\
 
 <!-- Written by python -m robust_interp.results.columns_page from robust_interp/results/columns.py. -->
 
-A results folder holds the store `cells.sqlite`, with everything that was ever measured there, and tables of
-the last run: `results.csv` with one line a measurement, `leaderboard.csv` with one line an entry, and
-`audit.csv` if an audit was run. Column names and their order are fixed. An empty field means: does not apply,
-or was not measured.
+A results folder holds the store `cells.sqlite`, with all its measurements, and tables of the
+last run: `results.csv` with one row per measurement, `leaderboard.csv` with one row per entry, and
+`audit.csv` if an audit was run. Column names and their order are fixed. An empty field means that the value
+does not apply or was not measured.
 
 Types: `text`, `integer`, `number`. Percentages run from 0 to 100. Points are percentage points.
 """
 _BEFORE = {
     "leaderboard.csv": """\
 Percentages have two decimals, `params_m` has three. Each measured column is followed by its standard
-deviation over train seeds. The measured columns depend on what was asked for.
+deviation over train seeds. The measured columns depend on the request.
 """,
-    "audit.csv": "One line a finding, over all audits of the folder.\n",
+    "audit.csv": "One row per finding, over all audits of the folder.\n",
     "leaderboard compare": "The table of `robust-interp leaderboard compare`, with `--format csv`.\n",
 }
 _AFTER = {

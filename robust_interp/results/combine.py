@@ -89,7 +89,7 @@ def dataset_of(sources: Sequence[Path], dataset: str | None = None) -> str | Non
         if called in DATASETS:
             if dataset not in (None, called):
                 raise UserError(
-                    f"{path} is, by its name, of {called} and not of {dataset}: name one dataset only"
+                    f"{path} is for {called} by its name, not for {dataset}: give sources of one dataset"
                 )
             dataset = called
     return dataset
@@ -132,7 +132,7 @@ def read(path: Path, dataset: str | None = None) -> pd.DataFrame:
         if (dtype := _DTYPES.get(declaration(column).type)) is not None:
             board[column] = _numbers(path, board[column], dtype)
     if board["members"].isna().any():
-        raise UserError(f"{path} is not a leaderboard: a line does not say its members; a single model has 1")
+        raise UserError(f"{path} is not a leaderboard: a row has no members; for a single model write 1")
     for column, low, high in (
         *((name, 1, math.inf) for name in ("members", "n_examples", "strong_n") if name in board),
         *((name, 0, 100) for name in measured),
@@ -148,10 +148,10 @@ def _of_dataset(path: Path, board: pd.DataFrame, dataset: str | None) -> pd.Data
     """The lines on one dataset, with the columns that they fill."""
     found = sorted(set(board["dataset"])) or [dataset]
     if dataset is None and len(found) > 1:
-        raise UserError(f"{path} has lines on {', '.join(found)}: choose one with --dataset")
+        raise UserError(f"{path} has rows for {', '.join(found)}: choose one with --dataset")
     board = board[board["dataset"] == (dataset or found[0])].drop(columns="dataset").reset_index(drop=True)
     if dataset not in (None, *found):
-        raise UserError(f"{path} has no line on {dataset}, only on {', '.join(found)}")
+        raise UserError(f"{path} has no row for {dataset}, only for {', '.join(found)}")
     empty = [column for column in measured_in(board) if (board[column] == "").all()]
     return board.drop(columns=[name for column in empty for name in (column, std_of(column))])
 

@@ -114,7 +114,7 @@ def from_folder(
     samples = _common_samples(first, second, protocol, n)
     lines, left_out = _lines(first.measured[samples], second.measured[samples])
     if not lines:
-        raise UserError("; ".join([f"{first.name} and {second.name} share no column", *left_out]))
+        raise UserError("; ".join([f"{first.name} and {second.name} have no common column", *left_out]))
     frame = _judged(pd.DataFrame(lines))
     frame = frame.assign(a=a, b=b, dataset=dataset, **samples._asdict())
     return Comparison(a, b, dataset, samples, frame[COMPARISON_COLUMNS], left_out)
@@ -146,7 +146,7 @@ def _named(text: str, entries: list[ScoredEntry]) -> ScoredEntry:
     if len(found) > 1:
         shared = set.intersection(*(set(entry.tags) for entry in found))
         names = ["@".join([entry.name, *(t for t in entry.tags if t not in shared)]) for entry in found]
-        raise UserError(f"{text!r} names {len(found)} entries: choose one of {', '.join(sorted(names))}")
+        raise UserError(f"{text!r} matches {len(found)} entries: choose one of {', '.join(sorted(names))}")
     return found[0]
 
 
@@ -164,7 +164,7 @@ def _common_samples(a: ScoredEntry, b: ScoredEntry, protocol: str | None, n: int
         } or chosen
     if not chosen:
         have = "; ".join(f"{entry.name} has {_listed(entry.measured)}" for entry in (a, b))
-        raise UserError(f"a comparison needs the same protocol and the same samples: {have}")
+        raise UserError(f"a comparison needs the same protocol and images: {have}")
     if len(chosen) > 1:
         raise UserError(f"choose one with --protocol and --n: both entries have {_listed(chosen.values())}")
     return list(chosen.values())[-1]
@@ -186,9 +186,9 @@ def _lines(a: dict, b: dict) -> tuple[list[dict], list[str]]:
     for column in measured_columns(score for score in first if score.column in columns):
         parts_a, parts_b = _paired(_parts(column, a), _parts(column, b))
         if not parts_a:
-            left_out.append(f"{column.name} is left out: the two have no train seed in common for it")
+            left_out.append(f"{column.name} is left out: the entries have no common train seed for it")
         elif not _alike([*parts_a, *parts_b]):
-            left_out.append(f"{column.name} is left out: it was not measured in the same way for both")
+            left_out.append(f"{column.name} is left out: it was measured with different settings")
         else:
             lines.append({"column": column.name} | _tested(parts_a, parts_b))
     return lines, left_out

@@ -47,9 +47,9 @@ def dataset_in(folders: Sequence[Path], dataset: str | None = None) -> str:
     found = sorted({plan.dataset for folder in folders for plan in _plans(folder)})
     where = ", ".join(map(str, folders))
     if dataset is None and len(found) > 1:
-        raise UserError(f"{where} has runs on {', '.join(found)}: choose one with --dataset")
+        raise UserError(f"{where} has runs for {', '.join(found)}: choose one with --dataset")
     if dataset not in (None, *found):
-        raise UserError(f"{where} has no finished run on {dataset}, only on {', '.join(found)}")
+        raise UserError(f"{where} has no finished run for {dataset}, only for {', '.join(found)}")
     return dataset or found[0]
 
 
@@ -68,7 +68,5 @@ def _plans(folder: Path) -> list[Plan]:
     with Store(folder, read_only=True) as store:
         plans = store.plans()
     if not plans:
-        raise UserError(
-            f"no run in {folder} has finished: repeat its command, which continues where it stopped"
-        )
+        raise UserError(f"no run in {folder} has finished: run the same command again to continue")
     return plans

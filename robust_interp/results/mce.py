@@ -39,7 +39,7 @@ def with_mce(board: pd.DataFrame, baseline: str = NO_BASELINE) -> pd.DataFrame:
     missing = [name for name in names if name not in board]
     complete = board[board[names].notna().all(axis=1)] if not missing else board[:0]
     if complete.empty:
-        lack = f" (there is no {', '.join(missing[:3])}{' ...' * (len(missing) > 3)})" if missing else ""
+        lack = f" (missing: {', '.join(missing[:3])}{' ...' * (len(missing) > 3)})" if missing else ""
         raise UserError(
             f"mCE needs all 15 common corruptions: robust-interp bench --corruptions common{lack}"
         )
@@ -78,7 +78,7 @@ def _references(baseline: str, complete: pd.DataFrame) -> dict[tuple, int]:
         raise unknown("baseline", baseline, {_entry(line) for _, line in complete.iterrows()})
     if found.duplicated(ALIKE).any():
         recipes = ", ".join(sorted({f"{name}@{recipe}" for recipe in found["recipe"]}))
-        raise UserError(f"the baseline {baseline!r} fits several lines: choose one of {recipes}")
+        raise UserError(f"the baseline {baseline!r} matches several rows: choose one of {recipes}")
     return {tuple(line[ALIKE]): at for at, line in found.iterrows()}
 
 

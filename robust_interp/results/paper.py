@@ -315,10 +315,10 @@ CLAIMS = (
         _lead(["in_resnext29_8x64d"], "resnext29_8x64d", ["noise"]),
         _BOTH,
     ),
-    Claim("an ensemble is above the mean of its single models", _ensembles, _BOTH),
-    Claim("clean accuracy falls as λ starts larger", _along_intervals(-1, ["clean"]), _BOTH),
+    Claim("an ensemble is more accurate than the mean of its members", _ensembles, _BOTH),
+    Claim("clean accuracy falls with a larger initial λ", _along_intervals(-1, ["clean"]), _BOTH),
     Claim(
-        "accuracy under noise and PGD rises as λ starts larger",
+        "accuracy under noise and PGD rises with a larger initial λ",
         _along_intervals(1, ["noise", "pgd_2"]),
         _BOTH,
     ),

@@ -31,7 +31,7 @@ def about_ranks(board: pd.DataFrame, columns: Mapping[str, str]) -> str:
     by = [f"{column} (protocol {protocol})" for protocol, column in columns.items()]
     by = list(columns.values()) if len(by) == 1 else by
     ranked = board["rank"].notna().any()
-    head = f"rank by {' and '.join(by)}, among lines of the same protocol and images" if ranked else ""
+    head = f"rank by {' and '.join(by)}, among rows of the same protocol and images" if ranked else ""
     reasons = pd.Series([_why_not(line, columns) for _, line in board[board["rank"].isna()].iterrows()])
     parts = [f"{count} {reason}" for reason, count in reasons.value_counts(sort=False).items()]
     missing = f"no rank: {', '.join(parts)}" if parts else ""
@@ -45,4 +45,4 @@ def _why_not(line: pd.Series, columns: Mapping[str, str]) -> str:
         return f"without {RANKED_BY.get(line['protocol'], 'an attack')}"
     if pd.isna(line[column]):
         return f"without {column}"
-    return "of files (their images are not known) or attacked by transfer"
+    return "from files (their images are unknown) or attacked by transfer"

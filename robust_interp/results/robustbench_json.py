@@ -56,10 +56,10 @@ def write(board: pd.DataFrame, dataset: str, folder: Path, eps_255: float, paper
         for threat_model, entry in _entries(line, dataset, eps_255, paper):
             path = folder / dataset / threat_model / f"{_name(line)}.json"
             if path in files:
-                raise UserError(f"two lines would be {path}: name a single results folder or run")
+                raise UserError(f"two rows would be written to {path}: use a single results folder or run")
             files[path] = entry
     if not files:
-        raise UserError("there is nothing to write: no measured line has a clean accuracy")
+        raise UserError("nothing to write: no measured row has a clean accuracy")
     for path, entry in files.items():
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a reader of a table must be told: signs that a number does not mean what it seems to."""
+"""Warnings beside a table: signs that a number is misleading."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def _of_classifier(scores: list[Score], classes: int) -> list[str]:
 def _clean(card: ModelCard, clean: Score, classes: int) -> list[str]:
     if clean.accuracy <= 100 / classes + CHANCE_MARGIN:
         return [
-            f"{card.label}: clean accuracy {clean.accuracy:.1f} % is chance: are the normalisation, the "
-            "label order and the BatchNorm statistics those it was trained with?"
+            f"{card.label}: clean accuracy {clean.accuracy:.1f} % is at chance level: check "
+            "normalisation, label order and BatchNorm statistics"
         ]
     if card.recorded_clean is not None and card.recorded_clean > clean.accuracy + _slack(clean, CLEAN_MARGIN):
         return [
-            f"{card.label}: clean accuracy {clean.accuracy:.1f} %, but its record says "
+            f"{card.label}: clean accuracy {clean.accuracy:.1f} %, but train.json records "
             f"{card.recorded_clean:.1f} %"
         ]
     return []
@@ -77,7 +77,7 @@ def _masking(card: ModelCard, by_column: dict[str, Score]) -> list[str]:
         one = attacked.get(("fgsm", eps_255))
         if one and many.accuracy > one.accuracy + _slack(one, NOISE_MARGIN):
             lines.append(
-                f"{card.label}: {many.column} leaves {many.accuracy:.1f} %, one FGSM step "
+                f"{card.label}: accuracy under {many.column} is {many.accuracy:.1f} %, under one FGSM step "
                 f"{one.accuracy:.1f} %: the iterative attack is badly tuned, or gradients are masked"
             )
     for name in dict.fromkeys(series for series, _ in attacked):
@@ -87,7 +87,7 @@ def _masking(card: ModelCard, by_column: dict[str, Score]) -> list[str]:
         for (small_eps, small), (large_eps, large) in itertools.pairwise(by_radius):
             if large.accuracy > small.accuracy + _slack(small, NOISE_MARGIN):
                 lines.append(
-                    f"{card.label}: {name} leaves {large.accuracy:.1f} % at eps {large_eps:g}/255 "
+                    f"{card.label}: accuracy under {name} is {large.accuracy:.1f} % at eps {large_eps:g}/255 "
                     f"and {small.accuracy:.1f} % at {small_eps:g}/255: gradients may be masked"
                 )
     return lines

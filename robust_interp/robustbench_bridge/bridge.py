@@ -1,4 +1,4 @@
-"""RobustBench as it can be used: the package mended, its models loaded, its published rows read."""
+"""Access to RobustBench: a repaired package, its models and its published rows."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ _ATTACK_SEED = 0
 
 @contextmanager
 def robustbench(download: bool = False) -> Iterator[ModuleType]:
-    """The package robustbench, mended within the block.
+    """The package robustbench, repaired within the `with` block.
 
     ``with robustbench() as rb: rb.benchmark(classifier, n_examples=200, eps=8/255, data_dir=...)`` measures
-    anything that maps (N, 3, 32, 32) pixels in [0, 1] to logits, a `Classifier` for one. Its AutoAttack then
+    anything that maps (N, 3, 32, 32) pixels in [0, 1] to logits, such as a `Classifier`. Its AutoAttack then
     starts from a fixed seed.
 
     Args:
-        download: Whether it may fetch the data and weights that are missing.
+        download: Whether missing data and weights may be downloaded.
 
     Raises:
-        UserError: if RobustBench is not installed, torchattacks' stub stands in its place, or it is a version
-            that is built otherwise.
+        UserError: if RobustBench is not installed, was replaced by torchattacks' stub, or is an unsupported
+            version.
     """
     _require_installed()
     with ExitStack() as stack:
@@ -63,7 +63,7 @@ def robustbench(download: bool = False) -> Iterator[ModuleType]:
         except ImportError as error:
             raise UserError(
                 f"RobustBench needs a package that is missing: {error}; "
-                "pip install 'robust-interp[robustbench]' brings all of them"
+                "install all of them with pip install 'robust-interp[robustbench]'"
             ) from error
         robustbench_names.register(zoo.checkpoints())
         _require_known(modules)
@@ -90,13 +90,13 @@ def _require_installed() -> None:
         metadata.distribution("robustbench")
     except metadata.PackageNotFoundError as error:
         raise UserError(
-            "RobustBench is not installed (a robustbench that torchattacks brings is only a stub): "
+            "RobustBench is not installed (the robustbench that comes with torchattacks is only a stub): "
             "pip install 'robust-interp[robustbench]'"
         ) from error
     spec = util.find_spec("robustbench")
     places = list(spec.submodule_search_locations or ()) if spec else []
     if not any(_defines(Path(place) / "eval.py", "benchmark") for place in places):
-        raise UserError(f"torchattacks installed a stub over RobustBench; repair it with: {_MEND}")
+        raise UserError(f"torchattacks replaced RobustBench by a stub; repair it with: {_MEND}")
 
 
 def _defines(path: Path, function: str) -> bool:
@@ -167,7 +167,7 @@ def _autoattack() -> tuple[type, type]:
             state_path: str | os.PathLike | None = None,
         ) -> Tensor:
             if state_path is not None and Path(state_path).exists():
-                raise UserError(f"pyautoattack cannot resume from its {state_path}: name another file")
+                raise UserError(f"pyautoattack cannot resume from its {state_path}: use another file")
             state_path = None if state_path is None else Path(state_path)
             with nullcontext() if self.log_path is None else _logged(self.logger, self.log_path):
                 adversarial, _predicted = super().run_standard_evaluation(
@@ -210,7 +210,7 @@ def _require_known(modules: dict[str, ModuleType]) -> None:
         lacking = [name for name in names if not hasattr(modules[module], name)]
         if lacking:
             missing = f"robustbench.{module} has no {', '.join(lacking)}"
-            raise UserError(f"{missing}: only RobustBench 1.1.1 can be mended; {_MEND}")
+            raise UserError(f"{missing}: only RobustBench 1.1.1 is supported; {_MEND}")
 
 
 def _mends(modules: dict[str, ModuleType], download: bool) -> list[tuple[str, str, Any]]:
@@ -244,8 +244,8 @@ def _offline(data: ModuleType, kind: type) -> Callable[..., tuple[Tensor, Tensor
             dataset = kind(root=data_dir, train=False, transform=transform, download=False)
         except RuntimeError as error:
             raise UserError(
-                f"{kind.__name__} is not in {data_dir}: robust-interp data {kind.__name__.lower()} "
-                f"--download --data-dir {data_dir} fetches it"
+                f"{kind.__name__} is not in {data_dir}: run robust-interp data {kind.__name__.lower()} "
+                f"--download --data-dir {data_dir}"
             ) from error
         return data._load_dataset(dataset, n_examples)
 
@@ -259,8 +259,8 @@ def _no_corruptions(_record: str, archives: set[str], save_dir: Path) -> None:
 
 def _no_weights(gdrive_id: str, path: Path) -> None:
     raise UserError(
-        f"there are no weights {path}; nothing is downloaded unless you ask: "
-        "robust-interp robustbench download NAME"
+        f"there is no weights file {path}, and nothing is downloaded automatically: "
+        "run robust-interp robustbench download NAME"
     )
 
 
@@ -325,16 +325,16 @@ def load(
     """A model of RobustBench's zoo, in eval mode, on [0, 1] pixels.
 
     Args:
-        name: As RobustBench has it, such as ``Standard``.
+        name: Name in RobustBench, such as ``Standard``.
         dataset: ``cifar10`` or ``cifar100``.
         threat_model: ``Linf``, ``L2`` or ``corruptions``.
         folder: Of the weights, laid out as RobustBench does, ``<dataset>/<threat model>/<name>.pt``; by
             default $ROBUSTBENCH_MODEL_DIR, or ./models as in RobustBench.
-        download: Whether missing weights may be fetched.
+        download: Whether missing weights may be downloaded.
 
     Raises:
-        UserError: for an unknown name, weights that are not there, a web page in their place, or weights
-            that do not load without running code from their file.
+        UserError: for an unknown name, missing weights, a web page instead of weights, or weights that cannot
+            be loaded without running code from their file.
     """
     for what, value, allowed in (
         ("dataset", dataset, DATASETS),
@@ -421,8 +421,8 @@ def _require_weights(name: str, files: list[Path]) -> None:
     for path in files:
         if not path.is_file():
             raise UserError(
-                f"RobustBench's {name} has no weights {path}: robust-interp robustbench download {name} "
-                f"fetches them; ${MODEL_DIR} names another folder"
+                f"RobustBench's {name} has no weights file {path}: run robust-interp robustbench download "
+                f"{name}, or set ${MODEL_DIR} to another folder"
             )
     _refuse_mistaken(files)
 

@@ -91,7 +91,9 @@ def _register(name: str, checkpoint: Checkpoint) -> None:
 
     def entrypoint(pretrained: bool = False, **kwargs: Any) -> InterpolationNet:
         if not pretrained:
-            raise ValueError(f"it names a trained {checkpoint.architecture} (pretrained=True): name that")
+            raise ValueError(
+                f"it exists only with trained weights (pretrained=True): use {checkpoint.architecture}"
+            )
         return pixels.create(name, pretrained, **(model_args | kwargs))
 
     entrypoint.__name__ = entrypoint.__qualname__ = name

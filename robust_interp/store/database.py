@@ -134,7 +134,7 @@ class Store:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             if isinstance(error, sqlite3.Error):
-                raise UserError(f"cannot write to {self.path}: {error}; what was finished is kept") from error
+                raise UserError(f"cannot write to {self.path}: {error}; finished results are kept") from error
             raise
 
     def _rows(self, query: str, *values: object) -> list[tuple]:
@@ -219,7 +219,9 @@ class Store:
         try:
             return [Plan.from_json(text) for (text,) in rows]
         except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{self.path} holds runs that this version cannot read") from error
+            raise UserError(
+                f"{self.path} contains runs that this version cannot read: use the version that wrote them"
+            ) from error
 
     def put_audit(self, classifier: str, fingerprint: str, verdict: str, text: str) -> None:
         """Keep what an audit came to; an older one of the same classifier and dataset is replaced.

@@ -27,6 +27,6 @@ def outcome_of(cell: Cell, store: Store, n: int) -> Outcome:
     _, outcome = finished(cell, store, n)
     if outcome is None:
         raise LookupError(
-            f"{cell.classifier.label} {cell.perturbation.column} is not finished to {n} samples"
+            f"{cell.classifier.label} {cell.perturbation.column} has fewer than {n} finished samples"
         )
     return outcome

@@ -1,4 +1,4 @@
-"""Checks for the tests of other people's plug-ins: does it keep to what a benchmark relies on?
+"""Checks for the tests of plug-ins: does a plug-in keep the rules that a benchmark relies on?
 
 Each check takes a registered name or the thing itself, and raises an AssertionError that says which rule is
 broken. ::

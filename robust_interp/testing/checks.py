@@ -42,13 +42,13 @@ def check_model(
 
     Args:
         model: A timm name, which is built for `classes` and the channels of `shape`; a function that builds
-            the model; or a model. What is built is also saved and loaded again.
+            the model; or a model. A built model is also saved and loaded again.
         classes: Number of classes.
         shape: (C, H, W) of an image.
 
     Raises:
-        AssertionError: if it is not a deterministic classifier of single images in eval mode, changes its
-            own state there, lets no finite gradient through, or, built twice, differs with equal weights.
+        AssertionError: if in eval mode it is random, depends on the other images of the batch or changes its
+            state; if it has no finite gradient; or if two builds with equal weights differ.
     """
     name = model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
     build = _builder(model, classes, shape[0])
@@ -73,18 +73,20 @@ def check_attack(
     model: nn.Module | None = None,
     images: Tensor | None = None,
 ) -> None:
-    """Check an attack on a small network with random weights, or on yours.
+    """Check an attack on a small network with random weights, or on `model`.
 
     Args:
-        params: The attack's parameters, where they are not its defaults.
-        eps: Radii in [0, 1] pixels, of the attack's norm; a search for the smallest change needs none.
+        params: Parameters of the attack that differ from its defaults.
+        eps: Radii in [0, 1] pixels, in the norm of the attack; not needed by attacks that search for the
+            smallest change.
         model: Maps `images` to logits; by default a small convolutional network for RGB images.
-        images: (N, C, H, W) float32 in [0, 1], at least 4; each is attacked from the class that it is given.
+        images: (N, C, H, W) float32 in [0, 1], at least 4; the label of each is the class that the model
+            predicts.
 
     Raises:
-        AssertionError: if a result is of another shape, outside [0, 1] or the ball, or not finite; if no
-            image changes; if a result depends on the batch or on a global random generator; or if the images,
-            the labels or the model are not as they were.
+        AssertionError: if a result has another shape, is outside [0, 1] or the radius, or is not finite; if
+            no image changes; if a result depends on the batch or on a global random generator; or if the
+            images, the labels or the model are changed.
     """
     with undisturbed_generators(), _registered(ATTACKS, attack) as name, _said_of(name):
         classifier = Classifier(model or _small_network(), name="the model")
@@ -97,9 +99,9 @@ def check_corruption(corruption: str | Corrupt, shape: tuple[int, int, int] = (3
     """Check a corruption on random images of `shape` (C, H, W), at each severity.
 
     Raises:
-        AssertionError: if a result is of another shape, not finite or no pixels; if it does not follow from
-            the image, the severity and the generator alone; if it uses a global random generator; or if it
-            changes none of the images.
+        AssertionError: if a result has another shape, is not finite or no pixels; if it depends on anything
+            besides the image, the severity and the generator; if it uses a global random generator; or if it
+            changes no image.
     """
     with undisturbed_generators(), _registered(CORRUPTIONS, corruption) as name, _said_of(name):
         why_not = obstacle(name, shape)
@@ -115,12 +117,12 @@ def check_dataset(
     """Check a dataset whose files, if it needs any, are in `data_dir`.
 
     Args:
-        splits: Those to check; give ``("test",)`` for a dataset that is only measured on.
+        splits: Splits to check; use ``("test",)`` for a dataset without training images.
 
     Raises:
-        AssertionError: if images or labels are not of the declared shape, range and classes, or not the same
-            when loaded again; or if mean and std are not those of the training pixels, the default radii are
-            not radii in units of 1/255, or the default n is more than the test set has.
+        AssertionError: if images or labels do not have the declared shape, range and classes, or change when
+            they are loaded again; if mean and std are not those of the training pixels; if the default radii
+            are not in units of 1/255; or if the default n is larger than the test set.
     """
     kind = dataset if isinstance(dataset, DatasetType) else DATASETS[dataset]
     root = data.data_root(data_dir)
@@ -202,9 +204,7 @@ def _check_cfg(network: nn.Module, classes: int) -> None:
         _require(key in cfg, f"its pretrained_cfg lacks {key}")
     for attribute in ("num_classes", "num_features"):
         _require(hasattr(network, attribute), f"it has no {attribute}, which a checkpoint records")
-    _require(
-        network.num_classes == classes, f"it has {network.num_classes} classes where {classes} were asked for"
-    )
+    _require(network.num_classes == classes, f"it has {network.num_classes} classes instead of {classes}")
 
 
 def _check_forward(classifier: Classifier, images: Tensor) -> None:
@@ -228,9 +228,7 @@ def _check_reload(build: Callable[[], nn.Module], classifier: Classifier, images
     other.model.load_state_dict(classifier.model.state_dict())
     with undisturbed(other), torch.no_grad():
         same = torch.allclose(other(images.clone()), classifier(images.clone()), rtol=1e-3, atol=1e-4)
-    _require(
-        same, "built twice, with equal weights, it gives other logits: not all of it is in its state dict"
-    )
+    _require(same, "two builds with equal weights give different logits: its state dict is incomplete")
 
 
 def _state(module: nn.Module) -> list[tuple]:
@@ -279,14 +277,14 @@ def _check_attack_at(
     attack = AttackRunner(perturbation, classifier)
     _seed_globally(0)
     attacked = attack(images, labels, range(len(images)))
-    _require(not attacked.not_finite.any(), f"{perturbation.column} gives values that are not finite")
+    _require(not attacked.not_finite.any(), f"{perturbation.column} returns values that are not finite")
     found = attacked.images
     _require(not torch.equal(found, images), f"{perturbation.column} changes no image")
     _seed_globally(1)
     again = attack(images, labels, range(len(images))).images
     _require(
         _alike(found, again),
-        f"{perturbation.column} gives other results a second time: it must draw with torch's functions, "
+        f"{perturbation.column} gives different results when repeated: it must draw with torch's functions, "
         "and be declared with random=True",
     )
     for size in (1, len(images) // 2 + 1):
@@ -294,8 +292,8 @@ def _check_attack_at(
         each = [attack(images[p.start : p.stop], labels[p.start : p.stop], p).images for p in parts]
         _require(
             _alike(found, torch.cat(each)),
-            f"{perturbation.column} gives other results in batches of {size}: what it does to an image must "
-            "not depend on the others",
+            f"{perturbation.column} gives different results in batches of {size}: the result for an image "
+            "must not depend on the others",
         )
 
 
@@ -310,10 +308,10 @@ def _check_by_itself(
     _require(found.shape == images.shape, f"it returns shape {tuple(found.shape)} for {tuple(images.shape)}")
     _require(found.dtype == images.dtype, f"it returns {found.dtype} for {images.dtype}")
     unchanged = torch.equal(given, images) and torch.equal(of, labels) and not given.requires_grad
-    _require(unchanged, "it changes the images or labels that it is given: work on a copy")
+    _require(unchanged, "it changes its input images or labels: work on a copy")
     _require(
         _state(classifier) == before,
-        "it leaves the model with another mode, parameters, buffers or gradients",
+        "it changes the mode, parameters, buffers or gradients of the model",
     )
 
 
@@ -330,7 +328,7 @@ def _check_corruption_at(function: Corrupt, images: np.ndarray, severity: int) -
     found = [function(image.copy(), severity, np.random.default_rng(at)) for at, image in enumerate(images)]
     _require(
         state == _generators(),
-        "it draws from, or seeds, a global random generator: draw from the one that it is given",
+        "it draws from or seeds a global random generator: use the generator argument",
     )
     for corrupted in found:
         _require(
@@ -346,8 +344,8 @@ def _check_corruption_at(function: Corrupt, images: np.ndarray, severity: int) -
         again = function(images[at].copy(), severity, np.random.default_rng(at))
         _require(
             np.array_equal(found[at], again),
-            "it gives another result a second time: that must follow from the image, the severity and the "
-            "generator alone, not from other images or generators",
+            "it gives different results when repeated: the result must depend only on the image, "
+            "severity and generator, not on other images or generators",
         )
     pixels = [c / 255 if c.dtype == np.uint8 else c.clip(0, 1) for c in found]
     _require(not np.array_equal(np.stack(pixels), images), f"severity {severity} changes no image")
@@ -358,7 +356,7 @@ def _check_corruption_at(function: Corrupt, images: np.ndarray, severity: int) -
 
 def _check_description(kind: DatasetType) -> None:
     channels = kind.shape[0]
-    _require(re.fullmatch("[a-z0-9]+", kind.name), f"its name {kind.name!r} must be of a-z and 0-9 only")
+    _require(re.fullmatch("[a-z0-9]+", kind.name), f"its name {kind.name!r} must contain only a-z and 0-9")
     for key, values in (("mean", kind.mean), ("std", kind.std)):
         _require(len(values) == channels, f"its {key} has {len(values)} values for {channels} channels")
     _require(kind.eps_255, "it has no default radius")
@@ -378,7 +376,7 @@ def _check_split(kind: DatasetType, split: str, root: Path) -> data.Dataset:
     )
     _require(
         first.fingerprint == second.fingerprint,
-        f"its {split} set is not the same when loaded again: sample i must always be the same image",
+        f"its {split} set changes when it is loaded again: sample i must always be the same image",
     )
     if absent := set(range(kind.classes)) - set(first.labels.tolist()):
         raise AssertionError(f"its {split} set has no image of class {min(absent)}")
@@ -391,5 +389,5 @@ def _check_statistics(kind: DatasetType, images: np.ndarray) -> None:
     for key, values, measured in zip(("mean", "std"), (kind.mean, kind.std), found, strict=True):
         _require(
             np.abs(np.subtract(values, measured)).max() <= MEAN_TOLERANCE,
-            f"its {key} is {tuple(values)}, that of its training pixels {tuple(measured.round(4).tolist())}",
+            f"its {key} is {tuple(values)}, but its training pixels have {tuple(measured.round(4).tolist())}",
         )

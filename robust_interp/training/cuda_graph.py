@@ -79,7 +79,7 @@ class RecordedSteps:
         except RuntimeError as error:
             self._records = False
             reason = str(error).strip().partition("\n")[0]
-            warnings.warn(f"training is slower: it cannot be a CUDA graph ({reason})", stacklevel=2)
+            warnings.warn(f"training is slower: it cannot run as a CUDA graph ({reason})", stacklevel=2)
             return None
         return _Recorded(graph, inputs)
 

@@ -21,7 +21,7 @@ from robust_interp.core.registry import unknown
 from robust_interp.data import DATASETS, DatasetType
 
 FOLDER = Path(__file__).parent / "recipes"
-_NOT_FILLED = "a recipe is filled for its dataset before it is used: Recipe.filled"
+_NOT_FILLED = "call Recipe.filled with the dataset before the recipe is used"
 LONGEST_NAME = 120  # characters, so that a checkpoint's folder name stays below the usual 255 bytes
 
 
@@ -151,21 +151,21 @@ def _interval(value: Any) -> bool:
 
 # field -> (a test of its values, the same in words)
 _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "name": (lambda value: bool(re.fullmatch(r"[a-z0-9_]+", value)), "of a-z, 0-9 and _ only"),
-    "epochs": (_whole(1), "a whole number from 1"),
+    "name": (lambda value: bool(re.fullmatch(r"[a-z0-9_]+", value)), "only a-z, 0-9 and _"),
+    "epochs": (_whole(1), "a whole number of at least 1"),
     "lr": (_number(0, open_low=True), "a number above 0"),
-    "steps": (_rising, "rising shares of the epochs, between 0 and 1, such as 0.5,0.75"),
+    "steps": (_rising, "increasing fractions of the epochs between 0 and 1, such as 0.5,0.75"),
     "momentum": (_number(0, 1), "a number in [0, 1)"),
-    "weight_decay": (_number(0), "a number from 0"),
-    "batch_size": (_whole(1), "a whole number from 1"),
-    "padding": (_maybe(_whole(0)), "a whole number from 0"),
+    "weight_decay": (_number(0), "a number of at least 0"),
+    "batch_size": (_whole(1), "a whole number of at least 1"),
+    "padding": (_maybe(_whole(0)), "a whole number of at least 0"),
     "padding_mode": (lambda value: value in ("zeros", "reflect"), "zeros or reflect"),
-    "mean": (_maybe(_tuple_of(_number(0))), "a number from 0 for each channel"),
+    "mean": (_maybe(_tuple_of(_number(0))), "a number of at least 0 for each channel"),
     "std": (_maybe(_tuple_of(_number(0, open_low=True))), "a number above 0 for each channel"),
     "stored": (lambda value: value in ("lambda", "keep"), "lambda or keep"),
     "lambda_decay": (lambda value: isinstance(value, bool), "true or false"),
-    "lambda_init": (_maybe(_interval), "an interval from 0 such as 0.2,0.25"),
-    "warmup_epochs": (_whole(0), "a whole number from 0"),
+    "lambda_init": (_maybe(_interval), "an interval such as 0.2,0.25, not below 0"),
+    "warmup_epochs": (_whole(0), "a whole number of at least 0"),
     "precision": (lambda value: value in ("float32", "tf32", "bf16"), "float32, tf32 or bf16"),
 }
 FIELDS = tuple(f.name for f in fields(Recipe) if f.name not in ("name", "deviations"))
@@ -191,11 +191,11 @@ def load(name: str, architecture: str, dataset: str) -> Recipe:
     kind = DATASETS[dataset]
     own = name.endswith(".toml")
     if own and Path(name).stem in names():
-        raise UserError(f"{name}: {Path(name).stem} is a shipped recipe; give yours another name")
+        raise UserError(f"{name}: {Path(name).stem} is the name of a built-in recipe; rename yours")
     try:
         values = _values(Path(name) if own else _shipped(name), architecture, dataset)
         if "epochs" not in values:
-            raise UserError("a recipe must say its epochs")
+            raise UserError("a recipe must set epochs")
         return Recipe(Path(name).stem, **values).filled(kind)
     except UserError as error:
         raise UserError(f"{name}: {error}") if own else error from None
@@ -217,7 +217,7 @@ def _values(path: Path, architecture: str, dataset: str) -> dict[str, Any]:
     values = _values(_shipped(str(base)), architecture, dataset) if base else {}
     values |= _checked_fields(table)
     if not isinstance(rules, list):
-        raise UserError("where must be tables, written [[where]]")
+        raise UserError("where must be written as tables [[where]]")
     for rule in rules:
         globs = [str(rule.pop(key, "*")) for key in ("architecture", "dataset")]
         found = _checked_fields(rule)
@@ -281,7 +281,7 @@ def overridden(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
     deviations = {name: (named, used) for name, (named, used) in pairs.items() if named != used}
     name = "_".join([recipe.name, *(_in_name(name, used) for name, (_, used) in deviations.items())])
     if len(name) > LONGEST_NAME:
-        raise UserError("too many changes for a folder's name: write a recipe file and name that")
+        raise UserError("too many changes for a folder name: write them into a recipe file and use it")
     return replace(new, name=name, deviations=deviations)
 
 

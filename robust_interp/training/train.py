@@ -50,7 +50,7 @@ def destination(architecture: str, dataset: str, recipe: Recipe, seed: int, out:
     """
     folder = Path(out) / f"{architecture}.{dataset}_{recipe.name}_seed{seed}"
     if zoo.Checkpoint.at(folder) is None:
-        raise UserError(f"{folder.name} cannot name a checkpoint: train a plain architecture, without a tag")
+        raise UserError(f"{folder.name} is not a checkpoint name: train an architecture without a tag")
     return folder
 
 
@@ -107,7 +107,7 @@ class _Job:
         return Fit(model, loader, self.recipe)
 
     def record(self, fit: Fit) -> dict:
-        """How the checkpoint was made, for train.json."""
+        """The record of the training, for train.json."""
         interval = self.model_args.get("lambda_init") or default_lambda_init(self.what.architecture)
         return self.identity | {
             "checkpoint": "last",  # no epoch is chosen: the test set is read once, after training
@@ -228,7 +228,7 @@ def _jobs(
     recipes = [what.recipe.filled(data.DATASETS[dataset]) for what in trainings]
     folders = [destination(what.architecture, dataset, what.recipe, what.seed, out) for what in trainings]
     if len(set(folders)) < len(folders):
-        raise UserError("two of the trainings would write the same checkpoint")
+        raise UserError("two trainings would write the same checkpoint")
     for folder in folders:
         zoo.check_writable(folder)
     training = data.load(dataset, "train", data_dir)
@@ -289,7 +289,7 @@ def _restore(job: _Job, fit: Fit) -> None:
         raise UserError(f"cannot resume from {path}: {reason}; remove it to start over") from error
     if differing:
         raise UserError(
-            f"{path} is an unfinished training with another {', '.join(differing)}; remove it to start over"
+            f"{path} is an unfinished training with different {', '.join(differing)}; remove it to start over"
         )
 
 

@@ -109,7 +109,7 @@ class Fit:
 
     def __init__(self, model: nn.Module, loader: Loader, recipe: Recipe) -> None:
         if recipe.precision == "tf32" and not loader.labels.is_cuda:
-            raise UserError("precision tf32 needs a CUDA device: take float32 or bf16")
+            raise UserError("precision tf32 needs a CUDA device: use float32 or bf16")
         self.model, self.loader, self.recipe = model, loader, recipe
         self.optimizer = torch.optim.SGD(
             _parameter_groups(model, recipe),
@@ -222,8 +222,8 @@ class Fit:
         recent = self.curve[-PATIENCE:]
         if len(recent) == PATIENCE and all(_at_chance(line, classes) for line in recent):
             raise TrainingError(
-                f"training learns nothing: in epochs {recent[0]['epoch']} to {recent[-1]['epoch']} the loss "
-                f"stayed at {loss:.3f} (chance: {math.log(classes):.3f}) and the accuracy at "
+                f"training does not progress: in epochs {recent[0]['epoch']} to {recent[-1]['epoch']} the "
+                f"loss stayed at {loss:.3f} (chance: {math.log(classes):.3f}) and the accuracy at "
                 f"{recent[-1]['accuracy']:.1f} %"
             )
 

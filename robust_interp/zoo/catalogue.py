@@ -1,4 +1,4 @@
-"""Which checkpoints there are, and those that a user names."""
+"""The available checkpoints, and the selection of checkpoints by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from robust_interp.zoo.registered import is_model, may_be_registered
 
 
 def bundled(folder: str = "model_zoo") -> Path:
-    """A folder that comes with the package: inside it when installed, beside it in a checkout."""
+    """A folder that comes with the package: inside it if installed, beside it in a checkout."""
     package = Path(robust_interp.__file__).parent
     inside = package / folder
     return inside if inside.is_dir() else package.parent / folder
@@ -23,18 +23,18 @@ def bundled(folder: str = "model_zoo") -> Path:
 def checkpoints(
     zoo: str | os.PathLike | None = None, dataset: str | None = None, only: bool = False
 ) -> list[Checkpoint]:
-    """All checkpoints, of one dataset if named, ordered by architecture, dataset, recipe and seed.
+    """All checkpoints, or those of one dataset, ordered by architecture, dataset, recipe and seed.
 
     Args:
-        zoo: A folder of checkpoints to look in first; then ./model_zoo and the package follow.
-        dataset: None for those of all datasets.
-        only: Whether to look nowhere else than in that folder.
+        zoo: A folder of checkpoints to search first, before ./model_zoo and the package.
+        dataset: None means all datasets.
+        only: Whether to search only that folder.
 
     Raises:
-        UserError: if a folder is named that is not there, or none is to be the only one.
+        UserError: if the folder does not exist, or if `only` is given without a folder.
     """
     if only and not zoo:
-        raise UserError("which zoo folder is the only one to look in? name it with --zoo")
+        raise UserError("--only-zoo needs a zoo folder: name it with --zoo")
     if zoo and not Path(zoo).is_dir():
         raise UserError(f"there is no zoo folder {zoo}")
     places = [Path(zoo)] if zoo else []
@@ -53,8 +53,8 @@ def checkpoints_for(
     """The checkpoints of a dataset, at least one, in the order of `checkpoints`.
 
     Args:
-        zoo: A folder of checkpoints to look in first.
-        only: Whether to look nowhere else.
+        zoo: A folder of checkpoints to search first.
+        only: Whether to search only that folder.
 
     Raises:
         UserError: if there is none, or as `checkpoints` does.
@@ -69,14 +69,14 @@ def checkpoints_for(
 
 
 def select(patterns: Iterable[str], candidates: list[Checkpoint]) -> list[Checkpoint]:
-    """The candidates that are named, in their own order.
+    """The candidates that match the patterns, in the order of the candidates.
 
     Args:
-        patterns: Each is 'all', an architecture, a full name, or a glob over either; ``@RECIPE`` after it, a
-            name or glob too, takes those of that recipe, as in `leaderboard compare`.
+        patterns: Each is 'all', an architecture, a full name, or a glob over either. A following ``@RECIPE``,
+            a name or glob, takes only the checkpoints of that recipe, as in `leaderboard compare`.
 
     Raises:
-        UserError: for a name, a glob or a recipe that matches none.
+        UserError: for a name, glob or recipe without a match.
     """
     chosen: dict[str, Checkpoint] = {}
     for pattern in patterns:
@@ -115,7 +115,7 @@ def _no_checkpoint(pattern: str, candidates: list[Checkpoint]) -> UserError:
         datasets = ", ".join(sorted({c.dataset for c in candidates}))
         return UserError(
             f"{pattern} has no checkpoint for {datasets} in the zoo (there are {', '.join(have)}): "
-            "train it with robust-interp train, or name its weights with --checkpoint"
+            "train it with robust-interp train, or give its weights with --checkpoint"
         )
     return unknown("model", pattern, have)
 

@@ -54,7 +54,7 @@ def _is_model_args(value: object) -> bool:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint folder. What its name says is read from the name, the rest from its files."""
+    """One checkpoint folder. Its facts are read from its name and its files."""
 
     folder: Path
     architecture: str
@@ -87,7 +87,9 @@ class Checkpoint:
             CONFIG, config, architecture=_is(str), pretrained_cfg=_is(dict), model_args=_is_model_args
         )
         if config["architecture"] != self.architecture:
-            raise self._broken(f"{self.folder / CONFIG} is of {config['architecture']}")
+            raise self._broken(
+                f"{self.folder / CONFIG} describes another architecture, {config['architecture']}"
+            )
         cfg = {"num_classes": _is(int), "input_size": _is_size, "mean": _numbers(), "std": _numbers(0)}
         self._require(CONFIG, config["pretrained_cfg"], **cfg)
         return config
@@ -111,7 +113,7 @@ class Checkpoint:
         except (OSError, ValueError) as error:
             raise self._broken(f"cannot read {path}: {error}") from error
         if not isinstance(content, dict):
-            raise self._broken(f"{path} holds no object")
+            raise self._broken(f"{path} does not contain a JSON object")
         return content
 
     def _require(self, file: str, content: dict, **needed: Callable[[object], bool]) -> None:
@@ -128,7 +130,7 @@ class Checkpoint:
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of the weights file, held against the one that train.json recorded.
+        """Hash of the weights file, checked against the one in train.json.
 
         Raises:
             UserError: if the file cannot be read or is not the one that was written.
@@ -147,7 +149,7 @@ class Checkpoint:
         """The model in eval mode with float32 weights; takes normalised images (N, C, H, W).
 
         Raises:
-            UserError: if it cannot be built, or the weights are not its own.
+            UserError: if it cannot be built, or the weights do not fit.
         """
         config = self.config
         cfg = config["pretrained_cfg"]
@@ -169,12 +171,12 @@ def load_weights(model: nn.Module, path: Path) -> Normalisation | None:
     Reads what `weights.read_state` reads, whatever prefix its keys share.
 
     Returns:
-        Mean and std, a list per channel, of a normalisation layer that the file holds and the model lacks,
-        which are then to be applied in front of it; else None.
+        Mean and std, one number per channel, of a normalisation layer that is in the file but not in the
+        model and must be applied before it; otherwise None.
 
     Raises:
-        UserError: naming the file and what it is, or the first keys that are missing, unexpected or of
-            another shape.
+        UserError: if the file is not a weights file or does not fit; the message names the file and the first
+            keys that are missing, unexpected or of another shape.
     """
     from robust_interp.zoo import weights_files  # needs torch, which listing checkpoints does not
 
@@ -206,15 +208,17 @@ def _named(folder: Path) -> Checkpoint:
     """
     checkpoint = Checkpoint.at(folder)
     if checkpoint is None:
-        raise UserError(f"{folder.name} cannot name a checkpoint: <architecture>.<dataset>_<recipe>_seed<k>")
+        raise UserError(
+            f"{folder.name} is not a checkpoint name: use <architecture>.<dataset>_<recipe>_seed<k>"
+        )
     return checkpoint
 
 
 def made_with(folder: Path, model_args: dict) -> Checkpoint | None:
-    """The checkpoint in `folder` if it is there, or None.
+    """The checkpoint in `folder`, or None if the folder does not exist.
 
     Args:
-        model_args: Arguments of the architecture that it is to have been made with.
+        model_args: Arguments of the architecture that it must have.
 
     Raises:
         UserError: if it was made with other arguments of the architecture.
@@ -229,13 +233,13 @@ def made_with(folder: Path, model_args: dict) -> Checkpoint | None:
 
 
 def check_writable(folder: Path) -> None:
-    """Refuse, before the work, a checkpoint folder that could not be written after it."""
+    """Refuse a checkpoint folder that cannot be written, before the training starts."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot write {folder}: {error}") from error
     if folder.exists():
-        raise UserError(f"{folder} is there already; remove it to train it again")
+        raise UserError(f"{folder} exists already; remove it to train again")
     if not os.access(folder.parent, os.W_OK | os.X_OK):
         raise UserError(f"cannot write {folder}: {folder.parent} is read-only")
 
@@ -256,9 +260,9 @@ def save(
         folder: Its name is the checkpoint's.
         pretrained_cfg: timm's: num_classes, input_size (C, H, W), mean, std and more, as JSON values.
         model_args: Arguments of the architecture beside classes and input channels, as JSON values.
-        record: What train.json says besides the hash of the weights, as JSON values.
+        record: Content of train.json except the hash of the weights, as JSON values.
         half: Store floating-point weights in half precision.
-        texts: More files, by name.
+        texts: Additional text files by name.
 
     Raises:
         UserError: if the folder cannot be written or exists.

@@ -44,7 +44,7 @@ def check_registered(architecture: str) -> None:
     """Refuse a name that timm does not know; it would build a model of random weights for a path.
 
     Raises:
-        UserError: with the near names.
+        UserError: if it is unknown; the message suggests similar names.
     """
     import timm  # which registers our models, too
 
@@ -73,7 +73,7 @@ def is_model(name: str) -> bool:
             raise
         entry = None
     if there not in (None, entry):
-        raise UserError(f"model {name!r} is claimed by {origin} and by {there.__module__}")
+        raise UserError(f"model {name!r} is declared by {origin} and by {there.__module__}")
     if not timm.is_model(name):
         raise UserError(f"model {name!r} of {origin} is not registered with timm")
     return True

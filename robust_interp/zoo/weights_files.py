@@ -63,11 +63,11 @@ def mistaken_for_weights(path: Path) -> str | None:
         if start.startswith(magic):
             return found
     if start.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml")):
-        return "is an HTML page, as a failed download leaves it: download the weights again"
+        return "is an HTML page, probably of a failed download: download the weights again"
     if zipfile.is_zipfile(path) and _is_torchscript(path):
         return (
-            "is a TorchScript archive, which holds code: save its state_dict(), or load it in Python with "
-            "torch.jit.load and give evaluate the module"
+            "is a TorchScript archive, which contains code: save its state_dict(), or load it in Python with "
+            "torch.jit.load and pass the module to evaluate"
         )
     return None
 
@@ -95,8 +95,8 @@ def _starts_as_safetensors(path: Path) -> bool:
 def _unreadable(path: Path, error: Exception) -> str:
     if pickled := re.search(r"GLOBAL ([\w.]+)", str(error)):
         return (
-            f"{path} holds a pickled {pickled[1]}, as a model saved whole does, and may run code when it is "
-            "opened: save its state_dict() instead"
+            f"{path} contains a pickled {pickled[1]}, as a whole saved model does, and can run code when "
+            "it is opened: save its state_dict() instead"
         )
     reason, *_ = [*str(error).splitlines(), type(error).__name__]
     return f"cannot read {path}: {reason}"
@@ -107,14 +107,14 @@ def _tensors(path: Path, content: Any) -> dict[str, Tensor]:
         inside = [key for key in WRAPPERS if isinstance(content.get(key), dict)]
         if len(inside) > 1:
             raise UserError(
-                f"{path} holds several state dicts ({', '.join(inside)}): save the one you mean to a file "
-                "of its own"
+                f"{path} contains several state dicts ({', '.join(inside)}): save the one you need "
+                "to a separate file"
             )
         if not inside:
             break
         content = content[inside[0]]
     if not isinstance(content, dict) or not _is_state(content):
-        raise UserError(f"{path} holds no state dict of tensors but {_described(content)}")
+        raise UserError(f"{path} contains {_described(content)}, not a state dict of tensors")
     return content
 
 

@@ -146,7 +146,7 @@ def test_coefficients_over_training(save):
 
 
 def test_networks_without_lambda_have_nothing_to_show(save):
-    with pytest.raises(UserError, match="preact_resnet14: no block carries a λ"):
+    with pytest.raises(UserError, match="preact_resnet14: no block has a λ"):
         coefficients.over_depth([save("preact_resnet14")])
 
 
@@ -306,7 +306,7 @@ def test_lines_are_those_of_each_image_and_leave_out_what_has_no_gradient():
     images = torch.stack([image, torch.zeros_like(image)])
     table = landscape.lines({"net": OfBright()}, images, labels, [5, 9], RADII, shared=False)
     assert set(table["sample"]) == {5}
-    with pytest.raises(UserError, match="none of the images can be looked at"):
+    with pytest.raises(UserError, match="no landscape for any of the images"):
         landscape.lines({"net": OfBright()}, images[1:], labels[1:], [9], RADII, shared=False)
 
 
@@ -556,7 +556,7 @@ def test_growth_summary_by_hand():
 
 
 def test_only_our_networks_have_known_blocks():
-    with pytest.raises(UserError, match="blocks are not known"):
+    with pytest.raises(UserError, match="only those have known blocks"):
         stability.in_float64(Classifier(nn.Linear(3, 2), name="mine"))
 
 

@@ -64,7 +64,7 @@ def test_none_is_no_attack_and_nothing_is_an_error():
 )
 def test_a_radius_outside_zero_to_one_is_refused(eps):
     with pytest.raises(
-        UserError, match=r"eps must be above 0 and at most 1 in \[0, 1\] pixels \(8/255, say\)"
+        UserError, match=r"eps must be above 0 and at most 1 in \[0, 1\] pixels \(such as 8/255\)"
     ):
         resolve(f"pgd(eps={eps})")
 
@@ -106,7 +106,7 @@ def test_a_step_size_outside_zero_to_one_is_refused(alpha):
 
 @pytest.mark.parametrize("steps", ["0", "-1", "1.5", "20.0", "True", "nan", "'3'", "eps"])
 def test_steps_that_are_not_a_whole_number_from_one_are_refused(steps):
-    with pytest.raises(UserError, match="pgd: steps must be a whole number from 1, not"):
+    with pytest.raises(UserError, match="pgd: steps must be a whole number of at least 1, not"):
         resolve(f"pgd(steps={steps})")
 
 

@@ -66,9 +66,9 @@ def test_the_largest_change_in_the_table_is_eps_whatever_the_normalisation():
 @pytest.mark.parametrize(
     ("delta", "message"),
     [
-        (lambda images: torch.full_like(images, 8 / 255 + 3e-6), "left its ball"),
-        (lambda images: 1.01 - images, r"left the range \[0, 1\]"),
-        (lambda images: -images - 1e-4, r"left the range \[0, 1\]"),
+        (lambda images: torch.full_like(images, 8 / 255 + 3e-6), "exceeds its radius"),
+        (lambda images: 1.01 - images, r"returns values outside \[0, 1\]"),
+        (lambda images: -images - 1e-4, r"returns values outside \[0, 1\]"),
     ],
 )
 def test_an_attack_that_leaves_the_ball_or_the_range_raises(monkeypatch, delta, message):

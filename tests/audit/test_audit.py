@@ -88,12 +88,15 @@ def test_a_challenger_fails_the_model_only_if_it_beats_every_white_box_attack():
     assert beaten.verdict == FAIL  # 10 points ahead of apgd_ce, all 20 discordant samples on one side
     assert (beaten.value, beaten.n, beaten.eps_255, beaten.threshold) == (10, 200, 2.0, 0)
     assert 0 < beaten.ci_low < 10 < beaten.ci_high + 1
-    assert "square leaves 20.0 % (15.0 to 26.1), apgd_ce leaves 30.0 % (24.1 to 36.7)" in beaten.detail
+    assert (
+        "accuracy under square: 20.0 % (15.0 to 26.1), accuracy under apgd_ce: 30.0 % (24.1 to 36.7)"
+        in beaten.detail
+    )
 
     ahead_of_row = checks.challenge("black_box", left(80, "square"), row, [row, strong])
     assert ahead_of_row.verdict == WARN
     assert ahead_of_row.value == 10
-    assert "pgd leaves 50.0 %" in ahead_of_row.detail
+    assert "accuracy under pgd: 50.0 %" in ahead_of_row.detail
 
     weaker = checks.challenge("black_box", left(120, "square"), row, [row, strong])
     assert (weaker.verdict, weaker.value) == (PASS, -30)
@@ -527,7 +530,7 @@ def test_an_attack_that_is_not_restarted_or_takes_one_sample_at_a_time_is_audite
     by_check = {finding.check: finding for finding in one.findings}
     assert by_check["restarts"].verdict == NOT_RUN
     assert by_check["loss_rises"].n == 12
-    assert "cannot be restarted" in by_check["restarts"].detail
+    assert "has no random start" in by_check["restarts"].detail
 
 
 def test_the_trace_is_the_loss_at_every_step():
@@ -648,10 +651,10 @@ def test_thresholds_are_options_and_printed_and_decide_the_exit_status(tmp_path,
     [
         (["--attack", "fgsm"], ["alpha and steps", "fgsm"]),
         (["--attack", "pgd,ifgsm"], ["one attack"]),
-        (["--attack", "pgd(eps=8/255)"], ["one attack", "radius of its own"]),
+        (["--attack", "pgd(eps=8/255)"], ["one attack without eps"]),
         (["--attack", "none"], ["one attack", "'none'"]),
         (["--black-box", "sqare"], ["unknown attack 'sqare'", "square"]),
-        (["--strongest", "apgd_ce,square"], ["one by one", "apgd_ce,square"]),
+        (["--strongest", "apgd_ce,square"], ["give one Linf attack", "apgd_ce,square"]),
         (["--strongest", "apgd_ce(norm=L2,eps=1)"], ["Linf"]),
         (["--source", "in_resnet1"], ["in_resnet14"]),
         (["--max-gain", "-1"], ["not a percentage"]),

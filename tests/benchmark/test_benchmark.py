@@ -120,7 +120,7 @@ def test_protocol_worst_asks_for_all_attacks_at_a_radius():
 
 def test_masked_gradients_are_warned_of():
     many = np.tile(IMAGES, (40, 1, 1, 1)), np.tile(LABELS, 40)  # of ten images, ten points say nothing
-    with pytest.warns(UserWarning, match=r"ifgsm_64 leaves 40\.0 %, one FGSM step 30\.0 %"):
+    with pytest.warns(UserWarning, match=r"under ifgsm_64 is 40\.0 %, under one FGSM step 30\.0 %"):
         robust_interp.evaluate({"net": Threshold()}, many, corruptions="none", eps=(64 / 255,))
     with pytest.warns(UserWarning, match=r"ifgsm_64: 20 steps of 2/255 cannot reach eps"):
         evaluate()
@@ -128,7 +128,7 @@ def test_masked_gradients_are_warned_of():
 
 def test_a_model_that_lacks_a_seed_that_others_have_is_remarked_on(tiny_zoo):
     options = {"n": 4, "attacks": "none", "corruptions": "none", "zoo": str(tiny_zoo), "seeds": 2}
-    with pytest.warns(UserWarning, match=r"preact_resnet14 \w+ has no train seed 1: its line is over fewer"):
+    with pytest.warns(UserWarning, match=r"preact_resnet14 \w+ has no train seed 1: its row averages fewer"):
         robust_interp.evaluate(["in_resnet14", "preact_resnet14"], **options)
 
 
@@ -250,7 +250,7 @@ def test_what_is_stored_is_not_measured_again_under_another_name(tmp_path):
         ({"n": -1}, ["n must be 1 to 10", "not -1"]),
         ({"n": 0}, ["n must be 1 to 10", "not 0"]),
         ({"protocol": "wurst"}, ["protocol must be one of final, worst, not 'wurst'"]),
-        ({"batch_size": 0}, ["batch size must be a whole number from 1, not 0"]),
+        ({"batch_size": 0}, ["batch size must be a whole number of at least 1, not 0"]),
         ({"device": "cuba"}, ["cannot use device 'cuba'"]),
         ({"attacks": "fgmm"}, ["unknown attack 'fgmm'", "fgsm"]),
         ({"attacks": ""}, ["no attack given"]),

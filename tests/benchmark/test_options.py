@@ -29,11 +29,11 @@ LAMBDA = lambda images: images  # noqa: E731
         ({"net": LAMBDA}, {}, ["models must be names"]),
         (LAMBDA, {}, ["models must be names", "function"]),
         ([Net()], {}, ["models must be names"]),
-        (None, {"checkpoint": "weights.pt"}, ["checkpoint does not go with models that are objects"]),
-        (None, {"seeds": 3}, ["seeds does not go with models that are objects"]),
-        (None, {"zoo": "model_zoo"}, ["zoo does not go with models that are objects"]),
-        ("in_resnet14", {"mean": (0.5,), "std": (0.5,)}, ["mean does not go with models from the zoo"]),
-        ("in_resnet14", {"std": (0.5,)}, ["std does not go with models from the zoo"]),
+        (None, {"checkpoint": "weights.pt"}, ["checkpoint cannot be used with model objects"]),
+        (None, {"seeds": 3}, ["seeds cannot be used with model objects"]),
+        (None, {"zoo": "model_zoo"}, ["zoo cannot be used with model objects"]),
+        ("in_resnet14", {"mean": (0.5,), "std": (0.5,)}, ["mean cannot be used with models from the zoo"]),
+        ("in_resnet14", {"std": (0.5,)}, ["std cannot be used with models from the zoo"]),
     ],
 )
 def test_an_option_of_the_wrong_kind_is_one_line_and_writes_nothing(

@@ -148,7 +148,7 @@ def test_an_empty_path_is_refused(command, argv):
 @pytest.mark.parametrize("name", ["bench", "audit", "train", "sweep"])
 def test_how_to_ask_for_one_seed_is_said_where_seeds_are_described(command, name):
     text = command(name, "--help")[1]
-    assert "1, (with the comma) means seed 1 alone" in " ".join(text.split())
+    assert "'1,' means 1 alone" in " ".join(text.split())
 
 
 def test_an_unknown_argument_without_a_near_one():
@@ -207,7 +207,7 @@ def test_a_file_is_in_the_units_of_the_command_line(written):
         ('eps = "1,2"', ["eps: must be a list of numbers, not '1,2'"]),
         ("eps = [0.01]", ["eps: 0.01 looks like [0, 1] pixels", "did you mean 2.55?"]),
         ("eps = []", ["eps: give at least one radius"]),
-        ("seeds = [-1]", ["seeds: '-1' is not a whole number from 0"]),
+        ("seeds = [-1]", ["seeds: '-1' is not a whole number of at least 0"]),
         ("n = 0", ["n: must be at least 1"]),
         ('protocol = "wurst"', ["protocol: must be final or worst, not 'wurst'"]),
         ("n = ", ["is no TOML"]),

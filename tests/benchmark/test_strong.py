@@ -224,7 +224,7 @@ def test_the_command(tmp_path, tiny_zoo, command):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"strong_n": 5}, "strong_n goes with strong alone"),
+        ({"strong_n": 5}, "strong_n needs strong"),
         ({"strong": "apgd", "n": 5}, "unknown attack 'apgd'"),
         ({"strong": "apgd_ce", "strong_n": 451}, "n must be 1 to 450"),
     ],

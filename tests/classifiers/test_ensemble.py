@@ -241,11 +241,11 @@ def test_an_attack_sees_the_ensemble_one_member_or_their_mean_loss():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"average": "votes"}, "an ensemble averages probabilities or logits, not 'votes'"),
-        ({"attack": "blackbox"}, "an ensemble is attacked by .*member:0.*, not 'blackbox'"),
+        ({"average": "votes"}, "an ensemble can average probabilities or logits, not 'votes'"),
+        ({"attack": "blackbox"}, "ensemble_attack must be .*member:0.*, not 'blackbox'"),
         ({"attack": "member:"}, "not 'member:'"),
         ({"attack": "member:-1"}, "not 'member:-1'"),
-        ({"attack": "member:2"}, "net has members 0 to 1: there is no member:2"),
+        ({"attack": "member:2"}, "net has members 0 to 1: member:2 does not exist"),
     ],
 )
 def test_what_an_ensemble_cannot_be_is_refused(options, message):
@@ -446,7 +446,7 @@ def test_single_checkpoints_globs_and_all_name_members(tiny_zoo):
     assert members_of("in_resnet14+preact_resnet14", models=None) == ["in_resnet14+preact_resnet14 x3"]
     with pytest.raises(UserError, match="unknown member of an ensemble 'preact_resnet41'"):
         members_of("in_resnet14+preact_resnet41")
-    with pytest.raises(UserError, match="two models or more; preact_resnet14 is one"):
+    with pytest.raises(UserError, match="at least two models; preact_resnet14 is one"):
         members_of("preact_resnet14")
 
 
@@ -462,7 +462,7 @@ def test_members_that_are_one_classifier_are_remarked_on(tiny_zoo, tmp_path):
         )
     bench = Benchmark(Request(models=("in_resnet14",), zoo=str(tmp_path), **QUICK))
     (line,) = bench.targets[-1].notes
-    assert line.startswith("in_resnet14 x2: in_resnet14 seed 1 is the same classifier as in_resnet14 seed 0")
+    assert line.startswith("in_resnet14 x2: in_resnet14 seed 1 has the same weights as in_resnet14 seed 0")
     distinct = Benchmark(Request(models=("in_resnet14",), zoo=str(tiny_zoo), **QUICK))
     assert distinct.targets[-1].notes == ()
 
@@ -517,7 +517,7 @@ def test_members_are_normalised_each_by_its_own():
         (["--ensemble-average", "votes"], ["--ensemble-average", "probabilities"]),
         (["--ensemble-attack", "votes"], ["not 'votes'", "mean-gradient"]),
         (["--ensemble-attack", "member:2"], ["in_resnet14 has members 0 to 1", "member:2"]),
-        (["--ensemble-attack", ","], ["ensemble_attack names nothing"]),
+        (["--ensemble-attack", ","], ["ensemble_attack is empty"]),
         (["--no-ensembles", "--ensemble-attack", "member:0"], ["need an ensemble"]),
         (["--seeds", "0,", "--ensemble-average", "logits"], ["need an ensemble"]),
         (["--ensemble", "in_resnet14+x"], ["unknown member of an ensemble 'x'"]),
@@ -660,7 +660,7 @@ def test_attacks_made_on_other_things_are_not_compared(store, tmp_path):
     for other in ("netx2", "net"):
         comparison = compare.from_folder(tmp_path, "net(member:0)x2", other)
         assert comparison.frame["column"].tolist() == ["clean"]
-        assert comparison.left_out == ["pgd_2 is left out: it was not measured in the same way for both"]
+        assert comparison.left_out == ["pgd_2 is left out: it was measured with different settings"]
     assert compare.from_folder(tmp_path, "netx2", "net").left_out == []
 
 
@@ -670,7 +670,7 @@ def test_only_attacks_on_the_ensemble_itself_can_be_signs_of_masking(store):
     measured += [(classifier, PGD, first(10)) for classifier in (BOTH, transferred)]
     lines = warnings.findings(scores(run(store, measured), store), 10)
     assert len(lines) == 1
-    assert lines[0].startswith("net x2: pgd_2 leaves 100.0 %")
+    assert lines[0].startswith("net x2: accuracy under pgd_2 is 100.0 %")
 
 
 def test_how_an_ensemble_is_attacked_is_in_the_keys_of_its_attacks_alone():

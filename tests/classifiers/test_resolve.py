@@ -233,7 +233,7 @@ def test_a_checkpoint_is_for_the_one_that_can_take_it(command, here, tiny_zoo, d
     table = robust_interp.evaluate("their_package.nets:linear", checkpoint="head.pth", **QUICK)
     assert clean_of(table) == {"their_package.nets:linear": clean(linear(9), digits_test)}
     for names in (["timm:in_resnet14", "timm:preact_resnet14"], ["a.b:c", "a.b:d"], ["./mine"], ["all"]):
-        refused(names, "--checkpoint goes with exactly one", checkpoint="w.safetensors")
+        refused(names, "--checkpoint needs exactly one", checkpoint="w.safetensors")
 
 
 def test_arguments_of_the_architecture_can_be_given(here, digits_test):
@@ -262,11 +262,11 @@ def test_the_mean_and_std_that_are_given_are_those_that_are_applied(command, her
     for given, part in (
         (["--mean", "0.9"], "both mean and std"),
         (["--mean", "120", "--std", "60"], "divide mean and std by 255"),
-        (["--mean", "0.5", "--std", "0"], "std above 0"),
+        (["--mean", "0.5", "--std", "0"], "std must be above 0"),
         (["--mean", "nan", "--std", "1"], "finite"),
-        (["--mean", "0.5,0.5", "--std", "1"], "a number per channel"),
+        (["--mean", "0.5,0.5", "--std", "1"], "one number per channel"),
         (["--mean", "0.5,0.5,0.5", "--std", "1,1,1"], "3 channels; the images have 1"),
-        (["--mean", "half", "--std", "1"], "'half' is not a number a channel"),
+        (["--mean", "half", "--std", "1"], "'half' is not a list with one number per channel"),
     ):
         status, _, err = command("bench", "--models", "their_package.nets:linear", *given, *OPTIONS)
         assert status
@@ -275,8 +275,12 @@ def test_the_mean_and_std_that_are_given_are_those_that_are_applied(command, her
 
 
 def test_options_that_would_be_ignored_are_refused(here, tiny_zoo):
-    refused("their_package.nets:linear", "seeds does not go with models that are not from the zoo", seeds=2)
-    refused("in_resnet14", "mean does not go with models from the zoo", zoo=tiny_zoo, mean=(0.1,), std=(1,))
+    refused(
+        "their_package.nets:linear", "seeds cannot be used with models that are not from the zoo", seeds=2
+    )
+    refused(
+        "in_resnet14", "mean cannot be used with models from the zoo", zoo=tiny_zoo, mean=(0.1,), std=(1,)
+    )
     mixed = ["in_resnet14", "their_package.nets:linear"]
     found = robust_interp.evaluate(mixed, zoo=tiny_zoo, seeds=1, mean=(0.1,), std=(1,), **QUICK)
     assert set(found["model"]) == set(mixed)
@@ -386,10 +390,10 @@ def test_a_checkpoint_that_cannot_be_measured_is_refused_when_it_is_loaded(here)
         ("timm:resnet81", ["unknown model 'resnet81'", "resnet18"]),
         ("timm:in_resnet14", ["timm has no weights for in_resnet14", "--checkpoint"]),
         ("timm:in_resnet20.none_such", ["in_resnet20.none_such"]),
-        ("timm:in_resnet14(num_classes=3)", ["num_classes is no argument of the architecture"]),
-        ("timm:in_resnet14(pretrained=True)", ["pretrained is no argument"]),
+        ("timm:in_resnet14(num_classes=3)", ["num_classes cannot be set here"]),
+        ("timm:in_resnet14(pretrained=True)", ["pretrained cannot be set here"]),
         ("timm:in_resnet14(depth", ["cannot read"]),
-        ("timm:in_resnet14(drop_rate=eps)", ["drop_rate cannot be a share of eps"]),
+        ("timm:in_resnet14(drop_rate=eps)", ["drop_rate cannot be a fraction of eps"]),
     ],
 )
 def test_what_timm_cannot_give_is_refused(here, name, parts):
@@ -464,14 +468,14 @@ def test_what_a_module_holds_or_makes_is_measured(here, digits_test, name, seed)
         ("their_package.nets:with_transforms", ["returned a tuple, not a torch module"]),
         ("their_package.nets:needs", ["missing a required argument: 'depth'", "in brackets"]),
         ("their_package.nets:linear(depth=2)", ["unexpected keyword argument 'depth'"]),
-        ("their_package.nets:ready(depth=2)", ["is a model already"]),
+        ("their_package.nets:ready(depth=2)", ["is already a model"]),
         ("their_package.nets:broken", ["failed: KeyError", "no such layer"]),
         ("their_package.nets:leaves", ["failed: SystemExit: 3"]),
         ("their_package.wrong:net", ["cannot import their_package.wrong: SyntaxError"]),
         ("their_package.needs_more:net", ["cannot import", "No module named 'no_such_dependency'"]),
-        ("their_package.none_such:net", ["there is no module their_package.none_such"]),
-        ("tinm:resnet18", ["before the colon stands timm", "there is no module tinm"]),
-        ("hf-hub:timm/resnet18", ["before the colon stands timm", "no module hf-hub"]),
+        ("their_package.none_such:net", ["unknown prefix or module their_package.none_such"]),
+        ("tinm:resnet18", ["unknown prefix or module tinm", "known prefixes: timm"]),
+        ("hf-hub:timm/resnet18", ["unknown prefix or module hf-hub", "known prefixes: timm"]),
         ("their_package.nets:", ["their_package.nets:"]),
         (":linear", [":linear"]),
     ],
@@ -495,7 +499,7 @@ def test_a_factory_of_a_timm_model_brings_its_normalisation(here, digits_test):
     assert clean_of(table) == {name: clean(model, digits_test, MEAN, STD)}
     table, said = told(name, mean=(0.9,), std=(0.05,))
     assert clean_of(table) == {name: clean(model, digits_test, 0.9, 0.05)}
-    assert any("came with mean" in line and "given are applied" in line for line in said)
+    assert any("came with mean" in line and "given mean and std are applied" in line for line in said)
 
 
 # --- folders and files ---------------------------------------------------------------------------------
@@ -571,7 +575,10 @@ def test_a_folder_of_another_dataset_says_so(here, tiny_zoo):
 def test_another_size_of_images_is_remarked_on(folder):
     described(folder, pretrained_cfg={"input_size": [1, 224, 224]})
     _, said = told("runs/best")
-    assert any("made for 224x224 images; it is measured on 8x8" in line for line in said)
+    assert any(
+        "made for 224x224 images, according to its pretrained_cfg; it is measured on 8x8" in line
+        for line in said
+    )
 
 
 def test_a_size_that_the_architecture_insists_on_is_refused(here):
@@ -590,13 +597,13 @@ def test_folders_that_do_not_fit_are_refused(folder, tiny_zoo):
         ({"pretrained_cfg": {"input_size": [1, 8, 8], "mean": None}}, ["no mean and std for 1 channels"]),
         ({"pretrained_cfg": {"mean": [0.1, 0.2, 0.3]}}, ["no mean and std for 1 channels", "--mean"]),
         ({"pretrained_cfg": {"mean": "none"}}, ["mean cannot be 'none'"]),
-        ({"pretrained_cfg": {"std": [0]}}, ["std above 0"]),
+        ({"pretrained_cfg": {"std": [0]}}, ["std must be above 0"]),
         ({"pretrained_cfg": {"input_size": 8}}, ["input_size cannot be 8"]),
         ({"model_args": {"depth": 14}}, ["cannot build in_resnet14", "depth"]),
         ({"model_args": [1]}, ["model_args cannot be [1]"]),
         ({"architecture": "in_resnet41"}, ["unknown model 'in_resnet41'", "in_resnet14"]),
         ({"architecture": "preact_resnet14"}, ["does not fit", "unexpected", "lambda"]),
-        ({"architecture": None}, ["not as timm writes it", "package.module:factory"]),
+        ({"architecture": None}, ["not have timm's format", "package.module:factory"]),
     ):
         whole = (folder / "config.json").read_text()
         described(folder, **changes)
@@ -605,15 +612,15 @@ def test_folders_that_do_not_fit_are_refused(folder, tiny_zoo):
     (folder / "config.json").write_text("{")
     refused("runs/best", "cannot read")
     (folder / "config.json").write_text('{"model_type": "resnet", "architectures": ["ResNet"]}')
-    refused("runs/best", "not as timm writes it")
+    refused("runs/best", "not have timm's format")
     (folder / "config.json").unlink()
     refused("runs/best", "it lacks config.json or model.safetensors")
     refused(
         str(folder / "model.safetensors"),
-        "does not say its architecture",
+        "does not name an architecture",
         f"--models timm:NAME --checkpoint {folder / 'model.safetensors'}",
     )
-    refused(str(tiny_zoo), "is a folder of checkpoints: name it with --zoo")
+    refused(str(tiny_zoo), "is a folder of checkpoints: give it with --zoo")
     refused("nowhere/at_all", "there is no folder or file nowhere/at_all")
     refused("nowhere.pt", "there is no folder or file nowhere.pt")
 
@@ -672,7 +679,7 @@ def test_a_normalisation_in_the_file_is_applied_and_said(here, digits_test):
     torch.save(saved.state_dict(), here / "w.pt")
     table, said = told("timm:in_resnet14", checkpoint="w.pt")
     assert clean_of(table) == {"in_resnet14": clean(saved, digits_test)}
-    assert any("holds a normalisation, mean [0.4" in line for line in said)
+    assert any("contains a normalisation, mean [0.4" in line for line in said)
     state = {f"module.model.{key}": value for key, value in network(4).state_dict().items()}
     state |= {"module.mu": torch.tensor([0.4]).view(1, 1, 1), "module.sigma": torch.tensor([0.2])}
     torch.save({"model_state_dict": state}, here / "w.pt")
@@ -724,17 +731,17 @@ def pointer(path):
 @pytest.mark.parametrize(
     ("make", "found"),
     [
-        (whole, "holds a pickled robust_interp.models"),
-        (whole_in_a_dict, "holds a pickled robust_interp.models"),
-        (with_arguments, "holds a pickled types.SimpleNamespace"),
+        (whole, "contains a pickled robust_interp.models"),
+        (whole_in_a_dict, "contains a pickled robust_interp.models"),
+        (with_arguments, "contains a pickled types.SimpleNamespace"),
         (scripted, "is a TorchScript archive"),
-        (page, "is an HTML page, as a failed download leaves it"),
+        (page, "is an HTML page, probably of a failed download"),
         (pointer, "is a git-lfs pointer"),
         (lambda path: path.write_bytes(b"\x1f\x8b\x08" + bytes(50)), "is a gzip archive"),
         (lambda path: path.write_bytes(b"\x89HDF\r\n" + bytes(50)), "is an HDF5 file"),
         (lambda path: path.write_bytes(b""), "is empty"),
-        (lambda path: torch.save({"epoch": 3, "lr": 0.1}, path), "but a dict with epoch, lr"),
-        (lambda path: torch.save([1], path), "but a list"),
+        (lambda path: torch.save({"epoch": 3, "lr": 0.1}, path), "contains a dict with epoch, lr"),
+        (lambda path: torch.save([1], path), "contains a list"),
         (lambda path: torch.save({}, path), "but a dict with nothing in it"),
         (
             lambda path: torch.save({"state_dict": {"a": torch.ones(1)}, "state_dict_ema": {}}, path),
@@ -821,7 +828,7 @@ def test_another_precision_is_measured_as_a_float32_copy_and_said(kind):
     table, said = told({"theirs": model})
     assert same(table, expected)
     assert set(table["precision"]) == {"float32"}
-    note = f"theirs is in {str(kind).removeprefix('torch.')}: a copy of it in float32 is measured"
+    note = f"theirs is in {str(kind).removeprefix('torch.')}: a float32 copy is measured"
     assert note in said
     assert {parameter.dtype for parameter in model.parameters()} == {kind}
 
@@ -928,12 +935,12 @@ class CastsInside(nn.Module):
 
 
 def test_what_only_works_in_half_precision_says_that_a_copy_was_tried():
-    refused({"theirs": CastsInside()}, "theirs cannot take", "Half", "a copy of it in float32 is measured")
+    refused({"theirs": CastsInside()}, "theirs cannot take", "Half", "a float32 copy is measured")
 
 
 def test_layers_without_a_shape_yet_are_refused():
     model = nn.Sequential(nn.Flatten(), nn.LazyLinear(10))
-    refused({"theirs": model}, "theirs has lazy layers without a shape: call it once")
+    refused({"theirs": model}, "theirs has lazy layers without a shape: call it on an image")
     model(torch.zeros(1, 1, 8, 8))
     assert clean_of(robust_interp.evaluate({"theirs": model}, **QUICK))
 
@@ -1053,17 +1060,17 @@ def test_a_prefix_is_one_line_in_a_table(here, monkeypatch, digits_test):
     monkeypatch.setitem(PREFIXES, "lent", lent)
     table = robust_interp.evaluate(["lent:5", "their_package.nets:linear"], **QUICK)
     assert clean_of(table)["5"] == clean(linear(5), digits_test)
-    refused("lend:5", "before the colon stands timm, robustbench, lent or a Python module")
+    refused("lend:5", "unknown prefix or module lend; known prefixes: timm, robustbench, lent")
 
 
 def test_classifiers_refuse_a_normalisation_that_cannot_be():
     for mean, std, part in (
         ((0.5,), None, "both mean and std"),
-        (0.5, 0.5, "lists of a number per channel"),
-        (("a",), ("b",), "lists of a number per channel"),
+        (0.5, 0.5, "lists with one number per channel"),
+        (("a",), ("b",), "lists with one number per channel"),
         ((123.7,), (58.4,), "divide mean and std by 255"),
-        ((0.5,), (-1,), "std above 0"),
-        ((), (), "a number per channel"),
+        ((0.5,), (-1,), "std must be above 0"),
+        ((), (), "one number per channel"),
     ):
         with pytest.raises(UserError) as caught:
             Classifier(linear(), mean, std)

@@ -10,12 +10,32 @@ from robust_interp.cli import audit_table
 from robust_interp.store.cells import ModelCard
 
 FINDINGS = [
-    Finding("deterministic", "pass", "8 images classified alike twice", 8),
+    Finding("deterministic", "pass", "8 images: same predictions twice", 8),
     Finding("gradients", "pass", "pgd: 0 samples without a gradient", 200, 1.0, 0.0, 0.0, 1.9, 1.0),
     Finding("gradients", "pass", "pgd: 0 samples without a gradient", 200, 2.0, 0.0, 0.0, 1.9, 1.0),
-    Finding("strongest", "warn", "apgd_ce leaves 22.7 %, pgd leaves 46.3 %", 200, 1.0, 23.6, 17.9, 29.2, 2.0),
-    Finding("black_box", "fail", "square leaves 10.0 %, pgd leaves 46.3 %", 200, 1.0, 36.3, 28.1, 43.8, 0.0),
-    Finding("large_eps", "open", "pgd(steps=40) leaves 0.0 %", 20, 64.0, 0.0, 0.0, 16.1, 1.0),
+    Finding(
+        "strongest",
+        "warn",
+        "accuracy under apgd_ce: 22.7 %, accuracy under pgd: 46.3 %",
+        200,
+        1.0,
+        23.6,
+        17.9,
+        29.2,
+        2.0,
+    ),
+    Finding(
+        "black_box",
+        "fail",
+        "accuracy under square: 10.0 %, accuracy under pgd: 46.3 %",
+        200,
+        1.0,
+        36.3,
+        28.1,
+        43.8,
+        0.0,
+    ),
+    Finding("large_eps", "open", "accuracy under pgd(steps=40): 0.0 %", 20, 64.0, 0.0, 0.0, 16.1, 1.0),
 ]
 
 
@@ -40,7 +60,7 @@ def test_nothing_is_cut_and_what_is_worst_comes_first(lines, width):
     assert verdicts == ["fail", "warn", "open", "pass"]
     text = " ".join(" ".join(shown).split())
     if width >= 80:
-        assert "strongest at 1/255: apgd_ce leaves 22.7 %" in text
+        assert "strongest at 1/255: accuracy under apgd_ce: 22.7 %" in text
     for number in ("value 36.3", "28.1 to", "43.8", "at most 2", "n = 20"):
         assert number.replace(" ", "") in text.replace(" ", "")
 

@@ -42,8 +42,10 @@ def test_a_narrow_terminal_keeps_what_ranks_and_names_what_it_leaves_out(printed
     heads = lines[1].split()
     assert {"rank", "model", "members", "clean", "pgd_16*"} <= set(heads)
     notes = " ".join(lines[10:])  # after the title, the heads and eight models
-    assert notes.startswith("* rank by pgd_16, among lines of the same protocol and images no room for ")
-    left_out = notes.partition("no room for ")[2].partition(":")[0].split(", ")
+    assert notes.startswith(
+        "* rank by pgd_16, among rows of the same protocol and images not shown for lack of space: "
+    )
+    left_out = notes.partition("not shown for lack of space: ")[2].partition(";")[0].split(", ")
     everything = printed(300, ["digits.csv"])
     assert sorted([*heads, *left_out]) == sorted(everything[1].split())
     assert not any("no room" in line for line in everything)
@@ -59,7 +61,7 @@ def test_chosen_columns_stand_in_their_order_and_the_last_give_way(printed):
     lines = printed(60, ["digits.csv"], ["model", "pgd_32", "clean", "seeds", "fgsm_*"])
     # 17 characters of a name and the space after it, 11 of pgd_32, 11, 7 and 11: a sixth column has no room
     assert ["model", "pgd_32", "clean", "seeds", "fgsm_8"] in [line.split() for line in lines]
-    assert any(line.startswith("no room for fgsm_16, fgsm_32:") for line in lines)
+    assert any(line.startswith("not shown for lack of space: fgsm_16, fgsm_32;") for line in lines)
 
 
 def test_a_comparison_keeps_its_verdict_on_a_narrow_terminal(monkeypatch, capsys, tmp_path):
@@ -74,7 +76,7 @@ def test_a_comparison_keeps_its_verdict_on_a_narrow_terminal(monkeypatch, capsys
         assert max(len(line.rstrip()) for line in out.splitlines()) <= width
         assert "verdict" in out
         assert "not significant" in out
-        assert ("no room for " in out) is not whole
+        assert ("not shown for lack of space: " in out) is not whole
 
 
 def test_without_a_terminal_nothing_is_left_out(command):

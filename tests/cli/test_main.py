@@ -99,7 +99,7 @@ def test_quiet_prints_no_progress(small):
 def test_findings_are_warnings(small):
     _, _, err = small("--quiet")  # an untrained network
     assert "warning: in_resnet14 seed 0: clean accuracy" in err
-    assert "is chance" in err
+    assert "is at chance level" in err
 
 
 @pytest.mark.slow
@@ -125,7 +125,7 @@ def test_a_dry_run_counts_the_cells_and_writes_nothing(small, tmp_path, there):
     assert (status, err) == (0, "")
     assert "digits, n = 10, protocol final: 6 cells" in out  # clean and fgsm_16 of 0, 1 and both
     assert "clean, fgsm_16" in out
-    assert "6 cells to measure, 0 stored already; about" in out
+    assert "6 cells to measure, 0 already stored; about" in out
     assert "at most" not in out
     assert "at most about" in small("--dry-run", "--protocol", "worst")[1]
     after = {path: path.read_bytes() for path in results.rglob("*")} if results.exists() else None
@@ -212,8 +212,8 @@ def test_ctrl_c_keeps_what_is_finished_and_says_so(small, tmp_path, monkeypatch)
         status, out, err = small("--quiet")
     assert (status, out) == (130, "")
     assert err.strip().count("\n") == 0
-    assert "what is finished is kept" in err
-    assert "4 cells to measure, 2 stored already" in small("--dry-run")[1]
+    assert "finished work is saved" in err
+    assert "4 cells to measure, 2 already stored" in small("--dry-run")[1]
     assert small("--quiet")[0] == 0
 
 
@@ -290,8 +290,8 @@ MISTAKES = [
     (["--n", "-1"], ["--n", "'-1'"]),
     (["--n", "ten"], ["--n", "'ten'"]),
     (["--n", "451"], ["n must be 1 to 450", "digits", "not 451"]),
-    (["--models", ""], ["no model named", "all"]),
-    (["--models", ","], ["no model named"]),
+    (["--models", ""], ["no model given", "all"]),
+    (["--models", ","], ["no model given"]),
     (["--models", "in_resnet41"], ["unknown model 'in_resnet41'", "in_resnet14"]),
     (["--models", "in_resnet14,zzz*"], ["unknown model 'zzz*'"]),
     (["--models", "resnet50"], ["resnet50 has no checkpoint for digits", "--checkpoint"]),
@@ -300,13 +300,13 @@ MISTAKES = [
     (["--attacks", ""], ["no attack given", "none"]),
     (["--attacks", "pgd(stepz=3)"], ["pgd has no parameter 'stepz'", "steps"]),
     (["--attacks", "pgd(eps=8)"], ["eps must be above 0 and at most 1"]),
-    (["--attacks", "pgd(steps=0)"], ["steps must be a whole number from 1"]),
+    (["--attacks", "pgd(steps=0)"], ["steps must be a whole number of at least 1"]),
     (["--corruptions", "gausian_noise"], ["unknown corruption 'gausian_noise'", "gaussian_noise"]),
     (["--corruptions", "shot_noise(severity=6)"], ["severity must be 1, 2, 3, 4 or 5, not 6"]),
     (["--corruptions", ""], ["no corruption given", "none"]),
     (["--protocol", "wurst"], ["--protocol", "wurst", "final", "worst"]),
     (["--device", "cuba"], ["cannot use device 'cuba'"]),
-    (["--batch-size", "0"], ["batch size must be a whole number from 1, not 0"]),
+    (["--batch-size", "0"], ["batch size must be a whole number of at least 1, not 0"]),
     (["--batch-size", "many"], ["--batch-size", "many"]),
     (["--seeds", "7,"], ["no checkpoint with train seed 7"]),
     (["--seeds", "-1"], ["--seeds", "'-1'"]),
@@ -335,7 +335,7 @@ def test_an_unknown_command_is_one_line(command):
 
 
 def test_a_checkpoint_without_a_model_is_refused(command, tmp_path):
-    refused(command("bench", "--checkpoint", "w.pt"), "exactly one registered model name in --models")
+    refused(command("bench", "--checkpoint", "w.pt"), "exactly one registered model in --models")
     assert believed(tmp_path / "results") == []
 
 
@@ -400,7 +400,7 @@ def test_missing_cifar10_is_explained_without_a_network(small, command, tmp_path
         monkeypatch.setattr(socket, name, unreachable)
     folder = tmp_path / "data" / "cifar-10-batches-py"
     hint = "robust-interp data cifar10 --download"
-    refused(small("--dataset", "cifar10", "--data-dir", tmp_path / "data"), folder, "is not there", hint)
+    refused(small("--dataset", "cifar10", "--data-dir", tmp_path / "data"), folder, "does not exist", hint)
     assert believed(tmp_path / "results") == []
     status, out, err = command("data", "cifar10", "--data-dir", tmp_path / "data")
     assert (status, err) == (1, "")
@@ -427,12 +427,12 @@ def test_bench_says_what_is_new_and_writes_what_it_ran_with(command, tiny_zoo, t
     status, out, err = command("bench", *quick)
     assert status == 0
     assert "the first 5 test images" in err
-    assert "1 model, 2 cells, 0 of them stored" in err
+    assert "1 model, 2 cells, 0 of them already stored" in err
     assert out.splitlines()[-1].startswith("measured 2 new cells in ")
     found = json.loads((tmp_path / "environment.json").read_text())
     assert found["device"] == "cpu"
     assert found["packages"]["torch"] == torch.__version__.partition("+")[0]
     assert "thread" in found["threads"]
     status, out, err = command("bench", *quick)
-    assert "2 cells, 2 of them stored" in err
+    assert "2 cells, 2 of them already stored" in err
     assert out.splitlines()[-1].startswith("nothing new to measure; wrote ")

@@ -175,7 +175,7 @@ def test_bench_measures_on_the_threads_asked_for_and_says_so(command, tiny_zoo, 
     status, _, err = command("bench", *chosen)
     assert (status, seen) == (0, [before + 1])
     assert f"{before + 1} threads of" in err
-    assert "as asked for" in err
+    assert "as requested" in err
     assert torch.get_num_threads() == before
 
 

@@ -70,7 +70,7 @@ def test_python_gives_numbers_in_pixels_or_the_same_texts():
     [
         (8, "not 8: did you mean 8/255?"),
         ([1 / 255, 2.5], "not 2.5: did you mean 2.5/255?"),
-        (0, "eps must be above 0 and at most 1 in [0, 1] pixels (8/255, say), not 0"),
+        (0, "eps must be above 0 and at most 1 in [0, 1] pixels (such as 8/255), not 0"),
         (math.nan, "not nan"),
         (300, "not 300"),
         (True, "not True"),

@@ -373,7 +373,7 @@ def test_labels_that_are_not_the_datasets_are_refused(released):
         np.repeat(LABELS, 5),
     ):
         np.save(released / "labels.npy", wrong.astype(np.uint8))
-        message = refused(released, "does not hold the cifar10 test labels five times")
+        message = refused(released, "must contain the cifar10 test labels five times")
         assert "labels.npy" in message
 
 

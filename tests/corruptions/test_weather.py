@@ -116,7 +116,7 @@ def test_the_frost_package_is_looked_for_and_not_imported(tmp_path, monkeypatch)
     monkeypatch.syspath_prepend(tmp_path)
     assert weather.frost_folder() == package / "frost"
     dataset = fake_cifar10(2)
-    with pytest.raises(UserError, match=r"frost1.png is not the authors' picture"):
+    with pytest.raises(UserError, match=r"frost1.png is not the original frost image"):
         resolve("frost", Corruptor(dataset, 0))
 
 
@@ -128,7 +128,11 @@ def test_without_its_pictures_frost_is_an_error_by_name_and_left_out_of_a_group(
     for group, count in (("common", 14), ("all", 18)):
         assert {p.name for p in resolve(group, corruptor)} == set(corruptions.GROUPS[group]) - {"frost"}
         assert len(resolve(f"{group}(severity=1)", corruptor)) == count
-    notes = [note for note in corruptor.notes if note.startswith("frost is left out")]
+    notes = [
+        note
+        for note in corruptor.notes
+        if note.startswith("frost and all means that include it are left out")
+    ]
     assert len(notes) == 1
 
 

@@ -224,8 +224,8 @@ def refused(name, root, match):
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
 def test_missing_files_are_answered_with_what_to_put_where(name, tmp_path, no_network):
-    refused(name, tmp_path, "is not there; put the official python version there")
-    refused(name, tmp_path / "nowhere", "is not there")
+    refused(name, tmp_path, "does not exist; put the official Python version there")
+    refused(name, tmp_path / "nowhere", "does not exist")
     assert not list(tmp_path.iterdir())
 
 
@@ -244,7 +244,7 @@ def test_damaged_files_are_refused_and_not_unpickled(name, trapped, tmp_path, no
     folder.mkdir()
     for file in FILES[name]:
         (folder / file).write_bytes(pickle.dumps(Boobytrap(str(trap))) if trapped else b"garbage")
-    refused(name, tmp_path, r"is damaged \(MD5\)")
+    refused(name, tmp_path, r"is damaged \(wrong MD5\)")
     assert not trap.exists()
 
 
@@ -258,14 +258,14 @@ def test_one_damaged_file_among_the_official_ones_is_enough(real_cifar, tmp_path
     assert len(data.load(name, data_dir=tmp_path)) == 10_000
     (folder / first).unlink()
     (folder / first).write_bytes(b"\x80\x04.")
-    refused(name, tmp_path, r"is damaged \(MD5\)")
+    refused(name, tmp_path, r"is damaged \(wrong MD5\)")
 
 
 def test_a_download_without_a_network_is_one_clear_line(no_network, tmp_path):
     with pytest.raises(UserError, match="cannot download cifar10 into") as caught:
         data.download("cifar10", tmp_path)
     assert "\n" not in str(caught.value)
-    refused("cifar10", tmp_path, "is not there")
+    refused("cifar10", tmp_path, "does not exist")
 
 
 def test_nothing_is_downloaded_for_digits(no_network, tmp_path):
@@ -331,7 +331,7 @@ IMAGES, THREE = np.zeros((3, 3, 4, 4), np.uint8), np.array([0, 1, 2])
         (IMAGES, THREE.astype(float), None, "labels must be 3 class indices, not float64"),
         (IMAGES, THREE - 1, None, "labels run from -1 to 1, outside 0 to 1"),
         (IMAGES, THREE, 2, "labels run from 0 to 2, outside 0 to 1"),
-        (IMAGES[:0], THREE[:0], 2, "there are no images"),
+        (IMAGES[:0], THREE[:0], 2, "the dataset has no images"),
         (IMAGES.astype(np.int64), THREE, None, "images must be uint8 or floating point in"),
     ],
 )
@@ -355,6 +355,6 @@ def test_arrays_and_tensors_are_taken_with_the_number_of_classes_of_their_labels
 
 
 def test_a_benchmark_on_missing_data_writes_nothing(no_network, tmp_path):
-    with pytest.raises(UserError, match=r"CIFAR10: .* is not there"):
+    with pytest.raises(UserError, match=r"CIFAR10: .* does not exist"):
         robust_interp.evaluate("all", "cifar10", data_dir=tmp_path / "nowhere", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()

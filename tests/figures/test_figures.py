@@ -513,10 +513,10 @@ def test_stability(command, tiny_zoo, tmp_path):
 @pytest.mark.parametrize(
     ("argv", "status", "message"),
     [
-        (["coefficients", "preact_resnet14"], 1, "no block carries a λ"),
+        (["coefficients", "preact_resnet14"], 1, "no block has a λ"),
         (["coefficients", "in_resnet15"], 1, "unknown model"),
         (["landscape", "--models", "in_resnet14", "--sample", "450"], 1, "0 to 449"),
-        (["landscape", "--models", "in_resnet14", "--severity", "3"], 1, "goes with --corruption"),
+        (["landscape", "--models", "in_resnet14", "--severity", "3"], 1, "needs --corruption"),
         (["landscape", "--models", "in_resnet14", "--corruption", "fog_of_war"], 1, "unknown corruption"),
         (
             ["landscape", "--models", "in_resnet14", "--corruption", "shot_noise", "--severity", "6"],

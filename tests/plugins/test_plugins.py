@@ -144,18 +144,20 @@ def test_what_two_claim_is_refused_naming_both(install):
     install("first", {"attacks": {"idle": "first:idle", "pgd": "first:idle"}}, "first", IDLE)
     install("second", {"attacks": {"idle": "second:idle"}}, "second", IDLE, version="0.3")
     registry = attacks_registry()
-    with pytest.raises(UserError, match=r"'idle' is claimed by (first 1.0|second 0.3) and by (first|second)"):
+    with pytest.raises(
+        UserError, match=r"'idle' is declared by (first 1.0|second 0.3) and by (first|second)"
+    ):
         registry["idle"]
-    with pytest.raises(UserError, match=r"attack 'pgd' is claimed by robust-interp and by first 1.0"):
+    with pytest.raises(UserError, match=r"attack 'pgd' is declared by robust-interp and by first 1.0"):
         registry["pgd"]
     assert sorted(registry.troubles()) == ["idle", "pgd"]
-    with pytest.raises(UserError, match=r"claimed by .*first 1.0.* and by /mine.py"):
+    with pytest.raises(UserError, match=r"declared by .*first 1.0.* and by /mine.py"):
         registry.add("idle", ATTACKS["pgd"], Origin("/mine.py", "sha256:0"))
 
 
 def test_a_name_is_added_once():
     registry = attacks_registry()
-    with pytest.raises(UserError, match="attack 'pgd' is claimed by robust-interp and by robust-interp"):
+    with pytest.raises(UserError, match="attack 'pgd' is declared by robust-interp and by robust-interp"):
         registry.add("pgd", ATTACKS["pgd"])
 
 
@@ -198,7 +200,9 @@ def test_a_model_that_takes_the_name_of_another_is_refused(install):
         own = models
         for module in (zoo, zoo.registered):
             patch.setattr(module, "MODELS", own)
-        with pytest.raises(UserError, match=r"'resnet18' is claimed by greedy 1.0 and by timm.models.resnet"):
+        with pytest.raises(
+            UserError, match=r"'resnet18' is declared by greedy 1.0 and by timm.models.resnet"
+        ):
             zoo.create("resnet18")
     assert timm.model_entrypoint("resnet18") is before
 
@@ -310,10 +314,10 @@ def test_declaring_registers_nothing_outside_a_file():
         ("x = 1\nx = (\n", "line 2: SyntaxError: '(' was never closed"),
         ("import nothing_like_it\n", "line 1: ModuleNotFoundError: No module named 'nothing_like_it'"),
         ("raise SystemExit(2)\n", "line 1: it ends the process with status 2"),
-        ("x = 1\n", "declares no attack, corruption, dataset or model"),
+        ("x = 1\n", "does not declare an attack, corruption, dataset or model"),
         (
             "from robust_interp.plugins import attack\n@attack()\ndef pgd(model, x, y, *, eps): ...\n",
-            "attack 'pgd' is claimed by robust-interp and by {path}",
+            "attack 'pgd' is declared by robust-interp and by {path}",
         ),
         (
             "from robust_interp.plugins import attack\n\n@attack()\ndef bare(model, x, y): ...\n",
@@ -326,7 +330,7 @@ def test_declaring_registers_nothing_outside_a_file():
         *(
             (
                 f"from robust_interp.plugins import {kind}\n@{kind}{call}\ndef {name}(a, b, c, *, eps): 0\n",
-                f"{kind} '{name}': tables could not tell its columns from others",
+                f"{kind} '{name}': its column names would be ambiguous",
             )
             for kind, call, name in (
                 ("corruption", "", "fog_2"),  # whose mean would stand where fog at severity 2 does
@@ -418,8 +422,8 @@ def test_an_error_in_an_attack_names_it_and_its_line(fresh, write, command, tmp_
 @pytest.mark.parametrize(
     ("returned", "why"),
     [
-        ("images + eps * (2 * images - 1).sign()", "clumsy_8 left the range [0, 1]"),
-        ("(images + 2 * eps).clamp(0, 1)", "clumsy_8 left its ball"),
+        ("images + eps * (2 * images - 1).sign()", "clumsy_8 returns values outside [0, 1]"),
+        ("(images + 2 * eps).clamp(0, 1)", "clumsy_8 exceeds its radius"),
         ("(images, labels)", "clumsy_8 returns a tuple, not a tensor of images"),
         ("images[:1]", "clumsy_8 returns shape (1, 1, 8, 8) for (4, 1, 8, 8)"),
     ],
@@ -572,7 +576,7 @@ def test_ls_imports_neither_torch_nor_a_plug_in(install):
     assert lines[-1] == "[]"
     assert any(line.split() == ["eager", "eager", "1.0"] for line in lines)
     assert not any(line.split()[0] == "pgd" for line in lines)
-    assert found.stderr == "warning: attack 'pgd' is claimed by robust-interp and by twice 1.0\n"
+    assert found.stderr == "warning: attack 'pgd' is declared by robust-interp and by twice 1.0\n"
 
 
 def test_ls_check_says_which_plug_ins_are_broken(install, command, monkeypatch):

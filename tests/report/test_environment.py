@@ -54,7 +54,7 @@ def test_what_this_process_says_of_itself_is_shown(results, tmp_path):
     assert ">results</th>" not in made  # of one folder
 
 
-@pytest.mark.parametrize(("text", "why"), [("{", "cannot read"), ("[]", "holds no object")])
+@pytest.mark.parametrize(("text", "why"), [("{", "cannot read"), ("[]", "does not contain a JSON object")])
 def test_a_broken_file_is_named(results, text, why):
     (results / environment.FILE_NAME).write_text(text)
     with pytest.raises(UserError, match=why):

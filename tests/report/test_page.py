@@ -181,7 +181,7 @@ def test_ranks_stand_under_what_they_are_within(two_protocols):
         "protocol worst, n = 10": lines,
         "protocol worst, n = 20": lines,
     }
-    assert "Ranks, and sorting, are within one protocol and number of images" in text
+    assert "Rows are ranked and sorted within one protocol and number of images" in text
     assert re.findall(r'data-column="(\w+)"[^>]*aria-sort="(\w+)"', text) == [("rank", "ascending")]
     found = Page(text)
     assert found.faults == []
@@ -192,7 +192,7 @@ def test_ranks_stand_under_what_they_are_within(two_protocols):
 def test_one_group_has_no_heading(report):
     _, text = report
     assert "rowgroup" not in text
-    assert "Ranks, and sorting" not in text
+    assert "ranked and sorted within" not in text
 
 
 def test_the_page_is_well_formed_and_accessible(report):
@@ -676,8 +676,8 @@ def test_what_passes_or_is_open_in_an_audit_is_folded(tmp_path):
     assert "net seed 0: <span" in in_full
     folded = re.findall(r"<details>\s*<summary>(.*?)</summary>(.*?)</details>", audit, re.DOTALL)
     assert [name for name, _ in folded] == [
-        "What is open: 1 check",
-        "Each check’s verdict, the worst over all radii",
+        "Open: 1 check",
+        "Verdict of each check, the worst over all radii",
     ]
     assert "restarts!" in folded[0][1]
     assert "restarts!" not in in_full
@@ -733,9 +733,9 @@ def test_figures_of_another_dataset_are_refused_and_of_other_checkpoints_labelle
         "act(λ) over depth. Dataset digits, n = 64 images; net, old. "
         "Not among the single models of this report: old.</figcaption>" in text
     )
-    assert "mine. The file does not say what it was drawn from" in text
+    assert "mine. The file does not record its source" in text
     style.save(figure, figures / "other", Origin("cifar10", {"net": weights}))
-    with pytest.raises(UserError, match=r"other.svg is of cifar10, and the report of digits: leave it out"):
+    with pytest.raises(UserError, match=r"other.svg is for cifar10, but the report is for digits: remove it"):
         page.write([results], tmp_path / "report", figures=figures)
 
 
@@ -801,7 +801,7 @@ def test_a_users_mistakes_are_one_line(command, tmp_path):
     results = measure(tmp_path / "results")
     status, _, err = command("report", results, "-o", results)
     assert (status, err.count("\n")) == (1, 1)
-    assert "a report needs a folder of its own" in err
+    assert "a report needs a separate folder" in err
     status, _, err = command("report", tmp_path / "nowhere", "-o", tmp_path / "out")
     assert (status, err.count("\n")) == (1, 1)
     (tmp_path / "file").touch()

@@ -92,7 +92,7 @@ def test_folders_of_several_datasets_ask_for_one(tmp_path, folder, shown):
     board, title, _ = combine.gather([one, tmp_path / "two"], "cifar10")
     assert (title, board["clean"].tolist()) == ("cifar10", [70])
     # a file that is called after its dataset says as much as a folder
-    refused(shown(one, PUBLISHED / "cifar10.csv"), "cifar10.csv", "of cifar10 and not of digits")
+    refused(shown(one, PUBLISHED / "cifar10.csv"), "cifar10.csv", "for cifar10 by its name, not for digits")
     refused(shown(PUBLISHED / "digits.csv", PUBLISHED / "paper_cifar100.csv"), "cifar100", "digits")
 
 
@@ -215,7 +215,7 @@ def test_columns_are_chosen_by_name_and_glob_in_the_order_given(mine, shown):
     assert head("--columns", "clean,model", form="markdown") == "| clean | model |"
     assert head("--columns", "rank,pgd_1", form="markdown") == "| rank | **pgd_1** |"
     refused(shown(mine, "--columns", "pdg_1"), "unknown column 'pdg_1'; did you mean pgd_1?")
-    refused(shown(mine, "--plain-numbers"), "--plain-numbers is for --format markdown and latex")
+    refused(shown(mine, "--plain-numbers"), "--plain-numbers needs --format markdown or latex")
 
 
 def test_the_top_is_taken_after_sorting(mine, shown):
@@ -290,7 +290,7 @@ def test_a_table_of_unlike_lines_says_in_what_they_differ(folder, mine, shown):
         (MINE.replace("91.50", "inf"), ["is not a leaderboard: clean is not a number: it is infinite"]),
         (MINE.replace("91.50", "250"), ["is not a leaderboard: clean is out of range"]),
         (MINE.replace(",10,final", ",0,final"), ["is not a leaderboard: n_examples is out of range"]),
-        (MINE.replace(",3,1,0.272", ",3,,0.272"), ["is not a leaderboard", "does not say its members"]),
+        (MINE.replace(",3,1,0.272", ",3,,0.272"), ["is not a leaderboard", "a row has no members"]),
     ],
     ids=[
         *("missing", "empty", "binary", "results.csv", "strange columns", "words", "half a seed", "infinite"),

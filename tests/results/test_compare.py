@@ -250,7 +250,7 @@ def test_only_the_seeds_that_both_have_are_compared(store, versus):
 
 def test_without_a_common_seed_there_is_nothing_to_compare(store, command):
     run(store, [(card("a", 0), CLEAN, first(8)), (card("b", 1), CLEAN, first(6))])
-    refused(command("a", "b"), "share no column", "train seed")
+    refused(command("a", "b"), "have no common column", "train seed")
 
 
 def test_a_seed_that_was_trained_again_is_compared_as_it_is_now(store, versus):
@@ -310,10 +310,10 @@ def test_entries_that_share_a_name_are_told_apart_by_a_tag(store, command, versu
     )
     refused(
         command("a", "b"),
-        "'a' names 3 entries",
+        "'a' matches 3 entries",
         "choose one of a@paper@0.20-0.25, a@quick@0.10-0.20, a@quick@0.20-0.25",
     )
-    refused(command("a@quick", "b"), "names 2 entries", "choose one of a@0.10-0.20, a@0.20-0.25")
+    refused(command("a@quick", "b"), "matches 2 entries", "choose one of a@0.10-0.20, a@0.20-0.25")
     assert versus("a@paper")["clean"]["only_a"] == 7
     assert versus("a@0.10-0.20")["clean"]["only_a"] == 5
     assert versus("a@quick@0.20-0.25")["clean"]["only_a"] == 9
@@ -324,14 +324,14 @@ def test_ensembles_of_other_seeds_are_told_apart(store, command, versus):
     zero, one, two = (card("a", seed) for seed in range(3))
     pairs = [(ensemble(zero, one), CLEAN, first(9)), (ensemble(zero, two), CLEAN, first(4))]
     run(store, [*pairs, (card("b"), CLEAN, first(0))])
-    refused(command("ax2", "b"), "names 2 entries", "ax2@seeds=0,1@id=", "ax2@seeds=0,2@id=")
+    refused(command("ax2", "b"), "matches 2 entries", "ax2@seeds=0,1@id=", "ax2@seeds=0,2@id=")
     assert versus("ax2@seeds=0,2")["clean"]["only_a"] == 4
 
 
 def test_entries_on_other_samples_are_refused(store, command):
     run(store, [(card("a"), CLEAN, first(8, 20))])
     run(store, [(card("b"), CLEAN, first(8, 10))])
-    err = refused(command("a", "b"), "the same samples", "a has final, n = 20", "b has final, n = 10")
+    err = refused(command("a", "b"), "protocol and images", "a has final, n = 20", "b has final, n = 10")
     hashes = {part.split(")")[0] for part in err.split("(subset ")[1:]}
     assert len(hashes) == 2
 
@@ -342,7 +342,7 @@ def test_other_images_of_the_same_number_are_refused(store, command):
         store.append(cell.key, 0, Outcome(LABELS[:10], np.zeros(10, np.uint8), None, 1.0, "cpu"))
         store.put_labels(images, LABELS)
         store.put_plan(Plan("custom", 10, "final", (cell,)))
-    refused(command("a", "b"), "the same samples", "a has final, n = 10 (subset ", "b has final, n = 10")
+    refused(command("a", "b"), "protocol and images", "a has final, n = 10 (subset ", "b has final, n = 10")
 
 
 def test_protocols_are_not_mixed(store, command):
@@ -356,7 +356,7 @@ def test_of_several_choices_one_is_asked_for(store, command, versus):
         run(store, worst("a", first(n, n), first(9, n)) + worst("b", first(n, n), first(1, n)), protocol)
     refused(command("a", "b"), "choose one with --protocol and --n", "final, n = 20", "worst, n = 10")
     refused(command("a", "b", "--n", "10"), "choose one", "final, n = 10", "worst, n = 10")
-    refused(command("a", "b", "--n", "15"), "the same samples")
+    refused(command("a", "b", "--n", "15"), "protocol and images")
     assert versus(protocol="worst")["clean"]["n"] == 10
     assert versus(protocol="final", n=20)["fgsm_2"]["accuracy_a"] == 45
     status, out, _ = command("a", "b", "--protocol", "final", "--n", "10")
@@ -379,7 +379,7 @@ def test_what_was_not_measured_in_the_same_way_is_left_out(store, command, one, 
     status, out, err = command("a", "b", "--format", "csv")
     assert status == 0
     assert [line["column"] for line in csv.DictReader(io.StringIO(out))] == ["clean"]
-    assert err == f"warning: {one.column} is left out: it was not measured in the same way for both\n"
+    assert err == f"warning: {one.column} is left out: it was measured with different settings\n"
 
 
 def test_the_worst_of_other_attacks_is_another_measurement(store, command):
@@ -393,7 +393,7 @@ def test_the_worst_of_other_attacks_is_another_measurement(store, command):
 
 def test_nothing_in_common_is_refused(store, command):
     run(store, [(card("a"), CLEAN, first(8)), (card("b"), PGD, first(6))])
-    refused(command("a", "b"), "a and b share no column")
+    refused(command("a", "b"), "a and b have no common column")
 
 
 @pytest.mark.parametrize("options", [["a"], [], ["a", "b", "--n", "0"], ["a", "b", "--protocol", "best"]])
@@ -471,7 +471,7 @@ def test_a_narrow_terminal_gets_one_table_that_fits(store, tmp_path, capsys, mon
     assert sum(line.split()[:1] == ["clean"] for line in lines) == 1
     assert "significant" in "\n".join(lines)
     # 8 + 7 + 6 + 7 characters of column, A, B and A - B leave room for 12 of a verdict, and Holm p has 8
-    assert "no room for only A, only B, p, " in " ".join(lines)
+    assert "not shown for lack of space: only A, only B, p, " in " ".join(lines)
 
 
 def test_the_folder_and_the_dataset_are_chosen_as_for_the_leaderboard(store, command, tmp_path, capsys):

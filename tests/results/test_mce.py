@@ -164,7 +164,7 @@ def test_baselines_that_are_not_there_or_not_alone_are_refused(store):
     with pytest.raises(UserError, match="unknown baseline 'bas'; did you mean base"):
         with_mce(frame, "bas")
     again = pd.concat([frame, frame.assign(recipe="long")], ignore_index=True)
-    with pytest.raises(UserError, match=r"'base' fits several lines: choose one of base@long, base@quick"):
+    with pytest.raises(UserError, match=r"'base' matches several rows: choose one of base@long, base@quick"):
         with_mce(again, "base")
     assert with_mce(again, "base@long")["mce(base@long)"].notna().all()
     with pytest.raises(UserError, match=r"mCE needs all 15 common corruptions: .*--corruptions common"):

@@ -205,8 +205,10 @@ def test_claims_about_ensembles_and_intervals():
     assert verdicts(claims, "clean accuracy falls") == {
         where: "does not hold for these weights"
     }  # 92 to 92.5 rises
-    assert verdicts(claims, "rises as λ") == {where: "holds for these weights"}
-    assert verdicts(claims, "above the mean") == {"in_resnet14 x3, quick, n = 500": "holds for these weights"}
+    assert verdicts(claims, "rises with a larger initial λ") == {where: "holds for these weights"}
+    assert verdicts(claims, "more accurate than the mean") == {
+        "in_resnet14 x3, quick, n = 500": "holds for these weights"
+    }
 
 
 def test_the_papers_own_numbers_are_held_to_the_same():
@@ -214,7 +216,9 @@ def test_the_papers_own_numbers_are_held_to_the_same():
     # λ-In-ResNet at FGSM 4/255 on CIFAR-100 is below ResNet in the paper's own table
     assert set(verdicts(claims, "beat ResNet under FGSM", "paper").values()) == {"does not hold"}
     claims = paper.compare(board(("preact_resnet20", 1, 3, {})), "cifar10").claims
-    assert set(verdicts(claims, "above the mean", "paper").values()) == {"holds for these weights"}
+    assert set(verdicts(claims, "more accurate than the mean", "paper").values()) == {
+        "holds for these weights"
+    }
 
 
 def test_runs_by_other_recipes_or_on_other_samples_are_not_compared():
@@ -235,14 +239,14 @@ def test_from_the_command_line(command, tmp_path):
     file.write_text(to_csv(ours.astype({"rank": "Int64"})), encoding="utf-8")
     status, _, errors = command("leaderboard", "paper", file)
     assert (status, errors.count("\n")) == (1, 1)
-    assert "does not say its dataset" in errors
+    assert "known only if its name contains it" in errors
     assert "--dataset" in errors
     file = file.rename(tmp_path / "cifar10.csv")
     status, shown, errors = command("leaderboard", "paper", file)
     assert (status, errors) == (0, "")
     assert "53.7 / 50.0" in shown
     assert "does not hold" in shown
-    assert "nothing of this table was measured" in shown
+    assert "no entry of this table was measured" in shown
     status, shown, _ = command("leaderboard", "paper", file, "--claims", "--format", "csv")
     assert shown.splitlines()[0] == ",".join(paper.CLAIM_COLUMNS)
     status, shown, _ = command("leaderboard", "paper", file, "--format", "csv")

@@ -28,7 +28,7 @@ def test_the_column_that_ranks_is_the_one_at_the_middle_of_all_measured_radii(fo
     assert board[["model", "rank"]].fillna(0).values.tolist() == [["high", 1], ["low", 0]]
     assert columns == {"final": "pgd_8"}
     assert about_ranks(board, columns) == (
-        "rank by pgd_8, among lines of the same protocol and images; no rank: 1 without pgd_8"
+        "rank by pgd_8, among rows of the same protocol and images; no rank: 1 without pgd_8"
     )
 
 
@@ -40,8 +40,8 @@ def test_radii_of_files_do_not_move_the_column_that_ranks(folder, tmp_path):
     board, _, columns = gather([folder, tmp_path / "far.csv"])
     assert columns == {"final": "pgd_8"}  # of 1, 2, 4, 8 and 16 the middle one would be 4
     assert about_ranks(board, columns) == (
-        "rank by pgd_8, among lines of the same protocol and images; no rank: 2 without pgd_8, "
-        "1 of files (their images are not known) or attacked by transfer"
+        "rank by pgd_8, among rows of the same protocol and images; no rank: 2 without pgd_8, "
+        "1 from files (their images are unknown) or attacked by transfer"
     )
 
 
@@ -60,5 +60,5 @@ def test_each_protocol_has_a_column_of_its_own(folder):
     board, _, columns = gather([folder])
     assert columns == {"final": "pgd_16", "worst": "worst_16"}  # of 4, 8, 16, 32 the upper middle one
     assert about_ranks(board, columns).startswith(
-        "rank by pgd_16 (protocol final) and worst_16 (protocol worst), among lines"
+        "rank by pgd_16 (protocol final) and worst_16 (protocol worst), among rows"
     )

@@ -1,12 +1,14 @@
-"""A results folder that version 0.1.0 wrote: it opens, its tables come out byte for byte, and nothing is new.
+"""A results folder that version 0.1.0 wrote: it opens, its tables come out the same, and nothing is new.
 
 Its store holds, on digits: a run of two architectures with two seeds, ensembles, an L2 attack and strong
 columns; one under protocol ``worst`` with an ensemble that is attacked on one of its members; and two audits.
 """
 
+import re
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 FOLDER = Path(__file__).parent / "fixtures" / "results_0_1"
@@ -61,7 +63,14 @@ def test_so_does_a_run_under_worst(command, folder, computes_nothing):
     assert "worst_16" in out
 
 
+def numbers_in(text):
+    return re.findall(r"[0-9.]+", text)
+
+
 def test_so_does_an_audit(command, folder, computes_nothing):
     status, _, err = command("audit", *AUDIT, "--out", folder, "--quiet")
     assert status == 0, err
-    assert (folder / "audit.csv").read_bytes() == (FOLDER / "audit.csv").read_bytes()
+    now, then = (pd.read_csv(place / "audit.csv", dtype=str) for place in (folder, FOLDER))
+    pd.testing.assert_frame_equal(now.drop(columns="detail"), then.drop(columns="detail"))
+    # The sentences are worded otherwise since; the numbers in them are the same.
+    assert now["detail"].map(numbers_in).tolist() == then["detail"].map(numbers_in).tolist()

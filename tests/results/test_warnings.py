@@ -40,7 +40,7 @@ def test_a_healthy_run_has_no_findings():
 def test_clean_accuracy_near_chance_is_remarked_on(classes, chance):
     (line,) = said({"clean": chance + 1.9}, classes)
     assert "net seed 0" in line
-    assert "is chance" in line
+    assert "is at chance level" in line
     assert said({"clean": chance + 2.1}, classes) == []
 
 
@@ -66,7 +66,7 @@ def test_one_step_is_compared_at_the_same_radius_only():
 
 def test_accuracy_that_rises_with_the_radius_is_remarked_on():
     (line,) = said({"clean": 95, "pgd_2": 50, "pgd_4": 52.1, "pgd_8": 10})
-    assert "pgd leaves 52.1 % at eps 4/255 and 50.0 % at 2/255" in line
+    assert "accuracy under pgd is 52.1 % at eps 4/255 and 50.0 % at 2/255" in line
     assert said({"clean": 95, "pgd_2": 50, "pgd_4": 51.9}) == []
 
 

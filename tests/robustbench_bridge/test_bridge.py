@@ -100,7 +100,7 @@ def test_the_names_are_hidden_from_ours(command):
     chosen = zoo.select(["all", "in_*"], zoo.checkpoints(dataset="cifar10"))
     assert not [checkpoint.name for checkpoint in chosen if "linf" in checkpoint.name]
     assert "_linf" not in command("models")[1]
-    with pytest.raises(UserError, match="it names a trained in_resnet20"):
+    with pytest.raises(UserError, match=r"only with trained weights.*use in_resnet20"):
         zoo.create("in_resnet20_cifar10_linf", num_classes=10, in_chans=3)  # as training would
     with pytest.raises(UserError) as raised:
         zoo.create("in_resnet20_cifar10_lin")
@@ -193,7 +193,7 @@ def test_a_robustbench_that_is_built_otherwise_is_refused_by_name(tmp_path, monk
         del sys.modules[name]
     said = str(refusal.value)
     assert said.startswith(
-        "robustbench.utils has no download_gdrive_new: only RobustBench 1.1.1 can be mended"
+        "robustbench.utils has no download_gdrive_new: only RobustBench 1.1.1 is supported"
     )
     assert "\n" not in said
 
@@ -215,7 +215,7 @@ def test_a_model_of_its_zoo_loads_from_weights_that_are_there(probed):
     [
         (
             "missing",
-            "weights/cifar10/corruptions/Hendrycks2020AugMix_WRN.pt: robust-interp robustbench download",
+            "weights/cifar10/corruptions/Hendrycks2020AugMix_WRN.pt: run robust-interp robustbench download",
         ),
         ("of a list", "Chen2020Adversarial.pt_m0.pt"),
         ("of timm", "debenedetti2022light-xcit-s-cifar10-linf.pth.tar"),
@@ -223,8 +223,8 @@ def test_a_model_of_its_zoo_loads_from_weights_that_are_there(probed):
         ("threat", "'L1' of RobustBench is not one of Linf, L2, corruptions"),
         ("page", "Hendrycks2020AugMix_WRN.pt is an HTML page"),
         ("code", "Weights only load failed"),
-        ("parameter", "takes threat=Linf, L2 or corruptions, not eps"),
-        ("checkpoint", "--checkpoint goes with exactly one"),
+        ("parameter", "the only argument is threat=Linf, L2 or corruptions, not eps"),
+        ("checkpoint", "--checkpoint needs exactly one"),
         ("quota", "Hendrycks2020AugMix_WRN.pt is an HTML page"),
     ],
 )
@@ -235,7 +235,7 @@ def test_what_cannot_be_loaded_is_said_in_one_line(probed, case, said):
 
 @pytest.mark.slow
 def test_data_are_not_fetched_unasked(probed):
-    said = "CIFAR10 is not in none: robust-interp data cifar10 --download --data-dir none fetches it"
+    said = "CIFAR10 is not in none: run robust-interp data cifar10 --download --data-dir none"
     assert probed["aliases"]["no data"] == said
 
 
@@ -291,7 +291,7 @@ def test_pgd_never_passes_for_autoattack(tmp_path):
 
 def test_two_lines_of_one_name_are_refused(tmp_path):
     twice = pd.concat([board(), board()], ignore_index=True)
-    with pytest.raises(UserError, match="two lines would be"):
+    with pytest.raises(UserError, match="two rows would be written to"):
         robustbench_json.write(twice, "cifar10", tmp_path, 8.0, robustbench_json.Paper())
     assert not list(tmp_path.iterdir())
 
@@ -435,5 +435,5 @@ def test_published_rows_stand_beside_ours_and_are_never_ranked(command):
 
 def test_rows_on_several_datasets_are_never_in_one_table(command):
     said = command("leaderboard", ROWS)[2]
-    assert "has lines on cifar10, cifar100, imagenet: choose one with --dataset" in said
-    assert "has no line on digits" in command("leaderboard", ROWS, "--dataset", "digits")[2]
+    assert "has rows for cifar10, cifar100, imagenet: choose one with --dataset" in said
+    assert "has no row for digits" in command("leaderboard", ROWS, "--dataset", "digits")[2]

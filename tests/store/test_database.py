@@ -310,11 +310,11 @@ def test_a_full_disk_loses_nothing_that_was_finished(connections, store, tmp_pat
     store.append("a", 0, outcome(np.arange(250)))
     pages = db.execute("PRAGMA page_count").fetchone()[0]
     db.execute(f"PRAGMA max_page_count = {pages + 1}")
-    with pytest.raises(UserError, match=r"full; what was finished is kept") as refusal:
+    with pytest.raises(UserError, match=r"full; finished results are kept") as refusal:
         store.append("a", 250, outcome(np.arange(250, 25_000)))
     assert store.covered("a") == 250  # all of an append or nothing of it
     store.append("b", 0, outcome([1]))
-    with pytest.raises(UserError, match=r"full; what was finished is kept"):
+    with pytest.raises(UserError, match=r"full; finished results are kept"):
         fill(store, "a")
     assert "\n" not in str(refusal.value)
     kept = store.covered("a")
@@ -459,7 +459,7 @@ def test_a_disk_that_fills_during_a_bench_stops_it_with_one_line(
         assert main(bench(tiny_zoo, tmp_path)) == 1
     message = capsys.readouterr().err
     assert message.count("\n") == 1
-    assert "full; what was finished is kept" in message
+    assert "full; finished results are kept" in message
     assert not list(tmp_path.glob("*.csv"))
     kept = chunk_rows(tmp_path, "*")
     assert kept

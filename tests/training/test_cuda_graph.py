@@ -219,7 +219,9 @@ def test_what_cannot_be_recorded_is_trained_all_the_same_and_said(on_tape):
     fits = [reading(two()[0])]
     fake = on_tape(fits)
     main = fake.here[0]
-    with pytest.warns(UserWarning, match=r"^training is slower: it cannot be a CUDA graph \(.*capturing\)$"):
+    with pytest.warns(
+        UserWarning, match=r"^training is slower: it cannot run as a CUDA graph \(.*capturing\)$"
+    ):
         train(fits)
     assert fake.here == [main]  # the caller's stream is what it was
     same_weights(fits, [expected])

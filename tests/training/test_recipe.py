@@ -149,10 +149,10 @@ def test_ones_own_file_extends_a_shipped_recipe(tmp_path):
     [
         (None, "cannot read it"),
         ("epochs = ", "cannot read it"),
-        ("lr = 0.1", "must say its epochs"),
+        ("lr = 0.1", "must set epochs"),
         ("epochs = 3\nrate = 0.1", "unknown recipe field 'rate'"),
-        ('epochs = "3"', "epochs must be a whole number from 1, not 3"),
-        ("epochs = 3\nwhere = 4", r"where must be tables, written \[\[where\]\]"),
+        ('epochs = "3"', "epochs must be a whole number of at least 1, not 3"),
+        ("epochs = 3\nwhere = 4", r"where must be written as tables \[\[where\]\]"),
         ('extends = "papr"', "unknown recipe 'papr'; did you mean paper"),
         ("epochs = 3\nmean = [0.5, 0.5]", "mean must have 1 values for digits"),
     ],
@@ -168,7 +168,7 @@ def test_mistakes_in_ones_own_file_are_named_with_it(tmp_path, content, message)
 
 def test_ones_own_file_may_not_pose_as_a_shipped_recipe(tmp_path):
     (tmp_path / "paper.toml").write_text("epochs = 3")
-    with pytest.raises(UserError, match="paper is a shipped recipe"):
+    with pytest.raises(UserError, match="paper is the name of a built-in recipe"):
         recipe.load(str(tmp_path / "paper.toml"), "in_resnet14", "digits")
 
 
@@ -181,12 +181,12 @@ def test_ones_own_file_may_not_pose_as_a_shipped_recipe(tmp_path):
         (["--set", "lr=0"], "lr must be a number above 0, not 0"),
         (["--set", "lr=nan"], "lr must be a number above 0, not nan"),
         (["--set", "lr=fast"], "lr must be a number above 0, not fast"),
-        (["--set", "steps=80,120"], "steps must be rising shares of the epochs, between 0 and 1"),
-        (["--set", "steps=0.75,0.5"], "steps must be rising shares"),
+        (["--set", "steps=80,120"], "steps must be increasing fractions of the epochs between 0 and 1"),
+        (["--set", "steps=0.75,0.5"], "steps must be increasing fractions"),
         (["--set", "momentum=1"], "momentum must be a number in [0, 1)"),
-        (["--set", "weight_decay=-1"], "weight_decay must be a number from 0, not -1"),
-        (["--set", "batch_size=1.5"], "batch_size must be a whole number from 1, not 1.5"),
-        (["--set", "padding=-1"], "padding must be a whole number from 0"),
+        (["--set", "weight_decay=-1"], "weight_decay must be a number of at least 0, not -1"),
+        (["--set", "batch_size=1.5"], "batch_size must be a whole number of at least 1, not 1.5"),
+        (["--set", "padding=-1"], "padding must be a whole number of at least 0"),
         (["--set", "padding_mode=edge"], "padding_mode must be zeros or reflect, not edge"),
         (["--set", "std=0"], "std must be a number above 0 for each channel"),
         (["--set", "mean=0.4,0.4,0.4"], "mean must have 1 values for digits"),
@@ -195,7 +195,7 @@ def test_ones_own_file_may_not_pose_as_a_shipped_recipe(tmp_path):
         (["--set", "lambda_init=0.2"], "lambda_init must be an interval"),
         (["--set", "lr=0.1", "--set", "lr=0.2"], "lr is given twice"),
         (["--set", "epochs=3", "--epochs", "4"], "epochs is given twice"),
-        (["--set", "mean=" + ",".join(["0.123456"] * 20)], "too many changes for a folder's name"),
+        (["--set", "mean=" + ",".join(["0.123456"] * 20)], "too many changes for a folder name"),
     ],
 )
 def test_mistakes_on_the_command_line_are_one_line(tmp_path, capsys, monkeypatch, options, message):

@@ -134,7 +134,7 @@ def test_a_state_that_is_damaged_or_of_another_training_is_refused(tmp_path, mon
     with pytest.raises(resume.Stopped):
         run(tmp_path, at_step(2, lambda: signal.raise_signal(signal.SIGINT)))
     (path,) = tmp_path.iterdir()
-    with pytest.raises(UserError, match="unfinished training with another model_args; remove it"):
+    with pytest.raises(UserError, match="unfinished training with different model_args; remove it"):
         train.train("in_resnet14", "digits", RECIPE, 0, tmp_path)
     path.write_bytes(path.read_bytes()[:5000])
     with pytest.raises(UserError, match=f"cannot read {path}: .*; remove it to start over"):
@@ -278,7 +278,7 @@ def test_if_all_seeds_fail_so_does_the_command(tmp_path, capsys, monkeypatch):
 @pytest.mark.slow
 def test_a_seed_that_learns_nothing_has_failed_and_leaves_no_state(tmp_path):
     recipe = Recipe("still", epochs=9, lr=1e-12, batch_size=1347)
-    with pytest.raises(TrainingError, match="learns nothing: in epochs 1 to 5"):
+    with pytest.raises(TrainingError, match="does not progress: in epochs 1 to 5"):
         train.train("in_resnet14", "digits", recipe, 0, tmp_path)
     assert files(tmp_path) == ["in_resnet14.digits_still_seed0.failed.json"]
 

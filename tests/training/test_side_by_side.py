@@ -96,7 +96,7 @@ def test_stopped_together_they_go_on_bit_for_bit(tmp_path, alone, monkeypatch, s
 
 def test_two_that_would_write_the_same_checkpoint_are_refused(tmp_path):
     twice = [Training("in_resnet14", RECIPE, 0), Training("in_resnet14", replace(RECIPE, lr=0.2), 0)]
-    with pytest.raises(UserError, match="two of the trainings would write the same checkpoint"):
+    with pytest.raises(UserError, match="two trainings would write the same checkpoint"):
         run(twice, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -134,9 +134,7 @@ def test_precision_is_in_the_name_and_tf32_is_for_cuda(tmp_path, capsys):
     assert (tmp_path / "in_resnet14.digits_digits_1epochs_bf16_seed2").is_dir()
     capsys.readouterr()
     assert main([*COMMAND, str(tmp_path / "tf32"), "--set", "precision=tf32"]) == 1
-    assert (
-        capsys.readouterr().err.strip().endswith("precision tf32 needs a CUDA device: take float32 or bf16")
-    )
+    assert capsys.readouterr().err.strip().endswith("precision tf32 needs a CUDA device: use float32 or bf16")
     assert main([*COMMAND, str(tmp_path), "--set", "precision=fp16"]) == 1
     assert "precision must be float32, tf32 or bf16, not fp16" in capsys.readouterr().err
 

@@ -123,9 +123,9 @@ def test_a_sweep_from_the_command_line_goes_on_where_it_was(command, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ((), "say what to sweep"),
-        (("--grid", "variants", "--models", "in_resnet14"), "say what to sweep"),
-        (("--grid", "variants", "--lambda-init", "0,1"), "--lambda-init goes with --models"),
+        ((), "no grid given"),
+        (("--grid", "variants", "--models", "in_resnet14"), "no grid given"),
+        (("--grid", "variants", "--lambda-init", "0,1"), "--lambda-init needs --models"),
         (("--grid", "variants", "--depth", "21"), "unknown architecture 'preact_resnet21'"),
     ],
 )

@@ -302,7 +302,7 @@ def test_a_checkpoint_that_is_there_is_skipped_and_never_overwritten(tmp_path, c
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     capsys.readouterr()
     assert main(command) == 0
-    assert "is there already, skipped" in capsys.readouterr().out
+    assert "exists already, skipped" in capsys.readouterr().out
     assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(UserError, match="is there already"):
         train.train("in_resnet14", "digits", Recipe("digits_1epochs", epochs=1), 0, tmp_path)
@@ -335,7 +335,7 @@ def test_half_precision_is_kept_only_while_no_prediction_changes(tmp_path, monke
         (["in_resnet41"], ["unknown model 'in_resnet41'", "in_resnet14"]),
         (["in_resnet14", "--dataset", "digitz"], ["unknown dataset 'digitz'", "digits"]),
         (["in_resnet14", "--recipe", "papr"], ["unknown recipe 'papr'", "paper"]),
-        (["in_resnet14", "--epochs", "0"], ["epochs must be a whole number from 1, not 0"]),
+        (["in_resnet14", "--epochs", "0"], ["epochs must be a whole number of at least 1, not 0"]),
         (["in_resnet14", "--device", "cuba"], ["cannot use device 'cuba'"]),
         (["preact_resnet14", "--lambda-init", "0.1,0.2"], ["preact_resnet14", "lambda_init"]),
         (["in_resnet14", "--lambda-init", "0.2,0.1"], ["lambda_init"]),

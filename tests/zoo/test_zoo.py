@@ -184,7 +184,7 @@ def test_a_folder_that_is_there_is_not_trained_over(tmp_path):
     checkpoint, _ = save(tmp_path)
     with pytest.raises(UserError) as refusal:
         zoo.check_writable(checkpoint.folder)
-    one_line(refusal, "is there already", checkpoint.folder)
+    one_line(refusal, "exists already", checkpoint.folder)
 
 
 # Broken checkpoints.
@@ -266,7 +266,7 @@ def test_a_folder_under_another_architectures_name_is_refused(tmp_path):
     other = checkpoint.folder.rename(tmp_path / "lambda_in_resnet14.digits_quick_seed0")
     with pytest.raises(UserError) as refusal:
         Checkpoint.at(other).load()
-    one_line(refusal, "broken checkpoint", other / CONFIG, "is of in_resnet14")
+    one_line(refusal, "broken checkpoint", other / CONFIG, "describes another architecture, in_resnet14")
 
 
 def test_a_checkpoint_of_another_architecture_lists_the_keys(tmp_path):
@@ -345,7 +345,7 @@ def test_a_whole_pickled_model_is_refused(tmp_path):
     with pytest.raises(UserError) as refusal:
         zoo.load_weights(network(), tmp_path / "w.pth")
     # torch's own words name the class; where they change, weights_files no longer finds it in them
-    one_line(refusal, tmp_path / "w.pth", "holds a pickled robust_interp.models.in_resnet.PreActResNet")
+    one_line(refusal, tmp_path / "w.pth", "contains a pickled robust_interp.models.in_resnet.PreActResNet")
 
 
 @pytest.mark.parametrize(
