@@ -28,6 +28,8 @@ from robust_interp.store.cells import Perturbation
 BALL_TOLERANCE = 1e-6  # float32 rounding: |(x + d) - x| may exceed |d| by about 2e-9 in one pixel
 RELATIVE_TOLERANCE = 1e-5  # and where many pixels are summed
 
+MASKED_BELOW = 1e4  # how far; a probability is 0 from 104 on in float32
+
 # Of some samples: what was found, whose gradient was zero, whose values were not finite, (N,) bool each
 Found = tuple[Tensor, np.ndarray, np.ndarray]
 
@@ -77,8 +79,8 @@ class AttackRunner:
 
         Raises:
             RuntimeError: if the result is outside [0, 1] or the radius.
-            UserError: if that of a plug-in, or of a torchattacks class without a name of its own here, is, or is
-                no batch of images.
+            UserError: if that of a plug-in, or of a torchattacks class without a name of its own here, is so,
+                or is no batch of images.
         """
         keys, adversarial = np.asarray(ids), images.clone()
         zero, not_finite = np.zeros(len(images), bool), np.zeros(len(images), bool)
@@ -225,13 +227,13 @@ class GradientProbe(torch.nn.Module):
         self._on_pass(len(images) * (3 if follows else 1))  # a gradient counts as two more
         images = images.clone()  # not the attack's own: a model may work in place on what it is given
         if not follows:
-            return self.classifier(images)
+            return _finite(self.classifier(images))
         if self._looks:
             images.register_hook(self._look)
         logits = self.classifier(images)
         if not logits.requires_grad:
             raise self._impenetrable()
-        return logits
+        return _finite(logits)
 
     def _impenetrable(self) -> UserError:
         name = getattr(self.classifier, "name", "the model")
@@ -246,3 +248,12 @@ class GradientProbe(torch.nn.Module):
         if self._seen is not None:
             zero, not_finite = self._seen[0] & zero, self._seen[1] | not_finite
         self._seen = zero, not_finite
+
+
+def _finite(logits: Tensor) -> Tensor:
+    """Logits with classes at -inf, which a model leaves out, far below the others: losses subtract them."""
+    masked = logits == -torch.inf
+    if not masked.any():
+        return logits
+    floor = torch.where(masked, torch.inf, logits.detach()).amin(1, keepdim=True) - MASKED_BELOW
+    return torch.where(masked, floor, logits)

@@ -50,7 +50,7 @@ def _with_hints(function: Callable[P, R]) -> Callable[P, R]:
 @_with_hints
 def evaluate(
     models: str | Sequence[str] | nn.Module | Mapping[str, nn.Module] | None = None,
-    dataset: str | tuple = "digits",
+    dataset: str | tuple | None = None,
     *,
     out: str | os.PathLike | None = None,
     mean: tuple[float, ...] | None = None,
@@ -83,7 +83,8 @@ def evaluate(
             ``package.module:factory``, checkpoint folders; or a torch module that maps images to logits, or a
             dict of such modules by name. None means 'all' with the train seeds 0, 1, 2.
         dataset: A registered name, or (images, labels) or (images, labels, number of classes): images are (N,
-            C, H, W) in [0, 1] or uint8, labels (N,).
+            C, H, W) in [0, 1] or uint8, labels (N,). None means that of the checkpoints named in full, else
+            digits.
         out: Folder of the store and the CSV files; with None, nothing is saved.
         mean: Mean for the normalisation of models that are not from the zoo, one number per channel, for [0,
             1] pixels. None means the normalisation stored with the model, such as a timm model's
@@ -203,8 +204,8 @@ def _named(models) -> dict:
     return {"models": names and tuple(names)}
 
 
-def _given(dataset) -> str | data.Dataset:
-    if isinstance(dataset, str):
+def _given(dataset) -> str | data.Dataset | None:
+    if dataset is None or isinstance(dataset, str):
         return dataset
     if not isinstance(dataset, tuple | list) or len(dataset) not in (2, 3):
         raise UserError("dataset must be a name, (images, labels) or (images, labels, classes)")

@@ -104,9 +104,13 @@ class Request:
             usual="as stored with the model",
         ),
     )
-    dataset: str | data.Dataset = field(
-        default="digits",
-        metadata=_about(forms.DATASET, "test set: digits (included), cifar10, cifar100"),
+    dataset: str | data.Dataset | None = field(
+        default=None,
+        metadata=_about(
+            forms.DATASET,
+            "test set: digits (included), cifar10, cifar100",
+            usual="that of the checkpoints named in full, else digits",
+        ),
     )
     attacks: str = field(default="fgsm,ifgsm,pgd", metadata=_about(forms.SPECS, ATTACKS))
     eps: tuple[float, ...] | None = field(

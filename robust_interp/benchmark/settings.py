@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from robust_interp import data
+from robust_interp import data, zoo
 from robust_interp.benchmark.request import DEFAULT_SEEDS, Request
 from robust_interp.classifiers.resolve import ResolveOptions
 from robust_interp.core.devices import resolve_device
@@ -20,10 +20,12 @@ from robust_interp.store import CHUNK
 
 
 def load_dataset(request: Request) -> data.Dataset:
-    """The dataset that a request names or brings."""
-    if isinstance(request.dataset, str):
-        return data.load(request.dataset, "test", request.data_dir)
-    return request.dataset
+    """The dataset that a request names or brings, else the one of the checkpoints that it names."""
+    if isinstance(request.dataset, data.Dataset):
+        return request.dataset
+    joined = [request.ensemble] if isinstance(request.ensemble, str) else request.ensemble
+    name = request.dataset or zoo.implied_dataset([*(request.models or ()), *joined])
+    return data.load(name, "test", request.data_dir)
 
 
 def resolve_options(request: Request) -> ResolveOptions:

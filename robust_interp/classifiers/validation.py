@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,8 @@ from robust_interp.core.errors import RandomModelError, UserError
 CHECKED_ON = 8  # images that a model must classify alone as in a batch, and that gradients are taken of
 REPEATED_ON = 32  # images that it must classify alike each time
 REPEATS = 3
+
+NORMS = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
 LEAST_LOSS = 2.0**-24  # cross-entropy of a probability that float32 rounds to 1
 MAY_SATURATE = 0.1  # share of the images; of digits it is 0.4 % at most with each bundled network
@@ -57,8 +60,24 @@ def check_classifier(classifier: nn.Module, images: Tensor, classes: int) -> Non
     if not _alike(logits, torch.cat([classifier(image[None].clone()) for image in few])):
         raise UserError(
             f"{classifier.name} does not classify images independently: in eval mode the logits of one image "
-            "depend on the others in the batch (as with BatchNorm and track_running_stats=False)"
+            f"depend on the others in the batch ({_cause(classifier)})"
         )
+
+
+def _cause(classifier: nn.Module) -> str:
+    """Why the images of a batch may influence one another in eval mode, in a phrase."""
+    if name := _part(classifier, lambda part: part.training):
+        return f"its part {name} stays in train mode after eval()"
+    if name := _part(classifier, lambda part: "quantized.dynamic" in type(part).__module__):
+        return f"its part {name} is quantised by the range of a batch: measure the model before quantisation"
+    if name := _part(classifier, lambda part: isinstance(part, NORMS) and part.running_mean is None):
+        return f"its BatchNorm {name} has track_running_stats=False"
+    return "as with a mean over the batch, or a part in train mode that is no registered module"
+
+
+def _part(classifier: nn.Module, is_it: Callable[[nn.Module], bool]) -> str:
+    """The name of the first part of a classifier that is so; '' if none is."""
+    return next((name.removeprefix("model.") for name, part in classifier.named_modules() if is_it(part)), "")
 
 
 def _check_repeats(classifier: nn.Module, images: Tensor) -> None:
@@ -69,13 +88,15 @@ def _check_repeats(classifier: nn.Module, images: Tensor) -> None:
     """
     halfway = (images + images.roll(1, 0)) / 2
     first, name = classifier(halfway.clone()), classifier.name
+    training = _part(classifier, lambda part: part.training)
+    hint = f" (its part {training} stays in train mode after eval())" if training else ""
     if not all(_alike(first, classifier(halfway.clone())) for _ in range(REPEATS)):
-        raise RandomModelError(f"{name} is random: two forward passes in eval mode differ")
+        raise RandomModelError(f"{name} is random: two forward passes in eval mode differ{hint}")
     few = halfway[:CHECKED_ON]
     (logits, gradient), (again, other) = (with_gradient(classifier, few) for _ in range(2))
     if not _alike(logits, again):
         raise RandomModelError(f"{name} is random: two forward passes with a gradient differ")
-    if not _alike(logits, first[: len(few)]):
+    if not _alike(logits, classifier(few.clone())):
         raise RandomModelError(
             f"{name} gives other logits with a gradient than without one: attacks would be made on another "
             "model than is measured"
@@ -177,9 +198,7 @@ def stale_batch_norm(classifier: nn.Module, images: Tensor, labels: Tensor, clas
         labels: (N,) class indices.
         classes: Number of classes of the dataset.
     """
-    norms = [
-        m for m in classifier.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)
-    ]
+    norms = [m for m in classifier.modules() if isinstance(m, NORMS)]
     chance = 1 / classes
     luck = 2 * math.sqrt(chance * (1 - chance) / len(images))  # two standard deviations of guessing
     if not norms or len(images) < 2 or _accuracy(classifier, images, labels) > chance + luck:

@@ -89,7 +89,7 @@ def add_to(commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from robust_interp.cli import names
 
-    names.check_dataset(arguments.dataset)
+    arguments.dataset = names.dataset_of(arguments.dataset, arguments.models)
     names.check_models(arguments.models, arguments.dataset, arguments.zoo)
     names.check_attacks(arguments.attack, arguments.strongest, arguments.black_box)
     from robust_interp.audit.parts import Options

@@ -88,7 +88,7 @@ def _check_names(arguments: argparse.Namespace) -> None:
     """Before anything heavy is imported."""
     from robust_interp.cli import names
 
-    names.check_dataset(arguments.dataset)
+    arguments.dataset = names.dataset_of(arguments.dataset, [*(arguments.models or ()), *arguments.ensemble])
     names.check_models(arguments.models or (), arguments.dataset, arguments.zoo)
     names.check_attacks(arguments.attacks, arguments.strong)
     names.check_corruptions(arguments.corruptions)

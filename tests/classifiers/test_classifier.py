@@ -355,6 +355,97 @@ def test_no_bundled_network_is_remarked_on_for_its_head(digits_test):
     assert not any(notes)
 
 
+class StaysInTrainMode(nn.BatchNorm2d):
+    def train(self, mode=True):
+        return super().train(True)
+
+
+class MeanOfTheBatch(Small):
+    def forward(self, images):
+        return super().forward(images - images.mean(0))
+
+
+def with_norm(norm, dropout=0.0):
+    model = Small(dropout=dropout)
+    model.norm = norm
+    return model
+
+
+def quantised():
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(108, 5))
+    return torch.ao.quantization.quantize_dynamic(flat, {nn.Linear})
+
+
+class TrainsDropout(nn.Dropout):
+    def train(self, mode=True):
+        return super().train(True)
+
+
+def dropping():
+    model = Small()
+    model.dropout = TrainsDropout(0.5)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated")
+@pytest.mark.parametrize(
+    ("build", "why"),
+    [
+        (lambda: with_norm(StaysInTrainMode(6)), "its part norm stays in train mode after eval()"),
+        (dropping, "is random: two forward passes in eval mode differ (its part dropout stays in train mode"),
+        (quantised, "its part 1 is quantised by the range of a batch"),
+        (
+            lambda: with_norm(nn.BatchNorm2d(6, track_running_stats=False)),
+            "its BatchNorm norm has track_running_stats=False",
+        ),
+        (MeanOfTheBatch, "as with a mean over the batch, or a part in train mode that is no registered"),
+    ],
+)
+def test_what_makes_images_influence_one_another_is_named(build, why):
+    images = torch.from_numpy(batch(12)[0])
+    classifier = Classifier(build())
+    with pytest.raises(UserError) as caught, undisturbed(classifier):
+        check_classifier(classifier, images, 5)
+    assert why in str(caught.value)
+    assert ("track_running_stats" in str(caught.value)) == ("track_running_stats" in why)
+
+
+class Masked(nn.Module):
+    """An honest network with classes left out by -inf: of a sample its logits are those of the rest."""
+
+    def __init__(self, net, classes):
+        super().__init__()
+        self.net, self.classes = net, classes
+
+    def forward(self, images):
+        logits = self.net(images)
+        left_out = torch.zeros(logits.shape[1], dtype=torch.bool)
+        left_out[list(self.classes)] = True
+        return logits.masked_fill(left_out, -math.inf)
+
+
+def test_classes_that_are_masked_are_wrong_only_where_they_are_the_label(digits_test):
+    """For the labels 0 to 7 the mask of 8 and 9 can only help: two classes fewer can be taken for the label."""
+    pixels, labels = digits_test
+    kept = labels < 8
+    net, asked = trained_on_digits(width=32, seed=0), {"eps": (EPS,), "corruptions": "none", "n": 24}
+    asked |= {"attacks": "fgsm,pgd(steps=3),apgd_ce(steps=5),apgd_dlr(steps=5),apgd_t(steps=3)"}
+    dataset = pixels[kept].numpy(), labels[kept].numpy(), 10
+    plain = evaluate(net, dataset, **asked)["accuracy"].tolist()
+    masked = evaluate(Masked(net, (8, 9)), dataset, **asked)
+    assert all(with_mask >= without for with_mask, without in zip(masked["accuracy"], plain, strict=True))
+    assert masked["accuracy"][0] > 90
+    # Of the labels that are left out none can be right.
+    only = pixels[~kept].numpy(), labels[~kept].numpy(), 10
+    assert evaluate(Masked(net, (8, 9)), only, **asked)["accuracy"].tolist() == [0] * 6
+
+
+def test_a_class_at_plus_infinity_or_nan_is_wrong_whatever_the_label():
+    for value in (math.inf, math.nan):
+        table = evaluate(Returns(lambda logits, value=value: logits + torch.tensor([0, 0, 0, 0, value])))
+        assert table["accuracy"].tolist() == [0, 0, 0]
+
+
 def test_large_logits_and_zero_gradients_are_not_taken_for_chance():
     images = torch.from_numpy(batch(12)[0])
     for change in (lambda logits: 1e6 * logits, torch.round, lambda logits: logits * math.nan):
