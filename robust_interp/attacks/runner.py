@@ -103,6 +103,8 @@ class AttackRunner:
                 else:
                     adversarial[rows] = found
                 rows = rows[standing]
+        if self.perturbation.number("eps") == 0:  # a control: no gradient is needed to stay where one is
+            zero[:], not_finite[:] = False, False
         return self._checked(images, adversarial, zero, not_finite)
 
     def _set_up(self, images: Tensor) -> list[adapters.Round]:
@@ -178,7 +180,7 @@ class AttackRunner:
         if self._kind.minimal and eps is not None:
             adversarial = torch.where((distances > eps).view(-1, 1, 1, 1), images, adversarial)
         elif eps is not None:
-            slack = BALL_TOLERANCE + (0 if norm == "Linf" else RELATIVE_TOLERANCE * eps)
+            slack = (eps and BALL_TOLERANCE) + (0 if norm == "Linf" else RELATIVE_TOLERANCE * eps)
             if (largest := distances.max().item()) > eps + slack:
                 what = "it changes a pixel by" if norm == "Linf" else f"the {norm} size of a change is"
                 raise self._error(f"exceeds its radius: {what} {largest}")

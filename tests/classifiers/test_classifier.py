@@ -425,7 +425,7 @@ class Masked(nn.Module):
 
 
 def test_classes_that_are_masked_are_wrong_only_where_they_are_the_label(digits_test):
-    """For the labels 0 to 7 the mask of 8 and 9 can only help: two classes fewer can be taken for the label."""
+    """For the labels 0 to 7 the mask of 8 and 9 can only help: there are two wrong classes fewer."""
     pixels, labels = digits_test
     kept = labels < 8
     net, asked = trained_on_digits(width=32, seed=0), {"eps": (EPS,), "corruptions": "none", "n": 24}
