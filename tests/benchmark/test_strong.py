@@ -174,12 +174,12 @@ def test_it_is_the_worst_of_all_and_attacks_only_what_still_stands(tmp_path, net
     pd.testing.assert_frame_equal(again, table)  # seconds included: nothing was measured
 
 
-HARDER = "apgd_ce(steps=20)"  # the least that tries harder than pgd's 20 steps
+HARDER = "apgd_ce(steps=20)"
 
 
 @pytest.mark.parametrize("weak", ["fgsm", "fgsm,ifgsm", "pgd", "VANILA", "GN", "pgd(steps=5)"])
-def test_what_tries_no_harder_than_pgd_makes_no_strong_column(weak, net):
-    with pytest.raises(UserError, match="strong needs an attack that tries harder than pgd's 20 steps"):
+def test_what_is_no_stronger_than_pgd_makes_no_strong_column(weak, net):
+    with pytest.raises(UserError, match="strong needs an attack stronger than pgd, such as"):
         robust_interp.evaluate({"net": net}, "digits", attacks="none", n=4, strong=weak, **QUICK)
 
 
