@@ -75,13 +75,14 @@ def _perturbation(
     if unexpected := set(spec.params) - set(kind.takes):
         listed = ", ".join(kind.takes) or "none"
         raise UserError(f"{spec.name} has no parameter {min(unexpected)!r}; it takes {listed}")
-    eps = None if radius is None else check_eps(radius, norm)
+    # A radius of 0, which a spec alone can name, is a control: the attack must give the clean number.
+    eps = None if radius is None else 0.0 if _is_number(radius) and radius == 0 else check_eps(radius, norm)
     usual = dict(kind.defaults) | {key: value for key, value in defaults.items() if key in kind.defaults}
     usual = {key: _absolute(value, eps) for key, value in usual.items()}
     params = usual | {key: _absolute(value, eps) for key, value in spec.params.items() if key != "eps"}
     if "norm" in kind.defaults:
         params["norm"] = norm
-    _check_params(spec.name, kind, params, norm)
+    _check_params(spec.name, kind, params, norm, is_control=eps == 0)
     if params.get("restarts") == 1:
         del params["restarts"]
     changed = {key: value for key, value in params.items() if key != "norm" and value != usual.get(key)}
@@ -141,10 +142,10 @@ def _is_distance(value: object, norm: str) -> TypeGuard[float]:
     return 0 < value <= (1 if norm == "Linf" else math.inf) and value != math.inf  # a NaN is not either
 
 
-def _check_params(name: str, kind: AttackType, params: Mapping, norm: str) -> None:
+def _check_params(name: str, kind: AttackType, params: Mapping, norm: str, is_control: bool) -> None:
     for key, value in params.items():
         if key == "alpha":
-            if not _is_distance(value, norm):
+            if not _is_distance(value, norm) and not (value == 0 and is_control):
                 most = "above 0 and at most 1" if norm == "Linf" else "a number above 0,"
                 raise UserError(f"{name}: alpha must be {most} in [0, 1] pixels, not {value}")
         elif key == "target":

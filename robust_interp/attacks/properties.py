@@ -44,7 +44,7 @@ def check_fits(perturbation: Perturbation, classes: int, pixels: int) -> None:
 def step_warning(perturbation: Perturbation) -> str | None:
     """One line where an attack's step size fits the ball badly, as the paper's does at 1/255; else None."""
     alpha, eps = (perturbation.number(key) for key in ("alpha", "eps"))
-    if alpha is None or eps is None:
+    if alpha is None or not eps:  # at a radius of 0 there is no step
         return None
     step = f"{exact_255(alpha)}/255" if perturbation.norm == "Linf" else f"{alpha:g}"
     if alpha > eps * (1 + 1e-9):

@@ -28,6 +28,8 @@ from robust_interp.store.cells import Perturbation
 BALL_TOLERANCE = 1e-6  # float32 rounding: |(x + d) - x| may exceed |d| by about 2e-9 in one pixel
 RELATIVE_TOLERANCE = 1e-5  # and where many pixels are summed
 
+MASKED_BELOW = 1e4  # how far; a probability is 0 from 104 on in float32
+
 # Of some samples: what was found, whose gradient was zero, whose values were not finite, (N,) bool each
 Found = tuple[Tensor, np.ndarray, np.ndarray]
 
@@ -77,7 +79,8 @@ class AttackRunner:
 
         Raises:
             RuntimeError: if the result is outside [0, 1] or the radius.
-            UserError: if that of a torchattacks class without a name of its own here does.
+            UserError: if that of a plug-in, or of a torchattacks class without a name of its own here, is so,
+                or is no batch of images.
         """
         keys, adversarial = np.asarray(ids), images.clone()
         zero, not_finite = np.zeros(len(images), bool), np.zeros(len(images), bool)
@@ -100,6 +103,8 @@ class AttackRunner:
                 else:
                     adversarial[rows] = found
                 rows = rows[standing]
+        if self.perturbation.number("eps") == 0:  # a control: no gradient is needed to stay where one is
+            zero[:], not_finite[:] = False, False
         return self._checked(images, adversarial, zero, not_finite)
 
     def _set_up(self, images: Tensor) -> list[adapters.Round]:
@@ -154,7 +159,12 @@ class AttackRunner:
             ) from error
 
     def _found(self, one: adapters.Round, images: Tensor, labels: Tensor) -> Found:
-        found = one.run(images, labels).detach()
+        found = one.run(images, labels)
+        if not isinstance(found, Tensor):
+            raise self._error(f"returns a {type(found).__name__}, not a tensor of images")
+        if found.shape != images.shape:
+            raise self._error(f"returns shape {tuple(found.shape)} for {tuple(images.shape)}")
+        found = found.detach()
         finite = torch.isfinite(found).flatten(1).all(1)
         found = torch.where(finite.view(-1, 1, 1, 1), found, images)
         blind, unfit = self._probe.findings()
@@ -163,20 +173,23 @@ class AttackRunner:
     def _checked(
         self, images: Tensor, adversarial: Tensor, zero: np.ndarray, not_finite: np.ndarray
     ) -> Attacked:
-        column, norm = self.perturbation.column, self.perturbation.norm
-        eps = self.perturbation.number("eps")
+        norm, eps = self.perturbation.norm, self.perturbation.number("eps")
         distances = adapters.distance(adversarial - images, norm)
-        error = RuntimeError if self.perturbation.name in ATTACKS else UserError
         if adversarial.min() < 0 or adversarial.max() > 1:
-            raise error(f"{column} returns values outside [0, 1]")
+            raise self._error("returns values outside [0, 1]")
         if self._kind.minimal and eps is not None:
             adversarial = torch.where((distances > eps).view(-1, 1, 1, 1), images, adversarial)
         elif eps is not None:
-            slack = BALL_TOLERANCE + (0 if norm == "Linf" else RELATIVE_TOLERANCE * eps)
+            slack = (eps and BALL_TOLERANCE) + (0 if norm == "Linf" else RELATIVE_TOLERANCE * eps)
             if (largest := distances.max().item()) > eps + slack:
                 what = "it changes a pixel by" if norm == "Linf" else f"the {norm} size of a change is"
-                raise error(f"{column} exceeds its radius: {what} {largest}")
+                raise self._error(f"exceeds its radius: {what} {largest}")
         return Attacked(adversarial, zero, not_finite, distances.float().cpu().numpy())
+
+    def _error(self, what: str) -> Exception:
+        """A user's mistake where the code of the attack is not ours to answer for."""
+        ours = self.perturbation.name in ATTACKS and isinstance(self._kind.torchattacks_class, str)
+        return (RuntimeError if ours else UserError)(f"{self.perturbation.column} {what}")
 
 
 class GradientProbe(torch.nn.Module):
@@ -216,13 +229,13 @@ class GradientProbe(torch.nn.Module):
         self._on_pass(len(images) * (3 if follows else 1))  # a gradient counts as two more
         images = images.clone()  # not the attack's own: a model may work in place on what it is given
         if not follows:
-            return self.classifier(images)
+            return _finite(self.classifier(images))
         if self._looks:
             images.register_hook(self._look)
         logits = self.classifier(images)
         if not logits.requires_grad:
             raise self._impenetrable()
-        return logits
+        return _finite(logits)
 
     def _impenetrable(self) -> UserError:
         name = getattr(self.classifier, "name", "the model")
@@ -237,3 +250,12 @@ class GradientProbe(torch.nn.Module):
         if self._seen is not None:
             zero, not_finite = self._seen[0] & zero, self._seen[1] | not_finite
         self._seen = zero, not_finite
+
+
+def _finite(logits: Tensor) -> Tensor:
+    """Logits with classes at -inf, which a model leaves out, far below the others: losses subtract them."""
+    masked = logits == -torch.inf
+    if not masked.any():
+        return logits
+    floor = torch.where(masked, torch.inf, logits.detach()).amin(1, keepdim=True) - MASKED_BELOW
+    return torch.where(masked, floor, logits)

@@ -27,6 +27,7 @@ from robust_interp.store.verdicts import FAIL, NOT_RUN, OPEN, PARTIAL, PASS, VER
 CHECKS = (
     "deterministic",
     "gradients",
+    "logits",
     "loss_rises",
     "loss_steps",
     "step_size",
@@ -221,6 +222,26 @@ def gradients(row: Measured, thresholds: Thresholds) -> Finding:
     """
     detail = f"{row.name}: {int(row.blind.sum())} samples with a zero or non-finite gradient"
     return _share("gradients", FAIL, detail, row.blind, row.eps_255, thresholds.blind)
+
+
+def logits(
+    name: str, eps_255: float, saturated: np.ndarray, probabilities: str, thresholds: Thresholds
+) -> Finding:
+    """Cross-entropy needs logits: where float32 rounds their probability to 1, its gradient is rounded, too.
+
+    Losses that do not depend on the scale of the logits, such as APGD-DLR's, then see more.
+
+    Args:
+        name: The attack.
+        eps_255: Its radius, in units of 1/255.
+        saturated: Which samples have a probability that is 1 in float32 where the attack starts, (n,) bool.
+        probabilities: What the outputs are where they are no logits but probabilities, in a phrase; else ''.
+        thresholds: Of whose samples `saturated` percent may be so.
+    """
+    if probabilities:
+        return Finding("logits", FAIL, f"{name}: the outputs are {probabilities}", len(saturated), eps_255)
+    detail = f"{name}: {int(saturated.sum())} samples start with a probability that is 1 in float32"
+    return _share("logits", FAIL, detail, saturated, eps_255, thresholds.saturated)
 
 
 def loss(name: str, eps_255: float, losses: np.ndarray, thresholds: Thresholds) -> list[Finding]:

@@ -31,7 +31,7 @@ from robust_interp.benchmark.settings import checked_seed, load_dataset, resolve
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.resolve import resolve
 from robust_interp.classifiers.target import Target
-from robust_interp.classifiers.validation import CHECKED_ON
+from robust_interp.classifiers.validation import LEAST_LOSS, REPEATED_ON, REPEATS, as_probabilities
 from robust_interp.core import threads
 from robust_interp.core.errors import RandomModelError
 from robust_interp.core.threads import Threads
@@ -153,7 +153,9 @@ class Audit:
             classifier = self.runner.load(target)
         except RandomModelError as error:
             return [_random(error)]
-        found = [Finding("deterministic", PASS, f"{CHECKED_ON} images: same predictions twice", CHECKED_ON)]
+        count = min(REPEATED_ON, len(self.dataset))
+        detail = f"{count} images: same predictions {REPEATS + 1} times, and with a gradient as without"
+        found = [Finding("deterministic", PASS, detail, count)]
         if not self._lets_gradients_through(classifier):
             detail = "the model lets no gradient through to its input"
             limit = self.thresholds.blind
@@ -162,7 +164,7 @@ class Audit:
         losses = {
             eps: trace(row, classifier, self.runner, self.n) for eps, row in self.parts["trace"].items()
         }
-        return found + self._judged(measured, losses)
+        return found + self._judged(measured, losses, self._as_probabilities(classifier))
 
     def _measured(
         self, target: Target, classifier: nn.Module, store: Store, watch: Watch
@@ -183,6 +185,12 @@ class Audit:
             for part, by_eps in cells.items()
         }
 
+    @torch.no_grad()
+    def _as_probabilities(self, classifier: nn.Module) -> str:
+        with undisturbed(classifier):
+            images = self.runner.pixels(CLEAN, 0, min(REPEATED_ON, self.n))
+            return as_probabilities(classifier(images))
+
     def _lets_gradients_through(self, classifier: nn.Module) -> bool:
         with undisturbed(classifier):
             device = next((tensor.device for tensor in classifier.parameters()), "cpu")
@@ -197,12 +205,15 @@ class Audit:
         return Measured(name, eps_255, stands, blind)
 
     def _judged(
-        self, measured: dict[str, dict[float, Measured]], losses: dict[float, np.ndarray]
+        self, measured: dict[str, dict[float, Measured]], losses: dict[float, np.ndarray], probabilities: str
     ) -> list[Finding]:
         found = [_step_size(row) for row in self.parts["row"].values()]
         for eps, row in measured["row"].items():
             at = {part: by_eps[eps] for part, by_eps in measured.items() if eps in by_eps}
             found.append(checks.gradients(row, self.thresholds))
+            found.append(
+                checks.logits(row.name, eps, losses[eps][0] < LEAST_LOSS, probabilities, self.thresholds)
+            )
             found += checks.loss(row.name, eps, losses[eps], self.thresholds)
             found += _compared(at, self.thresholds)
         rows, large = measured["row"].values(), measured["large_eps"].values()
@@ -251,7 +262,7 @@ def _step_size(row: Perturbation) -> Finding:
 
 
 def _random(error: RandomModelError) -> Finding:
-    return Finding("deterministic", FAIL, str(error), CHECKED_ON)
+    return Finding("deterministic", FAIL, str(error), REPEATED_ON)
 
 
 def _flat(cells: dict[str, dict[float, Cell]]) -> list[Cell]:

@@ -19,6 +19,7 @@ class Thresholds:
         more: How many times the steps, and how many restarts, the row's attack is given besides.
         gain: Points that those, or a stronger attack, may take from what stands under the row's attack.
         blind: Percent of the samples whose gradients may all be zero, or one of them not finite.
+        saturated: Percent of the samples whose largest probability may be 1 in float32.
         flat: Percent of the samples whose loss may end no higher than it began.
         falls: Percent of the attack's steps in which the loss may fall.
     """
@@ -28,5 +29,6 @@ class Thresholds:
     more: int = 5
     gain: float = 2.0
     blind: float = 1.0
+    saturated: float = 5.0
     flat: float = 5.0
     falls: float = 50.0

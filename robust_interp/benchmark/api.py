@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -50,7 +50,7 @@ def _with_hints(function: Callable[P, R]) -> Callable[P, R]:
 @_with_hints
 def evaluate(
     models: str | Sequence[str] | nn.Module | Mapping[str, nn.Module] | None = None,
-    dataset: str | tuple = "digits",
+    dataset: str | tuple | None = None,
     *,
     out: str | os.PathLike | None = None,
     mean: tuple[float, ...] | None = None,
@@ -84,7 +84,8 @@ def evaluate(
             ``package.module:factory``, checkpoint folders; or a torch module that maps images to logits, or a
             dict of such modules by name. None means 'all' with the train seeds 0, 1, 2.
         dataset: A registered name, or (images, labels) or (images, labels, number of classes): images are (N,
-            C, H, W) in [0, 1] or uint8, labels (N,).
+            C, H, W) in [0, 1] or uint8, labels (N,). None means that of the checkpoints named in full, else
+            digits.
         out: Folder of the store and the CSV files; with None, nothing is saved.
         mean: Mean for the normalisation of models that are not from the zoo, one number per channel, for [0,
             1] pixels. None means the normalisation stored with the model, such as a timm model's
@@ -127,12 +128,13 @@ def evaluate(
         TypeError: for an unknown argument; the message suggests a similar one.
     """
     eps = None if eps is None else eps_in_pixels(eps)
+    _check_texts(locals())
     asked: dict[str, Any] = {name: value for name, value in locals().items() if name not in _TRANSLATED}
     request = Request(
         **_named(models),
         dataset=_given(dataset),
-        attacks=_specs(attacks),
-        corruptions=_specs(corruptions),
+        attacks=_specs("attacks", attacks),
+        corruptions=_specs("corruptions", corruptions),
         **asked,
     )
     folder = Path(out) if out is not None else None
@@ -155,8 +157,35 @@ def evaluate(
 _TRANSLATED = ("models", "dataset", "out", "attacks", "corruptions")  # the others are fields of a request
 
 
-def _specs(specs: str | Sequence[str]) -> str:
-    return specs if isinstance(specs, str) else ",".join(map(str, specs or ["none"]))
+_PATHS = ("out", "data_dir", "corruptions_dir", "zoo", "checkpoint")
+
+
+def _check_texts(given: Mapping[str, Any]) -> None:
+    """Refuse arguments that are no path, or no text, where they must be one.
+
+    Raises:
+        UserError: naming the first of them.
+    """
+    for name in _PATHS:
+        if given[name] is not None and not (isinstance(given[name], str | os.PathLike) and str(given[name])):
+            raise UserError(f"{name} must be a path, not {given[name]!r}")
+    for name in ("ensemble", "ensemble_attack"):
+        if given[name] is not None:
+            _specs(name, given[name])
+
+
+def _specs(name: str, specs: str | Sequence[str]) -> str:
+    """Texts as one, joined by commas.
+
+    Raises:
+        UserError: if they are none.
+    """
+    if isinstance(specs, str):
+        return specs
+    several = list(specs) if isinstance(specs, Iterable) else [specs]
+    if not isinstance(specs, Iterable) or not all(isinstance(spec, str) for spec in several):
+        raise UserError(f"{name} must be a text or a list of texts, not {specs!r}")
+    return ",".join(several or ["none"])
 
 
 def _named(models: object) -> dict[str, Any]:
@@ -177,8 +206,8 @@ def _named(models: object) -> dict[str, Any]:
     return {"models": names and tuple(names)}
 
 
-def _given(dataset: object) -> str | data.Dataset:
-    if isinstance(dataset, str):
+def _given(dataset: object) -> str | data.Dataset | None:
+    if dataset is None or isinstance(dataset, str):
         return dataset
     if not isinstance(dataset, tuple | list) or len(dataset) not in (2, 3):
         raise UserError("dataset must be a name, (images, labels) or (images, labels, classes)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from robust_interp.core.errors import UserError
@@ -57,6 +58,17 @@ class Form:
 def name_list(text: str) -> tuple[str, ...]:
     """Names, each perhaps with arguments in brackets: commas in those separate no names."""
     return tuple(split_specs(text))
+
+
+def path_text(text: str) -> str:
+    """A folder or a file; an empty text would be the folder one is in."""
+    if not text:
+        raise ArgumentTypeError("it is empty: name a folder or a file, or . for this folder")
+    return text
+
+
+def named_path(text: str) -> Path:
+    return Path(path_text(text))
 
 
 def per_channel(text: str) -> tuple[float, ...]:
@@ -128,8 +140,8 @@ def _shortest(in_255: float, pixels: float) -> float:
 
 TEXT = Form()
 DATASET = Form(dataset_name)
-FOLDER = Form(metavar="FOLDER", write=str)
-FILE = Form(metavar="FILE", write=str)
+FOLDER = Form(path_text, "FOLDER", write=str)
+FILE = Form(path_text, "FILE", write=str)
 NAMES = Form(name_list, "NAMES", words="a list of names", is_list=True)
 WAYS = Form(name_list, "WAYS", words="a list of names", is_list=True)
 FILES = Form(lambda text: [text], "FILE.py", words="a list of files", is_list=True, read_list=list)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from robust_interp import attacks, corruptions, data
-from robust_interp.benchmark.request import PROTOCOLS, STRONG_N, Request
+from robust_interp.benchmark.request import PROTOCOLS, STRONG, STRONG_N, Request
 from robust_interp.benchmark.settings import checked_seed, sample_count
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import Registry
@@ -32,8 +32,7 @@ def make_plan(
     """
     if request.protocol not in PROTOCOLS:
         raise UserError(f"protocol must be one of {', '.join(PROTOCOLS)}, not {request.protocol!r}")
-    if request.strong_n is not None and request.strong is None:
-        raise UserError("strong_n needs strong")
+    strong = _checked_strong(request)
     eps, defaults = radii(request, dataset)
     seed = checked_seed(request.seed)
     attacked = _fitting(attacks.resolve(request.attacks, eps, defaults, seed), dataset)
@@ -41,12 +40,37 @@ def make_plan(
     n = sample_count(request.n, dataset)
     cells = _cells(cards, asked, request.protocol, dataset)
     plan = Plan(dataset.name, n, request.protocol, tuple(cells))
-    if not request.strong:
+    if strong is None:
         return plan
     rows = [one for one in asked if one.name == RANKED_BY["final"]]
-    rows = rows or attacks.resolve(RANKED_BY["final"], eps, defaults, seed)
-    stronger = _fitting(attacks.resolve(request.strong, eps, defaults, seed), dataset)
+    usual = attacks.resolve(RANKED_BY["final"], eps, defaults, seed)
+    rows = rows or usual
+    stronger = _fitting(attacks.resolve(strong, eps, defaults, seed), dataset)
+    _check_stronger(stronger, usual)
     return replace(plan, strong=_strong_plan(plan, request.strong_n, dataset, cards, [*rows, *stronger]))
+
+
+def _checked_strong(request: Request) -> str | None:
+    """The attacks that make the columns ``strong_<eps>``; None for no such columns.
+
+    Raises:
+        UserError: if they are no text, or only their number of samples is given.
+    """
+    strong = request.strong
+    if strong is not None and (not isinstance(strong, str) or not strong.strip()):
+        raise UserError(f"strong must name attacks, such as {STRONG}, or be none, not {strong!r}")
+    strong = None if strong is None or strong.strip() == "none" else strong
+    if request.strong_n is not None and strong is None:
+        raise UserError("strong_n needs strong")
+    return strong
+
+
+def _check_stronger(attacked: Sequence[Perturbation], usual: Sequence[Perturbation]) -> None:
+    """Refuse attacks none of which is stronger than the row's PGD: their worst is no strong number."""
+    work = attacks.passes(usual[0])  # an attack that stops where an image is broken searches, however long
+    if not any(attacks.may_stop_early(one) or attacks.passes(one) > work for one in attacked):
+        named = ", ".join(dict.fromkeys(one.name for one in attacked))
+        raise UserError(f"strong needs an attack stronger than pgd, such as {STRONG}, not {named} alone")
 
 
 def _strong_plan(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PROTOCOLS = ("final", "worst")
 AVERAGES = ("probabilities", "logits")
 
+STRONG = forms.SPECS_OR_NONE.bare  # what --strong means without a list
 STRONG_N = 200
 
 DEFAULT_SEEDS = (0, 1, 2)  # of the embedded default run
@@ -103,9 +104,13 @@ class Request:
             usual="as stored with the model",
         ),
     )
-    dataset: str | data.Dataset = field(
-        default="digits",
-        metadata=_about(forms.DATASET, "test set: digits (included), cifar10, cifar100"),
+    dataset: str | data.Dataset | None = field(
+        default=None,
+        metadata=_about(
+            forms.DATASET,
+            "test set: digits (included), cifar10, cifar100",
+            usual="that of the checkpoints named in full, else digits",
+        ),
     )
     attacks: str = field(default="fgsm,ifgsm,pgd", metadata=_about(forms.SPECS, ATTACKS))
     eps: tuple[float, ...] | None = field(
@@ -127,7 +132,7 @@ class Request:
         default=None,
         metadata=_about(
             forms.SEEDS,
-            "train seeds to take from the zoo: 3 means 0,1,2; 0,4 means 0 and 4; '4,' means 4",
+            "train seeds to take from the zoo: 3 means 0,1,2; 0,4 means 0 and 4; '1,' means 1 alone",
             usual="every one",
         ),
     )

@@ -217,10 +217,16 @@ class Runner:
                 flags |= np.where(agreed.cpu().numpy(), AGREE, DISAGREE).astype(np.uint8)
             else:
                 logits = classifier(images.clone())  # which a model may work on in place
-        finite = torch.isfinite(logits).all(1)
+        finite = _are_numbers(logits, torch.from_numpy(self.dataset.labels[ids]).to(logits.device))
         flags |= np.where(finite.cpu().numpy(), 0, NOT_FINITE).astype(np.uint8)
         predictions = torch.where(finite, logits.argmax(1), -1).cpu().numpy().astype(np.int16)
         return Batch(predictions, flags, deltas)
+
+
+def _are_numbers(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Whose logits (N, classes) are finite, (N,) bool; -inf is the mask of a class that is not the label."""
+    is_label = torch.zeros_like(logits, dtype=torch.bool).scatter(1, labels[:, None], value=True)
+    return (torch.isfinite(logits) | ((logits == -torch.inf) & ~is_label)).all(1)
 
 
 def _step_teller(cell: Cell, watch: Watch) -> Callable[[int], None]:

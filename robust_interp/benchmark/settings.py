@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from numbers import Integral
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
-from robust_interp import data
+from robust_interp import data, zoo
 from robust_interp.benchmark.request import DEFAULT_SEEDS, Request
 from robust_interp.classifiers.resolve import ResolveOptions
 from robust_interp.core.devices import resolve_device
@@ -18,14 +20,22 @@ from robust_interp.store import CHUNK
 
 
 def load_dataset(request: Request) -> data.Dataset:
-    """The dataset that a request names or brings."""
-    if isinstance(request.dataset, str):
-        return data.load(request.dataset, "test", request.data_dir)
-    return request.dataset
+    """The dataset that a request names or brings, else the one of the checkpoints that it names."""
+    if isinstance(request.dataset, data.Dataset):
+        return request.dataset
+    joined = [request.ensemble] if isinstance(request.ensemble, str) else request.ensemble
+    name = request.dataset or zoo.implied_dataset([*(request.models or ()), *joined])
+    return data.load(name, "test", request.data_dir)
 
 
 def resolve_options(request: Request) -> ResolveOptions:
-    """What a request says of its models besides their names."""
+    """What a request says of its models besides their names.
+
+    Raises:
+        UserError: if its train seeds are none, or whether there are ensembles is not True or False.
+    """
+    if not isinstance(request.ensembles, bool | np.bool_):
+        raise UserError(f"ensembles must be True or False, not {request.ensembles!r}")
     named = request.models or request.modules or request.ensemble
     by_default = not (named or request.checkpoint or request.only_zoo)
     return ResolveOptions(
@@ -34,8 +44,8 @@ def resolve_options(request: Request) -> ResolveOptions:
         checkpoint=request.checkpoint,
         mean=request.mean,
         std=request.std,
-        seeds=DEFAULT_SEEDS if by_default and request.seeds is None else request.seeds,
-        ensembles=request.ensembles,
+        seeds=DEFAULT_SEEDS if by_default and request.seeds is None else train_seeds(request.seeds),
+        ensembles=bool(request.ensembles),
         ensemble=request.ensemble,
         average=request.ensemble_average,
         attacks=request.ensemble_attack,
@@ -102,6 +112,27 @@ def checked_seed(seed: object) -> int:
     if number is None or not 0 <= number < 2**63:
         raise UserError(f"seed must be a whole number from 0 to 2**63 - 1, not {seed}")
     return number
+
+
+def train_seeds(seeds: object) -> tuple[int, ...] | None:
+    """The train seeds that are meant: 3 means 0, 1, 2; None is every one.
+
+    Raises:
+        UserError: if it is neither a whole number from 1 nor several from 0.
+    """
+    if seeds is None:
+        return None
+    if (count := whole_number(seeds)) is not None:
+        found: list[int | None] = list(range(count))
+    else:
+        found = [whole_number(seed) for seed in seeds] if isinstance(seeds, Iterable) else []
+    whole = [seed for seed in found if seed is not None and seed >= 0]
+    if not whole or len(whole) < len(found):
+        raise UserError(
+            "seeds must be how many of the first there are (3 means 0, 1, 2), or which, such as (0, 4), "
+            f"not {seeds!r}"
+        )
+    return tuple(whole)
 
 
 def whole_number(value: object) -> int | None:

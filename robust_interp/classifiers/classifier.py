@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from robust_interp.core.errors import UserError
@@ -57,6 +58,28 @@ class Classifier(nn.Module):
                 "forward returns only the logits"
             )
         return logits
+
+
+def with_gradient(classifier: nn.Module, images: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Logits for images (N, C, H, W), and the gradient that comes back to these.
+
+    The gradient is of a sum that weighs each class differently; None if none comes back.
+
+    Raises:
+        UserError: if the way back through the model fails.
+    """
+    with torch.enable_grad():
+        pixels = images.clone().requires_grad_()
+        try:
+            logits = classifier(pixels.clone())
+            if not logits.requires_grad:
+                return logits, None
+            weights = torch.arange(1, logits.shape[1] + 1, device=logits.device)  # tells the classes apart
+            (gradient,) = torch.autograd.grad((logits * weights).sum(), pixels, allow_unused=True)
+        except RuntimeError as error:  # which no forward pass without a gradient shows
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise UserError(f"{classifier.name} cannot be differentiated: {reason}") from error
+    return logits, gradient
 
 
 def _normalisation(

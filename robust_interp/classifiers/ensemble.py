@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +34,7 @@ class Ensemble(nn.Module):
         name: Its name in messages.
 
     Raises:
-        UserError: if there is no member, or `average` or `attack` has another value.
+        UserError: if there is no member or one is no module, or `average` or `attack` has another value.
     """
 
     def __init__(
@@ -45,8 +45,9 @@ class Ensemble(nn.Module):
         name: str = "ensemble",
     ) -> None:
         super().__init__()
-        check_ensemble(len(members), average, attack, name)
-        self.members = nn.ModuleList(members)
+        modules = _modules(members)
+        check_ensemble(len(modules), average, attack, name)
+        self.members = nn.ModuleList(modules)
         self.average = average
         self.attack = attack
         self.name = name
@@ -93,6 +94,23 @@ class MeanLoss(nn.Module):
         # Members that agree leave no rest, and its logarithm must stay finite.
         total = known.logsumexp(dim=1, keepdim=True).clamp(max=-torch.finfo(known.dtype).eps)
         return torch.cat([known, torch.log(-torch.expm1(total))], dim=1)
+
+
+def _modules(members: object) -> list[nn.Module]:
+    """The modules that a list of them holds; one module, which may hold others, is no list.
+
+    Raises:
+        UserError: if it is anything else.
+    """
+    is_list = isinstance(members, Iterable) and not isinstance(members, str)
+    if isinstance(members, nn.Module) and not isinstance(members, nn.ModuleList):
+        is_list = False
+    found = list(members) if is_list and isinstance(members, Iterable) else [members]
+    modules = [member for member in found if isinstance(member, nn.Module)]
+    if not is_list or len(modules) < len(found):
+        kinds = ", ".join(dict.fromkeys(type(member).__name__ for member in found))
+        raise UserError(f"an ensemble takes a list of torch modules, not {kinds}")
+    return modules
 
 
 def check_ensemble(members: int, average: str, attack: str, name: str) -> None:

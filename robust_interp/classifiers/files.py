@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +19,13 @@ WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar", ".th
 WEIGHTS_IN_FOLDER = (zoo.WEIGHTS, "pytorch_model.bin")
 
 
+_OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|.*\\")  # which no name of another kind looks like
+
+
 def is_path(name: str) -> bool:
     """Whether a name is meant as a folder or a file."""
-    return os.sep in name or name.endswith(WEIGHTS_SUFFIXES) or (Path(name) / zoo.CONFIG).is_file()
+    written_as_one = os.sep in name or _OF_WINDOWS.match(name) or name.endswith(WEIGHTS_SUFFIXES)
+    return bool(written_as_one) or (Path(name) / zoo.CONFIG).is_file()
 
 
 def from_path(path: Path, context: Context) -> Target:

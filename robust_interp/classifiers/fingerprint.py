@@ -8,7 +8,7 @@ import inspect
 import torch
 from torch import Tensor, nn
 
-from robust_interp.core.errors import UserError
+from robust_interp.classifiers.classifier import with_gradient
 
 
 def behaviour(classifier: nn.Module, images: Tensor) -> str:
@@ -19,16 +19,8 @@ def behaviour(classifier: nn.Module, images: Tensor) -> str:
     Raises:
         UserError: if the way back through the model fails.
     """
-    pixels = images.clone().requires_grad_()
-    try:
-        logits = classifier(pixels.clone())
-        parts = [logits.detach()]
-        if logits.requires_grad:
-            weights = torch.arange(1, logits.shape[1] + 1, device=logits.device)  # tells the classes apart
-            parts += torch.autograd.grad((logits * weights).sum(), pixels, allow_unused=True)
-    except RuntimeError as error:  # which no forward pass without a gradient shows
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"{classifier.name} cannot be differentiated: {reason}") from error
+    logits, gradient = with_gradient(classifier, images)
+    parts = [logits.detach(), *([gradient] if logits.requires_grad else [])]
     sha = hashlib.sha256()
     for part in parts:
         sha.update(b"none" if part is None else part.cpu().contiguous().numpy().tobytes())

@@ -30,7 +30,7 @@ from robust_interp.classifiers.zoo_names import from_zoo
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import is_glob
 
-_PREFIXED = re.compile(r"(?P<prefix>[\w.-]+):(?P<rest>.+)", re.DOTALL)
+_PREFIXED = re.compile(r"(?![A-Za-z]:[\\/])(?P<prefix>[\w.-]+):(?P<rest>.+)", re.DOTALL)
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,15 @@ from robust_interp import data
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.fingerprint import behaviour, identity
 from robust_interp.classifiers.isolation import undisturbed
-from robust_interp.classifiers.validation import CHECKED_ON, check_classifier, measurable, stale_batch_norm
+from robust_interp.classifiers.validation import (
+    REPEATED_ON,
+    check_classifier,
+    measurable,
+    output_notes,
+    stale_batch_norm,
+)
 from robust_interp.core.errors import UserError
 from robust_interp.store.cells import ModelCard, digest
-
-KNOWN_BY = 32  # images, spread over the set, whose logits and gradients tell one object from another
 
 Load = Callable[[torch.device | str], nn.Module]
 
@@ -85,7 +89,7 @@ def loader(build: Callable[[], nn.Module], dataset: data.Dataset, checked_on: It
         place = _place(classifier, device)
         if place not in checked:
             with undisturbed(classifier):
-                check_classifier(classifier, _pixels(dataset, range(CHECKED_ON), place), dataset.classes)
+                check_classifier(classifier, _pixels(dataset, _spread(dataset), place), dataset.classes)
             checked.add(place)
         return classifier
 
@@ -121,14 +125,10 @@ def from_module(
     place = _place(classifier, "cpu")
     classifier.to(place)  # buffers may have been elsewhere
     try:
-        known, stale = _known(classifier, context.dataset, place)
+        known, found = _known(classifier, context.dataset, place)
     except UserError as error:
         raise type(error)("; ".join([str(error), *changed])) from error
-    if stale:
-        notes += (
-            f"{name}: BatchNorm statistics look unset: with them the clean accuracy is at chance level, "
-            "with batch statistics it is well above",
-        )
+    notes += found
     params_m = sum(p.numel() for p in classifier.parameters()) / 1e6
     card = ModelCard(name, known, params_m=params_m, weights_sha256=sha256 or known["state_sha256"])
     return Target(card, loader(lambda: classifier, context.dataset, [place]), notes)
@@ -192,21 +192,30 @@ def _place(classifier: nn.Module, otherwise: torch.device | str) -> str:
     return str(next((parameter.device for parameter in classifier.parameters()), otherwise))
 
 
-def _pixels(dataset: data.Dataset, ids: Iterable[int], device: str) -> torch.Tensor:
-    ids = [i for i in ids if i < len(dataset)]
+def _spread(dataset: data.Dataset) -> np.ndarray:
+    """The ids of a few images, spread over the set, which may be sorted by class."""
+    return np.unique(np.linspace(0, len(dataset) - 1, REPEATED_ON).astype(int))
+
+
+def _pixels(dataset: data.Dataset, ids: np.ndarray, device: str) -> torch.Tensor:
     return torch.from_numpy(data.as_pixels(dataset.images[ids])).to(device)
 
 
-def _known(classifier: Classifier, dataset: data.Dataset, place: str) -> tuple[dict, bool]:
-    """What it is known by: its code, state, and what it does to a few images. And if BN looks unset."""
-    spread = np.unique(np.linspace(0, len(dataset) - 1, KNOWN_BY).astype(int))
+def _known(classifier: Classifier, dataset: data.Dataset, place: str) -> tuple[dict, tuple[str, ...]]:
+    """What it is known by: its code, state, and what it does to a few images. And what looks wrong there."""
+    spread = _spread(dataset)
     images = _pixels(dataset, spread, place)
     labels = torch.from_numpy(dataset.labels[spread]).to(place)
     with undisturbed(classifier):
-        check_classifier(classifier, images[:CHECKED_ON], dataset.classes)
+        check_classifier(classifier, images, dataset.classes)
         known = identity(classifier.model) | {"behaviour": behaviour(classifier, images)}
-        stale = stale_batch_norm(classifier, images, labels, dataset.classes)
-    return known | {"normalisation": classifier.normalisation}, stale
+        notes = output_notes(classifier, images)
+        if stale_batch_norm(classifier, images, labels, dataset.classes):
+            notes += (
+                f"{classifier.name}: BatchNorm statistics look unset: with them the clean accuracy is "
+                "at chance level, with batch statistics it is well above",
+            )
+    return known | {"normalisation": classifier.normalisation}, notes
 
 
 def _own_normalisation(

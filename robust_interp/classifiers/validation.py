@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
+from robust_interp.classifiers.classifier import with_gradient
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.core.errors import RandomModelError, UserError
 
-CHECKED_ON = 8  # images that a model must classify alone as in a batch, and twice alike
+CHECKED_ON = 8  # images that a model must classify alone as in a batch, and that gradients are taken of
+REPEATED_ON = 32  # images that it must classify alike each time
+REPEATS = 3
+
+NORMS = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+
+LEAST_LOSS = 2.0**-24  # cross-entropy of a probability that float32 rounds to 1
+MAY_SATURATE = 0.1  # share of the images; of digits it is 0.4 % at most with each bundled network
 
 
 @torch.no_grad()
@@ -20,43 +29,93 @@ def check_classifier(classifier: nn.Module, images: Tensor, classes: int) -> Non
 
     Args:
         classifier: Maps pixels to logits, in eval mode, on the device of the images.
-        images: (N, C, H, W) pixels in [0, 1].
+        images: (N, C, H, W) pixels in [0, 1], of several classes; REPEATED_ON of them do.
         classes: Number of classes of the dataset.
 
     Raises:
-        UserError: if the logits are not (N, classes) in single or double precision, or another forward pass,
-            of the batch or image by image, gives other ones.
+        UserError: if the logits are not (N, classes) in single or double precision, depend on the other
+            images of the batch, or are not alike each time, with a gradient and without.
     """
+    few = images[:CHECKED_ON]
     try:
-        logits = classifier(images.clone())  # a model may work in place on what it is given
+        logits = classifier(few.clone())  # a model may work in place on what it is given
     except UserError:
         raise
     except Exception as error:  # and refuse its input in any way
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(
-            f"{classifier.name} cannot take {images.dtype} images of shape {tuple(images.shape)}: {reason}"
+            f"{classifier.name} cannot take {few.dtype} images of shape {tuple(few.shape)}: {reason}"
         ) from error
-    if logits.shape != (len(images), classes):
+    if logits.shape != (len(few), classes):
         raise UserError(
             f"{classifier.name} returns logits of shape {tuple(logits.shape)}; "
-            f"the dataset needs {(len(images), classes)}"
+            f"the dataset needs {(len(few), classes)}"
         )
     if logits.dtype not in (torch.float32, torch.float64):
         raise UserError(
             f"{classifier.name} returns {str(logits.dtype).removeprefix('torch.')} values, which have no "
             "gradient: it must return logits in float32"
         )
-    if not _alike(logits, classifier(images.clone())):
-        raise RandomModelError(f"{classifier.name} is random: two forward passes in eval mode differ")
-    if not _alike(logits, torch.cat([classifier(image[None].clone()) for image in images])):
+    _check_repeats(classifier, images)
+    if not _alike(logits, torch.cat([classifier(image[None].clone()) for image in few])):
         raise UserError(
             f"{classifier.name} does not classify images independently: in eval mode the logits of one image "
-            "depend on the others in the batch (as with BatchNorm and track_running_stats=False)"
+            f"depend on the others in the batch ({_cause(classifier)})"
         )
 
 
+def _cause(classifier: nn.Module) -> str:
+    """Why the images of a batch may influence one another in eval mode, in a phrase."""
+    if name := _part(classifier, lambda part: part.training):
+        return f"its part {name} stays in train mode after eval()"
+    if name := _part(classifier, lambda part: "quantized.dynamic" in type(part).__module__):
+        return f"its part {name} is quantised by the range of a batch: measure the model before quantisation"
+    if name := _part(classifier, lambda part: isinstance(part, NORMS) and part.running_mean is None):
+        return f"its BatchNorm {name} has track_running_stats=False"
+    return "as with a mean over the batch, or a part in train mode that is no registered module"
+
+
+def _part(classifier: nn.Module, is_it: Callable[[nn.Module], bool]) -> str:
+    """The name of the first part of a classifier that is so; '' if none is."""
+    return next((name.removeprefix("model.") for name, part in classifier.named_modules() if is_it(part)), "")
+
+
+def _check_repeats(classifier: nn.Module, images: Tensor) -> None:
+    """Refuse a model that answers differently when asked again, or while a gradient is followed.
+
+    It is asked of images halfway between two: a majority vote over noisy copies is unanimous on most images,
+    and not there.
+    """
+    halfway = (images + images.roll(1, 0)) / 2
+    first, name = classifier(halfway.clone()), classifier.name
+    training = _part(classifier, lambda part: part.training)
+    hint = f" (its part {training} stays in train mode after eval())" if training else ""
+    if not all(_alike(first, classifier(halfway.clone())) for _ in range(REPEATS)):
+        raise RandomModelError(f"{name} is random: two forward passes in eval mode differ{hint}")
+    few = halfway[:CHECKED_ON]
+    (logits, gradient), (again, other) = (with_gradient(classifier, few) for _ in range(2))
+    if not _alike(logits, again):
+        raise RandomModelError(f"{name} is random: two forward passes with a gradient differ")
+    if not _alike(logits, classifier(few.clone())):
+        raise RandomModelError(
+            f"{name} gives other logits with a gradient than without one: attacks would be made on another "
+            "model than is measured"
+        )
+    if gradient is not None and other is not None and not _same_gradient(gradient, other):
+        raise RandomModelError(f"{name} is random: two gradients at the same images differ")
+
+
 def _alike(one: Tensor, other: Tensor) -> bool:
-    return torch.allclose(one, other, rtol=1e-3, atol=1e-4, equal_nan=True)
+    """Whether logits (N, classes) are equal but for rounding."""
+    scale = torch.where(one.isfinite(), one.abs(), 0).max().item()
+    return torch.allclose(one, other, rtol=1e-3, atol=max(1e-4, 1e-5 * scale), equal_nan=True)
+
+
+def _same_gradient(one: Tensor, other: Tensor) -> bool:
+    """Whether gradients (N, C, H, W) are equal but for rounding, where both are finite."""
+    change = torch.nan_to_num(one - other, 0.0, 0.0, 0.0).flatten(1).abs().amax(1)
+    largest = torch.nan_to_num(one, 0.0, 0.0, 0.0).flatten(1).abs().amax(1)
+    return bool((change <= 1e-3 * largest).all())
 
 
 def measurable(model: nn.Module, name: str = "model") -> tuple[nn.Module, tuple[str, ...]]:
@@ -95,6 +154,41 @@ def measurable(model: nn.Module, name: str = "model") -> tuple[nn.Module, tuple[
     return copied, notes
 
 
+@torch.no_grad()
+def output_notes(classifier: nn.Module, images: Tensor) -> tuple[str, ...]:
+    """A line for each sign that outputs blunt the gradient of an attack, and so make a model seem robust.
+
+    Args:
+        classifier: On the device of the images.
+        images: (N, C, H, W) pixels in [0, 1].
+    """
+    logits, name = classifier(images.clone()), classifier.name
+    if kind := as_probabilities(logits):
+        return (
+            f"{name}: its outputs are {kind}, not logits; attacks on those see little of the gradient, "
+            "so that robust accuracy looks higher than it is: return what goes into the softmax or sigmoid",
+        )
+    loss = -logits.double().log_softmax(1).amax(1)
+    saturated = int((loss < LEAST_LOSS).sum())
+    if saturated <= MAY_SATURATE * len(images):
+        return ()
+    return (
+        f"{name}: the loss saturates: for {saturated} of {len(images)} images a probability is 1 in float32, "
+        "which rounds the gradient of fgsm, pgd and apgd_ce; apgd_dlr and square do not depend on the scale "
+        "of the logits",
+    )
+
+
+def as_probabilities(logits: Tensor) -> str:
+    """What outputs (N, classes) are that look like probabilities, in a phrase; '' for logits."""
+    if not logits.isfinite().all() or logits.min() < 0 or logits.min() == logits.max():
+        return ""
+    sums = logits.sum(1)
+    if torch.allclose(sums, sums[:1].expand_as(sums), rtol=1e-3, atol=0):
+        return "probabilities, as of a softmax" if abs(sums[0] - 1) < 1e-3 else "scaled probabilities"
+    return "in [0, 1], as of a sigmoid" if logits.max() <= 1 else ""
+
+
 def stale_batch_norm(classifier: nn.Module, images: Tensor, labels: Tensor, classes: int) -> bool:
     """Whether BatchNorm's running statistics look unset: at chance with them, well above with the batch's.
 
@@ -104,9 +198,7 @@ def stale_batch_norm(classifier: nn.Module, images: Tensor, labels: Tensor, clas
         labels: (N,) class indices.
         classes: Number of classes of the dataset.
     """
-    norms = [
-        m for m in classifier.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)
-    ]
+    norms = [m for m in classifier.modules() if isinstance(m, NORMS)]
     chance = 1 / classes
     luck = 2 * math.sqrt(chance * (1 - chance) / len(images))  # two standard deviations of guessing
     if not norms or len(images) < 2 or _accuracy(classifier, images, labels) > chance + luck:

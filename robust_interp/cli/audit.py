@@ -78,6 +78,7 @@ def add_to(commands: Commands) -> None:
         ("standing", "largest %% of images that may be correct at the large eps"),
         ("gain", "largest gain in points from more steps, restarts or a stronger attack"),
         ("blind", "largest %% of images with a zero or non-finite gradient"),
+        ("saturated", "largest %% of images that start with a probability of 1 in float32"),
         ("flat", "largest %% of images whose loss does not increase from start to end"),
         ("falls", "largest %% of steps in which the loss falls"),
     ):
@@ -96,7 +97,7 @@ def add_to(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from robust_interp.cli import names
 
-    names.check_dataset(arguments.dataset)
+    arguments.dataset = names.dataset_of(arguments.dataset, arguments.models)
     names.check_models(arguments.models, arguments.dataset, arguments.zoo, arguments.only_zoo)
     names.check_attacks(arguments.attack, arguments.strongest, arguments.black_box)
     from robust_interp.audit.parts import Options
@@ -111,7 +112,8 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.store.verdicts import FAIL
 
     limits = {
-        name: getattr(arguments, f"max_{name}") for name in ("standing", "gain", "blind", "flat", "falls")
+        name: getattr(arguments, f"max_{name}")
+        for name in ("standing", "gain", "blind", "saturated", "flat", "falls")
     }
     audit = Audit(
         Request(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from pathlib import Path
 
+from robust_interp.benchmark.forms import named_path
 from robust_interp.cli.options import Commands, add_command, add_fields, add_measuring, picked
 
 
@@ -24,14 +24,14 @@ def add_to(commands: Commands) -> None:
     add = parser.add_argument
     add(
         "--config",
-        type=Path,
+        type=named_path,
         metavar="FILE",
         help="read options that are not on the command line from a TOML file, as written by --save-config "
         "(default: no file)",
     )
     add(
         "--save-config",
-        type=Path,
+        type=named_path,
         metavar="FILE",
         help="write the options of this run to a TOML file for --config (default: no file)",
     )
@@ -88,7 +88,7 @@ def _check_names(arguments: argparse.Namespace) -> None:
     """Before anything heavy is imported."""
     from robust_interp.cli import names
 
-    names.check_dataset(arguments.dataset)
+    arguments.dataset = names.dataset_of(arguments.dataset, [*(arguments.models or ()), *arguments.ensemble])
     names.check_models(arguments.models or (), arguments.dataset, arguments.zoo, arguments.only_zoo)
     names.check_attacks(arguments.attacks, arguments.strong)
     names.check_corruptions(arguments.corruptions)

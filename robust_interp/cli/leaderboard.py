@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from robust_interp.benchmark.forms import name_list, positive
+from robust_interp.benchmark.forms import name_list, path_text, positive
 from robust_interp.benchmark.request import PROTOCOLS
 from robust_interp.cli.options import Commands, add_command, add_sources, add_which_dataset, picked
 from robust_interp.core.errors import UserError
@@ -122,8 +122,8 @@ def _add_compare(actions: Commands) -> None:
     parser.set_defaults(bad_usage=parser.error)
     add = parser.add_argument
     # As text: two names without an option were the models once, and --results the folder.
-    add("sources", nargs="*", metavar="FOLDER", help="results folders (default: results)")
-    add("--results", default="results", help=argparse.SUPPRESS)
+    add("sources", nargs="*", type=path_text, metavar="FOLDER", help="results folders (default: results)")
+    add("--results", default="results", type=path_text, help=argparse.SUPPRESS)
     add(
         "--models",
         type=_two_entries,

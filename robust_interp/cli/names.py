@@ -19,6 +19,17 @@ _OF_THE_ZOO = re.compile(r"[\w*?\[\]!-]+(\.[a-z0-9*?]+_[a-z0-9_*?]+_seed[\d*?]+)
 _OF_TIMM = re.compile(r"timm:(\w+)", re.ASCII)
 
 
+def dataset_of(name: str | None, models: Iterable[str]) -> str:
+    """The dataset of a run: the one that is named, else that of the checkpoints that are.
+
+    Raises:
+        UserError: if it is not registered, or the checkpoints are of several.
+    """
+    name = name or zoo.implied_dataset(models)
+    check_dataset(name)
+    return name
+
+
 def check_dataset(name: str) -> None:
     """Refuse a dataset that is not registered."""
     if name not in data.DATASETS:

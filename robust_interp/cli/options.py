@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from robust_interp.benchmark.forms import SWITCH, dataset_name, name_list, natural, positive
+from robust_interp.benchmark.forms import SWITCH, dataset_name, name_list, named_path, natural, positive
 from robust_interp.benchmark.request import ABOUT, BESIDE, DEFAULTS
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # what a command is added to
@@ -85,7 +85,7 @@ def add_quiet(parser: argparse.ArgumentParser) -> None:
 def add_measuring(parser: argparse.ArgumentParser) -> None:
     """What every command that measures models takes: which ones, on what, where and how fast."""
     add_fields(parser, "checkpoint mean std dataset eps seeds batch_size device threads")
-    add_field(parser, "out", DEFAULTS["out"], type=Path)
+    add_field(parser, "out", DEFAULTS["out"], type=named_path)
     add_fields(parser, "zoo only_zoo data_dir")
     add_quiet(parser)
     add_plugin(parser)
@@ -121,7 +121,7 @@ def add_sources(parser: argparse.ArgumentParser) -> None:
         "sources",
         nargs="*",
         default=[Path("results")],
-        type=Path,
+        type=named_path,
         metavar="SOURCE",
         help="results folders and leaderboard CSV files (default: results)",
     )
@@ -221,7 +221,7 @@ def add_figure_options(parser: argparse.ArgumentParser) -> None:
         "-o",
         "--out",
         default="figures",
-        type=Path,
+        type=named_path,
         metavar="FOLDER|FILE",
         help="output folder, or file name such as fig1.png; PNG and SVG are both written (default: figures)",
     )

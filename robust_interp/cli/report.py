@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
+from robust_interp.benchmark.forms import named_path
 from robust_interp.cli.options import (
     Commands,
     add_command,
@@ -28,7 +28,7 @@ def add_to(commands: Commands) -> None:
     add_which_dataset(parser)
     add(
         "--figures",
-        type=Path,
+        type=named_path,
         metavar="FOLDER",
         help="folder of SVG figures to include, e.g. loss landscapes (default: none)",
     )
@@ -39,7 +39,7 @@ def add_to(commands: Commands) -> None:
         "-o",
         "--out",
         default="report",
-        type=Path,
+        type=named_path,
         metavar="FOLDER",
         help="folder to write index.html to (default: report)",
     )

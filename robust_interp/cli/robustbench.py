@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from robust_interp.benchmark.forms import dataset_name, eps_list, name_list
+from robust_interp.benchmark.forms import dataset_name, eps_list, name_list, named_path
 from robust_interp.cli.options import Commands, add_command, add_models, add_which_dataset, picked
 
 
@@ -36,14 +36,14 @@ def _add_export(actions: Commands) -> None:
         "folders",
         nargs="*",
         default=[Path("results")],
-        type=Path,
+        type=named_path,
         metavar="FOLDER",
         help="results folders (default: results)",
     )
     add(
         "--out",
         default="model_info",
-        type=Path,
+        type=named_path,
         metavar="FOLDER",
         help="folder for the JSON files (default: model_info)",
     )

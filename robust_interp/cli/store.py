@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
+from robust_interp.benchmark.forms import named_path
 from robust_interp.cli.options import Commands, add_command
 
 
@@ -41,7 +42,7 @@ def _add(
         "folder",
         nargs="?",
         default=Path("results"),
-        type=Path,
+        type=named_path,
         metavar="FOLDER",
         help="results folder (default: results)",
     )

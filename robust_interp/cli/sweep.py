@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from robust_interp.benchmark.forms import name_list, positive
+from robust_interp.benchmark.forms import name_list, named_path, positive
 from robust_interp.cli import train as train_command
 from robust_interp.cli.options import Commands, add_command, add_fields, interval, picked
 from robust_interp.core.errors import UserError
@@ -58,7 +57,7 @@ def add_to(commands: Commands) -> None:
     add(
         "--out",
         default="sweep",
-        type=Path,
+        type=named_path,
         metavar="FOLDER",
         help="folder for zoo, store and tables (default: sweep)",
     )

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from robust_interp.benchmark.forms import dataset_name, positive, seed_list
+from robust_interp.benchmark.forms import dataset_name, named_path, positive, seed_list
 from robust_interp.cli.options import (
     ALL_CPUS,
     Commands,
@@ -50,7 +50,13 @@ def add_to(commands: Commands) -> None:
         metavar="LOW,HIGH",
         help="interval in which act(λ) starts, from 0 to 1 (default: set by the architecture, e.g. 0.2,0.25)",
     )
-    add("--out", default="model_zoo", type=Path, metavar="FOLDER", help="zoo folder (default: model_zoo)")
+    add(
+        "--out",
+        default="model_zoo",
+        type=named_path,
+        metavar="FOLDER",
+        help="zoo folder (default: model_zoo)",
+    )
 
 
 def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> None:
@@ -86,7 +92,8 @@ def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> Non
         type=seed_list,
         default=seeds,
         metavar="SEEDS",
-        help=f"train seeds: 3 means 0,1,2; 0,4 means 0 and 4 (default: {','.join(map(str, seeds))})",
+        help="train seeds: 3 means 0,1,2; 0,4 means 0 and 4; '1,' means 1 alone "
+        f"(default: {','.join(map(str, seeds))})",
     )
     add_fields(parser, "data_dir device threads", threads=ALL_CPUS)
     add(
@@ -104,7 +111,7 @@ def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> Non
     )
     add(
         "--tensorboard",
-        type=Path,
+        type=named_path,
         metavar="FOLDER",
         help="folder for TensorBoard curves, one run per seed (default: not written)",
     )

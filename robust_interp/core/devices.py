@@ -17,6 +17,6 @@ def resolve_device(name: str | None) -> torch.device:
     try:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # which a meta device cannot do
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
+    except (TypeError, RuntimeError, AssertionError, NotImplementedError) as error:
         raise UserError(f"cannot use device {name!r}: {str(error).splitlines()[0]}") from error
     return device

@@ -51,6 +51,7 @@ def describe(command: Sequence[str], more: Mapping[str, object]) -> dict:
         "git": git_state(Path(robust_interp.__file__).parents[1]),
         "python": platform.python_version(),
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "libjpeg": libjpeg(),
         "platform": platform.platform(),
         "cpu": cpu(),
         **more,
@@ -61,6 +62,17 @@ def write(folder: Path, command: Sequence[str], more: Mapping[str, object]) -> N
     """Write `describe` to `environment.json` in a folder that is there."""
     text = json.dumps(describe(command, more), indent=1, ensure_ascii=False)
     write_text(folder / FILE_NAME, text + "\n")
+
+
+def libjpeg() -> str | None:
+    """The library that Pillow compresses JPEG with, and its version; None without Pillow or JPEG."""
+    try:
+        from PIL import features
+    except ImportError:
+        return None
+    turbo = features.version("libjpeg_turbo")
+    plain = features.version("jpg")
+    return f"libjpeg-turbo {turbo}" if turbo else plain and f"libjpeg {plain}"
 
 
 def git_state(folder: Path) -> str | None:

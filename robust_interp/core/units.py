@@ -30,6 +30,8 @@ def read_eps(text: str) -> tuple[float, ...]:
     if not parts:
         raise UserError("give at least one radius, e.g. 1,2,4")
     values = [_in_255(part, text) for part in parts]
+    if 0 in values:
+        raise UserError(f"{text}: a radius of 0 is a control: name it in a spec, such as pgd(eps=0)")
     if not all(math.isfinite(value) and 0 < value <= 255 for value in values):
         raise UserError(f"{text}: a radius is in units of 1/255, above 0 and at most 255")
     plain = [value for value, part in zip(values, parts, strict=True) if "/" not in part]

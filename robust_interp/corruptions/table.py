@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from robust_interp.core.errors import UserError
 from robust_interp.core.registry import Registry
 
 # (C, H, W) in [0, 1] as float64, severity 1..5, generator -> the same shape: uint8, or floats not yet clipped
@@ -48,6 +49,27 @@ def obstacle(name: str, shape: tuple[int, int, int]) -> str | None:
     return OBSTACLES[name](shape) if name in OBSTACLES else None
 
 
+MAY_BE_OUTSIDE = 0.15  # of the values; of noise with a standard deviation of 0.38, on uniform pixels 4 %
+NOT_PIXELS = "returns no pixels: it must return floats in [0, 1], as it is given, or uint8 from 0 to 255"
+
+
+def share_outside(corrupted: np.ndarray, image: np.ndarray) -> float:
+    """Which share of the values of a corrupted image is far from what pixels can be.
+
+    Noise may leave [0, 1] here and there, and is clipped. Values from 0 to 255, or normalised ones, are far
+    outside most of the time; bytes made of values in [0, 1] are all 0 or 1.
+
+    Args:
+        corrupted: As a corruption returned it, any type of number.
+        image: What it was given, in [0, 1].
+    """
+    if corrupted.dtype == np.uint8:
+        return float(corrupted.max() <= 1 and image.max() > 0.5)
+    if not np.issubdtype(corrupted.dtype, np.floating):
+        return 1.0
+    return float(((corrupted < -0.5) | (corrupted > 1.5)).mean())
+
+
 def corrupt(images: np.ndarray, name: str, severity: int, ids: Iterable[int], seed: int) -> np.ndarray:
     """Corrupt images. All arithmetic starts in float64, as the released arrays' did: truncation shows it.
 
@@ -60,13 +82,20 @@ def corrupt(images: np.ndarray, name: str, severity: int, ids: Iterable[int], se
 
     Returns:
         (N, C, H, W), uint8.
+
+    Raises:
+        UserError: if what a corruption returns cannot be pixels in [0, 1], or bytes.
     """
     function = CORRUPTIONS[name]
+    outside = []
     stream = zlib.crc32(name.encode())  # a stream of its own, whatever else is registered
     out = np.empty(images.shape, dtype=np.uint8)
     for at, sample in enumerate(ids):
         rng = np.random.default_rng((seed, stream, severity, int(sample)))
         image = images[at] / 255.0 if images.dtype == np.uint8 else images[at].astype(np.float64)
         corrupted = function(image, severity, rng)
+        outside.append(share_outside(corrupted, image))
         out[at] = corrupted if corrupted.dtype == np.uint8 else (corrupted.clip(0, 1) * 255).astype(np.uint8)
+    if outside and np.mean(outside) > MAY_BE_OUTSIDE:
+        raise UserError(f"corruption {name!r} {NOT_PIXELS}")
     return out

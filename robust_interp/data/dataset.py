@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 
 import numpy as np
@@ -105,24 +106,50 @@ def from_arrays(
     Raises:
         UserError: on any other shape, type or range, normalised images among them.
     """
-    images, labels = _as_array(images), _as_array(labels)
+    images, labels = _as_array("images", images), _as_array("labels", labels)
     if images.ndim != 4 or images.shape[1] not in (1, 3):
-        raise UserError(f"images must be (N, C, H, W) with 1 or 3 channels, not {images.shape}")
+        raise UserError(
+            f"images must be (N, C, H, W) with 1 or 3 channels, not {images.shape}{_hint(images.shape)}"
+        )
     if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
         raise UserError(f"labels must be {len(images)} class indices, not {labels.dtype} {labels.shape}")
     if not len(images):
         raise UserError("the dataset has no images")
     if images.dtype != np.uint8:
         images = _checked_range(images)
-    classes = int(labels.max()) + 1 if classes is None else classes
+    classes = int(labels.max()) + 1 if classes is None else _whole("classes", classes)
     if labels.min() < 0 or labels.max() >= classes:
         raise UserError(f"labels run from {labels.min()} to {labels.max()}, outside 0 to {classes - 1}")
     return Dataset(name, images, labels.astype(np.int64), classes)
 
 
-def _as_array(values: ArrayLike) -> np.ndarray:
-    """A NumPy array of an array, a list or a tensor, wherever that lives."""
-    return values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
+def _as_array(what: str, values: ArrayLike) -> np.ndarray:
+    """A NumPy array of an array, a list or a tensor, wherever that lives.
+
+    Raises:
+        UserError: if there is none, such as of images of several sizes.
+    """
+    try:
+        if not hasattr(values, "detach"):
+            return np.asarray(values)
+        tensor = values.detach().cpu()
+        return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
+    except Exception as error:  # whatever the objects in a list raise
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"{what} cannot be made one array of numbers: {reason}") from error
+
+
+def _hint(shape: tuple[int, ...]) -> str:
+    """What to do with images (N, H, W, C), as of PIL, or (N, H, W); '' for others."""
+    if len(shape) == 4 and shape[3] in (1, 3):
+        return ": transpose them with numpy.transpose(images, (0, 3, 1, 2))"
+    return ": add the channel with images[:, None]" if len(shape) == 3 else ""
+
+
+def _whole(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise UserError(f"{name} must be a whole number, not {value!r}")
+    return int(value)
 
 
 def _checked_range(images: np.ndarray) -> np.ndarray:

@@ -167,7 +167,7 @@ RESULTS = (
     Column("torch", _text, "Version of PyTorch."),
     Column("torchattacks", _text, "Version of torchattacks, for an attack."),
     Column("device", _text, "Device of the measurement."),
-    Column("seconds", _number, "Time of the measurement.", unit="s"),
+    Column("seconds", _number, "Time of the measurement; `n` / `seconds` is images per second.", unit="s"),
 )
 
 ENTRY = (

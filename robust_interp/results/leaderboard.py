@@ -90,8 +90,8 @@ def _severities(scored: Iterable[Score]) -> dict[str, list[set[int]]]:
 
 
 def middle(measured: Sequence[MeasuredColumn], series: str) -> str | None:
-    """The column of a series at the middle one of its radii; None without any."""
-    radii = [column.name for column in measured if column.series == series]
+    """The column of a series at the middle one of its radii, of which 0 is a control; None without any."""
+    radii = [column.name for column in measured if column.series == series and column.radius != 0]
     return radii[len(radii) // 2] if radii else None
 
 

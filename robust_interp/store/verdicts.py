@@ -22,7 +22,7 @@ def worst(verdicts: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What an audit comes to, with what that rests on: ``pass(n=200)``, ``partial(n=200,checks=11/13)``.
+    """What an audit comes to, with what that rests on: ``pass(n=200)``, ``partial(n=200,checks=12/14)``.
 
     Attributes:
         verdict: One of CONCLUSIONS.

@@ -21,7 +21,7 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.random_state import undisturbed_generators
 from robust_interp.core.registry import Registry
 from robust_interp.corruptions import CORRUPTIONS, SEVERITIES
-from robust_interp.corruptions.table import Corrupt, obstacle
+from robust_interp.corruptions.table import MAY_BE_OUTSIDE, NOT_PIXELS, Corrupt, obstacle, share_outside
 from robust_interp.data import DATASETS, DatasetType
 from robust_interp.store.cells import Perturbation
 
@@ -99,9 +99,9 @@ def check_corruption(corruption: str | Corrupt, shape: tuple[int, int, int] = (3
     """Check a corruption on random images of `shape` (C, H, W), at each severity.
 
     Raises:
-        AssertionError: if a result has another shape or is not finite; if it depends on anything besides the
-            image, the severity and the generator; if it uses a global random generator; or if it changes no
-            image.
+        AssertionError: if a result has another shape, is not finite or no pixels; if it depends on anything
+            besides the image, the severity and the generator; if it uses a global random generator; or if it
+            changes no image.
     """
     with undisturbed_generators(), _registered(CORRUPTIONS, corruption) as name, _said_of(name):
         why_not = obstacle(name, shape)
@@ -338,6 +338,8 @@ def _check_corruption_at(function: Corrupt, images: np.ndarray, severity: int) -
             corrupted.shape == images[0].shape, f"it returns shape {corrupted.shape} for {images[0].shape}"
         )
         _require(np.isfinite(corrupted).all(), "it returns values that are not finite")
+    outside = [share_outside(each, image) for each, image in zip(found, images, strict=True)]
+    _require(np.mean(outside) <= MAY_BE_OUTSIDE, f"it {NOT_PIXELS}")
     for at in reversed(range(len(images))):
         again = function(images[at].copy(), severity, np.random.default_rng(at))
         _require(

@@ -6,7 +6,14 @@ searched in the given folder, then in ./model_zoo, then in the package; the firs
 """
 
 from robust_interp.core.architectures import OURS
-from robust_interp.zoo.catalogue import bundled, check_known, checkpoints, checkpoints_for, select
+from robust_interp.zoo.catalogue import (
+    bundled,
+    check_known,
+    checkpoints,
+    checkpoints_for,
+    implied_dataset,
+    select,
+)
 from robust_interp.zoo.checkpoint import (
     CONFIG,
     RECORD,
@@ -41,6 +48,7 @@ __all__ = [
     "checkpoints",
     "checkpoints_for",
     "create",
+    "implied_dataset",
     "interval_text",
     "is_model",
     "known_names",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -68,6 +69,31 @@ def checkpoints_for(
     )
 
 
+_FULL_NAME = re.compile(r"[\w-]+\.([a-z0-9]+)_\w+_seed[0-9]+", re.ASCII)
+
+
+def implied_dataset(names: Iterable[str]) -> str:
+    """The dataset of the checkpoints that are named in full, digits if none is.
+
+    Args:
+        names: Of models, of any kind; folders are read by their last part, ensembles by the names they join.
+
+    Raises:
+        UserError: if they are of several datasets.
+    """
+    parts = [part.strip() for name in names for part in name.split("+")]
+    found = {dataset for part in parts if (dataset := dataset_in(part))}
+    if len(found) > 1:
+        raise UserError(f"the checkpoints are for {' and '.join(sorted(found))}: choose one with --dataset")
+    return next(iter(found), "digits")
+
+
+def dataset_in(name: str) -> str | None:
+    """The dataset that the full name of a checkpoint, or of its folder, says; None for any other name."""
+    found = _FULL_NAME.fullmatch(Path(name).name)
+    return found[1] if found else None
+
+
 def select(patterns: Iterable[str], candidates: list[Checkpoint]) -> list[Checkpoint]:
     """The candidates that match the patterns, in the order of the candidates.
 
@@ -98,8 +124,17 @@ def check_known(pattern: str, candidates: list[Checkpoint]) -> None:
     """
     name = pattern.partition("@")[0]
     hits = name == "all" or any(_matches(name, candidate) for candidate in candidates)
+    if not hits:
+        _check_dataset(name, candidates)
     if not hits and (is_glob(name) or not may_be_registered(name)):
         raise unknown("model", name, {c.architecture for c in candidates})
+
+
+def _check_dataset(name: str, candidates: Iterable[Checkpoint]) -> None:
+    """Refuse the full name of a checkpoint for another dataset than the candidates'."""
+    dataset, others = dataset_in(name), {candidate.dataset for candidate in candidates}
+    if dataset and dataset not in others:
+        raise UserError(f"{name} is a checkpoint for {dataset}: give --dataset {dataset}")
 
 
 def _of_recipe(recipe: str, found: list[Checkpoint]) -> list[Checkpoint]:
@@ -111,6 +146,7 @@ def _of_recipe(recipe: str, found: list[Checkpoint]) -> list[Checkpoint]:
 
 def _no_checkpoint(pattern: str, candidates: list[Checkpoint]) -> UserError:
     have = sorted({c.architecture for c in candidates})
+    _check_dataset(pattern, candidates)
     if not is_glob(pattern) and is_model(pattern):
         datasets = ", ".join(sorted({c.dataset for c in candidates}))
         return UserError(

@@ -60,13 +60,20 @@ def test_none_is_no_attack_and_nothing_is_an_error():
 
 
 @pytest.mark.parametrize(
-    "eps", ["0", "-1", "-1/255", "8", "1.0001", "nan", "inf", "1e999", "True", "'8/255'", "eps", "0/255"]
+    "eps", ["-1", "-1/255", "8", "1.0001", "nan", "inf", "1e999", "True", "False", "'8/255'", "eps"]
 )
 def test_a_radius_outside_zero_to_one_is_refused(eps):
     with pytest.raises(
         UserError, match=r"eps must be above 0 and at most 1 in \[0, 1\] pixels \(such as 8/255\)"
     ):
         resolve(f"pgd(eps={eps})")
+
+
+@pytest.mark.parametrize("text", ["pgd(eps=0)", "pgd(eps=0/255, alpha=eps/4)", "pgd(eps=0.0)"])
+def test_a_radius_of_zero_is_a_control_where_a_spec_names_it(text):
+    (found,) = resolve(text)
+    assert (found.column.split("_")[-1], found.params["eps"], found.eps_255) == ("0", 0, 0)
+    assert attacks.step_warning(found) is None
 
 
 @pytest.mark.parametrize("eps", [0, -1, math.nan, math.inf, -math.inf, 8, 1.5, True, 8 + 0j])

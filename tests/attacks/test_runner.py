@@ -5,6 +5,7 @@ import math
 import random
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,11 +14,14 @@ from support.attacked import EPS, Through, attack, perturbation, predict, tiny, 
 from torch import nn
 
 import robust_interp
+from robust_interp import attacks
 from robust_interp.attacks import AttackRunner
 from robust_interp.attacks.runner import GradientProbe
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.core.errors import UserError
+from robust_interp.results.column_names import parse
+from robust_interp.results.leaderboard import middle
 
 # The networks here are untrained or built to mislead, which evaluate remarks on.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -76,6 +80,40 @@ def test_an_attack_that_leaves_the_ball_or_the_range_raises(monkeypatch, delta, 
     monkeypatch.setattr(GradientProbe, "findings", nothing_found)
     with pytest.raises(RuntimeError, match=message):
         attack(tiny(), "fgsm", torch.full((2, 3, 6, 6), 0.5), torch.tensor([0, 1]), eps=8 / 255)
+
+
+CONTROLS = ["fgsm", "ifgsm", "pgd", "mifgsm", "pgd_l2", "apgd_ce", "apgd_dlr", "apgd_t", "square", "cw"]
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_at_a_radius_of_zero_the_images_are_the_clean_ones(name, digits_classifier, digits_test):
+    images, labels = digits_test[0][:6], digits_test[1][:6].clone()
+    labels[3] = (labels[3] + 1) % 10  # one that is wrong when clean
+    few = {"apgd_ce": ",steps=3", "apgd_dlr": ",steps=3", "apgd_t": ",steps=2", "square": ",queries=9"}
+    (perturbation,) = attacks.resolve(f"{name}(eps=0{few.get(name, '')})", [], {}, seed=0)
+    found = AttackRunner(perturbation, digits_classifier)(images, labels, range(6))
+    assert torch.equal(found.images, images)
+    assert not found.zero_gradient.any()
+    assert not found.not_finite.any()
+
+
+def test_at_a_radius_of_zero_no_rounding_is_accepted(monkeypatch):
+    monkeypatch.setattr(torchattacks.FGSM, "forward", lambda self, images, labels: images + 5e-7)
+    monkeypatch.setattr(GradientProbe, "findings", nothing_found)
+    (perturbation,) = attacks.resolve("fgsm(eps=0)", [], {}, seed=0)
+    with pytest.raises(RuntimeError, match="fgsm_0 exceeds its radius"):
+        AttackRunner(perturbation, tiny())(torch.zeros(2, 3, 6, 6), torch.tensor([0, 1]), range(2))
+
+
+def test_a_control_is_a_row_and_no_rank_goes_by_it(tiny_zoo, tmp_path):
+    options = {"zoo": tiny_zoo, "n": 8, "corruptions": "none", "out": tmp_path}
+    asked = "pgd(eps=0),pgd(eps=0.1,steps=2)"
+    table = robust_interp.evaluate("preact_resnet14", attacks=asked, **options)
+    assert table["eps_255"].dropna().tolist() == [0, 25.5]
+    assert table["accuracy"][1] == table["accuracy"][0]
+    board = pd.read_csv(tmp_path / "leaderboard.csv")
+    assert board["pgd_0"].tolist() == board["clean"].tolist()
+    assert middle([parse("pgd_0"), parse("pgd_25.5")], "pgd") == "pgd_25.5"
 
 
 def test_rounding_just_outside_the_ball_is_accepted(monkeypatch):

@@ -169,6 +169,7 @@ def clearly_right(n):
     none, all_of_them = left(0, n=n), left(n, "clean", 0.0, n=n)
     rising = np.linspace(0, 1, 5)[:, None] * np.ones(n)
     yield checks.gradients(none, USUAL)
+    yield checks.logits("pgd", 2.0, none.stands, "", USUAL)
     yield from checks.loss("pgd", 2.0, rising, USUAL)
     yield checks.challenge("one_step", none, none, [none])
     yield from checks.monotone([all_of_them, left(0, eps_255=1.0, n=n), none])
@@ -184,6 +185,7 @@ def clearly_wrong(n):
     none, all_of_them = left(0, n=n), left(n, n=n, blind=n)
     falling = np.linspace(1, 0, 5)[:, None] * np.ones(n)
     yield checks.gradients(all_of_them, USUAL)
+    yield checks.logits("pgd", 2.0, all_of_them.stands, "", USUAL)
     yield from checks.loss("pgd", 2.0, falling, USUAL)
     yield checks.challenge("one_step", none, all_of_them, [all_of_them])
     yield from checks.monotone([left(0, "clean", 0.0, n=n), left(n, eps_255=1.0, n=n)])
@@ -265,14 +267,14 @@ def findings(n=200, without=(), **others):
     [
         (findings(), "pass(n=200)"),
         (findings(n=4), "pass(n=4)"),  # not the 8 images that a model is looked at for being random
-        (findings(transfer=NOT_RUN), "partial(n=200,checks=12/13)"),
-        (findings(without=["black_box", "strongest"]), "partial(n=200,checks=11/13)"),
-        (findings(without=["black_box"], transfer=NOT_RUN), "partial(n=200,checks=11/13)"),
+        (findings(transfer=NOT_RUN), "partial(n=200,checks=13/14)"),
+        (findings(without=["black_box", "strongest"]), "partial(n=200,checks=12/14)"),
+        (findings(without=["black_box"], transfer=NOT_RUN), "partial(n=200,checks=12/14)"),
         (findings(n=20, large_eps=OPEN), "open(n=20)"),
-        (findings(n=20, large_eps=OPEN, transfer=NOT_RUN), "open(n=20,checks=12/13)"),
+        (findings(n=20, large_eps=OPEN, transfer=NOT_RUN), "open(n=20,checks=13/14)"),
         (findings(large_eps=OPEN, restarts=WARN), "warn(n=200)"),
-        (findings(monotone=FAIL, restarts=WARN, without=["transfer"]), "fail(n=200,checks=12/13)"),
-        ([Finding("deterministic", FAIL, "", 8)], "fail(n=8,checks=1/13)"),
+        (findings(monotone=FAIL, restarts=WARN, without=["transfer"]), "fail(n=200,checks=13/14)"),
+        ([Finding("deterministic", FAIL, "", 8)], "fail(n=8,checks=1/14)"),
     ],
 )
 def test_a_conclusion_says_how_many_samples_and_checks_it_rests_on(found, text):
@@ -455,6 +457,23 @@ def test_logits_that_saturate_the_softmax_fail(factor, honest, source):
     assert findings["gradients"].value > 80
 
 
+def test_heads_that_blunt_the_gradient_fail(honest, source):
+    """Logits times 4, whose gradients are all there, and outputs that are no logits."""
+    few = replace(QUICK, n=61)
+    quick = replace(ATTACKS, attack="pgd(steps=2)", strongest="none", black_box="none")
+    softmax, sigmoid = nn.Sequential(honest, nn.Softmax(1)), nn.Sequential(honest, nn.Sigmoid())
+    for model, detail in (
+        (HugeLogits(honest, 4), "samples start with a probability that is 1 in float32"),
+        (softmax, "the outputs are probabilities, as of a softmax"),
+        (sigmoid, "the outputs are in [0, 1], as of a sigmoid"),
+    ):
+        findings = audited_alone(model, source, few, quick)[1]
+        assert findings["logits"].verdict == FAIL
+        assert detail in findings["logits"].detail
+        assert findings["gradients"].value == 0
+    assert audited_alone(honest, source, few, quick)[1]["logits"].verdict == PASS
+
+
 def test_a_step_larger_than_the_radius_is_warned_of(honest, source):
     large = replace(ATTACKS, attack="pgd(alpha=20/255)", strongest="none", black_box="none")
     verdict, findings = audited_alone(honest, source, options=large)
@@ -567,13 +586,15 @@ def test_the_command_writes_prints_and_keeps_its_verdicts(tmp_path, tiny_zoo, co
 
     # The same audit with a check left out is another: it says so wherever it is shown.
     loose = [
-        part for name in ("standing", "gain", "blind", "flat", "falls") for part in (f"--max-{name}", 100)
+        part
+        for name in ("standing", "gain", "blind", "saturated", "flat", "falls")
+        for part in (f"--max-{name}", 100)
     ]
     out = audit_command(command, tmp_path, tiny_zoo, "--black-box", "none", *loose)[1]
-    assert out.count("(n=4,checks=12/13)\n") == 2
+    assert out.count("(n=4,checks=13/14)\n") == 2
     assert command("bench", "--models", "in_resnet14", *bench, "--zoo", tiny_zoo, "--quiet")[0] == 0
     (line,) = csv.DictReader((tmp_path / "leaderboard.csv").open())
-    assert line["audit"].endswith("(n=4,checks=12/13)")
+    assert line["audit"].endswith("(n=4,checks=13/14)")
 
 
 @pytest.mark.slow

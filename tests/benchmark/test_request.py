@@ -7,6 +7,7 @@ import sys
 import tomllib
 from dataclasses import fields
 
+import numpy as np
 import pytest
 
 import robust_interp
@@ -97,6 +98,57 @@ def test_an_unknown_argument_names_the_near_one(wrong, meant):
     message = f"evaluate() got an unexpected keyword argument '{wrong}'; did you mean {meant}?"
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         robust_interp.evaluate("in_resnet14", **{wrong: 3})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"ensembles": "False"}, "ensembles must be True or False, not 'False'"),
+        ({"ensembles": 1}, "ensembles must be True or False, not 1"),
+        *(
+            ({"seeds": seeds}, "seeds must be how many of the first there are (3 means 0, 1, 2), or which")
+            for seeds in (2.0, "2", True, 0, -1, (), (0, 1.5), ("0",), (-1,))
+        ),
+        ({"attacks": 5}, "attacks must be a text or a list of texts, not 5"),
+        ({"corruptions": [None]}, "corruptions must be a text or a list of texts, not [None]"),
+        ({"ensemble": 3}, "ensemble must be a text or a list of texts, not 3"),
+        ({"ensemble_attack": [0]}, "ensemble_attack must be a text or a list of texts, not [0]"),
+        ({"out": ""}, "out must be a path, not ''"),
+        ({"zoo": 5}, "zoo must be a path, not 5"),
+        ({"device": 2.5}, "cannot use device 2.5"),
+    ],
+)
+def test_a_value_of_another_kind_is_one_line(wrong, why):
+    with pytest.raises(UserError) as caught:
+        evaluate("preact_resnet20", **{"n": 4, "attacks": "none", "corruptions": "none", "seeds": 1} | wrong)
+    assert why in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_seeds_of_numpy_are_seeds_too(tiny_zoo):
+    asked = {"zoo": tiny_zoo, "n": 4, "attacks": "none", "corruptions": "none", "ensembles": False}
+    for seeds in (np.int64(1), np.array([0]), range(1)):
+        assert evaluate("in_resnet14", seeds=seeds, **asked)["train_seed"].tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        *(("bench", option, "") for option in ("--out", "--zoo", "--data-dir", "--config", "--checkpoint")),
+        ("report", "-o", ""),
+        ("train", "in_resnet14", "--out", ""),
+    ],
+)
+def test_an_empty_path_is_refused(command, argv):
+    status, out, err = command(*argv)
+    assert (status, out) == (2, "")
+    assert "it is empty: name a folder or a file, or . for this folder" in err
+
+
+@pytest.mark.parametrize("name", ["bench", "audit", "train", "sweep"])
+def test_how_to_ask_for_one_seed_is_said_where_seeds_are_described(command, name):
+    text = command(name, "--help")[1]
+    assert "'1,' means 1 alone" in " ".join(text.split())
 
 
 def test_an_unknown_argument_without_a_near_one():

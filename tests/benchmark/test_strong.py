@@ -174,11 +174,31 @@ def test_it_is_the_worst_of_all_and_attacks_only_what_still_stands(tmp_path, net
     pd.testing.assert_frame_equal(again, table)  # seconds included: nothing was measured
 
 
+HARDER = "apgd_ce(steps=20)"
+
+
+@pytest.mark.parametrize("weak", ["fgsm", "fgsm,ifgsm", "pgd", "VANILA", "GN", "pgd(steps=5)"])
+def test_what_is_no_stronger_than_pgd_makes_no_strong_column(weak, net):
+    with pytest.raises(UserError, match="strong needs an attack stronger than pgd, such as"):
+        robust_interp.evaluate({"net": net}, "digits", attacks="none", n=4, strong=weak, **QUICK)
+
+
+def test_none_is_no_strong_column(net):
+    table = robust_interp.evaluate({"net": net}, "digits", attacks="none", n=4, strong="none", **QUICK)
+    assert list(table["perturbation"]) == ["clean"]
+
+
+@pytest.mark.parametrize("strong", [True, "", 3, ["apgd_ce"]])
+def test_what_names_no_strong_attack_is_refused(strong, net):
+    with pytest.raises(UserError, match="strong must name attacks, such as apgd_ce,apgd_t, or be none"):
+        robust_interp.evaluate({"net": net}, "digits", attacks="none", n=4, strong=strong, **QUICK)
+
+
 def test_by_default_it_is_pgd_and_the_first_200_samples_or_n(tmp_path, net):
-    table = robust_interp.evaluate({"net": net}, "digits", attacks="none", n=30, strong="fgsm", **QUICK)
+    table = robust_interp.evaluate({"net": net}, "digits", attacks="none", n=30, strong=HARDER, **QUICK)
     (line,) = table[table["perturbation"].str.startswith("strong")].to_dict("records")
-    assert (line["perturbation"], line["n"]) == ("strong(fgsm+pgd)", 30)
-    table = robust_interp.evaluate({"net": net}, "digits", attacks="none", n="all", strong="fgsm", **QUICK)
+    assert (line["perturbation"], line["n"]) == ("strong(pgd+apgd_ce(steps=20))", 30)
+    table = robust_interp.evaluate({"net": net}, "digits", attacks="none", n="all", strong=HARDER, **QUICK)
     assert list(table["n"]) == [450, 200]
 
 
@@ -188,9 +208,9 @@ def test_the_command(tmp_path, tiny_zoo, command):
     quick += ("--models", "preact_resnet14", "--out", tmp_path, "--quiet")
     assert (
         "strong, n = 3: the worst of"
-        in command("bench", *quick, "--strong", "fgsm", "--strong-n", 3, "--dry-run")[1]
+        in command("bench", *quick, "--strong", HARDER, "--strong-n", 3, "--dry-run")[1]
     )
-    status, out, _ = command("bench", *quick, "--strong", "fgsm", "--strong-n", 3)
+    status, out, _ = command("bench", *quick, "--strong", HARDER, "--strong-n", 3)
     assert status == 0
     (line,) = csv.DictReader((tmp_path / "leaderboard.csv").open())
     assert line["strong_n"] == "3"

@@ -2,22 +2,26 @@
 
 import copy
 import math
+import re
+import warnings
 
 import numpy as np
 import pytest
 import torch
+from support.masked_models import trained_on_digits
 from torch import nn
 
 import robust_interp
-from robust_interp import attacks, data
+from robust_interp import attacks, data, zoo
 from robust_interp.attacks import AttackRunner
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.classifiers.fingerprint import identity
 from robust_interp.classifiers.isolation import undisturbed
-from robust_interp.classifiers.validation import check_classifier
+from robust_interp.classifiers.validation import check_classifier, output_notes
+from robust_interp.classifiers.zoo_names import classifier_of
 from robust_interp.core.devices import resolve_device
-from robust_interp.core.errors import UserError
+from robust_interp.core.errors import RandomModelError, UserError
 
 EPS = 8 / 255
 MEAN, STD = (0.2, 0.5, 0.7), (0.25, 0.5, 2.0)
@@ -251,6 +255,201 @@ class AlwaysDrops(Small):
 def test_a_model_that_is_random_in_eval_mode_is_refused():
     with pytest.raises(UserError, match="AlwaysDrops is random: two forward passes in eval mode differ"):
         evaluate(AlwaysDrops())
+
+
+class Votes(nn.Module):
+    """Hard-vote randomised smoothing: how often each class wins among noisy copies of an image."""
+
+    def __init__(self, net, sigma, copies=5):
+        super().__init__()
+        self.net, self.sigma, self.copies = net, sigma, copies
+
+    def forward(self, images):
+        noisy = (images + self.sigma * torch.randn_like(images) for _ in range(self.copies))
+        return sum(nn.functional.one_hot(self.net(one).argmax(1), 10).float() for one in noisy)
+
+
+@pytest.mark.parametrize("sigma", [0.05, 0.1, 0.25])
+def test_a_vote_over_noisy_copies_is_refused_where_it_is_unanimous_on_most_images(sigma, digits_test):
+    pixels = digits_test[0][:40].numpy(), digits_test[1][:40].numpy(), 10
+    with pytest.raises(UserError, match="Votes is random"):
+        evaluate(Votes(trained_on_digits(width=32, seed=0), sigma), pixels)
+
+
+class UnderGrad(Small):
+    """Another function where a gradient is followed; `shift` says which."""
+
+    def __init__(self, shift):
+        super().__init__()
+        self.shift = shift
+
+    def forward(self, images):
+        logits = super().forward(images)
+        return logits + self.shift(logits) if torch.is_grad_enabled() else logits
+
+
+class NoisyBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(context, images):
+        return images.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient + torch.randn_like(gradient) * gradient.abs().max()
+
+
+class NoiseInTheGradient(Small):
+    def forward(self, images):
+        return super().forward(NoisyBackward.apply(images))
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (UnderGrad(lambda logits: torch.randn_like(logits)), "random: two forward passes with a gradient"),
+        (UnderGrad(lambda logits: torch.ones_like(logits)), "other logits with a gradient than without"),
+        (NoiseInTheGradient(), "random: two gradients at the same images differ"),
+    ],
+)
+def test_a_model_that_behaves_otherwise_while_it_is_attacked_is_refused(model, why):
+    with pytest.raises(RandomModelError, match=why) as caught:
+        evaluate(model)
+    assert_one_line(caught)
+
+
+HEADS = {
+    "probabilities, as of a softmax": lambda logits: logits.softmax(1),
+    "scaled probabilities": lambda logits: 10 * logits.softmax(1),
+    "in [0, 1], as of a sigmoid": torch.sigmoid,
+    "the loss saturates": lambda logits: 4 * logits,
+}
+
+
+class Headed(nn.Module):
+    def __init__(self, net, head):
+        super().__init__()
+        self.net, self.head = net, head
+
+    def forward(self, images):
+        return self.head(self.net(images))
+
+
+@pytest.mark.parametrize("sign", HEADS)
+def test_heads_that_blunt_the_gradient_are_remarked_on(sign, digits_test):
+    net = trained_on_digits(width=32, seed=0)
+    dataset = digits_test[0].numpy(), digits_test[1].numpy(), 10
+    options = {"n": 8, "attacks": "none", "corruptions": "none"}
+    with pytest.warns(UserWarning, match=re.escape(sign)):
+        evaluate(Headed(net, HEADS[sign]), dataset, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        evaluate(net, dataset, **options)
+        evaluate(Headed(net, lambda logits: logits.log_softmax(1)), dataset, **options)
+
+
+@pytest.mark.slow
+def test_no_bundled_network_is_remarked_on_for_its_head(digits_test):
+    found = [classifier_of(checkpoint).eval() for checkpoint in zoo.checkpoints(dataset="digits")]
+    notes = [output_notes(classifier, digits_test[0]) for classifier in found]
+    assert len(notes) >= 5
+    assert not any(notes)
+
+
+class StaysInTrainMode(nn.BatchNorm2d):
+    def train(self, mode=True):
+        return super().train(True)
+
+
+class MeanOfTheBatch(Small):
+    def forward(self, images):
+        return super().forward(images - images.mean(0))
+
+
+def with_norm(norm, dropout=0.0):
+    model = Small(dropout=dropout)
+    model.norm = norm
+    return model
+
+
+def quantised():
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(108, 5))
+    return torch.ao.quantization.quantize_dynamic(flat, {nn.Linear})
+
+
+class TrainsDropout(nn.Dropout):
+    def train(self, mode=True):
+        return super().train(True)
+
+
+def dropping():
+    model = Small()
+    model.dropout = TrainsDropout(0.5)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated")
+@pytest.mark.parametrize(
+    ("build", "why"),
+    [
+        (lambda: with_norm(StaysInTrainMode(6)), "its part norm stays in train mode after eval()"),
+        (dropping, "is random: two forward passes in eval mode differ (its part dropout stays in train mode"),
+        (quantised, "its part 1 is quantised by the range of a batch"),
+        (
+            lambda: with_norm(nn.BatchNorm2d(6, track_running_stats=False)),
+            "its BatchNorm norm has track_running_stats=False",
+        ),
+        (MeanOfTheBatch, "as with a mean over the batch, or a part in train mode that is no registered"),
+    ],
+)
+def test_what_makes_images_influence_one_another_is_named(build, why):
+    images = torch.from_numpy(batch(12)[0])
+    classifier = Classifier(build())
+    with pytest.raises(UserError) as caught, undisturbed(classifier):
+        check_classifier(classifier, images, 5)
+    assert why in str(caught.value)
+    assert ("track_running_stats" in str(caught.value)) == ("track_running_stats" in why)
+
+
+class Masked(nn.Module):
+    """An honest network with classes left out by -inf: of a sample its logits are those of the rest."""
+
+    def __init__(self, net, classes):
+        super().__init__()
+        self.net, self.classes = net, classes
+
+    def forward(self, images):
+        logits = self.net(images)
+        left_out = torch.zeros(logits.shape[1], dtype=torch.bool)
+        left_out[list(self.classes)] = True
+        return logits.masked_fill(left_out, -math.inf)
+
+
+def test_classes_that_are_masked_are_wrong_only_where_they_are_the_label(digits_test):
+    """For the labels 0 to 7 the mask of 8 and 9 can only help: there are two wrong classes fewer."""
+    pixels, labels = digits_test
+    kept = labels < 8
+    net, asked = trained_on_digits(width=32, seed=0), {"eps": (EPS,), "corruptions": "none", "n": 24}
+    asked |= {"attacks": "fgsm,pgd(steps=3),apgd_ce(steps=5),apgd_dlr(steps=5),apgd_t(steps=3)"}
+    dataset = pixels[kept].numpy(), labels[kept].numpy(), 10
+    plain = evaluate(net, dataset, **asked)["accuracy"].tolist()
+    masked = evaluate(Masked(net, (8, 9)), dataset, **asked)
+    assert all(with_mask >= without for with_mask, without in zip(masked["accuracy"], plain, strict=True))
+    assert masked["accuracy"][0] > 90
+    # Of the labels that are left out none can be right.
+    only = pixels[~kept].numpy(), labels[~kept].numpy(), 10
+    assert evaluate(Masked(net, (8, 9)), only, **asked)["accuracy"].tolist() == [0] * 6
+
+
+def test_a_class_at_plus_infinity_or_nan_is_wrong_whatever_the_label():
+    for value in (math.inf, math.nan):
+        table = evaluate(Returns(lambda logits, value=value: logits + torch.tensor([0, 0, 0, 0, value])))
+        assert table["accuracy"].tolist() == [0, 0, 0]
+
+
+def test_large_logits_and_zero_gradients_are_not_taken_for_chance():
+    images = torch.from_numpy(batch(12)[0])
+    for change in (lambda logits: 1e6 * logits, torch.round, lambda logits: logits * math.nan):
+        check_classifier(Classifier(Returns(change)).eval(), images, 5)
 
 
 def test_a_model_that_always_yields_nan_is_measured_as_wrong():
@@ -510,6 +709,27 @@ def test_an_ensemble_averages_probabilities_not_logits():
 def test_an_ensemble_without_members_is_refused():
     with pytest.raises(UserError, match="an ensemble needs at least one member"):
         Ensemble([])
+
+
+@pytest.mark.parametrize(
+    ("members", "kinds"),
+    [
+        ("ab", "str"),
+        ([None], "NoneType"),
+        (None, "NoneType"),
+        (nn.Sequential(Small()), "Sequential"),
+        (7, "int"),
+    ],
+)
+def test_an_ensemble_of_what_is_no_list_of_modules_is_refused(members, kinds):
+    with pytest.raises(UserError, match=f"an ensemble takes a list of torch modules, not {kinds}"):
+        Ensemble(members)
+
+
+def test_an_ensemble_takes_any_list_of_modules():
+    one, two = Small(), Small()
+    for members in ([one, two], (one, two), iter([one, two]), nn.ModuleList([one, two])):
+        assert list(Ensemble(members).members) == [one, two]
 
 
 def test_members_with_their_own_normalisations_are_averaged_on_pixels():

@@ -376,6 +376,13 @@ def test_a_checkpoint_of_the_zoo_is_read_when_it_is_measured_and_not_before(
     pd.testing.assert_frame_equal(robust_interp.evaluate("in_resnet14", **options), table)
 
 
+@pytest.mark.parametrize("name", ["C:\\models\\net.pt", "C:/models/net", "d:\\net", "..\\zoo\\net"])
+def test_a_path_of_windows_is_a_path(name):
+    with pytest.raises(UserError) as caught:
+        resolve([name], ResolveOptions(), data.load("digits"))
+    assert str(caught.value) == f"there is no folder or file {name}"
+
+
 def test_on_another_device_it_is_checked_again(monkeypatch):
     places = []
     monkeypatch.setattr(

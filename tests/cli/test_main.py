@@ -217,6 +217,25 @@ def test_ctrl_c_keeps_what_is_finished_and_says_so(small, tmp_path, monkeypatch)
     assert small("--quiet")[0] == 0
 
 
+def test_ctrl_c_while_the_command_starts_is_one_line():
+    """As it comes while the command's own modules are imported."""
+    code = """
+import sys
+from robust_interp.__main__ import start
+
+class Stop:
+    def find_spec(self, name, path=None, target=None):
+        if name == "robust_interp.cli.main":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Stop())
+sys.exit(start())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "\nrobust-interp: stopped before anything was begun\n"
+
+
 def test_the_zoo_is_listed(command, tiny_zoo):
     status, out, _ = command("models", "--zoo", tiny_zoo, "--dataset", "digits")
     assert status == 0

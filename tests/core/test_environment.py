@@ -4,6 +4,8 @@ import json
 import subprocess
 from importlib.metadata import version
 
+from PIL import features
+
 from robust_interp.core import environment
 
 CPUINFO = """processor\t: 0
@@ -22,6 +24,10 @@ def test_it_is_json_and_says_what_ran_with_what():
     assert found["packages"]["torch"] == version("torch")
     assert "no_such_package" not in found["packages"]
     assert found["n"] == 3
+    assert found["packages"]["pillow"] == version("pillow")
+    assert (
+        features.version("jpg") in found["libjpeg"] or features.version("libjpeg_turbo") in found["libjpeg"]
+    )
     assert found["date"].endswith("+00:00")
 
 

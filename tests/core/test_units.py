@@ -39,7 +39,7 @@ def test_radii_are_in_units_of_1_255_however_they_are_written(text, in_255):
         ("8/256", "8/256: a radius is a number in units of 1/255 or a fraction such as 8/255"),
         ("1/4", "1/4: a radius is a number in units of 1/255 or a fraction such as 8/255"),
         ("8/0", "8/0: a radius is"),
-        ("0/255", "0/255: a radius is in units of 1/255, above 0 and at most 255"),
+        ("0/255", "0/255: a radius of 0 is a control: name it in a spec, such as pgd(eps=0)"),
         ("256/255", "256/255: a radius is in units of 1/255, above 0 and at most 255"),
         ("-1", "-1: a radius is in units of 1/255, above 0"),
         ("nan", "nan: a radius is in units of 1/255"),

@@ -8,6 +8,7 @@ import socket
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from sklearn.datasets import load_digits
 from torchvision.transforms.functional import to_tensor
 
@@ -311,7 +312,20 @@ IMAGES, THREE = np.zeros((3, 3, 4, 4), np.uint8), np.array([0, 1, 2])
     ("images", "labels", "classes", "message"),
     [
         (IMAGES[0], THREE, None, r"images must be \(N, C, H, W\) with 1 or 3 channels, not \(3, 4, 4\)"),
-        (np.zeros((3, 4, 4, 3), np.uint8), THREE, None, r"1 or 3 channels, not \(3, 4, 4, 3\)"),
+        (np.zeros((3, 4, 4, 3), np.uint8), THREE, None, r"not \(3, 4, 4, 3\): transpose them with"),
+        ([Image.new("RGB", (4, 5))] * 3, THREE, None, r"not \(3, 5, 4, 3\): transpose them with"),
+        ([Image.new("L", (4, 5))] * 3, THREE, None, r"not \(3, 5, 4\): add the channel with"),
+        (
+            [Image.new("RGB", (4, 5)), Image.new("RGB", (4, 4))],
+            THREE,
+            None,
+            "images cannot be made one array",
+        ),
+        ([[0, 1], [0]], THREE, None, "images cannot be made one array"),
+        (IMAGES, [[0], [1, 2], 3], None, "labels cannot be made one array"),
+        (IMAGES, THREE, "10", "classes must be a whole number, not '10'"),
+        (IMAGES, THREE, True, "classes must be a whole number, not True"),
+        (IMAGES, THREE, 10.0, "classes must be a whole number, not 10.0"),
         (IMAGES, THREE[:2], None, "labels must be 3 class indices"),
         (IMAGES, np.eye(3), None, r"labels must be 3 class indices, not float64 \(3, 3\)"),
         (IMAGES, THREE.astype(float), None, "labels must be 3 class indices, not float64"),
@@ -325,6 +339,11 @@ def test_wrong_arrays_are_refused_in_one_line(images, labels, classes, message):
     with pytest.raises(UserError, match=message) as caught:
         data.from_arrays(images, labels, classes)
     assert "\n" not in str(caught.value)
+
+
+def test_bfloat16_images_are_their_values():
+    images = torch.rand(3, 3, 4, 4).bfloat16()
+    assert np.array_equal(data.from_arrays(images, THREE).images, images.float().numpy())
 
 
 def test_arrays_and_tensors_are_taken_with_the_number_of_classes_of_their_labels():

@@ -419,6 +419,48 @@ def test_an_error_in_an_attack_names_it_and_its_line(fresh, write, command, tmp_
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("returned", "why"),
+    [
+        ("images + eps * (2 * images - 1).sign()", "clumsy_8 returns values outside [0, 1]"),
+        ("(images + 2 * eps).clamp(0, 1)", "clumsy_8 exceeds its radius"),
+        ("(images, labels)", "clumsy_8 returns a tuple, not a tensor of images"),
+        ("images[:1]", "clumsy_8 returns shape (1, 1, 8, 8) for (4, 1, 8, 8)"),
+    ],
+)
+def test_what_an_attack_returns_wrongly_is_one_line(fresh, write, command, tmp_path, returned, why):
+    path = write(
+        f"""
+        from robust_interp.plugins import attack
+
+        @attack(gradient=False)
+        def clumsy(model, images, labels, *, eps):
+            return {returned}
+        """
+    )
+    asked = ("--attacks", "clumsy", "--n", 4, "--eps", 8, "--out", tmp_path / "out")
+    status, out, err = command("bench", "--plugin", path, *asked, *SMALL.split())
+    assert (status, out) == (1, "")
+    assert f"robust-interp: {why}" in err
+
+
+@pytest.mark.parametrize("returned", ["255 * image", "(image - 0.3) / 0.35", "(255 * image).astype(int)"])
+def test_a_corruption_that_returns_no_pixels_is_one_line(fresh, write, command, tmp_path, returned):
+    path = write(
+        f"""
+        from robust_interp.plugins import corruption
+
+        @corruption
+        def scaled(image, severity, rng):
+            return {returned}
+        """
+    )
+    asked = ("--corruptions", "scaled", "--attacks", "none", "--out", tmp_path / "out", "--n", 4)
+    status, out, err = command("bench", "--plugin", path, *SMALL.split(), *asked)
+    assert (status, out) == (1, "")
+    assert "robust-interp: corruption 'scaled' returns no pixels" in err
+
+
 WHOLE = """
     import numpy as np
     from timm.models import build_model_with_cfg, register_model

@@ -379,7 +379,36 @@ def a_list(image, severity, rng):
     return image.tolist()
 
 
-@pytest.mark.parametrize("kind", [noise, "gaussian_noise", "saturate"], ids=range(3))
+def from_0_to_255(image, severity, rng):
+    return 255 * noise(image, severity, rng).clip(0, 1)
+
+
+def normalised(image, severity, rng):
+    return (noise(image, severity, rng) - 0.45) / 0.25
+
+
+def from_minus_1_to_1(image, severity, rng):
+    return 2 * noise(image, severity, rng) - 1
+
+
+def whole_numbers(image, severity, rng):
+    return (255 * noise(image, severity, rng).clip(0, 1)).astype(int)
+
+
+def cast_to_bytes(image, severity, rng):
+    return noise(image, severity, rng).clip(0, 1).astype(np.uint8)
+
+
+def heavy_noise(image, severity, rng):
+    """As strong as any that is published."""
+    return image + rng.normal(scale=0.076 * severity, size=image.shape)
+
+
+def brightest(image, severity, rng):
+    return image + 0.1 * severity
+
+
+@pytest.mark.parametrize("kind", [heavy_noise, brightest, noise, "gaussian_noise", "saturate"], ids=range(5))
 def test_an_honest_corruption_passes(kind):
     testing.check_corruption(kind)
 
@@ -409,6 +438,11 @@ def test_a_corruption_may_return_bytes():
         (nan, "not finite"),
         (idle, "severity 5 changes no image"),
         (a_list, "returns a list"),
+        (from_0_to_255, "returns no pixels"),
+        (normalised, "returns no pixels"),
+        (from_minus_1_to_1, "returns no pixels"),
+        (whole_numbers, "returns no pixels"),
+        (cast_to_bytes, "returns no pixels"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -56,6 +56,33 @@ def alone(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.parametrize(
+    ("names", "dataset"),
+    [
+        (["in_resnet20.cifar10_quick_seed0"], "cifar10"),
+        (["in_resnet20", "x/y/in_resnet20.cifar100_quick_12epochs_seed10"], "cifar100"),
+        (["in_resnet20.cifar10_quick_seed0+in_resnet20.cifar10_quick_seed1"], "cifar10"),
+        (["all", "timm:resnet18.a1_in1k", "in_resnet20@quick", "package.module:factory"], "digits"),
+        ([], "digits"),
+    ],
+)
+def test_full_names_say_their_dataset(names, dataset):
+    assert zoo.implied_dataset(names) == dataset
+
+
+def test_full_names_of_two_datasets_are_refused():
+    with pytest.raises(UserError, match="for cifar10 and digits: choose one with --dataset"):
+        zoo.implied_dataset(["a.cifar10_quick_seed0", "a.digits_digits_seed0"])
+
+
+def test_a_full_name_for_another_dataset_says_which(command, tmp_path):
+    name = "in_resnet20.cifar10_quick_seed0"
+    for argv in (("bench", "--dataset", "digits", "--models"), ("plot", "coefficients"), ("stability",)):
+        status, out, err = command(*argv, name, "--out", tmp_path / "out")
+        assert (status, out) == (1, "")
+        assert err == f"robust-interp: {name} is a checkpoint for cifar10: give --dataset cifar10\n"
+
+
 def test_a_saved_model_comes_back_bit_for_bit(tmp_path):
     checkpoint, model = save(tmp_path)
     loaded = checkpoint.load()
