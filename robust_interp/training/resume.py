@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import signal
 import threading
@@ -9,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor
@@ -29,7 +31,8 @@ def write(path: Path, tensors: dict[str, Tensor], values: dict) -> None:
         UserError: if it cannot be written; the one that was there is kept.
     """
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_bytes(path, to_bytes(content, {"values": json.dumps(values)}))
+    text = json.dumps(values)
+    write_bytes(path, to_bytes(content, {"values": text, "digest": _digest(content, text)}))
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict] | None:
@@ -42,10 +45,31 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict] | None:
         return None
     try:
         with safe_open(path, framework="pt") as file:
-            values = json.loads(file.metadata()["values"])
-            return {name: file.get_tensor(name) for name in file.keys()}, values  # noqa: SIM118
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            said = file.metadata()
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        # Older states have the values alone. A damaged name of the digest must not pass for one of them.
+        if said.keys() != {"values"} and said["digest"] != _digest(tensors, said["values"]):
+            raise ValueError("it is damaged: its digest does not match")
+        return tensors, json.loads(said["values"])
+    except (
+        OSError,
+        SafetensorError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise UserError(f"cannot read {path}: {error}; remove it to start over") from error
+
+
+def _digest(tensors: dict[str, Tensor], text: str) -> str:
+    """SHA-256 of the values' JSON, and of each tensor's name, type, shape and bytes."""
+    digest = hashlib.sha256(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"\0{name!r} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
+        digest.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+    return digest.hexdigest()
 
 
 class Stopped(KeyboardInterrupt):

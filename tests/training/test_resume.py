@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from robust_interp import zoo
 from robust_interp.cli.main import main
@@ -321,3 +322,37 @@ def test_the_interval_reaches_the_model_and_the_curve_is_a_csv(tmp_path, stored)
     for line, recorded in zip(lines, checkpoint.record["curve"], strict=True):
         assert float(line["loss"]) == recorded["loss"]
         assert {block: float(line[f"lambda.{block}"]) for block in blocks} == recorded["lambda"]
+
+
+def a_state(path):
+    tensors = {"weight": torch.arange(12.0).reshape(3, 4), "step": torch.tensor(7), "empty": torch.empty(0)}
+    resume.write(path, tensors, {"of": "network", "fit": {"step": 7}})
+    return tensors, {"of": "network", "fit": {"step": 7}}
+
+
+def test_no_flipped_bit_of_a_state_gives_another_state(tmp_path):
+    path = tmp_path / "state"
+    tensors, values = a_state(path)
+    sound = path.read_bytes()
+    refused = 0
+    for place in range(0, 8 * len(sound), 3):
+        damaged = bytearray(sound)
+        damaged[place // 8] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        try:
+            found, said = resume.read(path)
+        except UserError as error:
+            refused += "remove it to start over" in str(error) and "\n" not in str(error)
+        else:  # such as a space of the padding
+            assert said == values
+            assert found.keys() == tensors.keys()
+            assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+    assert refused > 0.9 * 8 * len(sound) / 3
+
+
+def test_a_state_from_before_there_were_digests_is_taken(tmp_path):
+    path = tmp_path / "state"
+    save_file({"weight": torch.ones(2)}, path, {"values": '{"of": "network"}'})
+    found, values = resume.read(path)
+    assert values == {"of": "network"}
+    assert found["weight"].tolist() == [1, 1]
