@@ -272,11 +272,11 @@ def print_sweep(table: pd.DataFrame, title: str) -> None:
         _print_note(shown, f"no room for {', '.join(left_out)}: sweep.csv has all")
 
 
-def print_plan(benchmark, store: Store) -> None:
-    """What a run would measure, and about how long it would take."""
+def print_plan(benchmark, store: Store, estimate) -> None:
+    """What a run would measure, and about how long it would take: the `cost.Estimate`."""
     plan, shown = benchmark.plan, console()
     todo = benchmark.missing(store)
-    seconds, is_bound = benchmark.estimate(store)
+    seconds, is_bound = estimate
     missing = {target.card.label: len(cells) for target, cells in todo}
     lines = [
         f"{plan.dataset}, n = {plan.n}, protocol {plan.protocol}: {len(plan.cells)} cells",

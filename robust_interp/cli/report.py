@@ -5,7 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from robust_interp.cli.options import add_command, add_fields, add_sources, add_which_dataset, picked
+from robust_interp.cli.options import (
+    add_command,
+    add_fields,
+    add_quiet,
+    add_sources,
+    add_which_dataset,
+    picked,
+)
 
 
 def add_to(commands) -> None:
@@ -36,13 +43,19 @@ def add_to(commands) -> None:
         metavar="FOLDER",
         help="folder of the page, index.html (default: report)",
     )
+    add_quiet(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from robust_interp.cli.console import console
+    from robust_interp.cli.progress import track
     from robust_interp.report import page
 
-    written = page.write(
-        **picked(arguments, "sources out dataset figures title baseline"), zoo_folder=arguments.zoo
-    )
+    with track(console(stderr=True), "report", arguments.quiet) as tell:
+        written = page.write(
+            **picked(arguments, "sources out dataset figures title baseline"),
+            zoo_folder=arguments.zoo,
+            tell=tell,
+        )
     print(f"wrote {written}")
     return 0
