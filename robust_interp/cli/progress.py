@@ -422,7 +422,7 @@ class _PlainLines:
         if not is_due or now - self._started < self._after or (is_over and self._is_over):
             return
         self._last, self._is_over = now, is_over
-        parts = [f"{told.share:4.0%}", told.what, *told.numbers]
+        parts = [_percentage(told.share), told.what, *told.numbers]
         line = "  ".join(filter(None, [*parts, _time_told(told, now - self._started)]))
         self._console.print(line, highlight=False, markup=False)
 
@@ -452,7 +452,7 @@ def bar_line(told: Told, elapsed: float, width: int) -> str:
         elapsed: Seconds since the start.
         width: Characters.
     """
-    counted = f"  {told.share:4.0%}  {_time_told(told, elapsed)}"
+    counted = f"  {_percentage(told.share)}  {_time_told(told, elapsed)}"
     name = told.what
     if len(name) + len(counted) > width:
         name = _shortened(name, width - len(counted))
@@ -466,6 +466,11 @@ def bar_line(told: Told, elapsed: float, width: int) -> str:
         full = round(told.share * room)
         line += f"  {'━' * full}{'─' * (room - full)}"
     return line
+
+
+def _percentage(share: float) -> str:
+    """Four characters; 100 % only at the end."""
+    return f"{math.floor(100 * share + ROUNDING):3}%"
 
 
 def _time_told(told: Told, elapsed: float) -> str:

@@ -21,6 +21,7 @@ from robust_interp.cli.progress import (
     track,
     whole,
 )
+from robust_interp.core.errors import UserError
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation
 from robust_interp.training.recipe import Recipe
 from robust_interp.training.train import Training
@@ -112,7 +113,7 @@ def test_one_slow_batch_does_not_turn_the_estimate_over():
         time_left.finish(A, 100.0, 1.0)
     before = time_left.seconds
     time_left.finish(A, 100.0, 5.0)  # five times as slow, once
-    # Of what is s seconds old, exp(-s / 20) counts: 1 s and 100 units, five times, and then 5 s and 100 units.
+    # Of what is s seconds old, exp(-s / 20) counts: five times 1 s and 100 units, then 5 s and 100 units.
     weights = [math.exp(-age / 20) for age in (9, 8, 7, 6, 5)]
     seconds, units = sum(weights) + 5, 100 * (sum(weights) + 1)
     assert time_left.seconds == pytest.approx(400 * seconds / units, rel=1e-6)
@@ -152,6 +153,7 @@ def test_a_line_fits_and_begins_with_name_share_and_time_left(width):
 
 def test_a_line_says_what_it_took_at_the_end_and_that_it_does_not_know_yet_at_the_start():
     assert bar_line(Told(1.0, "net", (), 0.0), 130, 30) == "net  100%  took 2 min"
+    assert bar_line(Told(0.999, "net", (), 0.2), 130, 30) == "net   99%  0 s left"
     assert bar_line(Told(0.0, "net", (), math.nan), 1, 30) == "net    0%  estimating"
 
 
@@ -220,10 +222,14 @@ def test_a_long_first_piece_is_shown_before_it_is_done(screen):
 
 
 def test_work_that_fails_claims_no_end(screen, clock):
-    with pytest.raises(ValueError), track(plain(screen), "reading", quiet=False, clock=clock) as tell:  # noqa: PT011
-        tell(0.2, "a")
-        clock.wait(60)
-        raise ValueError
+    def fail():
+        with track(plain(screen), "reading", quiet=False, clock=clock) as tell:
+            tell(0.2, "a")
+            clock.wait(60)
+            raise UserError("broken")
+
+    with pytest.raises(UserError):
+        fail()
     assert "took" not in screen.getvalue()
 
 
@@ -355,7 +361,7 @@ def test_elsewhere_epochs_have_a_line_now_and_then_and_each_training_at_its_end(
         "50% in_resnet20 seed 0 epoch 4/4",
         "62% in_resnet20 seed 1 epoch 1/4",
         "75% in_resnet20 seed 1 epoch 2/4",
-        "88% in_resnet20 seed 1 epoch 3/4",
+        "87% in_resnet20 seed 1 epoch 3/4",
         "100% in_resnet20 seed 1 epoch 4/4",
     ]
     assert lines[-1].endswith("  812 images/s  took 52 s")
