@@ -33,6 +33,7 @@ from robust_interp.training.recipe import Recipe
 from robust_interp.training.side_by_side import Group
 from robust_interp.training.trainer import Fit, Status, TrainingError, coefficients
 
+PASSES = 3  # that a step takes: one forward, and a way back as long as two
 HALF_MAY_CHANGE = 1 / 1000  # predictions that storing half-precision weights may change
 
 
@@ -121,6 +122,33 @@ class _Job:
         }
 
 
+def work(
+    trainings: Sequence[Training], dataset: str, data_dir: str | None = None
+) -> dict[Training, tuple[float, float]]:
+    """How large each training is.
+
+    Args:
+        trainings: What is to be trained.
+        dataset: A registered name.
+        data_dir: Of the dataset's files; None as for `data.data_root`.
+
+    Returns:
+        The millions of parameters of each; and its forward passes, of one image each, times those millions.
+    """
+    kind, images = data.DATASETS[dataset], len(data.load(dataset, "train", data_dir))
+    params_m: dict[str, float] = {}
+    sizes = {}
+    for what in trainings:
+        recipe = what.recipe.filled(kind)
+        if what.architecture not in params_m:
+            arguments = {"num_classes": kind.classes, "in_chans": kind.shape[0]} | recipe.model_args()
+            model = zoo.create(what.architecture, **arguments)
+            params_m[what.architecture] = sum(p.numel() for p in model.parameters()) / 1e6
+        size = params_m[what.architecture]
+        sizes[what] = size, recipe.epochs * images * PASSES * size
+    return sizes
+
+
 def train(
     architecture: str,
     dataset: str,
@@ -172,6 +200,7 @@ def train_together(
     data_dir: str | None = None,
     device: str | torch.device = "cpu",
     report: Callable[[Training, Status], None] = lambda what, status: None,
+    resumed: Callable[[Training, Fit], None] = lambda what, fit: None,
     save_every: int = 1,
 ) -> dict[Training, zoo.Checkpoint | TrainingError]:
     """Train networks side by side, each as if it were alone, and write their checkpoint folders below `out`.
@@ -183,6 +212,7 @@ def train_together(
         data_dir: Of the dataset's files; None as for `data.data_root`.
         device: That torch computes on.
         report: Called for each at the end of each epoch, and about every half second within one.
+        resumed: Called for each that goes on from a state that was kept.
         save_every: Epochs after which an unfinished training is kept, to go on from.
 
     Returns:
@@ -204,7 +234,8 @@ def train_together(
             outcomes[job.what] = failure
             continue
         fit = job.fit()
-        _restore(job, fit)
+        if _restore(job, fit):
+            resumed(job.what, fit)
         fits[fit] = job
     caught = _run(fits, outcomes, report, save_every)
     for fit, job in fits.items():
@@ -268,8 +299,8 @@ def _run(
     return stop.caught
 
 
-def _restore(job: _Job, fit: Fit) -> None:
-    """Go on from the unfinished training of this job, if there is one.
+def _restore(job: _Job, fit: Fit) -> bool:
+    """Go on from the unfinished training of this job, if there is one; whether there is.
 
     Raises:
         UserError: if it is of another job, or not a whole state of this one.
@@ -277,7 +308,7 @@ def _restore(job: _Job, fit: Fit) -> None:
     path = resume.state_file(job.folder)
     found = resume.read(path)
     if not found:
-        return
+        return False
     tensors, values = found
     try:
         identity, state = values["of"], values["fit"]
@@ -291,6 +322,7 @@ def _restore(job: _Job, fit: Fit) -> None:
         raise UserError(
             f"{path} is an unfinished training with different {', '.join(differing)}; remove it to start over"
         )
+    return True
 
 
 def _check_not_failed(folder: Path) -> None:
