@@ -91,6 +91,11 @@ def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> Non
         help="keep the unfinished training every N epochs (default: 1)",
     )
     add(
+        "--compile",
+        action="store_true",
+        help="compile the training step with torch.compile, which takes about a minute first (default: no)",
+    )
+    add(
         "--tensorboard",
         type=Path,
         metavar="FOLDER",
@@ -150,13 +155,25 @@ def train_missing(arguments: argparse.Namespace, trainings: Sequence, out: Path)
             outcomes[what] = done
         else:
             missing.append(what)
+    compiled = arguments.compile and bool(missing) and _can_compile()
     side_by_side = arguments.at_once or (AT_ONCE_ON_CUDA if device.type == "cuda" else 1)
     for at in range(0, len(missing), side_by_side):
-        outcomes |= _train(arguments, missing[at : at + side_by_side], out, device)
+        outcomes |= _train(arguments, missing[at : at + side_by_side], out, device, compiled)
     return [outcomes[what] for what in trainings]
 
 
-def _train(arguments: argparse.Namespace, trainings: Sequence, out: Path, device) -> dict:
+def _can_compile() -> bool:
+    """Whether torch.compile works here; if not, a note says why."""
+    from robust_interp.cli.console import console
+    from robust_interp.training.compilation import why_not
+
+    if reason := why_not():
+        note = f"note: --compile is left out, torch.compile does not work here: {reason}"
+        console(stderr=True).print(note, highlight=False, markup=False)
+    return not reason
+
+
+def _train(arguments: argparse.Namespace, trainings: Sequence, out: Path, device, compiled: bool) -> dict:
     """Train these side by side, and say what became of each."""
     from robust_interp.cli.console import console
     from robust_interp.cli.progress import training_reporter
@@ -180,6 +197,7 @@ def _train(arguments: argparse.Namespace, trainings: Sequence, out: Path, device
             device=device,
             report=report,
             save_every=arguments.save_every,
+            compiled=compiled,
         )
     for outcome in outcomes.values():
         if isinstance(outcome, TrainingError):
