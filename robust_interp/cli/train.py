@@ -112,6 +112,11 @@ def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> Non
         help="save the unfinished training every N epochs (default: 1)",
     )
     add(
+        "--compile",
+        action="store_true",
+        help="compile the training step with torch.compile, which takes about a minute first (default: no)",
+    )
+    add(
         "--tensorboard",
         type=named_path,
         metavar="FOLDER",
@@ -179,13 +184,23 @@ def train_missing(
         print(f"{done.folder} exists already, skipped")
     outcomes: dict[Training, Checkpoint | TrainingError] = {**ready}
     missing = [what for what in trainings if what not in outcomes]
+    compiled = arguments.compile and bool(missing) and _can_compile()
     side_by_side = arguments.at_once or (AT_ONCE_ON_CUDA if device.type == "cuda" else 1)
     groups = [missing[at : at + side_by_side] for at in range(0, len(missing), side_by_side)]
     sizes = work(missing, arguments.dataset, arguments.data_dir) if missing else {}
     watch = Trainings(bar, groups, {what: passes for what, (_, passes) in sizes.items()})
     for group in groups:
-        outcomes |= _train(arguments, group, out, device, watch)
+        outcomes |= _train(arguments, group, out, device, watch, compiled)
     return [outcomes[what] for what in trainings]
+
+
+def _can_compile() -> bool:
+    """Whether torch.compile works here; if not, a note says why."""
+    from robust_interp.training.compilation import why_not
+
+    if reason := why_not():
+        print(f"note: --compile is left out, torch.compile does not work here: {reason}", file=sys.stderr)
+    return not reason
 
 
 def finished(
@@ -209,6 +224,7 @@ def _train(
     out: Path,
     device: torch.device,
     watch: Trainings,
+    compiled: bool,
 ) -> dict[Training, Checkpoint | TrainingError]:
     """Train these side by side, and say what became of each."""
     from robust_interp.training.train import train_together
@@ -231,6 +247,7 @@ def _train(
             report=report,
             resumed=watch.resumed,
             save_every=arguments.save_every,
+            compiled=compiled,
         )
     for what, outcome in outcomes.items():
         if isinstance(outcome, TrainingError):

@@ -28,6 +28,7 @@ from robust_interp.core.files import write_text
 from robust_interp.core.normalize import Normalize
 from robust_interp.models import default_lambda_init
 from robust_interp.training import resume
+from robust_interp.training.compilation import compile_blocks
 from robust_interp.training.loader import Loader
 from robust_interp.training.recipe import Recipe
 from robust_interp.training.side_by_side import Group
@@ -79,6 +80,7 @@ class _Job:
     training: data.Dataset
     folder: Path
     device: str | torch.device
+    compiled: bool
 
     @property
     def kind(self) -> data.DatasetType:
@@ -96,15 +98,24 @@ class _Job:
         }
         return json.loads(json.dumps(facts))
 
-    def fit(self) -> Fit:
-        """The model at its start."""
+    def model(self) -> nn.Module:
+        """The network at its start."""
         torch.manual_seed(self.what.seed)
-        kind, images = self.kind, self.training.images
         model = zoo.create(
-            self.what.architecture, num_classes=kind.classes, in_chans=kind.shape[0], **self.model_args
+            self.what.architecture,
+            num_classes=self.kind.classes,
+            in_chans=self.kind.shape[0],
+            **self.model_args,
         )
-        model = model.to(self.device).to(memory_format=torch.channels_last)
-        loader = Loader(images, self.training.labels, self.recipe, kind.flip, self.what.seed, self.device)
+        return model.to(self.device).to(memory_format=torch.channels_last)
+
+    def fit(self) -> Fit:
+        """The training at its start."""
+        model, images = self.model(), self.training.images
+        if self.compiled:
+            compile_blocks(model)
+        flip, seed = self.kind.flip, self.what.seed
+        loader = Loader(images, self.training.labels, self.recipe, flip, seed, self.device)
         return Fit(model, loader, self.recipe)
 
     def record(self, fit: Fit) -> dict:
@@ -119,6 +130,7 @@ class _Job:
             "curve": fit.curve,
             "seconds": round(fit.seconds, 1),
             "device": str(self.device),
+            "compiled": self.compiled,
         }
 
 
@@ -160,6 +172,7 @@ def train(
     device: str | torch.device = "cpu",
     report: Callable[[Status], None] = lambda status: None,
     save_every: int = 1,
+    compiled: bool = False,
 ) -> zoo.Checkpoint:
     """Train one network with one seed and write its checkpoint folder below `out`, as `train_together` does.
 
@@ -168,7 +181,7 @@ def train(
         dataset: A registered name; its training split is trained on, its test split read once, at the end.
         recipe: How; it is filled for the dataset.
         seed: Fixes initialisation, order and augmentation.
-        model_args, data_dir, device, save_every: As for `train_together`.
+        model_args, data_dir, device, save_every, compiled: As for `train_together`.
         report: Called with where the training is.
 
     Raises:
@@ -185,6 +198,7 @@ def train(
         device=device,
         report=lambda _, status: report(status),
         save_every=save_every,
+        compiled=compiled,
     ).values()
     if isinstance(outcome, TrainingError):
         raise outcome
@@ -202,6 +216,7 @@ def train_together(
     report: Callable[[Training, Status], None] = lambda what, status: None,
     resumed: Callable[[Training, Fit], None] = lambda what, fit: None,
     save_every: int = 1,
+    compiled: bool = False,
 ) -> dict[Training, zoo.Checkpoint | TrainingError]:
     """Train networks side by side, each as if it were alone, and write their checkpoint folders below `out`.
 
@@ -214,6 +229,8 @@ def train_together(
         report: Called for each at the end of each epoch, and about every half second within one.
         resumed: Called for each that goes on from a state that was kept.
         save_every: Epochs after which an unfinished training is kept, to go on from.
+        compiled: Whether the step is compiled (`compilation.compile_blocks`). It rounds differently, so the
+            weights are not those of the plain step bit for bit; a training may go on with or without.
 
     Returns:
         The checkpoint of each; or why it failed, now or before, which is recorded in a file and does not stop
@@ -224,7 +241,7 @@ def train_together(
         UserError: if a checkpoint is there already or cannot be written, an unfinished training that was
             made otherwise is in the way, or two trainings are the same.
     """
-    jobs = _jobs(trainings, dataset, out, model_args or {}, data_dir, device)
+    jobs = _jobs(trainings, dataset, out, model_args or {}, data_dir, device, compiled)
     outcomes: dict[Training, zoo.Checkpoint | TrainingError] = {}
     fits: dict[Fit, _Job] = {}
     for job in jobs:
@@ -254,6 +271,7 @@ def _jobs(
     model_args: dict,
     data_dir: str | None,
     device: str | torch.device,
+    compiled: bool,
 ) -> list[_Job]:
     """Refuses what cannot be, before the data are read."""
     recipes = [what.recipe.filled(data.DATASETS[dataset]) for what in trainings]
@@ -264,7 +282,7 @@ def _jobs(
         zoo.check_writable(folder)
     training = data.load(dataset, "train", data_dir)
     return [
-        _Job(what, recipe, recipe.model_args() | model_args, training, folder, device)
+        _Job(what, recipe, recipe.model_args() | model_args, training, folder, device, compiled)
         for what, recipe, folder in zip(trainings, recipes, folders, strict=True)
     ]
 
@@ -363,7 +381,8 @@ def _finite(value: Any) -> Any:
 
 def _save(job: _Job, fit: Fit, test: data.Dataset) -> zoo.Checkpoint:
     """Write the folder, in half precision if that changes hardly a prediction."""
-    model, record = fit.model, job.record(fit)
+    model, record = job.model(), job.record(fit)  # not a compiled one, which would be compiled anew
+    model.load_state_dict(fit.model.state_dict())
     full = predictions(model, test, *job.recipe.normalisation, job.device)
     state = {key: value.clone() for key, value in model.state_dict().items()}
     model.load_state_dict({k: v.half() if v.is_floating_point() else v for k, v in state.items()})
