@@ -153,7 +153,7 @@ def test_a_line_fits_and_begins_with_name_share_and_time_left(width):
 
 def test_a_line_says_what_it_took_at_the_end_and_that_it_does_not_know_yet_at_the_start():
     assert bar_line(Told(1.0, "net", (), 0.0), 130, 30) == "net  100%  took 2 min"
-    assert bar_line(Told(0.999, "net", (), 0.2), 130, 30) == "net   99%  0 s left"
+    assert bar_line(Told(0.999, "net", (), 0.2), 130, 28) == "net   99%  0 s left"
     assert bar_line(Told(0.0, "net", (), math.nan), 1, 30) == "net    0%  estimating"
 
 
