@@ -300,7 +300,7 @@ MISTAKES = [
     (["--eps", "0.01,0.05"], ["did you mean 2.55,12.8?"]),
     (["--eps", "-1"], ["-1", "radius", "1/255"]),
     (["--eps", "-1,2"], ["--eps"]),
-    (["--eps", "0"], ["0: a radius", "1/255"]),
+    (["--eps", "0"], ["0: a radius of 0 is a control", "pgd(eps=0)"]),
     (["--eps", "1,0"], ["1,0: a radius"]),
     (["--eps", "nan"], ["nan: a radius"]),
     (["--eps", "inf"], ["inf: a radius"]),
