@@ -135,8 +135,8 @@ def test_a_dry_run_counts_the_cells_and_writes_nothing(small, tmp_path, there):
 @pytest.mark.slow
 def test_a_dry_run_after_the_run_has_nothing_to_measure(small):
     small("--quiet")
-    assert "0 cells to measure, 6 stored already" in small("--dry-run")[1]
-    assert "3 cells to measure, 6 stored already" in small("--dry-run", "--attacks", "fgsm,ifgsm")[1]
+    assert "0 cells to measure, 6 already stored" in small("--dry-run")[1]
+    assert "3 cells to measure, 6 already stored" in small("--dry-run", "--attacks", "fgsm,ifgsm")[1]
 
 
 def test_seeds_can_be_counted_or_named(small, tmp_path):
