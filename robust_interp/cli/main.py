@@ -6,9 +6,11 @@ import argparse
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NoReturn
 
 from robust_interp import __version__
@@ -59,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
     argv = leaderboard.spelt_out(sys.argv[1:] if argv is None else argv)
     try:
         arguments = parsed(commands, argv)
-        with _damage_in_lines():
+        with _damage_in_lines(), _stopped_by_signals():
             load_plugins(arguments)
             return arguments.run(arguments)
     except UserError as error:
@@ -74,6 +76,34 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe has gone, as with | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+class _Terminated(KeyboardInterrupt):
+    """A signal that ends a command as Ctrl-C does."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[None]:
+    """End a command on SIGTERM and SIGHUP as on Ctrl-C; one that is ignored, as under nohup, stays so."""
+    before: dict[int, Any] = {}
+
+    def stop(signum: int, _: FrameType | None) -> None:
+        raise _Terminated(signum)
+
+    if threading.current_thread() is threading.main_thread():
+        for name in ("SIGTERM", "SIGHUP"):
+            signum = getattr(signal, name, None)
+            if signum is not None and signal.getsignal(signum) is signal.SIG_DFL:
+                before[signum] = signal.signal(signum, stop)
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
 
 
 @contextmanager

@@ -209,6 +209,7 @@ def finished(
 ) -> dict[Training, Checkpoint]:
     """The checkpoints of those that have one in the zoo folder `out`."""
     from robust_interp import zoo
+    from robust_interp.training.resume import forget
     from robust_interp.training.train import destination
 
     found = {}
@@ -216,6 +217,7 @@ def finished(
         folder = destination(what.architecture, arguments.dataset, what.recipe, what.seed, out)
         if done := zoo.made_with(folder, what.recipe.model_args()):
             found[what] = done
+            forget(folder)  # what a kill between the checkpoint and this left is no training to go on with
     return found
 
 

@@ -1,11 +1,15 @@
-"""The state of an unfinished training, beside its destination; and the signals that ask it to stop."""
+"""The state of an unfinished training beside its destination, its lock, and the signals that stop it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import signal
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -68,8 +72,56 @@ def _digest(tensors: dict[str, Tensor], text: str) -> str:
     digest = hashlib.sha256(text.encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"\0{name!r} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
-        digest.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+@contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Keep other processes from training the same checkpoint folder; what a killed one left does not count.
+
+    Where the system has no flock, as on Windows, nothing is locked.
+
+    Raises:
+        UserError: if another process trains it.
+    """
+    if sys.platform == "win32":
+        yield
+        return
+    path = folder.with_name(f".{folder.name}.lock")
+    file = _locked(path, folder.name)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()
+        os.close(file)
+
+
+def _locked(path: Path, name: str) -> int:
+    """An open, locked file at `path`."""
+    import fcntl  # not there on Windows
+
+    while True:
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error}") from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(file)
+            raise UserError(f"{name} is being trained by another process; wait for it or stop it") from error
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(file), path.stat()):
+                return file
+        os.close(file)  # the one that held it has just removed it
+
+
+def forget(folder: Path) -> None:
+    """Remove the state of a training that is finished, where it can be."""
+    with suppress(OSError):
+        state_file(folder).unlink(missing_ok=True)
 
 
 class Stopped(KeyboardInterrupt):
@@ -81,9 +133,9 @@ class Stopped(KeyboardInterrupt):
 
 
 class StopSignals:
-    """Within it Ctrl-C and SIGTERM only set `caught`, so that a state can be kept; a second one interrupts.
+    """Within it Ctrl-C, SIGTERM and SIGHUP only set `caught`, so that a state can be kept.
 
-    Outside the main thread, where Python takes no signals, it does nothing.
+    A second one interrupts. Outside the main thread, where Python takes no signals, it does nothing.
     """
 
     caught: int | None = None
@@ -91,7 +143,7 @@ class StopSignals:
     def __enter__(self) -> StopSignals:
         self._before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
-            for signum in (signal.SIGINT, signal.SIGTERM):
+            for signum in {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:
                 if signal.getsignal(signum) not in (signal.SIG_IGN, None):  # as under nohup
                     self._before[signum] = signal.signal(signum, self._catch)
         return self

@@ -12,6 +12,7 @@ import io
 import json
 import math
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,7 @@ class _Job:
     folder: Path
     device: str | torch.device
     compiled: bool
+    data_dir: str | None
 
     @property
     def kind(self) -> data.DatasetType:
@@ -253,11 +255,29 @@ def train_together(
         the others.
 
     Raises:
-        resume.Stopped: after Ctrl-C or SIGTERM; the trainings are kept, and the same call goes on.
+        resume.Stopped: after Ctrl-C, SIGTERM or SIGHUP; the trainings are kept, and the same call goes on.
         UserError: if a checkpoint is there already or cannot be written, an unfinished training that was
-            made otherwise is in the way, or two trainings are the same.
+            made otherwise is in the way, another process trains one of them, or two are the same.
     """
-    jobs = _jobs(trainings, dataset, out, model_args or {}, data_dir, device, compiled)
+    check(trainings, dataset, out)  # before the data are read
+    with ExitStack() as stack:
+        for what in trainings:
+            folder = destination(what.architecture, dataset, what.recipe, what.seed, out)
+            stack.enter_context(resume.lock(folder))
+        jobs = _jobs(trainings, dataset, out, model_args or {}, data_dir, device, compiled)
+        outcomes, caught = _outcomes(jobs, report, resumed, save_every)
+    if caught:  # too late to stop these trainings, not the next ones
+        raise resume.Stopped(caught)
+    return outcomes
+
+
+def _outcomes(
+    jobs: Sequence[_Job],
+    report: Callable[[Training, Status], None],
+    resumed: Callable[[Training, Fit], None],
+    save_every: int,
+) -> tuple[dict[Training, zoo.Checkpoint | TrainingError], int | None]:
+    """What becomes of each, as `train_together` returns it; and the signal that came too late, if one did."""
     outcomes: dict[Training, zoo.Checkpoint | TrainingError] = {}
     fits: dict[Fit, _Job] = {}
     for job in jobs:
@@ -273,11 +293,9 @@ def train_together(
     caught = _run(fits, outcomes, report, save_every)
     for fit, job in fits.items():
         if job.what not in outcomes:
-            outcomes[job.what] = _save(job, fit, data.load(dataset, "test", data_dir))
-            resume.state_file(job.folder).unlink(missing_ok=True)
-    if caught:  # too late to stop these trainings, not the next ones
-        raise resume.Stopped(caught)
-    return outcomes
+            outcomes[job.what] = _save(job, fit, data.load(job.training.name, "test", job.data_dir))
+            resume.forget(job.folder)
+    return outcomes, caught
 
 
 def _jobs(
@@ -289,14 +307,13 @@ def _jobs(
     device: str | torch.device,
     compiled: bool,
 ) -> list[_Job]:
-    check(trainings, dataset, out)  # before the data are read
     training = data.load(dataset, "train", data_dir)
     jobs = []
     for what in trainings:
         recipe = what.recipe.filled(data.DATASETS[dataset])
         folder = destination(what.architecture, dataset, what.recipe, what.seed, out)
         args = recipe.model_args() | model_args
-        jobs.append(_Job(what, recipe, args, training, folder, device, compiled))
+        jobs.append(_Job(what, recipe, args, training, folder, device, compiled, data_dir))
     return jobs
 
 

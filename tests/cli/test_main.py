@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -215,6 +216,23 @@ def test_ctrl_c_keeps_what_is_finished_and_says_so(small, tmp_path, monkeypatch)
     assert "finished work is saved" in err
     assert "4 cells to measure, 2 already stored" in small("--dry-run")[1]
     assert small("--quiet")[0] == 0
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_run_as_ctrl_c_does(small, monkeypatch, signum):
+    plain, before = Store.append, signal.getsignal(signum)
+
+    def append(self, *arguments):
+        plain(self, *arguments)
+        signal.raise_signal(signum)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "append", append)
+        status, out, err = small("--quiet")
+    assert (status, out) == (128 + signum, "")
+    assert "finished work is saved" in err
+    assert "5 cells to measure, 1 already stored" in small("--dry-run")[1]
+    assert signal.getsignal(signum) is before
 
 
 def test_ctrl_c_while_the_command_starts_is_one_line():

@@ -179,6 +179,33 @@ def test_a_state_that_is_damaged_or_of_another_training_is_refused(tmp_path, mon
         run(tmp_path)
 
 
+def test_a_checkpoint_is_trained_by_one_process_at_a_time(tmp_path, start_command):
+    folder = tmp_path / "in_resnet14.digits_digits_seed0"
+    argv = ["train", "in_resnet14", "--seeds", "1", "--quiet", "--out", str(tmp_path)]
+    with resume.lock(folder):
+        second = start_command(argv)
+        second.join()
+        with pytest.raises(UserError, match="seed0 is being trained by another process"), resume.lock(folder):
+            pass
+    assert second.exitcode == 1
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / ".in_resnet14.digits_digits_seed0.lock").touch()  # of a killed process
+    with resume.lock(folder):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_state_of_a_finished_training_is_no_training(tmp_path, capsys):
+    command = ["train", "in_resnet14", "--epochs", "1", "--seeds", "1", "--quiet", "--out", str(tmp_path)]
+    assert main(command) == 0
+    (folder,) = tmp_path.iterdir()
+    orphan = resume.state_file(folder)
+    orphan.touch()  # as a kill leaves it between the checkpoint and the removal of the state
+    assert main(command) == 0
+    assert "exists already, skipped" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == [folder]
+
+
 @pytest.fixture(scope="module")
 def unfinished(tmp_path_factory, a_third):
     """The state of a training that was stopped after two steps."""
