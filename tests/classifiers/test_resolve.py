@@ -353,7 +353,7 @@ def test_each_target_is_checked_once_and_an_ensemble_by_its_members(here, tiny_z
     saved_by_timm(network(7, "preact_resnet14"), here / "mine", {"in_chans": 1})
     names = ["in_resnet14", "mine/", "their_package.nets:linear"]
     options = {"zoo": tiny_zoo, "mean": (MEAN,), "std": (STD,), "out": here / "results"}
-    table = robust_interp.evaluate(names, ensemble="all", strong="ifgsm(steps=2)", **options, **QUICK)
+    table = robust_interp.evaluate(names, ensemble="all", strong="apgd_ce(steps=2)", **options, **QUICK)
     assert set(table["members"]) == {1, 2, 4}
     once = ["in_resnet14.digits_none_seed0", "in_resnet14.digits_none_seed1", "mine", names[2]]
     assert checked == dict.fromkeys(once, 1)
