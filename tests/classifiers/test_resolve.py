@@ -1132,3 +1132,8 @@ def test_a_binary_model_with_one_output_is_told_what_to_return():
 
 def test_mps_is_refused_before_anything_is_computed():
     refused({"theirs": linear()}, "device 'mps' is not supported", device="mps")
+
+
+def test_timms_names_of_places_are_referred_to_the_folder():
+    refused("timm:local-dir:/some/folder", "timm:local-dir: is not supported; name /some/folder in --models")
+    refused("timm:hf-hub:timm/resnet18.a1_in1k", "timm:hf-hub: is not supported; name the folder that it was")
