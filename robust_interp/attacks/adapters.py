@@ -142,9 +142,23 @@ def _square(perturbation: Perturbation, kind: AttackType, model: nn.Module, imag
     attack = torchattacks.Square(model, norm=params["norm"], eps=params["eps"], n_queries=params["queries"])
     attack.set_device(images.device)
     attack.init_hyperparam(images)
+    _fit_windows(attack, images)
     # In L2 it draws signs for those samples alone that still stand.
     one = Round(lambda x, y: attack.attack_single_run(x, y)[1], alone=params["norm"] == "L2")
     return [one] * perturbation.integer("restarts")
+
+
+def _fit_windows(square: Any, images: Tensor) -> None:
+    """Keep the windows of a Square within oblong images: their side goes by the area of the image.
+
+    Where a window is larger than the short side, in Linf it is cut off at one place, and in L2 it fails.
+    """
+    height, width = images.shape[2:]
+    side = min(height, width)
+    if square.norm == "L2":
+        side -= 1 - side % 2  # which it rounds up to an odd number
+    select, most = square.p_selection, side**2 / (height * width)
+    square.p_selection = lambda query: min(select(query), most)
 
 
 def _cw(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> list[Round]:
@@ -199,6 +213,7 @@ def _autoattack(
     apgd, targeted, fab, square = attack.apgd, attack.apgd_targeted, attack.fab, attack.square
     for member in (apgd, targeted, square):
         member.init_hyperparam(images)
+    _fit_windows(square, images)
     apgd.loss = "ce"
     places = range(2, 2 + min(AUTOATTACK_TARGETS, _classes(model, images) - 1))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import math
+from collections.abc import Sequence
 
 from robust_interp.attacks.parse import exact_255
 from robust_interp.attacks.table import ATTACKS, AUTOATTACK_PACKAGES, type_of
@@ -12,18 +14,19 @@ from robust_interp.store.cells import Perturbation
 _SHARE_OF_DIMENSION = {"Linf": 0, "L2": 0.5, "L1": 1}  # the cube [0, 1]^d has diameter d ** share
 
 
-def check_fits(perturbation: Perturbation, classes: int, pixels: int) -> None:
+def check_fits(perturbation: Perturbation, classes: int, shape: Sequence[int]) -> None:
     """Refuse an attack that does not fit the dataset.
 
     Args:
         perturbation: An attack.
         classes: How many there are: fewer than its loss is defined for, or its target asks for, are too few.
-        pixels: Numbers in an image, channels included. A radius above the diameter of their cube
-            [0, 1]^pixels, which every image lies in, is a mistake.
+        shape: (C, H, W) of an image. A radius above the diameter of the cube [0, 1]^(C H W), which every
+            image lies in, is a mistake; the tiles that Square starts from in L2 fit some sizes only.
 
     Raises:
         UserError: in these cases.
     """
+    pixels = math.prod(shape)
     norm, eps = perturbation.norm, perturbation.number("eps") or 0
     if eps > (diameter := pixels ** _SHARE_OF_DIMENSION.get(norm, 1)):
         raise UserError(
@@ -31,6 +34,11 @@ def check_fits(perturbation: Perturbation, classes: int, pixels: int) -> None:
             f"between two images of {pixels} values in [0, 1], not {eps:g}"
         )
     name, kind = perturbation.name, type_of(perturbation.name)
+    if name in ("square", "autoattack") and norm == "L2" and not _tiles_fit(*shape[1:]):
+        raise UserError(
+            f"{name}(norm=L2) cannot be run on images of {shape[1]}x{shape[2]}: the tiles that Square starts "
+            "from do not fit into them; use apgd_ce(norm=L2) and apgd_t(norm=L2)"
+        )
     if classes < kind.classes:
         raise UserError(
             f"{name} needs at least {kind.classes} classes, and the dataset has "
@@ -39,6 +47,13 @@ def check_fits(perturbation: Perturbation, classes: int, pixels: int) -> None:
     target = perturbation.params.get("target")
     if isinstance(target, int) and target >= classes:
         raise UserError(f"{name}: target must be one of the classes 0 to {classes - 1}, not {target}")
+
+
+def _tiles_fit(height: int, width: int) -> bool:
+    """Whether the tiles of Square's start in L2, a fifth of the height wide, end within an image."""
+    tile = height // 5
+    start = (height - 5 * tile) // 2
+    return tile > 0 and (tile == 1 or all(start + side // tile * tile <= side for side in (height, width)))
 
 
 def step_warning(perturbation: Perturbation) -> str | None:

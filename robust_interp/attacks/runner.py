@@ -86,7 +86,11 @@ class AttackRunner:
         zero, not_finite = np.zeros(len(images), bool), np.zeros(len(images), bool)
         with undisturbed_generators():
             rounds = self._set_up(images)
-            rows = self._right(images, labels) if self._kind.only_right else torch.arange(len(images))
+            rows = (
+                self._right(images, labels)
+                if self._kind.only_right
+                else torch.arange(len(images), device="cpu")
+            )
             for number, one in enumerate(rounds):
                 if not len(rows):
                     break
@@ -94,7 +98,7 @@ class AttackRunner:
                 found, blind, unfit = self._run(one, number, images[rows], labels[rows], keys[at])
                 zero[at] = blind if number == 0 else zero[at] & blind
                 not_finite[at] |= unfit
-                standing = torch.ones(len(rows), dtype=torch.bool)
+                standing = torch.ones(len(rows), dtype=torch.bool, device="cpu")
                 if len(rounds) > 1:
                     standing[:] = False
                     standing[self._right(found, labels[rows])] = True
@@ -239,7 +243,9 @@ class GradientProbe(torch.nn.Module):
 
     def _impenetrable(self) -> UserError:
         name = getattr(self.classifier, "name", "the model")
-        return UserError(f"{name} lets no gradient through to its input, so it cannot be attacked")
+        return UserError(
+            f"{name} lets no gradient through to its input, so it cannot be attacked by gradients: use square"
+        )
 
     def _look(self, gradient: Tensor | None) -> None:
         if gradient is None:  # the logits have one, but it ends before the images

@@ -68,7 +68,7 @@ class Audit:
         self.runner = Runner.for_request(request, self.dataset)
         self.parts = parts_of(options, *radii(request, self.dataset), checked_seed(request.seed))
         for perturbation in (one for by_eps in self.parts.values() for one in by_eps.values()):
-            attacks.check_fits(perturbation, self.dataset.classes, self.dataset.images[0].size)
+            attacks.check_fits(perturbation, self.dataset.classes, self.dataset.images.shape[1:])
         self.refused: list[Audited] = []
         self.targets = self._resolved(request, tell)
         self._source = self._named(options.source, request) if options.source else None

@@ -79,6 +79,8 @@ def evaluate(
 ) -> pd.DataFrame:
     """Measure models and return results.csv as a table, one row per measurement.
 
+    Calls in several threads of one process run one after the other.
+
     Args:
         models: Zoo names, ``NAME@RECIPE``, globs or 'all', ``timm:NAME``, ``robustbench:NAME``,
             ``package.module:factory``, checkpoint folders; or a torch module that maps images to logits, or a
@@ -139,10 +141,10 @@ def evaluate(
     )
     folder = Path(out) if out is not None else None
     with ExitStack() as stack:
+        # Building a model draws random numbers; and a model that another thread measures may be elsewhere.
+        stack.enter_context(undisturbed_generators())
         for module in request.modules.values():
             stack.enter_context(on_its_device(module))
-        # Building a model draws random numbers.
-        stack.enter_context(undisturbed_generators())
         benchmark = Benchmark(request)
         store = stack.enter_context(Store(folder))
         report = benchmark.run(store)

@@ -156,7 +156,7 @@ def _checked_radii(eps: object) -> list[float]:
 def _fitting(attacked: list[Perturbation], dataset: data.Dataset) -> list[Perturbation]:
     """The attacks, none of which asks for more classes or a larger ball than the dataset has."""
     for perturbation in attacked:
-        attacks.check_fits(perturbation, dataset.classes, dataset.images[0].size)
+        attacks.check_fits(perturbation, dataset.classes, dataset.images.shape[1:])
     return attacked
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from robust_interp import attacks
+from robust_interp import attacks, data
 from robust_interp.benchmark.cost import cost
 from robust_interp.benchmark.runner import Runner
 from robust_interp.classifiers.target import Target
@@ -52,11 +52,17 @@ def compose(plan: Plan, targets: Sequence[Target], runner: Runner, store: Store)
         [
             *(note for target in targets for note in target.notes),
             *runner.corruptor.notes,
+            *_order_warnings(plan, runner.dataset),
             *_attack_warnings(plan),
             *findings(scored, runner.dataset.classes),
         ],
         _saved(plan, store),
     )
+
+
+def _order_warnings(plan: Plan, dataset: data.Dataset) -> list[str]:
+    found = (dataset.order_warning(n) for n in dict.fromkeys(part.n for part in plan.parts))
+    return [line for line in found if line]
 
 
 def _attack_warnings(plan: Plan) -> list[str]:

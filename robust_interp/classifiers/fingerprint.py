@@ -8,6 +8,7 @@ import inspect
 import torch
 from torch import Tensor, nn
 
+from robust_interp.classifiers.attributes import held
 from robust_interp.classifiers.classifier import with_gradient
 
 
@@ -36,12 +37,16 @@ def identity(model: nn.Module) -> dict:
     sha = hashlib.sha256(repr(model).encode())
     for kind in sorted({type(module) for module in model.modules()}, key=lambda kind: kind.__qualname__):
         sha.update(_source(kind).encode())
+    known = set()
     for name, module in model.named_modules():
-        sha.update(f"{name}{_settings(module)}".encode())
+        settings = _settings(module)
+        sha.update(f"{name}{settings}".encode())
+        known |= {f"{name}.{key}" for key in settings}
     # not the state dict, which lacks some buffers: a classifier's mean and std among them
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         sha.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
         sha.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    sha.update(held(model, known).encode())  # nothing where there is nothing: older keys stay
     return {"class": type(model).__qualname__, "state_sha256": sha.hexdigest()}
 
 
@@ -54,9 +59,9 @@ def _settings(module: nn.Module) -> dict:
     }
 
 
-def _is_plain(value: object) -> bool:
+def _is_plain(value: object, deepest: int = 50) -> bool:
     if isinstance(value, tuple | list):
-        return all(map(_is_plain, value))
+        return deepest > 0 and all(_is_plain(each, deepest - 1) for each in value)  # one may hold itself
     return value is None or isinstance(value, bool | int | float | str)
 
 

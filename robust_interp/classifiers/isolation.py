@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import nn
 
-from robust_interp.core.random_state import undisturbed_generators
+from robust_interp.core.random_state import one_at_a_time, undisturbed_generators
 
 
 @contextmanager
@@ -16,12 +16,21 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     """The conditions of a measurement, and everything as it was found afterwards.
 
     Inside: eval mode, frozen parameters, gradients possible, float32 without autocast or TF32, deterministic
-    cuDNN. Restored: the mode of every module, requires_grad, buffers, torch's settings and the global random
-    generators.
+    cuDNN; no other thread measures. Restored: the mode of every module, requires_grad, buffers, torch's
+    settings and the global random generators.
 
     Args:
         model: On any device; it is changed in place, and back again whatever is raised inside.
     """
+    with one_at_a_time(), _as_found(model), _torch_settings():
+        model.eval()
+        model.requires_grad_(False)
+        yield
+
+
+@contextmanager
+def _as_found(model: nn.Module) -> Iterator[None]:
+    """Restores the mode of every module, requires_grad and the buffers of a model."""
     training = [(module, module.training) for module in model.modules() if hasattr(module, "training")]
     requires_grad = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     buffers = [
@@ -30,10 +39,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
         for name, buffer in module.named_buffers(recurse=False)
     ]
     try:
-        with _torch_settings():
-            model.eval()
-            model.requires_grad_(False)
-            yield
+        yield
     finally:
         for module, mode in training:
             module.training = mode

@@ -32,6 +32,10 @@ def from_timm(text: str, context: Context) -> Target:
     Raises:
         UserError: if timm has no such model or weights, or they do not fit the dataset.
     """
+    where, colon, place = text.partition(":")
+    if colon and where in ("local-dir", "hf-hub", "hf_hub"):
+        folder = place if where == "local-dir" else "the folder that it was downloaded to"
+        raise UserError(f"timm:{where}: is not supported; name {folder} in --models")
     name, arguments = parse_call(text)
     if taken := sorted(NOT_ARGUMENTS & arguments.keys()):
         raise UserError(f"timm:{text}: {taken[0]} cannot be set here")

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -131,9 +132,16 @@ def _named(
     return _once([*found, *_others(others, options, dataset)])
 
 
+def _prefixed(name: str) -> re.Match | None:
+    """The parts of ``prefix:rest``; None for any other name, a path with a colon in it among them."""
+    found = _PREFIXED.fullmatch(name)
+    is_there = os.sep in name and found and found["prefix"] not in PREFIXES and _path(name).exists()
+    return None if is_there else found
+
+
 def _is_of_the_zoo(name: str) -> bool:
     """Whether a name is one for the zoo: an architecture, a checkpoint's name, a glob or 'all'."""
-    return not _PREFIXED.fullmatch(name) and not is_path(name)
+    return not _prefixed(name) and not is_path(name)
 
 
 def _of_the_zoo(
@@ -159,7 +167,7 @@ def _others(names: Iterable[str], options: ResolveOptions, dataset: data.Dataset
     """Those of other kinds, in their order: each once, and two that are called alike as they were typed."""
     once: dict[str | Path, str] = {}
     for name in names:
-        once.setdefault(name if _PREFIXED.fullmatch(name) else _path(name).resolve(), name)
+        once.setdefault(name if _prefixed(name) else _path(name).resolve(), name)
     context = Context(dataset, mean=options.mean, std=options.std)
     taker = _takes_checkpoint(list(once.values())) if options.checkpoint else None
     found = {}
@@ -178,7 +186,7 @@ def _path(name: str) -> Path:
 
 
 def _other(name: str, context: Context) -> Target:
-    prefixed = _PREFIXED.fullmatch(name)
+    prefixed = _prefixed(name)
     if prefixed is None:
         return from_path(_path(name), context)
     if prefixed["prefix"] in PREFIXES:
@@ -218,7 +226,7 @@ def _takes_checkpoint(names: Sequence[str]) -> str:
 
 
 def _is_factory(name: str) -> bool:
-    prefixed = _PREFIXED.fullmatch(name)
+    prefixed = _prefixed(name)
     return prefixed is not None and prefixed["prefix"] not in PREFIXES
 
 

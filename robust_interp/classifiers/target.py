@@ -121,6 +121,11 @@ def from_module(
                 f"{name} holds a timm model trained with mean {inner[0]} and std {inner[1]}; they are not "
                 "applied: pass mean and std, unless the model normalises its input itself",
             )
+        elif mean is None and hasattr(getattr(model, "config", None), "model_type"):
+            notes += (
+                f"{name} looks like a Hugging Face model; no normalisation is applied: pass mean and std, as "
+                "its processor has them, unless the model normalises its input itself",
+            )
     classifier = Classifier(model, mean, std, name)
     place = _place(classifier, "cpu")
     classifier.to(place)  # buffers may have been elsewhere

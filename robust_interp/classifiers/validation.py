@@ -49,7 +49,7 @@ def check_classifier(classifier: nn.Module, images: Tensor, classes: int) -> Non
     if logits.shape != (len(few), classes):
         raise UserError(
             f"{classifier.name} returns logits of shape {tuple(logits.shape)}; "
-            f"the dataset needs {(len(few), classes)}"
+            f"the dataset needs {(len(few), classes)}{_one_output_hint(logits, classes)}"
         )
     if logits.dtype not in (torch.float32, torch.float64):
         raise UserError(
@@ -62,6 +62,13 @@ def check_classifier(classifier: nn.Module, images: Tensor, classes: int) -> Non
             f"{classifier.name} does not classify images independently: in eval mode the logits of one image "
             f"depend on the others in the batch ({_cause(classifier)})"
         )
+
+
+def _one_output_hint(logits: Tensor, classes: int) -> str:
+    """What to do with a binary classifier of one output for the second class; '' for any other."""
+    if classes != 2 or logits.shape[1:] != (1,):
+        return ""
+    return "; of one output z (N, 1) before a sigmoid make torch.cat([torch.zeros_like(z), z], dim=1)"
 
 
 def _cause(classifier: nn.Module) -> str:

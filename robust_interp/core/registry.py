@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import hashlib
 import inspect
 import re
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.sources import Beside, code_hash
 
 T = TypeVar("T")
 
@@ -236,9 +236,11 @@ def _distribution(point: EntryPoint) -> Origin:
 
 
 def _source_hash(point: EntryPoint) -> str:
-    """Of the module's file: an editable install changes without a new version."""
-    file = getattr(sys.modules.get(point.module), "__file__", None)
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+    """Of the module's file and its own imports: an editable install changes without a new version."""
+    if not (name := getattr(sys.modules.get(point.module), "__file__", None)):
+        return ""
+    file = Path(name)
+    return code_hash(file, file.read_bytes(), Beside.of_file(file, point.module))
 
 
 def unknown(kind: str, name: str, known: Iterable[str], also: Mapping[str, str] | None = None) -> UserError:

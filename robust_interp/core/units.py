@@ -9,7 +9,7 @@ from numbers import Real
 
 from robust_interp.core.errors import UserError
 
-LEAST_255 = 0.1  # in units of 1/255: below it, a list is taken for one in [0, 1] pixels
+LEAST_255 = 0.5  # in units of 1/255: below it, a list is taken for one in [0, 1] pixels, as MNIST's 0.3 is
 
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _FRACTION = re.compile(rf"({_NUMBER})\s*/\s*({_NUMBER})", re.ASCII)
@@ -23,8 +23,8 @@ def read_eps(text: str) -> tuple[float, ...]:
         text: Each a number in units of 1/255, or a fraction whose denominator is 255.
 
     Raises:
-        UserError: for anything else, with what may have been meant: a list of plain numbers all below 0.1 is
-            taken for one in [0, 1] pixels.
+        UserError: for anything else, with what may have been meant: a list of plain numbers all below 0.5 is
+            taken for one in [0, 1] pixels; 0.3/255 is not.
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
@@ -37,7 +37,10 @@ def read_eps(text: str) -> tuple[float, ...]:
     plain = [value for value, part in zip(values, parts, strict=True) if "/" not in part]
     if plain and all(value < LEAST_255 for value in plain):
         meant = ",".join(f"{value * 255:.3g}" for value in plain)
-        raise UserError(f"{text} looks like [0, 1] pixels; eps is in units of 1/255: did you mean {meant}?")
+        raise UserError(
+            f"{text} looks like [0, 1] pixels; eps is in units of 1/255: did you mean {meant}? If not, write "
+            f"{plain[0]:g}/255"
+        )
     return tuple(value / 255 for value in values)
 
 

@@ -24,6 +24,7 @@ from robust_interp.core.specs import OfEps
 
 SPLITS = ("train", "test")
 
+FAR = 4  # standard deviations that are no chance
 RANGE_TOLERANCE = 1e-6  # what a float32 round trip through a normalisation may cost
 
 Arrays = tuple[np.ndarray, np.ndarray]
@@ -75,6 +76,21 @@ class Dataset:
     def pixels(self, start: int, stop: int) -> np.ndarray:
         """Samples [start, stop) as float32 NCHW in [0, 1]."""
         return as_pixels(self.images[start:stop])
+
+    def order_warning(self, n: int) -> str | None:
+        """One line where the first n hold fewer classes than n images in random order would; else None.
+
+        Data that lie class by class are so: accuracy on the first of them is that of a few classes.
+        """
+        sizes = np.unique(self.labels, return_counts=True)[1]
+        missed = (1 - sizes / len(self)).clip(0) ** n  # at least the chance that a class is not among n
+        covered, usual = len(np.unique(self.labels[:n])), len(sizes) - missed.sum()
+        if n >= len(self) or covered >= usual - FAR * np.sqrt((missed * (1 - missed)).sum()) - 1e-6:
+            return None
+        return (
+            f"the first {n} of {len(self)} images hold {covered} of {len(sizes)} classes: they are sorted by "
+            "class, and accuracy is not that of the whole set: shuffle them once, or set n to 'all'"
+        )
 
     @cached_property
     def fingerprint(self) -> str:

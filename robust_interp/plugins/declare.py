@@ -9,7 +9,6 @@ everything that it declares is registered. Declaring alone registers nothing.
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 import re
 import sys
@@ -24,6 +23,7 @@ import numpy as np
 from robust_interp.attacks import ATTACKS, AttackType
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import Origin, Registry, cause, first_line, imported
+from robust_interp.core.sources import Beside, code_hash
 from robust_interp.core.specs import OfEps
 from robust_interp.corruptions.names import MEANS
 from robust_interp.corruptions.table import CORRUPTIONS, Corrupt
@@ -167,14 +167,15 @@ def load(path: str | Path) -> None:
 
     Raises:
         UserError: if the file cannot be read or run (with the faulty line), if it declares nothing or a name
-            that exists already, or if it has changed since it was loaded.
+            that exists already, or if it or a module beside it that it imports has changed since it was
+            loaded.
     """
     path = Path(path).resolve()
     try:
         source = path.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read plug-in {path}: {error.strerror}") from error
-    sha256 = hashlib.sha256(source).hexdigest()
+    sha256 = code_hash(path, source, Beside.of_file(path))
     if path in _loaded:
         if _loaded[path] != sha256:
             raise UserError(f"plug-in {path} has changed since it was loaded: start a new process")

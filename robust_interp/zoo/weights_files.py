@@ -7,6 +7,7 @@ none of these.
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import zipfile
 from collections.abc import Iterable
@@ -31,26 +32,71 @@ MAGIC = {  # first bytes of files that are mistaken for weights
 }
 
 
+def file_and_entry(path: Path) -> tuple[Path, str | None]:
+    """A weights file, and which of its state dicts ``FILE:ENTRY`` means; None for its only one."""
+    name, colon, entry = path.name.rpartition(":")
+    return (path.with_name(name), entry) if colon and name and not path.exists() else (path, None)
+
+
 def read_state(path: Path) -> dict[str, Tensor]:
     """The tensors of a weights file by name, out of their wrapper.
 
     Args:
-        path: Of a .safetensors file, or of one that torch.save wrote.
+        path: Of a .safetensors file, or of one that torch.save wrote; with ``:ENTRY`` for one of several
+            state dicts in it, such as ``last.pth.tar:state_dict_ema``.
 
     Raises:
         UserError: saying what the file is, if it is anything else.
     """
+    path, entry = file_and_entry(path)
     if not path.is_file():
         raise UserError(f"there is no checkpoint file {path}")
     if found := mistaken_for_weights(path):
         raise UserError(f"{path} {found}")
     try:
         if path.suffix == ".safetensors" or _starts_as_safetensors(path):
-            return load_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+            content: Any = load_file(path)
+        else:
+            content = _content(path)
     except Exception as error:  # where a file is damaged, its readers fail in many ways
         raise UserError(_unreadable(path, error)) from error
+    if entry is not None:
+        if not isinstance(content, dict) or entry not in content:
+            raise UserError(f"{path} has no entry {entry!r}: it contains {_described(content)}")
+        content = content[entry]
     return _tensors(path, content)
+
+
+class _Unread:
+    """Stands for an object of any class but a tensor's: takes whatever is said of it, and does nothing."""
+
+    def __init__(self, *arguments: object, **named: object) -> None:
+        pass
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+def _content(path: Path) -> Any:
+    """What torch's weights-only loader reads; beside the weights a file may hold objects of other classes.
+
+    A training script's options, say, or NumPy's numbers. Their classes are neither imported nor called.
+
+    Raises:
+        Exception: in any way, if it is no such file; if it is a whole model, the loader's refusal.
+    """
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as refusal:
+        try:
+            foreign = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+            with torch.serialization.safe_globals([(_Unread, name) for name in foreign]):
+                content = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception:  # with versions of torch before 2.6, and files of the older format
+            raise refusal from None
+        if not isinstance(content, dict) or any(isinstance(content.get(key), _Unread) for key in WRAPPERS):
+            raise
+        return content
 
 
 def mistaken_for_weights(path: Path) -> str | None:
@@ -107,8 +153,8 @@ def _tensors(path: Path, content: Any) -> dict[str, Tensor]:
         inside = [key for key in WRAPPERS if isinstance(content.get(key), dict)]
         if len(inside) > 1:
             raise UserError(
-                f"{path} contains several state dicts ({', '.join(inside)}): save the one you need "
-                "to a separate file"
+                f"{path} contains several state dicts ({', '.join(inside)}): say which is meant, as in "
+                f"--checkpoint {path}:{inside[0]}"
             )
         if not inside:
             break
@@ -137,7 +183,7 @@ def fitted(state: dict[str, Tensor], model: nn.Module) -> tuple[dict[str, Tensor
 
     Taken off are prefixes that all keys share and the model's lack, such as DataParallel's ``module.`` and
     torch.compile's ``_orig_mod.``. Where the model has buffers for its normalisation and the state lacks
-    them, the model's own are kept.
+    them, the model's own are kept; so are BatchNorm's counters, which older files lack and nothing reads.
 
     Returns:
         The state dict, fit or not; and mean and std, a list per channel, of a normalisation layer that the
@@ -149,7 +195,8 @@ def fitted(state: dict[str, Tensor], model: nn.Module) -> tuple[dict[str, Tensor
     if not normalisation:
         buffers = {name for name, _ in model.named_buffers()}
         state = {key: own[key] for key in own if key in buffers and _last(key) in MEANS | STDS} | state
-    return state, normalisation
+    counters = {key: own[key] for key in own if _last(key) == "num_batches_tracked"}
+    return counters | state, normalisation
 
 
 def _stripped(state: dict[str, Tensor], own: Iterable[str]) -> dict[str, Tensor]:

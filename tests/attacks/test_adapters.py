@@ -720,3 +720,53 @@ def test_what_was_saved_is_said_and_ranks_go_by_worst(command, tiny_zoo, tmp_pat
     expected = board["worst_64"].rank(ascending=False, method="min")
     assert board["rank"].tolist() == expected.tolist()
     assert "ifgsm_64" not in board
+
+
+class Oblong(nn.Module):
+    """A curved classifier of images of any size; it sees them and their transposes alike if told so."""
+
+    def __init__(self, transposed=False):
+        super().__init__()
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(0)
+            self.features, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, 3)
+        self.transposed = transposed
+
+    def forward(self, images):
+        images = images.transpose(2, 3) if self.transposed else images
+        return 30 * self.head(self.features(images).relu().mean((2, 3)))
+
+
+@pytest.mark.parametrize("spec", ["square(queries=40)", "square(norm=L2,eps=0.5,queries=40)"])
+def test_square_runs_on_oblong_images_either_way(spec):
+    images = torch.rand(12, 3, 16, 64, generator=torch.Generator().manual_seed(0))
+    broken = []
+    for transposed in (False, True):
+        model = Oblong(transposed).requires_grad_(False)
+        turned = images.transpose(2, 3).contiguous() if transposed else images
+        labels = model(turned).argmax(1)
+        found = attack(model, spec, turned, labels).images
+        broken.append(int((model(found).argmax(1) != labels).sum()))
+    assert abs(broken[0] - broken[1]) <= 4  # of 12, by luck
+
+
+@pytest.mark.parametrize("name", ["square", "autoattack"])
+@pytest.mark.parametrize("shape", [(4, 4), (14, 14), (64, 12)])
+def test_square_is_refused_in_l2_on_sizes_that_its_start_does_not_fit(name, shape):
+    found = perturbation(f"{name}(norm=L2,eps=0.5)")
+    with pytest.raises(
+        UserError, match=rf"{name}\(norm=L2\) cannot be run on images of {shape[0]}x{shape[1]}"
+    ):
+        attacks.check_fits(found, 10, (3, *shape))
+    for fits in ((8, 8), (28, 28), (32, 32), (224, 224), (16, 64), (64, 16)):
+        attacks.check_fits(found, 10, (3, *fits))
+    attacks.check_fits(perturbation(name), 10, (3, *shape))  # in Linf all do
+
+
+def test_a_default_device_of_the_user_moves_no_index_of_an_attack():
+    images, labels = rowwise_batch(4)
+    wanted = attack(Rowwise(), "pgd(steps=2)", images, labels).images
+    with torch.device("meta"):
+        found = attack(Rowwise().to_empty(device="cpu"), "fgsm", images, labels)
+    assert found.images.device.type == "cpu"
+    assert wanted.shape == found.images.shape

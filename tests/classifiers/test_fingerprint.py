@@ -1,11 +1,19 @@
 """Different modules never share a cell, wherever they differ; the same module finds its own."""
 
+import argparse
+import dataclasses
+import functools
+import logging
+import threading
+
 import numpy as np
 import pytest
 import torch
 from support.one_pixel import Net, evaluate, numbers
 from support.stored import chunks
 from torch import nn
+
+from robust_interp.classifiers.fingerprint import identity
 
 # The networks here are untrained or built to mislead, which evaluate remarks on.
 pytestmark = [pytest.mark.usefixtures("elsewhere"), pytest.mark.filterwarnings("ignore::UserWarning")]
@@ -167,3 +175,69 @@ def test_modules_that_differ_on_later_images_only_have_numbers_of_their_own(tmp_
     assert numbers(evaluate(models, **options)) == {"9.0": (100,), "0.1": (50,)}
     for name, accuracy in (("9.0", 100), ("0.1", 50)):
         assert numbers(evaluate({name: models[name]}, out=tmp_path, **options)) == {name: (accuracy,)}
+
+
+class Flips(Net):
+    """Turns the logits of the listed images round: those by their place, in thousandths, from 1,000 on."""
+
+    def __init__(self, held, listed):
+        super().__init__()
+        self.held, self.listed = held, lambda held: {float(place) for place in listed(held)}
+
+    def forward(self, images):
+        logits = super().forward(images)
+        places = (images.flatten(1)[:, 0] * 1000).round()
+        turned = torch.tensor([float(place) in self.listed(self.held) for place in places])
+        return torch.where(turned[:, None], logits.flip(1), logits)
+
+
+class Config:
+    def __init__(self, flip):
+        self.flip = flip
+
+
+@dataclasses.dataclass
+class Nested:
+    config: Config
+
+
+# How a model may hold the places of images, and how it reads them.
+HELD = {
+    "a dict": (lambda ids: {"flip": ids}, lambda held: held["flip"]),
+    "a set": (set, lambda held: held),
+    "an object": (Config, lambda held: held.flip),
+    "an object in a dataclass": (lambda ids: Nested(Config(ids)), lambda held: held.config.flip),
+    "a namespace": (lambda ids: argparse.Namespace(flip=ids), lambda held: held.flip),
+    "an array": (lambda ids: np.array(ids, dtype=np.int16), lambda held: held.tolist()),
+    "a tensor in a list": (lambda ids: [torch.tensor(ids)], lambda held: held[0].tolist()),
+    "a partial": (lambda ids: functools.partial(print, flip=ids), lambda held: held.keywords["flip"]),
+}
+
+
+@pytest.mark.parametrize("how", HELD)
+def test_what_a_model_holds_tells_it_apart_on_images_that_are_not_looked_at(tmp_path, how):
+    make, read = HELD[how]
+    images = (np.arange(64, dtype=np.float32) + 1).reshape(-1, 1, 1, 1) / 100
+    dataset = (images, (images.ravel() > 0.5).astype(np.int64))
+    # 32 evenly spaced ones of 64 are looked at; of the first three these are the first and the third.
+    clean = {"attacks": "none", "out": tmp_path}
+    for flip, accuracy in (([], 100.0), ([20], 100 * 63 / 64)):
+        assert numbers(evaluate({"net": Flips(make(flip), read)}, dataset, **clean)) == {"net": (accuracy,)}
+    before = chunks(tmp_path)
+    assert numbers(evaluate({"net": Flips(make([]), read)}, dataset, **clean)) == {"net": (100.0,)}
+    assert chunks(tmp_path) == before  # read, not measured again
+
+
+def test_what_cannot_be_seen_into_changes_no_key():
+    def known(**attributes):
+        net = Net()
+        for key, value in attributes.items():
+            setattr(net, key, value)
+        return identity(net)["state_sha256"]
+
+    assert known() == known(lock=threading.Lock(), log=logging.getLogger("x"), call=lambda: 1, kind=Net)
+    assert known(own={"a": [1]}) == known(own={"a": [1]}) != known(own={"a": [2]})
+    ring = [1]
+    ring.append(ring)
+    assert known(own=ring) == known(own=ring)
+    assert known(own={"a": 1}) != known(own={"a": True})

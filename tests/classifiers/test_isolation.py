@@ -2,8 +2,12 @@
 
 import contextlib
 import random
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from support.one_pixel import IMAGES, LABELS, Net, evaluate, measured, numbers
@@ -189,3 +193,55 @@ def test_a_model_that_works_in_place_on_its_input_has_the_numbers_of_one_that_do
     assert one["accuracy"][[0, 6]].tolist() == [100, attacked]
     assert measured(one).equals(measured(twin))
     assert np.array_equal(images, IMAGES)
+
+
+class WithDropout(Net):
+    """Its buffer counts the images that pass; half of the pixels are lost in train mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.dropout = nn.Dropout(0.5)
+        self.register_buffer("passed", torch.zeros(()))
+
+    def above(self, pixels):
+        self.passed += len(pixels)
+        return self.dropout(pixels) - 0.5
+
+
+class Shares(nn.Module):
+    def __init__(self, part):
+        super().__init__()
+        self.part = part
+
+    def forward(self, images):
+        return self.part(images)
+
+
+@pytest.mark.parametrize("shared", ["the model", "a part of it"])
+def test_two_threads_measure_one_model_as_one_after_the_other(tmp_path, shared):
+    model = WithDropout().train()
+    other = model if shared == "the model" else Shares(model).train()
+    asked = ((model, {"attacks": "pgd"}), (other, {"attacks": "fgsm", "n": 6}))
+    alone = [measured(evaluate({"net": each}, **options)) for each, options in asked]
+    torch.manual_seed(3)
+    before = (around(), torch.get_num_threads(), torch.get_rng_state(), np.random.get_state()[1].tolist())
+    barrier = threading.Barrier(2)
+
+    def run(place):
+        each, options = asked[place]
+        barrier.wait()
+        return measured(evaluate({"net": each}, out=tmp_path / str(place), **options))
+
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(4):
+            for found, expected in zip(pool.map(run, (0, 1)), alone, strict=True):
+                pd.testing.assert_frame_equal(found, expected)
+            for folder in tmp_path.iterdir():
+                shutil.rmtree(folder)  # so that it is measured again
+    assert all(module.training for module in other.modules())
+    assert all(parameter.requires_grad for parameter in other.parameters())
+    assert model.passed == 0
+    after = (around(), torch.get_num_threads(), torch.get_rng_state(), np.random.get_state()[1].tolist())
+    assert after[:2] == before[:2]
+    assert torch.equal(after[2], before[2])
+    assert after[3] == before[3]

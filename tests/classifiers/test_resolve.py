@@ -739,10 +739,6 @@ def scripted(path):
     torch.jit.trace(nn.Linear(3, 2), torch.zeros(1, 3)).save(path)
 
 
-def with_arguments(path):
-    torch.save({"state_dict": network().state_dict(), "args": types.SimpleNamespace(lr=0.1)}, path)
-
-
 def page(path):
     path.write_text("\n<!DOCTYPE html><html>Google Drive - Virus scan warning</html>")
 
@@ -756,7 +752,6 @@ def pointer(path):
     [
         (whole, "contains a pickled robust_interp.models"),
         (whole_in_a_dict, "contains a pickled robust_interp.models"),
-        (with_arguments, "contains a pickled types.SimpleNamespace"),
         (scripted, "is a TorchScript archive"),
         (page, "is an HTML page, probably of a failed download"),
         (pointer, "is a git-lfs pointer"),
@@ -787,6 +782,16 @@ def test_safetensors_are_known_by_what_is_in_them(tmp_path):
     model = network(2)
     zoo.load_weights(model, tmp_path / "w.bin")
     assert torch.equal(model.fc.weight, network(1).fc.weight)
+
+
+def test_a_folder_whose_path_has_a_colon_is_a_folder(here, tiny_zoo):
+    name = "in_resnet14.digits_none_seed1"
+    shutil.copytree(tiny_zoo / name, here / "a:b" / name)
+    found, wanted = (
+        robust_interp.evaluate(str(f / name), "digits", **QUICK) for f in (here / "a:b", tiny_zoo)
+    )
+    assert found["accuracy"].tolist() == wanted["accuracy"].tolist()
+    refused("a:b/none", "unknown prefix or module a")
 
 
 # --- what a model may return ---------------------------------------------------------------------------
@@ -1098,3 +1103,37 @@ def test_classifiers_refuse_a_normalisation_that_cannot_be():
         with pytest.raises(UserError) as caught:
             Classifier(linear(), mean, std)
         one_line(caught, part)
+
+
+class HuggingFace(nn.Module):
+    """As theirs: a configuration with a model_type, and an output with logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.model, self.config = linear(), types.SimpleNamespace(model_type="vit")
+
+    def forward(self, images):
+        return types.SimpleNamespace(logits=self.model(images))
+
+
+def test_a_hugging_face_model_without_its_normalisation_is_remarked_on():
+    lines = told({"theirs": HuggingFace()})[1]
+    assert any(line.startswith("theirs looks like a Hugging Face model; no normalisation") for line in lines)
+    lines = told({"theirs": HuggingFace()}, mean=(0.5,), std=(0.5,))[1]
+    assert not any("Hugging Face" in line for line in lines)
+
+
+def test_a_binary_model_with_one_output_is_told_what_to_return():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 1))
+    images = torch.rand(8, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    dataset = (images, torch.arange(8) % 2)
+    refused({"theirs": model}, "of one output z (N, 1) before a sigmoid make torch.cat", dataset=dataset)
+
+
+def test_mps_is_refused_before_anything_is_computed():
+    refused({"theirs": linear()}, "device 'mps' is not supported", device="mps")
+
+
+def test_timms_names_of_places_are_referred_to_the_folder():
+    refused("timm:local-dir:/some/folder", "timm:local-dir: is not supported; name /some/folder in --models")
+    refused("timm:hf-hub:timm/resnet18.a1_in1k", "timm:hf-hub: is not supported; name the folder that it was")

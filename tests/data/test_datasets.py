@@ -358,3 +358,26 @@ def test_a_benchmark_on_missing_data_writes_nothing(no_network, tmp_path):
     with pytest.raises(UserError, match=r"CIFAR10: .* does not exist"):
         robust_interp.evaluate("all", "cifar10", data_dir=tmp_path / "nowhere", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def labelled(labels, classes=10):
+    return data.from_arrays(np.zeros((len(labels), 1, 1, 1), np.uint8), np.asarray(labels), classes)
+
+
+@pytest.mark.parametrize(("n", "covered"), [(1, 1), (40, 1), (200, 5), (400, 9)])
+def test_the_first_images_of_data_sorted_by_class_are_of_few_classes(n, covered):
+    line = labelled(np.repeat(range(10), 45)).order_warning(n)
+    # One image is of one class in any order.
+    assert line is None if n == 1 else line.startswith(f"the first {n} of 450 images hold {covered} of 10 ")
+
+
+def test_images_in_random_order_are_not_remarked_on_however_few():
+    for seed in range(20):
+        labels = np.random.default_rng(seed).permutation(np.repeat(range(100), 10))
+        found = [labelled(labels, 100).order_warning(n) for n in (2, 5, 20, 100, 300, 999, 1000)]
+        assert found == [None] * 7
+
+
+def test_classes_that_hardly_any_image_has_are_not_missed():
+    assert labelled([0, 1] * 49 + [2, 3], 5).order_warning(60) is None
+    assert labelled([0] * 50 + [1] * 50, 2).order_warning(100) is None  # all of them

@@ -1,6 +1,7 @@
 """Plug-ins: installed ones and files, what is refused, what identifies them, and the checks for authors."""
 
 import ast
+import hashlib
 import json
 import os
 import sqlite3
@@ -261,6 +262,12 @@ def write(tmp_path):
     return put
 
 
+STEP = """
+    @attack()
+    def stepping(model, images, labels, *, eps):
+        return (images + FACTOR * eps).clamp(0, 1)
+    """
+
 SHIFT = """
     from robust_interp.plugins import attack, corruption, dataset
 
@@ -385,6 +392,77 @@ def test_what_older_code_of_a_plug_in_measured_does_not_stand_beside_newer(fresh
     board = gather([tmp_path / "results"])[0].set_index("model")
     assert board["fgsm_8"].notna().all()
     assert board["up_8"].notna().to_dict() == {"in_resnet20": False, "preact_resnet20": True}
+
+
+FACTOR = "FACTOR = {factor}"
+IMPORTING = {
+    "directly": ("from helper import FACTOR", {"helper.py": FACTOR}),
+    "by name": ("import helper\nFACTOR = helper.FACTOR", {"helper.py": FACTOR}),
+    "through another": (
+        "from between import FACTOR",
+        {"between.py": "from helper import FACTOR", "helper.py": FACTOR},
+    ),
+    "of a package": (
+        "from parts.helper import FACTOR",
+        {"parts/__init__.py": "", "parts/helper.py": FACTOR},
+    ),
+    "of a package that imports it": (
+        "from parts import FACTOR",
+        {"parts/__init__.py": "from .helper import FACTOR", "parts/helper.py": FACTOR},
+    ),
+    "later": ("import importlib\ndef late():\n    import helper\nFACTOR = 0", {"helper.py": FACTOR}),
+}
+
+
+@pytest.mark.parametrize("how", IMPORTING)
+def test_what_a_plug_in_imports_from_beside_itself_is_its_code(tmp_path, monkeypatch, fresh, how):
+    line, files = IMPORTING[how]
+    source = f"{line}\nfrom robust_interp.plugins import attack\n\n{textwrap.dedent(STEP)}"
+    found = []
+    for place, factor in (("one", 1), ("same", 1), ("other", -1)):
+        fresh()
+        folder = tmp_path / place
+        for name, content in {"p.py": source, "idle.py": f"# {place}", **files}.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(content.format(factor=factor))
+        monkeypatch.syspath_prepend(str(folder))
+        plugins.load(folder / "p.py")
+        found.append(ATTACKS.code("stepping")["plugin"])
+        for name in ("helper", "between", "parts", "parts.helper"):
+            sys.modules.pop(name, None)
+    assert found[0] == found[1] != found[2]
+
+
+def test_a_plug_in_that_imports_nothing_from_beside_itself_keeps_its_code(fresh, write):
+    path = write(SHIFT)
+    (path.parent / "idle.py").write_text("FACTOR = 1")
+    plugins.load(path)
+    assert ATTACKS.code("up")["plugin"] == f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
+
+
+def test_a_plug_in_whose_helper_changed_is_not_loaded_over_itself(fresh, write, monkeypatch):
+    path = write("from helper_of_mine import FACTOR\n" + textwrap.dedent(SHIFT))
+    monkeypatch.syspath_prepend(str(path.parent))
+    helper = path.parent / "helper_of_mine.py"
+    helper.write_text("FACTOR = 1")
+    plugins.load(path)
+    helper.write_text("FACTOR = 2")
+    with pytest.raises(UserError, match="has changed since it was loaded"):
+        plugins.load(path)
+    del sys.modules["helper_of_mine"]
+
+
+def test_what_an_installed_plug_in_imports_of_its_package_is_its_code(install, monkeypatch):
+    found = []
+    site = install("dist", {"attacks": {"idle": "dist_package.attacks:idle"}})
+    package = site / "dist_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "attacks.py").write_text("from .helper import FACTOR\n" + textwrap.dedent(IDLE))
+    for factor in ("1", "12", "1"):
+        (package / "helper.py").write_text(f"FACTOR = {factor}")
+        found.append(attacks_registry().code("idle")["plugin"])
+    assert found[0] == found[2] != found[1]
 
 
 def test_an_error_in_an_attack_names_it_and_its_line(fresh, write, command, tmp_path):
