@@ -52,6 +52,7 @@ def compose(plan: Plan, targets: Sequence[Target], runner: Runner, store: Store)
         [
             *(note for target in targets for note in target.notes),
             *runner.corruptor.notes,
+            *runner.notes,
             *_attack_warnings(plan),
             *findings(scored, runner.dataset.classes),
         ],
