@@ -1,7 +1,7 @@
 """How fast `train` is: the plain loop a user would write against ours, in one process, on any device.
 
     python benchmarks/train_throughput.py [--architecture in_resnet20] [--batch 128] [--steps 10]
-        [--threads 1] [--device cpu] [--workers 0] [--repeats 3] [--seeds 1] [--precision float32]
+        [--threads 1] [--device cpu] [--workers 0] [--repeats 3] [--seeds 1] [--precision float32] [--compile]
 
 The plain loop takes torchvision's transforms in a DataLoader and the timm model as it comes, one seed, in
 PyTorch's own settings (on CUDA its convolutions are TF32); ours is what `robust-interp train` runs, by the
@@ -35,6 +35,7 @@ from torchvision import transforms
 
 from robust_interp import data
 from robust_interp.training import recipe
+from robust_interp.training.compilation import compile_blocks
 from robust_interp.training.loader import Loader
 from robust_interp.training.side_by_side import Group
 from robust_interp.training.trainer import Fit
@@ -97,12 +98,15 @@ def ours(arguments: argparse.Namespace, rule: recipe.Recipe, images, labels, see
     torch.manual_seed(seed)
     model = timm.create_model(arguments.architecture, num_classes=10)
     model = model.to(arguments.device, memory_format=torch.channels_last)
+    if arguments.compile:
+        compile_blocks(model)
     return Fit(model, Loader(images, labels, rule, KIND.flip, seed, arguments.device), rule)
 
 
 def largest_difference(arguments: argparse.Namespace, rule: recipe.Recipe, images, labels) -> float:
     """Of the losses, relative, when both take the same batches in float64."""
     rule = replace(rule, precision="float32")
+    arguments = argparse.Namespace(**vars(arguments) | {"compile": False})  # the same arithmetic is meant
     plain, fit = Plain(arguments, rule), ours(arguments, rule, images, labels)
     for model in (plain.model, fit.model):
         model.double().train()
@@ -151,6 +155,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=1, help="of ours, side by side")
     parser.add_argument("--precision", default="float32", help="of ours: float32, tf32 or bf16")
+    parser.add_argument("--compile", action="store_true", help="ours")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     rng, n = np.random.default_rng(0), arguments.steps * arguments.batch

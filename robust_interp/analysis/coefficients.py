@@ -13,6 +13,7 @@ from robust_interp.analysis import inputs
 from robust_interp.core.blocks import places
 from robust_interp.core.errors import UserError
 from robust_interp.core.normalize import Normalize
+from robust_interp.core.work import Tell, each, untold
 from robust_interp.models import ARCHITECTURES
 
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
@@ -25,13 +26,16 @@ BANDS = {
 }
 
 
-def over_depth(checkpoints: Sequence[zoo.Checkpoint], pixels: Tensor | None = None) -> pd.DataFrame:
+def over_depth(
+    checkpoints: Sequence[zoo.Checkpoint], pixels: Tensor | None = None, tell: Tell = untold
+) -> pd.DataFrame:
     """act(λ) of each block that carries one.
 
     Args:
         checkpoints: Networks, of which some carry λ.
         pixels: (N, C, H, W) in [0, 1]; needed by gated variants, whose λ depends on it and is then described
             by its distribution over images, channels and positions.
+        tell: Told how far it is.
 
     Returns:
         One line a checkpoint and block: model, train_seed, block, stage, depth (which residual block it is,
@@ -43,7 +47,8 @@ def over_depth(checkpoints: Sequence[zoo.Checkpoint], pixels: Tensor | None = No
         UserError: if none of them has a λ, or one is gated and there are no pixels.
     """
     names = inputs.labels(checkpoints)
-    lines = [line for pair in zip(checkpoints, names, strict=True) for line in _lines(*pair, pixels)]
+    called = list(zip(checkpoints, names, strict=True))
+    lines = [line for pair in each(called, tell, lambda pair: pair[0].name) for line in _lines(*pair, pixels)]
     if not lines:
         raise UserError(f"{', '.join(dict.fromkeys(names))}: no block has a λ")
     return pd.DataFrame(lines)

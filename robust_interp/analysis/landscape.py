@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.work import Tell, each, untold
 
 BATCH = 512  # points in a forward pass
 
@@ -113,6 +114,7 @@ def lines(
     radii_255: np.ndarray,
     shared: bool,
     seed: int = 0,
+    tell: Tell = untold,
 ) -> pd.DataFrame:
     """`line` of some classifiers at many images, each along its own FGSM direction.
 
@@ -120,6 +122,7 @@ def lines(
         images: (N, C, H, W), pixels in [0, 1]; `samples` are their ids.
         radii_255: positions on the line in units of 1/255.
         shared: all follow the first classifier's direction instead of their own.
+        tell: told how far it is.
 
     Returns:
         One line an image, classifier and position: sample, and the columns of `line`. An image at which a
@@ -130,7 +133,8 @@ def lines(
     """
     frames, why = {}, None
     direction_of = next(iter(classifiers)) if shared else ""
-    for sample, image, label in zip(samples, images, labels, strict=True):
+    looked_at = list(zip(samples, images, labels, strict=True))
+    for sample, image, label in each(looked_at, tell, lambda one: f"image {one[0]}"):
         try:
             moves = directions(classifiers, image, label, sample, shared, seed)
         except UserError as error:
@@ -176,6 +180,7 @@ def plane(
     moves: Mapping[str, tuple[Tensor, Tensor]],
     radii_255: np.ndarray,
     direction_of: str = "",
+    tell: Tell = untold,
 ) -> dict[str, np.ndarray]:
     """Loss and predicted class on a square grid over each classifier's two directions.
 
@@ -183,6 +188,7 @@ def plane(
         moves: of `directions`.
         radii_255: R positions on both axes in units of 1/255.
         direction_of: the classifier whose directions all share, if they do.
+        tell: told how far it is.
 
     Returns:
         models (M,), label (), direction_of (), radii_255 (R,), loss and predicted (M, R, R), in which
@@ -191,7 +197,10 @@ def plane(
     radii = torch.from_numpy(radii_255 / 255)
     across, along = torch.meshgrid(radii, radii, indexing="ij")
     weights = torch.stack([along.flatten(), across.flatten()], dim=1)
-    found = [at_points(v, image, label, torch.stack(moves[name]), weights) for name, v in classifiers.items()]
+    found = [
+        at_points(classifiers[name], image, label, torch.stack(moves[name]), weights)
+        for name in each(list(classifiers), tell)
+    ]
     shape = (len(found), len(radii_255), len(radii_255))
     return {
         "models": np.array(list(classifiers)),

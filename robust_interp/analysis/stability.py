@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.core.blocks import places
 from robust_interp.core.errors import UserError
+from robust_interp.core.work import Tell, each, untold
 from robust_interp.models import InterpolationNet
 from robust_interp.models.network import Block, coefficient_of
 
@@ -192,12 +193,15 @@ def states(classifier: Classifier, images: Tensor) -> dict[str, Tensor]:
     return found | {"": x}
 
 
-def jacobians(classifier: Classifier, images: Tensor, ids: Sequence[int], seed: int = 0) -> pd.DataFrame:
+def jacobians(
+    classifier: Classifier, images: Tensor, ids: Sequence[int], seed: int = 0, tell: Tell = untold
+) -> pd.DataFrame:
     """Eigenvalues and norms of the blocks' Jacobians at the feature maps of a few images.
 
     Args:
         images: (N, C, H, W), pixels in [0, 1]; `ids` are their sample ids.
         seed: of the iterations' start vectors.
+        tell: Told how far it is.
 
     Returns:
         One line a block and image: block, stage, depth, blocks, sample; coefficient, the mean act(λ) there
@@ -208,8 +212,9 @@ def jacobians(classifier: Classifier, images: Tensor, ids: Sequence[int], seed: 
     classifier, images = in_float64(classifier), images.double()
     at, blocks = states(classifier, images), damped_blocks(_network(classifier))
     lines = []
-    for name, place in places(blocks).items():
-        block = blocks[name]
+    found_at = places(blocks)
+    for name in each(list(found_at), tell):
+        block, place = blocks[name], found_at[name]
         norms, norms_converged = spectral_norm(block, at[name], seed)
         for i, sample in enumerate(ids):
             x = at[name][i : i + 1]

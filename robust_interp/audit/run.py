@@ -35,6 +35,7 @@ from robust_interp.classifiers.validation import LEAST_LOSS, REPEATED_ON, REPEAT
 from robust_interp.core import threads
 from robust_interp.core.errors import RandomModelError
 from robust_interp.core.threads import Threads
+from robust_interp.core.work import Tell, portion, untold
 from robust_interp.results.column_names import parse
 from robust_interp.store import NOT_FINITE, ZERO_GRADIENT, Store
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, Plan, digest
@@ -49,12 +50,14 @@ class Audit:
 
     Args:
         request: Models, dataset, radii and samples; its attacks, corruptions and protocol do not matter.
+        options: How they are audited.
+        tell: Told how far the reading of the models' descriptions is.
 
     Raises:
         UserError: for anything that cannot be measured, but for a model that is random: that is a finding.
     """
 
-    def __init__(self, request: Request, options: Options) -> None:
+    def __init__(self, request: Request, options: Options, tell: Tell = untold) -> None:
         request = replace(request, models=request.models or ("all",))
         self.thresholds = options.thresholds
         self._asked_threads = None if request.threads is None else threads.checked(request.threads)
@@ -67,15 +70,17 @@ class Audit:
         for perturbation in (one for by_eps in self.parts.values() for one in by_eps.values()):
             attacks.check_fits(perturbation, self.dataset.classes, self.dataset.images[0].size)
         self.refused: list[Audited] = []
-        self.targets = self._resolved(request)
+        self.targets = self._resolved(request, tell)
         self._source = self._named(options.source, request) if options.source else None
 
-    def _resolved(self, request: Request) -> list[Target]:
+    def _resolved(self, request: Request, tell: Tell) -> list[Target]:
         """What is audited, name by name: one that is random does not stop the others."""
         found: dict[str, Target] = {}
-        for name, models in _one_by_one(request).items():
+        asked = _one_by_one(request)
+        for at, (name, models) in enumerate(asked.items()):
+            told = portion(tell, at / len(asked), (at + 1) / len(asked))
             try:
-                for target in resolve(models, resolve_options(request), self.dataset):
+                for target in resolve(models, resolve_options(request), self.dataset, told):
                     found.setdefault(target.key, target)
             except RandomModelError as error:
                 self.refused.append(Audited(ModelCard(name, {}), [_random(error)]))

@@ -13,8 +13,9 @@ from robust_interp.classifiers.resolve import resolve
 from robust_interp.classifiers.target import Target
 from robust_interp.core import environment, threads
 from robust_interp.core.threads import Threads
+from robust_interp.core.work import Tell, each, untold
 from robust_interp.store import Store
-from robust_interp.store.cells import Cell
+from robust_interp.store.cells import Cell, digest
 
 
 class Benchmark:
@@ -25,19 +26,40 @@ class Benchmark:
         plan: The cells of all of them, and under `strong` those of the columns ``strong_<eps>``.
         runner: Measures them.
 
+    Args:
+        request: What is asked for.
+        tell: Told how far the reading of the models' descriptions is.
+
     Raises:
         UserError: for anything in the request that cannot be measured.
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, tell: Tell = untold) -> None:
         self._asked_threads = None if request.threads is None else threads.checked(request.threads)
         self.dataset = load_dataset(request)
         self.runner = Runner.for_request(request, self.dataset)
         options = resolve_options(request)
-        self.targets = resolve(request.modules or request.models, options, self.dataset)
+        self.targets = resolve(request.modules or request.models, options, self.dataset, tell)
         cards = [target.card for target in self.targets]
         self.plan = make_plan(request, self.dataset, self.runner.corruptor, cards)
         self._threads: Threads | None = None
+
+    def load(self, store: Store, tell: Tell = untold) -> None:
+        """Load every model that is still to be measured, so that `run` finds them loaded.
+
+        Args:
+            store: What it has is not to be measured.
+            tell: Told how far it is.
+
+        Raises:
+            UserError: if a model cannot be measured on the device.
+        """
+        needed = set()
+        for card in {id(cell.classifier): cell.classifier for cell in self._cells_missing(store)}.values():
+            needed |= {digest(one) for one in [card.identity, *card.identity.get("ensemble", ())]}
+        todo = [target for target in self.targets if digest(target.card.identity) in needed]
+        for target in each(todo, tell, lambda target: target.card.label):
+            self.runner.load(target)
 
     def run(self, store: Store, watch: Watch = lambda cell, samples: None) -> Report:
         """Measure what is missing, chunk by chunk, and score everything that was asked for.
@@ -71,9 +93,9 @@ class Benchmark:
         """The cells that are still to be measured, and at how many samples, if none is left out."""
         return cost.work(self.plan, store)
 
-    def estimate(self, store: Store) -> cost.Estimate:
-        """How long `run` would take, from timed passes of each model."""
-        return cost.estimate(self.plan, self.targets, self.runner, store)
+    def estimate(self, store: Store, tell: Tell = untold) -> cost.Estimate:
+        """How long `run` would take, from timed passes of each architecture; `tell` is told how far it is."""
+        return cost.estimate(self.plan, self.targets, self.runner, store, tell)
 
     def machine(self, store: Store) -> dict[str, str | None]:
         """What this run computes on, for `environment.json`."""
@@ -87,7 +109,9 @@ class Benchmark:
             UserError: if that model cannot be measured.
         """
         if self._threads is None:
-            cells = [cell for part in self.plan.parts for cell in missing(part, store)]
-            todo = [target for target, _ in by_target(cells, self.targets)]
+            todo = [target for target, _ in by_target(self._cells_missing(store), self.targets)]
             self._threads = cost.choose_threads(todo, self.runner, self.plan.n, self._asked_threads)
         return self._threads
+
+    def _cells_missing(self, store: Store) -> list[Cell]:
+        return [cell for part in self.plan.parts for cell in missing(part, store)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -10,16 +11,21 @@ import torch
 from torch import nn
 
 from robust_interp import attacks
-from robust_interp.benchmark.pending import by_target, left, missing
+from robust_interp.benchmark.pending import left, missing
+from robust_interp.benchmark.plan import make_plan
+from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
+from robust_interp.benchmark.settings import corruptor_of
 from robust_interp.classifiers.ensemble import GRAPHS_KEPT
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.target import Target
 from robust_interp.core import threads
 from robust_interp.core.memory import with_fewer
 from robust_interp.core.threads import Threads
+from robust_interp.core.work import Tell, each, untold
+from robust_interp.data import Dataset
 from robust_interp.store import Store
-from robust_interp.store.cells import CLEAN, Cell, Plan
+from robust_interp.store.cells import CLEAN, Cell, ModelCard, Plan, digest
 
 TRIED_ON = 64  # images whose gradient is taken to find the fastest number of threads
 
@@ -41,12 +47,36 @@ def cost(cell: Cell) -> int:
     return (attacks.passes(cell.perturbation) - 1) * attacked + again + members  # these to predict
 
 
+def at_once(cell: Cell, n: int) -> int:
+    """How many of `n` images go through the model at once while a cell is measured, TIMED_ON at most."""
+    return 1 if attacks.is_alone(cell.perturbation) else min(TIMED_ON, n)
+
+
 def work(plan: Plan, store: Store) -> list[tuple[Cell, int]]:
     """The cells that are still to be measured, and at how many samples, if none is left out."""
     return [(cell, part.n - store.covered(cell.key)) for part, cell in _remaining(plan, store)]
 
 
-def estimate(plan: Plan, targets: Sequence[Target], runner: Runner, store: Store) -> Estimate:
+def expected(
+    request: Request, dataset: Dataset, cards: Sequence[ModelCard], store: Store
+) -> list[tuple[Cell, int]]:
+    """`work` for models that need not be there yet, of which only what is told of them is known.
+
+    Args:
+        request: What is asked for of them.
+        dataset: The one that it names.
+        cards: The models.
+        store: What it has is not counted.
+
+    Raises:
+        UserError: for anything in the request that cannot be measured.
+    """
+    return work(make_plan(request, dataset, corruptor_of(request, dataset), cards), store)
+
+
+def estimate(
+    plan: Plan, targets: Sequence[Target], runner: Runner, store: Store, tell: Tell = untold
+) -> Estimate:
     """How long a run of this plan would take, from timed passes of one model of each architecture.
 
     Args:
@@ -54,28 +84,44 @@ def estimate(plan: Plan, targets: Sequence[Target], runner: Runner, store: Store
         targets: Which the cells are of.
         runner: Whose device and dataset the passes are timed with.
         store: What it has is not counted.
+        tell: Told how far it is.
 
     Raises:
         UserError: if a model cannot be measured on the device.
     """
-    timed: dict[tuple, float] = {}
-
-    def seconds_of(target: Target, at_once: int) -> float:
-        card = target.card
-        alike = card.model, card.params_m, at_once  # other seeds and recipes take as long
-        if alike not in timed:
-            timed[alike] = seconds_per_pass(runner.load(target), runner.pixels(CLEAN, 0, at_once))
-        return timed[alike]
-
+    timing, remaining = _Timing(targets, runner), list(_remaining(plan, store))
+    # Told by what is timed, not by cells: the first cell of an architecture takes seconds, the others none.
+    timed = {(cell.classifier.model, at_once(cell, plan.n)): cell.classifier for _, cell in remaining}
+    for (_, images), card in each(list(timed.items()), tell, lambda one: one[0][0]):
+        timing.seconds(card, images)
     seconds, is_bound = 0.0, False
-    for part, cell in _remaining(plan, store):
-        ((target, _),) = by_target([cell], targets)
+    for part, cell in remaining:
         samples, is_known = left(part, cell, store, runner.dataset.labels)
-        at_once = 1 if attacks.is_alone(cell.perturbation) else min(TIMED_ON, plan.n)
-        seconds += seconds_of(target, at_once) / target.card.members * cost(cell) * samples
+        seconds += timing.seconds(cell.classifier, at_once(cell, plan.n)) * cost(cell) * samples
         if samples:
             is_bound |= not is_known or attacks.may_stop_early(cell.perturbation)
     return Estimate(seconds, is_bound)
+
+
+class _Timing:
+    """Seconds of a forward pass of models, each architecture timed once."""
+
+    def __init__(self, targets: Sequence[Target], runner: Runner) -> None:
+        self._runner, self._timed = runner, dict[tuple, float]()
+        self._targets = {id(target.card): target for target in targets}
+        self._singles = {digest(one.card.identity): one.card for one in targets if one.card.members == 1}
+
+    def seconds(self, card: ModelCard, at_once: int) -> float:
+        """A pass of one image through one member, of so many images at once."""
+        members = [self._singles.get(digest(one)) for one in card.identity.get("ensemble", ())]
+        if members and None not in members:  # an ensemble is as slow as its members: they need not be loaded
+            return math.fsum(self.seconds(one, at_once) for one in members if one) / len(members)
+        alike = card.model, card.params_m, at_once  # other seeds and recipes take as long
+        if alike not in self._timed:
+            classifier = self._runner.load(self._targets[id(card)])
+            images = self._runner.pixels(CLEAN, 0, at_once)
+            self._timed[alike] = seconds_per_pass(classifier, images) / card.members
+        return self._timed[alike]
 
 
 def seconds_per_pass(classifier: nn.Module, images: torch.Tensor) -> float:

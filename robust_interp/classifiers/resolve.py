@@ -29,6 +29,7 @@ from robust_interp.classifiers.target import Context, Target, from_module
 from robust_interp.classifiers.zoo_names import from_zoo
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import is_glob
+from robust_interp.core.work import Tell, untold
 
 _PREFIXED = re.compile(r"(?![A-Za-z]:[\\/])(?P<prefix>[\w.-]+):(?P<rest>.+)", re.DOTALL)
 
@@ -64,7 +65,10 @@ class ResolveOptions:
 
 
 def resolve(
-    models: Sequence[str] | Mapping[str, nn.Module] | None, options: ResolveOptions, dataset: data.Dataset
+    models: Sequence[str] | Mapping[str, nn.Module] | None,
+    options: ResolveOptions,
+    dataset: data.Dataset,
+    tell: Tell = untold,
 ) -> list[Target]:
     """The targets for the given names, each once, followed by their ensembles.
 
@@ -75,6 +79,7 @@ def resolve(
         models: Names, or modules by name; None is what the ensembles join, else 'all'.
         options: What is said of them besides.
         dataset: What they are measured on.
+        tell: Told how far the reading of the zoo's checkpoints is.
 
     Raises:
         UserError: if one cannot be found, loaded or measured, or an option does not go with what is named.
@@ -86,7 +91,7 @@ def resolve(
     found = (
         _objects(models, options, dataset)
         if isinstance(models, Mapping)
-        else _named(models, options, averaging, dataset)
+        else _named(models, options, averaging, dataset, tell)
     )
     for named in _listed(options.ensemble):
         found += joined(named, found, averaging, dataset.name)
@@ -108,7 +113,11 @@ def _objects(
 
 
 def _named(
-    models: Sequence[str] | None, options: ResolveOptions, averaging: Averaging, dataset: data.Dataset
+    models: Sequence[str] | None,
+    options: ResolveOptions,
+    averaging: Averaging,
+    dataset: data.Dataset,
+    tell: Tell,
 ) -> list[Target]:
     names = models or tuple(name for named in _listed(options.ensemble) for name in member_names(named))
     names = _for_checkpoint(names) if options.checkpoint else names or ("all",)
@@ -118,7 +127,7 @@ def _named(
         _refuse_idle(options, ("seeds",), "models that are not from the zoo")
     elif not others:
         _refuse_idle(options, ("mean", "std"), "models from the zoo")
-    found = _of_the_zoo(of_the_zoo, options, averaging, dataset) if of_the_zoo else []
+    found = _of_the_zoo(of_the_zoo, options, averaging, dataset, tell) if of_the_zoo else []
     return _once([*found, *_others(others, options, dataset)])
 
 
@@ -128,14 +137,18 @@ def _is_of_the_zoo(name: str) -> bool:
 
 
 def _of_the_zoo(
-    names: Sequence[str], options: ResolveOptions, averaging: Averaging, dataset: data.Dataset
+    names: Sequence[str],
+    options: ResolveOptions,
+    averaging: Averaging,
+    dataset: data.Dataset,
+    tell: Tell,
 ) -> list[Target]:
     seeds = range(options.seeds) if isinstance(options.seeds, int) else options.seeds
     if seeds is not None and not len(seeds):
         raise UserError("no train seed given: 3 means 0, 1, 2; None means all")
     found: list[Target] = []
     candidates = zoo.checkpoints_for(dataset.name, options.zoo, options.only_zoo)
-    for seeds_of_one in from_zoo(names, candidates, seeds, dataset):
+    for seeds_of_one in from_zoo(names, candidates, seeds, dataset, tell):
         found += seeds_of_one
         if options.ensembles and len(seeds_of_one) > 1:
             found += averaged(seeds_of_one, averaging)

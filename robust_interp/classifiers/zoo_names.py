@@ -9,6 +9,7 @@ from robust_interp import data, zoo
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.target import Target, fast, loader
 from robust_interp.core.errors import UserError
+from robust_interp.core.work import Tell, each, untold
 from robust_interp.store.cells import ModelCard
 
 
@@ -17,6 +18,7 @@ def from_zoo(
     candidates: list[zoo.Checkpoint],
     seeds: Sequence[int] | None,
     dataset: data.Dataset,
+    tell: Tell = untold,
 ) -> list[list[Target]]:
     """The checkpoints that are named, one list for each model: an architecture, recipe and interval of λ.
 
@@ -25,6 +27,7 @@ def from_zoo(
         candidates: The checkpoints to choose from.
         seeds: Train seeds to take; None is every one.
         dataset: The one that they were trained on, and are measured on.
+        tell: Told how far the reading of their files is.
 
     Raises:
         UserError: if a pattern or a seed finds nothing, or a checkpoint, or the plug-in of a model that is
@@ -35,7 +38,7 @@ def from_zoo(
         raise UserError(f"no checkpoint with train seed {absent[0]} among the given models")
     groups: dict[tuple, list[Target]] = {}
     broken = _broken_plugins(chosen, patterns)
-    for checkpoint in chosen:
+    for checkpoint in each(chosen, tell, lambda checkpoint: checkpoint.name):
         if checkpoint.architecture not in broken and (seeds is None or checkpoint.seed in seeds):
             target = from_checkpoint(checkpoint, dataset)
             card = target.card

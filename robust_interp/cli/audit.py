@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.benchmark.request import Request
     from robust_interp.cli.audit_table import print_audit
     from robust_interp.cli.console import console
-    from robust_interp.cli.progress import reporter
+    from robust_interp.cli.progress import reporter, track
     from robust_interp.store import Store
     from robust_interp.store.verdicts import FAIL
 
@@ -115,19 +115,20 @@ def run(arguments: argparse.Namespace) -> int:
         name: getattr(arguments, f"max_{name}")
         for name in ("standing", "gain", "blind", "saturated", "flat", "falls")
     }
-    audit = Audit(
-        Request(
-            **picked(arguments, "models checkpoint dataset eps n seeds ensembles batch_size device seed"),
-            **picked(arguments, "zoo only_zoo data_dir mean std threads"),
-        ),
-        Options(
-            **picked(arguments, "attack strongest black_box source"),
-            thresholds=Thresholds(large_eps_255=arguments.large_eps, more=arguments.more, **limits),
-        ),
+    request = Request(
+        **picked(arguments, "models checkpoint dataset eps n seeds ensembles batch_size device seed"),
+        **picked(arguments, "zoo only_zoo data_dir mean std threads"),
     )
+    options = Options(
+        **picked(arguments, "attack strongest black_box source"),
+        thresholds=Thresholds(large_eps_255=arguments.large_eps, more=arguments.more, **limits),
+    )
+    errors = console(stderr=True)
+    with track(errors, "reading checkpoints", arguments.quiet) as tell:
+        audit = Audit(request, options, tell)
     with (
         Store(arguments.out) as store,
-        reporter(console(stderr=True), audit.work(store), cost, arguments.quiet) as watch,
+        reporter(errors, audit.work(store), cost, arguments.quiet) as watch,
     ):
         audited = audit.run(store, watch)
         table = all_in(store, audit.refused, audit.dataset.name)

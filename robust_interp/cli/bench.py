@@ -50,22 +50,27 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.benchmark.cost import cost
     from robust_interp.benchmark.request import ABOUT, Request
     from robust_interp.cli.console import console, print_header, print_leaderboard, print_plan
-    from robust_interp.cli.progress import duration, reporter
+    from robust_interp.cli.progress import duration, reporter, track
     from robust_interp.core import environment
     from robust_interp.results.folders import write
     from robust_interp.store import FILE_NAME, Store
 
-    benchmark = Benchmark(Request(**picked(arguments, " ".join(ABOUT))))
+    errors = console(stderr=True)
+    with track(errors, "reading checkpoints", arguments.quiet) as tell:
+        benchmark = Benchmark(Request(**picked(arguments, " ".join(ABOUT))), tell)
     if arguments.save_config:
         config.save(arguments.save_config, vars(arguments))
     if arguments.dry_run:
         # A dry run reads a store that is there, and makes none.
         there = (arguments.out / FILE_NAME).is_file()
         with Store(arguments.out if there else None, read_only=there) as store:
-            print_plan(benchmark, store)
+            with track(errors, "timing", arguments.quiet) as tell:
+                estimate = benchmark.estimate(store, tell)
+            print_plan(benchmark, store, estimate)
         return 0
-    errors = console(stderr=True)
     with Store(arguments.out) as store:
+        with track(errors, "loading", arguments.quiet) as tell:
+            benchmark.load(store, tell)
         if not arguments.quiet:
             print_header(errors, benchmark, store)
         work, started = benchmark.work(store), time.perf_counter()

@@ -26,6 +26,7 @@ from robust_interp.zoo import MODELS, Checkpoint
 
 if TYPE_CHECKING:  # it imports torch
     from robust_interp.benchmark.benchmark import Benchmark
+    from robust_interp.benchmark.cost import Estimate
 
 PLAIN_WIDTH = 250  # where there is no terminal to fit, a table need not be squeezed
 GAP = 2  # between two columns
@@ -284,11 +285,11 @@ def print_sweep(table: pd.DataFrame, title: str) -> None:
         _print_note(shown, f"not shown for lack of space: {', '.join(left_out)}; sweep.csv has all columns")
 
 
-def print_plan(benchmark: Benchmark, store: Store) -> None:
+def print_plan(benchmark: Benchmark, store: Store, estimate: Estimate) -> None:
     """What a run would measure, and about how long it would take."""
     plan, shown = benchmark.plan, console()
     todo = benchmark.missing(store)
-    seconds, is_bound = benchmark.estimate(store)
+    seconds, is_bound = estimate
     missing = {target.card.label: len(cells) for target, cells in todo}
     lines = [
         f"{plan.dataset}, n = {plan.n}, protocol {plan.protocol}: {len(plan.cells)} cells",

@@ -15,6 +15,7 @@ from robust_interp.cli.options import (
     add_figure_options,
     add_images,
     add_models,
+    add_quiet,
     add_seed,
     natural_list,
     odd,
@@ -50,6 +51,7 @@ def _add_coefficients(actions: Commands) -> None:
     add_models(parser, "zoo names or globs; all seeds of a name are drawn as one band")
     add_images(parser, "for networks with a gated λ", 64)
     add_figure_options(parser)
+    add_quiet(parser)
 
 
 def _coefficients(arguments: argparse.Namespace) -> int:
@@ -59,6 +61,8 @@ def _coefficients(arguments: argparse.Namespace) -> int:
     names.check_models(arguments.models, arguments.dataset, arguments.zoo, arguments.only_zoo)
     from robust_interp import data
     from robust_interp.analysis import coefficients, inputs
+    from robust_interp.cli.console import console
+    from robust_interp.cli.progress import track
     from robust_interp.figures import coefficients as figures
     from robust_interp.figures import files
     from robust_interp.figures.origin import Origin
@@ -69,7 +73,8 @@ def _coefficients(arguments: argparse.Namespace) -> int:
     if any(coefficients.is_gated(checkpoint.architecture) for checkpoint in found):
         test = data.load(arguments.dataset, "test", arguments.data_dir)
         pixels, _ = inputs.images(test, range(min(arguments.n, len(test))))
-    table = coefficients.over_depth(found, pixels)
+    with track(console(stderr=True), "coefficients", arguments.quiet) as tell:
+        table = coefficients.over_depth(found, pixels, tell)
     training = coefficients.over_training(found)
     shares = coefficients.shares(table)
     place = files.stem(arguments.out, "coefficients")
@@ -128,6 +133,7 @@ def _add_landscape(actions: Commands) -> None:
     add_seed(parser, "the orthogonal direction and of generated corruptions")
     add_fields(parser, "device threads corruptions_dir", threads=ALL_CPUS)
     add_figure_options(parser)
+    add_quiet(parser)
 
 
 def _landscape(arguments: argparse.Namespace) -> int:
@@ -140,7 +146,10 @@ def _landscape(arguments: argparse.Namespace) -> int:
 
     from robust_interp import data
     from robust_interp.analysis import inputs, landscape
+    from robust_interp.cli.console import console
+    from robust_interp.cli.progress import track
     from robust_interp.core.devices import resolve_device
+    from robust_interp.core.work import portion
 
     if arguments.severity is not None and arguments.corruption is None:
         raise UserError("--severity needs --corruption")
@@ -155,23 +164,30 @@ def _landscape(arguments: argparse.Namespace) -> int:
     usual = data.DATASETS[arguments.dataset].eps_255
     reach = arguments.radius or 2 * max(usual)
     radii_255 = np.linspace(-reach, reach, arguments.points)
-    planes = {}
-    for sample, image, label in zip(arguments.sample, images.to(device), labels.tolist(), strict=True):
-        moves = landscape.directions(classifiers, image, label, sample, shared, arguments.seed)
-        direction_of = next(iter(classifiers)) if shared else ""
-        arrays = landscape.plane(classifiers, image, label, moves, radii_255, direction_of)
-        planes[sample] = arrays | {
-            "image": image.cpu().numpy(),
-            "sample": np.array(sample),
-            "seed": np.array(arguments.seed),
-            "what": np.array(" ".join(map(str, corruption or ["clean"]))),
-            "eps_255": np.array(usual, dtype=float),
-        }
     many = range(min(arguments.n, len(test)))
-    images, labels = inputs.images(test, many, corruption, arguments.seed, released)
-    lines = landscape.lines(
-        classifiers, images.to(device), labels.tolist(), many, radii_255, shared, arguments.seed
-    )
+    in_planes = len(arguments.sample) * arguments.points**2  # points, as many more are on the lines
+    drawn_from = in_planes / (in_planes + len(many) * arguments.points)
+    planes = {}
+    with track(console(stderr=True), "landscape", arguments.quiet) as tell:
+        looked_at = list(zip(arguments.sample, images.to(device), labels.tolist(), strict=True))
+        for at, (sample, image, label) in enumerate(looked_at):
+            moves = landscape.directions(classifiers, image, label, sample, shared, arguments.seed)
+            direction_of = next(iter(classifiers)) if shared else ""
+            start, stop = (drawn_from * done / len(looked_at) for done in (at, at + 1))
+            told = portion(tell, start, stop, f"plane at image {sample}")
+            arrays = landscape.plane(classifiers, image, label, moves, radii_255, direction_of, told)
+            planes[sample] = arrays | {
+                "image": image.cpu().numpy(),
+                "sample": np.array(sample),
+                "seed": np.array(arguments.seed),
+                "what": np.array(" ".join(map(str, corruption or ["clean"]))),
+                "eps_255": np.array(usual, dtype=float),
+            }
+        images, labels = inputs.images(test, many, corruption, arguments.seed, released)
+        told = portion(tell, drawn_from, 1.0, "line at")
+        lines = landscape.lines(
+            classifiers, images.to(device), labels.tolist(), many, radii_255, shared, arguments.seed, told
+        )
     weights = {checkpoint.name: checkpoint.record["weights_sha256"] for checkpoint in checkpoints.values()}
     written = _draw_landscapes(arguments, planes, lines, weights)
     for name, checkpoint in checkpoints.items():

@@ -1,232 +1,487 @@
-"""Progress of long work: a bar on a terminal, plain lines elsewhere, nothing with --quiet."""
+"""Progress of long work: a bar on a terminal, plain lines elsewhere, nothing with --quiet; on stderr."""
 
 from __future__ import annotations
 
 import math
+import sys
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn, Task
+from rich.progress import Progress, ProgressColumn, Task, TaskID
 from rich.text import Text
 
+from robust_interp.core.work import Tell
 from robust_interp.store.cells import Cell
 
-if TYPE_CHECKING:  # it imports torch
-    from robust_interp.training.trainer import Status
+if TYPE_CHECKING:
+    from robust_interp.training.train import Training
+    from robust_interp.training.trainer import Fit, Status
 
-PLAIN_EVERY = 10.0  # seconds between plain lines of a benchmark
-PLAIN_EVERY_IN_EPOCH = 60.0  # and of an epoch that takes long
-MEMORY = 20.0  # seconds over which a speed is averaged
+SHOWN_AFTER = 5.0  # seconds that work may take without a word, where it usually takes less
+PLAIN_EVERY = 10.0  # seconds between plain lines
+PLAIN_EVERY_IN_EPOCH = 60.0  # and between those within an epoch that takes long
+MEMORY = 20.0  # seconds over which a speed is averaged, at least
+MEMORY_SHARE = 0.25  # of the time since the start, over which it is averaged later
+KNOWN_AFTER = 2.0  # seconds of work after which a speed can be told: the first pass of a model takes longer
+ROUNDING = 1e-6  # of all work: that nothing is left
 SHORTEST_NAME, SHORTEST_BAR, LONGEST_BAR = 12, 8, 40  # characters
 
-# (share done in [0, 1], what is done, its numbers, seconds left, whether the line must be seen)
-Show = Callable[[float, str, str, float, bool], None]
-NewShow = Callable[[], Show]  # of another piece of work, side by side with those that are shown
-Kind = tuple[str, str]  # of work of one speed: a classifier, and what its images go through
+Kind = tuple[str, str]  # of work of one speed: a classifier or a network, and what is done with it
+Clock = Callable[[], float]  # seconds
+
+
+class Pace:
+    """Seconds that a unit of work takes, of which old ones count less and less."""
+
+    def __init__(self) -> None:
+        self._units = self._seconds = self._age = 0.0
+
+    def add(self, units: float, seconds: float) -> None:
+        """So much work was done, in so much time."""
+        self._age += seconds
+        kept = math.exp(-seconds / max(MEMORY, MEMORY_SHARE * self._age))
+        self._units = kept * self._units + units
+        self._seconds = kept * self._seconds + seconds
+
+    @property
+    def seconds_a_unit(self) -> float | None:
+        """None before anything was done."""
+        return self._seconds / self._units if self._units > 0 else None
 
 
 class TimeLeft:
-    """How long cells will still take, from how long those before them took.
+    """How long work will still take, from how long that before it took.
 
-    Work is counted in forward passes, weighed by the parameters of the model. Each model and each kind of
-    perturbation has a speed of its own, known once it was met; before that the mean of others is taken.
-
-    Args:
-        work: Cells, and how many samples of each are still to be done.
-        cost: Forward passes of one member's worth of work that a sample of a cell takes.
+    Work is counted in units that take about as long in any kind of it. Each kind has a speed of its own,
+    known once it was met; before that the mean of others is taken, of those that do the same if there are
+    any.
     """
 
-    def __init__(self, work: Iterable[tuple[Cell, int]], cost: Callable[[Cell], int]) -> None:
-        self._cost = cost
-        self.left: defaultdict[Kind, float] = defaultdict(float)
-        for cell, samples in work:
-            self.left[_kind(cell)] += samples * self.units(cell)
-        self.total = math.fsum(self.left.values())
-        self._speeds: dict[Kind, float] = {}  # seconds a unit
+    def __init__(self) -> None:
+        self.left: dict[Kind, float] = defaultdict(float)
+        self._done = self._counted = 0.0  # units; and seconds
+        self._paces: dict[Kind, Pace] = defaultdict(Pace)
 
-    def units(self, cell: Cell) -> float:
-        """Work of one sample."""
-        card = cell.classifier
-        return self._cost(cell) * (card.params_m or 1) / card.members
+    def expect(self, work: Mapping[Kind, float]) -> None:
+        """So much more is to be done."""
+        for kind, units in work.items():
+            self.left[kind] += units
 
-    def finish(self, cell: Cell, samples: int, seconds: float) -> None:
-        """So many samples were done, in so much time."""
-        kind, units = _kind(cell), samples * self.units(cell)
-        self.left[kind] = max(0.0, self.left[kind] - units)
-        if units:
-            known = self._speeds.get(kind, seconds / units)
-            newness = 1 - math.exp(-seconds / MEMORY)
-            self._speeds[kind] = known + newness * (seconds / units - known)
+    def forget(self) -> None:
+        """Nothing is left of what was to be done."""
+        self.left.clear()
+
+    def finish(self, kind: Kind, units: float, seconds: float) -> None:
+        """So much was done, in so much time."""
+        self.skip(kind, units)
+        self._paces[kind].add(units, seconds)
+        self._counted += seconds
+
+    def skip(self, kind: Kind, units: float) -> None:
+        """So much was done before, which says nothing of the speed."""
+        self.left[kind] -= units
+        self._done += units
+
+    def drop(self, kind: Kind, units: float) -> None:
+        """So much will not be done."""
+        self.left[kind] -= units
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether any of it was done."""
+        return self._done > 0
 
     @property
     def share(self) -> float:
         """What is done of all, in [0, 1]."""
-        return 1 - math.fsum(self.left.values()) / self.total if self.total else 1.0
+        left = math.fsum(units for units in self.left.values() if units > 0)
+        return self._done / (self._done + left) if left > ROUNDING * self._done else 1.0
 
     @property
     def seconds(self) -> float | None:
-        """Of what is left; None before anything was done."""
-        if not self._speeds:
+        """Of what is left; None while too little was done to tell."""
+        known = {kind: pace for kind, one in self._paces.items() if (pace := one.seconds_a_unit) is not None}
+        if not known or self._counted < KNOWN_AFTER:
             return None
-        return math.fsum(units * self._speed(kind) for kind, units in self.left.items() if units)
-
-    def _speed(self, kind: Kind) -> float:
-        if kind in self._speeds:
-            return self._speeds[kind]
-        alike = [speed for (_, what), speed in self._speeds.items() if what == kind[1]]
-        speeds = alike or list(self._speeds.values())
-        return math.fsum(speeds) / len(speeds)
+        return math.fsum(units * _pace(kind, known) for kind, units in self.left.items() if units > 0)
 
 
-def _kind(cell: Cell) -> Kind:
+def _pace(kind: Kind, known: Mapping[Kind, float]) -> float:
+    if kind in known:
+        return known[kind]
+    alike = [pace for (_, what), pace in known.items() if what == kind[1]] or list(known.values())
+    return math.fsum(alike) / len(alike)
+
+
+class Bar:
+    """One bar, or one run of plain lines, for the whole of a command's work.
+
+    Attributes:
+        time: Which expects the work.
+    """
+
+    def __init__(self, shown: _Shown, clock: Clock) -> None:
+        self.time, self._shown, self._clock = TimeLeft(), shown, clock
+        self._last = clock()
+
+    def begin(self) -> None:
+        """What follows is work; the time until now was not spent on any that is counted."""
+        self._last = self._clock()
+
+    def finish(self, kind: Kind, units: float) -> None:
+        """So much work was done since the last time; `show` then tells of it."""
+        now = self._clock()
+        self.time.finish(kind, units, now - self._last)
+        self._last = now
+
+    def show(self, what: str, numbers: Sequence[str] = (), ends: bool = False, must: bool = False) -> None:
+        """What is at hand, and its numbers, the most important first.
+
+        Args:
+            ends: Whether a part of the work, such as an epoch, is done: a good place for a plain line.
+            must: Whether a plain line must be seen.
+        """
+        left = self.time.seconds
+        told = Told(self.time.share, what, tuple(numbers), math.nan if left is None else left)
+        self._shown.show(told, ends, must)
+
+
+@contextmanager
+def whole(
+    console: Console, quiet: bool, after: float = 0.0, clock: Clock = time.perf_counter
+) -> Iterator[Bar]:
+    """One bar for all that is done inside; nothing is shown before some work is.
+
+    Args:
+        console: Of standard error.
+        quiet: Whether to show nothing.
+        after: Seconds that the work may take without a word.
+        clock: What tells the time.
+    """
+    kind = _Nothing if quiet else _OnTerminal if console.is_terminal else _PlainLines
+    shown = kind(console, after, clock)
+    try:
+        yield Bar(shown, clock)
+    finally:
+        shown.close()
+
+
+@contextmanager
+def track(
+    console: Console, name: str, quiet: bool, after: float = SHOWN_AFTER, clock: Clock = time.perf_counter
+) -> Iterator[Tell]:
+    """A function that work tells how far it is: it is shown where it takes long.
+
+    Args:
+        console: Of standard error.
+        name: Of the work.
+        quiet: Whether to show nothing.
+        after: Seconds that the work may take without a word.
+        clock: What tells the time.
+    """
+    kind, told = ("", name), 0.0
+    with whole(console, quiet, after, clock) as bar:
+        bar.time.expect({kind: 1.0})
+
+        def tell(share: float, what: str) -> None:
+            nonlocal told
+            if share > told:
+                bar.finish(kind, share - told)
+                told = share
+            bar.show(name if share >= 1 else f"{name} {what}".strip(), ends=True)
+
+        yield tell
+        if 0 < told < 1:
+            tell(1.0, "")
+
+
+# --- what is counted ----------------------------------------------------------------------------------
+
+
+def units_of(cell: Cell, cost: Callable[[Cell], int]) -> float:
+    """Work of one sample of a cell: forward passes, weighed by the millions of parameters of the model."""
+    card = cell.classifier
+    return cost(cell) * (card.params_m or 1) / card.members
+
+
+def kind_of(cell: Cell) -> Kind:
     return cell.classifier.label, cell.perturbation.kind
 
 
-class Reporter:
-    """Counts finished work and says how far it is, how fast it goes and how long it will take."""
+def cells_work(work: Iterable[tuple[Cell, int]], cost: Callable[[Cell], int]) -> dict[Kind, float]:
+    """The work of cells, of each at so many samples, in the units of `units_of`."""
+    found: dict[Kind, float] = defaultdict(float)
+    for cell, samples in work:
+        found[kind_of(cell)] += samples * units_of(cell, cost)
+    return found
 
-    def __init__(self, work: Iterable[tuple[Cell, int]], cost: Callable[[Cell], int], show: Show) -> None:
-        self._time, self._show, self._images = TimeLeft(work, cost), show, 0
-        self._started = self._finished = time.perf_counter()
-        self._within = 0.0  # work of the batch at hand
+
+class Reporter:
+    """Counts the finished work of cells, and shows it: a watch of `benchmark` and of `audit`.
+
+    Args:
+        bar: Which expects the work.
+        cost: Forward passes of one member's worth of work that a sample of a cell takes.
+    """
+
+    def __init__(self, bar: Bar, cost: Callable[[Cell], int], clock: Clock = time.perf_counter) -> None:
+        self._bar, self._cost, self._clock = bar, cost, clock
+        self._started, self._images = clock(), 0
+        self._told = 0.0  # units of the batch at hand that were counted by its steps
+        bar.begin()
 
     def __call__(self, cell: Cell, samples: int) -> None:
         """So many samples of a cell are finished."""
-        now = time.perf_counter()
-        self._time.finish(cell, samples, now - self._finished)
-        self._finished, self._within = now, 0.0
+        self._bar.finish(kind_of(cell), samples * units_of(cell, self._cost) - self._told)
+        self._told = 0.0
         self._images += samples
-        self._tell(cell, must=self._time.share >= 1)
+        self._show(cell, ends=True)
 
     def step(self, cell: Cell, samples: float) -> None:
         """An attack on a batch of a cell has done so many more samples' worth of work."""
-        self._within += samples * self._time.units(cell)
-        self._tell(cell, must=False)
+        units = samples * units_of(cell, self._cost)
+        self._bar.finish(kind_of(cell), units)
+        self._told += units
+        self._show(cell, ends=False)
 
-    def _tell(self, cell: Cell, must: bool) -> None:
-        elapsed = time.perf_counter() - self._started
-        within = min(self._within, self._time.left[_kind(cell)]) / (self._time.total or 1)
-        left = self._time.seconds
-        if left is None and within:
-            left = elapsed * (1 - within) / within
-        what = f"{cell.classifier.label} {cell.perturbation.column}"
-        rate = f"{self._images / elapsed:.0f} images/s" if self._images else ""
-        self._show(min(1.0, self._time.share + within), what, rate, math.nan if left is None else left, must)
+    def _show(self, cell: Cell, ends: bool) -> None:
+        elapsed = self._clock() - self._started
+        rate = [f"{self._images / elapsed:.0f} images/s"] if self._images and elapsed else []
+        self._bar.show(f"{cell.classifier.label} {cell.perturbation.column}", rate, ends)
 
 
 @contextmanager
 def reporter(
-    console: Console, work: Sequence[tuple[Cell, int]], cost: Callable[[Cell], int], quiet: bool
+    console: Console, work: Iterable[tuple[Cell, int]], cost: Callable[[Cell], int], quiet: bool
 ) -> Iterator[Reporter]:
-    """A Reporter that suits the console."""
-    with _display(console, quiet or not work, PLAIN_EVERY) as new_show:
-        yield Reporter(work, cost, new_show())
+    """A Reporter of these cells with a bar of its own."""
+    with whole(console, quiet) as bar:
+        bar.time.expect(cells_work(work, cost))
+        yield Reporter(bar, cost)
 
 
-@contextmanager
-def training_reporter(console: Console, quiet: bool) -> Iterator[Callable[[str, Status], None]]:
-    """A function of a training's label and `trainer.Status` that shows it as suits the console.
+class Trainings:
+    """Counts what trainings have done, and shows it.
 
-    That is a bar for each label, or a line for each of its epochs.
+    Args:
+        bar: Which is to expect their work.
+        groups: What is trained side by side, group by group.
+        units: Work of each training, as `training.train.work` gives it.
     """
-    with _display(console, quiet, PLAIN_EVERY_IN_EPOCH) as new_show:
-        shows: defaultdict[str, Show] = defaultdict(new_show)
 
-        def report(label: str, status: Status) -> None:
-            numbers = (
-                f"loss {status.loss:.4f}  accuracy {status.accuracy:.2f} %  lr {status.lr:g}  "
-                f"{status.images_per_second:.0f} images/s"
-            )
-            what = f"{label}  epoch {status.epoch}/{status.epochs}"
-            shows[label](status.share, what, numbers, status.seconds_left, status.line is not None)
+    def __init__(
+        self, bar: Bar, groups: Sequence[Sequence[Training]], units: Mapping[Training, float]
+    ) -> None:
+        self._bar, self._units = bar, units
+        self._groups = {what: group for group in groups for what in group}
+        self._shares = dict.fromkeys(self._groups, 0.0)
+        self._labels = _labels(list(self._groups))
+        for what in self._groups:
+            bar.time.expect({self._kind(what): units[what]})
 
-        yield report
+    def begin(self) -> None:
+        """A group is about to be trained."""
+        self._bar.begin()
+
+    def resumed(self, what: Training, fit: Fit) -> None:
+        """A training goes on from a state that was kept; prints from where."""
+        self._shares[what] = share = fit.step / fit.steps
+        self._bar.time.skip(self._kind(what), share * self._units[what])
+        epoch = min(len(fit.curve) + 1, fit.recipe.epochs)
+        line = f"goes on from epoch {epoch}/{fit.recipe.epochs}, step {fit.step}/{fit.steps}"
+        print(f"{self._labels[what]} {line}", file=sys.stderr)
+
+    def __call__(self, what: Training, status: Status) -> None:
+        """Where a training is."""
+        self._bar.finish(self._kind(what), (status.share - self._shares[what]) * self._units[what])
+        self._shares[what] = status.share
+        ends = status.line is not None
+        is_over = ends and status.share >= 1
+        if is_over or what is next((one for one in self._groups[what] if self._shares[one] < 1), None):
+            self._show(what, status, ends, is_over)
+
+    def failed(self, what: Training) -> None:
+        """A training goes no further."""
+        self._bar.time.drop(self._kind(what), (1 - self._shares[what]) * self._units[what])
+        self._shares[what] = 1.0
+        if self._bar.time.has_begun:
+            self._bar.show(f"{self._labels[what]}  failed")
+
+    def _kind(self, what: Training) -> Kind:
+        return "+".join(dict.fromkeys(one.architecture for one in self._groups[what])), "training"
+
+    def _show(self, what: Training, status: Status, ends: bool, is_over: bool) -> None:
+        order = list(self._groups)
+        place = [f"{order.index(what) + 1} of {len(order)}"] if len(order) > 1 else []
+        numbers = [
+            *place,
+            f"loss {status.loss:.4f}",
+            f"accuracy {status.accuracy:.2f} %",
+            f"lr {status.lr:g}",
+            f"{status.images_per_second:.0f} images/s",
+        ]
+        name = f"{self._labels[what]}  epoch {status.epoch}/{status.epochs}"
+        self._bar.show(name, numbers, ends, must=is_over)
 
 
-@contextmanager
-def _display(console: Console, quiet: bool, plain_every: float) -> Iterator[NewShow]:
-    if quiet:
-        yield lambda: lambda *_: None
-    elif console.is_terminal:
-        with Progress(_Line(console), console=console) as bar:
-            yield lambda: _task(bar)
-    else:
-        yield lambda: _plain_lines(console, plain_every)
+def _labels(trainings: Sequence[Training]) -> dict[Training, str]:
+    """A name for each, with its recipe where they differ in that, as in a sweep of intervals."""
+    one_recipe = len({what.recipe.name for what in trainings}) == 1
+    recipe = {what: "" if one_recipe else f" {what.recipe.name}" for what in trainings}
+    return {what: f"{what.architecture}{recipe[what]} seed {what.seed}" for what in trainings}
+
+
+# --- what is shown ------------------------------------------------------------------------------------
+
+
+class Told(NamedTuple):
+    """How far the work is.
+
+    Attributes:
+        share: That is done, in [0, 1].
+        what: Is at hand.
+        numbers: The most important first.
+        left: Seconds; NaN if not known yet.
+    """
+
+    share: float
+    what: str
+    numbers: tuple[str, ...]
+    left: float
+
+
+class _Shown(Protocol):
+    def show(self, told: Told, ends: bool, must: bool) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _Nothing:
+    def __init__(self, console: Console, after: float, clock: Clock) -> None: ...
+
+    def show(self, told: Told, ends: bool, must: bool) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _OnTerminal:
+    """A line that changes, shown once there is something to show and the time has come."""
+
+    def __init__(self, console: Console, after: float, clock: Clock) -> None:
+        self._clock, self._after, self._started = clock, after, clock()
+        # What is printed to a terminal goes above the bar; what is sent elsewhere is none of rich's business.
+        is_terminal = sys.stdout.isatty()
+        line = _Line(console, clock, self._started)
+        self._progress = Progress(line, console=console, get_time=clock, redirect_stdout=is_terminal)
+        self._task: TaskID | None = None
+        self._is_shown, self._lock = False, threading.Lock()
+        self._timer = threading.Timer(after, self._begin)  # the first piece of the work may take long
+        self._timer.daemon = True
+        if after:
+            self._timer.start()
+
+    def show(self, told: Told, ends: bool, must: bool) -> None:
+        fields: dict[str, Any] = {"told": told, "at": self._clock()}
+        if self._task is None:
+            self._task = self._progress.add_task("", total=1.0, **fields)
+        self._progress.update(self._task, completed=told.share, **fields)
+        if self._clock() - self._started >= self._after:
+            self._begin()
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._task is not None and not self._is_shown:
+                self._is_shown = True
+                self._progress.start()
+
+    def close(self) -> None:
+        self._timer.cancel()
+        with self._lock:
+            if self._is_shown:
+                self._progress.stop()
+            self._is_shown = True
+
+
+class _PlainLines:
+    """A line now and then, best where a part of the work ends, and one at the end."""
+
+    def __init__(self, console: Console, after: float, clock: Clock) -> None:
+        self._console, self._clock, self._after, self._started = console, clock, after, clock()
+        self._last = self._started + after - PLAIN_EVERY if after else self._started
+        self._is_over = False
+
+    def show(self, told: Told, ends: bool, must: bool) -> None:
+        now, is_over = self._clock(), told.share >= 1
+        every = PLAIN_EVERY if ends else PLAIN_EVERY_IN_EPOCH
+        is_due = now - self._last >= every or must or is_over
+        if not is_due or now - self._started < self._after or (is_over and self._is_over):
+            return
+        self._last, self._is_over = now, is_over
+        parts = [_percentage(told.share), told.what, *told.numbers]
+        line = "  ".join(filter(None, [*parts, _time_told(told, now - self._started)]))
+        self._console.print(line, highlight=False, markup=False)
+
+    def close(self) -> None: ...
 
 
 class _Line(ProgressColumn):
-    """One line a task, as `bar_line` fits it into the terminal."""
+    """One line, as `bar_line` fits it into the terminal."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, clock: Clock, started: float) -> None:
         super().__init__()
-        self._console = console
+        self._console, self._clock, self._started = console, clock, started
 
     def render(self, task: Task) -> Text:
-        done, fields = task.completed, task.fields
-        left = max(fields["left"] - (time.perf_counter() - fields["told"]), 0.0)  # NaN stays NaN
-        text = bar_line(
-            task.description, done, left, task.elapsed or 0, fields["numbers"], self._console.width
-        )
+        told: Told = task.fields["told"]
+        now = self._clock()
+        left = max(told.left - (now - task.fields["at"]), 0.0)  # NaN stays NaN
+        text = bar_line(told._replace(left=left), now - self._started, self._console.width)
         return Text(text, no_wrap=True, overflow="crop")
 
 
-def bar_line(what: str, share: float, left: float, elapsed: float, numbers: str, width: int) -> str:
-    """What is done, how much of it and the time left; then, while there is room, its numbers and a bar.
+def bar_line(told: Told, elapsed: float, width: int) -> str:
+    """What is at hand, the share and the time left; then, while there is room, its numbers and a bar.
 
     Args:
-        share: In [0, 1].
-        left: Seconds; NaN if not known yet.
+        told: What the line says.
+        elapsed: Seconds since the start.
         width: Characters.
     """
-    if share >= 1:
-        time_left = f"took {duration(elapsed)}"
-    else:
-        time_left = "estimating" if math.isnan(left) else f"{duration(left)} left"
-    numbered = f"  {share:4.0%}  {time_left}"
-    name = what if len(what) + len(numbered) <= width else _shortened(what, width - len(numbered))
-    line = name + numbered
-    if numbers and len(line) + 2 + len(numbers) <= width:
-        line += f"  {numbers}"
+    counted = f"  {_percentage(told.share)}  {_time_told(told, elapsed)}"
+    name = told.what
+    if len(name) + len(counted) > width:
+        name = _shortened(name, width - len(counted))
+    line = name + counted
+    for number in told.numbers:
+        if len(line) + 2 + len(number) > width:
+            break
+        line += f"  {number}"
     room = min(width - len(line) - 2, LONGEST_BAR)
     if room >= SHORTEST_BAR:
-        full = round(share * room)
+        full = round(told.share * room)
         line += f"  {'━' * full}{'─' * (room - full)}"
     return line
+
+
+def _percentage(share: float) -> str:
+    """Four characters; 100 % only at the end."""
+    return f"{math.floor(100 * share + ROUNDING):3}%"
+
+
+def _time_told(told: Told, elapsed: float) -> str:
+    if told.share >= 1:
+        return f"took {duration(elapsed)}"
+    return "estimating" if math.isnan(told.left) else f"{duration(told.left)} left"
 
 
 def _shortened(text: str, room: int) -> str:
     room = max(room, SHORTEST_NAME)
     return text if len(text) <= room else f"{text[: room - 1]}…"
-
-
-def _task(bar: Progress) -> Show:
-    task = bar.add_task("", total=1.0, numbers="", left=math.nan, told=time.perf_counter())
-    return lambda share, what, numbers, left, must: bar.update(
-        task, completed=share, description=what, numbers=numbers, left=left, told=time.perf_counter()
-    )
-
-
-def _plain_lines(console: Console, every: float) -> Show:
-    started = last = time.perf_counter()
-
-    def show(share: float, what: str, numbers: str, left: float, must: bool) -> None:
-        nonlocal last
-        now = time.perf_counter()
-        if now - last < every and not must:
-            return
-        last = now
-        if share >= 1:
-            time_left = f"took {duration(now - started)}"
-        else:
-            time_left = "estimating" if math.isnan(left) else f"{duration(left)} left"
-        parts = [f"{share:4.0%}", what, numbers, time_left]
-        console.print("  ".join(filter(None, parts)), highlight=False, markup=False)
-
-    return show
 
 
 def duration(seconds: float) -> str:

@@ -9,6 +9,7 @@ from robust_interp.cli.options import (
     Commands,
     add_command,
     add_fields,
+    add_quiet,
     add_sources,
     add_which_dataset,
     picked,
@@ -43,13 +44,19 @@ def add_to(commands: Commands) -> None:
         metavar="FOLDER",
         help="folder to write index.html to (default: report)",
     )
+    add_quiet(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from robust_interp.cli.console import console
+    from robust_interp.cli.progress import track
     from robust_interp.report import page
 
-    written = page.write(
-        **picked(arguments, "sources out dataset figures title baseline"), zoo_folder=arguments.zoo
-    )
+    with track(console(stderr=True), "report", arguments.quiet) as tell:
+        written = page.write(
+            **picked(arguments, "sources out dataset figures title baseline"),
+            zoo_folder=arguments.zoo,
+            tell=tell,
+        )
     print(f"wrote {written}")
     return 0

@@ -13,6 +13,7 @@ from robust_interp.cli.options import (
     add_figure_options,
     add_images,
     add_models,
+    add_quiet,
     add_seed,
     positive_number,
     use_threads,
@@ -41,6 +42,7 @@ def add_to(commands: Commands) -> None:
     add_seed(parser, "start vectors and random signs")
     add_fields(parser, "seeds device threads", threads=ALL_CPUS)
     add_figure_options(parser)
+    add_quiet(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -52,7 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
 
     from robust_interp import data
     from robust_interp.analysis import inputs, stability
+    from robust_interp.cli.console import console
+    from robust_interp.cli.progress import track
     from robust_interp.core.devices import resolve_device
+    from robust_interp.core.work import portion
     from robust_interp.figures import files
     from robust_interp.figures import stability as figures
     from robust_interp.figures.origin import Origin
@@ -68,14 +73,16 @@ def run(arguments: argparse.Namespace) -> int:
     images, labels = inputs.images(test, many)
     images, seed, eps = images.to(device), arguments.seed, arguments.eps / 255
     tables, growths = [], []
-    for checkpoint, label in zip(found, inputs.labels(found), strict=True):
-        print(checkpoint.name, file=sys.stderr, flush=True)
-        classifier = inputs.classifier(checkpoint, device)
-        at, _ = inputs.images(test, few)
-        of_blocks = stability.jacobians(classifier, at.to(device), few, seed)
-        tables.append(of_blocks.assign(model=label, train_seed=checkpoint.seed))
-        of_depths = stability.growth(classifier, images, labels, many, eps, seed)
-        growths.append(of_depths.assign(model=label, train_seed=checkpoint.seed))
+    called = list(zip(found, inputs.labels(found), strict=True))
+    with track(console(stderr=True), "stability", arguments.quiet) as tell:
+        for at, (checkpoint, label) in enumerate(called):
+            classifier = inputs.classifier(checkpoint, device)
+            told = portion(tell, at / len(called), (at + 1) / len(called), checkpoint.name)
+            look_at, _ = inputs.images(test, few)
+            table = stability.jacobians(classifier, look_at.to(device), few, seed, told)
+            tables.append(table.assign(model=label, train_seed=checkpoint.seed))
+            growth = stability.growth(classifier, images, labels, many, eps, seed)
+            growths.append(growth.assign(model=label, train_seed=checkpoint.seed))
     table, growth = pd.concat(tables), stability.growth_summary(pd.concat(growths))
     place = files.stem(arguments.out, "stability")
     weights = {checkpoint.name: checkpoint.record["weights_sha256"] for checkpoint in found}

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robust_interp.benchmark.forms import name_list, named_path, positive
@@ -13,7 +16,11 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
 
 if TYPE_CHECKING:  # it imports torch
+    from robust_interp.benchmark.request import Request
+    from robust_interp.store import Store
+    from robust_interp.store.cells import Cell
     from robust_interp.training.sweep import Point
+    from robust_interp.training.train import Training
 
 
 def add_to(commands: Commands) -> None:
@@ -76,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.benchmark.cost import cost
     from robust_interp.benchmark.request import Request
     from robust_interp.cli.console import console, print_sweep
-    from robust_interp.cli.progress import reporter
+    from robust_interp.cli.progress import Reporter, cells_work, whole
     from robust_interp.results import export
     from robust_interp.results.folders import write
     from robust_interp.store import Store
@@ -91,21 +98,23 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"{point.architecture} {point.interval or '-'} {recipe}: {len(arguments.seeds)} seeds")
         return 0
     folder = arguments.out / "zoo"
-    trained = sweep.train_grid(
-        points,
-        recipe_of,
-        arguments.seeds,
-        lambda trainings: train_command.train_missing(arguments, trainings, folder),
+    asked = sweep.trainings(points, recipe_of, arguments.seeds)
+    trainings = [what for _, what in asked]
+    request = Request(
+        zoo=str(folder),
+        ensembles=False,
+        **picked(arguments, "dataset attacks eps corruptions n device data_dir"),
     )
     errors = console(stderr=True)
-    made = tuple(checkpoint.name for checkpoint in trained.checkpoints)
-    asked = picked(arguments, "dataset attacks eps corruptions n device data_dir")
-    benchmark = Benchmark(Request(models=made, zoo=str(folder), ensembles=False, **asked))
-    with (
-        Store(arguments.out) as store,
-        reporter(errors, benchmark.work(store), cost, arguments.quiet) as watch,
-    ):
-        report = benchmark.run(store, watch)
+    with Store(arguments.out) as store, whole(errors, arguments.quiet) as bar:
+        bar.time.expect(cells_work(_to_be_measured(arguments, trainings, request, store), cost))
+        trained = sweep.trained(asked, train_command.train_missing(arguments, trainings, folder, bar))
+        made = tuple(checkpoint.name for checkpoint in trained.checkpoints)
+        benchmark = Benchmark(replace(request, models=made))
+        bar.time.forget()  # what is left is known exactly now
+        bar.time.expect(cells_work(benchmark.work(store), cost))
+        benchmark.load(store, lambda _, what: bar.show(f"loading {what}"))
+        report = benchmark.run(store, Reporter(bar, cost))
     write(arguments.out, report.results, report.leaderboard)
     table = sweep.tabulate(points, report.leaderboard, trained.failed, recipe_of)
     write_text(arguments.out / "sweep.csv", export.to_csv(table))
@@ -114,6 +123,27 @@ def run(arguments: argparse.Namespace) -> int:
         errors.print(f"warning: {line}", highlight=False, markup=False)
     print(f"wrote {arguments.out / 'sweep.csv'}")
     return 0
+
+
+def _to_be_measured(
+    arguments: argparse.Namespace, trainings: Sequence[Training], request: Request, store: Store
+) -> list[tuple[Cell, int]]:
+    """The cells that the store lacks, and at how many samples; some networks are still to be trained."""
+    from robust_interp.benchmark.cost import expected
+    from robust_interp.benchmark.settings import load_dataset
+    from robust_interp.classifiers.zoo_names import from_checkpoint
+    from robust_interp.store.cells import ModelCard
+    from robust_interp.training.train import work
+
+    dataset = load_dataset(request)
+    done = train_command.finished(arguments, trainings, Path(request.zoo or "."))
+    missing = [what for what in trainings if what not in done]
+    sizes = work(missing, arguments.dataset, arguments.data_dir)
+    cards = [from_checkpoint(checkpoint, dataset).card for checkpoint in done.values()]
+    for what in missing:
+        known = {"architecture": what.architecture, "recipe": what.recipe.name, "seed": what.seed}
+        cards.append(ModelCard(what.architecture, known, train_seed=what.seed, params_m=sizes[what][0]))
+    return expected(request, dataset, cards, store)
 
 
 def _points(arguments: argparse.Namespace) -> list[Point]:

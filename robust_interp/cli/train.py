@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
@@ -25,6 +26,7 @@ from robust_interp.core.errors import UserError
 if TYPE_CHECKING:  # they take long to import
     import torch
 
+    from robust_interp.cli.progress import Bar, Trainings
     from robust_interp.training.recipe import Recipe
     from robust_interp.training.train import Training
     from robust_interp.training.trainer import Status, TrainingError
@@ -110,6 +112,11 @@ def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> Non
         help="save the unfinished training every N epochs (default: 1)",
     )
     add(
+        "--compile",
+        action="store_true",
+        help="compile the training step with torch.compile, which takes about a minute first (default: no)",
+    )
+    add(
         "--tensorboard",
         type=named_path,
         metavar="FOLDER",
@@ -124,6 +131,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     names.check_dataset(arguments.dataset)
     names.check_architectures(arguments.architectures)
+    from robust_interp.cli.console import console
+    from robust_interp.cli.progress import whole
     from robust_interp.training import recipe as recipes
     from robust_interp.training.train import Training
     from robust_interp.training.trainer import TrainingError
@@ -135,7 +144,8 @@ def run(arguments: argparse.Namespace) -> int:
     trainings = [
         Training(name, recipe, seed) for name, recipe in recipe_for.items() for seed in arguments.seeds
     ]
-    outcomes = train_missing(arguments, trainings, arguments.out)
+    with whole(console(stderr=True), arguments.quiet) as bar:
+        outcomes = train_missing(arguments, trainings, arguments.out, bar)
     return 1 if all(isinstance(outcome, TrainingError) for outcome in outcomes) else 0
 
 
@@ -156,52 +166,79 @@ def recipe_of(
 
 
 def train_missing(
-    arguments: argparse.Namespace, trainings: Sequence[Training], out: Path
+    arguments: argparse.Namespace, trainings: Sequence[Training], out: Path, bar: Bar
 ) -> list[Checkpoint | TrainingError]:
-    """Train those that have no checkpoint in the zoo folder `out` yet, showing how far they are.
+    """Train those that have no checkpoint in the zoo folder `out` yet, showing on a `progress.Bar` how far.
 
     Returns:
         For each its checkpoint, or the TrainingError that says why it failed.
     """
-    from robust_interp import zoo
+    from robust_interp.cli.progress import Trainings
     from robust_interp.core.devices import resolve_device
-    from robust_interp.training.train import destination
+    from robust_interp.training.train import check, work
 
     use_threads(arguments)
     device = resolve_device(arguments.device)
-    outcomes: dict[Training, Checkpoint | TrainingError] = {}
-    missing = []
-    for what in trainings:
-        folder = destination(what.architecture, arguments.dataset, what.recipe, what.seed, out)
-        if done := zoo.made_with(folder, what.recipe.model_args()):
-            print(f"{done.folder} exists already, skipped")
-            outcomes[what] = done
-        else:
-            missing.append(what)
+    ready = finished(arguments, trainings, out)
+    for done in ready.values():
+        print(f"{done.folder} exists already, skipped")
+    outcomes: dict[Training, Checkpoint | TrainingError] = {**ready}
+    missing = [what for what in trainings if what not in outcomes]
+    compiled = arguments.compile and bool(missing) and _can_compile()
     side_by_side = arguments.at_once or (AT_ONCE_ON_CUDA if device.type == "cuda" else 1)
-    for at in range(0, len(missing), side_by_side):
-        outcomes |= _train(arguments, missing[at : at + side_by_side], out, device)
+    groups = [missing[at : at + side_by_side] for at in range(0, len(missing), side_by_side)]
+    check(missing, arguments.dataset, out)
+    sizes = work(missing, arguments.dataset, arguments.data_dir) if missing else {}
+    watch = Trainings(bar, groups, {what: passes for what, (_, passes) in sizes.items()})
+    for group in groups:
+        outcomes |= _train(arguments, group, out, device, watch, compiled)
     return [outcomes[what] for what in trainings]
 
 
+def _can_compile() -> bool:
+    """Whether torch.compile works here; if not, a note says why."""
+    from robust_interp.training.compilation import why_not
+
+    if reason := why_not():
+        print(f"note: --compile is left out, torch.compile does not work here: {reason}", file=sys.stderr)
+    return not reason
+
+
+def finished(
+    arguments: argparse.Namespace, trainings: Sequence[Training], out: Path
+) -> dict[Training, Checkpoint]:
+    """The checkpoints of those that have one in the zoo folder `out`."""
+    from robust_interp import zoo
+    from robust_interp.training.train import destination
+
+    found = {}
+    for what in trainings:
+        folder = destination(what.architecture, arguments.dataset, what.recipe, what.seed, out)
+        if done := zoo.made_with(folder, what.recipe.model_args()):
+            found[what] = done
+    return found
+
+
 def _train(
-    arguments: argparse.Namespace, trainings: Sequence[Training], out: Path, device: torch.device
+    arguments: argparse.Namespace,
+    trainings: Sequence[Training],
+    out: Path,
+    device: torch.device,
+    watch: Trainings,
+    compiled: bool,
 ) -> dict[Training, Checkpoint | TrainingError]:
     """Train these side by side, and say what became of each."""
-    from robust_interp.cli.console import console
-    from robust_interp.cli.progress import training_reporter
     from robust_interp.training.train import train_together
     from robust_interp.training.trainer import TrainingError
 
-    errors, labels = console(stderr=True), _labels(trainings)
     with ExitStack() as stack:
-        show = stack.enter_context(training_reporter(errors, arguments.quiet))
         curves = {what: stack.enter_context(_curve_writer(arguments, what, out)) for what in trainings}
 
         def report(what: Training, status: Status) -> None:
-            show(labels[what], status)
+            watch(what, status)
             curves[what](status)
 
+        watch.begin()
         outcomes = train_together(
             trainings,
             arguments.dataset,
@@ -209,22 +246,18 @@ def _train(
             data_dir=arguments.data_dir,
             device=device,
             report=report,
+            resumed=watch.resumed,
             save_every=arguments.save_every,
+            compiled=compiled,
         )
-    for outcome in outcomes.values():
+    for what, outcome in outcomes.items():
         if isinstance(outcome, TrainingError):
-            errors.print(f"failed: {outcome}", highlight=False, markup=False)
+            watch.failed(what)
+            print(f"failed: {outcome}", file=sys.stderr)
         else:
             accuracy = outcome.record["clean_accuracy"]
             print(f"wrote {outcome.folder}: clean accuracy {accuracy:.2f} %", flush=True)
     return outcomes
-
-
-def _labels(trainings: Sequence[Training]) -> dict[Training, str]:
-    """A name for each, with its recipe where they differ in that, as in a sweep of intervals."""
-    one_recipe = len({what.recipe.name for what in trainings}) == 1
-    recipe = {what: "" if one_recipe else f" {what.recipe.name}" for what in trainings}
-    return {what: f"{what.architecture}{recipe[what]} seed {what.seed}" for what in trainings}
 
 
 def _curve_writer(

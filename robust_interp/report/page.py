@@ -18,6 +18,7 @@ from robust_interp import __version__, zoo
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
 from robust_interp.core.registry import unknown
+from robust_interp.core.work import Tell, portion, untold
 from robust_interp.data import DATASETS
 from robust_interp.figures import coefficients as coefficient_figures
 from robust_interp.figures import files, origin, robustness
@@ -35,6 +36,8 @@ _BAND = (
     "Lines are means over train seeds, bands their 95 % interval (Student’s t, as in the table). A single "
     "run, such as an ensemble, has bars: the 95 % Wilson interval over the images."
 )
+_READ, _ROBUSTNESS, _COEFFICIENTS = 0.05, 0.9, 0.97  # shares of the work of a report, once that is done
+_BY_EPS, _BY_SEVERITY = 0.6, 0.9  # and of its figures of robustness
 _NAMED = 6  # models in a caption at most
 _DRAWN = {  # names of figures that `robust-interp plot` and `stability` write, and what they show
     "landscape_line": "Cross-entropy along the FGSM direction, mean and quantiles over test images, and the "
@@ -80,6 +83,7 @@ def write(
     figures: Path | None = None,
     title: str | None = None,
     baseline: str | None = None,
+    tell: Tell = untold,
 ) -> Path:
     """Write the report of results folders and leaderboard CSV files.
 
@@ -89,6 +93,7 @@ def write(
         figures: A folder of figures that were drawn before, whose SVG files are shown too.
         title: The page's heading; by default what it is a report of.
         baseline: The model that differences are shown to; by default one without λ.
+        tell: Told how far it is.
 
     Returns:
         The page's path.
@@ -99,6 +104,7 @@ def write(
     if out.resolve() in {path.resolve() for path in sources}:
         raise UserError(f"{out} contains the results: a report needs a separate folder, set it with --out")
     dataset = combine.dataset_of(sources, dataset)
+    tell(0.0, "reading")
     board, sources_named, ranked_by = combine.gather(sources, dataset)
     found = _measured([path for path in sources if path.is_dir()], dataset)
     try:
@@ -112,11 +118,11 @@ def write(
     if len(audited):
         text = audited.to_csv(index=False, lineterminator="\n")
         write_text(out / "audit.csv", text)
-    sections = [
-        *_robustness(found, board, baseline, out),
-        *_coefficients(found, zoo_folder, out),
-        *_drawn(figures, dataset, _weights(found)),
-    ]
+    sections = _robustness(found, board, baseline, out, portion(tell, _READ, _ROBUSTNESS))
+    tell(_ROBUSTNESS, "coefficients")
+    sections += _coefficients(found, zoo_folder, out)
+    tell(_COEFFICIENTS, "figures drawn before")
+    sections += _drawn(figures, dataset, _weights(found))
     page = _render(
         title=title or f"Robustness report: {sources_named}",
         lead=_lead(board),
@@ -202,7 +208,9 @@ def _definitions(board: pd.DataFrame, found: FolderResults) -> list[dict]:
 # Figures
 
 
-def _robustness(found: FolderResults, board: pd.DataFrame, baseline: str | None, out: Path) -> list[Section]:
+def _robustness(
+    found: FolderResults, board: pd.DataFrame, baseline: str | None, out: Path, tell: Tell
+) -> list[Section]:
     if not found.scored:
         return []
     models = {score.classifier.model for score in found.scored}
@@ -213,9 +221,11 @@ def _robustness(found: FolderResults, board: pd.DataFrame, baseline: str | None,
     gains = curves.improvements(found.runs)
     of = _measured_on(found)
     sections = []
+    tell(0.0, "accuracy against ε")
     if (points["kind"] == curves.ATTACK).any():
         figure = _by_eps(found, board, points, baseline or curves.usual_baseline(models), chance, out)
         sections.append(Section("eps", "Accuracy against ε", [figure]))
+    tell(_BY_EPS, "corruption severity")
     if (points["kind"] == curves.CORRUPTION).any():
         sources = ", ".join(sorted(set(points["corruption_source"]) - {""}))
         figure = _figure(
@@ -226,6 +236,7 @@ def _robustness(found: FolderResults, board: pd.DataFrame, baseline: str | None,
             f"images: {sources}). {_BAND} Each panel has its own axis, which may not start at 0. {of}",
         )
         sections.append(Section("severity", "Corruption severity", [figure]))
+    tell(_BY_SEVERITY, "ensembles")
     if len(gains):
         figure = _figure(
             robustness.improvement_figure(gains),

@@ -81,33 +81,39 @@ class Trained:
     failed: Counter[Point]
 
 
-def train_grid(
-    points: Sequence[Point],
-    recipe_of: RecipeOf,
-    seeds: Sequence[int],
-    train: Callable[[list[Training]], list[zoo.Checkpoint | TrainingError]],
-) -> Trained:
-    """Train every point with every seed.
+def trainings(
+    points: Sequence[Point], recipe_of: RecipeOf, seeds: Sequence[int]
+) -> list[tuple[Point, Training]]:
+    """Every point with every seed.
 
     Args:
         points: The networks.
-        seeds: Train seeds.
         recipe_of: The recipe of an architecture whose act(λ) starts in an interval, or None.
-        train: Gives each training's checkpoint, or why it failed.
-
-    Raises:
-        UserError: if all of them failed.
+        seeds: Train seeds.
     """
-    trainings = [
+    return [
         (point, Training(point.architecture, recipe_of(point.architecture, point.lambda_init), seed))
         for point in points
         for seed in seeds
     ]
-    outcomes = train([what for _, what in trainings])
+
+
+def trained(
+    asked: Sequence[tuple[Point, Training]], outcomes: Sequence[zoo.Checkpoint | TrainingError]
+) -> Trained:
+    """What became of the trainings of a grid.
+
+    Args:
+        asked: As of `trainings`.
+        outcomes: Of each its checkpoint, or why it failed.
+
+    Raises:
+        UserError: if all of them failed.
+    """
     checkpoints = [outcome for outcome in outcomes if not isinstance(outcome, TrainingError)]
     failed = Counter(
         point
-        for (point, _), outcome in zip(trainings, outcomes, strict=True)
+        for (point, _), outcome in zip(asked, outcomes, strict=True)
         if isinstance(outcome, TrainingError)
     )
     if not checkpoints:
@@ -124,7 +130,7 @@ def tabulate(
         points: The networks of the grid.
         board: A leaderboard of their checkpoints.
         failed: How many seeds of each failed to train.
-        recipe_of: As for `train_grid`.
+        recipe_of: As for `trainings`.
     """
     measured = [str(column) for column in board if column not in ENTRY_COLUMNS and column not in NAMES]
     lines = []

@@ -28,11 +28,13 @@ from robust_interp.core.files import write_text
 from robust_interp.core.normalize import Normalize
 from robust_interp.models import default_lambda_init
 from robust_interp.training import resume
+from robust_interp.training.compilation import compile_blocks
 from robust_interp.training.loader import Loader
 from robust_interp.training.recipe import Recipe
 from robust_interp.training.side_by_side import Group
 from robust_interp.training.trainer import Fit, Status, TrainingError, coefficients
 
+PASSES = 3  # that a step takes: one forward, and a way back as long as two
 HALF_MAY_CHANGE = 1 / 1000  # predictions that storing half-precision weights may change
 
 
@@ -78,6 +80,7 @@ class _Job:
     training: data.Dataset
     folder: Path
     device: str | torch.device
+    compiled: bool
 
     @property
     def kind(self) -> data.DatasetType:
@@ -95,15 +98,24 @@ class _Job:
         }
         return json.loads(json.dumps(facts))
 
-    def fit(self) -> Fit:
-        """The model at its start."""
+    def model(self) -> nn.Module:
+        """The network at its start."""
         torch.manual_seed(self.what.seed)
-        kind, images = self.kind, self.training.images
         model = zoo.create(
-            self.what.architecture, num_classes=kind.classes, in_chans=kind.shape[0], **self.model_args
+            self.what.architecture,
+            num_classes=self.kind.classes,
+            in_chans=self.kind.shape[0],
+            **self.model_args,
         )
-        model = model.to(self.device).to(memory_format=torch.channels_last)
-        loader = Loader(images, self.training.labels, self.recipe, kind.flip, self.what.seed, self.device)
+        return model.to(self.device).to(memory_format=torch.channels_last)
+
+    def fit(self) -> Fit:
+        """The training at its start."""
+        model, images = self.model(), self.training.images
+        if self.compiled:
+            compile_blocks(model)
+        flip, seed = self.kind.flip, self.what.seed
+        loader = Loader(images, self.training.labels, self.recipe, flip, seed, self.device)
         return Fit(model, loader, self.recipe)
 
     def record(self, fit: Fit) -> dict:
@@ -118,7 +130,51 @@ class _Job:
             "curve": fit.curve,
             "seconds": round(fit.seconds, 1),
             "device": str(self.device),
+            "compiled": self.compiled,
         }
+
+
+def check(trainings: Sequence[Training], dataset: str, out: Path) -> None:
+    """Refuse trainings that cannot be, before any data are read.
+
+    Raises:
+        UserError: if a checkpoint is there already or cannot be written below `out`, a recipe does not fit
+            the dataset, or two trainings would write the same checkpoint.
+    """
+    for what in trainings:
+        what.recipe.filled(data.DATASETS[dataset])
+    folders = [destination(what.architecture, dataset, what.recipe, what.seed, out) for what in trainings]
+    if len(set(folders)) < len(folders):
+        raise UserError("two trainings would write the same checkpoint")
+    for folder in folders:
+        zoo.check_writable(folder)
+
+
+def work(
+    trainings: Sequence[Training], dataset: str, data_dir: str | None = None
+) -> dict[Training, tuple[float, float]]:
+    """How large each training is.
+
+    Args:
+        trainings: What is to be trained.
+        dataset: A registered name.
+        data_dir: Of the dataset's files; None as for `data.data_root`.
+
+    Returns:
+        The millions of parameters of each; and its forward passes, of one image each, times those millions.
+    """
+    kind, images = data.DATASETS[dataset], len(data.load(dataset, "train", data_dir))
+    params_m: dict[str, float] = {}
+    sizes = {}
+    for what in trainings:
+        recipe = what.recipe.filled(kind)
+        if what.architecture not in params_m:
+            arguments = {"num_classes": kind.classes, "in_chans": kind.shape[0]} | recipe.model_args()
+            model = zoo.create(what.architecture, **arguments)
+            params_m[what.architecture] = sum(p.numel() for p in model.parameters()) / 1e6
+        size = params_m[what.architecture]
+        sizes[what] = size, recipe.epochs * images * PASSES * size
+    return sizes
 
 
 def train(
@@ -132,6 +188,7 @@ def train(
     device: str | torch.device = "cpu",
     report: Callable[[Status], None] = lambda status: None,
     save_every: int = 1,
+    compiled: bool = False,
 ) -> zoo.Checkpoint:
     """Train one network with one seed and write its checkpoint folder below `out`, as `train_together` does.
 
@@ -140,7 +197,7 @@ def train(
         dataset: A registered name; its training split is trained on, its test split read once, at the end.
         recipe: How; it is filled for the dataset.
         seed: Fixes initialisation, order and augmentation.
-        model_args, data_dir, device, save_every: As for `train_together`.
+        model_args, data_dir, device, save_every, compiled: As for `train_together`.
         report: Called with where the training is.
 
     Raises:
@@ -157,6 +214,7 @@ def train(
         device=device,
         report=lambda _, status: report(status),
         save_every=save_every,
+        compiled=compiled,
     ).values()
     if isinstance(outcome, TrainingError):
         raise outcome
@@ -172,7 +230,9 @@ def train_together(
     data_dir: str | None = None,
     device: str | torch.device = "cpu",
     report: Callable[[Training, Status], None] = lambda what, status: None,
+    resumed: Callable[[Training, Fit], None] = lambda what, fit: None,
     save_every: int = 1,
+    compiled: bool = False,
 ) -> dict[Training, zoo.Checkpoint | TrainingError]:
     """Train networks side by side, each as if it were alone, and write their checkpoint folders below `out`.
 
@@ -183,7 +243,10 @@ def train_together(
         data_dir: Of the dataset's files; None as for `data.data_root`.
         device: That torch computes on.
         report: Called for each at the end of each epoch, and about every half second within one.
+        resumed: Called for each that goes on from a state that was kept.
         save_every: Epochs after which an unfinished training is kept, to go on from.
+        compiled: Whether the step is compiled (`compilation.compile_blocks`). It rounds differently, so the
+            weights are not those of the plain step bit for bit; a training may go on with or without.
 
     Returns:
         The checkpoint of each; or why it failed, now or before, which is recorded in a file and does not stop
@@ -194,7 +257,7 @@ def train_together(
         UserError: if a checkpoint is there already or cannot be written, an unfinished training that was
             made otherwise is in the way, or two trainings are the same.
     """
-    jobs = _jobs(trainings, dataset, out, model_args or {}, data_dir, device)
+    jobs = _jobs(trainings, dataset, out, model_args or {}, data_dir, device, compiled)
     outcomes: dict[Training, zoo.Checkpoint | TrainingError] = {}
     fits: dict[Fit, _Job] = {}
     for job in jobs:
@@ -204,7 +267,8 @@ def train_together(
             outcomes[job.what] = failure
             continue
         fit = job.fit()
-        _restore(job, fit)
+        if _restore(job, fit):
+            resumed(job.what, fit)
         fits[fit] = job
     caught = _run(fits, outcomes, report, save_every)
     for fit, job in fits.items():
@@ -223,19 +287,17 @@ def _jobs(
     model_args: dict,
     data_dir: str | None,
     device: str | torch.device,
+    compiled: bool,
 ) -> list[_Job]:
-    """Refuses what cannot be, before the data are read."""
-    recipes = [what.recipe.filled(data.DATASETS[dataset]) for what in trainings]
-    folders = [destination(what.architecture, dataset, what.recipe, what.seed, out) for what in trainings]
-    if len(set(folders)) < len(folders):
-        raise UserError("two trainings would write the same checkpoint")
-    for folder in folders:
-        zoo.check_writable(folder)
+    check(trainings, dataset, out)  # before the data are read
     training = data.load(dataset, "train", data_dir)
-    return [
-        _Job(what, recipe, recipe.model_args() | model_args, training, folder, device)
-        for what, recipe, folder in zip(trainings, recipes, folders, strict=True)
-    ]
+    jobs = []
+    for what in trainings:
+        recipe = what.recipe.filled(data.DATASETS[dataset])
+        folder = destination(what.architecture, dataset, what.recipe, what.seed, out)
+        args = recipe.model_args() | model_args
+        jobs.append(_Job(what, recipe, args, training, folder, device, compiled))
+    return jobs
 
 
 def _run(
@@ -268,8 +330,8 @@ def _run(
     return stop.caught
 
 
-def _restore(job: _Job, fit: Fit) -> None:
-    """Go on from the unfinished training of this job, if there is one.
+def _restore(job: _Job, fit: Fit) -> bool:
+    """Go on from the unfinished training of this job, if there is one; whether there is.
 
     Raises:
         UserError: if it is of another job, or not a whole state of this one.
@@ -277,7 +339,7 @@ def _restore(job: _Job, fit: Fit) -> None:
     path = resume.state_file(job.folder)
     found = resume.read(path)
     if not found:
-        return
+        return False
     tensors, values = found
     try:
         identity, state = values["of"], values["fit"]
@@ -291,6 +353,7 @@ def _restore(job: _Job, fit: Fit) -> None:
         raise UserError(
             f"{path} is an unfinished training with different {', '.join(differing)}; remove it to start over"
         )
+    return True
 
 
 def _check_not_failed(folder: Path) -> None:
@@ -331,7 +394,8 @@ def _finite(value: Any) -> Any:
 
 def _save(job: _Job, fit: Fit, test: data.Dataset) -> zoo.Checkpoint:
     """Write the folder, in half precision if that changes hardly a prediction."""
-    model, record = fit.model, job.record(fit)
+    model, record = job.model(), job.record(fit)  # not a compiled one, which would be compiled anew
+    model.load_state_dict(fit.model.state_dict())
     full = predictions(model, test, *job.recipe.normalisation, job.device)
     state = {key: value.clone() for key, value in model.state_dict().items()}
     model.load_state_dict({k: v.half() if v.is_floating_point() else v for k, v in state.items()})

@@ -1,75 +1,239 @@
-"""What a training shows: a bar on a terminal, a line for each epoch elsewhere, nothing with --quiet."""
+"""What long work shows: a bar on a terminal, lines now and then elsewhere, nothing with --quiet."""
 
 import io
 import math
 import re
+import time
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from robust_interp.cli.main import main
-from robust_interp.cli.progress import TimeLeft, bar_line, duration, reporter, training_reporter
+from robust_interp.cli.progress import (
+    Reporter,
+    TimeLeft,
+    Told,
+    Trainings,
+    bar_line,
+    cells_work,
+    duration,
+    track,
+    whole,
+)
+from robust_interp.core.errors import UserError
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation
+from robust_interp.training.recipe import Recipe
+from robust_interp.training.train import Training
 from robust_interp.training.trainer import Status
 
-HALF = Status(2, 4, 1.25, 61.5, 0.01, 812.3, 0.375, 610.0, line=None)
-END = Status(2, 4, 1.2, 62.5, 0.01, 800.0, 0.5, 500.0, line={"epoch": 2})
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+    def wait(self, seconds):
+        self.now += seconds
 
 
-def shown(quiet=False, labels=("in_resnet20 seed 1",), **console):
-    file = io.StringIO()
-    with training_reporter(Console(file=file, width=200, **console), quiet) as report:
-        for label in labels:
-            report(label, HALF)
-            report(label, END)
-    return file.getvalue()
+@pytest.fixture
+def clock():
+    return Clock()
 
 
-def test_elsewhere_each_epoch_has_a_line():
-    assert shown() == (
-        " 50%  in_resnet20 seed 1  epoch 2/4  loss 1.2000  accuracy 62.50 %  lr 0.01  800 images/s"
-        "  8 min left\n"
-    )
+@pytest.fixture
+def screen():
+    return io.StringIO()
 
 
-def test_on_a_terminal_a_bar_has_the_same():
-    text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", shown(force_terminal=True))
-    for part in (
-        "in_resnet20 seed 1  epoch 2/4",
-        "50%",
-        "loss 1.2000",
-        "accuracy 62.50 %",
-        "lr 0.01",
-        "left",
-    ):
-        assert part in text
+def plain(screen, width=200):
+    return Console(file=screen, width=width)
 
 
-@pytest.mark.parametrize("console", [{}, {"force_terminal": True}])
-def test_quiet_shows_nothing(console):
-    assert shown(quiet=True, **console) == ""
+def terminal(screen, width=80):
+    return Console(file=screen, width=width, force_terminal=True)
+
+
+def last_line(screen):
+    """What stands on the terminal at the end, without what moves and colours it."""
+    text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "\r", screen.getvalue())
+    return [line for line in re.split(r"[\r\n]+", text) if line.strip()][-1]
 
 
 def test_times_are_in_the_unit_that_suits_them():
     assert [duration(seconds) for seconds in (0.2, 99, 610, 21_000)] == ["0 s", "99 s", "10 min", "5.8 h"]
 
 
-def test_the_command_reports_on_stderr(tmp_path, capsys):
-    options = ["--epochs", "2", "--device", "cpu", "--set", "batch_size=1347", "--out", str(tmp_path)]
-    assert main(["train", "preact_resnet14", *options]) == 0
-    out, err = capsys.readouterr()
-    lines = err.splitlines()
-    assert [line.split("  ")[:3] for line in (lines[0].strip(), lines[-1])] == [
-        ["50%", "preact_resnet14 seed 0", "epoch 1/2"],
-        ["100%", "preact_resnet14 seed 0", "epoch 2/2"],
-    ]
-    assert re.search(r"took \d+ s$", lines[-1])
-    assert out.splitlines()[0] == (
-        "recipe digits_2epochs_batch_size_1347: epochs 2 instead of 60, batch_size 1347 instead of 128"
-    )
-
-
 # --- the time that is left ----------------------------------------------------------------------------
+
+A, B, C = ("a", "clean"), ("a", "attack"), ("b", "attack")
+
+
+def expecting(**units):
+    time_left = TimeLeft()
+    time_left.expect({{"a": A, "b": B, "c": C}[name]: amount for name, amount in units.items()})
+    return time_left
+
+
+def test_nothing_is_known_before_anything_was_done_nor_from_the_first_moment():
+    time_left = expecting(a=5.0)
+    assert (time_left.seconds, time_left.share) == (None, 0)
+    time_left.finish(A, 1.0, 1.5)  # a first pass is slow
+    assert time_left.seconds is None
+    time_left.finish(A, 1.0, 0.5)
+    assert time_left.seconds is not None
+    assert time_left.share == pytest.approx(2 / 5)
+
+
+def test_the_time_left_is_that_of_the_work_left_at_the_speed_seen():
+    time_left = expecting(a=100.0, b=1000.0)
+    time_left.finish(A, 50.0, 2.0)  # 0.04 s a unit
+    assert time_left.seconds == pytest.approx(0.04 * (50 + 1000))
+    assert time_left.share == pytest.approx(50 / 1100)
+    time_left.finish(B, 500.0, 10.0)  # has a speed of its own once it was met: 0.02 s a unit
+    assert time_left.seconds == pytest.approx(0.04 * 50 + 0.02 * 500)
+
+
+def test_what_was_not_met_is_taken_to_be_as_fast_as_what_does_the_same():
+    time_left = expecting(a=10.0, b=10.0, c=30.0)
+    time_left.finish(A, 10.0, 5.0)
+    assert time_left.seconds == pytest.approx(0.5 * 40)
+    time_left.finish(B, 10.0, 1.0)  # an attack, as c is
+    assert time_left.seconds == pytest.approx(0.1 * 30)
+
+
+def test_one_slow_batch_does_not_turn_the_estimate_over():
+    time_left = expecting(a=1000.0)
+    for _ in range(5):
+        time_left.finish(A, 100.0, 1.0)
+    before = time_left.seconds
+    time_left.finish(A, 100.0, 5.0)  # five times as slow, once
+    # Of what is s seconds old, exp(-s / 20) counts: five times 1 s and 100 units, then 5 s and 100 units.
+    weights = [math.exp(-age / 20) for age in (9, 8, 7, 6, 5)]
+    seconds, units = sum(weights) + 5, 100 * (sum(weights) + 1)
+    assert time_left.seconds == pytest.approx(400 * seconds / units, rel=1e-6)
+    assert time_left.seconds < 2 * before
+
+
+def test_what_was_done_before_is_a_share_and_no_speed():
+    time_left = expecting(a=100.0)
+    time_left.skip(A, 60.0)
+    assert (time_left.share, time_left.seconds) == (0.6, None)
+    time_left.finish(A, 20.0, 4.0)
+    assert time_left.seconds == pytest.approx(20 * 4 / 20)
+    assert time_left.share == pytest.approx(0.8)
+
+
+def test_what_will_not_be_done_is_not_waited_for():
+    time_left = expecting(a=100.0, b=100.0)
+    time_left.finish(A, 50.0, 5.0)
+    time_left.drop(A, 50.0)
+    assert (time_left.share, time_left.seconds) == (pytest.approx(1 / 3), pytest.approx(10.0))
+    time_left.forget()
+    assert time_left.share == 1
+
+
+# --- the line -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_a_line_fits_and_begins_with_name_share_and_time_left(width):
+    told = Told(0.421, "lambda_in_resnet20 seed 2 pgd_32", ("123 images/s", "x" * 60), 754)
+    line = bar_line(told, 30, width)
+    assert len(line) <= max(width, 12 + len("   42%  13 min left"))
+    assert line.split()[0].startswith("lambda_in_r")
+    assert " 42%  13 min left" in line
+    assert ("123 images/s" in line, "xxx" in line) == (width >= 80, width >= 200)
+
+
+def test_a_line_says_what_it_took_at_the_end_and_that_it_does_not_know_yet_at_the_start():
+    assert bar_line(Told(1.0, "net", (), 0.0), 130, 30) == "net  100%  took 2 min"
+    assert bar_line(Told(0.999, "net", (), 0.2), 130, 28) == "net   99%  0 s left"
+    assert bar_line(Told(0.0, "net", (), math.nan), 1, 30) == "net    0%  estimating"
+
+
+def test_the_bar_takes_the_room_that_is_left():
+    line = bar_line(Told(0.5, "net", (), 10), 5, 40)
+    bar = line.rpartition("  ")[2]
+    assert (bar.count("━"), len(bar), len(line)) == (9, 18, 40)  # 20 for the rest, 2 between
+
+
+# --- work that is shown only where it takes long ------------------------------------------------------
+
+
+@pytest.mark.parametrize("console", [plain, terminal])
+def test_work_of_less_than_five_seconds_shows_nothing(screen, clock, console):
+    with track(console(screen), "reading", quiet=False, clock=clock) as tell:
+        for at in range(5):
+            tell(at / 5, "x")
+            clock.wait(0.9)
+        tell(1.0, "x")
+    assert screen.getvalue() == ""
+
+
+@pytest.mark.parametrize("console", [plain, terminal])
+def test_quiet_work_shows_nothing_however_long(screen, clock, console):
+    with track(console(screen), "reading", quiet=True, clock=clock) as tell:
+        tell(0.0, "x")
+        clock.wait(1000)
+        tell(0.5, "x")
+    assert screen.getvalue() == ""
+
+
+def test_longer_work_is_told_now_and_then_and_at_the_end(screen, clock):
+    with track(plain(screen), "reading", quiet=False, clock=clock) as tell:
+        for at in range(100):  # 50 s
+            tell(at / 100, f"file {at}")
+            clock.wait(0.5)
+    assert screen.getvalue().splitlines() == [
+        " 10%  reading file 10  45 s left",  # after 5 s, then every 10 s
+        " 30%  reading file 30  35 s left",
+        " 50%  reading file 50  25 s left",
+        " 70%  reading file 70  15 s left",
+        " 90%  reading file 90  5 s left",
+        "100%  reading  took 50 s",
+    ]
+
+
+def test_longer_work_has_a_bar_on_a_terminal_that_says_at_the_end_what_it_took(screen, clock):
+    with track(terminal(screen), "reading", quiet=False, clock=clock) as tell:
+        tell(0.0, "a")
+        clock.wait(4.9)
+        tell(0.4, "b")
+        assert screen.getvalue() == ""
+        clock.wait(0.2)
+        tell(0.5, "c")
+        assert last_line(screen).startswith("reading c   50%  5 s left  ━")
+    assert last_line(screen).startswith("reading  100%  took 5 s  ━")
+
+
+def test_a_long_first_piece_is_shown_before_it_is_done(screen):
+    with track(terminal(screen), "reading", quiet=False, after=0.01) as tell:
+        tell(0.0, "a")
+        patience = time.monotonic() + 20
+        while not screen.getvalue() and time.monotonic() < patience:
+            pass
+        assert "reading a" in last_line(screen)
+
+
+def test_work_that_fails_claims_no_end(screen, clock):
+    def fail():
+        with track(plain(screen), "reading", quiet=False, clock=clock) as tell:
+            tell(0.2, "a")
+            clock.wait(60)
+            raise UserError("broken")
+
+    with pytest.raises(UserError):
+        fail()
+    assert "took" not in screen.getvalue()
+
+
+# --- a benchmark --------------------------------------------------------------------------------------
 
 SMALL, LARGE = (ModelCard(name, {}, params_m=size) for name, size in (("small", 1.0), ("large", 3.0)))
 PGD = Perturbation("attack", "pgd", "pgd_2", {"eps": 2 / 255})
@@ -84,78 +248,34 @@ def cost(of):
     return PASSES[of.perturbation.name]
 
 
-def test_nothing_is_known_before_anything_was_done():
-    time_left = TimeLeft([(cell(SMALL), 5)], cost)
-    assert time_left.seconds is None
-    assert time_left.share == 0
+def test_the_work_of_cells_is_their_passes_weighed_by_the_size_of_the_model():
+    work = [(cell(SMALL), 5), (cell(SMALL, PGD), 5), (cell(LARGE, PGD), 2)]
+    assert cells_work(work, cost) == {
+        ("small", "clean"): 5,
+        ("small", "attack"): 50,
+        ("large", "attack"): 60,
+    }
 
 
-def test_the_time_left_is_that_of_the_work_left_at_the_speed_seen():
-    # 100 samples of 1 unit, and 100 of 10 units; 50 of the first took 2 s: 0.04 s a unit.
-    time_left = TimeLeft([(cell(SMALL), 100), (cell(SMALL, PGD), 100)], cost)
-    time_left.finish(cell(SMALL), 50, 2.0)
-    assert time_left.seconds == pytest.approx(0.04 * (50 + 1000))
-    assert time_left.share == pytest.approx(50 / 1100)
-    # An attack has a speed of its own once it was met: 50 samples of 10 units in 10 s are 0.02 s a unit.
-    time_left.finish(cell(SMALL, PGD), 50, 10.0)
-    assert time_left.seconds == pytest.approx(0.04 * 50 + 0.02 * 500)
+def test_a_benchmark_moves_within_a_batch_and_ends_with_what_it_took(screen, clock):
+    with whole(terminal(screen), quiet=False, clock=clock) as bar:
+        bar.time.expect(cells_work([(cell(SMALL, PGD), 10)], cost))
+        watch = Reporter(bar, cost, clock)
+        clock.wait(4)
+        watch.step(cell(SMALL, PGD), 5.0)  # half of the 10 samples' worth
+        assert (bar.time.share, bar.time.seconds) == (0.5, pytest.approx(4.0))
+        clock.wait(3)
+        watch.step(cell(SMALL, PGD), 4.0)
+        clock.wait(1)
+        watch(cell(SMALL, PGD), 10)  # the batch, of which the steps were a part
+        assert bar.time.share == 1
+    assert last_line(screen).startswith("small pgd_2  100%  took 8 s  1 images/s  ━")
 
 
-def test_a_model_that_was_not_met_is_taken_to_be_as_fast_for_its_size():
-    time_left = TimeLeft([(cell(SMALL), 10), (cell(LARGE), 10)], cost)
-    time_left.finish(cell(SMALL), 10, 1.0)  # 10 units: 0.1 s a unit; the other has three units a sample
-    assert time_left.seconds == pytest.approx(0.1 * 30)
-
-
-def test_one_slow_batch_does_not_turn_the_estimate_over():
-    time_left = TimeLeft([(cell(SMALL), 1000)], cost)
-    for _ in range(5):
-        time_left.finish(cell(SMALL), 100, 1.0)
-    before = time_left.seconds
-    time_left.finish(cell(SMALL), 100, 5.0)  # five times as slow, once
-    # Of a mean over 20 s it moves the share 1 - exp(-5 / 20), from 1 s towards 5 s a hundred.
-    assert time_left.seconds == pytest.approx(4 * (1 + 4 * (1 - math.exp(-0.25))))
-    assert time_left.seconds < 2 * before
-
-
-def test_what_a_store_had_already_is_no_work():
-    assert TimeLeft([], cost).share == 1
-
-
-# --- the line on a terminal ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("width", [20, 40, 80, 200])
-def test_a_line_fits_and_begins_with_name_share_and_time_left(width):
-    line = bar_line("lambda_in_resnet20 seed 2 pgd_32", 0.421, 754, 30, "123 images/s", width)
-    assert len(line) <= max(width, 12 + len("   42%  13 min left"))
-    name = line.split()[0]
-    assert name.startswith("lambda_in_r")
-    assert " 42%  13 min left" in line
-    assert ("123 images/s" in line) == (width >= 80)
-
-
-def test_a_line_says_what_it_took_at_the_end_and_that_it_does_not_know_yet_at_the_start():
-    assert bar_line("net", 1.0, 0.0, 130, "", 30) == "net  100%  took 2 min"
-    assert bar_line("net", 0.0, math.nan, 1, "", 30) == "net    0%  estimating"
-
-
-def test_the_bar_takes_the_room_that_is_left():
-    line = bar_line("net", 0.5, 10, 5, "", 40)
-    bar = line.rpartition("  ")[2]
-    assert (bar.count("━"), len(bar), len(line)) == (9, 18, 40)  # 20 for the rest, 2 between
-
-
-def test_a_benchmark_moves_within_a_batch_and_ends_with_what_it_took():
-    file = io.StringIO()
-    work = [(cell(SMALL, PGD), 10)]
-    with reporter(Console(file=file, width=80, force_terminal=True), work, cost, quiet=False) as report:
-        report.step(cell(SMALL, PGD), 5.0)  # half of the 10 samples
-        half = file.getvalue()
-        report(cell(SMALL, PGD), 10)
-    text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", file.getvalue())
-    assert "100%  took 0 s" in text
-    assert half != file.getvalue()
+def test_a_benchmark_with_nothing_to_do_shows_nothing(screen):
+    with whole(terminal(screen), quiet=False) as bar:
+        Reporter(bar, cost)
+    assert screen.getvalue() == ""
 
 
 def test_an_attack_tells_of_its_steps_what_the_plan_says_it_costs(digits_classifier, digits_test):
@@ -167,3 +287,91 @@ def test_an_attack_tells_of_its_steps_what_the_plan_says_it_costs(digits_classif
         (perturbation,), told = attacks.resolve(spec, [8 / 255], {}, 0), []
         attacks.AttackRunner(perturbation, digits_classifier, told.append)(images, labels, range(5))
         assert sum(told) == 5 * (attacks.passes(perturbation) - 1)
+
+
+# --- trainings ----------------------------------------------------------------------------------------
+
+RECIPE = Recipe("any", epochs=4)
+
+
+def seeds(*of):
+    return [Training("in_resnet20", RECIPE, seed) for seed in of]
+
+
+def at(share, epoch, ends=False):
+    return Status(epoch, 4, 1.25, 61.5, 0.01, 812.3, share, 610.0, line={"epoch": epoch} if ends else None)
+
+
+def test_several_seeds_have_one_bar_for_the_whole(screen, clock):
+    first, second = seeds(0, 1)
+    with whole(terminal(screen, 200), quiet=False, clock=clock) as bar:
+        watch = Trainings(bar, [[first], [second]], {first: 300.0, second: 300.0})
+        watch.begin()
+        clock.wait(10)
+        watch(first, at(0.5, 2, ends=True))
+        assert (bar.time.share, bar.time.seconds) == (0.25, pytest.approx(30.0))
+        clock.wait(10)
+        watch(first, at(1.0, 4, ends=True))
+        clock.wait(100)  # a test set was classified: no time of a step
+        watch.begin()
+        clock.wait(5)
+        watch(second, at(0.25, 1, ends=True))
+        assert (bar.time.share, bar.time.seconds) == (0.625, pytest.approx(15.0))
+    assert last_line(screen).startswith(
+        "in_resnet20 seed 1  epoch 1/4   62%  15 s left  2 of 2  loss 1.2500  accuracy 61.50 %  lr 0.01"
+    )
+
+
+def test_a_training_that_goes_on_says_from_where_and_what_was_done_is_no_speed(screen, clock, capsys):
+    (what,) = seeds(3)
+    with whole(plain(screen), quiet=False, clock=clock) as bar:
+        watch = Trainings(bar, [[what]], {what: 80.0})
+        watch.begin()
+        watch.resumed(what, SimpleNamespace(step=30, steps=40, curve=[{}] * 3, recipe=RECIPE))
+        assert bar.time.share == 0.75
+        clock.wait(6)
+        watch(what, at(0.875, 4))
+        assert bar.time.seconds == pytest.approx(6.0)
+    assert capsys.readouterr().err == "in_resnet20 seed 3 goes on from epoch 4/4, step 30/40\n"
+
+
+def test_one_that_fails_is_not_waited_for(screen, clock):
+    first, second = seeds(0, 1)
+    with whole(plain(screen), quiet=False, clock=clock) as bar:
+        watch = Trainings(bar, [[first, second]], {first: 100.0, second: 100.0})
+        watch.begin()
+        clock.wait(10)
+        watch(first, at(0.5, 2))
+        watch.failed(second)
+        assert (bar.time.share, bar.time.seconds) == (0.5, pytest.approx(10.0))
+
+
+def test_elsewhere_epochs_have_a_line_now_and_then_and_each_training_at_its_end(screen, clock):
+    first, second = seeds(0, 1)
+    with whole(plain(screen), quiet=False, clock=clock) as bar:
+        watch = Trainings(bar, [[first], [second]], {first: 1.0, second: 1.0})
+        for what, seconds in ((first, 1), (second, 12)):
+            watch.begin()
+            for epoch in (1, 2, 3, 4):
+                clock.wait(seconds)
+                watch(what, at(epoch / 4, epoch, ends=True))
+    lines = screen.getvalue().splitlines()
+    heads = [" ".join(line.split()[:6]) for line in lines]
+    assert heads == [
+        "50% in_resnet20 seed 0 epoch 4/4",
+        "62% in_resnet20 seed 1 epoch 1/4",
+        "75% in_resnet20 seed 1 epoch 2/4",
+        "87% in_resnet20 seed 1 epoch 3/4",
+        "100% in_resnet20 seed 1 epoch 4/4",
+    ]
+    assert lines[-1].endswith("  812 images/s  took 52 s")
+
+
+def test_the_command_reports_on_stderr(tmp_path, capsys):
+    options = ["--epochs", "2", "--device", "cpu", "--set", "batch_size=1347", "--out", str(tmp_path)]
+    assert main(["train", "preact_resnet14", *options]) == 0
+    out, err = capsys.readouterr()
+    assert re.fullmatch(r"100%  preact_resnet14 seed 0  epoch 2/2  loss .*  took \d+ s\n", err)
+    assert out.splitlines()[0] == (
+        "recipe digits_2epochs_batch_size_1347: epochs 2 instead of 60, batch_size 1347 instead of 128"
+    )

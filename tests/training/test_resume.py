@@ -119,6 +119,33 @@ def test_a_killed_training_goes_on_from_the_last_epoch_that_was_kept(tmp_path, m
     assert resumed.sha256 == whole[0]
 
 
+def test_a_training_that_goes_on_says_so_before_its_first_step(tmp_path, monkeypatch):
+    monkeypatch.setattr(side_by_side, "REPORT_EVERY", 0)
+    with pytest.raises(resume.Stopped):
+        run(tmp_path, at_step(2, lambda: signal.raise_signal(signal.SIGINT)))
+    told = []
+
+    def resumed(what, fit):
+        told.append((what.seed, fit.step, fit.steps))
+        raise MemoryError  # enough seen
+
+    trainings = [train.Training("in_resnet14", RECIPE, seed) for seed in (1, 0)]
+    with pytest.raises(MemoryError):
+        train.train_together(trainings, "digits", tmp_path, model_args=DROPOUT, resumed=resumed)
+    assert told == [(0, 2, 12)]
+
+
+def test_the_work_of_a_training_is_its_passes_weighed_by_the_size_of_the_model():
+    short, long = (train.Training("in_resnet14", Recipe("any", epochs=e), 0) for e in (2, 6))
+    work = train.work([short, long], "digits")
+    (size, passes), (_, more) = work[short], work[long]
+    model = zoo.create("in_resnet14", num_classes=10, in_chans=1)
+    assert size == sum(p.numel() for p in model.parameters()) / 1e6
+    images = len(train.data.load("digits", "train"))
+    assert passes == pytest.approx(2 * images * 3 * size)  # the way back takes two passes' time
+    assert more == pytest.approx(3 * passes)
+
+
 def test_with_save_every_fewer_epochs_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(side_by_side, "REPORT_EVERY", 0)
 

@@ -52,19 +52,14 @@ def test_a_network_without_lambda_is_trained_once():
 
 
 def test_failed_seeds_are_counted_and_the_others_go_on():
-    asked = []
-
     def outcome(what):
-        asked.append(what.recipe.name)
         if what.architecture == "in_resnet14" and what.seed != 1:
             return TrainingError(f"seed {what.seed} diverged")
         return f"{what.architecture} {what.seed}"
 
-    def fake(trainings):
-        return [outcome(what) for what in trainings]
-
     points = [Point("in_resnet14", (0.3, 0.4)), Point("preact_resnet14")]
-    done = sweep.train_grid(points, recipe_of, (0, 1, 2), fake)
+    grid = sweep.trainings(points, recipe_of, (0, 1, 2))
+    done = sweep.trained(grid, [outcome(what) for _, what in grid])
     assert done.checkpoints == [
         "in_resnet14 1",
         "preact_resnet14 0",
@@ -72,9 +67,9 @@ def test_failed_seeds_are_counted_and_the_others_go_on():
         "preact_resnet14 2",
     ]
     assert done.failed == Counter({points[0]: 2})
-    assert set(asked) == {"digits_1epochs_lambda_init_0p3_0p4", "digits_1epochs"}
+    assert {what.recipe.name for _, what in grid} == {"digits_1epochs_lambda_init_0p3_0p4", "digits_1epochs"}
     with pytest.raises(UserError, match="every training of the grid failed"):
-        sweep.train_grid(points[:1], recipe_of, (0,), fake)
+        sweep.trained(grid[:1], [outcome(grid[0][1])])
 
 
 def test_the_table_has_a_line_for_each_point_even_if_all_its_seeds_failed():
