@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from types import ModuleType
@@ -38,6 +38,32 @@ class Round:
 
     run: Callable[[Tensor, Tensor], Tensor]
     alone: bool = False
+
+
+def _set_attribute(attack: torchattacks.attack.Attack, name: str, value: object) -> None:
+    """What torchattacks does when an attack's attribute is set: it notes the attacks inside the value.
+
+    Its own function for that refers to itself and to the value, so that every model and batch that an attack
+    was given stayed in memory until Python looked for cycles.
+    """
+    object.__setattr__(attack, name, value)
+    for number, inner in enumerate(_attacks_in(value, set())):
+        attack._attacks[f"{name}.{number}"] = inner
+        for below, one in inner._attacks.items():
+            attack._attacks[f"{name}.{below}"] = one
+
+
+def _attacks_in(value: object, seen: set[int]) -> Iterator[torchattacks.attack.Attack]:
+    if isinstance(value, torchattacks.attack.Attack):
+        yield value
+    if not isinstance(value, list | dict) or id(value) in seen:
+        return
+    seen.add(id(value))
+    for item in [*value, *value.values()] if isinstance(value, dict) else value:
+        yield from _attacks_in(item, seen)
+
+
+torchattacks.attack.Attack.__setattr__ = _set_attribute
 
 
 def rounds(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> list[Round]:

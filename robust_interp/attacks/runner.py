@@ -22,6 +22,7 @@ from robust_interp.attacks.random_draws import (
 )
 from robust_interp.attacks.table import ATTACKS, type_of
 from robust_interp.core.errors import UserError
+from robust_interp.core.memory import is_out_of_memory
 from robust_interp.core.random_state import undisturbed_generators
 from robust_interp.store.cells import Perturbation
 
@@ -152,10 +153,10 @@ class AttackRunner:
         self._probe.start(1)
         try:
             return self._found(one, image, label)
-        except (UserError, MemoryError):
+        except UserError:
             raise
         except Exception as error:
-            if self.perturbation.name in ATTACKS:
+            if self.perturbation.name in ATTACKS or is_out_of_memory(error):
                 raise
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise UserError(
@@ -210,6 +211,10 @@ class GradientProbe(torch.nn.Module):
         self.training = False  # torchattacks puts the mode found here back, on everything below
         self._looks, self._on_pass = looks, on_pass
         self.start(0)
+
+    def train(self, mode: bool = True) -> GradientProbe:
+        """Nothing: a measurement keeps everything in eval mode, and torch.export's programs have no modes."""
+        return self
 
     def start(self, count: int) -> None:
         """Forget what was seen: a run over `count` samples begins."""

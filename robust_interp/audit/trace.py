@@ -42,16 +42,19 @@ def trace(perturbation: Perturbation, classifier: nn.Module, runner: Runner, n: 
         runner: Whose dataset, device and batch size it is made with.
         n: How many of the first samples.
     """
-    parts = []
     size = 1 if type_of(perturbation.name).alone else runner.batch_size
+
+    def losses(ids: np.ndarray) -> np.ndarray:
+        start, stop = int(ids[0]), int(ids[-1]) + 1
+        images = torch.from_numpy(runner.dataset.pixels(start, stop)).to(runner.device)
+        labels = torch.from_numpy(runner.dataset.labels[start:stop]).to(runner.device)
+        traced = _LossTrace(classifier, labels)
+        attacked = AttackRunner(perturbation, traced)(images, labels, ids)
+        with torch.no_grad():
+            traced.look(classifier(attacked.images.clone()))
+        return torch.stack(traced.losses).numpy()
+
     with undisturbed(classifier):
-        for start in range(0, n, size):
-            stop = min(n, start + size)
-            images = torch.from_numpy(runner.dataset.pixels(start, stop)).to(runner.device)
-            labels = torch.from_numpy(runner.dataset.labels[start:stop]).to(runner.device)
-            traced = _LossTrace(classifier, labels)
-            attacked = AttackRunner(perturbation, traced)(images, labels, range(start, stop))
-            with torch.no_grad():
-                traced.look(classifier(attacked.images.clone()))
-            parts.append(torch.stack(traced.losses).numpy())
+        batches = [np.arange(start, min(n, start + size)) for start in range(0, n, size)]
+        parts = [part for ids in batches for part in runner.in_parts(ids, losses)]
     return np.concatenate(parts, axis=1)

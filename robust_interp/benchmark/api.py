@@ -18,7 +18,7 @@ from robust_interp import data
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
 from robust_interp.classifiers.isolation import on_its_device
-from robust_interp.core import environment
+from robust_interp.core import environment, precision
 from robust_interp.core.errors import UserError
 from robust_interp.core.random_state import undisturbed_generators
 from robust_interp.core.registry import nearest
@@ -145,6 +145,7 @@ def evaluate(
         stack.enter_context(undisturbed_generators())
         for module in request.modules.values():
             stack.enter_context(on_its_device(module))
+        stack.enter_context(precision.float32_by_default())
         benchmark = Benchmark(request)
         store = stack.enter_context(Store(folder))
         report = benchmark.run(store)

@@ -20,6 +20,7 @@ from robust_interp.classifiers.ensemble import GRAPHS_KEPT
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.target import Target
 from robust_interp.core import threads
+from robust_interp.core.memory import with_fewer
 from robust_interp.core.threads import Threads
 from robust_interp.core.work import Tell, each, untold
 from robust_interp.data import Dataset
@@ -131,7 +132,8 @@ def seconds_per_pass(classifier: nn.Module, images: torch.Tensor) -> float:
         images: (N, C, H, W) pixels in [0, 1], taken at once.
     """
     with undisturbed(classifier), torch.no_grad():
-        classifier(images)
+        count = with_fewer(lambda count: len(classifier(images[:count])), len(images))
+        images = images[:count]
         started, passes = time.perf_counter(), 0
         while (seconds := time.perf_counter() - started) < TIMED_FOR:
             classifier(images)[0, 0].item()
@@ -156,7 +158,10 @@ def choose_threads(targets: Sequence[Target], runner: Runner, n: int, asked: int
     classifier = runner.load(max(targets, key=lambda target: target.card.params_m or 0))
     images = runner.pixels(CLEAN, 0, min(TRIED_ON, runner.batch_size, n))
     with undisturbed(classifier):
-        return threads.choose(asked, lambda: _take_gradient(classifier, images))
+        return with_fewer(
+            lambda count: threads.choose(asked, lambda: _take_gradient(classifier, images[:count])),
+            len(images),
+        )
 
 
 def _take_gradient(model: nn.Module, images: torch.Tensor) -> None:

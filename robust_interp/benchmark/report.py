@@ -53,6 +53,7 @@ def compose(plan: Plan, targets: Sequence[Target], runner: Runner, store: Store)
             *(note for target in targets for note in target.notes),
             *runner.corruptor.notes,
             *_order_warnings(plan, runner.dataset),
+            *runner.notes,
             *_attack_warnings(plan),
             *findings(scored, runner.dataset.classes),
         ],

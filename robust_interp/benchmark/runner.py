@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -20,12 +20,16 @@ from robust_interp.benchmark.settings import checked_batch_size, corruptor_of, d
 from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.target import Target
+from robust_interp.core.errors import UserError
+from robust_interp.core.memory import give_back, is_out_of_memory
 from robust_interp.corruptions import Corruptor
 from robust_interp.store import AGREE, DISAGREE, INHERITED, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
 from robust_interp.store.cells import Cell, Perturbation, Plan
 from robust_interp.store.finished import outcome_of
 
 LONGEST = 10  # batches' worth of images that one batch of still standing ones may be picked from
+
+R = TypeVar("R")
 
 Watch = Callable[[Cell, int], None]  # called with a cell and how many of its samples were just finished
 
@@ -53,6 +57,48 @@ class Runner:
     ) -> None:
         self.dataset, self.corruptor = dataset, corruptor
         self.device, self.batch_size = device, batch_size
+        self._at_once = batch_size
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader must be told of how it was measured: a line if memory did not do for the batches."""
+        if self._at_once == self.batch_size:
+            return []
+        return [
+            f"{self.device} ran out of memory with batches of {self.batch_size}: at most {self._at_once} "
+            f"images were taken at once; --batch-size {self._at_once} starts there"
+        ]
+
+    def in_parts(self, ids: np.ndarray, work: Callable[[np.ndarray], R]) -> list[R]:
+        """What `work` returns for each part of some samples, as large as there is memory for.
+
+        Args:
+            ids: Of the samples, in any number.
+            work: Is given the ids of a part.
+
+        Raises:
+            UserError: if there is not even memory for one image.
+        """
+        found: list[R] = []
+        at = 0
+        while at < len(ids):
+            part = ids[at : at + self._at_once]
+            try:
+                found.append(work(part))
+            except (RuntimeError, MemoryError) as error:
+                if not is_out_of_memory(error):
+                    raise
+                if len(part) == 1:
+                    raise UserError(
+                        f"{self.device} has no memory for one image at a time, which is --batch-size 1; "
+                        "finished work is saved"
+                    ) from error
+            else:
+                at += len(part)
+                continue
+            give_back()
+            self._at_once = max(1, len(part) // 2)
+        return found
 
     @classmethod
     def for_request(cls, request: Request, dataset: data.Dataset) -> Runner:
@@ -195,6 +241,20 @@ class Runner:
         return Batch(predictions, flags, deltas)
 
     def _batch(
+        self,
+        perturbation: Perturbation,
+        classifier: nn.Module,
+        attack: attacks.AttackRunner | None,
+        ids: np.ndarray,
+    ) -> Batch:
+        parts = self.in_parts(ids, lambda part: self._part(perturbation, classifier, attack, part))
+        predictions, flags, deltas = zip(*parts, strict=True)
+        changes = [each for each in deltas if each is not None]
+        return Batch(
+            np.concatenate(predictions), np.concatenate(flags), np.concatenate(changes) if changes else None
+        )
+
+    def _part(
         self,
         perturbation: Perturbation,
         classifier: nn.Module,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.memory import is_out_of_memory
 from robust_interp.core.normalize import Normalize
 
 
@@ -77,6 +78,8 @@ def with_gradient(classifier: nn.Module, images: Tensor) -> tuple[Tensor, Tensor
             weights = torch.arange(1, logits.shape[1] + 1, device=logits.device)  # tells the classes apart
             (gradient,) = torch.autograd.grad((logits * weights).sum(), pixels, allow_unused=True)
         except RuntimeError as error:  # which no forward pass without a gradient shows
+            if is_out_of_memory(error):
+                raise
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise UserError(f"{classifier.name} cannot be differentiated: {reason}") from error
     return logits, gradient

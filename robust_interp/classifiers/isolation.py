@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import nn
 
+from robust_interp.core import precision
 from robust_interp.core.random_state import one_at_a_time, undisturbed_generators
 
 
@@ -23,7 +24,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
         model: On any device; it is changed in place, and back again whatever is raised inside.
     """
     with one_at_a_time(), _as_found(model), _torch_settings():
-        model.eval()
+        _to_eval(model)
         model.requires_grad_(False)
         yield
 
@@ -51,20 +52,24 @@ def _as_found(model: nn.Module) -> Iterator[None]:
                 setattr(module, name, buffer)  # a forward may have put another in its place
 
 
+def _to_eval(model: nn.Module) -> None:
+    try:
+        model.eval()
+    except NotImplementedError:  # a program of torch.export: it stays as it was recorded
+        for module in model.modules():
+            module.training = False
+
+
 @contextmanager
 def _torch_settings() -> Iterator[None]:
-    precision = torch.get_float32_matmul_precision()
     with ExitStack() as stack:
         stack.enter_context(undisturbed_generators())
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
             stack.enter_context(torch.autocast(device, enabled=False))
-        stack.enter_context(
-            torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
-        )
-        stack.callback(torch.set_float32_matmul_precision, precision)
-        torch.set_float32_matmul_precision("highest")
+        stack.enter_context(precision.float32())
+        stack.enter_context(precision.float32_by_default())
         yield
 
 

@@ -27,6 +27,7 @@ from robust_interp.classifiers.validation import (
     stale_batch_norm,
 )
 from robust_interp.core.errors import UserError
+from robust_interp.core.memory import with_fewer
 from robust_interp.store.cells import ModelCard, digest
 
 Load = Callable[[torch.device | str], nn.Module]
@@ -89,7 +90,10 @@ def loader(build: Callable[[], nn.Module], dataset: data.Dataset, checked_on: It
         place = _place(classifier, device)
         if place not in checked:
             with undisturbed(classifier):
-                check_classifier(classifier, _pixels(dataset, _spread(dataset), place), dataset.classes)
+                images = _pixels(dataset, _spread(dataset), place)
+                with_fewer(
+                    lambda count: check_classifier(classifier, images[:count], dataset.classes), len(images)
+                )
             checked.add(place)
         return classifier
 
@@ -210,16 +214,25 @@ def _known(classifier: Classifier, dataset: data.Dataset, place: str) -> tuple[d
     """What it is known by: its code, state, and what it does to a few images. And what looks wrong there."""
     spread = _spread(dataset)
     images = _pixels(dataset, spread, place)
-    labels = torch.from_numpy(dataset.labels[spread]).to(place)
     with undisturbed(classifier):
-        check_classifier(classifier, images, dataset.classes)
-        known = identity(classifier.model) | {"behaviour": behaviour(classifier, images)}
-        notes = output_notes(classifier, images)
-        if stale_batch_norm(classifier, images, labels, dataset.classes):
-            notes += (
-                f"{classifier.name}: BatchNorm statistics look unset: with them the clean accuracy is "
-                "at chance level, with batch statistics it is well above",
-            )
+        return with_fewer(
+            lambda count: _checked(classifier, images[:count], dataset, spread[:count]), len(images)
+        )
+
+
+def _checked(
+    classifier: Classifier, images: torch.Tensor, dataset: data.Dataset, ids: np.ndarray
+) -> tuple[dict, tuple[str, ...]]:
+    """As `_known`, by these images (N, C, H, W) of the dataset."""
+    labels = torch.from_numpy(dataset.labels[ids]).to(images.device)
+    check_classifier(classifier, images, dataset.classes)
+    known = identity(classifier.model) | {"behaviour": behaviour(classifier, images)}
+    notes = output_notes(classifier, images)
+    if stale_batch_norm(classifier, images, labels, dataset.classes):
+        notes += (
+            f"{classifier.name}: BatchNorm statistics look unset: with them the clean accuracy is "
+            "at chance level, with batch statistics it is well above",
+        )
     return known | {"normalisation": classifier.normalisation}, notes
 
 

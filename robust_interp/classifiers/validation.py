@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from robust_interp.classifiers.classifier import with_gradient
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.core.errors import RandomModelError, UserError
+from robust_interp.core.memory import is_out_of_memory
 
 CHECKED_ON = 8  # images that a model must classify alone as in a batch, and that gradients are taken of
 REPEATED_ON = 32  # images that it must classify alike each time
@@ -42,6 +43,10 @@ def check_classifier(classifier: nn.Module, images: Tensor, classes: int) -> Non
     except UserError:
         raise
     except Exception as error:  # and refuse its input in any way
+        if is_out_of_memory(error):
+            raise
+        if other := _fixed_batch(classifier, images):
+            raise _fixed(classifier, other) from error
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(
             f"{classifier.name} cannot take {few.dtype} images of shape {tuple(few.shape)}: {reason}"
@@ -56,6 +61,8 @@ def check_classifier(classifier: nn.Module, images: Tensor, classes: int) -> Non
             f"{classifier.name} returns {str(logits.dtype).removeprefix('torch.')} values, which have no "
             "gradient: it must return logits in float32"
         )
+    if other := _fixed_batch(classifier, images, only=len(few)):
+        raise _fixed(classifier, other)
     _check_repeats(classifier, images)
     if not _alike(logits, torch.cat([classifier(image[None].clone()) for image in few])):
         raise UserError(
@@ -69,6 +76,38 @@ def _one_output_hint(logits: Tensor, classes: int) -> str:
     if classes != 2 or logits.shape[1:] != (1,):
         return ""
     return "; of one output z (N, 1) before a sigmoid make torch.cat([torch.zeros_like(z), z], dim=1)"
+
+
+FIXED = (1, 2, 4, 8, 16, 32, 64, 100, 128, 256)  # batch sizes that a model may be made for
+
+
+def _fixed_batch(classifier: nn.Module, images: Tensor, only: int | None = None) -> int:
+    """The batch size that a classifier was made for, if it refuses others; 0 if it is none of these.
+
+    Args:
+        classifier: On the device of the images.
+        images: (N, C, H, W).
+        only: The size that it took; then it is asked whether it takes one image, and all.
+    """
+
+    def takes(count: int) -> bool:
+        try:
+            return len(classifier(images[torch.arange(count) % len(images)])) == count
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return False
+
+    if only is not None:
+        return 0 if takes(1) and takes(len(images)) else only
+    return next((count for count in FIXED if takes(count)), 0)
+
+
+def _fixed(classifier: nn.Module, size: int) -> UserError:
+    return UserError(
+        f"{classifier.name} takes batches of {size} image{'s' * (size > 1)} and refuses other sizes: "
+        "make it, or export it, with a batch dimension that is free"
+    )
 
 
 def _cause(classifier: nn.Module) -> str:

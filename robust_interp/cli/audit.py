@@ -135,5 +135,7 @@ def run(arguments: argparse.Namespace) -> int:
     text = table.to_csv(index=False, float_format="%.10g", lineterminator="\n")
     write_text(arguments.out / "audit.csv", text)
     print_audit(audited, audit.dataset.name, arguments.all)
+    for line in audit.runner.notes:
+        console(stderr=True).print(f"warning: {line}", highlight=False, markup=False)
     print(f"wrote {arguments.out / 'audit.csv'}")
     return STATUS_OF_FAIL if any(one.verdict == FAIL for one in audited) else 0

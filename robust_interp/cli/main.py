@@ -33,6 +33,7 @@ from robust_interp.cli import (
 from robust_interp.cli.options import load_plugins
 from robust_interp.core import threads
 from robust_interp.core.errors import DamageWarning, UserError
+from robust_interp.core.memory import is_out_of_memory
 
 EXIT_STATUS = """\
 exit status:
@@ -66,6 +67,16 @@ def main(argv: list[str] | None = None) -> int:
             return arguments.run(arguments)
     except UserError as error:
         print(f"robust-interp: {error}", file=sys.stderr)
+        return 1
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        print(
+            f"robust-interp: out of memory ({reason}); finished work is saved: try a smaller "
+            "--batch-size, or another --device",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt as stop:
         print(

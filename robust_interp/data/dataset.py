@@ -63,7 +63,13 @@ class DatasetType:
 
 @dataclass(frozen=True)
 class Dataset:
-    """One split in memory. `images` is (N, C, H, W), uint8 or float32 in [0, 1]; sample i has id i."""
+    """One split; sample i has id i.
+
+    Attributes:
+        images: (N, C, H, W), uint8 or floating point in [0, 1] but for rounding: the array that was given.
+            What is measured are its `rows`.
+        labels: (N,) int64.
+    """
 
     name: str
     images: np.ndarray
@@ -72,6 +78,10 @@ class Dataset:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        """Samples [start, stop) as uint8, or as float32 in [0, 1]."""
+        return _in_range(self.images[start:stop])
 
     def pixels(self, start: int, stop: int) -> np.ndarray:
         """Samples [start, stop) as float32 NCHW in [0, 1]."""
@@ -96,16 +106,27 @@ class Dataset:
     def fingerprint(self) -> str:
         """SHA-256 over the images and labels."""
         sha = hashlib.sha256()
-        for array in (self.images, self.labels):
-            sha.update(f"{array.dtype}{array.shape}".encode())
-            sha.update(np.ascontiguousarray(array).data)
+        sha.update(f"{self.rows(0, 0).dtype}{self.images.shape}".encode())
+        for start in range(0, len(self), _AT_ONCE):
+            sha.update(np.ascontiguousarray(self.rows(start, start + _AT_ONCE)).data)
+        sha.update(f"{self.labels.dtype}{self.labels.shape}".encode())
+        sha.update(np.ascontiguousarray(self.labels).data)
         return sha.hexdigest()
 
 
+_AT_ONCE = 64  # images that are copied where the whole array would take too much memory
+
+
 def as_pixels(images: np.ndarray) -> np.ndarray:
-    """A float32 copy of `images`: uint8 scaled to [0, 1] just as torchvision's ToTensor does; floats stay."""
-    pixels = images.astype(np.float32)
-    return pixels / np.float32(255) if images.dtype == np.uint8 else pixels
+    """A float32 copy of `images` in [0, 1]: uint8 scaled just as torchvision's ToTensor does; floats stay."""
+    if images.dtype == np.uint8:
+        return images.astype(np.float32) / np.float32(255)
+    return _in_range(images)
+
+
+def _in_range(images: np.ndarray) -> np.ndarray:
+    """uint8 as it is; a float32 copy of anything else, without what rounding has put outside [0, 1]."""
+    return images if images.dtype == np.uint8 else images.clip(0, 1).astype(np.float32, copy=False)
 
 
 def from_arrays(
@@ -132,7 +153,7 @@ def from_arrays(
     if not len(images):
         raise UserError("the dataset has no images")
     if images.dtype != np.uint8:
-        images = _checked_range(images)
+        _check_range(images)
     classes = int(labels.max()) + 1 if classes is None else _whole("classes", classes)
     if labels.min() < 0 or labels.max() >= classes:
         raise UserError(f"labels run from {labels.min()} to {labels.max()}, outside 0 to {classes - 1}")
@@ -168,7 +189,7 @@ def _whole(name: str, value: object) -> int:
     return int(value)
 
 
-def _checked_range(images: np.ndarray) -> np.ndarray:
+def _check_range(images: np.ndarray) -> None:
     if not np.issubdtype(images.dtype, np.floating):
         raise UserError(f"images must be uint8 or floating point in [0, 1], not {images.dtype}")
     low, high = float(images.min()), float(images.max())
@@ -177,7 +198,6 @@ def _checked_range(images: np.ndarray) -> np.ndarray:
             f"images run from {low:.4g} to {high:.4g}: inputs must be in [0, 1]; "
             "put the normalisation inside the model (or pass its mean and std)"
         )
-    return images.clip(0, 1).astype(np.float32)
 
 
 def data_root(data_dir: str | os.PathLike | None = None) -> Path:

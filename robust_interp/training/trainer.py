@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from robust_interp.core import precision
 from robust_interp.core.errors import UserError
 from robust_interp.models.merges import Coefficient
 from robust_interp.training.loader import Loader
@@ -60,14 +61,8 @@ def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
 @contextmanager
 def arithmetic(device: str, tf32: bool) -> Iterator[None]:
     """float32, in TF32 or not, whatever torch is set to outside; `device` is its type, such as ``cuda``."""
-    before = torch.get_float32_matmul_precision()
-    cudnn = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=tf32)
-    with cudnn, torch.autocast(device, enabled=False):
-        torch.set_float32_matmul_precision("high" if tf32 else "highest")
-        try:
-            yield
-        finally:
-            torch.set_float32_matmul_precision(before)
+    with precision.float32(tf32=tf32, deterministic=False), torch.autocast(device, enabled=False):
+        yield
 
 
 def coefficients(model: nn.Module) -> dict[str, float]:

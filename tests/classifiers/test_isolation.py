@@ -3,6 +3,8 @@
 import contextlib
 import random
 import shutil
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -245,3 +247,42 @@ def test_two_threads_measure_one_model_as_one_after_the_other(tmp_path, shared):
     assert after[:2] == before[:2]
     assert torch.equal(after[2], before[2])
     assert after[3] == before[3]
+
+
+SWITCHES = ["", "cudnn", "cudnn.conv", "cudnn.rnn", "cuda.matmul", "mkldnn", "mkldnn.matmul", "mkldnn.conv"]
+
+
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch before 2.9")
+@pytest.mark.parametrize(
+    ("name", "value"), [("cuda.matmul", "tf32"), ("", "ieee"), ("", "tf32"), ("mkldnn.matmul", "bf16")]
+)
+def test_the_new_precision_switches_are_taken_and_left_as_they_were(name, value):
+    script = f"""
+import numpy, torch, robust_interp
+SWITCHES = {SWITCHES}
+def switch(name):
+    found = torch.backends
+    for part in filter(None, name.split(".")):
+        found = getattr(found, part)
+    return found
+switch({name!r}).fp32_precision = {value!r}
+before = [switch(each).fp32_precision for each in SWITCHES]
+near = numpy.float32(2**-12)
+images = numpy.array([0.5 + near, 0.5 - near, 0.9, 0.1], numpy.float32).reshape(-1, 1, 1, 1)
+class Seeing(torch.nn.Module):
+    seen = set()
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(2, 2, bias=False)
+        self.inner.weight.data = torch.tensor([[-1.0, 1.0], [1.0, -1.0]])
+    def forward(self, images):
+        self.seen.add(switch("cuda.matmul").fp32_precision + switch("mkldnn.matmul").fp32_precision)
+        pixels = images.flatten(1)
+        return self.inner(torch.cat([pixels, torch.full_like(pixels, 0.5)], dim=1))
+table = robust_interp.evaluate(Seeing(), (images, [1, 0, 1, 0]), attacks="none", corruptions="none")
+assert list(table["accuracy"]) == [100.0], table
+assert Seeing.seen == {{"ieeeieee"}}, Seeing.seen
+assert [switch(each).fp32_precision for each in SWITCHES] == before
+"""
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
