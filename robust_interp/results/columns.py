@@ -495,11 +495,57 @@ COMPARISON = (
     ),
 )
 
+CLASSES = (
+    Column("model", _text, "Name of the model."),
+    Column("recipe", _text, "Recipe of the checkpoints' training."),
+    Column("lambda_init", _text, "Interval in which act(λ) started."),
+    Column("seeds", _integer, "Number of train seeds that are averaged, or that form the ensemble."),
+    Column("members", _integer, "Number of models that are averaged."),
+    Column("dataset", _text, "Data set."),
+    Column("protocol", _text, "`final` or `worst`."),
+    Column("column", _text, "Column of the leaderboard that is taken apart."),
+    Column(
+        "measurements",
+        _integer,
+        "Number of measurements that are averaged: train seeds, times severities for a corruption.",
+    ),
+    Column("label", _integer, "Class, from 0."),
+    Column("name", _text, "Name of the class, if it has one."),
+    Column("n", _integer, "Number of images of the class.", "images"),
+    Column(
+        "accuracy", _number, "Share of the n images that count as correct, mean over the measurements.", "%"
+    ),
+    Column(
+        "ci_low",
+        _number,
+        "Lower end of the 95 % Wilson interval over the n images, each of which counts once.",
+        "%",
+    ),
+    Column("ci_high", _number, "Upper end of that interval.", "%"),
+)
+CONFUSION = (
+    Column(
+        "predicted_<label>",
+        _integer,
+        "How many images of the line's class were predicted as that class, summed over the measurements. Not "
+        "there for `worst` and `strong`, under which an image has several predictions.",
+        "images",
+    ),
+    Column(
+        "predicted_none",
+        _integer,
+        "How many do not count as correct although that was predicted (a gradient of zero; wrong when clean "
+        "under protocol `worst`), or have no prediction (values not finite, or inherited as broken).",
+        "images",
+    ),
+)
+
 TABLES = {
     "results.csv": RESULTS,
     "leaderboard.csv": LEADERBOARD,
     "audit.csv": AUDIT,
     "leaderboard compare": COMPARISON,
+    "leaderboard classes": (*CLASSES, *CONFUSION),
 }
 
 
@@ -513,6 +559,7 @@ def integers(columns: Iterable[Column]) -> list[str]:
 
 
 RESULT_COLUMNS, ENTRY_COLUMNS, TAIL_COLUMNS = _names(RESULTS), _names(ENTRY), _names(TAIL)
+CLASS_COLUMNS = _names(CLASSES)
 SOURCE_COLUMNS, AUDIT_COLUMNS, COMPARISON_COLUMNS = _names(SOURCE), _names(AUDIT), _names(COMPARISON)
 
 FORMS = {column.name: column.form for table in TABLES.values() for column in table if column.form}

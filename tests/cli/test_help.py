@@ -39,9 +39,10 @@ def test_all_commands_are_walked():
             "leaderboard show",
             "leaderboard compare",
             "leaderboard paper",
+            "leaderboard classes",
         ),
-        *("plot", "plot coefficients", "plot landscape", "stability", "report", "train", "sweep", "models"),
-        *("store", "store check", "store repair"),
+        *("plot", "plot coefficients", "plot landscape", "plot curve", "stability", "report", "train"),
+        *("sweep", "models", "store", "store check", "store repair"),
         *("data", "ls", "robustbench", "robustbench export", "robustbench download"),
     }
 
@@ -71,6 +72,7 @@ def test_each_option_says_what_it_is_and_its_default(prog, action):
 ALONE = {
     *(("data", "NAME"), ("ls", "kind"), ("report", "SOURCE"), ("robustbench export", "FOLDER")),
     *(("leaderboard show", "SOURCE"), ("leaderboard paper", "SOURCE"), ("leaderboard compare", "FOLDER")),
+    *(("leaderboard classes", "FOLDER"), ("plot curve", "FOLDER")),
 }
 
 
@@ -88,6 +90,7 @@ def test_models_and_results_are_given_in_one_way_everywhere():
     assert takers == {
         *("bench", "audit", "stability", "train", "sweep", "plot coefficients", "plot landscape"),
         *("leaderboard show", "leaderboard compare", "robustbench export", "robustbench download"),
+        *("leaderboard classes", "plot curve"),
     }
 
 

@@ -67,6 +67,8 @@ def small(argv):
         return put(argv, "--models", "in_resnet20.digits_digits_seed0")
     if argv[:2] == ["plot", "landscape"]:
         return put(put(put(argv, "--models", "in_resnet20"), "--sample", "3"), "--points", "3")
+    if argv[:2] == ["plot", "curve"]:
+        return [re.sub(r"^pgd$", "fgsm", word) for word in argv]
     if name == "stability":
         argv = put(put(argv, "--models", "in_resnet20"), "--seeds", "1")
         return [*argv, "--n", "1", "--growth-n", "2"]
