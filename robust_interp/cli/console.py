@@ -206,7 +206,7 @@ def print_classes(table: pd.DataFrame) -> None:
             f"→ {column.removeprefix(PREDICTED)}": [
                 f"{share:.0f}" if share else "." for share in 100 * confusion[column] / total
             ]
-            for column in confusion
+            for column in map(str, confusion)
         }
         if left_out := _print_one(shown, columns, list(columns)):
             _print_note(

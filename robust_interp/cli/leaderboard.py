@@ -265,7 +265,8 @@ def _classes(arguments: argparse.Namespace) -> int:
 
     runs, dataset = runs_in(arguments.folders, arguments.dataset)
     runs = of_models(runs, arguments.models)
-    count, names = None, ()
+    count: int | None = None
+    names: tuple[str, ...] = ()
     if dataset in data.DATASETS:
         count, names = data.DATASETS[dataset].classes, data.DATASETS[dataset].class_names
     table = classes.by_class(runs, arguments.column, count, names)

@@ -27,6 +27,7 @@ from robust_interp.cli import (
     store,
     sweep,
     train,
+    verify,
 )
 from robust_interp.cli.options import load_plugins
 from robust_interp.core import threads
@@ -125,6 +126,7 @@ def parser() -> argparse.ArgumentParser:
     for command in (
         bench,
         audit,
+        verify,
         leaderboard,
         plot,
         stability,

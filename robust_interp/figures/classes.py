@@ -39,7 +39,7 @@ def draw_accuracies(axes: Axes, table: pd.DataFrame) -> None:
     """Accuracy in percent of each class with its 95 % interval, the first class on top."""
     below, above = table["accuracy"] - table["ci_low"], table["ci_high"] - table["accuracy"]
     errors = np.clip([below, above], 0, None)
-    look = {"linestyle": "none", "marker": "o", "elinewidth": 0.7, "color": style.colour(0)}
+    look: style.Look = {"linestyle": "none", "marker": "o", "elinewidth": 0.7, "color": style.colour(0)}
     axes.errorbar(table["accuracy"], table["label"], xerr=errors, **look)
     axes.set_xlim(0, 103)
     axes.set_ylim(len(table) - 0.5, -0.5)

@@ -58,7 +58,7 @@ def by_class(
     count = classes or 1 + max(_largest(score) for _, scores in measured for score in scores)
     lines = [line | {"column": column} for one in measured for line in _lines(*one, count, names)]
     frame = pd.DataFrame(lines)
-    return frame[[*CLASS_COLUMNS, *(name for name in frame if name.startswith(PREDICTED))]]
+    return frame[[*CLASS_COLUMNS, *(name for name in map(str, frame) if name.startswith(PREDICTED))]]
 
 
 def by_entry(table: pd.DataFrame) -> dict[str, pd.DataFrame]:

@@ -41,7 +41,16 @@ def test_all_commands_are_walked():
             "leaderboard paper",
             "leaderboard classes",
         ),
-        *("plot", "plot coefficients", "plot landscape", "plot curve", "stability", "report", "train"),
+        *(
+            "plot",
+            "plot coefficients",
+            "plot landscape",
+            "plot curve",
+            "stability",
+            "report",
+            "train",
+            "verify",
+        ),
         *("sweep", "models", "store", "store check", "store repair"),
         *("data", "ls", "robustbench", "robustbench export", "robustbench download"),
     }
@@ -72,7 +81,7 @@ def test_each_option_says_what_it_is_and_its_default(prog, action):
 ALONE = {
     *(("data", "NAME"), ("ls", "kind"), ("report", "SOURCE"), ("robustbench export", "FOLDER")),
     *(("leaderboard show", "SOURCE"), ("leaderboard paper", "SOURCE"), ("leaderboard compare", "FOLDER")),
-    *(("leaderboard classes", "FOLDER"), ("plot curve", "FOLDER")),
+    *(("leaderboard classes", "FOLDER"), ("plot curve", "FOLDER"), ("verify", "FILE.npz")),
 }
 
 
@@ -90,7 +99,7 @@ def test_models_and_results_are_given_in_one_way_everywhere():
     assert takers == {
         *("bench", "audit", "stability", "train", "sweep", "plot coefficients", "plot landscape"),
         *("leaderboard show", "leaderboard compare", "robustbench export", "robustbench download"),
-        *("leaderboard classes", "plot curve"),
+        *("leaderboard classes", "plot curve", "verify"),
     }
 
 
@@ -128,6 +137,7 @@ def test_what_needs_models_says_how_to_name_them(command, prog):
         ("bench", "--eps", "units of 1/255"),
         ("sweep", "--eps", "units of 1/255"),
         ("audit", "--eps", "units of 1/255"),
+        ("verify", "--eps", "units of 1/255"),
         ("audit", "--large-eps", "units of 1/255"),
         ("stability", "--eps", "units of 1/255"),
         ("plot landscape", "--radius", "units of 1/255"),
