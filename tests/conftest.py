@@ -53,6 +53,22 @@ def elsewhere(tmp_path, monkeypatch):
         yield
 
 
+@pytest.fixture
+def fresh():
+    """Registries that are put back afterwards; gives what puts them back at once."""
+    from robust_interp import plugins
+
+    known = {kind: set(registry) for kind, registry in plugins.REGISTRIES.items()}
+
+    def forget():
+        for kind, registry in plugins.REGISTRIES.items():
+            for name in set(registry) - known[kind]:
+                registry.remove(name)
+
+    yield forget
+    forget()
+
+
 CIFAR_FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}
 
 

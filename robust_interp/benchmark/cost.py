@@ -46,6 +46,11 @@ def cost(cell: Cell) -> int:
     return (attacks.passes(cell.perturbation) - 1) * attacked + again + members  # these to predict
 
 
+def at_once(cell: Cell, n: int) -> int:
+    """How many of `n` images go through the model at once while a cell is measured, TIMED_ON at most."""
+    return 1 if attacks.is_alone(cell.perturbation) else min(TIMED_ON, n)
+
+
 def work(plan: Plan, store: Store) -> list[tuple[Cell, int]]:
     """The cells that are still to be measured, and at how many samples, if none is left out."""
     return [(cell, part.n - store.covered(cell.key)) for part, cell in _remaining(plan, store)]
@@ -83,12 +88,15 @@ def estimate(
     Raises:
         UserError: if a model cannot be measured on the device.
     """
-    timing = _Timing(targets, runner)
+    timing, remaining = _Timing(targets, runner), list(_remaining(plan, store))
+    # Told by what is timed, not by cells: the first cell of an architecture takes seconds, the others none.
+    timed = {(cell.classifier.model, at_once(cell, plan.n)): cell.classifier for _, cell in remaining}
+    for (_, images), card in each(list(timed.items()), tell, lambda one: one[0][0]):
+        timing.seconds(card, images)
     seconds, is_bound = 0.0, False
-    for part, cell in each(list(_remaining(plan, store)), tell, lambda left: left[1].classifier.label):
+    for part, cell in remaining:
         samples, is_known = left(part, cell, store, runner.dataset.labels)
-        at_once = 1 if attacks.is_alone(cell.perturbation) else min(TIMED_ON, plan.n)
-        seconds += timing.seconds(cell.classifier, at_once) * cost(cell) * samples
+        seconds += timing.seconds(cell.classifier, at_once(cell, plan.n)) * cost(cell) * samples
         if samples:
             is_bound |= not is_known or attacks.may_stop_early(cell.perturbation)
     return Estimate(seconds, is_bound)

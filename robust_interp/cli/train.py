@@ -175,7 +175,7 @@ def train_missing(
     """
     from robust_interp.cli.progress import Trainings
     from robust_interp.core.devices import resolve_device
-    from robust_interp.training.train import work
+    from robust_interp.training.train import check, work
 
     use_threads(arguments)
     device = resolve_device(arguments.device)
@@ -187,6 +187,7 @@ def train_missing(
     compiled = arguments.compile and bool(missing) and _can_compile()
     side_by_side = arguments.at_once or (AT_ONCE_ON_CUDA if device.type == "cuda" else 1)
     groups = [missing[at : at + side_by_side] for at in range(0, len(missing), side_by_side)]
+    check(missing, arguments.dataset, out)
     sizes = work(missing, arguments.dataset, arguments.data_dir) if missing else {}
     watch = Trainings(bar, groups, {what: passes for what, (_, passes) in sizes.items()})
     for group in groups:

@@ -134,6 +134,22 @@ class _Job:
         }
 
 
+def check(trainings: Sequence[Training], dataset: str, out: Path) -> None:
+    """Refuse trainings that cannot be, before any data are read.
+
+    Raises:
+        UserError: if a checkpoint is there already or cannot be written below `out`, a recipe does not fit
+            the dataset, or two trainings would write the same checkpoint.
+    """
+    for what in trainings:
+        what.recipe.filled(data.DATASETS[dataset])
+    folders = [destination(what.architecture, dataset, what.recipe, what.seed, out) for what in trainings]
+    if len(set(folders)) < len(folders):
+        raise UserError("two trainings would write the same checkpoint")
+    for folder in folders:
+        zoo.check_writable(folder)
+
+
 def work(
     trainings: Sequence[Training], dataset: str, data_dir: str | None = None
 ) -> dict[Training, tuple[float, float]]:
@@ -273,18 +289,15 @@ def _jobs(
     device: str | torch.device,
     compiled: bool,
 ) -> list[_Job]:
-    """Refuses what cannot be, before the data are read."""
-    recipes = [what.recipe.filled(data.DATASETS[dataset]) for what in trainings]
-    folders = [destination(what.architecture, dataset, what.recipe, what.seed, out) for what in trainings]
-    if len(set(folders)) < len(folders):
-        raise UserError("two trainings would write the same checkpoint")
-    for folder in folders:
-        zoo.check_writable(folder)
+    check(trainings, dataset, out)  # before the data are read
     training = data.load(dataset, "train", data_dir)
-    return [
-        _Job(what, recipe, recipe.model_args() | model_args, training, folder, device, compiled)
-        for what, recipe, folder in zip(trainings, recipes, folders, strict=True)
-    ]
+    jobs = []
+    for what in trainings:
+        recipe = what.recipe.filled(data.DATASETS[dataset])
+        folder = destination(what.architecture, dataset, what.recipe, what.seed, out)
+        args = recipe.model_args() | model_args
+        jobs.append(_Job(what, recipe, args, training, folder, device, compiled))
+    return jobs
 
 
 def _run(

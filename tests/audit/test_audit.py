@@ -373,6 +373,10 @@ def test_a_store_from_before_there_were_audits_can_be_read(tmp_path):
         run(store, [(card(), CLEAN, first(8))])
     with closing(sqlite3.connect(tmp_path / FILE_NAME)) as db:
         db.execute("DROP TABLE audits")
+        db.execute("DROP TABLE counts")
+        for table in ("chunks", "labels", "runs"):
+            db.execute(f"ALTER TABLE {table} DROP COLUMN digest")
+        db.execute("PRAGMA user_version = 0")
     assert list(boards(tmp_path)["clean"]) == [80]
 
 

@@ -274,7 +274,7 @@ def test_a_run_that_is_saved_is_read_back_as_the_same_plan(command, tiny_zoo, tm
     assert "in units of 1/255" in re.sub(r"\n# ", " ", text)
 
 
-def test_a_saved_run_has_its_plugins(command, tiny_zoo, tmp_path):
+def test_a_saved_run_has_its_plugins(fresh, command, tiny_zoo, tmp_path):
     plugin = tmp_path / "mine_of_config.py"
     plugin.write_text(
         "from robust_interp.plugins import attack\n"

@@ -353,7 +353,7 @@ def test_each_target_is_checked_once_and_an_ensemble_by_its_members(here, tiny_z
     saved_by_timm(network(7, "preact_resnet14"), here / "mine", {"in_chans": 1})
     names = ["in_resnet14", "mine/", "their_package.nets:linear"]
     options = {"zoo": tiny_zoo, "mean": (MEAN,), "std": (STD,), "out": here / "results"}
-    table = robust_interp.evaluate(names, ensemble="all", strong="ifgsm(steps=2)", **options, **QUICK)
+    table = robust_interp.evaluate(names, ensemble="all", strong="apgd_ce(steps=2)", **options, **QUICK)
     assert set(table["members"]) == {1, 2, 4}
     once = ["in_resnet14.digits_none_seed0", "in_resnet14.digits_none_seed1", "mine", names[2]]
     assert checked == dict.fromkeys(once, 1)
@@ -765,7 +765,7 @@ def pointer(path):
         (lambda path: path.write_bytes(b""), "is empty"),
         (lambda path: torch.save({"epoch": 3, "lr": 0.1}, path), "contains a dict with epoch, lr"),
         (lambda path: torch.save([1], path), "contains a list"),
-        (lambda path: torch.save({}, path), "but a dict with nothing in it"),
+        (lambda path: torch.save({}, path), "contains a dict with nothing in it"),
         (
             lambda path: torch.save({"state_dict": {"a": torch.ones(1)}, "state_dict_ema": {}}, path),
             "several state dicts (state_dict, state_dict_ema)",
@@ -776,7 +776,7 @@ def pointer(path):
 def test_what_is_no_weights_file_is_named_for_what_it_is(here, make, found, suffix):
     path = here / f"w{suffix}"
     make(path)
-    if suffix == ".safetensors" and found.startswith(("but", "several", "holds")):
+    if suffix == ".safetensors" and found.startswith(("contains", "several")):
         found = "cannot read"  # torch's own format under the other's name
     refused("timm:in_resnet14", path, found, checkpoint=path)
     refused(str(path), path, found)

@@ -80,6 +80,7 @@ def test_each_option_says_what_it_is_and_its_default(prog, action):
 # Models are named by --models; what stands alone are results, or what is no model.
 ALONE = {
     *(("data", "NAME"), ("ls", "kind"), ("report", "SOURCE"), ("robustbench export", "FOLDER")),
+    *(("store check", "FOLDER"), ("store repair", "FOLDER")),
     *(("leaderboard show", "SOURCE"), ("leaderboard paper", "SOURCE"), ("leaderboard compare", "FOLDER")),
     *(("leaderboard classes", "FOLDER"), ("plot curve", "FOLDER"), ("verify", "FILE.npz")),
 }

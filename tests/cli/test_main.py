@@ -135,8 +135,8 @@ def test_a_dry_run_counts_the_cells_and_writes_nothing(small, tmp_path, there):
 @pytest.mark.slow
 def test_a_dry_run_after_the_run_has_nothing_to_measure(small):
     small("--quiet")
-    assert "0 cells to measure, 6 stored already" in small("--dry-run")[1]
-    assert "3 cells to measure, 6 stored already" in small("--dry-run", "--attacks", "fgsm,ifgsm")[1]
+    assert "0 cells to measure, 6 already stored" in small("--dry-run")[1]
+    assert "3 cells to measure, 6 already stored" in small("--dry-run", "--attacks", "fgsm,ifgsm")[1]
 
 
 def test_seeds_can_be_counted_or_named(small, tmp_path):
@@ -300,7 +300,7 @@ MISTAKES = [
     (["--eps", "0.01,0.05"], ["did you mean 2.55,12.8?"]),
     (["--eps", "-1"], ["-1", "radius", "1/255"]),
     (["--eps", "-1,2"], ["--eps"]),
-    (["--eps", "0"], ["0: a radius", "1/255"]),
+    (["--eps", "0"], ["0: a radius of 0 is a control", "pgd(eps=0)"]),
     (["--eps", "1,0"], ["1,0: a radius"]),
     (["--eps", "nan"], ["nan: a radius"]),
     (["--eps", "inf"], ["inf: a radius"]),

@@ -252,20 +252,6 @@ def test_all_leaves_out_what_a_broken_plug_in_provides(install, tiny_zoo, tmp_pa
 
 
 @pytest.fixture
-def fresh():
-    """Registries that are put back afterwards; gives what puts them back at once."""
-    known = {kind: set(registry) for kind, registry in plugins.REGISTRIES.items()}
-
-    def forget():
-        for kind, registry in plugins.REGISTRIES.items():
-            for name in set(registry) - known[kind]:
-                registry.remove(name)
-
-    yield forget
-    forget()
-
-
-@pytest.fixture
 def write(tmp_path):
     def put(source, name="mine.py"):
         path = tmp_path / name

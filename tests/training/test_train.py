@@ -306,7 +306,7 @@ def test_a_checkpoint_that_is_there_is_skipped_and_never_overwritten(tmp_path, c
     assert main(command) == 0
     assert "exists already, skipped" in capsys.readouterr().out
     assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="exists already"):
         train.train("in_resnet14", "digits", Recipe("digits_1epochs", epochs=1), 0, tmp_path)
 
 
