@@ -278,7 +278,8 @@ def _classes(arguments: argparse.Namespace) -> int:
         from robust_interp.figures import files
         from robust_interp.figures.classes import confusion_figure
 
+        called = f"classes_{arguments.column.replace('/', '_')}"  # as in pgd(alpha=eps/4)_2
         figure = confusion_figure(classes.by_entry(table))
-        written = files.with_table(figure, table, files.stem(arguments.out, f"classes_{arguments.column}"))
+        written = files.with_table(figure, table, files.stem(arguments.out, called))
         print(f"wrote {', '.join(map(str, written))}", file=sys.stderr)
     return 0
