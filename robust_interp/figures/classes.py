@@ -55,7 +55,11 @@ def draw_confusion(axes: Axes, counts: np.ndarray, names: list[str]) -> None:
     axes.set_xlabel("predicted")
     if len(names) > _WRITTEN:
         return
-    axes.set_xticks(range(len(names) + 1), [*names, "none"], rotation=0 if max(map(len, names)) < 3 else 45)
+    axes.set_xticks(range(len(names) + 1), [*names, "none"])
+    if max(map(len, names)) > 2:
+        axes.tick_params(axis="x", labelrotation=45)
+        for label in axes.get_xticklabels():
+            label.set(horizontalalignment="right", rotation_mode="anchor")
     for label, predicted in np.argwhere(np.round(shares) > 0):
         share = shares[label, predicted]
         colour = "black" if share > 50 else "white"
