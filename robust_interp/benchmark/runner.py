@@ -271,6 +271,20 @@ class Runner:
             images, deltas = attacked.images, attacked.deltas
             flags |= np.where(attacked.zero_gradient, ZERO_GRADIENT, 0).astype(np.uint8)
             flags |= np.where(attacked.not_finite, NOT_FINITE, 0).astype(np.uint8)
+        predictions, found = self.predictions(classifier, images, ids)
+        return Batch(predictions, flags | found, deltas)
+
+    def predictions(
+        self, classifier: nn.Module, images: torch.Tensor, ids: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What a classifier takes images for, as an `Outcome` holds it: predictions and flags, (n,) each.
+
+        Args:
+            classifier: On this runner's device.
+            images: (n, C, H, W) in [0, 1] there.
+            ids: Of the samples, (n,).
+        """
+        flags = np.zeros(len(ids), dtype=np.uint8)
         with torch.no_grad():
             if isinstance(classifier, Ensemble):
                 logits, agreed = classifier.with_agreement(images)
@@ -279,8 +293,7 @@ class Runner:
                 logits = classifier(images.clone())  # which a model may work on in place
         finite = _are_numbers(logits, torch.from_numpy(self.dataset.labels[ids]).to(logits.device))
         flags |= np.where(finite.cpu().numpy(), 0, NOT_FINITE).astype(np.uint8)
-        predictions = torch.where(finite, logits.argmax(1), -1).cpu().numpy().astype(np.int16)
-        return Batch(predictions, flags, deltas)
+        return torch.where(finite, logits.argmax(1), -1).cpu().numpy().astype(np.int16), flags
 
 
 def _are_numbers(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -17,6 +17,7 @@ from robust_interp.cli.progress import duration
 from robust_interp.core.errors import UserError
 from robust_interp.corruptions.names import MEANS
 from robust_interp.results import brief, ranks
+from robust_interp.results.classes import NOTHING, PREDICTED, by_entry
 from robust_interp.results.columns import is_text
 from robust_interp.results.compare import Comparison
 from robust_interp.results.paper import PaperComparison
@@ -175,6 +176,46 @@ def print_comparison(comparison: Comparison) -> None:
             "weights, not for others trained in the same way",
             highlight=False,
         )
+
+
+def print_classes(table: pd.DataFrame) -> None:
+    """A line a class for each entry: n, accuracy with its interval, and what was predicted, in percent."""
+    shown = console()
+    for name, part in by_entry(table).items():
+        first = part.iloc[0]
+        shown.print(
+            f"{name}: {first['dataset']}, {first['column']}, n = {part['n'].sum()}, protocol "
+            f"{first['protocol']}, mean over {first['measurements']} measurements; in %",
+            highlight=False,
+            markup=False,
+        )
+        has_names = any(str(label) != said for label, said in zip(part["label"], part["name"], strict=True))
+        columns = {
+            "label": list(map(str, part["label"])),
+            **({"name": list(part["name"])} if has_names and part["name"].any() else {}),
+            "n": list(map(str, part["n"])),
+            "accuracy": ["" if math.isnan(value) else f"{value:.1f}" for value in part["accuracy"]],
+            "95 %": [
+                "" if math.isnan(low) else f"{low:.1f} to {high:.1f}"
+                for low, high in part[["ci_low", "ci_high"]].to_numpy()
+            ],
+        }
+        confusion = part.filter(regex=f"^{PREDICTED}")
+        total = confusion.sum(axis=1).clip(lower=1)
+        columns |= {
+            f"→ {column.removeprefix(PREDICTED)}": [
+                f"{share:.0f}" if share else "." for share in 100 * confusion[column] / total
+            ]
+            for column in map(str, confusion)
+        }
+        if left_out := _print_one(shown, columns, list(columns)):
+            _print_note(
+                shown, f"not shown for lack of space: {', '.join(left_out)}; --format csv has all columns"
+            )
+    if NOTHING in table and table[NOTHING].any():
+        _print_note(shown, "→ none: no prediction that counts, as where the gradient was zero")
+    if NOTHING not in table:
+        _print_note(shown, "no confusion matrix: under several attacks an image has several predictions")
 
 
 def print_paper(comparison: PaperComparison, dataset: str) -> None:

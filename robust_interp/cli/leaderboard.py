@@ -10,8 +10,18 @@ from pathlib import Path
 
 from robust_interp.benchmark.forms import name_list, path_text, positive
 from robust_interp.benchmark.request import PROTOCOLS
-from robust_interp.cli.options import Commands, add_command, add_sources, add_which_dataset, picked
+from robust_interp.cli.options import (
+    Commands,
+    add_command,
+    add_folders,
+    add_out,
+    add_sources,
+    add_which_dataset,
+    picked,
+)
 from robust_interp.core.errors import UserError
+
+_ACTIONS = ("show", "compare", "paper", "classes", "-h", "--help")
 
 
 def add_to(commands: Commands) -> None:
@@ -26,11 +36,12 @@ def add_to(commands: Commands) -> None:
     _add_show(actions)
     _add_compare(actions)
     _add_paper(actions)
+    _add_classes(actions)
 
 
 def spelt_out(argv: list[str]) -> list[str]:
     """`leaderboard` without an action shows."""
-    if argv[:1] != ["leaderboard"] or argv[1:2] in (["show"], ["compare"], ["paper"], ["-h"], ["--help"]):
+    if argv[:1] != ["leaderboard"] or (argv[1:2] and argv[1] in _ACTIONS):
         return argv
     return ["leaderboard", "show", *argv[1:]]
 
@@ -220,4 +231,55 @@ def _paper(arguments: argparse.Namespace) -> int:
         console.print_claims(comparison.claims)
     else:
         console.print_paper(comparison, dataset)
+    return 0
+
+
+def _add_classes(actions: Commands) -> None:
+    parser = add_command(
+        actions,
+        "classes",
+        "show accuracy by class and the confusion matrix of stored predictions; loads no model",
+        "robust-interp leaderboard classes results --models in_resnet20 --column pgd_16",
+        _classes,
+    )
+    add = parser.add_argument
+    add_folders(parser)
+    add("--models", type=name_list, metavar="NAMES", help="only these models: names or globs (default: all)")
+    add(
+        "--column",
+        required=True,
+        metavar="COLUMN",
+        help="column of the leaderboard, e.g. clean or pgd_16 (required)",
+    )
+    add_which_dataset(parser)
+    _add_format(parser, "table", "csv", "markdown", "json")
+    add_out(parser, "draw it, too: ", None)
+
+
+def _classes(arguments: argparse.Namespace) -> int:
+    from robust_interp import data
+    from robust_interp.cli.console import print_classes
+    from robust_interp.results import classes
+    from robust_interp.results.export import FORMATS
+    from robust_interp.results.folders import of_models, runs_in
+
+    runs, dataset = runs_in(arguments.folders, arguments.dataset)
+    runs = of_models(runs, arguments.models)
+    count: int | None = None
+    names: tuple[str, ...] = ()
+    if dataset in data.DATASETS:
+        count, names = data.DATASETS[dataset].classes, data.DATASETS[dataset].class_names
+    table = classes.by_class(runs, arguments.column, count, names)
+    if arguments.format == "table":
+        print_classes(table)
+    else:
+        print(FORMATS[arguments.format](table), end="")
+    if arguments.out:
+        from robust_interp.figures import files
+        from robust_interp.figures.classes import confusion_figure
+
+        called = f"classes_{arguments.column.replace('/', '_')}"  # as in pgd(alpha=eps/4)_2
+        figure = confusion_figure(classes.by_entry(table))
+        written = files.with_table(figure, table, files.stem(arguments.out, called))
+        print(f"wrote {', '.join(map(str, written))}", file=sys.stderr)
     return 0

@@ -29,6 +29,7 @@ from robust_interp.cli import (
     store,
     sweep,
     train,
+    verify,
 )
 from robust_interp.cli.options import load_plugins
 from robust_interp.core import threads
@@ -166,6 +167,7 @@ def parser() -> argparse.ArgumentParser:
     for command in (
         bench,
         audit,
+        verify,
         leaderboard,
         plot,
         stability,

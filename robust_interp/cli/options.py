@@ -217,11 +217,34 @@ def add_figure_options(parser: argparse.ArgumentParser) -> None:
         help="dataset of the checkpoints and test images (default: digits)",
     )
     add_fields(parser, "zoo only_zoo data_dir")
-    add(
+    add_out(parser)
+
+
+def add_out(parser: argparse.ArgumentParser, what: str = "", default: str | None = "figures") -> None:
+    """Where a figure goes.
+
+    Args:
+        what: How the help begins.
+        default: The folder; None draws nothing.
+    """
+    parser.add_argument(
         "-o",
         "--out",
-        default="figures",
+        default=default,
         type=named_path,
         metavar="FOLDER|FILE",
-        help="output folder, or file name such as fig1.png; PNG and SVG are both written (default: figures)",
+        help=f"{what}output folder, or file name such as fig1.png; PNG and SVG are both written (default: "
+        f"{default or 'no figure'})",
+    )
+
+
+def add_folders(parser: argparse.ArgumentParser) -> None:
+    """Results folders, whose stored predictions are read."""
+    parser.add_argument(
+        "folders",
+        nargs="*",
+        default=[Path("results")],
+        type=named_path,
+        metavar="FOLDER",
+        help="results folders (default: results)",
     )

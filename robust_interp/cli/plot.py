@@ -6,17 +6,20 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from robust_interp.benchmark.forms import positive
+from robust_interp.benchmark.forms import name_list, positive
 from robust_interp.cli.options import (
     ALL_CPUS,
     Commands,
     add_command,
     add_fields,
     add_figure_options,
+    add_folders,
     add_images,
     add_models,
+    add_out,
     add_quiet,
     add_seed,
+    add_which_dataset,
     natural_list,
     odd,
     positive_number,
@@ -38,6 +41,7 @@ def add_to(commands: Commands) -> None:
     actions = parser.add_subparsers(required=True, metavar="FIGURE")
     _add_coefficients(actions)
     _add_landscape(actions)
+    _add_curve(actions)
 
 
 def _add_coefficients(actions: Commands) -> None:
@@ -200,15 +204,60 @@ def _draw_landscapes(
     arguments: argparse.Namespace, planes: dict[int, dict], lines: pd.DataFrame, weights: dict[str, str]
 ) -> list[Path]:
     """`planes`: by sample id; `lines`: over many images."""
+    from robust_interp import data
     from robust_interp.figures import files
     from robust_interp.figures import landscape as figures
     from robust_interp.figures.origin import Origin
 
     place, written = files.stem(arguments.out, "landscape"), []
     for sample, plane in planes.items():
-        figure = figures.plane_figure(plane, figures.CLASSES.get(arguments.dataset))
+        figure = figures.plane_figure(plane, data.DATASETS[arguments.dataset].class_names or None)
         path, origin = files.extended(place, f"_plane_{sample}"), Origin(arguments.dataset, weights, 1)
         written += files.with_arrays(figure, plane, path, origin)
     origin = Origin(arguments.dataset, weights, lines["sample"].nunique())
     figure = figures.line_figure(lines)
     return written + files.with_table(figure, lines, files.extended(place, "_line"), origin)
+
+
+def _add_curve(actions: Commands) -> None:
+    parser = add_command(
+        actions,
+        "curve",
+        "draw stored accuracies against eps, with their intervals; loads no model",
+        "robust-interp plot curve results --models in_resnet20 --attack pgd -o figures/pgd.png",
+        _curve,
+    )
+    add = parser.add_argument
+    add_folders(parser)
+    add("--models", type=name_list, metavar="NAMES", help="only these models: names or globs (default: all)")
+    add(
+        "--attack",
+        type=name_list,
+        dest="series",
+        metavar="NAMES",
+        help="only these attacks, with any parameters, or globs, e.g. 'pgd,worst' (default: all)",
+    )
+    add_which_dataset(parser)
+    add_out(parser)
+
+
+def _curve(arguments: argparse.Namespace) -> int:
+    from robust_interp import data
+    from robust_interp.figures import files, robustness
+    from robust_interp.figures.origin import Origin
+    from robust_interp.report import curves
+    from robust_interp.results import export
+    from robust_interp.results.folders import of_models, runs_in
+
+    runs, dataset = runs_in(arguments.folders, arguments.dataset)
+    runs = of_models(runs, arguments.models)
+    table = curves.under_attack(curves.points(runs), arguments.series)
+    weights = {s.classifier.label: s.classifier.weights_sha256 for run in runs for s in run}
+    origin = Origin(dataset, weights, int(table["n"].max()))
+    chance = 100 / data.DATASETS[dataset].classes if dataset in data.DATASETS else None
+    figure = robustness.eps_figure(table, chance=chance)
+    written = files.with_table(figure, table, files.stem(arguments.out, "curve"), origin)
+    shown = ["entry", "series", "x", "norm", "n", "seeds", "accuracy", "band_low", "band_high"]
+    print(export.to_markdown(table[shown]), end="")
+    print(f"wrote {', '.join(map(str, written))}")
+    return 0

@@ -285,6 +285,23 @@ def is_glob(pattern: str) -> bool:
     return bool(re.search(r"[*?\[]", pattern))
 
 
+def all_matching(kind: str, patterns: Iterable[str], names: Iterable[str]) -> list[str]:
+    """The names that any of the patterns stands for, each once.
+
+    Args:
+        kind: What the names are of, as a message says it.
+
+    Raises:
+        UserError: for a pattern that matches none.
+    """
+    names, found = list(names), list[str]()
+    for pattern in patterns:
+        if not (hits := matching(pattern, names)):
+            raise unknown(kind, pattern, names)
+        found += hits
+    return list(dict.fromkeys(found))
+
+
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
     """The names that a shell-style pattern matches, case-sensitively, in their own order."""
     return [name for name in names if fnmatch.fnmatchcase(name, pattern)]

@@ -65,6 +65,19 @@ def download(name: str, data_dir: str | os.PathLike | None = None) -> None:
         raise UserError(f"cannot download {name} into {root}: {error}") from error
 
 
+# In the order of their labels, as the official archives name them.
+_OF_CIFAR10 = "airplane automobile bird cat deer dog frog horse ship truck"
+_OF_CIFAR100 = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel
+can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur
+dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion
+lizard lobster man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree
+pear pickup_truck pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea
+seal shark shrew skunk skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table
+tank telephone television tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman
+worm
+"""
+
 for _name, _classes, _mean, _std in (
     ("cifar10", 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     ("cifar100", 100, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
@@ -85,5 +98,6 @@ for _name, _classes, _mean, _std in (
             flip=True,
             torchvision_class=_name.upper(),
             corruption_archive=f"CIFAR-{_classes}-C",
+            class_names=tuple((_OF_CIFAR10 if _classes == 10 else _OF_CIFAR100).split()),
         ),
     )

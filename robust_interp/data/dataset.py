@@ -44,6 +44,7 @@ class DatasetType:
         flip: Whether a mirrored image keeps its class.
         torchvision_class: Class that reads and downloads the files; None for an embedded dataset.
         corruption_archive: Folder name of the released corruption arrays, if there are any.
+        class_names: Of each class its name; none where they have none.
     """
 
     name: str
@@ -59,6 +60,7 @@ class DatasetType:
     flip: bool
     torchvision_class: str | None = None
     corruption_archive: str | None = None
+    class_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -39,5 +39,6 @@ DATASETS.add(
         default_n=200,
         crop_padding=1,
         flip=False,
+        class_names=tuple("0123456789"),
     ),
 )

@@ -16,9 +16,6 @@ from matplotlib.ticker import MaxNLocator
 from robust_interp.figures import style
 
 ACROSS = "orthogonal direction (1/255)"
-CLASSES = {
-    "cifar10": ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-}
 
 
 @style.styled

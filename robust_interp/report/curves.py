@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 
 from robust_interp.core import statistics
+from robust_interp.core.errors import UserError
+from robust_interp.core.registry import all_matching
 from robust_interp.results import paper
 from robust_interp.results.column_names import measured_in, parse, std_of
 from robust_interp.results.columns import Kind
@@ -52,6 +54,26 @@ def points(runs: Iterable[Sequence[Score]]) -> pd.DataFrame:
     """
     lines = [{"entry": name} | _point(alike) for name, alike in _measured(runs)]
     return pd.DataFrame(lines, columns=POINT_COLUMNS)
+
+
+def under_attack(table: pd.DataFrame, patterns: Iterable[str] | None = None) -> pd.DataFrame:
+    """Those points that are of attacks, and where their curves begin.
+
+    Args:
+        table: Of `points`.
+        patterns: Names or globs of the attacks, as in `series` or without parameters; None for all.
+
+    Raises:
+        UserError: if there is no attack with a radius, or none of a name.
+    """
+    names = list(dict.fromkeys(table["series"][table["kind"] == ATTACK]))
+    if not names:
+        raise UserError("the results hold no accuracy under an attack with a radius: there is no curve")
+    bare = table["series"].str.partition("(")[0]  # without parameters: pgd means pgd(steps=40), too
+    chosen = names if patterns is None else all_matching("attack", patterns, dict.fromkeys([*names, *bare]))
+    attacked = table[(table["kind"] == ATTACK) & (table["series"].isin(chosen) | bare.isin(chosen))]
+    begin = table[(table["kind"] == CLEAN) & table["entry"].isin(attacked["entry"])]
+    return pd.concat([begin, attacked], ignore_index=True)
 
 
 def differences(runs: Iterable[Sequence[Score]], baseline: str) -> pd.DataFrame:

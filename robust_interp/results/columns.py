@@ -495,11 +495,80 @@ COMPARISON = (
     ),
 )
 
+CLASSES = (
+    Column("model", _text, "Name of the model."),
+    Column("recipe", _text, "Recipe of the checkpoints' training."),
+    Column("lambda_init", _text, "Interval in which act(λ) started."),
+    Column("seeds", _integer, "Number of train seeds that are averaged, or that form the ensemble."),
+    Column("members", _integer, "Number of models that are averaged."),
+    Column("dataset", _text, "Data set."),
+    Column("protocol", _text, "`final` or `worst`."),
+    Column("column", _text, "Column of the leaderboard that is taken apart."),
+    Column(
+        "measurements",
+        _integer,
+        "Number of measurements that are averaged: train seeds, times severities for a corruption.",
+    ),
+    Column("label", _integer, "Class, from 0."),
+    Column("name", _text, "Name of the class, if it has one."),
+    Column("n", _integer, "Number of images of the class.", "images"),
+    Column(
+        "accuracy", _number, "Share of the n images that count as correct, mean over the measurements.", "%"
+    ),
+    Column(
+        "ci_low",
+        _number,
+        "Lower end of the 95 % Wilson interval over the n images, each of which counts once.",
+        "%",
+    ),
+    Column("ci_high", _number, "Upper end of that interval.", "%"),
+)
+CONFUSION = (
+    Column(
+        "predicted_<label>",
+        _integer,
+        "How many images of the line's class were predicted as that class, summed over the measurements. Not "
+        "there for `worst` and `strong`, under which an image has several predictions.",
+        "images",
+    ),
+    Column(
+        "predicted_none",
+        _integer,
+        "How many do not count as correct although that was predicted (a gradient of zero; wrong when clean "
+        "under protocol `worst`), or have no prediction (values not finite, or inherited as broken).",
+        "images",
+    ),
+)
+
+_OF_MODEL = ("model", "weights_sha256", "recipe", "lambda_init", "train_seed", "members")
+EXTERNAL = (
+    Column("file", _text, "Name of the file that the images are from."),
+    Column("file_sha256", _text, "SHA-256 of that file."),
+    *(column for column in RESULTS if column.name in _OF_MODEL),
+    Column("dataset", _text, "Data set whose images were changed, and whose labels count."),
+    Column("subset_hash", _text, "Hash of the data and of which images. Equal hashes mean equal images."),
+    Column("n", _integer, "Number of images.", unit="images"),
+    Column("column", _text, "`external_<eps>`, or `external_l2_<eps>` with eps in [0, 1] pixels."),
+    Column("norm", _text, "Norm of the ball that was checked: `Linf` or `L2`."),
+    Column("eps_255", _number, "Linf radius that was checked.", unit="1/255"),
+    Column("max_delta_255", _number, "Largest change of any image, in the norm of the row.", unit="1/255"),
+    Column("clean", _number, "Accuracy on the unchanged images.", unit="%"),
+    Column("accuracy", _number, "Accuracy on the images of the file.", unit="%"),
+    Column("ci_low", _number, "Lower end of the 95 % Wilson interval of `accuracy`.", unit="%"),
+    Column("ci_high", _number, "Upper end of the same interval.", unit="%"),
+    Column("asr", _number, "Attack success rate: 100 × broken / correct when clean.", unit="%"),
+    Column("torch", _text, "Version of PyTorch."),
+    Column("device", _text, "Device of the measurement."),
+    Column("source", _text, "`external`: the images were made elsewhere."),
+)
+
 TABLES = {
     "results.csv": RESULTS,
     "leaderboard.csv": LEADERBOARD,
     "audit.csv": AUDIT,
     "leaderboard compare": COMPARISON,
+    "external.csv": EXTERNAL,
+    "leaderboard classes": (*CLASSES, *CONFUSION),
 }
 
 
@@ -513,6 +582,7 @@ def integers(columns: Iterable[Column]) -> list[str]:
 
 
 RESULT_COLUMNS, ENTRY_COLUMNS, TAIL_COLUMNS = _names(RESULTS), _names(ENTRY), _names(TAIL)
+CLASS_COLUMNS, EXTERNAL_COLUMNS = _names(CLASSES), _names(EXTERNAL)
 SOURCE_COLUMNS, AUDIT_COLUMNS, COMPARISON_COLUMNS = _names(SOURCE), _names(AUDIT), _names(COMPARISON)
 
 FORMS = {column.name: column.form for table in TABLES.values() for column in table if column.form}

@@ -24,6 +24,8 @@ Percentages have two decimals, `params_m` has three. Each measured column is fol
 deviation over train seeds. The measured columns depend on the request.
 """,
     "audit.csv": "One row per finding, over all audits of the folder.\n",
+    "external.csv": "One row per file and model that `robust-interp verify` judged. They are never ranked.\n",
+    "leaderboard classes": "The table of `robust-interp leaderboard classes`, with `--format csv`.\n",
     "leaderboard compare": "The table of `robust-interp leaderboard compare`, with `--format csv`.\n",
 }
 _AFTER = {

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import pandas as pd
 
 from robust_interp.core.errors import UserError
-from robust_interp.core.registry import BUILT_IN, matching, unknown
+from robust_interp.core.registry import BUILT_IN, all_matching, unknown
 from robust_interp.corruptions import CORRUPTIONS, MEANS
 from robust_interp.data import DATASETS
 from robust_interp.results import leaderboard
@@ -162,12 +162,7 @@ def pick(board: pd.DataFrame, patterns: Iterable[str]) -> pd.DataFrame:
     Raises:
         UserError: for a pattern that matches none.
     """
-    names, chosen = list(dict.fromkeys(board["model"])), set()
-    for pattern in patterns:
-        hits = matching(pattern, names)
-        if not hits:
-            raise unknown("model", pattern, names)
-        chosen.update(hits)
+    chosen = all_matching("model", patterns, dict.fromkeys(board["model"]))
     return board[board["model"].isin(chosen)].reset_index(drop=True)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
+from robust_interp.core.registry import all_matching
 from robust_interp.results.export import results_csv, to_csv
 from robust_interp.results.scores import Score, scores
 from robust_interp.store import FILE_NAME, Store
@@ -51,6 +52,19 @@ def dataset_in(folders: Sequence[Path], dataset: str | None = None) -> str:
     if dataset not in (None, *found):
         raise UserError(f"{where} has no finished run for {dataset}, only for {', '.join(found)}")
     return dataset or found[0]
+
+
+def of_models(runs: Sequence[list[Score]], patterns: Iterable[str] | None) -> list[list[Score]]:
+    """The scores of the models that are named, by name or glob; all without any name.
+
+    Raises:
+        UserError: for a pattern that matches none.
+    """
+    if patterns is None:
+        return list(runs)
+    names = dict.fromkeys(score.classifier.model for run in runs for score in run)
+    chosen = all_matching("model", patterns, names)
+    return [[score for score in run if score.classifier.model in chosen] for run in runs]
 
 
 def _of_newest_code(runs: list[list[Score]]) -> list[list[Score]]:

@@ -26,6 +26,8 @@ class Score:
     Attributes:
         column: The leaderboard's column that its accuracy (percent) goes into.
         right: Which samples count as right, (n,) bool: the accuracy is their share.
+        labels: Their labels, (n,).
+        predictions: What they were predicted as, (n,), -1 where nothing was; None of several perturbations.
         perturbations: What the samples went through: one perturbation, or under ``worst`` several.
         audit: What the classifier's audit on this dataset came to; empty if there was none.
         code: What the code of the plug-ins is known by that made the perturbations; empty without any.
@@ -36,6 +38,8 @@ class Score:
     accuracy: float
     row: dict
     right: np.ndarray = field(repr=False, compare=False)
+    labels: np.ndarray = field(repr=False, compare=False, default_factory=lambda: np.zeros(0, int))
+    predictions: np.ndarray | None = field(repr=False, compare=False, default=None)
     not_finite: int = 0
     perturbations: tuple[Perturbation, ...] = ()
     audit: str = ""
@@ -87,18 +91,19 @@ def _scores_of_classifier(plan: Plan, cells: list[Cell], store: Store) -> list[S
     missing = [cell for cell, outcome in found if outcome is None]
     for cell in missing:
         store.note_missing(cell, plan.n)
-    right = [outcome.correct(store.labels(cell.fingerprint, plan.n)) for cell, outcome in outcomes]
+    labels = store.labels(cells[0].fingerprint, plan.n)[: plan.n] if outcomes else np.zeros(0, int)
+    right = [outcome.correct(labels) for _, outcome in outcomes]
     derived: list[_Attacked] = []
     if plan.protocol == "worst":
         if all(cell.perturbation.kind != "clean" for cell, _ in outcomes):
             return []  # of no sample can it be said yet that it survives everything
         right, derived = _worst(outcomes, right, {cell.perturbation.ball for cell in missing})
     own = [
-        _score(plan, *done, correct)
+        _score(plan, *done, correct, labels)
         for done, correct in zip(outcomes, right, strict=True)
         if done[0].has_own_number(plan.protocol)
     ]
-    return own + [_worst_score(plan, attacked, correct) for attacked, correct in derived]
+    return own + [_worst_score(plan, attacked, correct, labels) for attacked, correct in derived]
 
 
 def _worst(
@@ -122,7 +127,7 @@ def _worst(
     return right, [joint for ball, joint in by_ball.items() if ball not in incomplete]
 
 
-def _score(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray) -> Score:
+def _score(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray, labels: np.ndarray) -> Score:
     row = rows.row_of_cell(plan, cell, outcome, right)
     return Score(
         cell.classifier,
@@ -130,13 +135,15 @@ def _score(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray) -> Score
         row["accuracy"],
         row,
         right,
+        labels,
+        outcome.predictions,
         rows.not_finite([outcome]),
         (cell.perturbation,),
         code=cell.environment.get("plugin", ""),
     )
 
 
-def _worst_score(plan: Plan, outcomes: list[tuple[Cell, Outcome]], right: np.ndarray) -> Score:
+def _worst_score(plan: Plan, outcomes: list[_Done], right: np.ndarray, labels: np.ndarray) -> Score:
     cells = [cell for cell, _ in outcomes]
     row = rows.row_of_worst(plan, WORST, outcomes, right)
     return Score(
@@ -145,6 +152,8 @@ def _worst_score(plan: Plan, outcomes: list[tuple[Cell, Outcome]], right: np.nda
         row["accuracy"],
         row,
         right,
+        labels,
+        None,
         rows.not_finite(rows.without_own_line(plan, outcomes)),
         tuple(cell.perturbation for cell in cells),
         code="+".join(cell.environment["plugin"] for cell in cells if "plugin" in cell.environment),

@@ -39,9 +39,19 @@ def test_all_commands_are_walked():
             "leaderboard show",
             "leaderboard compare",
             "leaderboard paper",
+            "leaderboard classes",
         ),
-        *("plot", "plot coefficients", "plot landscape", "stability", "report", "train", "sweep", "models"),
-        *("store", "store check", "store repair"),
+        *(
+            "plot",
+            "plot coefficients",
+            "plot landscape",
+            "plot curve",
+            "stability",
+            "report",
+            "train",
+            "verify",
+        ),
+        *("sweep", "models", "store", "store check", "store repair"),
         *("data", "ls", "robustbench", "robustbench export", "robustbench download"),
     }
 
@@ -72,6 +82,7 @@ ALONE = {
     *(("data", "NAME"), ("ls", "kind"), ("report", "SOURCE"), ("robustbench export", "FOLDER")),
     *(("store check", "FOLDER"), ("store repair", "FOLDER")),
     *(("leaderboard show", "SOURCE"), ("leaderboard paper", "SOURCE"), ("leaderboard compare", "FOLDER")),
+    *(("leaderboard classes", "FOLDER"), ("plot curve", "FOLDER"), ("verify", "FILE.npz")),
 }
 
 
@@ -89,6 +100,7 @@ def test_models_and_results_are_given_in_one_way_everywhere():
     assert takers == {
         *("bench", "audit", "stability", "train", "sweep", "plot coefficients", "plot landscape"),
         *("leaderboard show", "leaderboard compare", "robustbench export", "robustbench download"),
+        *("leaderboard classes", "plot curve", "verify"),
     }
 
 
@@ -126,6 +138,7 @@ def test_what_needs_models_says_how_to_name_them(command, prog):
         ("bench", "--eps", "units of 1/255"),
         ("sweep", "--eps", "units of 1/255"),
         ("audit", "--eps", "units of 1/255"),
+        ("verify", "--eps", "units of 1/255"),
         ("audit", "--large-eps", "units of 1/255"),
         ("stability", "--eps", "units of 1/255"),
         ("plot landscape", "--radius", "units of 1/255"),

@@ -7,9 +7,11 @@ import shlex
 import shutil
 import sys
 
+import numpy as np
 import pytest
 from support.markdown import BLOCKS, ROOT, tables
 
+from robust_interp import data
 from robust_interp.cli.main import main
 
 ATTACKS = "fgsm,pgd(steps=2)"
@@ -67,11 +69,15 @@ def small(argv):
         return put(argv, "--models", "in_resnet20.digits_digits_seed0")
     if argv[:2] == ["plot", "landscape"]:
         return put(put(put(argv, "--models", "in_resnet20"), "--sample", "3"), "--points", "3")
+    if argv[:2] == ["plot", "curve"]:
+        return [re.sub(r"^pgd$", "fgsm", word) for word in argv]
     if name == "stability":
         argv = put(put(argv, "--models", "in_resnet20"), "--seeds", "1")
         return [*argv, "--n", "1", "--growth-n", "2"]
     if name == "report":
         return ["tiny" if word == "results" else word for word in argv]
+    if name == "verify":
+        return [*argv, "--seeds", "1", "--out", "measured"]
     if name == "leaderboard":
         argv = [re.sub(r"resnet20x\d\b", "resnet20x2", word) for word in argv]
         return [re.sub(r"\bpgd_(16|\*)", r"fgsm_\1", word) for word in argv]
@@ -137,6 +143,8 @@ def workplace(tmp_path_factory):
         patch.chdir(place)
         assert main([*BASE, "--out", "results"]) == 0
         assert main([*TINY, "--out", "tiny"]) == 0
+    digits = data.load("digits")
+    np.savez(place / "adv.npz", images=digits.images[:4], indices=np.arange(4))
     shutil.copytree(place / "results", place / "measured")
     yield place
     for kind, registry in REGISTRIES.items():  # what --plugin registered ends with these tests
@@ -223,6 +231,18 @@ def test_every_column_of_the_leaderboard_is_described(here):
 def test_every_column_of_an_audit_is_described(here):
     assert main(small(["audit", "--models", "in_resnet20"])) in (0, FAILED_AUDIT)
     assert described("audit.csv") == header(here / "measured" / "audit.csv")
+
+
+def test_every_column_of_external_images_is_described(here):
+    argv = shlex.split("verify adv.npz --models in_resnet20 --seeds 1 --eps 8 --out judged --dataset digits")
+    assert main(argv) == 0
+    assert described("external.csv") == header(here / "judged" / "external.csv")
+
+
+def test_every_column_of_the_classes_is_described(here, capsys):
+    assert main(["leaderboard", "classes", "--column", "clean", "--format", "csv"]) == 0
+    found = re.sub(r"predicted_0,.*predicted_9", "predicted_<label>", capsys.readouterr().out.splitlines()[0])
+    assert described("leaderboard classes") == found.split(",")
 
 
 def test_every_column_of_a_comparison_is_described(here, capsys):

@@ -21,7 +21,7 @@ def score(column, accuracy, card=CARD, zero_grad=0.0, not_finite=0, open_by=0.0)
         "zero_grad": zero_grad if attacked else None,
         "ci_high": accuracy + open_by,
     }
-    return Score(card, column, accuracy, row, np.zeros(0, bool), not_finite)
+    return Score(card, column, accuracy, row, np.zeros(0, bool), not_finite=not_finite)
 
 
 def said(accuracies, classes=10, card=CARD):

@@ -1,0 +1,220 @@
+"""Adversarial images that were made elsewhere: read, checked against the dataset's images, and judged.
+
+They are no cells of the store. What a store holds can be measured again from its description; these rest on a
+file. So their accuracies are in a table of their own, and are neither ranked nor averaged with our attacks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from robust_interp import attacks, data
+from robust_interp.attacks.runner import BALL_TOLERANCE, RELATIVE_TOLERANCE
+from robust_interp.benchmark.runner import Runner
+from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.classifiers.target import Target
+from robust_interp.core import statistics
+from robust_interp.core.errors import UserError
+from robust_interp.core.files import make_folder, write_text
+from robust_interp.data.dataset import RANGE_TOLERANCE
+from robust_interp.results.columns import EXTERNAL_COLUMNS
+from robust_interp.results.export import results_csv
+from robust_interp.store import Outcome
+from robust_interp.store.cells import attack_column, digest, in_255
+
+NAME = "external"
+FILE_NAME = f"{NAME}.csv"
+_SAME = ("file_sha256", "model", "weights_sha256", "train_seed", "members", "dataset", "column")
+
+
+@dataclass(frozen=True)
+class External:
+    """Images from a file, each within a ball around one of the dataset's.
+
+    Attributes:
+        images: (N, C, H, W), float32 in [0, 1].
+        ids: Which of the dataset's samples they were made of, (N,).
+        deltas: How far each is from that, (N,), in `norm` and [0, 1] pixels.
+        eps: The radius, in [0, 1] pixels.
+    """
+
+    file: str
+    sha256: str
+    images: np.ndarray
+    ids: np.ndarray
+    deltas: np.ndarray
+    norm: str
+    eps: float
+
+    @property
+    def column(self) -> str:
+        """What its accuracy is called: ``external_8``, ``external_l2_0.5``."""
+        return attack_column(NAME, self.norm, in_255(self.eps) if self.norm == "Linf" else self.eps)
+
+
+def read(path: Path, dataset: data.Dataset, norm: str, eps: float) -> External:
+    """Read and check a file that `numpy.savez` wrote; nothing is unpickled.
+
+    Args:
+        path: With ``images`` (N, C, H, W), uint8 or floating point in [0, 1], and, unless they are the first
+            N of the dataset, ``indices`` (N,): of which sample each was made.
+        norm: ``Linf`` or ``L2``.
+        eps: The radius that they must keep, in [0, 1] pixels.
+
+    Raises:
+        UserError: if it cannot be read, or one of the images is not in [0, 1] or not within the radius.
+    """
+    eps = attacks.check_eps(eps, norm)
+    arrays = _arrays(path)
+    images = _in_range(path, arrays["images"], dataset)
+    ids = _indices(path, arrays.get("indices"), len(images), dataset)
+    changes = (images.astype(np.float64) - data.as_pixels(dataset.images[ids])).reshape(len(ids), -1)
+    deltas = np.abs(changes).max(1) if norm == "Linf" else np.linalg.norm(changes, axis=1)
+    slack = BALL_TOLERANCE + (0 if norm == "Linf" else RELATIVE_TOLERANCE * eps)
+    if beyond := int((deltas > eps + slack).sum()):
+        told = f"{255 * deltas.max():.6g}/255" if norm == "Linf" else f"{deltas.max():.6g}"
+        radius = f"{in_255(eps):g}/255" if norm == "Linf" else f"{eps:g}"
+        raise UserError(
+            f"{path}: {beyond} of {len(ids)} images are farther than {radius} ({norm}) from those of "
+            f"{dataset.name}, the farthest {told} (sample {ids[deltas.argmax()]}): give the radius that they "
+            "were made for, and indices if they are not the first images"
+        )
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    return External(path.name, sha256, images, ids, deltas, norm, eps)
+
+
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            found = {name: held[name] for name in ("images", "indices") if name in held.files}
+            names = ", ".join(held.files)
+    except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"cannot read {path} as an .npz file of arrays: {reason}") from error
+    if "images" not in found:
+        raise UserError(f"{path} has no array 'images', only {names or 'nothing'}")
+    return found
+
+
+def _in_range(path: Path, images: np.ndarray, dataset: data.Dataset) -> np.ndarray:
+    shape = dataset.images.shape[1:]
+    if images.ndim != 4 or images.shape[1:] != shape or not len(images):
+        raise UserError(f"{path}: images must be (N, {', '.join(map(str, shape))}), not {images.shape}")
+    if images.dtype != np.uint8 and not np.issubdtype(images.dtype, np.floating):
+        raise UserError(f"{path}: images must be uint8 or floating point in [0, 1], not {images.dtype}")
+    if images.dtype == np.uint8:
+        return data.as_pixels(images)
+    outside = np.maximum(-images, images - 1).reshape(len(images), -1).max(1)
+    if wrong := int((~(outside <= RANGE_TOLERANCE)).sum()):  # a NaN is wrong, too
+        raise UserError(
+            f"{path}: {wrong} of {len(images)} images have values outside [0, 1], from {images.min():.6g} to "
+            f"{images.max():.6g}"
+        )
+    return images.clip(0, 1).astype(np.float32)
+
+
+def _indices(path: Path, indices: np.ndarray | None, n: int, dataset: data.Dataset) -> np.ndarray:
+    if indices is None:
+        if n > len(dataset):
+            raise UserError(f"{path}: {n} images without indices, and {dataset.name} has {len(dataset)}")
+        return np.arange(n)
+    if indices.shape != (n,) or not np.issubdtype(indices.dtype, np.integer):
+        raise UserError(f"{path}: indices must be {n} whole numbers, not {indices.dtype} {indices.shape}")
+    if indices.min() < 0 or indices.max() >= len(dataset):
+        raise UserError(
+            f"{path}: indices run from {indices.min()} to {indices.max()}, outside 0 to {len(dataset) - 1}"
+        )
+    if len(np.unique(indices)) < n:
+        raise UserError(f"{path}: {n - len(np.unique(indices))} of {n} indices stand there more than once")
+    return indices.astype(np.int64)
+
+
+def judge(external: External, target: Target, runner: Runner) -> dict:
+    """The line of one model: its accuracy on the images, and on those of the dataset that they were made of.
+
+    Raises:
+        UserError: if the model cannot be measured on the runner's device.
+    """
+    classifier, ids, size = runner.load(target), external.ids, runner.batch_size
+    parts = [slice(start, start + size) for start in range(0, len(ids), size)]
+    with undisturbed(classifier):
+        clean, right = (
+            np.concatenate([_right(runner, classifier, images[part], ids[part]) for part in parts])
+            for images in (data.as_pixels(runner.dataset.images[ids]), external.images)
+        )
+    card, is_linf = target.card, external.norm == "Linf"
+    low, high = statistics.wilson(int(right.sum()), len(right))
+    first = len(ids) if np.array_equal(ids, np.arange(len(ids))) else ids.tolist()
+    return {
+        "file": external.file,
+        "file_sha256": external.sha256,
+        "model": card.model,
+        "weights_sha256": card.weights_sha256,
+        "recipe": card.recipe,
+        "lambda_init": card.lambda_init,
+        "train_seed": card.train_seed,
+        "members": card.members,
+        "dataset": runner.dataset.name,
+        "subset_hash": digest([runner.dataset.fingerprint, first])[:12],
+        "n": len(ids),
+        "column": external.column,
+        "norm": external.norm,
+        "eps_255": in_255(external.eps) if is_linf else None,
+        "max_delta_255": round(255 * float(external.deltas.max()), 4),
+        "clean": 100 * float(clean.mean()),
+        "accuracy": 100 * float(right.mean()),
+        "ci_low": low,
+        "ci_high": high,
+        "asr": statistics.attack_success(clean, right),
+        "torch": torch.__version__,
+        "device": str(runner.device),
+        "source": NAME,
+    }
+
+
+def _right(runner: Runner, classifier: torch.nn.Module, images: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    found = runner.predictions(classifier, torch.from_numpy(images).to(runner.device), ids)
+    return Outcome(*found, None, 0.0, "").correct(runner.dataset.labels[ids])
+
+
+def write(folder: Path, lines: Iterable[dict]) -> pd.DataFrame:
+    """Add lines to the folder's external.csv; one of the same file, model and radius is replaced.
+
+    Returns:
+        The new lines.
+
+    Raises:
+        UserError: if the file that is there is another table.
+    """
+    new = pd.DataFrame(lines)[EXTERNAL_COLUMNS]
+    path, text = make_folder(folder) / FILE_NAME, results_csv(new)
+    if path.exists():
+        kept = _kept(path)
+        both = pd.concat([kept, _texts(text)], ignore_index=True)
+        text = results_csv(both.drop_duplicates(list(_SAME), keep="last"))
+    write_text(path, text)
+    return new
+
+
+def _texts(text: str) -> pd.DataFrame:
+    """A CSV table as it is written, so that what is there is not rounded anew."""
+    return pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+
+
+def _kept(path: Path) -> pd.DataFrame:
+    try:
+        found = _texts(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+    if list(found) != EXTERNAL_COLUMNS:
+        raise UserError(f"{path} is not a table of external images: move it away")
+    return found

@@ -1,0 +1,98 @@
+"""robust-interp verify"""
+
+from __future__ import annotations
+
+import argparse
+
+from robust_interp.benchmark.forms import name_list, named_path
+from robust_interp.cli.options import (
+    Commands,
+    add_command,
+    add_field,
+    add_fields,
+    add_plugin,
+    add_quiet,
+    picked,
+    use_threads,
+)
+from robust_interp.core.errors import UserError
+
+
+def add_to(commands: Commands) -> None:
+    parser = add_command(
+        commands,
+        "verify",
+        "judge models on adversarial images that were made elsewhere, after checking range and radius",
+        "robust-interp verify adv.npz --models in_resnet20 --eps 8 --dataset digits",
+        run,
+    )
+    add = parser.add_argument
+    add(
+        "file",
+        type=named_path,
+        metavar="FILE.npz",
+        help="arrays images (N, C, H, W), uint8 or floats in [0, 1], and indices (N,): of which test image "
+        "each was made; without indices, of the first N",
+    )
+    add("--models", type=name_list, required=True, metavar="NAMES", help="models to judge (required)")
+    add(
+        "--eps",
+        required=True,
+        metavar="E",
+        help="radius that the images must keep: Linf in units of 1/255, L2 in [0, 1] pixels (required)",
+    )
+    add("--norm", choices=("Linf", "L2"), default="Linf", help="norm of the radius (default: Linf)")
+    add_fields(parser, "checkpoint mean std dataset seeds batch_size device threads zoo only_zoo data_dir")
+    add_field(parser, "out", "results", type=named_path)
+    add_quiet(parser)
+    add_plugin(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from robust_interp.cli import names
+
+    eps = _radius(arguments.eps, arguments.norm)
+    arguments.dataset = names.dataset_of(arguments.dataset, arguments.models)
+    names.check_models(arguments.models, arguments.dataset, arguments.zoo, arguments.only_zoo)
+    from robust_interp.benchmark import external
+    from robust_interp.benchmark.request import Request
+    from robust_interp.benchmark.runner import Runner
+    from robust_interp.benchmark.settings import load_dataset, resolve_options
+    from robust_interp.classifiers.resolve import resolve
+    from robust_interp.cli.console import console
+    from robust_interp.cli.progress import track
+    from robust_interp.core.work import each
+    from robust_interp.results import export
+
+    use_threads(arguments)
+    request = Request(
+        **picked(
+            arguments, "models checkpoint dataset seeds batch_size device zoo only_zoo data_dir mean std"
+        )
+    )
+    dataset = load_dataset(request)
+    found = external.read(arguments.file, dataset, arguments.norm, eps)
+    runner = Runner.for_request(request, dataset)
+    with track(console(stderr=True), "verify", arguments.quiet) as tell:
+        targets = resolve(request.models, resolve_options(request), dataset)
+        table = external.write(
+            arguments.out, [external.judge(found, target, runner) for target in each(targets, tell)]
+        )
+    shown = ["model", "train_seed", "members", "n", "clean", "accuracy", "ci_low", "ci_high", "asr"]
+    print(f"{dataset.name}, {found.column}: made elsewhere, never ranked; in %")
+    print(export.to_markdown(table[shown]), end="")
+    print(f"wrote {arguments.out / external.FILE_NAME}")
+    return 0
+
+
+def _radius(text: str, norm: str) -> float:
+    """The radius in [0, 1] pixels."""
+    from robust_interp.core.units import read_eps
+
+    try:
+        if norm == "L2":
+            return float(text)
+        (eps,) = read_eps(text)
+    except ValueError:
+        raise UserError(f"--eps {text!r} is not one radius, such as 8 (Linf) or 0.5 (L2)") from None
+    return eps

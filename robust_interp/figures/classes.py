@@ -1,0 +1,75 @@
+"""Accuracy by class beside the confusion matrix, from the table of `results.classes`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from robust_interp.figures import style
+
+_WRITTEN = 20  # classes at most whose numbers and names are written
+
+
+@style.styled
+def confusion_figure(entries: dict[str, pd.DataFrame]) -> Figure:
+    """A row an entry: accuracy of each class with its interval, and the confusion matrix.
+
+    Args:
+        entries: By what the entry is called, its lines of `results.classes.by_class`, a line a class.
+    """
+    tables = list(entries.values())
+    confusions = [table.filter(regex="^predicted_") for table in tables]
+    columns = 2 if any(len(confusion.columns) for confusion in confusions) else 1
+    height = 0.9 + 0.17 * min(_WRITTEN, len(tables[0]))
+    widths = [1, 2][:columns]
+    figure, axes = style.panels(len(tables), columns, height * len(tables), width_ratios=widths, sharey="row")
+    for row, (name, table), confusion in zip(axes, entries.items(), confusions, strict=True):
+        draw_accuracies(row[0], table)
+        row[0].set_title(f"{name}, {table['column'].iloc[0]}")
+        if columns > 1:
+            draw_confusion(row[1], confusion.to_numpy(float), _names(table))
+            row[1].set_title(f"predicted, % of the label (n = {table['n'].sum()})")
+        _name_classes(row[0], _names(table))
+    return style.make_room(figure)
+
+
+def draw_accuracies(axes: Axes, table: pd.DataFrame) -> None:
+    """Accuracy in percent of each class with its 95 % interval, the first class on top."""
+    below, above = table["accuracy"] - table["ci_low"], table["ci_high"] - table["accuracy"]
+    errors = np.clip([below, above], 0, None)
+    look: style.Look = {"linestyle": "none", "marker": "o", "elinewidth": 0.7, "color": style.colour(0)}
+    axes.errorbar(table["accuracy"], table["label"], xerr=errors, **look)
+    axes.set_xlim(0, 103)
+    axes.set_ylim(len(table) - 0.5, -0.5)
+    axes.set_xlabel("accuracy (%)")
+    axes.set_ylabel("label")
+
+
+def draw_confusion(axes: Axes, counts: np.ndarray, names: list[str]) -> None:
+    """Shares of each label's images, (labels, labels + 1): the last column is without a class that counts."""
+    total = counts.sum(axis=1, keepdims=True)
+    shares = 100 * np.divide(counts, total, out=np.full_like(counts, np.nan), where=total > 0)
+    axes.imshow(shares, cmap=style.SEQUENTIAL, vmin=0, vmax=100, aspect="auto", interpolation="nearest")
+    axes.set_xlabel("predicted")
+    if len(names) > _WRITTEN:
+        return
+    axes.set_xticks(range(len(names) + 1), [*names, "none"])
+    if max(map(len, names)) > 2:
+        axes.tick_params(axis="x", labelrotation=45)
+        for label in axes.get_xticklabels():
+            label.set(horizontalalignment="right", rotation_mode="anchor")
+    for label, predicted in np.argwhere(np.round(shares) > 0):
+        share = shares[label, predicted]
+        colour = "black" if share > 50 else "white"
+        axes.text(predicted, label, f"{share:.0f}", ha="center", va="center", color=colour)
+
+
+def _name_classes(axes: Axes, names: list[str]) -> None:
+    if len(names) <= _WRITTEN:
+        axes.set_yticks(range(len(names)), names)
+
+
+def _names(table: pd.DataFrame) -> list[str]:
+    return [name or str(label) for name, label in zip(table["name"], table["label"], strict=True)]

@@ -1,0 +1,93 @@
+"""Answers from stored predictions on the command line: classes and curves, without torch."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import pytest
+from support.hand_made import attack, card, first, run
+from support.messages import one_line
+
+from robust_interp.figures.origin import read
+from robust_interp.store import Store
+from robust_interp.store.cells import CLEAN
+
+
+@pytest.fixture
+def folder(tmp_path):
+    with Store(tmp_path / "results") as store:
+        lines = [(card("net", seed), CLEAN, first(9)) for seed in (0, 1)]
+        lines += [
+            (card("net", seed), attack("pgd", eps), first(8 - eps)) for seed in (0, 1) for eps in (2, 4)
+        ]
+        lines += [(card("other"), CLEAN, first(7)), (card("other"), attack("fgsm", 2), first(2))]
+        run(store, lines)
+    return tmp_path / "results"
+
+
+def test_classes_as_a_table_and_a_picture(command, folder, tmp_path):
+    status, out, err = command(
+        *("leaderboard", "classes", folder, "--models", "net", "--column", "pgd_2", "-o", tmp_path / "c.png")
+    )
+    assert status == 0, err
+    lines = out.splitlines()
+    assert lines[0] == "net: digits, pgd_2, n = 10, protocol final, mean over 2 measurements; in %"
+    assert lines[2].split()[:3] == ["0", "1", "100.0"]
+    assert len(lines) == 12
+    assert {path.suffix for path in tmp_path.glob("c.*")} == {".png", ".svg", ".csv"}
+
+
+def test_classes_as_csv_and_json(command, folder):
+    asked = ("leaderboard", "classes", folder, "--models", "oth*", "--column", "fgsm_2", "--format")
+    _, out, _ = command(*asked, "csv")
+    rows = list(csv.DictReader(out.splitlines()))
+    assert [row["accuracy"] for row in rows] == ["100.00"] * 2 + ["0.00"] * 8
+    _, out, _ = command(*asked, "json")
+    assert [row["predicted_3"] for row in json.loads(out)][:4] == [0, 0, 1, 0]
+
+
+def test_a_curve_has_its_numbers_beside_it(command, folder, tmp_path):
+    status, out, err = command("plot", "curve", folder, "--attack", "pgd", "-o", tmp_path / "figures")
+    assert status == 0, err
+    with (tmp_path / "figures" / "curve.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["entry"], row["series"], row["x"], row["accuracy"]) for row in rows] == [
+        *(("net", "clean", "0", "90"), ("net", "pgd", "2", "60"), ("net", "pgd", "4", "40")),
+    ]
+    assert read(tmp_path / "figures" / "curve.svg").n == 10
+    assert "| net | pgd | 2.00 |" in out
+
+
+@pytest.mark.parametrize(
+    ("asked", "parts"),
+    [
+        (("plot", "curve", "--attack", "square"), ["unknown attack 'square'", "pgd"]),
+        (("plot", "curve", "--models", "nix"), ["unknown model 'nix'", "net"]),
+        (("leaderboard", "classes", "--column", "pgd_3"), ["unknown column 'pgd_3'", "pgd_2"]),
+    ],
+)
+def test_what_is_not_there_is_one_line(command, folder, asked, parts):
+    status, _, err = command(*asked, folder)
+    assert status == 1
+    one_line(err, *parts)
+
+
+def test_clean_images_alone_make_no_curve(command, tmp_path):
+    with Store(tmp_path / "r") as store:
+        run(store, [(card(), CLEAN, first(9))])
+    status, _, err = command("plot", "curve", tmp_path / "r")
+    assert (status, err.count("\n")) == (1, 1)
+    assert "there is no curve" in err
+
+
+def test_neither_needs_torch(folder, tmp_path):
+    program = f"""
+import sys
+from robust_interp.cli.main import main
+assert main(["leaderboard", "classes", {str(folder)!r}, "--column", "pgd_2"]) == 0
+assert main(["plot", "curve", {str(folder)!r}, "-o", {str(tmp_path / "f")!r}]) == 0
+sys.exit("torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
