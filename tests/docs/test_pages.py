@@ -8,7 +8,7 @@ import pytest
 from support.markdown import BLOCKS, NOT_RUN, PAGES, README, ROOT, anchors, links, tables
 
 SETUP = (
-    "python3 -m venv .venv && . .venv/bin/activate && pip install -e . && robust-interp bench",
+    "python3 -m venv .venv && . .venv/bin/activate && pip install -e '.[plots]' && robust-interp bench",
     "pip install -e '.[test]' && pytest",
 )
 
