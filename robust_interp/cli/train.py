@@ -207,8 +207,13 @@ def _can_compile() -> bool:
 def finished(
     arguments: argparse.Namespace, trainings: Sequence[Training], out: Path
 ) -> dict[Training, Checkpoint]:
-    """The checkpoints of those that have one in the zoo folder `out`."""
+    """The checkpoints of those that have one in the zoo folder `out`.
+
+    Raises:
+        UserError: if one was trained by a recipe of the same name with other values.
+    """
     from robust_interp import zoo
+    from robust_interp.training import recipe as recipes
     from robust_interp.training.resume import forget
     from robust_interp.training.train import destination
 
@@ -216,6 +221,11 @@ def finished(
     for what in trainings:
         folder = destination(what.architecture, arguments.dataset, what.recipe, what.seed, out)
         if done := zoo.made_with(folder, what.recipe.model_args()):
+            if changed := recipes.changed(what.recipe, done.record.get("recipe", {})):
+                raise UserError(
+                    f"{folder} was trained with another {what.recipe.name}, and now it says "
+                    f"{recipes.describe(changed)}: rename the recipe, or choose another --out"
+                )
             found[what] = done
             forget(folder)  # what a kill between the checkpoint and this left is no training to go on with
     return found

@@ -7,12 +7,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 import pandas as pd
 from markupsafe import Markup, escape
-from matplotlib.figure import Figure
 
 from robust_interp import __version__, zoo
 from robust_interp.core.errors import UserError
@@ -31,6 +30,9 @@ from robust_interp.results.column_names import declaration
 from robust_interp.results.columns import STD
 from robust_interp.results.folders import runs_in
 from robust_interp.results.scores import Score, results_frame
+
+if TYPE_CHECKING:  # without it, `figures` says what to install
+    from matplotlib.figure import Figure
 
 _BAND = (
     "Lines are means over train seeds, bands their 95 % interval (Student’s t, as in the table). A single "

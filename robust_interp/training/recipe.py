@@ -303,6 +303,22 @@ def _shown(value: object) -> str:
     return "none" if value is None else str(value)
 
 
+def changed(recipe: Recipe, recorded: dict) -> dict[str, tuple]:
+    """Field -> (value recorded, value of the recipe), where a checkpoint was trained with another value.
+
+    Args:
+        recipe: Its fields that are None are not compared: the data set or the architecture fills them.
+        recorded: The recipe in a train.json. Version 0.1 recorded fewer fields.
+    """
+    pairs = {}
+    for name in FIELDS:
+        used, then = getattr(recipe, name), recorded.get(name)
+        then = tuple(then) if isinstance(then, list) else then
+        if name in recorded and used not in (None, then):
+            pairs[name] = (then, used)
+    return pairs
+
+
 def describe(deviations: dict[str, tuple]) -> str:
     """``lr 0.05 instead of 0.1, ...`` of a recipe's `deviations`."""
     return ", ".join(

@@ -56,6 +56,22 @@ def refused(outcome, *parts):
     return err
 
 
+DRAWING = """
+import sys
+sys.modules["matplotlib"] = None  # as where it is not installed
+from robust_interp.cli.main import main
+for line in "report", "plot coefficients --models preact_resnet20":
+    print(main(line.split()))
+"""
+
+
+def test_what_draws_says_in_one_line_that_matplotlib_is_missing():
+    done = subprocess.run([sys.executable, "-c", DRAWING], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1"] * 2
+    told = "robust-interp: figures need matplotlib: pip install 'robust-interp[plots]'"
+    assert done.stderr.splitlines() == [told] * 2
+
+
 # What works.
 
 

@@ -1,6 +1,8 @@
 """The shipped recipes against the paper's table, written out; overrides, their names, and mistakes."""
 
+import shutil
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
@@ -219,3 +221,37 @@ def test_the_mean_and_std_of_the_training_are_those_of_the_checkpoint(tmp_path, 
     found = train.predictions(checkpoint.load(), test, cfg["mean"], cfg["std"], "cpu")
     right = 100 * (found == test.labels).mean()
     assert checkpoint.record["clean_accuracy"] == pytest.approx(right, abs=1e-3)
+
+
+def edited(tmp_path, text):
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    return recipe.load(str(path), "in_resnet14", "digits")
+
+
+def test_a_recipe_of_the_same_name_with_other_values_is_told_apart(tmp_path):
+    recorded = {"name": "mine", "epochs": 6, "lr": 0.1, "steps": [0.5, 0.75], "momentum": 0.9}
+    assert recipe.changed(edited(tmp_path, 'extends = "digits"\nepochs = 6'), recorded) == {}
+    other = recipe.changed(edited(tmp_path, 'extends = "digits"\nepochs = 20\nsteps = [0.4, 0.8]'), recorded)
+    assert recipe.describe(other) == "epochs 20 instead of 6, steps 0.4,0.8 instead of 0.5,0.75"
+
+
+def test_a_checkpoint_of_an_edited_recipe_is_not_taken_for_the_new_one(tmp_path, capsys):
+    edited(tmp_path, 'extends = "digits"\nepochs = 20')
+    folder = tmp_path / "preact_resnet20.digits_mine_seed0"
+    shutil.copytree(
+        Path(zoo.__file__).parents[2] / "model_zoo" / "preact_resnet20.digits_digits_seed0", folder
+    )
+    argv = [
+        "train",
+        "--models",
+        "preact_resnet20",
+        "--recipe",
+        str(tmp_path / "mine.toml"),
+        "--out",
+        str(tmp_path),
+    ]
+    assert main(argv) == 1
+    told = capsys.readouterr().err
+    assert "epochs 20 instead of 60" in told
+    assert told.count("\n") == 1
