@@ -99,6 +99,8 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
             names = ", ".join(held.files)
     except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
+        if "pickle" in reason:  # NumPy advises to load it unsafely
+            reason = "it is no zip archive of plain arrays"
         raise UserError(f"cannot read {path} as an .npz file of arrays: {reason}") from error
     if "images" not in found:
         raise UserError(f"{path} has no array 'images', only {names or 'nothing'}")

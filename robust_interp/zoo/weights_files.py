@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import warnings
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -57,7 +58,9 @@ def read_state(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors" or _starts_as_safetensors(path):
             content: Any = load_file(path)
         else:
-            content = _content(path)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # of a pickle's protocol, to torch's developers
+                content = _content(path)
     except Exception as error:  # where a file is damaged, its readers fail in many ways
         raise UserError(_unreadable(path, error)) from error
     if entry is not None:
@@ -145,6 +148,8 @@ def _unreadable(path: Path, error: Exception) -> str:
             "it is opened: save its state_dict() instead"
         )
     reason, *_ = [*str(error).splitlines(), type(error).__name__]
+    if "weights_only" in reason:  # torch advises to load it unsafely
+        reason = "it is a pickle of other things than tensors; save a model's state_dict() instead"
     return f"cannot read {path}: {reason}"
 
 

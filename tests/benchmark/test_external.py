@@ -34,6 +34,15 @@ def changed(by, which=(0, 0, 0, 0)):
     return images
 
 
+@pytest.mark.parametrize("content", [b"not an archive", b"\x80\x04.", b""])
+def test_what_is_no_archive_is_refused_without_advice_to_unpickle_it(tmp_path, content):
+    path = tmp_path / "adv.npz"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"cannot read .* as an \.npz file") as refusal:
+        external.read(path, SAMPLES, "Linf", 8 / 255)
+    assert "pickle" not in str(refusal.value).replace(str(path), "")
+
+
 def test_a_change_up_to_the_radius_is_taken(read):
     found = read(changed(8 / 255)[:4])
     assert found.ids.tolist() == [0, 1, 2, 3]

@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import os
+import pickle
 import shutil
 import types
 
@@ -15,6 +16,7 @@ from torch import nn
 
 from robust_interp import zoo
 from robust_interp.core.errors import UserError
+from robust_interp.zoo.weights_files import read_state
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -105,3 +107,14 @@ def test_counters_of_batch_norm_may_be_missing(tmp_path):
     model = network(2)
     zoo.load_weights(model, tmp_path / "old.pth")
     assert same(model, network(1))
+
+
+@pytest.mark.parametrize("content", [[1, 2], {"a": types.SimpleNamespace(x=1)}, slice(3)])
+def test_the_refusal_of_a_pickle_gives_no_advice_to_load_it_unsafely(tmp_path, recwarn, content):
+    path = tmp_path / "w.pt"
+    path.write_bytes(pickle.dumps(content))
+    with pytest.raises(UserError) as refusal:
+        read_state(path)
+    assert str(refusal.value).startswith((f"cannot read {path}: it is a pickle", f"{path} contains"))
+    assert "weights_only" not in str(refusal.value)
+    assert not len(recwarn)
