@@ -14,7 +14,7 @@ def resolve_device(name: str | None) -> torch.device:
         UserError: if there is no such device here.
     """
     name = name or ("cuda" if torch.cuda.is_available() else "cpu")
-    if name.partition(":")[0] == "mps":
+    if str(name).partition(":")[0] == "mps":
         raise UserError("device 'mps' is not supported, because it computes nothing in float64: use cpu")
     try:
         device = torch.device(name)

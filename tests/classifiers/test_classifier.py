@@ -164,7 +164,7 @@ def test_rounding_outside_zero_to_one_is_clamped():
     images, labels = batch()
     images[0, 0, 0, :2] = (-1e-6, 1 + 9e-7)
     dataset = data.from_arrays(images, labels)
-    assert dataset.images[0, 0, 0, :2].tolist() == [0, 1]
+    assert dataset.pixels(0, 1)[0, 0, 0, :2].tolist() == [0, 1]
     assert np.array_equal(dataset.images.ravel()[2:], images.ravel()[2:])
 
 
