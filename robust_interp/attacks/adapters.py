@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import io
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
@@ -183,8 +184,9 @@ def _fit_windows(square: Any, images: Tensor) -> None:
     side = min(height, width)
     if square.norm == "L2":
         side -= 1 - side % 2  # which it rounds up to an odd number
-    select, most = square.p_selection, side**2 / (height * width)
-    square.p_selection = lambda query: min(select(query), most)
+    select, most = type(square).p_selection, side**2 / (height * width)
+    itself = weakref.proxy(square)  # a reference would be a cycle, which keeps the model
+    square.p_selection = lambda query: min(select(itself, query), most)
 
 
 def _cw(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> list[Round]:

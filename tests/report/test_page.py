@@ -813,7 +813,8 @@ def test_the_command_writes_a_report_without_torch(tmp_path):
     measure(tmp_path / "results")
     script = (
         "import sys; from robust_interp.cli.main import main; "
-        f"status = main(['report', {str(tmp_path / 'results')!r}, '-o', {str(tmp_path / 'out')!r}]); "
+        f"status = main(['report', {str(tmp_path / 'results')!r}, '-o', {str(tmp_path / 'out')!r}, "
+        "'--quiet']); "
         "sys.exit(status or 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

@@ -307,7 +307,8 @@ def test_a_checkpoint_of_another_architecture_lists_the_keys(tmp_path):
 def test_only_the_first_five_missing_keys_are_listed(tmp_path):
     own = network("preact_resnet14")
     state = own.state_dict()
-    missing = list(state)[3:10]
+    missing = [key for key in list(state)[3:11] if not key.endswith("num_batches_tracked")]  # may be missing
+    assert len(missing) == 7
     save_file({key: value for key, value in state.items() if key not in missing}, tmp_path / "w.safetensors")
     with pytest.raises(UserError) as refusal:
         zoo.load_weights(own, tmp_path / "w.safetensors")
