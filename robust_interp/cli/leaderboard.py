@@ -12,6 +12,7 @@ from robust_interp.benchmark.forms import name_list, path_text, positive
 from robust_interp.benchmark.request import PROTOCOLS
 from robust_interp.cli.options import (
     Commands,
+    add_chosen,
     add_command,
     add_folders,
     add_out,
@@ -57,7 +58,7 @@ def _add_show(actions: Commands) -> None:
     add = parser.add_argument
     add_sources(parser)
     add_which_dataset(parser)
-    add("--models", type=name_list, metavar="NAMES", help="only these models: names or globs (default: all)")
+    add_chosen(parser)
     add(
         "--mce",
         metavar="BASELINE",
@@ -244,7 +245,7 @@ def _add_classes(actions: Commands) -> None:
     )
     add = parser.add_argument
     add_folders(parser)
-    add("--models", type=name_list, metavar="NAMES", help="only these models: names or globs (default: all)")
+    add_chosen(parser)
     add(
         "--column",
         required=True,

@@ -116,14 +116,31 @@ def add_models(parser: argparse.ArgumentParser, what: str, dest: str = "models")
     either.add_argument(dest, nargs="*", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
-def add_sources(parser: argparse.ArgumentParser) -> None:
+def add_chosen(parser: argparse.ArgumentParser) -> None:
+    """``--models`` where those that are stored are all meant unless some are named."""
     parser.add_argument(
-        "sources",
+        "--models", type=name_list, metavar="NAMES", help="only these models: names or globs (default: all)"
+    )
+
+
+def add_sources(parser: argparse.ArgumentParser) -> None:
+    """Results folders and leaderboard files."""
+    _add_results(parser, "sources", "SOURCE", "results folders and leaderboard CSV files")
+
+
+def add_folders(parser: argparse.ArgumentParser) -> None:
+    """Results folders, whose stored predictions are read."""
+    _add_results(parser, "folders", "FOLDER", "results folders")
+
+
+def _add_results(parser: argparse.ArgumentParser, dest: str, metavar: str, what: str) -> None:
+    parser.add_argument(
+        dest,
         nargs="*",
         default=[Path("results")],
         type=named_path,
-        metavar="SOURCE",
-        help="results folders and leaderboard CSV files (default: results)",
+        metavar=metavar,
+        help=f"{what} (default: results)",
     )
 
 
@@ -235,16 +252,4 @@ def add_out(parser: argparse.ArgumentParser, what: str = "", default: str | None
         metavar="FOLDER|FILE",
         help=f"{what}output folder, or file name such as fig1.png; PNG and SVG are both written (default: "
         f"{default or 'no figure'})",
-    )
-
-
-def add_folders(parser: argparse.ArgumentParser) -> None:
-    """Results folders, whose stored predictions are read."""
-    parser.add_argument(
-        "folders",
-        nargs="*",
-        default=[Path("results")],
-        type=named_path,
-        metavar="FOLDER",
-        help="results folders (default: results)",
     )

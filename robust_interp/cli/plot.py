@@ -10,6 +10,7 @@ from robust_interp.benchmark.forms import name_list, positive
 from robust_interp.cli.options import (
     ALL_CPUS,
     Commands,
+    add_chosen,
     add_command,
     add_fields,
     add_figure_options,
@@ -229,7 +230,7 @@ def _add_curve(actions: Commands) -> None:
     )
     add = parser.add_argument
     add_folders(parser)
-    add("--models", type=name_list, metavar="NAMES", help="only these models: names or globs (default: all)")
+    add_chosen(parser)
     add(
         "--attack",
         type=name_list,

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
-from robust_interp.benchmark.forms import dataset_name, eps_list, name_list, named_path
-from robust_interp.cli.options import Commands, add_command, add_models, add_which_dataset, picked
+from robust_interp.benchmark.forms import dataset_name, eps_list, named_path
+from robust_interp.cli.options import (
+    Commands,
+    add_chosen,
+    add_command,
+    add_folders,
+    add_models,
+    add_which_dataset,
+    picked,
+)
 
 
 def add_to(commands: Commands) -> None:
@@ -32,14 +39,7 @@ def _add_export(actions: Commands) -> None:
         more="Only rows measured with AutoAttack get autoattack_acc.",
     )
     add = parser.add_argument
-    add(
-        "folders",
-        nargs="*",
-        default=[Path("results")],
-        type=named_path,
-        metavar="FOLDER",
-        help="results folders (default: results)",
-    )
+    add_folders(parser)
     add(
         "--out",
         default="model_info",
@@ -48,7 +48,7 @@ def _add_export(actions: Commands) -> None:
         help="folder for the JSON files (default: model_info)",
     )
     add_which_dataset(parser)
-    add("--models", type=name_list, metavar="NAMES", help="only these models: names or globs (default: all)")
+    add_chosen(parser)
     add(
         "--eps",
         default="8",
