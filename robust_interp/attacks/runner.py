@@ -29,6 +29,12 @@ from robust_interp.store.cells import Perturbation
 BALL_TOLERANCE = 1e-6  # float32 rounding: |(x + d) - x| may exceed |d| by about 2e-9 in one pixel
 RELATIVE_TOLERANCE = 1e-5  # and where many pixels are summed
 
+
+def slack(eps: float, norm: str) -> float:
+    """How far rounding may carry a change beyond a radius, both in [0, 1] pixels; nothing where that is 0."""
+    return (eps and BALL_TOLERANCE) + (0 if norm == "Linf" else RELATIVE_TOLERANCE * eps)
+
+
 MASKED_BELOW = 1e4  # how far; a probability is 0 from 104 on in float32
 
 # Of some samples: what was found, whose gradient was zero, whose values were not finite, (N,) bool each
@@ -184,11 +190,9 @@ class AttackRunner:
             raise self._error("returns values outside [0, 1]")
         if self._kind.minimal and eps is not None:
             adversarial = torch.where((distances > eps).view(-1, 1, 1, 1), images, adversarial)
-        elif eps is not None:
-            slack = (eps and BALL_TOLERANCE) + (0 if norm == "Linf" else RELATIVE_TOLERANCE * eps)
-            if (largest := distances.max().item()) > eps + slack:
-                what = "it changes a pixel by" if norm == "Linf" else f"the {norm} size of a change is"
-                raise self._error(f"exceeds its radius: {what} {largest}")
+        elif eps is not None and (largest := distances.max().item()) > eps + slack(eps, norm):
+            what = "it changes a pixel by" if norm == "Linf" else f"the {norm} size of a change is"
+            raise self._error(f"exceeds its radius: {what} {largest}")
         return Attacked(adversarial, zero, not_finite, distances.float().cpu().numpy())
 
     def _error(self, what: str) -> Exception:

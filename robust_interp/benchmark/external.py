@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 
 from robust_interp import attacks, data
-from robust_interp.attacks.runner import BALL_TOLERANCE, RELATIVE_TOLERANCE
+from robust_interp.attacks.runner import slack
 from robust_interp.benchmark.runner import Runner
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.target import Target
@@ -26,6 +26,7 @@ from robust_interp.core import statistics
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import make_folder, write_text
 from robust_interp.data.dataset import RANGE_TOLERANCE
+from robust_interp.results import rows
 from robust_interp.results.columns import EXTERNAL_COLUMNS
 from robust_interp.results.export import results_csv
 from robust_interp.store import Outcome
@@ -79,8 +80,7 @@ def read(path: Path, dataset: data.Dataset, norm: str, eps: float) -> External:
     ids = _indices(path, arrays.get("indices"), len(images), dataset)
     changes = (images.astype(np.float64) - data.as_pixels(dataset.images[ids])).reshape(len(ids), -1)
     deltas = np.abs(changes).max(1) if norm == "Linf" else np.linalg.norm(changes, axis=1)
-    slack = BALL_TOLERANCE + (0 if norm == "Linf" else RELATIVE_TOLERANCE * eps)
-    if beyond := int((deltas > eps + slack).sum()):
+    if beyond := int((deltas > eps + slack(eps, norm)).sum()):
         told = f"{255 * deltas.max():.6g}/255" if norm == "Linf" else f"{deltas.max():.6g}"
         radius = f"{in_255(eps):g}/255" if norm == "Linf" else f"{eps:g}"
         raise UserError(
@@ -113,15 +113,14 @@ def _in_range(path: Path, images: np.ndarray, dataset: data.Dataset) -> np.ndarr
         raise UserError(f"{path}: images must be (N, {', '.join(map(str, shape))}), not {images.shape}")
     if images.dtype != np.uint8 and not np.issubdtype(images.dtype, np.floating):
         raise UserError(f"{path}: images must be uint8 or floating point in [0, 1], not {images.dtype}")
-    if images.dtype == np.uint8:
-        return data.as_pixels(images)
-    outside = np.maximum(-images, images - 1).reshape(len(images), -1).max(1)
-    if wrong := int((~(outside <= RANGE_TOLERANCE)).sum()):  # a NaN is wrong, too
-        raise UserError(
-            f"{path}: {wrong} of {len(images)} images have values outside [0, 1], from {images.min():.6g} to "
-            f"{images.max():.6g}"
-        )
-    return images.clip(0, 1).astype(np.float32)
+    if images.dtype != np.uint8:
+        outside = np.maximum(-images, images - 1).reshape(len(images), -1).max(1)
+        if wrong := int((~(outside <= RANGE_TOLERANCE)).sum()):  # a NaN is wrong, too
+            raise UserError(
+                f"{path}: {wrong} of {len(images)} images have values outside [0, 1], from "
+                f"{images.min():.6g} to {images.max():.6g}"
+            )
+    return data.as_pixels(images)
 
 
 def _indices(path: Path, indices: np.ndarray | None, n: int, dataset: data.Dataset) -> np.ndarray:
@@ -146,36 +145,26 @@ def judge(external: External, target: Target, runner: Runner) -> dict:
     Raises:
         UserError: if the model cannot be measured on the runner's device.
     """
-    classifier, ids, size = runner.load(target), external.ids, runner.batch_size
-    parts = [slice(start, start + size) for start in range(0, len(ids), size)]
+    classifier, ids = runner.load(target), external.ids
     with undisturbed(classifier):
         clean, right = (
-            np.concatenate([_right(runner, classifier, images[part], ids[part]) for part in parts])
+            _right(runner, classifier, images, ids)
             for images in (data.as_pixels(runner.dataset.images[ids]), external.images)
         )
-    card, is_linf = target.card, external.norm == "Linf"
-    low, high = statistics.wilson(int(right.sum()), len(right))
     first = len(ids) if np.array_equal(ids, np.arange(len(ids))) else ids.tolist()
     return {
         "file": external.file,
         "file_sha256": external.sha256,
-        "model": card.model,
-        "weights_sha256": card.weights_sha256,
-        "recipe": card.recipe,
-        "lambda_init": card.lambda_init,
-        "train_seed": card.train_seed,
-        "members": card.members,
+        **rows.of_model(target.card),
         "dataset": runner.dataset.name,
         "subset_hash": digest([runner.dataset.fingerprint, first])[:12],
         "n": len(ids),
         "column": external.column,
         "norm": external.norm,
-        "eps_255": in_255(external.eps) if is_linf else None,
+        "eps_255": in_255(external.eps) if external.norm == "Linf" else None,
         "max_delta_255": round(255 * float(external.deltas.max()), 4),
         "clean": 100 * float(clean.mean()),
-        "accuracy": 100 * float(right.mean()),
-        "ci_low": low,
-        "ci_high": high,
+        **rows.of_right(right),
         "asr": statistics.attack_success(clean, right),
         "torch": torch.__version__,
         "device": str(runner.device),
@@ -184,8 +173,14 @@ def judge(external: External, target: Target, runner: Runner) -> dict:
 
 
 def _right(runner: Runner, classifier: torch.nn.Module, images: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    found = runner.predictions(classifier, torch.from_numpy(images).to(runner.device), ids)
-    return Outcome(*found, None, 0.0, "").correct(runner.dataset.labels[ids])
+    """Which images the classifier has right, (n,) bool, taken in batches that the device has memory for."""
+
+    def in_batch(part: np.ndarray) -> np.ndarray:
+        pixels = torch.from_numpy(images[part]).to(runner.device)
+        found = runner.predictions(classifier, pixels, ids[part])
+        return Outcome(*found, None, 0.0, "").correct(runner.dataset.labels[ids[part]])
+
+    return np.concatenate(runner.in_parts(np.arange(len(ids)), in_batch))
 
 
 def write(folder: Path, lines: Iterable[dict]) -> pd.DataFrame:

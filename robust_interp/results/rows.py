@@ -9,7 +9,7 @@ import numpy as np
 from robust_interp.core import statistics
 from robust_interp.results.column_names import parse
 from robust_interp.store import NOT_FINITE, ZERO_GRADIENT, Outcome
-from robust_interp.store.cells import Cell, Perturbation, Plan, digest, in_255
+from robust_interp.store.cells import Cell, ModelCard, Perturbation, Plan, digest, in_255
 
 
 def row_of_cell(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray) -> dict:
@@ -57,8 +57,21 @@ def row_of_worst(plan: Plan, name: str, outcomes: Sequence[tuple[Cell, Outcome]]
 
 
 def _shared(plan: Plan, cell: Cell, right: np.ndarray) -> dict:
-    low, high = statistics.wilson(int(right.sum()), len(right))
-    card = cell.classifier
+    return {
+        **of_model(cell.classifier),
+        "dataset": cell.dataset,
+        "subset_hash": digest([cell.fingerprint, plan.n])[:12],
+        "n": plan.n,
+        "protocol": plan.protocol,
+        **of_right(right),
+        "precision": cell.environment["precision"],
+        "torch": cell.environment["torch"],
+        "torchattacks": cell.environment.get("torchattacks"),
+    }
+
+
+def of_model(card: ModelCard) -> dict:
+    """What a line says of its model."""
     return {
         "model": card.model,
         "weights_sha256": card.weights_sha256,
@@ -66,17 +79,13 @@ def _shared(plan: Plan, cell: Cell, right: np.ndarray) -> dict:
         "lambda_init": card.lambda_init,
         "train_seed": card.train_seed,
         "members": card.members,
-        "dataset": cell.dataset,
-        "subset_hash": digest([cell.fingerprint, plan.n])[:12],
-        "n": plan.n,
-        "protocol": plan.protocol,
-        "accuracy": 100 * float(right.mean()),
-        "ci_low": low,
-        "ci_high": high,
-        "precision": cell.environment["precision"],
-        "torch": cell.environment["torch"],
-        "torchattacks": cell.environment.get("torchattacks"),
     }
+
+
+def of_right(right: np.ndarray) -> dict:
+    """The accuracy in percent of samples of which these, (n,) bool, are right, and its 95 % interval."""
+    low, high = statistics.wilson(int(right.sum()), len(right))
+    return {"accuracy": 100 * float(right.mean()), "ci_low": low, "ci_high": high}
 
 
 def ball_of(perturbation: Perturbation) -> tuple[str, float]:
