@@ -33,7 +33,7 @@ from robust_interp.cli import (
 )
 from robust_interp.cli.options import load_plugins
 from robust_interp.core import threads
-from robust_interp.core.errors import DamageWarning, UserError
+from robust_interp.core.errors import DamageWarning, Stopped, UserError
 from robust_interp.core.memory import is_out_of_memory
 
 EXIT_STATUS = """\
@@ -90,21 +90,13 @@ def main(argv: list[str] | None = None) -> int:
         return 0
 
 
-class _Terminated(KeyboardInterrupt):
-    """A signal that ends a command as Ctrl-C does."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(signum)
-        self.signum = signum
-
-
 @contextmanager
 def _stopped_by_signals() -> Iterator[None]:
     """End a command on SIGTERM and SIGHUP as on Ctrl-C; one that is ignored, as under nohup, stays so."""
     before: dict[int, Any] = {}
 
     def stop(signum: int, _: FrameType | None) -> None:
-        raise _Terminated(signum)
+        raise Stopped(signum)
 
     if threading.current_thread() is threading.main_thread():
         for name in ("SIGTERM", "SIGHUP"):

@@ -9,5 +9,17 @@ class RandomModelError(UserError):
     """A model with random outputs, which cannot be measured."""
 
 
+class Stopped(KeyboardInterrupt):
+    """A signal that ends a command as Ctrl-C does.
+
+    Attributes:
+        signum: The signal's number.
+    """
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
+
+
 class DamageWarning(UserWarning):
     """Something that is stored is damaged, and was left out. The command line prints it as a line."""

@@ -15,7 +15,7 @@ from markupsafe import Markup, escape
 
 from robust_interp import __version__, zoo
 from robust_interp.core.errors import UserError
-from robust_interp.core.files import write_text
+from robust_interp.core.files import make_folder, write_text
 from robust_interp.core.registry import unknown
 from robust_interp.core.work import Tell, portion, untold
 from robust_interp.data import DATASETS
@@ -109,10 +109,7 @@ def write(
     tell(0.0, "reading")
     board, sources_named, ranked_by = combine.gather(sources, dataset)
     found = _measured([path for path in sources if path.is_dir()], dataset)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error}") from error
+    make_folder(out)
     write_text(out / "leaderboard.csv", export.to_csv(board))
     if found.scored:
         write_text(out / "results.csv", export.results_csv(found.results))

@@ -124,14 +124,6 @@ def forget(folder: Path) -> None:
         state_file(folder).unlink(missing_ok=True)
 
 
-class Stopped(KeyboardInterrupt):
-    """A training was asked to stop and has kept its state."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(signum)
-        self.signum = signum
-
-
 class StopSignals:
     """Within it Ctrl-C, SIGTERM and SIGHUP only set `caught`, so that a state can be kept.
 

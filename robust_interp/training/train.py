@@ -24,7 +24,7 @@ from torch import nn
 import robust_interp
 from robust_interp import data, zoo
 from robust_interp.classifiers.isolation import undisturbed
-from robust_interp.core.errors import UserError
+from robust_interp.core.errors import Stopped, UserError
 from robust_interp.core.files import write_text
 from robust_interp.core.normalize import Normalize
 from robust_interp.models import default_lambda_init
@@ -136,8 +136,11 @@ class _Job:
         }
 
 
-def check(trainings: Sequence[Training], dataset: str, out: Path) -> None:
+def check(trainings: Sequence[Training], dataset: str, out: Path) -> dict[Training, Path]:
     """Refuse trainings that cannot be, before any data are read.
+
+    Returns:
+        The checkpoint folder of each.
 
     Raises:
         UserError: if a checkpoint is there already or cannot be written below `out`, a recipe does not fit
@@ -145,11 +148,14 @@ def check(trainings: Sequence[Training], dataset: str, out: Path) -> None:
     """
     for what in trainings:
         what.recipe.filled(data.DATASETS[dataset])
-    folders = [destination(what.architecture, dataset, what.recipe, what.seed, out) for what in trainings]
-    if len(set(folders)) < len(folders):
+    folders = {
+        what: destination(what.architecture, dataset, what.recipe, what.seed, out) for what in trainings
+    }
+    if len(set(folders.values())) < len(trainings):
         raise UserError("two trainings would write the same checkpoint")
-    for folder in folders:
+    for folder in folders.values():
         zoo.check_writable(folder)
+    return folders
 
 
 def work(
@@ -204,7 +210,7 @@ def train(
 
     Raises:
         TrainingError: if the training diverges or learns nothing, which is recorded, or did so before.
-        resume.Stopped, UserError: as `train_together`.
+        Stopped, UserError: as `train_together`.
     """
     what = Training(architecture, recipe, seed)
     (outcome,) = train_together(
@@ -255,19 +261,18 @@ def train_together(
         the others.
 
     Raises:
-        resume.Stopped: after Ctrl-C, SIGTERM or SIGHUP; the trainings are kept, and the same call goes on.
+        Stopped: after Ctrl-C, SIGTERM or SIGHUP; the trainings are kept, and the same call goes on.
         UserError: if a checkpoint is there already or cannot be written, an unfinished training that was
             made otherwise is in the way, another process trains one of them, or two are the same.
     """
-    check(trainings, dataset, out)  # before the data are read
+    folders = check(trainings, dataset, out)  # before the data are read
     with ExitStack() as stack:
-        for what in trainings:
-            folder = destination(what.architecture, dataset, what.recipe, what.seed, out)
+        for folder in folders.values():
             stack.enter_context(resume.lock(folder))
-        jobs = _jobs(trainings, dataset, out, model_args or {}, data_dir, device, compiled)
+        jobs = _jobs(folders, dataset, model_args or {}, data_dir, device, compiled)
         outcomes, caught = _outcomes(jobs, report, resumed, save_every)
     if caught:  # too late to stop these trainings, not the next ones
-        raise resume.Stopped(caught)
+        raise Stopped(caught)
     return outcomes
 
 
@@ -299,9 +304,8 @@ def _outcomes(
 
 
 def _jobs(
-    trainings: Sequence[Training],
+    folders: dict[Training, Path],
     dataset: str,
-    out: Path,
     model_args: dict,
     data_dir: str | None,
     device: str | torch.device,
@@ -309,9 +313,8 @@ def _jobs(
 ) -> list[_Job]:
     training = data.load(dataset, "train", data_dir)
     jobs = []
-    for what in trainings:
+    for what, folder in folders.items():
         recipe = what.recipe.filled(data.DATASETS[dataset])
-        folder = destination(what.architecture, dataset, what.recipe, what.seed, out)
         args = recipe.model_args() | model_args
         jobs.append(_Job(what, recipe, args, training, folder, device, compiled, data_dir))
     return jobs
@@ -343,7 +346,7 @@ def _run(
                 tensors, values = fit.state()
                 resume.write(resume.state_file(job.folder), tensors, {"of": job.identity, "fit": values})
         if group.fits and stop.caught is not None:
-            raise resume.Stopped(stop.caught)
+            raise Stopped(stop.caught)
     return stop.caught
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from robust_interp import zoo
 from robust_interp.cli.main import main
-from robust_interp.core.errors import UserError
+from robust_interp.core.errors import Stopped, UserError
 from robust_interp.training import resume, side_by_side, train
 from robust_interp.training.recipe import Recipe
 from robust_interp.training.trainer import TrainingError
@@ -88,7 +88,7 @@ def at_step(step, action):
 def test_a_stopped_training_goes_on_bit_for_bit(tmp_path, monkeypatch, whole, step, signum):
     monkeypatch.setattr(side_by_side, "REPORT_EVERY", 0)
     handlers = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
-    with pytest.raises(resume.Stopped) as stopped:
+    with pytest.raises(Stopped) as stopped:
         run(tmp_path / "stopped", at_step(step, lambda: signal.raise_signal(signum)))
     assert stopped.value.signum == signum
     assert handlers == [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
@@ -122,7 +122,7 @@ def test_a_killed_training_goes_on_from_the_last_epoch_that_was_kept(tmp_path, m
 
 def test_a_training_that_goes_on_says_so_before_its_first_step(tmp_path, monkeypatch):
     monkeypatch.setattr(side_by_side, "REPORT_EVERY", 0)
-    with pytest.raises(resume.Stopped):
+    with pytest.raises(Stopped):
         run(tmp_path, at_step(2, lambda: signal.raise_signal(signal.SIGINT)))
     told = []
 
@@ -169,7 +169,7 @@ def test_a_second_signal_is_not_held_back():
 
 def test_a_state_that_is_damaged_or_of_another_training_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(side_by_side, "REPORT_EVERY", 0)
-    with pytest.raises(resume.Stopped):
+    with pytest.raises(Stopped):
         run(tmp_path, at_step(2, lambda: signal.raise_signal(signal.SIGINT)))
     (path,) = tmp_path.iterdir()
     with pytest.raises(UserError, match="unfinished training with different model_args; remove it"):
@@ -212,7 +212,7 @@ def unfinished(tmp_path_factory, a_third):
     folder = tmp_path_factory.mktemp("unfinished")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(side_by_side, "REPORT_EVERY", 0)
-        with pytest.raises(resume.Stopped):
+        with pytest.raises(Stopped):
             run(folder, at_step(2, lambda: signal.raise_signal(signal.SIGTERM)))
     (path,) = folder.iterdir()
     return path

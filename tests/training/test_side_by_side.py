@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from robust_interp.cli.main import main
-from robust_interp.core.errors import UserError
-from robust_interp.training import resume, side_by_side, train
+from robust_interp.core.errors import Stopped, UserError
+from robust_interp.training import side_by_side, train
 from robust_interp.training.recipe import Recipe
 from robust_interp.training.train import Training
 from robust_interp.training.trainer import TrainingError
@@ -86,7 +86,7 @@ def test_stopped_together_they_go_on_bit_for_bit(tmp_path, alone, monkeypatch, s
         if what is asked[2] and round(status.share * 15) == step and not status.line:
             signal.raise_signal(signal.SIGTERM)
 
-    with pytest.raises(resume.Stopped):
+    with pytest.raises(Stopped):
         run(asked, tmp_path, report=interrupt)
     assert len(list(tmp_path.glob(".*.resume.safetensors"))) == 4
     seen = []
