@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from numbers import Real
 from typing import TypeGuard
 
 from robust_interp.attacks.table import ATTACKS, AttackType, type_of
 from robust_interp.core.errors import UserError
 from robust_interp.core.specs import OfEps, Scalar, Spec, parse_spec, split_specs
-from robust_interp.store.cells import Perturbation, attack_column, in_255
+from robust_interp.store.cells import FLOAT32, Perturbation, attack_column, in_255
 
 TARGETS = ("next", "least_likely")  # beside a class's number
 
 _NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 
 
-def resolve(text: str, eps: Sequence[float], defaults: Mapping, seed: int) -> list[Perturbation]:
+def resolve(
+    text: str, eps: Sequence[float], defaults: Mapping, seed: int, precision: str = FLOAT32
+) -> list[Perturbation]:
     """Perturbations for a comma-separated list of attack specs; 'none' is empty.
 
     Args:
@@ -26,6 +29,7 @@ def resolve(text: str, eps: Sequence[float], defaults: Mapping, seed: int) -> li
         defaults: Parameters of the dataset that differ from the paper's. A torchattacks class keeps its own
             defaults.
         seed: The attack seed, for attacks that are random.
+        precision: Of the gradients: ``float32``, ``tf32`` or ``bf16``; an attack without any is in float32.
 
     Raises:
         UserError: for an unknown attack or parameter, or a value out of range.
@@ -42,6 +46,8 @@ def resolve(text: str, eps: Sequence[float], defaults: Mapping, seed: int) -> li
         for radius in _radii(spec, kind, norm, eps):
             usual = defaults if spec.name in ATTACKS else {}
             perturbation = _perturbation(spec, kind, norm, radius, usual, seed)
+            if kind.differentiates:
+                perturbation = replace(perturbation, precision=precision)
             found.setdefault(perturbation.column, perturbation)
     return list(found.values())
 

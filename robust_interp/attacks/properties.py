@@ -90,8 +90,8 @@ def passes(perturbation: Perturbation) -> int:
 
 def gradients(perturbation: Perturbation) -> int:
     """How many of these passes a sample's gradient is taken of, at most."""
-    follows = perturbation.kind == "attack" and type_of(perturbation.name).gradient
-    return passes(perturbation) // 3 if follows or perturbation.name == "autoattack" else 0
+    follows = perturbation.kind == "attack" and type_of(perturbation.name).differentiates
+    return passes(perturbation) // 3 if follows else 0
 
 
 def is_alone(perturbation: Perturbation) -> bool:

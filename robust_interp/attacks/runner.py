@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robust_interp.attacks import adapters
+from robust_interp.attacks import adapters, precision
 from robust_interp.attacks.random_draws import (
     KeyedDraws,
     PartOfABatch,
@@ -24,7 +24,7 @@ from robust_interp.attacks.table import ATTACKS, type_of
 from robust_interp.core.errors import UserError
 from robust_interp.core.memory import is_out_of_memory
 from robust_interp.core.random_state import undisturbed_generators
-from robust_interp.store.cells import Perturbation
+from robust_interp.store.cells import FLOAT32, Perturbation
 
 BALL_TOLERANCE = 1e-6  # float32 rounding: |(x + d) - x| may exceed |d| by about 2e-9 in one pixel
 RELATIVE_TOLERANCE = 1e-5  # and where many pixels are summed
@@ -76,7 +76,7 @@ class AttackRunner:
     ) -> None:
         self.perturbation = perturbation
         self._kind = type_of(perturbation.name)
-        self._probe = GradientProbe(classifier, self._kind.gradient, on_pass)
+        self._probe = GradientProbe(classifier, self._kind.gradient, on_pass, perturbation.precision)
         self._rounds: tuple[torch.device, list[adapters.Round]] | None = None
 
     def __call__(self, images: Tensor, labels: Tensor, ids: Sequence[int] | np.ndarray) -> Attacked:
@@ -170,7 +170,8 @@ class AttackRunner:
             ) from error
 
     def _found(self, one: adapters.Round, images: Tensor, labels: Tensor) -> Found:
-        found = one.run(images, labels)
+        with precision.arithmetic(self.perturbation.precision):
+            found = one.run(images, labels)
         if not isinstance(found, Tensor):
             raise self._error(f"returns a {type(found).__name__}, not a tensor of images")
         if found.shape != images.shape:
@@ -207,13 +208,20 @@ class GradientProbe(torch.nn.Module):
     Args:
         looks: Whether the attack follows gradients at all.
         on_pass: As of `AttackRunner`.
+        precision: That the gradients are computed in: ``float32``, ``tf32`` or ``bf16``.
     """
 
-    def __init__(self, classifier: torch.nn.Module, looks: bool, on_pass: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        classifier: torch.nn.Module,
+        looks: bool,
+        on_pass: Callable[[int], None],
+        precision: str = FLOAT32,
+    ) -> None:
         super().__init__()
         self.classifier = classifier
         self.training = False  # torchattacks puts the mode found here back, on everything below
-        self._looks, self._on_pass = looks, on_pass
+        self._looks, self._on_pass, self._precision = looks, on_pass, precision
         self.start(0)
 
     def train(self, mode: bool = True) -> GradientProbe:
@@ -245,7 +253,7 @@ class GradientProbe(torch.nn.Module):
             return _finite(self.classifier(images))
         if self._looks:
             images.register_hook(self._look)
-        logits = self.classifier(images)
+        logits = precision.logits_of(self.classifier, images, self._precision)
         if not logits.requires_grad:
             raise self._impenetrable()
         return _finite(logits)

@@ -73,6 +73,11 @@ class AttackType:
     source: str = ""
 
     @property
+    def differentiates(self) -> bool:
+        """Whether it takes gradients at all, be it in a part of it."""
+        return self.gradient or self.torchattacks_class == "AutoAttack"
+
+    @property
     def takes(self) -> dict[str, Parameter | None]:
         """The parameters that a spec can give, with their defaults; None where there is none."""
         return {

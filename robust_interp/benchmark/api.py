@@ -65,6 +65,7 @@ def evaluate(
     ensemble_attack: str | Sequence[str] | None = None,
     n: int | str | None = None,
     protocol: str = "final",
+    attack_precision: str = "float32",
     batch_size: int | None = None,
     device: str | None = None,
     seed: int = 0,
@@ -110,6 +111,8 @@ def evaluate(
             all images for arrays.
         protocol: ``final``: each attack on all images; ``worst``: cheap attacks first, each on the images
             that are still correct.
+        attack_precision: What the gradients of attacks are computed in: ``float32``, ``tf32`` (CUDA only) or
+            ``bf16``; the attacked images are classified in float32.
         batch_size: Images per batch; None means 250 on the CPU and 1000 on CUDA.
         device: cpu, cuda, cuda:1; None means the device of the model objects, otherwise CUDA if available.
         seed: Seed of every random draw of the measurement, from 0: attack starts and generated corruptions.

@@ -7,7 +7,7 @@ from robust_interp.benchmark.pending import by_target, missing
 from robust_interp.benchmark.plan import make_plan
 from robust_interp.benchmark.report import Report, compose
 from robust_interp.benchmark.request import Request
-from robust_interp.benchmark.runner import Runner, Watch
+from robust_interp.benchmark.runner import Runner, Watch, unwatched
 from robust_interp.benchmark.settings import load_dataset, resolve_options
 from robust_interp.classifiers.resolve import resolve
 from robust_interp.classifiers.target import Target
@@ -54,14 +54,15 @@ class Benchmark:
         Raises:
             UserError: if a model cannot be measured on the device.
         """
-        needed = set()
-        for card in {id(cell.classifier): cell.classifier for cell in self._cells_missing(store)}.values():
+        needed, cells = set(), self._cells_missing(store)
+        self.runner.check(cells)  # before the models, which may take long
+        for card in {id(cell.classifier): cell.classifier for cell in cells}.values():
             needed |= {digest(one) for one in [card.identity, *card.identity.get("ensemble", ())]}
         todo = [target for target in self.targets if digest(target.card.identity) in needed]
         for target in each(todo, tell, lambda target: target.card.label):
             self.runner.load(target)
 
-    def run(self, store: Store, watch: Watch = lambda cell, samples: None) -> Report:
+    def run(self, store: Store, watch: Watch = unwatched) -> Report:
         """Measure what is missing, chunk by chunk, and score everything that was asked for.
 
         Args:

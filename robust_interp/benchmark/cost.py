@@ -25,7 +25,7 @@ from robust_interp.core.threads import Threads
 from robust_interp.core.work import Tell, each, untold
 from robust_interp.data import Dataset
 from robust_interp.store import Store
-from robust_interp.store.cells import CLEAN, Cell, ModelCard, Plan, digest
+from robust_interp.store.cells import CLEAN, FLOAT32, Cell, ModelCard, Plan, digest
 
 TRIED_ON = 64  # images whose gradient is taken to find the fastest number of threads
 
@@ -90,6 +90,7 @@ def estimate(
         UserError: if a model cannot be measured on the device.
     """
     timing, remaining = _Timing(targets, runner), list(_remaining(plan, store))
+    runner.check(cell for _, cell in remaining)
     # Told by what is timed, not by cells: the first cell of an architecture takes seconds, the others none.
     timed = {(cell.classifier.model, at_once(cell, plan.n)): cell.classifier for _, cell in remaining}
     for (_, images), card in each(list(timed.items()), tell, lambda one: one[0][0]):
@@ -99,7 +100,8 @@ def estimate(
         samples, is_known = left(part, cell, store, runner.dataset.labels)
         seconds += timing.seconds(cell.classifier, at_once(cell, plan.n)) * cost(cell) * samples
         if samples:
-            is_bound |= not is_known or attacks.may_stop_early(cell.perturbation)
+            in_float32 = cell.perturbation.precision == FLOAT32  # as the passes are timed
+            is_bound |= not is_known or attacks.may_stop_early(cell.perturbation) or not in_float32
     return Estimate(seconds, is_bound)
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from robust_interp import attacks
 from robust_interp.classifiers.target import Target
 from robust_interp.store import Outcome, Store
-from robust_interp.store.cells import Cell, Plan
+from robust_interp.store.cells import FLOAT32, Cell, Plan
 from robust_interp.store.finished import finished
 
 
@@ -58,6 +59,35 @@ def left(plan: Plan, cell: Cell, store: Store, labels: np.ndarray) -> tuple[int,
     start = store.covered(cell.key)
     count = plan.n - start if standing is None else int(standing[start:].sum())
     return count, None not in before
+
+
+def self_check(plan: Plan, cell: Cell) -> Cell | None:
+    """The cell that this one is held against, on the first batch: the same attack in float32.
+
+    Of each target one attack in another precision is checked, at the middle one of its radii: PGD where that
+    is among them, else the costliest.
+
+    Args:
+        plan: Which the cell is of.
+        cell: Any of its cells.
+
+    Returns:
+        None where the cell is not the one that is checked.
+    """
+    if cell.perturbation.precision == FLOAT32:
+        return None
+    faster = [
+        other
+        for other in plan.cells
+        if other.classifier is cell.classifier and other.perturbation.precision != FLOAT32
+    ]
+    name = max(faster, key=_place_in_check).perturbation.name
+    radii = [other for other in faster if other.perturbation.name == name]
+    return cell.in_float32 if cell is radii[len(radii) // 2] else None
+
+
+def _place_in_check(cell: Cell) -> tuple[bool, int]:
+    return cell.perturbation.name == "pgd", attacks.passes(cell.perturbation)
 
 
 def followed(plan: Plan, cell: Cell) -> list[Cell]:

@@ -8,12 +8,12 @@ from dataclasses import replace
 import torch
 
 from robust_interp import attacks, corruptions, data
-from robust_interp.benchmark.request import PROTOCOLS, STRONG, STRONG_N, Request
+from robust_interp.benchmark.request import ATTACK_PRECISIONS, PROTOCOLS, STRONG, STRONG_N, Request
 from robust_interp.benchmark.settings import checked_seed, sample_count
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import Registry
 from robust_interp.results.leaderboard import RANKED_BY
-from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, Plan
+from robust_interp.store.cells import CLEAN, FLOAT32, Cell, ModelCard, Perturbation, Plan
 
 
 def make_plan(
@@ -32,10 +32,13 @@ def make_plan(
     """
     if request.protocol not in PROTOCOLS:
         raise UserError(f"protocol must be one of {', '.join(PROTOCOLS)}, not {request.protocol!r}")
+    if (precision := request.attack_precision) not in ATTACK_PRECISIONS:
+        known = ", ".join(ATTACK_PRECISIONS)
+        raise UserError(f"attack_precision must be one of {known}, not {precision!r}")
     strong = _checked_strong(request)
     eps, defaults = radii(request, dataset)
     seed = checked_seed(request.seed)
-    attacked = _fitting(attacks.resolve(request.attacks, eps, defaults, seed), dataset)
+    attacked = _fitting(attacks.resolve(request.attacks, eps, defaults, seed, precision), dataset)
     asked = [CLEAN, *corruptions.resolve(request.corruptions, corruptor), *attacked]
     n = sample_count(request.n, dataset)
     cells = _cells(cards, asked, request.protocol, dataset)
@@ -43,9 +46,9 @@ def make_plan(
     if strong is None:
         return plan
     rows = [one for one in asked if one.name == RANKED_BY["final"]]
-    usual = attacks.resolve(RANKED_BY["final"], eps, defaults, seed)
+    usual = attacks.resolve(RANKED_BY["final"], eps, defaults, seed, precision)
     rows = rows or usual
-    stronger = _fitting(attacks.resolve(strong, eps, defaults, seed), dataset)
+    stronger = _fitting(attacks.resolve(strong, eps, defaults, seed, precision), dataset)
     _check_stronger(stronger, usual)
     return replace(plan, strong=_strong_plan(plan, request.strong_n, dataset, cards, [*rows, *stronger]))
 
@@ -101,7 +104,7 @@ def make_cell(card: ModelCard, dataset: data.Dataset, perturbation: Perturbation
     Raises:
         UserError: if the package that computes the attack is not there.
     """
-    environment = {"precision": "float32", "torch": str(torch.__version__)}
+    environment = {"precision": FLOAT32, "torch": str(torch.__version__)}
     if perturbation.kind == "attack":
         environment |= attacks.environment(perturbation)
     environment |= _plugin(perturbation)

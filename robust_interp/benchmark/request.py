@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PROTOCOLS = ("final", "worst")
 AVERAGES = ("probabilities", "logits")
+ATTACK_PRECISIONS = ("float32", "tf32", "bf16")
 
 STRONG = forms.SPECS_OR_NONE.bare  # what --strong means without a list
 STRONG_N = 200
@@ -176,6 +177,14 @@ class Request:
             forms.one_of(*PROTOCOLS),
             "final: each attack on all images; worst: cheap attacks first, each on the images that are "
             "still correct",
+        ),
+    )
+    attack_precision: str = field(
+        default="float32",
+        metadata=_about(
+            forms.one_of(*ATTACK_PRECISIONS),
+            "what the gradients of attacks are computed in: float32, tf32 (CUDA), bf16; the attacked images "
+            "are classified in float32",
         ),
     )
     batch_size: int | None = field(

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from robust_interp import attacks, data
-from robust_interp.benchmark.pending import by_target, followed, missing, still_standing
+from robust_interp.attacks.precision import check as check_precision
+from robust_interp.benchmark.pending import by_target, followed, missing, self_check, still_standing
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.settings import checked_batch_size, corruptor_of, device_of
 from robust_interp.classifiers.ensemble import Ensemble
@@ -32,6 +33,10 @@ LONGEST = 10  # batches' worth of images that one batch of still standing ones m
 R = TypeVar("R")
 
 Watch = Callable[[Cell, int], None]  # called with a cell and how many of its samples were just finished
+
+
+def unwatched(cell: Cell, samples: int) -> None:
+    """Nobody is told."""
 
 
 class Batch(NamedTuple):
@@ -127,11 +132,22 @@ class Runner:
         Raises:
             UserError: if a target cannot be measured, before any is.
         """
-        todo = by_target(missing(plan, store), targets)
+        cells = missing(plan, store)
+        self.check(cells)
+        todo = by_target(cells, targets)
         classifiers = [self.load(target) for target, _ in todo]  # all: a bad one fails before the hours
         store.put_labels(self.dataset.fingerprint, self.dataset.labels)
         for classifier, (_, cells) in zip(classifiers, todo, strict=True):
             self.measure(plan, cells, classifier, store, watch)
+
+    def check(self, cells: Iterable[Cell]) -> None:
+        """Refuse cells that are in a precision that the device is no good at; a short test may tell.
+
+        Raises:
+            UserError: if there is one.
+        """
+        for precision in dict.fromkeys(cell.perturbation.precision for cell in cells):
+            check_precision(precision, self.device)
 
     def load(self, target: Target) -> nn.Module:
         """The target's classifier on this runner's device.
@@ -169,6 +185,11 @@ class Runner:
             for cell in cells:
                 before = [outcome_of(other, store, plan.n) for other in followed(plan, cell)]
                 standing = still_standing(before, self.dataset.labels)
+                if reference := self_check(plan, cell):
+                    first = min(plan.n, self.batch_size)
+                    there = None if standing is None else standing[:first]
+                    if store.covered(reference.whole.key) < first:
+                        self._measure(reference, first, there, classifier, attacked, store, unwatched)
                 self._measure(cell, plan.n, standing, classifier, attacked, store, watch)
 
     def pixels(self, perturbation: Perturbation, start: int, stop: int) -> torch.Tensor:

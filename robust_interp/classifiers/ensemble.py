@@ -161,4 +161,5 @@ def _each(members: nn.ModuleList, images: Tensor) -> Tensor:
 
 
 def _on_a_copy(member: nn.Module, images: Tensor) -> Tensor:
-    return member(images.clone())  # one that works in place would change what the others are given
+    logits = member(images.clone())  # one that works in place would change what the others are given
+    return logits.float() if logits.dtype == torch.bfloat16 else logits  # of an attack in bf16

@@ -19,7 +19,9 @@ from robust_interp import data
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.fingerprint import behaviour, identity
 from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.classifiers.layout import use_channels_last
 from robust_interp.classifiers.validation import (
+    CHECKED_ON,
     REPEATED_ON,
     check_classifier,
     measurable,
@@ -223,7 +225,7 @@ def _known(classifier: Classifier, dataset: data.Dataset, place: str) -> tuple[d
 def _checked(
     classifier: Classifier, images: torch.Tensor, dataset: data.Dataset, ids: np.ndarray
 ) -> tuple[dict, tuple[str, ...]]:
-    """As `_known`, by these images (N, C, H, W) of the dataset."""
+    """As `_known`, by these images (N, C, H, W) of the dataset; from then on in the layout that suits it."""
     labels = torch.from_numpy(dataset.labels[ids]).to(images.device)
     check_classifier(classifier, images, dataset.classes)
     known = identity(classifier.model) | {"behaviour": behaviour(classifier, images)}
@@ -233,6 +235,7 @@ def _checked(
             f"{classifier.name}: BatchNorm statistics look unset: with them the clean accuracy is "
             "at chance level, with batch statistics it is well above",
         )
+    use_channels_last(classifier, images[:CHECKED_ON])  # what it is known by was read before
     return known | {"normalisation": classifier.normalisation}, notes
 
 

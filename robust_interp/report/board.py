@@ -38,7 +38,8 @@ def table(board: pd.DataFrame, corruptions: Collection[str], ranked_by: Mapping[
     ranked = set(board["protocol"][board["rank"].notna()])
     ranking = {protocol: column for protocol, column in ranked_by.items() if protocol in ranked}
     named = dict(zip(board.index, tags(board), strict=True))
-    groups = board.groupby(_WITHIN, sort=False, dropna=False)
+    within = [*_WITHIN, *(name for name in ("attack_precision",) if name in board)]
+    groups = board.groupby(within, sort=False, dropna=False)
     is_ranked = board["rank"].notna().any() and all(_is_upwards(ranks) for _, ranks in groups["rank"])
     return {
         "columns": [
@@ -93,7 +94,7 @@ def tags(board: pd.DataFrame) -> list[list[str]]:
 
 
 def _tell_apart(alike: pd.DataFrame, told: dict[object, list[str]]) -> None:
-    for name in ("seeds", "corruption_source", "audit", "params_m"):
+    for name in ("seeds", "corruption_source", "attack_precision", "audit", "params_m"):
         clashing = _clashing(alike.index, told)
         if name in alike and alike.loc[clashing, name].nunique(dropna=False) > 1:
             for at in clashing:
@@ -114,8 +115,9 @@ def _text(value: Any) -> str:
 
 def _heading(line: pd.Series) -> str:
     """Of the lines that may be ranked together: numbers of other protocols or samples are no rivals."""
-    n = line["n_examples"]
-    return f"protocol {line['protocol']}" + ("" if pd.isna(n) else f", n = {n}")
+    n, precision = line["n_examples"], _text(line.get("attack_precision", ""))
+    of_images = "" if pd.isna(n) else f", n = {n}"
+    return f"protocol {line['protocol']}{of_images}" + (f", attacks in {precision}" if precision else "")
 
 
 def _is_told(column: pd.Series) -> bool:

@@ -16,7 +16,7 @@ from robust_interp.results.column_names import measured_in, parse, std_of
 from robust_interp.results.columns import Kind
 from robust_interp.results.entries import Entry, entries_of, entry_key
 from robust_interp.results.scores import Score
-from robust_interp.store.cells import digest, in_255
+from robust_interp.store.cells import FLOAT32, digest, in_255
 
 POINT_COLUMNS = [
     "entry",
@@ -288,6 +288,7 @@ def _tags(entry: Entry) -> tuple[str, ...]:
         _listed("seed", single_seeds),
         f"({', '.join(sorted(entry.sources))})" if entry.sources else "",
         _listed("attack seed", sorted(entry.seeds)),
+        "" if entry.attack_precision in ("", FLOAT32) else f"attacks in {entry.attack_precision}",
     )
 
 

@@ -15,7 +15,7 @@ from robust_interp.core.blocks import places
 from robust_interp.core.errors import UserError
 from robust_interp.results.scores import Score
 from robust_interp.store import Store
-from robust_interp.store.cells import Perturbation, digest, in_255
+from robust_interp.store.cells import FLOAT32, Perturbation, digest, in_255
 
 AUDIT = "audit.csv"  # in a results folder
 _AUDITED = ["model", "recipe", "lambda_init", "train_seed", "members"]
@@ -183,6 +183,7 @@ def _parameters(attack: Perturbation) -> dict:
         "steps": steps,
         "other parameters": ", ".join(f"{name}={value}" for name, value in params.items()) or None,
         "attack_seed": attack.seed,
+        "attack_precision": None if attack.precision == FLOAT32 else attack.precision,
     }
 
 

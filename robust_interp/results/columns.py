@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum, StrEnum
 from typing import Any
 
+from robust_interp.store.cells import FLOAT32
+
 WORST, STRONG = "worst", "strong"
 
 
@@ -170,14 +172,36 @@ RESULTS = (
     Column("seconds", _number, "Time of the measurement; `n` / `seconds` is images per second.", unit="s"),
 )
 
+OF_PRECISION = (  # at the end of results.csv, and only where an attack is not in float32
+    Column(
+        "attack_precision",
+        _text,
+        "Floating-point precision of the attack's gradients: `float32`, `tf32` or `bf16`; `float32` for an "
+        "attack without gradients. Absent where all attacks are in float32. The attacked images are "
+        "classified in `precision`.",
+        of=lambda score: score.attack_precision or None,
+        see="attacks",
+    ),
+    Column(
+        "attack_precision_difference",
+        _number,
+        "Self-check of `attack_precision`: accuracy under the attack minus that under the same attack in "
+        "float32, on the first images, of which both are known. Filled for at least one attack of each "
+        "model.",
+        unit="points",
+        of=lambda score: score.precision_check and score.precision_check.difference,
+        see="attacks",
+    ),
+)
+
 ENTRY = (
     Column(
         "rank",
         _integer,
         "Rank by PGD (protocol `final`) or by `worst` (protocol `worst`) at the middle of the measured "
-        "radii. Only entries with the same protocol and images are ranked together, under `worst` also "
-        "with the same attacks. Equal accuracies share a rank. Empty if that column is missing, for rows "
-        "that were not measured here, and for transfer attacks.",
+        "radii. Only entries with the same protocol, images and precision of the attacks are ranked "
+        "together, under `worst` also with the same attacks. Equal accuracies share a rank. Empty if that "
+        "column is missing, for rows that were not measured here, and for transfer attacks.",
         rule="results/leaderboard.py: among all lines",
         shown=Shown.ALWAYS,
     ),
@@ -364,6 +388,14 @@ TAIL = (  # after the measured columns, and only where a line has them
         "Number of images behind the `strong` columns.",
         unit="images",
         of=lambda entry: entry.strong_n,
+        shown=Shown.IF_FILLED,
+    ),
+    Column(
+        "attack_precision",
+        _text,
+        "Floating-point precision of the gradients of the attacks, `tf32` or `bf16`. Empty for float32.",
+        of=lambda entry: "" if entry.attack_precision == FLOAT32 else entry.attack_precision,
+        see="attacks",
         shown=Shown.IF_FILLED,
     ),
     Column(
@@ -563,7 +595,7 @@ EXTERNAL = (
 )
 
 TABLES = {
-    "results.csv": RESULTS,
+    "results.csv": (*RESULTS, *OF_PRECISION),
     "leaderboard.csv": LEADERBOARD,
     "audit.csv": AUDIT,
     "leaderboard compare": COMPARISON,

@@ -202,7 +202,8 @@ def _stacked(frames: list[pd.DataFrame]) -> pd.DataFrame:
     columns = board_columns(_in_order(names), _extra(frames))
     types = dict.fromkeys(integers(LEADERBOARD), "Int64") | {"params_m": "float64"}
     typed = [frame.astype({name: types[name] for name in types if name in frame}) for frame in frames]
-    return pd.concat(typed, ignore_index=True).reindex(columns=columns)
+    stacked = pd.concat(typed, ignore_index=True).reindex(columns=columns)
+    return stacked.fillna({"attack_precision": ""})
 
 
 def _in_order(names: Iterable[str]) -> list[str]:

@@ -19,7 +19,7 @@ from robust_interp.results.entries import entry_key
 from robust_interp.results.folders import runs_in
 from robust_interp.results.leaderboard import measured_columns
 from robust_interp.results.scores import Score
-from robust_interp.store.cells import ModelCard, digest
+from robust_interp.store.cells import FLOAT32, ModelCard, digest
 
 LEVEL = 0.05  # of the Holm-adjusted p-values
 SIGNIFICANT = "significant"
@@ -132,8 +132,15 @@ def _entries(runs: Iterable[list[Score]]) -> list[ScoredEntry]:
         if weights.setdefault((key, samples, card.train_seed), identity) != identity:
             weights[key, samples, card.train_seed] = identity
             by_seed[card.train_seed] = {}  # this seed was trained again: nothing of its old weights is kept
-        by_seed.setdefault(card.train_seed, {})[score.column] = score
+        known = by_seed.setdefault(card.train_seed, {})
+        if not _is_coarser(score, known.get(score.column)):
+            known[score.column] = score
     return list(entries.values())
+
+
+def _is_coarser(score: Score, known: Score | None) -> bool:
+    """Whether it is of an attack in another precision, and float32 is known."""
+    return known is not None and known.attack_precision == FLOAT32 != score.attack_precision
 
 
 def _named(text: str, entries: list[ScoredEntry]) -> ScoredEntry:

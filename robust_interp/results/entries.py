@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from robust_interp.results.columns import Kind
 from robust_interp.results.scores import Score
-from robust_interp.store.cells import ModelCard, digest
+from robust_interp.store.cells import FLOAT32, ModelCard, digest
 from robust_interp.store.verdicts import joint
 
 LIBRARY = "(lib"  # in generated@0(libjpeg-turbo): the same origin as generated@0, but for JPEG's library
@@ -34,6 +34,7 @@ class Entry:
     audits: dict[str, str] = field(default_factory=dict)  # classifier -> what its audit came to
     strong: set[tuple[str, int]] = field(default_factory=set)  # what is the strong attack, and its n
     worst: dict[str, str] = field(default_factory=dict)  # by column, of which attacks it is the worst
+    precisions: set[str] = field(default_factory=set)  # of the attacks; those without gradients are float32
 
     def agrees(self, other: Entry) -> bool:
         """Whether columns of both may stand in one line: of the same source, seed and attacks."""
@@ -45,6 +46,7 @@ class Entry:
                 (self.libraries, other.libraries),
                 (self.seeds, other.seeds),
                 (self.strong, other.strong),
+                (self.attack_precision, other.attack_precision),
             )
         )
 
@@ -68,6 +70,11 @@ class Entry:
         return next((n for _, n in self.strong), None)
 
     @property
+    def attack_precision(self) -> str:
+        """What the attacks' gradients are computed in; empty without an attack."""
+        return next((each for each in self.precisions if each != FLOAT32), "".join(self.precisions))
+
+    @property
     def audit(self) -> str:
         """What the audits of its train seeds come to together."""
         return joint(self.audits.values())
@@ -84,6 +91,8 @@ class Entry:
             self.improvements[score.column] = row["improvement"]
         if kind is Kind.CLEAN and row.get("agreement") is not None:
             self.agreement = row["agreement"]
+        if score.is_attack:
+            self.precisions.add(score.attack_precision)
         if kind is Kind.STRONG:
             self.strong.add((row["perturbation"], row["n"]))
         if kind is Kind.WORST:
@@ -97,6 +106,7 @@ class Entry:
         self.agreement = self.agreement if math.isnan(other.agreement) else other.agreement
         self.audits |= other.audits
         self.strong |= other.strong
+        self.precisions |= other.precisions
         self.worst |= other.worst
         for classifier, scored in other.by_seed.items():
             self.by_seed[classifier] |= scored

@@ -32,7 +32,8 @@ def entries_frame(*runs: list[Score]) -> pd.DataFrame:
 
     Accuracies are percentages, each followed by its ``_std`` over train seeds. An ensemble's `agreement` is
     that on clean images, its `improvement` that of the column that ranks. Runs of the same entry over
-    the same train seeds and samples share a line, unless their noise or their attacks were drawn otherwise.
+    the same train seeds and samples share a line, unless their noise or their attacks were drawn otherwise,
+    or attacked in another precision.
     """
     measured = measured_columns([score for run in runs for score in run])
     ranking = {protocol: middle(measured, series) for protocol, series in RANKED_BY.items()}
@@ -42,8 +43,9 @@ def entries_frame(*runs: list[Score]) -> pd.DataFrame:
     frame = pd.DataFrame(lines).reindex(columns=board_columns([column.name for column in measured], extra))
     frame = frame.astype({column: "Int64" for column in integers(TAIL) if column in extra})
     frame["rank"] = _ranks(entries, lines, ranking)
+    precision = ["attack_precision"] if "attack_precision" in extra else []
     return frame.sort_values(
-        ["protocol", "n_examples", "rank", "model", "recipe", "lambda_init", "members"],
+        ["protocol", "n_examples", *precision, "rank", "model", "recipe", "lambda_init", "members"],
         na_position="last",
         ignore_index=True,
     )
@@ -117,7 +119,7 @@ def _accuracy(column: MeasuredColumn, scored: dict[str, Score]) -> float | None:
 
 
 def _ranks(entries: Sequence[Entry], lines: Sequence[dict], ranking: dict[str, str | None]) -> pd.Series:
-    """Places among entries of the same protocol, samples and attacks that were attacked themselves."""
+    """Places among entries of the same protocol, samples, precision and attacks, attacked themselves."""
     by = [ranking[entry.protocol] for entry in entries]
     accuracies = [
         math.nan if entry.card.attacked_as else line.get(column, math.nan)
@@ -126,6 +128,7 @@ def _ranks(entries: Sequence[Entry], lines: Sequence[dict], ranking: dict[str, s
     rivals = [
         [entry.protocol for entry in entries],
         [entry.subset_hash for entry in entries],
+        [entry.attack_precision for entry in entries],
         [entry.worst.get(column or "", "") for entry, column in zip(entries, by, strict=True)],
     ]
     places = pd.Series(accuracies, dtype=float).groupby(rivals).rank(ascending=False, method="min")

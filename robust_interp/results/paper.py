@@ -20,6 +20,7 @@ from robust_interp.core import statistics
 from robust_interp.core.errors import UserError
 from robust_interp.results import combine
 from robust_interp.results.column_names import measured_in, std_of
+from robust_interp.results.precision import in_float32
 from robust_interp.store.cells import attack_column
 
 DATASETS = ("cifar10", "cifar100")
@@ -83,7 +84,7 @@ def compare(board: pd.DataFrame, dataset: str) -> PaperComparison:
         UserError: if the paper has no numbers for the dataset.
     """
     published = reference(dataset)
-    ours = board[(board["source"] == "measured") & (board["protocol"] == "final")]
+    ours = board[(board["source"] == "measured") & (board["protocol"] == "final") & in_float32(board)]
     cells = pd.DataFrame(list(_cells(published, ours)), columns=CELL_COLUMNS)
     whole = dict.fromkeys(["members", "seeds", "n_examples"], "Int64")
     lines = [*_tried(published, dataset, "paper"), *_tried(ours, dataset, "measured")]

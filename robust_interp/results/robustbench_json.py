@@ -20,6 +20,7 @@ from robust_interp.core.files import make_folder, write_text
 from robust_interp.corruptions import CORRUPTIONS
 from robust_interp.results.column_names import declaration, parse
 from robust_interp.results.columns import Kind
+from robust_interp.results.precision import in_float32
 from robust_interp.store.cells import attack_column
 
 L2_EPS = 0.5  # the one L2 radius of RobustBench
@@ -40,7 +41,8 @@ class Paper:
 def write(board: pd.DataFrame, dataset: str, folder: Path, eps_255: float, paper: Paper) -> dict[Path, dict]:
     """Write ``<folder>/<dataset>/<threat model>/<entry>.json`` for the measured lines of a leaderboard.
 
-    An entry has a file for Linf, and for L2 and corruptions if it was measured there.
+    Lines that were attacked in another precision than float32 are left out. An entry has a file for Linf, and
+    for L2 and corruptions if it was measured there.
 
     Args:
         eps_255: The Linf radius, in units of 1/255. A line that was not attacked there has another, see
@@ -53,7 +55,7 @@ def write(board: pd.DataFrame, dataset: str, folder: Path, eps_255: float, paper
         UserError: if nothing is there to write, or two lines would be the same entry.
     """
     files: dict[Path, dict] = {}
-    for _, line in board[board["source"] == "measured"].iterrows():
+    for _, line in board[(board["source"] == "measured") & in_float32(board)].iterrows():
         for threat_model, entry in _entries(line, dataset, eps_255, paper):
             path = folder / dataset / threat_model / f"{_name(line)}.json"
             if path in files:

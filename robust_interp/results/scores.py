@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -13,9 +13,10 @@ import pandas as pd
 from robust_interp.core import statistics
 from robust_interp.results import rows
 from robust_interp.results.column_names import MeasuredColumn, parse
-from robust_interp.results.columns import RESULT_COLUMNS, RESULTS, STRONG, WORST, Kind, integers
+from robust_interp.results.columns import OF_PRECISION, RESULT_COLUMNS, RESULTS, STRONG, WORST, Kind, integers
+from robust_interp.results.precision import PrecisionCheck, check
 from robust_interp.store import Outcome, Store
-from robust_interp.store.cells import Cell, ModelCard, Perturbation, Plan, attack_column, digest
+from robust_interp.store.cells import FLOAT32, Cell, ModelCard, Perturbation, Plan, attack_column, digest
 from robust_interp.store.finished import finished
 
 
@@ -30,6 +31,7 @@ class Score:
         predictions: What they were predicted as, (n,), -1 where nothing was; None of several perturbations.
         perturbations: What the samples went through: one perturbation, or under ``worst`` several.
         audit: What the classifier's audit on this dataset came to; empty if there was none.
+        precision_check: What the precision of the attack changed, where that is known and not float32.
         code: What the code of the plug-ins is known by that made the perturbations; empty without any.
     """
 
@@ -44,6 +46,13 @@ class Score:
     perturbations: tuple[Perturbation, ...] = ()
     audit: str = ""
     code: str = ""
+    precision_check: PrecisionCheck | None = None
+
+    @property
+    def attack_precision(self) -> str:
+        """What the attacks' gradients are computed in; an attack of the run may be without, in float32."""
+        found = [made.precision for made in self.perturbations if made.kind == "attack"]
+        return next((each for each in found if each != FLOAT32), FLOAT32) if found else ""
 
     @property
     def is_attack(self) -> bool:
@@ -103,7 +112,19 @@ def _scores_of_classifier(plan: Plan, cells: list[Cell], store: Store) -> list[S
         for done, correct in zip(outcomes, right, strict=True)
         if done[0].has_own_number(plan.protocol)
     ]
-    return own + [_worst_score(plan, attacked, correct, labels) for attacked, correct in derived]
+    scored = own + [_worst_score(plan, attacked, correct, labels) for attacked, correct in derived]
+    return [_self_checked(score, plan, cells, store) for score in scored]
+
+
+def _self_checked(score: Score, plan: Plan, cells: Sequence[Cell], store: Store) -> Score:
+    """The score with what its attack's precision changed, where the store has some of it in float32, too.
+
+    Under ``worst`` that is told in the line of an attack, and of what has no line in that of the worst.
+    """
+    by_perturbation = {id(cell.perturbation): cell for cell in cells}
+    found = [by_perturbation[id(made)] for made in score.perturbations if made.precision != FLOAT32]
+    checks = [checked for cell in found if (checked := check(cell, store, plan.n))]
+    return replace(score, precision_check=checks[-1]) if checks else score
 
 
 def _worst(
@@ -199,6 +220,11 @@ def _add_improvements(scored: list[Score]) -> None:
 
 
 def results_frame(scored: Iterable[Score]) -> pd.DataFrame:
-    """results.csv as a table: one line a score, with the columns of `columns.RESULTS`."""
+    """results.csv as a table: a line a score, with the columns of `RESULTS` and, if need be, OF_PRECISION."""
+    scored = list(scored)
     frame = pd.DataFrame([score.row for score in scored]).reindex(columns=RESULT_COLUMNS)
-    return frame.astype(dict.fromkeys(integers(RESULTS), "Int64"))
+    frame = frame.astype(dict.fromkeys(integers(RESULTS), "Int64"))
+    if all(score.attack_precision in ("", FLOAT32) for score in scored):
+        return frame
+    told = {column.name: [column.of(score) for score in scored] for column in OF_PRECISION if column.of}
+    return frame.assign(**told)

@@ -13,6 +13,8 @@ CHANCE_MARGIN = 2.0  # percentage points above chance that still look like chanc
 CLEAN_MARGIN = 5.0  # percentage points that a checkpoint's recorded clean accuracy may be missed by
 NOISE_MARGIN = 2.0  # percentage points by which an order may be reversed before it is remarked on
 
+ZERO_GRADIENT_RISE = 0.001  # share by which a precision may have more zero gradients than float32
+
 
 def findings(scored: Iterable[Score], classes: int) -> list[str]:
     """One line each for what looks wrong in a run, grouped by classifier."""
@@ -30,6 +32,12 @@ def _of_classifier(scores: list[Score], classes: int) -> list[str]:
             lines.append(
                 f"{card.label}, {score.column}: the gradient is exactly zero for "
                 f"{score.row['zero_grad']:.1%} of the samples, which are not counted as robust"
+            )
+        check = score.precision_check
+        if check and check.zero_gradient_rise > ZERO_GRADIENT_RISE:
+            lines.append(
+                f"{card.label}, {score.column}: in {score.attack_precision} the gradient is exactly "
+                f"zero for {check.zero_gradient_rise:.1%} more of the samples than in float32: use float32"
             )
         if score.not_finite:
             lines.append(

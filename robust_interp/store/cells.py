@@ -11,6 +11,8 @@ import json
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 
+FLOAT32 = "float32"
+
 
 @dataclass(frozen=True)
 class Perturbation:
@@ -25,6 +27,8 @@ class Perturbation:
         seed: Random attacks only: the attack seed.
         norm: Attacks only: what eps and the change of an image are measured in. It follows from name and
             params, which the key holds.
+        precision: Attacks only: what their gradients are computed in: ``float32``, ``tf32`` or ``bf16``. The
+            key says it where it is not float32.
     """
 
     kind: str
@@ -34,6 +38,7 @@ class Perturbation:
     source: str | None = None
     seed: int | None = None
     norm: str = "Linf"
+    precision: str = FLOAT32
 
     def number(self, name: str) -> float | None:
         """A parameter that is a number, or None where there is none of this name."""
@@ -62,7 +67,13 @@ class Perturbation:
     def describe(self) -> dict:
         """The part of a cell's key that this perturbation is (its column name is not)."""
         return {"kind": self.kind, "name": self.name, "params": dict(sorted(self.params.items()))} | {
-            key: value for key, value in (("source", self.source), ("seed", self.seed)) if value is not None
+            key: value
+            for key, value, usual in (
+                ("source", self.source, None),
+                ("seed", self.seed, None),
+                ("precision", self.precision, FLOAT32),
+            )
+            if value != usual
         }
 
 
@@ -133,6 +144,11 @@ class Cell:
     def whole(self) -> Cell:
         """The same measurement of every sample."""
         return replace(self, skips=()) if self.skips else self
+
+    @property
+    def in_float32(self) -> Cell:
+        """The same attack with gradients in float32, on the samples that this one does not skip."""
+        return replace(self, perturbation=replace(self.perturbation, precision=FLOAT32))
 
     def has_own_number(self, protocol: str) -> bool:
         """Whether an accuracy can be told of it alone; `protocol` ``worst`` asks for clean besides."""
