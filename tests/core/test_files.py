@@ -197,12 +197,12 @@ def test_what_is_no_file_is_not_replaced(tmp_path, make, said):
 
 def test_a_folder_that_was_removed_meanwhile_is_said(tmp_path):
     (tmp_path / "out").mkdir()
-    with (
-        pytest.raises(UserError, match=r"cannot write .*a.txt: there is no folder .*out, or no longer"),
-        new_file(tmp_path / "out" / "a.txt") as part,
-    ):
-        part.unlink()
-        part.parent.rmdir()
+    writing = new_file(tmp_path / "out" / "a.txt")
+    part = writing.__enter__()
+    part.unlink()
+    part.parent.rmdir()
+    with pytest.raises(UserError, match=r"cannot write .*a.txt: there is no folder .*out, or no longer"):
+        writing.__exit__(None, None, None)
 
 
 def test_of_two_that_lock_a_file_one_has_it(tmp_path):
