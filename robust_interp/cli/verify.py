@@ -15,6 +15,7 @@ from robust_interp.cli.options import (
     picked,
     use_threads,
 )
+from robust_interp.cli.terminal import say
 from robust_interp.core.errors import UserError
 
 
@@ -79,9 +80,9 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.out, [external.judge(found, target, runner) for target in each(targets, tell)]
         )
     shown = ["model", "train_seed", "members", "n", "clean", "accuracy", "ci_low", "ci_high", "asr"]
-    print(f"{dataset.name}, {found.column}: made elsewhere, never ranked; in %")
-    print(export.to_markdown(table[shown]), end="")
-    print(f"wrote {arguments.out / external.FILE_NAME}")
+    say(f"{dataset.name}, {found.column}: made elsewhere, never ranked; in %")
+    say(export.to_markdown(table[shown]), end="")
+    say(f"wrote {arguments.out / external.FILE_NAME}")
     return 0
 
 
