@@ -205,6 +205,9 @@ class AttackRunner:
 class GradientProbe(torch.nn.Module):
     """Passes its input on to the classifier and looks at the gradients that come back.
 
+    Those that an attack gets are laid out as its images, which attacks take for granted; a model in channels
+    last would give them its layout.
+
     Args:
         looks: Whether the attack follows gradients at all.
         on_pass: As of `AttackRunner`.
@@ -251,6 +254,7 @@ class GradientProbe(torch.nn.Module):
         images = images.clone()  # not the attack's own: a model may work in place on what it is given
         if not follows:
             return _finite(self.classifier(images))
+        images.register_hook(torch.Tensor.contiguous)
         if self._looks:
             images.register_hook(self._look)
         logits = precision.logits_of(self.classifier, images, self._precision)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import pandas as pd
+import torch
 from torch import nn
 
 from robust_interp import data
@@ -19,6 +20,7 @@ from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
 from robust_interp.classifiers.isolation import on_its_device
 from robust_interp.core import environment, precision
+from robust_interp.core.devices import by_default
 from robust_interp.core.errors import UserError
 from robust_interp.core.random_state import undisturbed_generators
 from robust_interp.core.registry import nearest
@@ -149,6 +151,7 @@ def evaluate(
         for module in request.modules.values():
             stack.enter_context(on_its_device(module))
         stack.enter_context(precision.float32_by_default())
+        stack.enter_context(by_default(torch.device("cpu")))
         benchmark = Benchmark(request)
         store = stack.enter_context(Store(folder))
         report = benchmark.run(store)
