@@ -62,6 +62,7 @@ class Context:
 
     Attributes:
         checkpoint: A weights file.
+        weights_key: Which of several state dicts in a weights file is meant.
         mean: What its images are normalised with, in [0, 1] pixels; None is what comes with the model, such
             as a timm model's ``pretrained_cfg``, and nothing for any other model.
         std: Likewise.
@@ -71,6 +72,7 @@ class Context:
     checkpoint: Path | None = None
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
+    weights_key: str | None = None
 
     @property
     def channels(self) -> int:
