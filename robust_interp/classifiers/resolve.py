@@ -3,7 +3,7 @@
 `resolve` hands each name to the module that knows its kind, which makes a target of it:
 
 * a name of the zoo, a glob or 'all': `zoo_names`
-* ``timm:NAME``, ``robustbench:NAME``: `prefixes`
+* ``timm:NAME``, ``hf:NAME``, ``robustbench:NAME``: `prefixes`
 * ``package.module:factory``, with any other word before the colon: `python_modules`
 * a folder or a file: `files`
 * a module that is an object: `target`; an ensemble, of objects or of any of these: `ensembles`
