@@ -47,6 +47,11 @@ class Classifier(nn.Module):
             device = next((p.device for p in model.parameters()), None)
             self.normalize = Normalize(own_mean, own_std, device)
 
+    @property
+    def spares_its_images(self) -> bool:
+        """Whether images are surely not changed by a pass: the model gets others, normalised ones."""
+        return self.normalisation is not None
+
     def forward(self, images: Tensor) -> Tensor:
         if self.normalisation and images.shape[1] != len(self.normalisation[0]):
             channels = f"{len(self.normalisation[0])} channels; the images have {images.shape[1]}"
