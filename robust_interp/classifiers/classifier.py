@@ -50,6 +50,11 @@ class Classifier(nn.Module):
             device = next((p.device for p in model.parameters()), None)
             self.normalize = Normalize(own_mean, own_std, device)
 
+    @property
+    def spares_its_images(self) -> bool:
+        """Whether images are surely not changed by a pass: the model gets others, normalised ones."""
+        return self.normalisation is not None
+
     def forward(self, images: Tensor) -> Tensor:
         outputs = self.outputs(images)
         if self.binary and outputs.shape in ((len(images),), (len(images), 1)):
