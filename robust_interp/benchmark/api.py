@@ -68,6 +68,8 @@ def evaluate(
     n: int | str | None = None,
     protocol: str = "final",
     attack_precision: str = "float32",
+    eot: int | None = None,
+    round_to_8_bit: bool = False,
     batch_size: int | None = None,
     device: str | None = None,
     seed: int = 0,
@@ -116,6 +118,10 @@ def evaluate(
             that are still correct.
         attack_precision: What the gradients of attacks are computed in: ``float32``, ``tf32`` (CUDA only) or
             ``bf16``; the attacked images are classified in float32.
+        eot: Over how many draws of a random model gradients are taken, and a majority vote of as many
+            decides; None means that random models are refused.
+        round_to_8_bit: Whether the attacked images are also classified rounded to multiples of 1/255, for the
+            column ``rounded_accuracy``.
         batch_size: Images per batch; None means 250 on the CPU and 1000 on CUDA.
         device: cpu, cuda, cuda:1; None means the device of the model objects, otherwise CUDA if available.
         seed: Seed of every random draw of the measurement, from 0: attack starts and generated corruptions.

@@ -187,6 +187,22 @@ class Request:
             "are classified in float32",
         ),
     )
+    eot: int | None = field(
+        default=None,
+        metadata=_about(
+            forms.COUNT,
+            "measure random models, too: gradients over this many draws of them, and a majority vote of as "
+            "many; slow, one image at a time",
+            usual="random models are refused",
+        ),
+    )
+    round_to_8_bit: bool = field(
+        default=False,
+        metadata=_about(
+            forms.SWITCH,
+            "also classify attacked images rounded to multiples of 1/255, for the column rounded_accuracy",
+        ),
+    )
     batch_size: int | None = field(
         default=None, metadata=_about(forms.WHOLE, "images per batch", usual="250 on the CPU, 1000 on CUDA")
     )

@@ -50,7 +50,17 @@ def resolve_options(request: Request) -> ResolveOptions:
         ensemble=request.ensemble,
         average=request.ensemble_average,
         attacks=request.ensemble_attack,
+        eot=_draws(request.eot),
+        seed=checked_seed(request.seed),
     )
+
+
+def _draws(eot: object) -> int:
+    """Over how many draws random models are measured; 0 for not at all."""
+    draws = 0 if eot is None else whole_number(eot)
+    if draws is None or draws < (eot is not None):
+        raise UserError(f"eot must be a whole number of at least 1, not {eot!r}")
+    return draws
 
 
 def corruptor_of(request: Request, dataset: data.Dataset) -> Corruptor:

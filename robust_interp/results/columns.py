@@ -194,6 +194,25 @@ OF_PRECISION = (  # at the end of results.csv, and only where an attack is not i
     ),
 )
 
+ON_REQUEST = (  # behind these, each only where a line has it
+    Column(
+        "eot",
+        _integer,
+        "Number of draws of a random model that its gradients are taken over, and that vote on an image. "
+        "Empty for any other model.",
+        of=lambda score: score.classifier.eot or None,
+        see="models",
+    ),
+    Column(
+        "rounded_accuracy",
+        _number,
+        "As `accuracy`, of the attacked images rounded to multiples of 1/255. Only with `--round-to-8-bit`.",
+        unit="%",
+        of=lambda score: score.rounded_accuracy,
+        see="attacks",
+    ),
+)
+
 ENTRY = (
     Column(
         "rank",
@@ -408,6 +427,14 @@ TAIL = (  # after the measured columns, and only where a line has them
         see="audit",
         shown=Shown.IF_FILLED,
     ),
+    Column(
+        "eot",
+        _integer,
+        "Number of draws of a random model that its gradients are taken over, and that vote on an image.",
+        of=lambda entry: entry.card.eot or None,
+        see="models",
+        shown=Shown.IF_FILLED,
+    ),
 )
 
 MCE = (
@@ -595,7 +622,7 @@ EXTERNAL = (
 )
 
 TABLES = {
-    "results.csv": (*RESULTS, *OF_PRECISION),
+    "results.csv": (*RESULTS, *OF_PRECISION, *ON_REQUEST),
     "leaderboard.csv": LEADERBOARD,
     "audit.csv": AUDIT,
     "leaderboard compare": COMPARISON,
