@@ -1,12 +1,9 @@
-"""Measures the cells of a plan that the store lacks.
-
-data -> classifier -> perturbation -> per-sample predictions -> store
-"""
+"""Measures tasks on one device: data -> classifier -> perturbation -> per-sample predictions."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -15,28 +12,20 @@ from torch import nn
 
 from robust_interp import attacks, data
 from robust_interp.attacks.precision import check as check_precision
-from robust_interp.benchmark.pending import by_target, followed, missing, self_check, still_standing
+from robust_interp.benchmark.agenda import Task
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.settings import checked_batch_size, corruptor_of, device_of
 from robust_interp.classifiers.ensemble import Ensemble
-from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.target import Target
 from robust_interp.core.errors import UserError
 from robust_interp.core.memory import give_back, is_out_of_memory
 from robust_interp.corruptions import Corruptor
-from robust_interp.store import AGREE, DISAGREE, INHERITED, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
-from robust_interp.store.cells import Cell, Perturbation, Plan
-from robust_interp.store.finished import outcome_of
+from robust_interp.store import AGREE, DISAGREE, INHERITED, NOT_FINITE, ZERO_GRADIENT, Outcome
+from robust_interp.store.cells import Cell, Perturbation
 
-LONGEST = 10  # batches' worth of images that one batch of still standing ones may be picked from
+AT_RISK = {"cpu": 1e5, "cuda": 1e7}  # passes of one image that a kill may cost, if one batch takes fewer
 
 R = TypeVar("R")
-
-Watch = Callable[[Cell, int], None]  # called with a cell and how many of its samples were just finished
-
-
-def unwatched(cell: Cell, samples: int) -> None:
-    """Nobody is told."""
 
 
 class Batch(NamedTuple):
@@ -47,8 +36,17 @@ class Batch(NamedTuple):
     deltas: np.ndarray | None
 
 
+class Part(NamedTuple):
+    """The same of a part of them, by their ids."""
+
+    ids: np.ndarray
+    predictions: np.ndarray
+    flags: np.ndarray
+    deltas: np.ndarray | None
+
+
 class Runner:
-    """Measures the cells of any plan of one dataset, on one device.
+    """Measures tasks of one dataset, on one device.
 
     Args:
         dataset: Whose images are classified.
@@ -74,12 +72,13 @@ class Runner:
             f"images were taken at once; --batch-size {self._at_once} starts there"
         ]
 
-    def in_parts(self, ids: np.ndarray, work: Callable[[np.ndarray], R]) -> list[R]:
+    def in_parts(self, ids: np.ndarray, work: Callable[[np.ndarray], R], batches: int = 1) -> list[R]:
         """What `work` returns for each part of some samples, as large as there is memory for.
 
         Args:
             ids: Of the samples, in any number.
             work: Is given the ids of a part.
+            batches: How many batches a part is made of, which `work` takes one after the other.
 
         Raises:
             UserError: if there is not even memory for one image.
@@ -87,13 +86,13 @@ class Runner:
         found: list[R] = []
         at = 0
         while at < len(ids):
-            part = ids[at : at + self._at_once]
+            part = ids[at : at + batches * self._at_once]
             try:
                 found.append(work(part))
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                if len(part) == 1:
+                if min(len(part), self._at_once) == 1:
                     raise UserError(
                         f"{self.device} has no memory for one image at a time, which is --batch-size 1; "
                         "finished work is saved"
@@ -102,7 +101,7 @@ class Runner:
                 at += len(part)
                 continue
             give_back()
-            self._at_once = max(1, len(part) // 2)
+            self._at_once = max(1, min(len(part), self._at_once) // 2)
         return found
 
     @classmethod
@@ -119,26 +118,6 @@ class Runner:
         device = device_of(request)
         batch_size = checked_batch_size(request.batch_size, device)
         return cls(dataset, corruptor_of(request, dataset), device, batch_size)
-
-    def run(self, plan: Plan, targets: Sequence[Target], store: Store, watch: Watch) -> None:
-        """Measure what is missing of a plan of these targets, chunk by chunk.
-
-        Args:
-            plan: Whose own cells are measured, not those of its strong plan.
-            targets: Which the cells are of.
-            store: What keeps them.
-            watch: Told of each batch that was finished.
-
-        Raises:
-            UserError: if a target cannot be measured, before any is.
-        """
-        cells = missing(plan, store)
-        self.check(cells)
-        todo = by_target(cells, targets)
-        classifiers = [self.load(target) for target, _ in todo]  # all: a bad one fails before the hours
-        store.put_labels(self.dataset.fingerprint, self.dataset.labels)
-        for classifier, (_, cells) in zip(classifiers, todo, strict=True):
-            self.measure(plan, cells, classifier, store, watch)
 
     def check(self, cells: Iterable[Cell]) -> None:
         """Refuse cells that are in a precision that the device is no good at; a short test may tell.
@@ -157,41 +136,6 @@ class Runner:
         """
         return target.load(self.device)
 
-    def measure(
-        self,
-        plan: Plan,
-        cells: Iterable[Cell],
-        classifier: nn.Module,
-        store: Store,
-        watch: Watch,
-        attacked: nn.Module | None = None,
-    ) -> None:
-        """Measure what is missing of these cells of a plan.
-
-        Args:
-            plan: Which the cells are of: it says how many samples, and what a cell follows.
-            cells: In an order in which each comes after those that it follows.
-            classifier: Which the cells are of.
-            store: What keeps them.
-            watch: Told of each batch that was finished.
-            attacked: What attacks see; by default what the classifier says, itself.
-
-        Raises:
-            LookupError: if a cell that one of them follows is not finished.
-        """
-        if attacked is None:
-            attacked = classifier.attacked_as if isinstance(classifier, Ensemble) else classifier
-        with undisturbed(classifier):
-            for cell in cells:
-                before = [outcome_of(other, store, plan.n) for other in followed(plan, cell)]
-                standing = still_standing(before, self.dataset.labels)
-                if reference := self_check(plan, cell):
-                    first = min(plan.n, self.batch_size)
-                    there = None if standing is None else standing[:first]
-                    if store.covered(reference.whole.key) < first:
-                        self._measure(reference, first, there, classifier, attacked, store, unwatched)
-                self._measure(cell, plan.n, standing, classifier, attacked, store, watch)
-
     def pixels(self, perturbation: Perturbation, start: int, stop: int) -> torch.Tensor:
         """Images (N, C, H, W) in [0, 1] on this runner's device, corrupted if the perturbation says so.
 
@@ -206,43 +150,43 @@ class Runner:
             pixels = self.dataset.pixels(start, stop)
         return torch.from_numpy(pixels).to(self.device)
 
-    def _measure(
-        self,
-        cell: Cell,
-        n: int,
-        standing: np.ndarray | None,
-        classifier: nn.Module,
-        attacked: nn.Module,
-        store: Store,
-        watch: Watch,
-    ) -> None:
-        attack = None
-        if cell.perturbation.kind == "attack":
-            attack = attacks.AttackRunner(cell.perturbation, attacked, _step_teller(cell, watch))
-        start = store.covered(cell.key)
-        while start < n:
-            stop = self._stop(start, n, standing)
-            began = time.perf_counter()
-            if standing is None:
-                found = self._batch(cell.perturbation, classifier, attack, np.arange(start, stop))
-            else:
-                found = self._spread(cell.perturbation, classifier, attack, start, standing[start:stop])
-            seconds = time.perf_counter() - began
-            store.append(cell.key, start, Outcome(*found, seconds=seconds, device=str(self.device)))
-            watch(cell, stop - start)
-            start = stop
+    def outcome(self, task: Task, classifier: nn.Module, attack: attacks.AttackRunner | None) -> Outcome:
+        """Measure a task.
 
-    def _stop(self, start: int, n: int, standing: np.ndarray | None) -> int:
-        """Where the batch from `start` on ends."""
+        Args:
+            task: What is measured.
+            classifier: Its target's, on this runner's device, undisturbed.
+            attack: Its cell's, set up for what is attacked; None where nothing is.
+        """
+        began = time.perf_counter()
+        standing = np.ones(task.stop - task.start, bool) if task.standing is None else task.standing
+        found = self._chunk(task.cell.perturbation, classifier, attack, task.start, standing)
+        return Outcome(*found, seconds=time.perf_counter() - began, device=str(self.device))
+
+    def cut(self, perturbation: Perturbation, start: int, n: int, standing: np.ndarray | None) -> int:
+        """Where the task from `start` on ends.
+
+        Args:
+            perturbation: Of its cell.
+            start: Its first sample.
+            n: Samples in all.
+            standing: Which of these still stand, (n,) bool; None for all.
+        """
+        size = self._batches(perturbation) * self.batch_size
         if standing is None:
-            # At multiples of the batch size: a run that goes on cuts as one that never stopped.
-            return min(n, (start // self.batch_size + 1) * self.batch_size)
-        left = np.flatnonzero(standing[start : start + LONGEST * self.batch_size])
-        if len(left) > self.batch_size:
-            return start + int(left[self.batch_size])
-        return min(n, start + LONGEST * self.batch_size)
+            # At multiples of the size: a run that goes on cuts as one that never stopped.
+            return min(n, (start // size + 1) * size)
+        left = np.flatnonzero(standing[start:])
+        return start + int(left[size]) if len(left) > size else n
 
-    def _spread(
+    def _batches(self, perturbation: Perturbation) -> int:
+        """How many batches are taken as one: several where some of their samples are done before others."""
+        if attacks.is_alone(perturbation) or not attacks.may_stop_early(perturbation):
+            return 1
+        lost = self.batch_size * attacks.passes(perturbation)
+        return max(1, int(AT_RISK.get(self.device.type, AT_RISK["cpu"]) // lost))
+
+    def _chunk(
         self,
         perturbation: Perturbation,
         classifier: nn.Module,
@@ -250,30 +194,22 @@ class Runner:
         start: int,
         standing: np.ndarray,
     ) -> Batch:
-        """A batch of those samples from `start` on that still stand; the others are inherited as broken."""
+        """Those samples from `start` on that still stand; the others are inherited as broken."""
         predictions = np.full(len(standing), -1, np.int16)
         flags = np.full(len(standing), INHERITED, np.uint8)
-        deltas = np.zeros(len(standing), np.float32)
-        if standing.any():
-            ids = start + np.flatnonzero(standing)
-            predictions[standing], flags[standing], deltas[standing] = self._batch(
-                perturbation, classifier, attack, ids
-            )
-        return Batch(predictions, flags, deltas)
-
-    def _batch(
-        self,
-        perturbation: Perturbation,
-        classifier: nn.Module,
-        attack: attacks.AttackRunner | None,
-        ids: np.ndarray,
-    ) -> Batch:
-        parts = self.in_parts(ids, lambda part: self._part(perturbation, classifier, attack, part))
-        predictions, flags, deltas = zip(*parts, strict=True)
-        changes = [each for each in deltas if each is not None]
-        return Batch(
-            np.concatenate(predictions), np.concatenate(flags), np.concatenate(changes) if changes else None
+        deltas = np.zeros(len(standing), np.float32) if attack else None
+        ids = start + np.flatnonzero(standing)
+        parts = self.in_parts(
+            ids,
+            lambda part: self._part(perturbation, classifier, attack, part),
+            self._batches(perturbation),
         )
+        for part in parts:
+            at = part.ids - start
+            predictions[at], flags[at] = part.predictions, part.flags
+            if deltas is not None:
+                deltas[at] = part.deltas
+        return Batch(predictions, flags, deltas)
 
     def _part(
         self,
@@ -281,19 +217,33 @@ class Runner:
         classifier: nn.Module,
         attack: attacks.AttackRunner | None,
         ids: np.ndarray,
-    ) -> Batch:
-        first = int(ids[0])
-        images = self.pixels(perturbation, first, int(ids[-1]) + 1)[ids - first]
+    ) -> Part:
+        images = self._pixels_of(perturbation, ids)
         flags = np.zeros(len(ids), dtype=np.uint8)
         deltas = None
         if attack:
             labels = torch.from_numpy(self.dataset.labels[ids]).to(self.device)
-            attacked = attack(images, labels, ids)
+            attacked = attack(images, labels, ids, self._at_once)
             images, deltas = attacked.images, attacked.deltas
             flags |= np.where(attacked.zero_gradient, ZERO_GRADIENT, 0).astype(np.uint8)
             flags |= np.where(attacked.not_finite, NOT_FINITE, 0).astype(np.uint8)
-        predictions, found = self.predictions(classifier, images, ids)
-        return Batch(predictions, flags | found, deltas)
+        parts = range(0, len(ids), self._at_once)
+        judged = [
+            self.predictions(classifier, batch, ids[at : at + self._at_once])
+            for at, batch in zip(parts, images.split(self._at_once), strict=True)
+        ]
+        predictions, found = map(np.concatenate, zip(*judged, strict=True))
+        return Part(ids, predictions, flags | found, deltas)
+
+    def _pixels_of(self, perturbation: Perturbation, ids: np.ndarray) -> torch.Tensor:
+        """As `pixels`, of ids in rising order, which may be far apart: no more are loaded at once."""
+        found = []
+        for low in range(int(ids[0]), int(ids[-1]) + 1, len(ids)):
+            here = ids[(ids >= low) & (ids < low + len(ids))]
+            if len(here):
+                first = int(here[0])
+                found.append(self.pixels(perturbation, first, int(here[-1]) + 1)[here - first])
+        return torch.cat(found)
 
     def predictions(
         self, classifier: nn.Module, images: torch.Tensor, ids: np.ndarray
@@ -321,9 +271,3 @@ def _are_numbers(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Whose logits (N, classes) are finite, (N,) bool; -inf is the mask of a class that is not the label."""
     is_label = torch.zeros_like(logits, dtype=torch.bool).scatter(1, labels[:, None], value=True)
     return (torch.isfinite(logits) | ((logits == -torch.inf) & ~is_label)).all(1)
-
-
-def _step_teller(cell: Cell, watch: Watch) -> Callable[[int], None]:
-    """What tells a watch of the steps within a batch, where it wants to know: in samples' worth of work."""
-    step, passes = getattr(watch, "step", None), attacks.passes(cell.perturbation)
-    return (lambda done: step(cell, done / passes)) if step else (lambda done: None)

@@ -118,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
     }
     request = Request(
         **picked(arguments, "models checkpoint dataset eps n seeds ensembles batch_size device seed"),
-        **picked(arguments, "zoo only_zoo data_dir mean std threads"),
+        **picked(arguments, "zoo only_zoo data_dir mean std weights_key threads"),
     )
     options = Options(
         **picked(arguments, "attack strongest black_box source"),

@@ -43,7 +43,10 @@ def add_to(commands: Commands) -> None:
         help="radius that the images must keep: Linf in units of 1/255, L2 in [0, 1] pixels (required)",
     )
     add("--norm", choices=("Linf", "L2"), default="Linf", help="norm of the radius (default: Linf)")
-    add_fields(parser, "checkpoint mean std dataset seeds batch_size device threads zoo only_zoo data_dir")
+    add_fields(
+        parser,
+        "checkpoint weights_key mean std dataset seeds batch_size device threads zoo only_zoo data_dir",
+    )
     add_field(parser, "out", "results", type=named_path)
     add_quiet(parser)
     add_plugin(parser)
@@ -68,7 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     use_threads(arguments)
     request = Request(
         **picked(
-            arguments, "models checkpoint dataset seeds batch_size device zoo only_zoo data_dir mean std"
+            arguments,
+            "models checkpoint weights_key dataset seeds batch_size device zoo only_zoo data_dir mean std",
         )
     )
     dataset = load_dataset(request)
