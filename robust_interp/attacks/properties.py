@@ -114,7 +114,8 @@ def may_stop_early(perturbation: Perturbation) -> bool:
     """Whether a sample may take less work than `passes` says, because it is broken before."""
     if perturbation.kind != "attack":
         return False
-    return type_of(perturbation.name).only_right or perturbation.integer("restarts") > 1
+    once = perturbation.integer("restarts") == 1 and "stop" not in perturbation.params
+    return type_of(perturbation.name).only_right or not once
 
 
 def environment(perturbation: Perturbation) -> dict[str, str]:

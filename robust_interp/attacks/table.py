@@ -52,6 +52,7 @@ class AttackType:
         work: Cost per sample in forward passes, without restarts.
         takes_eps: Whether it has a radius.
         restarts: Whether a random attack can run several times, keeping the worst result.
+        stops: Whether it can leave each sample where that is first misclassified: ``stop=broken``.
         about: A description of about five words, for `ls attacks`.
         source: The paper that it is from.
     """
@@ -69,6 +70,7 @@ class AttackType:
     work: Callable[[Mapping], int] = field(default=_steps, compare=False)
     takes_eps: bool = True
     restarts: bool = True
+    stops: bool = False
     about: str = ""
     source: str = ""
 
@@ -85,6 +87,7 @@ class AttackType:
             **self.defaults,
             **({"restarts": 1} if self.random and self.restarts else {}),
             **({"target": None} if self.targeted else {}),
+            **({"stop": None} if self.stops else {}),
         }
 
 
@@ -123,6 +126,7 @@ ATTACKS.add(
         {"alpha": 2 / 255, "steps": 20},
         random=True,
         targeted=True,
+        stops=True,
         about="sign steps from a random start",
         source=_MADRY,
     ),

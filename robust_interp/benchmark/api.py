@@ -76,6 +76,7 @@ def evaluate(
     zoo: str | os.PathLike | None = None,
     only_zoo: bool = False,
     checkpoint: str | os.PathLike | None = None,
+    weights_key: str | None = None,
     strong: str | None = None,
     strong_n: int | None = None,
     threads: int | None = None,
@@ -123,6 +124,9 @@ def evaluate(
         zoo: Folder of more checkpoints, searched before ./model_zoo and the package.
         only_zoo: Whether only that folder is searched; 'all' then means every checkpoint in it.
         checkpoint: Weights file for the single registered name, ``timm:NAME`` or factory in `models`.
+        weights_key: Which of several state dicts in a weights file is meant, such as ``state_dict_ema``, or
+            the prefix that the names of its tensors share. None means the first of state_dict,
+            model_state_dict, model, net, state_dict_ema, model_ema and ema.
         strong: Attack specs for the columns ``strong_<eps>``: the worst of PGD and these attacks. None means
             no such columns.
         strong_n: Number of test images for these columns, from the first on; None means 200, or `n` if
