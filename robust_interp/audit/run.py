@@ -34,6 +34,7 @@ from robust_interp.classifiers.target import Target
 from robust_interp.classifiers.validation import LEAST_LOSS, REPEATED_ON, REPEATS, as_probabilities
 from robust_interp.core import threads
 from robust_interp.core.errors import RandomModelError
+from robust_interp.core.registry import matching
 from robust_interp.core.threads import Threads
 from robust_interp.core.work import Tell, untold
 from robust_interp.results.column_names import parse
@@ -70,13 +71,14 @@ class Audit:
         for perturbation in (one for by_eps in self.parts.values() for one in by_eps.values()):
             attacks.check_fits(perturbation, self.dataset.classes, self.dataset.images.shape[1:])
         self.refused: list[Audited] = []
-        self.targets = resolve(
+        found = resolve(
             request.modules or request.models,
             resolve_options(request),
             self.dataset,
             tell,
             lambda name, error: self.refused.append(Audited(ModelCard(name, {}), [_random(error)])),
         )
+        self.targets = sorted(found, key=lambda target: _place(target.card, request, self.dataset.name))
         self._source = self._named(options.source, request) if options.source else None
 
     def _named(self, name: str, request: Request) -> Target:
@@ -224,6 +226,13 @@ class Audit:
             reason = "there is no other model to transfer attacks from: give one with --source"
             found.append(Finding("transfer", NOT_RUN, reason, len(next(iter(rows)).stands)))
         return found
+
+
+def _place(card: ModelCard, request: Request, dataset: str) -> int:
+    """Which of the names of a request a model answers to; those that are no pattern come last."""
+    called = [card.model, f"{card.model}.{dataset}_{card.recipe}_seed{card.train_seed}"]
+    names = [name.partition("@")[0] for name in request.models or ()]
+    return next((at for at, name in enumerate(names) if matching(name, called)), len(names))
 
 
 def _compared(at: dict[str, Measured], thresholds: Thresholds) -> list[Finding]:

@@ -356,7 +356,7 @@ def test_a_checkpoint_of_the_zoo_is_remarked_on_as_a_module_is(tiny_zoo, monkeyp
 
     monkeypatch.setattr(zoo_names, "classifier_of", with_softmax)
     with pytest.warns(UserWarning, match="preact_resnet14.*: its outputs are probabilities"):
-        evaluate("preact_resnet14", zoo=tiny_zoo, n=4, attacks="none", corruptions="none")
+        robust_interp.evaluate("preact_resnet14", zoo=tiny_zoo, n=4, attacks="none", corruptions="none")
 
 
 @pytest.mark.slow
