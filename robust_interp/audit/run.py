@@ -24,9 +24,10 @@ from robust_interp.audit.table import lines
 from robust_interp.audit.thresholds import Thresholds
 from robust_interp.audit.trace import trace
 from robust_interp.benchmark.cost import choose_threads
+from robust_interp.benchmark.measure import Watch, carry_out, jobs_of, unwatched
 from robust_interp.benchmark.plan import make_cell, radii
 from robust_interp.benchmark.request import Request
-from robust_interp.benchmark.runner import Runner, Watch
+from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.settings import checked_seed, load_dataset, resolve_options, sample_count
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.resolve import resolve
@@ -116,7 +117,7 @@ class Audit:
             if (left := self.n - store.covered(cell.key)) > 0
         ]
 
-    def run(self, store: Store, watch: Watch = lambda cell, samples: None) -> list[Audited]:
+    def run(self, store: Store, watch: Watch = unwatched) -> list[Audited]:
         """Measure what is missing, judge every model, and keep the verdicts in the store.
 
         Args:
@@ -160,26 +161,24 @@ class Audit:
             detail = "the model lets no gradient through to its input"
             limit = self.thresholds.blind
             return [*found, Finding("gradients", FAIL, detail, self.n, value=100.0, threshold=limit)]
-        measured = self._measured(target, classifier, store, watch)
+        measured = self._measured(target, store, watch)
         losses = {
             eps: trace(row, classifier, self.runner, self.n) for eps, row in self.parts["trace"].items()
         }
         return found + self._judged(measured, losses, self._as_probabilities(classifier))
 
-    def _measured(
-        self, target: Target, classifier: nn.Module, store: Store, watch: Watch
-    ) -> dict[str, dict[float, Measured]]:
+    def _measured(self, target: Target, store: Store, watch: Watch) -> dict[str, dict[float, Measured]]:
         """What stands of a target's samples, by the part that the attack plays, and the radius in 1/255."""
         cells = self._cells(target)
         transfer = cells.pop("transfer", {})
         plan = Plan(self.dataset.name, self.n, "final", tuple(_flat(cells)))
-        self.runner.measure(plan, plan.cells, classifier, store, watch)
-        if other := self._other(target):
-            origin = self.runner.load(other)
-            if self._lets_gradients_through(origin):
-                with undisturbed(origin):
-                    self.runner.measure(plan, transfer.values(), classifier, store, watch, attacked=origin)
-                cells["transfer"] = transfer
+        jobs, targets = jobs_of(plan, plan.cells, target, self.runner), [target]
+        other = self._other(target)
+        if other and self._lets_gradients_through(self.runner.load(other)):
+            cells["transfer"] = transfer
+            jobs += jobs_of(plan, transfer.values(), target, self.runner, source=other)
+            targets.append(other)
+        carry_out(jobs, targets, self.runner, store, watch)
         return {
             part: {eps: self._standing(cell, eps, store) for eps, cell in by_eps.items()}
             for part, by_eps in cells.items()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from robust_interp.benchmark import cost
+from robust_interp.benchmark import cost, measure
+from robust_interp.benchmark.measure import Watch, unwatched
 from robust_interp.benchmark.pending import by_target, missing
 from robust_interp.benchmark.plan import make_plan
 from robust_interp.benchmark.report import Report, compose
 from robust_interp.benchmark.request import Request
-from robust_interp.benchmark.runner import Runner, Watch, unwatched
+from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.settings import load_dataset, resolve_options
 from robust_interp.classifiers.resolve import resolve
 from robust_interp.classifiers.target import Target
@@ -74,7 +75,7 @@ class Benchmark:
         """
         with threads.used(self.choose_threads(store).count):
             for part in self.plan.parts:
-                self.runner.run(part, self.targets, store, watch)
+                measure.run(part, self.targets, self.runner, store, watch)
         store.put_plan(self.plan)
         return self.report(store)
 

@@ -196,6 +196,17 @@ class Plan:
         """This plan and, if there is one, that of the stronger attacks."""
         return [self, self.strong] if self.strong else [self]
 
+    def cells_of(self, classifier: ModelCard) -> list[Cell]:
+        """Its own cells of a classifier, whose card is the same object."""
+        return self._by_card.get(id(classifier), [])
+
+    @cached_property
+    def _by_card(self) -> dict[int, list[Cell]]:
+        found: dict[int, list[Cell]] = {}
+        for cell in self.cells:
+            found.setdefault(id(cell.classifier), []).append(cell)
+        return found
+
     @cached_property
     def key(self) -> str:
         """SHA-256 over all that it asks for."""

@@ -20,6 +20,7 @@ from robust_interp import attacks, data, zoo
 from robust_interp.attacks import AttackRunner
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.cost import cost
+from robust_interp.benchmark.measure import carry_out, jobs_of
 from robust_interp.benchmark.request import Request
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.ensemble import Ensemble
@@ -733,9 +734,10 @@ def test_the_cost_of_an_ensemble_is_what_its_members_are_asked(count, view, spec
     benchmark = Benchmark(request)
     with Store(None) as store:
         ((target, cells),) = benchmark.missing(store)
-        classifier = benchmark.runner.load(target)
+        runner = benchmark.runner
+        runner.load(target)
         store.put_labels(dataset.fingerprint, dataset.labels)
         for cell in cells:
             Counted.passes = 0
-            benchmark.runner.measure(benchmark.plan, [cell], classifier, store, lambda *_: None)
+            carry_out(jobs_of(benchmark.plan, [cell], target, runner), [target], runner, store)
             assert Counted.passes == 4 * cost(cell), cell.perturbation.column
