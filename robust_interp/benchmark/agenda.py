@@ -99,6 +99,8 @@ class Agenda:
         self._pause, self._looked = PAUSE, time.monotonic()
         self.given_up: list[str] = []
         self.elsewhere: list[tuple[Cell, int]] = []
+        for job in self._jobs:
+            job.elsewhere = job.n - store.covered(job.cell.key)
 
     @property
     def is_over(self) -> bool:
@@ -120,7 +122,7 @@ class Agenda:
                 self._later.add(number)
                 continue
             self._reopen(self._after.pop(job.cell.whole.key, set()))
-            if job.is_ready and job.is_told and job.elsewhere > 0:
+            if job.is_told and job.elsewhere > 0:
                 self.elsewhere.append((job.cell, job.elsewhere))
         return None
 
@@ -188,5 +190,5 @@ class Agenda:
             before.append(outcome)
         standing = still_standing(before, self._labels)
         job.standing = None if standing is None else standing[: job.n]
-        job.is_ready, job.elsewhere = True, job.n - self._store.covered(job.cell.key)
+        job.is_ready = True
         return True

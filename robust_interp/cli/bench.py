@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
                 estimate = benchmark.estimate(store, tell)
             print_plan(benchmark, store, estimate)
         return 0
-    with Store(arguments.out) as store:
+    with Store(arguments.out, journal=arguments.store_journal) as store:
         with track(errors, "loading", arguments.quiet) as tell:
             benchmark.load(store, tell)
         if not arguments.quiet:

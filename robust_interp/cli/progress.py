@@ -249,6 +249,11 @@ class Reporter:
         self._told += units
         self._show(cell, ends=False)
 
+    def elsewhere(self, cell: Cell, samples: int) -> None:
+        """So many samples of a cell were finished by another process on the same store."""
+        self._bar.time.skip(kind_of(cell), samples * units_of(cell, self._cost))
+        self._show(cell, ends=True)
+
     def _show(self, cell: Cell, ends: bool) -> None:
         elapsed = self._clock() - self._started
         rate = [f"{self._images / elapsed:.0f} images/s"] if self._images and elapsed else []

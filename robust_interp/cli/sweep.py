@@ -68,7 +68,7 @@ def add_to(commands: Commands) -> None:
         metavar="FOLDER",
         help="folder for zoo, store and tables (default: sweep)",
     )
-    add_fields(parser, "attacks eps corruptions n")
+    add_fields(parser, "attacks eps corruptions n store_journal")
     add("--dry-run", action="store_true", help="print the grid and stop")
 
 
@@ -106,7 +106,10 @@ def run(arguments: argparse.Namespace) -> int:
         **picked(arguments, "dataset attacks eps corruptions n device data_dir"),
     )
     errors = console(stderr=True)
-    with Store(arguments.out) as store, whole(errors, arguments.quiet) as bar:
+    with (
+        Store(arguments.out, journal=arguments.store_journal) as store,
+        whole(errors, arguments.quiet) as bar,
+    ):
         bar.time.expect(cells_work(_to_be_measured(arguments, trainings, request, store), cost))
         trained = sweep.trained(asked, train_command.train_missing(arguments, trainings, folder, bar))
         made = tuple(checkpoint.name for checkpoint in trained.checkpoints)
