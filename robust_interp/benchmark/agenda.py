@@ -16,7 +16,7 @@ import numpy as np
 
 from robust_interp.benchmark.pending import is_finished, still_standing
 from robust_interp.store import Store
-from robust_interp.store.cells import Cell, Plan
+from robust_interp.store.cells import Cell, Perturbation, Plan
 from robust_interp.store.finished import finished
 
 PAUSE = 0.2  # seconds between two looks at what other processes have finished
@@ -32,7 +32,6 @@ class Task:
         start: The first sample, counted from 0; `stop` is the first one that is left out.
         standing: Which of these samples no earlier attack has broken, (stop - start,) bool; None for all.
         source: Key of the target that the attack is made on; empty for the one that is measured.
-        is_told: Whether a watch is told of it.
     """
 
     target: str
@@ -41,7 +40,6 @@ class Task:
     stop: int
     standing: np.ndarray | None = None
     source: str = ""
-    is_told: bool = True
 
 
 @dataclass(eq=False)
@@ -50,7 +48,7 @@ class Job:
 
     Attributes:
         plan: Says how many samples have the cells that this one follows.
-        target: As of its tasks; `source` and `is_told` likewise.
+        target: As of its tasks; `source` likewise.
         follows: The cells whose broken samples are not attacked again.
         is_ready: Whether these are finished, so that it is known which samples still stand.
         standing: Which of the samples do, (n,) bool; None for all.
@@ -63,14 +61,13 @@ class Job:
     target: str
     source: str = ""
     follows: Sequence[Cell] = ()
-    is_told: bool = True
     is_ready: bool = False
     standing: np.ndarray | None = None
     elsewhere: int = 0
 
 
-# Where a part of a job that begins at a sample ends, given which of all samples still stand.
-Cut = Callable[[int, int, np.ndarray | None], int]
+# Where a part of a cell ends: of its perturbation, the first sample, n, and which samples still stand.
+Cut = Callable[[Perturbation, int, int, np.ndarray | None], int]
 
 
 class Agenda:
@@ -83,7 +80,7 @@ class Agenda:
         jobs: In the order in which they are given out, as far as one can be done.
         store: What has some of it already, and says what is taken.
         labels: (N,) of the dataset.
-        cut: How large a part is: (first sample, n, which samples still stand) -> where it ends.
+        cut: Where a part of a cell ends that is measured at once.
 
     Attributes:
         given_up: Why each task that was given up could not be done.
@@ -100,7 +97,7 @@ class Agenda:
         self.given_up: list[str] = []
         self.elsewhere: list[tuple[Cell, int]] = []
         for job in self._jobs:
-            job.elsewhere = job.n - store.covered(job.cell.key)
+            job.elsewhere = job.n - max(store.covered(key) for key in {job.cell.key, job.cell.whole.key})
 
     @property
     def is_over(self) -> bool:
@@ -122,7 +119,7 @@ class Agenda:
                 self._later.add(number)
                 continue
             self._reopen(self._after.pop(job.cell.whole.key, set()))
-            if job.is_told and job.elsewhere > 0:
+            if job.elsewhere > 0:
                 self.elsewhere.append((job.cell, job.elsewhere))
         return None
 
@@ -172,12 +169,13 @@ class Agenda:
     def _task(self, number: int, job: Job) -> Task | None:
         if not job.is_ready and not self._prepare(number, job):
             return None
-        part = self._store.claim(job.cell.key, job.n, lambda at: self._cut(at, job.n, job.standing))
+        kind = job.cell.perturbation
+        part = self._store.claim(job.cell.key, job.n, lambda at: self._cut(kind, at, job.n, job.standing))
         if part is None:
             return None
         start, stop = part
         standing = None if job.standing is None else job.standing[start:stop]
-        return Task(job.target, job.cell, start, stop, standing, job.source, job.is_told)
+        return Task(job.target, job.cell, start, stop, standing, job.source)
 
     def _prepare(self, number: int, job: Job) -> bool:
         """Find out which samples still stand; whether that is known already."""

@@ -125,8 +125,8 @@ class Station:
             return None
         if self._attack is None or self._attack[0] != cell.key:
             self._runner.check([cell])
-            tell = self._teller(cell) if task.is_told else lambda _: None
-            self._attack = cell.key, attacks.AttackRunner(cell.perturbation, self._models[1], tell)
+            attack = attacks.AttackRunner(cell.perturbation, self._models[1], self._teller(cell))
+            self._attack = cell.key, attack
         return self._attack[1]
 
     def _teller(self, cell: Cell) -> Callable[[int], None]:
@@ -184,7 +184,7 @@ def jobs_of(
         before = followed(plan, cell)
         if reference := self_check(plan, cell):
             first = min(plan.n, runner.batch_size)
-            found.append(Job(plan, reference, first, key, follows=before, is_told=False))
+            found.append(Job(plan, reference, first, key, follows=before))
         found.append(Job(plan, cell, plan.n, key, source.key if source else "", before))
     return found
 
@@ -236,5 +236,4 @@ def _store(agenda: Agenda, task: Task, outcome: Outcome | str, store: Store, wat
         return
     store.append(task.cell.key, task.start, outcome)
     agenda.finish(task)
-    if task.is_told:
-        watch(task.cell, task.stop - task.start)
+    watch(task.cell, task.stop - task.start)
