@@ -29,6 +29,10 @@ def unwatched(cell: Cell, samples: int) -> None:
     """Nobody is told."""
 
 
+def _nobody_is_told(alive: int, workers: int) -> None:
+    """Nor of workers."""
+
+
 class Crew(Protocol):
     """What does tasks, several at once or one after the other."""
 
@@ -40,6 +44,11 @@ class Crew(Protocol):
     @property
     def is_busy(self) -> bool:
         """Whether a task is at hand."""
+        ...
+
+    @property
+    def alive(self) -> tuple[int, int] | None:
+        """How many workers can do tasks now, and how many there are to be; None where there are none."""
         ...
 
     def give(self, task: Task) -> None:
@@ -78,6 +87,8 @@ class Station:
     def __exit__(self, *_: object) -> None:
         self._keys = self._attack = None
         self._conditions.close()
+
+    alive = None
 
     @property
     def has_room(self) -> bool:
@@ -125,10 +136,8 @@ class Station:
             return None
         if self._attack is None or self._attack[0] != cell.key:
             self._runner.check([cell])
-            self._attack = (
-                cell.key,
-                attacks.AttackRunner(cell.perturbation, self._models[1], self._teller(cell)),
-            )
+            attack = attacks.AttackRunner(cell.perturbation, self._models[1], self._teller(cell))
+            self._attack = cell.key, attack
         return self._attack[1]
 
     def _teller(self, cell: Cell) -> Callable[[int], None]:
@@ -218,14 +227,17 @@ def carry_out(
 
 
 def _do(agenda: Agenda, crew: Crew, store: Store, watch: Watch) -> None:
-    elsewhere = getattr(watch, "elsewhere", unwatched)
+    elsewhere, alive = getattr(watch, "elsewhere", unwatched), getattr(watch, "alive", _nobody_is_told)
     while True:
         while crew.has_room and (task := agenda.next()):
             crew.give(task)
         while agenda.elsewhere:
             elsewhere(*agenda.elsewhere.pop())
         if crew.is_busy:
-            _store(agenda, *crew.take(), store, watch)
+            done = crew.take()
+            if crew.alive:
+                alive(*crew.alive)
+            _store(agenda, *done, store, watch)
         elif agenda.is_over:
             return
         else:

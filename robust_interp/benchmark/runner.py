@@ -159,18 +159,18 @@ class Runner:
             attack: Its cell's, set up for what is attacked; None where nothing is.
         """
         began = time.perf_counter()
-        standing = np.ones(task.stop - task.start, bool) if task.standing is None else task.standing
-        found = self._chunk(task.cell.perturbation, classifier, attack, task.start, standing)
+        there = np.ones(task.stop - task.start, bool) if task.standing is None else task.standing
+        found = self._chunk(task.cell.perturbation, classifier, attack, task.start, there)
         return Outcome(*found, seconds=time.perf_counter() - began, device=str(self.device))
 
     def cut(self, perturbation: Perturbation, start: int, n: int, standing: np.ndarray | None) -> int:
-        """Where the task from `start` on ends.
+        """Where the part of a cell from `start` on ends that is measured, and stored, at once.
 
         Args:
-            perturbation: Of its cell.
+            perturbation: Of the cell.
             start: Its first sample.
-            n: Samples in all.
-            standing: Which of these still stand, (n,) bool; None for all.
+            n: How many samples of the cell are measured.
+            standing: Which of them still stand, (n,) bool; None for all.
         """
         size = self._batches(perturbation) * self.batch_size
         if standing is None:
@@ -236,7 +236,7 @@ class Runner:
         return Part(ids, predictions, flags | found, deltas)
 
     def _pixels_of(self, perturbation: Perturbation, ids: np.ndarray) -> torch.Tensor:
-        """As `pixels`, of ids in rising order, which may be far apart: no more are loaded at once."""
+        """As `pixels`, of ids in rising order, which may be far apart: no more are loaded at a time than these."""
         found = []
         for low in range(int(ids[0]), int(ids[-1]) + 1, len(ids)):
             here = ids[(ids >= low) & (ids < low + len(ids))]

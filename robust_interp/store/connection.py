@@ -17,8 +17,6 @@ from pathlib import Path
 from robust_interp.core.errors import UserError
 from robust_interp.store.seal import COLUMNS, COUNTED, KEYS, has_form, seal
 
-JOURNALS = ("auto", "wal", "delete")
-
 PATIENCE = 60  # seconds to wait for another process that writes
 
 PATIENCE_WITH_WAL = 5  # seconds to wait for those that have the file open in WAL mode, which may take hours
