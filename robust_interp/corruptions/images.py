@@ -13,6 +13,7 @@ from robust_interp.core.registry import unknown
 from robust_interp.core.specs import Spec, parse_spec, split_specs
 from robust_interp.corruptions.digital import jpeg_library
 from robust_interp.corruptions.names import GROUPS, RELEASED_MD5, SEVERITIES
+from robust_interp.corruptions.severities import CIFAR_C, constants_of
 from robust_interp.corruptions.table import CORRUPTIONS, corrupt, obstacle
 from robust_interp.data import DATASETS, Dataset, as_pixels
 from robust_interp.store.cells import Perturbation
@@ -46,7 +47,8 @@ class Corruptor:
 
         ``generated@<seed>``, ``released``, or with the file's MD5 where there is no official one.
 
-        Generated JPEG that cannot equal the released names its library: ``generated@0(libjpeg-turbo)``.
+        Constants other than CIFAR-C's are named, ``generated@0(ImageNet-C)``, and so is the library of JPEG
+        that cannot equal the released: ``generated@0(libjpeg-turbo)``.
 
         Raises:
             UserError: if a released file is missing or has wrong content.
@@ -57,8 +59,10 @@ class Corruptor:
 
     def _source(self, name: str) -> str:
         if self.folder is None:
+            constants = constants_of(self.dataset.images.shape)
             library = jpeg_library() if name == JPEG else None
-            return f"generated@{self.seed}({library})" if library else f"generated@{self.seed}"
+            beside = [constants if constants != CIFAR_C else "", library or ""]
+            return f"generated@{self.seed}" + "".join(f"({each})" for each in beside if each)
         open_released(self.folder, name, self.dataset)
         found = _md5(self.folder / f"{name}.npy")
         known = RELEASED_MD5.get(name) if self.dataset.name == "cifar10" else None
