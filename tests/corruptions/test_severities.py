@@ -68,7 +68,8 @@ def test_brightness_contrast_and_saturation_are_imagenets_at_both_sizes():
         found = corrupt(halves, "contrast", 5, [0], seed=0)
         assert np.unique(found) == pytest.approx([95, 105], abs=1)  # 100 +- 5, truncated
     pale = np.broadcast_to(np.array([255, 250, 250], np.uint8)[:, None, None], (1, *LARGE))
-    assert corrupt(pale, "saturate", 5, [0], seed=0)[0, 1, 0, 0] == int(255 * (1 - (5 / 255 * 20 + 0.2)))
+    found = corrupt(pale, "saturate", 5, [0], seed=0)[0, 1, 0, 0]
+    assert found in (103, 104)  # 255 (1 - (5 / 255 x 20 + .2)), all but exactly
 
 
 @pytest.mark.parametrize(("shape", "qualities"), [(TINY, (65, 58, 50, 40, 25)), (LARGE, (25, 18, 15, 10, 7))])
