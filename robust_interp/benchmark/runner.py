@@ -23,6 +23,7 @@ from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.target import Target
 from robust_interp.core.errors import UserError
 from robust_interp.core.memory import give_back, is_out_of_memory
+from robust_interp.core.threads import spare_cpus
 from robust_interp.corruptions import Corruptor
 from robust_interp.store import AGREE, DISAGREE, INHERITED, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
 from robust_interp.store.cells import Cell, Perturbation, Plan
@@ -147,8 +148,14 @@ class Runner:
         todo = by_target(cells, targets)
         classifiers = [self.load(target) for target, _ in todo]  # all: a bad one fails before the hours
         store.put_labels(self.dataset.fingerprint, self.dataset.labels)
-        for classifier, (_, cells) in zip(classifiers, todo, strict=True):
-            self.measure(plan, cells, classifier, store, watch)
+        wanted = _corrupted(cells, store, plan.n)
+        with self.corruptor.ahead(wanted, spare_cpus(self._busy_threads())):
+            for classifier, (_, cells) in zip(classifiers, todo, strict=True):
+                self.measure(plan, cells, classifier, store, watch)
+
+    def _busy_threads(self) -> int:
+        """CPU threads that measuring keeps busy."""
+        return torch.get_num_threads() if self.device.type == "cpu" else 1
 
     def check(self, cells: Iterable[Cell]) -> None:
         """Refuse cells that are in a precision that the device is no good at; a short test may tell.
@@ -335,6 +342,18 @@ class Runner:
         finite = _are_numbers(logits, torch.from_numpy(self.dataset.labels[ids]).to(logits.device))
         flags |= np.where(finite.cpu().numpy(), 0, NOT_FINITE).astype(np.uint8)
         return torch.where(finite, logits.argmax(1), -1).cpu().numpy().astype(np.int16), flags
+
+
+def _corrupted(cells: Iterable[Cell], store: Store, n: int) -> list[tuple[Perturbation, int, int]]:
+    """The corruptions of cells, each once, and the samples [start, n) that one of the cells lacks."""
+    starts: dict[str, int] = {}
+    found: dict[str, Perturbation] = {}
+    for cell in cells:
+        if cell.perturbation.kind == "corruption":
+            column = cell.perturbation.column
+            found.setdefault(column, cell.perturbation)
+            starts[column] = min(starts.get(column, n), store.covered(cell.key))
+    return [(found[column], start, n) for column, start in starts.items()]
 
 
 def _are_numbers(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -56,7 +56,7 @@ class Maker:
 
     def __init__(self, dataset: Dataset, seed: int, cache: Cache | None = None) -> None:
         self.dataset, self.seed, self.cache = dataset, seed, cache
-        self._shape = dataset.images.shape[1:]
+        self._shape = dataset.rows(0, 1).shape[1:]
         one = max(1, int(np.prod(self._shape)))
         self.block_size = max(1, min(MOST_IMAGES, MOST_BYTES // one))
         self._recent = _Recent(CACHED_BYTES)
@@ -66,11 +66,11 @@ class Maker:
 
     def images(self, name: str, severity: int, start: int, stop: int) -> np.ndarray:
         """Samples [start, stop) under a corruption, uint8 (N, C, H, W)."""
-        parts = [self.dataset.rows(0, 0).astype(np.uint8)]
+        parts = []
         for first in range(start - start % self.block_size, stop, self.block_size):
             images = self._block(Block(name, severity, first), min(stop, first + self.block_size))
             parts.append(images[max(0, start - first) : stop - first])
-        return parts[1] if len(parts) == 2 else np.concatenate(parts)
+        return np.concatenate(parts) if parts else np.empty((0, *self._shape), np.uint8)
 
     @contextmanager
     def ahead(self, wanted: Iterable[Wanted], workers: int) -> Iterator[None]:

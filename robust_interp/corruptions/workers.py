@@ -13,7 +13,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import IO
@@ -29,7 +28,7 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_
 
 @cache
 def made_by() -> str:
-    """What makes generated images, in a digest: the code of this room and the libraries that it computes with.
+    """What makes generated images, in a digest: the code of this room and the libraries that it calls.
 
     Nobody has to think of counting up a version for images on disk to be made anew.
     """
@@ -41,12 +40,15 @@ def made_by() -> str:
     return sha.hexdigest()
 
 
-class WorkerGone(Exception):
+class WorkerGone(Exception):  # noqa: N818, no mistake: a state
     """A worker cannot do what it is asked to; the images are then made here."""
 
 
 class Worker:
     """One such process.
+
+    Attributes:
+        pid: Of the process.
 
     Raises:
         WorkerGone: if it cannot be started, or is not of this very code.
@@ -66,6 +68,7 @@ class Worker:
             )
         except (OSError, ValueError) as error:
             raise WorkerGone from error
+        self.pid = self._process.pid
         if self._read_line().get("made_by") != made_by():
             self.end()
             raise WorkerGone

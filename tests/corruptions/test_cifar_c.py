@@ -21,7 +21,8 @@ from robust_interp import corruptions, data
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
 from robust_interp.core.errors import UserError
-from robust_interp.corruptions import CORRUPTIONS, Corruptor, corrupt, images, resolve
+from robust_interp.corruptions import CORRUPTIONS, Corruptor, corrupt, resolve
+from robust_interp.corruptions.released import open_released
 from robust_interp.store import Store
 
 # --- the released files ------------------------------------------------------------------------------
@@ -165,7 +166,7 @@ def test_all_released_arrays_are_read_frost_and_jpeg_too(released, no_frost):
 
 
 def test_released_arrays_are_mapped_not_read(released):
-    assert isinstance(images.open_released(released, "fog", fake_cifar10()), np.memmap)
+    assert isinstance(open_released(released, "fog", fake_cifar10()), np.memmap)
 
 
 def test_a_missing_file_is_answered_with_the_list_of_files(released):
