@@ -168,6 +168,7 @@ def _shortest(in_255: float, pixels: float) -> float:
 TEXT = Form()
 DATASET = Form(dataset_name)
 FOLDER = Form(path_text, "FOLDER", write=str)
+FOLDER_OR_OFF = Form(path_text, "FOLDER|off", write=str)
 FILE = Form(path_text, "FILE", write=str)
 NAMES = Form(name_list, "NAMES", words="a list of names", is_list=True)
 WAYS = Form(name_list, "WAYS", words="a list of names", is_list=True)
