@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PROTOCOLS = ("final", "worst")
 AVERAGES = ("probabilities", "logits")
+JOURNALS = ("auto", "wal", "delete")
 ATTACK_PRECISIONS = ("float32", "tf32", "bf16")
 
 STRONG = forms.SPECS_OR_NONE.bare  # what --strong means without a list
@@ -225,8 +226,16 @@ class Request:
         default=None,
         metadata=_about(
             forms.FOLDER,
-            "folder of the released CIFAR-10-C / CIFAR-100-C arrays",
+            "folder of released images: CIFAR-10-C / CIFAR-100-C arrays, or ImageNet-C pictures",
             usual="none: corruptions are generated",
+        ),
+    )
+    cache: str | None = field(
+        default=None,
+        metadata=_about(
+            forms.FOLDER_OR_OFF,
+            "folder in which generated corruptions are kept for later runs, or off",
+            usual="$ROBUST_INTERP_CACHE, then ~/.cache/robust-interp/corruptions",
         ),
     )
     zoo: str | None = field(
@@ -296,7 +305,24 @@ BESIDE = {
         "plug-in file with your own attacks, corruptions, datasets or models (can be repeated)",
         usual="none",
     ),
+    "store_journal": About(
+        forms.one_of(*JOURNALS),
+        "journal of the store: wal if all its processes are on one machine, delete on a network file system",
+        usual="auto: by the file system",
+    ),
+    "workers": About(
+        forms.COUNT,
+        "worker processes to measure in, by Ray: pip install 'robust-interp[ray]'",
+        usual="none; with --ray one per GPU",
+    ),
+    "ray": About(
+        forms.TEXT, "running Ray cluster for the workers: auto, ray://HOST:PORT", usual="one is started here"
+    ),
+    "gpus_per_worker": About(
+        forms.NUMBER, "GPUs that each worker takes, such as 0.5", usual="an equal part of all, at most one"
+    ),
 }
 
 DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(Request) if each.name in ABOUT}
-DEFAULTS |= {"out": "results", "plugin": []}
+DEFAULTS |= {"out": "results", "plugin": [], "store_journal": JOURNALS[0]}
+DEFAULTS |= {"workers": None, "ray": None, "gpus_per_worker": None}

@@ -128,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
     with track(errors, "reading checkpoints", arguments.quiet) as tell:
         audit = Audit(request, options, tell)
     with (
-        Store(arguments.out) as store,
+        Store(arguments.out, journal=arguments.store_journal) as store,
         reporter(errors, audit.work(store), cost, arguments.quiet) as watch,
     ):
         audited = audit.run(store, watch)
