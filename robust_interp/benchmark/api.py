@@ -89,7 +89,7 @@ def evaluate(
     Calls in several threads of one process run one after the other.
 
     Args:
-        models: Zoo names, ``NAME@RECIPE``, globs or 'all', ``timm:NAME``, ``robustbench:NAME``,
+        models: Zoo names, ``NAME@RECIPE``, globs or 'all', ``timm:NAME``, ``hf:NAME``, ``robustbench:NAME``,
             ``package.module:factory``, checkpoint folders; or a torch module that maps images to logits, or a
             dict of such modules by name. None means 'all' with the train seeds 0, 1, 2.
         dataset: A registered name, or (images, labels) or (images, labels, number of classes): images are (N,

@@ -83,7 +83,7 @@ class Request:
         metadata=_about(
             forms.NAMES,
             "models to measure, in any mixture: zoo names, globs, NAME@RECIPE, all, timm:NAME, "
-            "robustbench:NAME, package.module:factory, checkpoint folders",
+            "hf:NAME, robustbench:NAME, package.module:factory, checkpoint folders",
             usual="all, with train seeds 0,1,2",
         ),
     )
