@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from robust_interp.benchmark import cost
 from robust_interp.benchmark.pending import by_target, missing
-from robust_interp.benchmark.plan import make_plan
+from robust_interp.benchmark.plan import joined, make_plan
 from robust_interp.benchmark.report import Report, compose
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner, Watch, unwatched
@@ -15,7 +15,7 @@ from robust_interp.core import environment, threads
 from robust_interp.core.threads import Threads
 from robust_interp.core.work import Tell, each, untold
 from robust_interp.store import Store
-from robust_interp.store.cells import Cell, digest
+from robust_interp.store.cells import Cell, ModelCard, Plan, digest
 
 
 class Benchmark:
@@ -40,9 +40,17 @@ class Benchmark:
         self.runner = Runner.for_request(request, self.dataset)
         options = resolve_options(request)
         self.targets = resolve(request.modules or request.models, options, self.dataset, tell)
-        cards = [target.card for target in self.targets]
-        self.plan = make_plan(request, self.dataset, self.runner.corruptor, cards)
+        self.plan = self._planned(request)
         self._threads: Threads | None = None
+
+    def _planned(self, request: Request) -> Plan:
+        """One plan of all targets, each on the images as it takes them."""
+        cards: dict[Runner, list[ModelCard]] = {}
+        for target in self.targets:
+            cards.setdefault(self.runner.on(target.dataset), []).append(target.card)
+        return joined(
+            [make_plan(request, view.dataset, view.corruptor, of_view) for view, of_view in cards.items()]
+        )
 
     def load(self, store: Store, tell: Tell = untold) -> None:
         """Load every model that is still to be measured, so that `run` finds them loaded.
@@ -59,6 +67,7 @@ class Benchmark:
         for card in {id(cell.classifier): cell.classifier for cell in cells}.values():
             needed |= {digest(one) for one in [card.identity, *card.identity.get("ensemble", ())]}
         todo = [target for target in self.targets if digest(target.card.identity) in needed]
+        self.runner.expect(todo, max(part.n for part in self.plan.parts))
         for target in each(todo, tell, lambda target: target.card.label):
             self.runner.load(target)
 

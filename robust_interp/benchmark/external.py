@@ -78,7 +78,7 @@ def read(path: Path, dataset: data.Dataset, norm: str, eps: float) -> External:
     arrays = _arrays(path)
     images = _in_range(path, arrays["images"], dataset)
     ids = _indices(path, arrays.get("indices"), len(images), dataset)
-    changes = (images.astype(np.float64) - data.as_pixels(dataset.images[ids])).reshape(len(ids), -1)
+    changes = (images.astype(np.float64) - data.as_pixels(dataset.at(ids))).reshape(len(ids), -1)
     deltas = np.abs(changes).max(1) if norm == "Linf" else np.linalg.norm(changes, axis=1)
     if beyond := int((deltas > eps + slack(eps, norm)).sum()):
         told = f"{255 * deltas.max():.6g}/255" if norm == "Linf" else f"{deltas.max():.6g}"
@@ -108,7 +108,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _in_range(path: Path, images: np.ndarray, dataset: data.Dataset) -> np.ndarray:
-    shape = dataset.images.shape[1:]
+    shape = dataset.shape
     if images.ndim != 4 or images.shape[1:] != shape or not len(images):
         raise UserError(f"{path}: images must be (N, {', '.join(map(str, shape))}), not {images.shape}")
     if images.dtype != np.uint8 and not np.issubdtype(images.dtype, np.floating):
@@ -149,7 +149,7 @@ def judge(external: External, target: Target, runner: Runner) -> dict:
     with undisturbed(classifier):
         clean, right = (
             _right(runner, classifier, images, ids)
-            for images in (data.as_pixels(runner.dataset.images[ids]), external.images)
+            for images in (data.as_pixels(runner.dataset.at(ids)), external.images)
         )
     first = len(ids) if np.array_equal(ids, np.arange(len(ids))) else ids.tolist()
     return {

@@ -24,7 +24,16 @@ from robust_interp.classifiers.target import Target
 from robust_interp.core.errors import UserError
 from robust_interp.core.memory import give_back, is_out_of_memory
 from robust_interp.corruptions import Corruptor
-from robust_interp.store import AGREE, DISAGREE, INHERITED, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
+from robust_interp.store import (
+    AGREE,
+    DISAGREE,
+    INHERITED,
+    NOT_FINITE,
+    ZERO_GRADIENT,
+    ChangedError,
+    Outcome,
+    Store,
+)
 from robust_interp.store.cells import Cell, Perturbation, Plan
 from robust_interp.store.finished import outcome_of
 
@@ -63,10 +72,29 @@ class Runner:
         self.dataset, self.corruptor = dataset, corruptor
         self.device, self.batch_size = device, batch_size
         self._at_once = batch_size
+        self._views: dict[data.Dataset, Runner] = {}
+
+    def on(self, dataset: data.Dataset | None) -> Runner:
+        """This runner for the images as a model takes them; itself for those of the run."""
+        if dataset is None or dataset is self.dataset:
+            return self
+        if dataset not in self._views:
+            corruptor = Corruptor(dataset, self.corruptor.seed, self.corruptor.folder)
+            self._views[dataset] = Runner(dataset, corruptor, self.device, self.batch_size)
+        return self._views[dataset]
+
+    @property
+    def views(self) -> list[Runner]:
+        """This one, and those of the images as models take them."""
+        return [self, *self._views.values()]
 
     @property
     def notes(self) -> list[str]:
         """What a reader must be told of how it was measured: a line if memory did not do for the batches."""
+        return [line for view in self.views for line in view._own_notes]
+
+    @property
+    def _own_notes(self) -> list[str]:
         if self._at_once == self.batch_size:
             return []
         return [
@@ -135,10 +163,12 @@ class Runner:
         cells = missing(plan, store)
         self.check(cells)
         todo = by_target(cells, targets)
+        self.expect((target for target, _ in todo), plan.n)
         classifiers = [self.load(target) for target, _ in todo]  # all: a bad one fails before the hours
-        store.put_labels(self.dataset.fingerprint, self.dataset.labels)
-        for classifier, (_, cells) in zip(classifiers, todo, strict=True):
-            self.measure(plan, cells, classifier, store, watch)
+        for classifier, (target, cells) in zip(classifiers, todo, strict=True):
+            view = self.on(target.dataset)
+            store.put_labels(view.dataset.fingerprint, view.dataset.labels)
+            view.measure(plan, cells, classifier, store, watch)
 
     def check(self, cells: Iterable[Cell]) -> None:
         """Refuse cells that are in a precision that the device is no good at; a short test may tell.
@@ -148,6 +178,15 @@ class Runner:
         """
         for precision in dict.fromkeys(cell.perturbation.precision for cell in cells):
             check_precision(precision, self.device)
+
+    def expect(self, targets: Iterable[Target], n: int) -> None:
+        """Tell the images of these targets that the first `n` are going to be measured.
+
+        Raises:
+            UserError: if one of them cannot be read.
+        """
+        for dataset in {self.on(target.dataset).dataset for target in targets}:
+            dataset.expect(n)
 
     def load(self, target: Target) -> nn.Module:
         """The target's classifier on this runner's device.
@@ -228,9 +267,28 @@ class Runner:
             else:
                 found = self._spread(cell.perturbation, classifier, attack, start, standing[start:stop])
             seconds = time.perf_counter() - began
+            self._check_content(store, start, stop)
             store.append(cell.key, start, Outcome(*found, seconds=seconds, device=str(self.device)))
             watch(cell, stop - start)
             start = stop
+
+    def _check_content(self, store: Store, start: int, stop: int) -> None:
+        """Keep what images [start, stop) were, or refuse them if they are not what was measured before.
+
+        Raises:
+            UserError: naming one that has changed.
+        """
+        hashes = self.dataset.content(np.arange(start, stop))
+        if hashes is None:
+            return
+        try:
+            store.put_pixels(self.dataset.fingerprint, start, hashes)
+        except ChangedError as changed:
+            raise UserError(
+                f"{self.dataset.name_of(changed.at)} is not the image that was measured before into "
+                f"{store.path}: it has changed, or this version of Pillow decodes it otherwise; measure into "
+                "another folder with --out"
+            ) from changed
 
     def _stop(self, start: int, n: int, standing: np.ndarray | None) -> int:
         """Where the batch from `start` on ends."""
@@ -251,7 +309,7 @@ class Runner:
         standing: np.ndarray,
     ) -> Batch:
         """A batch of those samples from `start` on that still stand; the others are inherited as broken."""
-        predictions = np.full(len(standing), -1, np.int16)
+        predictions = np.full(len(standing), -1, np.int32)
         flags = np.full(len(standing), INHERITED, np.uint8)
         deltas = np.zeros(len(standing), np.float32)
         if standing.any():
@@ -282,8 +340,11 @@ class Runner:
         attack: attacks.AttackRunner | None,
         ids: np.ndarray,
     ) -> Batch:
-        first = int(ids[0])
-        images = self.pixels(perturbation, first, int(ids[-1]) + 1)[ids - first]
+        if perturbation.kind == "corruption":
+            first = int(ids[0])
+            images = self.pixels(perturbation, first, int(ids[-1]) + 1)[ids - first]
+        else:
+            images = torch.from_numpy(data.as_pixels(self.dataset.at(ids))).to(self.device)
         flags = np.zeros(len(ids), dtype=np.uint8)
         deltas = None
         if attack:
@@ -314,7 +375,7 @@ class Runner:
                 logits = classifier(images.clone())  # which a model may work on in place
         finite = _are_numbers(logits, torch.from_numpy(self.dataset.labels[ids]).to(logits.device))
         flags |= np.where(finite.cpu().numpy(), 0, NOT_FINITE).astype(np.uint8)
-        return torch.where(finite, logits.argmax(1), -1).cpu().numpy().astype(np.int16), flags
+        return torch.where(finite, logits.argmax(1), -1).cpu().numpy().astype(np.int32), flags
 
 
 def _are_numbers(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ import argparse
 
 from robust_interp.benchmark.forms import name_list, named_path
 from robust_interp.cli.options import (
+    OF_IMAGES,
     Commands,
     add_command,
     add_field,
@@ -43,6 +44,7 @@ def add_to(commands: Commands) -> None:
     )
     add("--norm", choices=("Linf", "L2"), default="Linf", help="norm of the radius (default: Linf)")
     add_fields(parser, "checkpoint mean std dataset seeds batch_size device threads zoo only_zoo data_dir")
+    add_fields(parser, OF_IMAGES)
     add_field(parser, "out", "results", type=named_path)
     add_quiet(parser)
     add_plugin(parser)
@@ -67,7 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     use_threads(arguments)
     request = Request(
         **picked(
-            arguments, "models checkpoint dataset seeds batch_size device zoo only_zoo data_dir mean std"
+            arguments,
+            f"models checkpoint dataset {OF_IMAGES} seeds batch_size device zoo only_zoo data_dir mean std",
         )
     )
     dataset = load_dataset(request)

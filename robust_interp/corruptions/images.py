@@ -70,7 +70,7 @@ class Corruptor:
 
     def obstacle(self, name: str) -> str | None:
         """Why a corruption is not possible, or None. Released images need no generator."""
-        return obstacle(name, self.dataset.images.shape[1:]) if self.folder is None else None
+        return obstacle(name, self.dataset.shape) if self.folder is None else None
 
     def note(self, line: str) -> None:
         """Add a line to the notes, once."""
@@ -141,8 +141,8 @@ def _released_folder(dataset: Dataset, folder: Path) -> Path:
 
 def open_released(folder: Path, name: str, dataset: Dataset) -> np.ndarray:
     rows = _open_array(folder / f"{name}.npy")
-    N, C, H, W = dataset.images.shape
-    expected = (5 * N, H, W, C)
+    C, H, W = dataset.shape
+    expected = (5 * len(dataset), H, W, C)
     if rows.shape != expected or rows.dtype != np.uint8:
         raise UserError(
             f"{folder / f'{name}.npy'} must be uint8 of shape {expected}, not {rows.dtype} {rows.shape}"

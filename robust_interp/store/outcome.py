@@ -22,8 +22,8 @@ class Outcome:
     """What a cell yields for consecutive samples.
 
     Attributes:
-        predictions: (n,) int16 predicted labels; -1 where the logits or the images were not finite, or
-            where the sample is inherited.
+        predictions: (n,) predicted labels, of any signed integer type; -1 where the logits or the images were
+            not finite, or where the sample is inherited.
         flags: (n,) uint8; ZERO_GRADIENT where the attack's gradient was exactly zero, NOT_FINITE where a
             gradient, an image or the logits were not finite, INHERITED where nothing was measured because a
             cell that this one follows had broken the sample; AGREE or DISAGREE of an ensemble's members.
