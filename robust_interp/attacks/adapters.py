@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torchattacks
 from torch import Tensor, nn
 
 from robust_interp.attacks.table import AUTOATTACK_PACKAGES, AttackType
+from robust_interp.attacks.until_broken import Watched, pgd_until_broken
 from robust_interp.store.cells import Perturbation
 
 AUTOATTACK_TARGETS = 9  # of its targeted members
@@ -35,10 +36,12 @@ class Round:
     Attributes:
         run: Maps images (N, C, H, W) in [0, 1] and labels (N,) to attacked images.
         alone: Whether it must run on one sample at a time.
+        refills: Whether it takes any number of samples, and itself puts them together to full batches.
     """
 
     run: Callable[[Tensor, Tensor], Tensor]
     alone: bool = False
+    refills: bool = False
 
 
 def _set_attribute(attack: torchattacks.attack.Attack, name: str, value: object) -> None:
@@ -73,10 +76,11 @@ def rounds(perturbation: Perturbation, kind: AttackType, model: nn.Module, image
     Args:
         perturbation: The attack with all its parameters.
         kind: Of that attack.
-        model: Maps images (N, C, H, W) in [0, 1] to logits (N, classes).
+        model: Maps images (N, C, H, W) in [0, 1] to logits (N, classes). For an attack that leaves samples
+            as soon as they are broken, it is told which ones a pass is of, as `Watched` says.
         images: Of the shape and on the device of those that will be attacked.
     """
-    engine = _ENGINES.get(perturbation.name, _plain)
+    engine = _until_broken if "stop" in perturbation.params else _ENGINES.get(perturbation.name, _plain)
     with redirect_stdout(io.StringIO()):  # torchattacks prints where a model has no parameters
         return engine(perturbation, kind, model, images)
 
@@ -107,7 +111,7 @@ def _aim(model: nn.Module, target: str | int) -> Callable[[Tensor, Tensor], Tens
     """Maps images and labels to the classes to aim at; for an image of that class the one after it."""
 
     @torch.no_grad()
-    def aim(images: Tensor, labels: Tensor) -> Tensor:
+    def classes(images: Tensor, labels: Tensor) -> Tensor:
         logits = model(images)
         following = (labels + 1) % logits.shape[1]
         if target == "next":
@@ -117,12 +121,27 @@ def _aim(model: nn.Module, target: str | int) -> Callable[[Tensor, Tensor], Tens
         aimed = torch.full_like(labels, int(target))
         return torch.where(labels == aimed, following, aimed)
 
-    return aim
+    return classes
 
 
 @torch.no_grad()
 def _classes(model: nn.Module, images: Tensor) -> int:
     return model(images[:1]).shape[1]
+
+
+def _until_broken(
+    perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor
+) -> list[Round]:
+    params, watched = perturbation.params, cast(Watched, model)
+
+    def run(x: Tensor, y: Tensor) -> Tensor:
+        if "target" not in params:
+            return pgd_until_broken(watched, x, y, params)
+        aim = _aim(model, params["target"])
+        parts = zip(x.split(watched.at_once), y.split(watched.at_once), strict=True)
+        return pgd_until_broken(watched, x, y, params, torch.cat([aim(*part) for part in parts]))
+
+    return [Round(run, refills=True)] * perturbation.integer("restarts")
 
 
 def _apgd(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> list[Round]:

@@ -157,6 +157,9 @@ def _check_params(name: str, kind: AttackType, params: Mapping, norm: str, is_co
         elif key == "target":
             if value not in TARGETS and not _is_whole(value, 0):
                 raise UserError(f"{name}: target must be {', '.join(TARGETS)} or a class, not {value}")
+        elif key == "stop":
+            if value != "broken":
+                raise UserError(f"{name}: stop must be broken, not {value}")
         elif key == "restarts" or _is_whole(kind.defaults.get(key), 1):
             if not _is_whole(value, 1):
                 raise UserError(f"{name}: {key} must be a whole number of at least 1, not {value}")

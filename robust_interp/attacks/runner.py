@@ -79,10 +79,16 @@ class AttackRunner:
         self._probe = GradientProbe(classifier, self._kind.gradient, on_pass, perturbation.precision)
         self._rounds: tuple[torch.device, list[adapters.Round]] | None = None
 
-    def __call__(self, images: Tensor, labels: Tensor, ids: Sequence[int] | np.ndarray) -> Attacked:
+    def __call__(
+        self, images: Tensor, labels: Tensor, ids: Sequence[int] | np.ndarray, at_once: int | None = None
+    ) -> Attacked:
         """Attack images (N, C, H, W) in [0, 1] with labels (N,); `ids` key everything that is drawn.
 
-        Between the rounds of an attack, such as its restarts, a sample that was broken is kept as it is.
+        Between the rounds of an attack, such as its restarts, a sample that was broken is kept as it is, and
+        those that still stand are put together to full batches.
+
+        Args:
+            at_once: How many of them go through the model together, at most; None for all.
 
         Raises:
             RuntimeError: if the result is outside [0, 1] or the radius.
@@ -91,10 +97,11 @@ class AttackRunner:
         """
         keys, adversarial = np.asarray(ids), images.clone()
         zero, not_finite = np.zeros(len(images), bool), np.zeros(len(images), bool)
+        at_once = at_once or max(1, len(images))
         with undisturbed_generators():
             rounds = self._set_up(images)
             rows = (
-                self._right(images, labels)
+                self._right(images, labels, at_once)
                 if self._kind.only_right
                 else torch.arange(len(images), device="cpu")
             )
@@ -102,13 +109,13 @@ class AttackRunner:
                 if not len(rows):
                     break
                 at = rows.numpy()
-                found, blind, unfit = self._run(one, number, images[rows], labels[rows], keys[at])
+                found, blind, unfit = self._run(one, number, images[rows], labels[rows], keys[at], at_once)
                 zero[at] = blind if number == 0 else zero[at] & blind
                 not_finite[at] |= unfit
                 standing = torch.ones(len(rows), dtype=torch.bool, device="cpu")
                 if len(rounds) > 1:
                     standing[:] = False
-                    standing[self._right(found, labels[rows])] = True
+                    standing[self._right(found, labels[rows], at_once)] = True
                     changed = ~standing if number else torch.ones_like(standing)
                     adversarial[rows[changed]] = found[changed]
                 else:
@@ -127,22 +134,44 @@ class AttackRunner:
         return self._rounds[1]
 
     @torch.no_grad()
-    def _right(self, images: Tensor, labels: Tensor) -> Tensor:
+    def _right(self, images: Tensor, labels: Tensor, at_once: int) -> Tensor:
         """The places of the samples that are classified as they should be."""
-        return (self._probe.classifier(images.clone()).argmax(1) == labels).nonzero().flatten().cpu()
+        found = [self._probe.classifier(part.clone()).argmax(1) for part in images.split(at_once)]
+        return (torch.cat(found) == labels).nonzero().flatten().cpu()
 
     def _run(
-        self, one: adapters.Round, number: int, images: Tensor, labels: Tensor, ids: np.ndarray
+        self,
+        one: adapters.Round,
+        number: int,
+        images: Tensor,
+        labels: Tensor,
+        ids: np.ndarray,
+        at_once: int,
     ) -> Found:
         """One round on some samples: what it found, who had no gradient, whose values are not finite."""
+        if one.refills or len(ids) <= at_once:
+            self._probe.at_once = at_once
+            return self._run_batch(one, number, images, labels, ids)
+        starts = range(0, len(ids), at_once)
+        parts = zip(
+            images.split(at_once),
+            labels.split(at_once),
+            [ids[at : at + at_once] for at in starts],
+            strict=True,
+        )
+        return _joined([self._run_batch(one, number, *part) for part in parts])
+
+    def _run_batch(
+        self, one: adapters.Round, number: int, images: Tensor, labels: Tensor, ids: np.ndarray
+    ) -> Found:
         try:
             if not one.alone:
                 return self._run_together(one, number, images, labels, ids)
         except PartOfABatch:
             pass
-        parts = [self._run_alone(one, number, images[[at]], labels[[at]], ids[at]) for at in range(len(ids))]
-        found, blind, unfit = zip(*parts, strict=True)
-        return torch.cat(found), np.concatenate(blind), np.concatenate(unfit)
+        return _joined(
+            [self._run_alone(one, number, images[[at]], labels[[at]], ids[at]) for at in range(len(ids))]
+        )
 
     def _run_together(
         self, one: adapters.Round, number: int, images: Tensor, labels: Tensor, ids: np.ndarray
@@ -202,8 +231,19 @@ class AttackRunner:
         return (RuntimeError if ours else UserError)(f"{self.perturbation.column} {what}")
 
 
+def _joined(parts: Sequence[Found]) -> Found:
+    found, blind, unfit = zip(*parts, strict=True)
+    return torch.cat(found), np.concatenate(blind), np.concatenate(unfit)
+
+
 class GradientProbe(torch.nn.Module):
     """Passes its input on to the classifier and looks at the gradients that come back.
+
+    Those that an attack gets are laid out as its images, which attacks take for granted; a model in channels
+    last would give them its layout. A pass does nothing that waits for the device.
+
+    Attributes:
+        at_once: How many samples are to go through the model together, for rounds that `refills`.
 
     Args:
         looks: Whether the attack follows gradients at all.
@@ -222,6 +262,7 @@ class GradientProbe(torch.nn.Module):
         self.classifier = classifier
         self.training = False  # torchattacks puts the mode found here back, on everything below
         self._looks, self._on_pass, self._precision = looks, on_pass, precision
+        self.at_once = 0
         self.start(0)
 
     def train(self, mode: bool = True) -> GradientProbe:
@@ -232,6 +273,11 @@ class GradientProbe(torch.nn.Module):
         """Forget what was seen: a run over `count` samples begins."""
         self._count = count
         self._seen: tuple[Tensor, Tensor] | None = None  # zero and not finite, (N,) bool each
+        self._rows: Tensor | None = None
+
+    def attend(self, rows: Tensor) -> None:
+        """The next pass is of these samples alone, (n,) places among those of the run, each once."""
+        self._rows = rows
 
     def findings(self) -> tuple[np.ndarray, np.ndarray]:
         """Which samples had only zero gradients, and which had one that is not finite: (N,) bool each."""
@@ -248,9 +294,12 @@ class GradientProbe(torch.nn.Module):
         """
         follows = images.requires_grad and torch.is_grad_enabled()
         self._on_pass(len(images) * (3 if follows else 1))  # a gradient counts as two more
-        images = images.clone()  # not the attack's own: a model may work in place on what it is given
+        # Not the attack's own: a model may work in place on what it is given.
+        spares = getattr(self.classifier, "spares_its_images", False)
+        images = images.view_as(images) if spares else images.clone()
         if not follows:
             return _finite(self.classifier(images))
+        images.register_hook(torch.Tensor.contiguous)
         if self._looks:
             images.register_hook(self._look)
         logits = precision.logits_of(self.classifier, images, self._precision)
@@ -267,18 +316,33 @@ class GradientProbe(torch.nn.Module):
     def _look(self, gradient: Tensor | None) -> None:
         if gradient is None:  # the logits have one, but it ends before the images
             raise self._impenetrable()
-        # One sample may be looked at in several copies.
-        largest = gradient.detach().abs().reshape(self._count, -1).amax(1)  # NaN and infinity survive
+        if self._rows is not None:
+            self._look_at(self._rows, _largest(gradient.detach(), len(self._rows)))
+            return
+        largest = _largest(gradient.detach(), self._count)
         zero, not_finite = largest == 0, ~torch.isfinite(largest)
         if self._seen is not None:
             zero, not_finite = self._seen[0] & zero, self._seen[1] | not_finite
         self._seen = zero, not_finite
 
+    def _look_at(self, rows: Tensor, largest: Tensor) -> None:
+        if self._seen is None:
+            nobody = torch.zeros(self._count, dtype=torch.bool, device=largest.device)
+            self._seen = ~nobody, nobody
+        zero, not_finite = self._seen
+        zero[rows] &= largest == 0
+        not_finite[rows] |= ~torch.isfinite(largest)
+
 
 def _finite(logits: Tensor) -> Tensor:
     """Logits with classes at -inf, which a model leaves out, far below the others: losses subtract them."""
     masked = logits == -torch.inf
-    if not masked.any():
-        return logits
     floor = torch.where(masked, torch.inf, logits.detach()).amin(1, keepdim=True) - MASKED_BELOW
     return torch.where(masked, floor, logits)
+
+
+def _largest(gradient: Tensor, count: int) -> Tensor:
+    """Each sample's largest |value|, (count,), NaN and infinity included; a sample may have several rows."""
+    if len(gradient) == count:
+        return torch.linalg.vector_norm(gradient, torch.inf, dim=tuple(range(1, gradient.ndim)))
+    return torch.linalg.vector_norm(gradient.reshape(count, -1), torch.inf, dim=1)

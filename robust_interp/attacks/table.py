@@ -52,6 +52,7 @@ class AttackType:
         work: Cost per sample in forward passes, without restarts.
         takes_eps: Whether it has a radius.
         restarts: Whether a random attack can run several times, keeping the worst result.
+        stops: Whether it can leave each sample where that is first misclassified: ``stop=broken``.
         about: A description of about five words, for `ls attacks`.
         source: The paper that it is from.
     """
@@ -69,6 +70,7 @@ class AttackType:
     work: Callable[[Mapping], int] = field(default=_steps, compare=False)
     takes_eps: bool = True
     restarts: bool = True
+    stops: bool = False
     about: str = ""
     source: str = ""
 
@@ -85,6 +87,7 @@ class AttackType:
             **self.defaults,
             **({"restarts": 1} if self.random and self.restarts else {}),
             **({"target": None} if self.targeted else {}),
+            **({"stop": None} if self.stops else {}),
         }
 
 
@@ -123,6 +126,7 @@ ATTACKS.add(
         {"alpha": 2 / 255, "steps": 20},
         random=True,
         targeted=True,
+        stops=True,
         about="sign steps from a random start",
         source=_MADRY,
     ),
@@ -286,6 +290,11 @@ _IN_BATCHES = {
     "PGDL2",
 }
 
+# What some of them take for granted, and fail at within, as the three channels of their kernels.
+OF_THREE_CHANNELS = {"TIFGSM", "PIFGSM", "PIFGSMPP"}
+OF_SQUARE_IMAGES = {"Pixle"}
+_OF_TEN_CLASSES = {"JSMA"}
+
 _NOT_BY_CLASS = {"MultiAttack", "LGV", "AutoAttack"}
 
 _OURS_TO_SET = {"self", "model", "eps", "seed", "verbose", "n_classes"}
@@ -346,6 +355,7 @@ def _of_class(name: str) -> AttackType:
         gradient=name not in _WITHOUT_GRADIENT,
         alone=name not in _IN_BATCHES,
         targeted="targeted" in modes,
+        classes=10 if name in _OF_TEN_CLASSES else 2,
         takes_eps="eps" in parameters,
         restarts=False,
     )

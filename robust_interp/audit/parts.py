@@ -65,7 +65,10 @@ def _row(attack: str) -> Spec:
 
 
 def _once(row: Spec) -> Spec:
-    return Spec(row.name, {key: value for key, value in row.params.items() if key != "restarts"})
+    return Spec(row.name, {key: value for key, value in row.params.items() if key not in _MANY_RUNS})
+
+
+_MANY_RUNS = ("restarts", "stop")  # with which not every sample takes the same steps
 
 
 def _texts(options: Options, row: Spec, more_steps: dict[str, int]) -> dict[str, str]:

@@ -101,7 +101,7 @@ class Benchmark:
 
     def work(self, store: Store) -> list[tuple[Cell, int]]:
         """The cells that are still to be measured, and at how many samples, if none is left out."""
-        return cost.work(self.plan, store)
+        return cost.work(self.plan, store, self.runner.batch_size)
 
     def estimate(self, store: Store, tell: Tell = untold) -> cost.Estimate:
         """How long `run` would take, from timed passes of each architecture; `tell` is told how far it is."""

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from robust_interp import attacks
-from robust_interp.benchmark.pending import left, missing
+from robust_interp.benchmark.pending import left, missing, self_check
 from robust_interp.benchmark.plan import make_plan
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
-from robust_interp.benchmark.settings import corruptor_of
+from robust_interp.benchmark.settings import checked_batch_size, corruptor_of, device_of
 from robust_interp.classifiers.ensemble import GRAPHS_KEPT
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.target import Target
@@ -52,9 +53,12 @@ def at_once(cell: Cell, n: int) -> int:
     return 1 if attacks.is_alone(cell.perturbation) else min(TIMED_ON, n)
 
 
-def work(plan: Plan, store: Store) -> list[tuple[Cell, int]]:
-    """The cells that are still to be measured, and at how many samples, if none is left out."""
-    return [(cell, part.n - store.covered(cell.key)) for part, cell in _remaining(plan, store)]
+def work(plan: Plan, store: Store, batch_size: int) -> list[tuple[Cell, int]]:
+    """The cells that are still to be measured, and at how many samples, if none is left out.
+
+    Those are among them that the precision of attacks is checked with, at the first batch.
+    """
+    return [(cell, part.n - store.covered(cell.key)) for part, cell in _remaining(plan, store, batch_size)]
 
 
 def expected(
@@ -71,7 +75,8 @@ def expected(
     Raises:
         UserError: for anything in the request that cannot be measured.
     """
-    return work(make_plan(request, dataset, corruptor_of(request, dataset), cards), store)
+    plan = make_plan(request, dataset, corruptor_of(request, dataset), cards)
+    return work(plan, store, checked_batch_size(request.batch_size, device_of(request)))
 
 
 def estimate(
@@ -89,7 +94,7 @@ def estimate(
     Raises:
         UserError: if a model cannot be measured on the device.
     """
-    timing, remaining = _Timing(targets, runner), list(_remaining(plan, store))
+    timing, remaining = _Timing(targets, runner), list(_remaining(plan, store, runner.batch_size))
     runner.check(cell for _, cell in remaining)
     # Told by what is timed, not by cells: the first cell of an architecture takes seconds, the others none.
     timed = {(cell.classifier.model, at_once(cell, plan.n)): cell.classifier for _, cell in remaining}
@@ -175,12 +180,20 @@ def _take_gradient(model: nn.Module, images: torch.Tensor) -> None:
         torch.autograd.grad(logits.logsumexp(1).sum(), pixels, allow_unused=True)
 
 
-def _remaining(plan: Plan, store: Store) -> Iterator[tuple[Plan, Cell]]:
-    """What is still to be measured, and as part of which plan: this one, or its strong one."""
+def _remaining(plan: Plan, store: Store, batch_size: int) -> Iterator[tuple[Plan, Cell]]:
+    """What is still to be measured, and as part of which plan: this one, its strong one, or of a check."""
     for cell in missing(plan, store):
-        yield plan, cell
+        yield from _with_check(plan, cell, store, batch_size)
     if plan.strong:
         shared = {cell.key for cell in plan.cells} if plan.n >= plan.strong.n else set()
         for cell in missing(plan.strong, store):
             if shared.isdisjoint((cell.key, cell.whole.key)):
-                yield plan.strong, cell
+                yield from _with_check(plan.strong, cell, store, batch_size)
+
+
+def _with_check(plan: Plan, cell: Cell, store: Store, batch_size: int) -> Iterator[tuple[Plan, Cell]]:
+    """A cell, behind the one that its precision is checked with, if that is to be measured, too."""
+    first = min(plan.n, batch_size)
+    if (reference := self_check(plan, cell)) and store.covered(reference.whole.key) < first:
+        yield replace(plan, n=first), reference
+    yield plan, cell

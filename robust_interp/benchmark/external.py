@@ -92,6 +92,20 @@ def read(path: Path, dataset: data.Dataset, norm: str, eps: float) -> External:
     return External(path.name, sha256, images, ids, deltas, norm, eps)
 
 
+def common_images(targets: Iterable[Target]) -> data.Dataset | None:
+    """The images as all of these models take them; None for those of the run.
+
+    Raises:
+        UserError: if they take them in several ways.
+    """
+    first, *others = dict.fromkeys(target.dataset for target in targets)
+    if others:
+        raise UserError(
+            "the models take the images in several ways: set one for all with --resize and --crop"
+        )
+    return first
+
+
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as held:
@@ -157,7 +171,7 @@ def judge(external: External, target: Target, runner: Runner) -> dict:
         "file_sha256": external.sha256,
         **rows.of_model(target.card),
         "dataset": runner.dataset.name,
-        "subset_hash": digest([runner.dataset.fingerprint, first])[:12],
+        "subset_hash": digest([runner.dataset.fingerprint, first, *_content(runner.dataset, ids)])[:12],
         "n": len(ids),
         "column": external.column,
         "norm": external.norm,
@@ -170,6 +184,12 @@ def judge(external: External, target: Target, runner: Runner) -> dict:
         "device": str(runner.device),
         "source": NAME,
     }
+
+
+def _content(dataset: data.Dataset, ids: np.ndarray) -> list[str]:
+    """A hash of the images of these ids, where the fingerprint does not cover them."""
+    hashes = dataset.content(ids)
+    return [] if hashes is None else [hashlib.sha256(hashes.tobytes()).hexdigest()]
 
 
 def _right(runner: Runner, classifier: torch.nn.Module, images: np.ndarray, ids: np.ndarray) -> np.ndarray:

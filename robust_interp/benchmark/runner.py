@@ -37,7 +37,7 @@ from robust_interp.store import (
 from robust_interp.store.cells import Cell, Perturbation, Plan
 from robust_interp.store.finished import outcome_of
 
-LONGEST = 10  # batches' worth of images that one batch of still standing ones may be picked from
+AT_RISK = {"cpu": 1e5, "cuda": 1e7}  # passes of one image that a kill may cost, if one batch takes fewer
 
 R = TypeVar("R")
 
@@ -51,6 +51,15 @@ def unwatched(cell: Cell, samples: int) -> None:
 class Batch(NamedTuple):
     """What was found of a batch of samples, as an `Outcome` holds it."""
 
+    predictions: np.ndarray
+    flags: np.ndarray
+    deltas: np.ndarray | None
+
+
+class Part(NamedTuple):
+    """The same of a part of them, by their ids."""
+
+    ids: np.ndarray
     predictions: np.ndarray
     flags: np.ndarray
     deltas: np.ndarray | None
@@ -102,12 +111,13 @@ class Runner:
             f"images were taken at once; --batch-size {self._at_once} starts there"
         ]
 
-    def in_parts(self, ids: np.ndarray, work: Callable[[np.ndarray], R]) -> list[R]:
+    def in_parts(self, ids: np.ndarray, work: Callable[[np.ndarray], R], batches: int = 1) -> list[R]:
         """What `work` returns for each part of some samples, as large as there is memory for.
 
         Args:
             ids: Of the samples, in any number.
             work: Is given the ids of a part.
+            batches: How many batches a part is made of, which `work` takes one after the other.
 
         Raises:
             UserError: if there is not even memory for one image.
@@ -115,13 +125,13 @@ class Runner:
         found: list[R] = []
         at = 0
         while at < len(ids):
-            part = ids[at : at + self._at_once]
+            part = ids[at : at + batches * self._at_once]
             try:
                 found.append(work(part))
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                if len(part) == 1:
+                if min(len(part), self._at_once) == 1:
                     raise UserError(
                         f"{self.device} has no memory for one image at a time, which is --batch-size 1; "
                         "finished work is saved"
@@ -130,7 +140,7 @@ class Runner:
                 at += len(part)
                 continue
             give_back()
-            self._at_once = max(1, len(part) // 2)
+            self._at_once = max(1, min(len(part), self._at_once) // 2)
         return found
 
     @classmethod
@@ -228,7 +238,7 @@ class Runner:
                     first = min(plan.n, self.batch_size)
                     there = None if standing is None else standing[:first]
                     if store.covered(reference.whole.key) < first:
-                        self._measure(reference, first, there, classifier, attacked, store, unwatched)
+                        self._measure(reference, first, there, classifier, attacked, store, watch)
                 self._measure(cell, plan.n, standing, classifier, attacked, store, watch)
 
     def pixels(self, perturbation: Perturbation, start: int, stop: int) -> torch.Tensor:
@@ -260,12 +270,10 @@ class Runner:
             attack = attacks.AttackRunner(cell.perturbation, attacked, _step_teller(cell, watch))
         start = store.covered(cell.key)
         while start < n:
-            stop = self._stop(start, n, standing)
+            stop = self._stop(start, n, standing, self._batches(cell.perturbation) * self.batch_size)
             began = time.perf_counter()
-            if standing is None:
-                found = self._batch(cell.perturbation, classifier, attack, np.arange(start, stop))
-            else:
-                found = self._spread(cell.perturbation, classifier, attack, start, standing[start:stop])
+            there = np.ones(stop - start, bool) if standing is None else standing[start:stop]
+            found = self._chunk(cell.perturbation, classifier, attack, start, there)
             seconds = time.perf_counter() - began
             self._check_content(store, start, stop)
             store.append(cell.key, start, Outcome(*found, seconds=seconds, device=str(self.device)))
@@ -290,17 +298,23 @@ class Runner:
                 "another folder with --out"
             ) from changed
 
-    def _stop(self, start: int, n: int, standing: np.ndarray | None) -> int:
-        """Where the batch from `start` on ends."""
-        if standing is None:
-            # At multiples of the batch size: a run that goes on cuts as one that never stopped.
-            return min(n, (start // self.batch_size + 1) * self.batch_size)
-        left = np.flatnonzero(standing[start : start + LONGEST * self.batch_size])
-        if len(left) > self.batch_size:
-            return start + int(left[self.batch_size])
-        return min(n, start + LONGEST * self.batch_size)
+    def _batches(self, perturbation: Perturbation) -> int:
+        """How many batches are taken as one: several where some of their samples are done before others."""
+        if attacks.is_alone(perturbation) or not attacks.may_stop_early(perturbation):
+            return 1
+        lost = self.batch_size * attacks.passes(perturbation)
+        return max(1, int(AT_RISK.get(self.device.type, AT_RISK["cpu"]) // lost))
 
-    def _spread(
+    @staticmethod
+    def _stop(start: int, n: int, standing: np.ndarray | None, size: int) -> int:
+        """Where what is taken from `start` on ends, which is of `size` samples that still stand."""
+        if standing is None:
+            # At multiples of the size: a run that goes on cuts as one that never stopped.
+            return min(n, (start // size + 1) * size)
+        left = np.flatnonzero(standing[start:])
+        return start + int(left[size]) if len(left) > size else n
+
+    def _chunk(
         self,
         perturbation: Perturbation,
         classifier: nn.Module,
@@ -308,30 +322,22 @@ class Runner:
         start: int,
         standing: np.ndarray,
     ) -> Batch:
-        """A batch of those samples from `start` on that still stand; the others are inherited as broken."""
+        """Those samples from `start` on that still stand; the others are inherited as broken."""
         predictions = np.full(len(standing), -1, np.int32)
         flags = np.full(len(standing), INHERITED, np.uint8)
-        deltas = np.zeros(len(standing), np.float32)
-        if standing.any():
-            ids = start + np.flatnonzero(standing)
-            predictions[standing], flags[standing], deltas[standing] = self._batch(
-                perturbation, classifier, attack, ids
-            )
-        return Batch(predictions, flags, deltas)
-
-    def _batch(
-        self,
-        perturbation: Perturbation,
-        classifier: nn.Module,
-        attack: attacks.AttackRunner | None,
-        ids: np.ndarray,
-    ) -> Batch:
-        parts = self.in_parts(ids, lambda part: self._part(perturbation, classifier, attack, part))
-        predictions, flags, deltas = zip(*parts, strict=True)
-        changes = [each for each in deltas if each is not None]
-        return Batch(
-            np.concatenate(predictions), np.concatenate(flags), np.concatenate(changes) if changes else None
+        deltas = np.zeros(len(standing), np.float32) if attack else None
+        ids = start + np.flatnonzero(standing)
+        parts = self.in_parts(
+            ids,
+            lambda part: self._part(perturbation, classifier, attack, part),
+            self._batches(perturbation),
         )
+        for part in parts:
+            at = part.ids - start
+            predictions[at], flags[at] = part.predictions, part.flags
+            if deltas is not None:
+                deltas[at] = part.deltas
+        return Batch(predictions, flags, deltas)
 
     def _part(
         self,
@@ -339,22 +345,35 @@ class Runner:
         classifier: nn.Module,
         attack: attacks.AttackRunner | None,
         ids: np.ndarray,
-    ) -> Batch:
-        if perturbation.kind == "corruption":
-            first = int(ids[0])
-            images = self.pixels(perturbation, first, int(ids[-1]) + 1)[ids - first]
-        else:
-            images = torch.from_numpy(data.as_pixels(self.dataset.at(ids))).to(self.device)
+    ) -> Part:
+        images = self._pixels_of(perturbation, ids)
         flags = np.zeros(len(ids), dtype=np.uint8)
         deltas = None
         if attack:
             labels = torch.from_numpy(self.dataset.labels[ids]).to(self.device)
-            attacked = attack(images, labels, ids)
+            attacked = attack(images, labels, ids, self._at_once)
             images, deltas = attacked.images, attacked.deltas
             flags |= np.where(attacked.zero_gradient, ZERO_GRADIENT, 0).astype(np.uint8)
             flags |= np.where(attacked.not_finite, NOT_FINITE, 0).astype(np.uint8)
-        predictions, found = self.predictions(classifier, images, ids)
-        return Batch(predictions, flags | found, deltas)
+        parts = range(0, len(ids), self._at_once)
+        judged = [
+            self.predictions(classifier, batch, ids[at : at + self._at_once])
+            for at, batch in zip(parts, images.split(self._at_once), strict=True)
+        ]
+        predictions, found = map(np.concatenate, zip(*judged, strict=True))
+        return Part(ids, predictions, flags | found, deltas)
+
+    def _pixels_of(self, perturbation: Perturbation, ids: np.ndarray) -> torch.Tensor:
+        """As `pixels`, of ids in rising order, which may be far apart: no more are loaded at once than these."""
+        if perturbation.kind != "corruption":
+            return torch.from_numpy(data.as_pixels(self.dataset.at(ids))).to(self.device)
+        found = []
+        for low in range(int(ids[0]), int(ids[-1]) + 1, len(ids)):
+            here = ids[(ids >= low) & (ids < low + len(ids))]
+            if len(here):
+                first = int(here[0])
+                found.append(self.pixels(perturbation, first, int(here[-1]) + 1)[here - first])
+        return torch.cat(found)
 
     def predictions(
         self, classifier: nn.Module, images: torch.Tensor, ids: np.ndarray

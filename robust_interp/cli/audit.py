@@ -16,6 +16,7 @@ from robust_interp.cli.options import (
     percentage,
     picked,
 )
+from robust_interp.cli.terminal import say
 from robust_interp.core.files import write_text
 
 STATUS_OF_FAIL = 3  # exit status; 1 and 2 are those of errors
@@ -119,7 +120,7 @@ def run(arguments: argparse.Namespace) -> int:
     request = Request(
         **picked(arguments, f"models checkpoint dataset {OF_IMAGES} eps n seeds ensembles"),
         **picked(arguments, "batch_size device seed"),
-        **picked(arguments, "zoo only_zoo data_dir mean std threads"),
+        **picked(arguments, "zoo only_zoo data_dir mean std weights_key threads"),
     )
     options = Options(
         **picked(arguments, "attack strongest black_box source"),
@@ -139,5 +140,5 @@ def run(arguments: argparse.Namespace) -> int:
     print_audit(audited, audit.dataset.name, arguments.all)
     for line in audit.runner.notes:
         console(stderr=True).print(f"warning: {line}", highlight=False, markup=False)
-    print(f"wrote {arguments.out / 'audit.csv'}")
+    say(f"wrote {arguments.out / 'audit.csv'}")
     return STATUS_OF_FAIL if any(one.verdict == FAIL for one in audited) else 0

@@ -16,6 +16,7 @@ from robust_interp.cli.options import (
     picked,
     use_threads,
 )
+from robust_interp.cli.terminal import say
 from robust_interp.core.errors import UserError
 
 
@@ -43,8 +44,8 @@ def add_to(commands: Commands) -> None:
         help="radius that the images must keep: Linf in units of 1/255, L2 in [0, 1] pixels (required)",
     )
     add("--norm", choices=("Linf", "L2"), default="Linf", help="norm of the radius (default: Linf)")
-    add_fields(parser, "checkpoint mean std dataset seeds batch_size device threads zoo only_zoo data_dir")
-    add_fields(parser, OF_IMAGES)
+    add_fields(parser, f"checkpoint weights_key mean std dataset {OF_IMAGES} seeds")
+    add_fields(parser, "batch_size device threads zoo only_zoo data_dir")
     add_field(parser, "out", "results", type=named_path)
     add_quiet(parser)
     add_plugin(parser)
@@ -68,23 +69,21 @@ def run(arguments: argparse.Namespace) -> int:
 
     use_threads(arguments)
     request = Request(
-        **picked(
-            arguments,
-            f"models checkpoint dataset {OF_IMAGES} seeds batch_size device zoo only_zoo data_dir mean std",
-        )
+        **picked(arguments, f"models checkpoint weights_key dataset {OF_IMAGES} seeds batch_size device"),
+        **picked(arguments, "zoo only_zoo data_dir mean std"),
     )
     dataset = load_dataset(request)
-    found = external.read(arguments.file, dataset, arguments.norm, eps)
-    runner = Runner.for_request(request, dataset)
     with track(console(stderr=True), "verify", arguments.quiet) as tell:
         targets = resolve(request.models, resolve_options(request), dataset)
+        runner = Runner.for_request(request, dataset).on(external.common_images(targets))
+        found = external.read(arguments.file, runner.dataset, arguments.norm, eps)
         table = external.write(
             arguments.out, [external.judge(found, target, runner) for target in each(targets, tell)]
         )
     shown = ["model", "train_seed", "members", "n", "clean", "accuracy", "ci_low", "ci_high", "asr"]
-    print(f"{dataset.name}, {found.column}: made elsewhere, never ranked; in %")
-    print(export.to_markdown(table[shown]), end="")
-    print(f"wrote {arguments.out / external.FILE_NAME}")
+    say(f"{dataset.name}, {found.column}: made elsewhere, never ranked; in %")
+    say(export.to_markdown(table[shown]), end="")
+    say(f"wrote {arguments.out / external.FILE_NAME}")
     return 0
 
 
