@@ -79,7 +79,7 @@ class _Job:
     what: Training
     recipe: Recipe
     model_args: dict
-    training: data.Dataset
+    training: data.ArrayDataset
     folder: Path
     device: str | torch.device
     compiled: bool
