@@ -107,7 +107,7 @@ def corruptor_of(request: Request, dataset: data.Dataset) -> Corruptor:
     """
     folder = Path(request.corruptions_dir) if request.corruptions_dir else None
     kept = cache_folder(request.cache)
-    return Corruptor(dataset, checked_seed(request.seed), folder, kept and Cache(kept))
+    return Corruptor(dataset, checked_seed(request.seed), folder, Cache(kept) if kept else None)
 
 
 def device_of(request: Request) -> torch.device:

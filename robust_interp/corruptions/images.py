@@ -55,7 +55,8 @@ class Corruptor:
     @property
     def notes(self) -> list[str]:
         """Warnings about the results, one line each; `resolve` adds to them."""
-        return [*self._notes, *filter(None, [self._cache and self._cache.trouble])]
+        trouble = self._cache.trouble if self._cache else None
+        return [*self._notes, trouble] if trouble else self._notes[:]
 
     def source(self, name: str) -> str:
         """Where images of the corruption `name` come from.

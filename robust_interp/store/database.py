@@ -61,9 +61,9 @@ def _row(cell: str, start: int, part: Outcome) -> tuple:
 
 def _outcome(row: tuple) -> Outcome:
     """What `_row` made the row of."""
-    _, _, _, predictions, flags, deltas, seconds, device, _ = row
+    _, _, count, predictions, flags, deltas, seconds, device, _ = row
     return Outcome(
-        np.frombuffer(predictions, "<i2"),
+        unpacked(predictions, count),
         np.frombuffer(flags, np.uint8),
         None if deltas is None else np.frombuffer(deltas, "<f4"),
         seconds,
