@@ -164,7 +164,12 @@ RESULTS = (
         "Ensembles: accuracy minus the mean accuracy of the members under the same perturbation.",
         unit="points",
     ),
-    Column("corruption_source", _text, "`released`, or `generated@SEED`.", see="corruptions"),
+    Column(
+        "corruption_source",
+        _text,
+        "`released`, or `generated@SEED`; other constants than CIFAR-C's are named in brackets.",
+        see="corruptions",
+    ),
     Column("precision", _text, "Floating-point precision of the measurement: `float32`."),
     Column("torch", _text, "Version of PyTorch."),
     Column("torchattacks", _text, "Version of torchattacks, for an attack."),
@@ -479,8 +484,8 @@ SOURCE = (
     Column(
         "corruption_source",
         _text,
-        "Where the corrupted images come from: `released` are the published CIFAR-C arrays, `generated@SEED`"
-        " were made with CIFAR-C's parameters and that seed.",
+        "Where the corrupted images come from: `released` are the published images, `generated@SEED`"
+        " were made with that seed and CIFAR-C's constants, or those of the benchmark in brackets.",
         of=lambda entry: "+".join(sorted(entry.sources)),
         see="corruptions",
     ),
