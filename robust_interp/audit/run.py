@@ -8,7 +8,7 @@ of the same store as any benchmark's; `checks` says what is wrong.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 
@@ -35,8 +35,9 @@ from robust_interp.classifiers.target import Target
 from robust_interp.classifiers.validation import LEAST_LOSS, REPEATED_ON, REPEATS, as_probabilities
 from robust_interp.core import threads
 from robust_interp.core.errors import RandomModelError
+from robust_interp.core.registry import matching
 from robust_interp.core.threads import Threads
-from robust_interp.core.work import Tell, portion, untold
+from robust_interp.core.work import Tell, untold
 from robust_interp.results.column_names import parse
 from robust_interp.store import NOT_FINITE, ZERO_GRADIENT, Store
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, Plan, digest
@@ -71,21 +72,15 @@ class Audit:
         for perturbation in (one for by_eps in self.parts.values() for one in by_eps.values()):
             attacks.check_fits(perturbation, self.dataset.classes, self.dataset.images.shape[1:])
         self.refused: list[Audited] = []
-        self.targets = self._resolved(request, tell)
+        found = resolve(
+            request.modules or request.models,
+            resolve_options(request),
+            self.dataset,
+            tell,
+            lambda name, error: self.refused.append(Audited(ModelCard(name, {}), [_random(error)])),
+        )
+        self.targets = sorted(found, key=lambda target: _place(target.card, request, self.dataset.name))
         self._source = self._named(options.source, request) if options.source else None
-
-    def _resolved(self, request: Request, tell: Tell) -> list[Target]:
-        """What is audited, name by name: one that is random does not stop the others."""
-        found: dict[str, Target] = {}
-        asked = _one_by_one(request)
-        for at, (name, models) in enumerate(asked.items()):
-            told = portion(tell, at / len(asked), (at + 1) / len(asked))
-            try:
-                for target in resolve(models, resolve_options(request), self.dataset, told):
-                    found.setdefault(target.key, target)
-            except RandomModelError as error:
-                self.refused.append(Audited(ModelCard(name, {}), [_random(error)]))
-        return list(found.values())
 
     def _named(self, name: str, request: Request) -> Target:
         known = [target for target in self.targets if name in (target.card.model, target.card.label)]
@@ -232,11 +227,11 @@ class Audit:
         return found
 
 
-def _one_by_one(request: Request) -> Mapping[str, Mapping[str, nn.Module] | Sequence[str]]:
-    """What `resolve` is given for each model that a request names or brings, by its name."""
-    if request.modules:
-        return {name: {name: module} for name, module in request.modules.items()}
-    return {name: (name,) for name in request.models or ()}
+def _place(card: ModelCard, request: Request, dataset: str) -> int:
+    """Which of the names of a request a model answers to; those that are no pattern come last."""
+    called = [card.model, f"{card.model}.{dataset}_{card.recipe}_seed{card.train_seed}"]
+    names = [name.partition("@")[0] for name in request.models or ()]
+    return next((at for at, name in enumerate(names) if matching(name, called)), len(names))
 
 
 def _compared(at: dict[str, Measured], thresholds: Thresholds) -> list[Finding]:

@@ -75,6 +75,7 @@ def evaluate(
     seed: int = 0,
     data_dir: str | os.PathLike | None = None,
     corruptions_dir: str | os.PathLike | None = None,
+    cache: str | os.PathLike | None = None,
     zoo: str | os.PathLike | None = None,
     only_zoo: bool = False,
     checkpoint: str | os.PathLike | None = None,
@@ -123,7 +124,10 @@ def evaluate(
         device: cpu, cuda, cuda:1; None means the device of the model objects, otherwise CUDA if available.
         seed: Seed of every random draw of the measurement, from 0: attack starts and generated corruptions.
         data_dir: Folder of the dataset files; None means $ROBUST_INTERP_DATA, then ~/.cache/robust-interp.
-        corruptions_dir: Folder of the released CIFAR-10-C / CIFAR-100-C arrays; None generates corruptions.
+        corruptions_dir: Folder of released images: the CIFAR-10-C / CIFAR-100-C arrays, or ImageNet-C's
+            pictures; None generates corruptions.
+        cache: Folder in which generated corruptions are kept for later calls, or 'off'; None means
+            $ROBUST_INTERP_CACHE, then ~/.cache/robust-interp/corruptions.
         zoo: Folder of more checkpoints, searched before ./model_zoo and the package.
         only_zoo: Whether only that folder is searched; 'all' then means every checkpoint in it.
         checkpoint: Weights file for the single registered name, ``timm:NAME`` or factory in `models`.
@@ -192,7 +196,7 @@ _TRANSLATED = (
 )  # the others are fields of a request
 
 
-_PATHS = ("out", "data_dir", "corruptions_dir", "zoo", "checkpoint")
+_PATHS = ("out", "data_dir", "corruptions_dir", "cache", "zoo", "checkpoint")
 
 
 def _check_texts(given: Mapping[str, Any]) -> None:

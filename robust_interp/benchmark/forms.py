@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from robust_interp.core.errors import UserError
-from robust_interp.core.specs import split_specs
+from robust_interp.core.specs import parts_of
 from robust_interp.core.units import read_eps
 
 
@@ -57,8 +58,22 @@ class Form:
 
 
 def name_list(text: str) -> tuple[str, ...]:
-    """Names, each perhaps with arguments in brackets: commas in those separate no names."""
-    return tuple(split_specs(text))
+    """Names, each perhaps with arguments in brackets: commas in those separate no names.
+
+    Nor do those in the path of a file or folder that is there.
+    """
+    parts, names, start = parts_of(text), [], 0
+    while start < len(parts):
+        stops = range(len(parts), start, -1)
+        joined = [",".join(parts[start:stop]).strip() for stop in stops]
+        found = next((at for at, name in enumerate(joined) if _is_there(name)), -1)
+        names.append(joined[found])
+        start = stops[found]
+    return tuple(filter(None, names))
+
+
+def _is_there(name: str) -> bool:
+    return "," in name and os.path.exists(os.path.expanduser(name))
 
 
 def path_text(text: str) -> str:
@@ -153,6 +168,7 @@ def _shortest(in_255: float, pixels: float) -> float:
 TEXT = Form()
 DATASET = Form(dataset_name)
 FOLDER = Form(path_text, "FOLDER", write=str)
+FOLDER_OR_OFF = Form(path_text, "FOLDER|off", write=str)
 FILE = Form(path_text, "FILE", write=str)
 NAMES = Form(name_list, "NAMES", words="a list of names", is_list=True)
 WAYS = Form(name_list, "WAYS", words="a list of names", is_list=True)

@@ -18,7 +18,7 @@ from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.target import Target
 from robust_interp.core.errors import UserError
 from robust_interp.store import Outcome, Store
-from robust_interp.store.cells import Cell, Plan
+from robust_interp.store.cells import Cell, Perturbation, Plan
 
 IDLE = 0.05  # seconds to wait where nothing can be done before another process has finished something
 
@@ -175,7 +175,22 @@ def run(
             runner.load(target)
     store.put_labels(runner.dataset.fingerprint, runner.dataset.labels)
     jobs = [job for target, of_target in todo for job in jobs_of(plan, of_target, target, runner)]
-    carry_out(jobs, [target for target, _ in todo], runner, store, watch, crew)
+    with ExitStack() as beside:
+        if crew is None:
+            beside.enter_context(runner.ahead(_corrupted(cells, store, plan.n)))
+        carry_out(jobs, [target for target, _ in todo], runner, store, watch, crew)
+
+
+def _corrupted(cells: Iterable[Cell], store: Store, n: int) -> list[tuple[Perturbation, int, int]]:
+    """The corruptions of cells, each once, and the samples [start, n) that one of the cells lacks."""
+    starts: dict[str, int] = {}
+    found: dict[str, Perturbation] = {}
+    for cell in cells:
+        if cell.perturbation.kind == "corruption":
+            column = cell.perturbation.column
+            found.setdefault(column, cell.perturbation)
+            starts[column] = min(starts.get(column, n), store.covered(cell.key))
+    return [(found[column], start, n) for column, start in starts.items()]
 
 
 def jobs_of(

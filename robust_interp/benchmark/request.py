@@ -210,8 +210,16 @@ class Request:
         default=None,
         metadata=_about(
             forms.FOLDER,
-            "folder of the released CIFAR-10-C / CIFAR-100-C arrays",
+            "folder of released images: CIFAR-10-C / CIFAR-100-C arrays, or ImageNet-C pictures",
             usual="none: corruptions are generated",
+        ),
+    )
+    cache: str | None = field(
+        default=None,
+        metadata=_about(
+            forms.FOLDER_OR_OFF,
+            "folder in which generated corruptions are kept for later runs, or off",
+            usual="$ROBUST_INTERP_CACHE, then ~/.cache/robust-interp/corruptions",
         ),
     )
     zoo: str | None = field(

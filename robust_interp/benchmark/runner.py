@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.classifiers.target import Target
 from robust_interp.core.errors import UserError
 from robust_interp.core.memory import give_back, is_out_of_memory
+from robust_interp.core.threads import spare_cpus
 from robust_interp.corruptions import Corruptor
 from robust_interp.store import AGREE, DISAGREE, INHERITED, NOT_FINITE, ZERO_GRADIENT, Outcome
 from robust_interp.store.cells import Cell, Perturbation
@@ -118,6 +120,15 @@ class Runner:
         device = device_of(request)
         batch_size = checked_batch_size(request.batch_size, device)
         return cls(dataset, corruptor_of(request, dataset), device, batch_size)
+
+    def ahead(self, wanted: Iterable[tuple[Perturbation, int, int]]) -> AbstractContextManager[None]:
+        """Inside, corrupted images may be made beside the measuring, on CPUs that it leaves free.
+
+        Args:
+            wanted: As of `Corruptor.ahead`.
+        """
+        busy = torch.get_num_threads() if self.device.type == "cpu" else 1
+        return self.corruptor.ahead(wanted, spare_cpus(busy))
 
     def check(self, cells: Iterable[Cell]) -> None:
         """Refuse cells that are in a precision that the device is no good at; a short test may tell.
@@ -236,7 +247,7 @@ class Runner:
         return Part(ids, predictions, flags | found, deltas)
 
     def _pixels_of(self, perturbation: Perturbation, ids: np.ndarray) -> torch.Tensor:
-        """As `pixels`, of ids in rising order, which may be far apart: no more are loaded at a time than these."""
+        """As `pixels`, of ids in rising order, which may be far apart: no more are loaded at once."""
         found = []
         for low in range(int(ids[0]), int(ids[-1]) + 1, len(ids)):
             here = ids[(ids >= low) & (ids < low + len(ids))]

@@ -16,6 +16,7 @@ from robust_interp.classifiers.resolve import ResolveOptions
 from robust_interp.core.devices import resolve_device
 from robust_interp.core.errors import UserError
 from robust_interp.corruptions import Corruptor
+from robust_interp.corruptions.cache import Cache, cache_folder
 from robust_interp.store import CHUNK
 
 
@@ -60,7 +61,8 @@ def corruptor_of(request: Request, dataset: data.Dataset) -> Corruptor:
         UserError: if its seed is none.
     """
     folder = Path(request.corruptions_dir) if request.corruptions_dir else None
-    return Corruptor(dataset, checked_seed(request.seed), folder)
+    kept = cache_folder(request.cache)
+    return Corruptor(dataset, checked_seed(request.seed), folder, kept and Cache(kept))
 
 
 def device_of(request: Request) -> torch.device:

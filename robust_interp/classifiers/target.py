@@ -53,6 +53,12 @@ class Target:
     notes: tuple[str, ...] = ()
 
     @property
+    def remarks(self) -> tuple[str, ...]:
+        """Its notes, and what was noticed when it was loaded."""
+        noticed = self.load.notes if isinstance(self.load, Loader) else ()
+        return tuple(dict.fromkeys((*self.notes, *noticed)))
+
+    @property
     def key(self) -> str:
         """The same for two targets that are one model under one name."""
         return digest([self.card.label, self.card.identity, self.card.attacked_as])
@@ -81,29 +87,37 @@ class Context:
         return self.dataset.images.shape[1]
 
 
-def loader(build: Callable[[], nn.Module], dataset: data.Dataset, checked_on: Iterable[str] = ()) -> Load:
+class Loader:
     """How a target loads: built once, and checked once on each device but those where it was already.
 
     Args:
         build: Makes the classifier of pixels, on any device.
         dataset: What it is checked on.
         checked_on: The devices, as texts, where it was checked.
-    """
-    build, checked = cache(build), set(checked_on)
 
-    def load(device: torch.device | str) -> nn.Module:
-        classifier = build().to(device)
+    Attributes:
+        notes: What looked wrong with its outputs when it was checked here.
+    """
+
+    def __init__(
+        self, build: Callable[[], nn.Module], dataset: data.Dataset, checked_on: Iterable[str] = ()
+    ) -> None:
+        self._build, self._dataset, self._checked = cache(build), dataset, set(checked_on)
+        self.notes: tuple[str, ...] = ()
+
+    def __call__(self, device: torch.device | str) -> nn.Module:
+        classifier = self._build().to(device)
         place = _place(classifier, device)
-        if place not in checked:
+        if place not in self._checked:
             with undisturbed(classifier):
-                images = _pixels(dataset, _spread(dataset), place)
-                with_fewer(
-                    lambda count: check_classifier(classifier, images[:count], dataset.classes), len(images)
-                )
-            checked.add(place)
+                images = _pixels(self._dataset, _spread(self._dataset), place)
+                self.notes = with_fewer(lambda count: self._check(classifier, images[:count]), len(images))
+            self._checked.add(place)
         return classifier
 
-    return load
+    def _check(self, classifier: nn.Module, images: torch.Tensor) -> tuple[str, ...]:
+        check_classifier(classifier, images, self._dataset.classes)
+        return output_notes(classifier, images)
 
 
 def from_module(
@@ -146,7 +160,7 @@ def from_module(
     notes += found
     params_m = sum(p.numel() for p in classifier.parameters()) / 1e6
     card = ModelCard(name, known, params_m=params_m, weights_sha256=sha256 or known["state_sha256"])
-    return Target(card, loader(lambda: classifier, context.dataset, [place]), notes)
+    return Target(card, Loader(lambda: classifier, context.dataset, [place]), notes)
 
 
 def fast(model: nn.Module) -> nn.Module:
