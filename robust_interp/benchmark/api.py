@@ -23,6 +23,7 @@ from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.settings import whole_number
 from robust_interp.classifiers.isolation import on_its_device
 from robust_interp.core import environment, precision
+from robust_interp.core.crew import Workers
 from robust_interp.core.devices import by_default
 from robust_interp.core.errors import UserError
 from robust_interp.core.random_state import undisturbed_generators
@@ -93,6 +94,7 @@ def evaluate(
     strong: str | None = None,
     strong_n: int | None = None,
     threads: int | None = None,
+    workers: int | None = None,
 ) -> pd.DataFrame:
     """Measure models and return results.csv as a table, one row per measurement.
 
@@ -163,6 +165,8 @@ def evaluate(
             smaller.
         threads: CPU threads per operation, at least 1; None means $OMP_NUM_THREADS, or the fastest number in
             a short test on the largest model.
+        workers: Number of worker processes on this machine to measure in, by Ray (``robust-interp[ray]``);
+            None measures in this process. A Ray that this program has begun itself is used.
 
     Raises:
         UserError: if the request cannot be measured; the message says why.
@@ -188,6 +192,7 @@ def evaluate(
         stack.enter_context(by_default(torch.device("cpu")))
         benchmark = Benchmark(request)
         store = stack.enter_context(Store(folder))
+        stack.enter_context(benchmark.in_workers(_workers(workers), store, folder=folder))
         report = benchmark.run(store)
         if folder:
             write(folder, report.results, report.leaderboard)
@@ -197,7 +202,23 @@ def evaluate(
     return report.results
 
 
-_TRANSLATED = ("models", "dataset", "out", "attacks", "corruptions")  # the others are fields of a request
+def _workers(count: object) -> Workers | None:
+    if count is None:
+        return None
+    number = whole_number(count)
+    if number is None or number < 1:
+        raise UserError(f"workers must be a whole number of at least 1, not {count!r}")
+    return Workers(number)
+
+
+_TRANSLATED = (
+    "models",
+    "dataset",
+    "out",
+    "attacks",
+    "corruptions",
+    "workers",
+)  # the others are fields of a request
 
 
 _PATHS = ("out", "class_map", "data_dir", "corruptions_dir", "cache", "zoo", "checkpoint")

@@ -200,7 +200,11 @@ def measuring(
         )
         files = [str(Path(file).resolve()) for file in plugins]
         arguments = (there, (sent, options), known, files)
-        with Crew(filled, Measuring, arguments, name_of, _log_in(folder)) as crew:
+        try:
+            crew = Crew(filled, Measuring, arguments, name_of, _log_in(folder))
+        except UserError as error:
+            raise UserError(f"model objects {error}; name them instead, as package.module:factory") from error
+        with crew:
             yield MeasuringCrew(filled, crew)
 
 
