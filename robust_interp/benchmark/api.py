@@ -78,9 +78,11 @@ def evaluate(
     crop: int | None = None,
     interpolation: str | None = None,
     skip_unreadable: bool = False,
-    workers: int | None = None,
+    decode_workers: int | None = None,
     protocol: str = "final",
     attack_precision: str = "float32",
+    eot: int | None = None,
+    round_to_8_bit: bool = False,
     batch_size: int | None = None,
     device: str | None = None,
     seed: int = 0,
@@ -101,7 +103,7 @@ def evaluate(
     Calls in several threads of one process run one after the other.
 
     Args:
-        models: Zoo names, ``NAME@RECIPE``, globs or 'all', ``timm:NAME``, ``robustbench:NAME``,
+        models: Zoo names, ``NAME@RECIPE``, globs or 'all', ``timm:NAME``, ``hf:NAME``, ``robustbench:NAME``,
             ``package.module:factory``, checkpoint folders; or a torch module that maps images to logits, or a
             dict of such modules by name. None means 'all' with the train seeds 0, 1, 2.
         dataset: A registered name; a source such as ``folder:PATH``, ``imagenet:PATH`` or ``npz:FILE``; a
@@ -139,12 +141,16 @@ def evaluate(
         crop: Height and width of the centre that is cropped after that; None likewise.
         interpolation: Of `resize`: ``bilinear`` (default), ``bicubic``, ``nearest`` or ``lanczos``.
         skip_unreadable: Whether image files that cannot be decoded are left out; each is decoded to find out.
-        workers: Processes that decode image files; 0 decodes in this one. None means one for each CPU, 8 at
-            most.
+        decode_workers: Processes that decode image files; 0 decodes in this one. None means one for each
+            CPU, 8 at most.
         protocol: ``final``: each attack on all images; ``worst``: cheap attacks first, each on the images
             that are still correct.
         attack_precision: What the gradients of attacks are computed in: ``float32``, ``tf32`` (CUDA only) or
             ``bf16``; the attacked images are classified in float32.
+        eot: Over how many draws of a random model gradients are taken, and a majority vote of as many
+            decides; None means that random models are refused.
+        round_to_8_bit: Whether the attacked images are also classified rounded to multiples of 1/255, for the
+            column ``rounded_accuracy``.
         batch_size: Images per batch; None means 250 on the CPU and 1000 on CUDA.
         device: cpu, cuda, cuda:1; None means the device of the model objects, otherwise CUDA if available.
         seed: Seed of every random draw of the measurement, from 0: attack starts and generated corruptions.
@@ -177,7 +183,7 @@ def evaluate(
     asked: dict[str, Any] = {name: value for name, value in locals().items() if name not in _TRANSLATED}
     request = Request(
         **_named(models),
-        dataset=_given(dataset, n, subset, workers),
+        dataset=_given(dataset, n, subset, decode_workers),
         attacks=_specs("attacks", attacks),
         corruptions=_specs("corruptions", corruptions),
         **asked,

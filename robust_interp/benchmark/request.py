@@ -85,7 +85,7 @@ class Request:
         metadata=_about(
             forms.NAMES,
             "models to measure, in any mixture: zoo names, globs, NAME@RECIPE, all, timm:NAME, "
-            "robustbench:NAME, package.module:factory, checkpoint folders",
+            "hf:NAME, robustbench:NAME, package.module:factory, checkpoint folders",
             usual="all, with train seeds 0,1,2",
         ),
     )
@@ -220,7 +220,7 @@ class Request:
         default=False,
         metadata=_about(forms.SWITCH, "leave out images that cannot be decoded; each is decoded to find out"),
     )
-    workers: int | None = field(
+    decode_workers: int | None = field(
         default=None,
         metadata=_about(
             forms.SEED,
@@ -242,6 +242,22 @@ class Request:
             forms.one_of(*ATTACK_PRECISIONS),
             "what the gradients of attacks are computed in: float32, tf32 (CUDA), bf16; the attacked images "
             "are classified in float32",
+        ),
+    )
+    eot: int | None = field(
+        default=None,
+        metadata=_about(
+            forms.COUNT,
+            "measure random models, too: gradients over this many draws of them, and a majority vote of as "
+            "many; slow, one image at a time",
+            usual="random models are refused",
+        ),
+    )
+    round_to_8_bit: bool = field(
+        default=False,
+        metadata=_about(
+            forms.SWITCH,
+            "also classify attacked images rounded to multiples of 1/255, for the column rounded_accuracy",
         ),
     )
     batch_size: int | None = field(

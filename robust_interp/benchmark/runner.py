@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from robust_interp import attacks, data
+from robust_interp.attacks.expectation import Randomised
 from robust_interp.attacks.precision import check as check_precision
 from robust_interp.benchmark.agenda import Task
 from robust_interp.benchmark.request import Request
@@ -27,6 +28,8 @@ from robust_interp.store import (
     DISAGREE,
     INHERITED,
     NOT_FINITE,
+    ROUNDED_RIGHT,
+    ROUNDED_WRONG,
     ZERO_GRADIENT,
     ChangedError,
     Outcome,
@@ -299,7 +302,18 @@ class Runner:
             for at, batch in zip(parts, images.split(self._at_once), strict=True)
         ]
         predictions, found = map(np.concatenate, zip(*judged, strict=True))
+        if perturbation.rounded:
+            flags |= self._rounded(classifier, images, ids)
         return Part(ids, predictions, flags | found, deltas)
+
+    def _rounded(self, classifier: nn.Module, images: torch.Tensor, ids: np.ndarray) -> np.ndarray:
+        """Which images (n, C, H, W) are right once their pixels are multiples of 1/255, as flags (n,)."""
+        whole, right = (255 * images).round() / 255, []
+        for at in range(0, len(ids), self._at_once):
+            part = ids[at : at + self._at_once]
+            predictions, _ = self.predictions(classifier, whole[at : at + self._at_once], part)
+            right.append(predictions == self.dataset.labels[part])
+        return np.where(np.concatenate(right), ROUNDED_RIGHT, ROUNDED_WRONG).astype(np.uint8)
 
     def _pixels_of(self, perturbation: Perturbation, ids: np.ndarray) -> torch.Tensor:
         """As `pixels`, of ids in rising order, which may be far apart: no more are loaded at once."""
@@ -325,7 +339,9 @@ class Runner:
         """
         flags = np.zeros(len(ids), dtype=np.uint8)
         with torch.no_grad():
-            if isinstance(classifier, Ensemble):
+            if isinstance(classifier, Randomised):
+                logits = classifier.votes(images, ids)
+            elif isinstance(classifier, Ensemble):
                 logits, agreed = classifier.with_agreement(images)
                 flags |= np.where(agreed.cpu().numpy(), AGREE, DISAGREE).astype(np.uint8)
             else:

@@ -31,7 +31,7 @@ def load_dataset(request: Request) -> data.Dataset:
     preprocessing = fixed(request.resize, request.crop, request.interpolation)
     if isinstance(request.dataset, str) and data.is_source(request.dataset):
         options = data.SourceOptions(
-            request.class_map, preprocessing, request.skip_unreadable, _workers(request.workers)
+            request.class_map, preprocessing, request.skip_unreadable, _decode_workers(request.decode_workers)
         )
         found = data.open_source(request.dataset, options)
         by_default = STRATIFIED if found.is_by_class else FIRST
@@ -67,10 +67,10 @@ def _refuse_for_arrays(request: Request, preprocessing: Preprocessing | None) ->
         raise UserError(f"{idle[0]} cannot be used with arrays, only with image files, such as folder:PATH")
 
 
-def _workers(workers: object) -> int | None:
+def _decode_workers(workers: object) -> int | None:
     count = None if workers is None else whole_number(workers)
     if workers is not None and (count is None or count < 0):
-        raise UserError(f"workers must be a whole number of at least 0, not {workers!r}")
+        raise UserError(f"decode_workers must be a whole number of at least 0, not {workers!r}")
     return count
 
 
@@ -96,7 +96,17 @@ def resolve_options(request: Request) -> ResolveOptions:
         ensemble=request.ensemble,
         average=request.ensemble_average,
         attacks=request.ensemble_attack,
+        eot=_draws(request.eot),
+        seed=checked_seed(request.seed),
     )
+
+
+def _draws(eot: object) -> int:
+    """Over how many draws random models are measured; 0 for not at all."""
+    draws = 0 if eot is None else whole_number(eot)
+    if draws is None or draws < (eot is not None):
+        raise UserError(f"eot must be a whole number of at least 1, not {eot!r}")
+    return draws
 
 
 def corruptor_of(request: Request, dataset: data.Dataset) -> Corruptor:

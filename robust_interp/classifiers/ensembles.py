@@ -81,6 +81,8 @@ def _answers(card: ModelCard, part: str, dataset: str) -> bool:
 def _ensemble(members: Sequence[Target], average: str, attack: str, name: str | None = None) -> Target:
     """An ensemble's target; how it is averaged and attacked stands in its name, where not as by default."""
     members, cards = tuple(members), [member.card for member in members]
+    if random := [card.label for card in cards if card.eot]:
+        raise UserError(f"{random[0]} is random: an ensemble of random models cannot be measured")
     name = name or _joint(card.model for card in cards)
     check_ensemble(len(members), average, attack, name)
     views = list(dict.fromkeys(member.dataset for member in members))

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from robust_interp import data
+from robust_interp.attacks.expectation import Randomised
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.fingerprint import behaviour, identity
 from robust_interp.classifiers.isolation import undisturbed
@@ -28,9 +29,10 @@ from robust_interp.classifiers.validation import (
     measurable,
     one_output_notes,
     output_notes,
+    refuse_batch_statistics,
     stale_batch_norm,
 )
-from robust_interp.core.errors import UserError
+from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.memory import with_fewer
 from robust_interp.store.cells import ModelCard, digest
 
@@ -77,6 +79,8 @@ class Context:
             as a timm model's ``pretrained_cfg``, and nothing for any other model.
         std: Likewise.
         is_fitted: Whether the dataset's images are as the model takes them.
+        eot: Over how many draws a random model is attacked and judged; 0 refuses it.
+        seed: Of these draws.
     """
 
     dataset: data.Dataset
@@ -85,6 +89,8 @@ class Context:
     std: Sequence[float] | None = None
     weights_key: str | None = None
     is_fitted: bool = False
+    eot: int = 0
+    seed: int = 0
 
     @property
     def channels(self) -> int:
@@ -164,14 +170,23 @@ def from_module(
     classifier = Classifier(model, mean, std, name, binary=context.dataset.classes == 2)
     place = _place(classifier, "cpu")
     classifier.to(place)  # buffers may have been elsewhere
+    measured: nn.Module = classifier
     try:
-        known, found = _known(classifier, context.dataset, place)
+        try:
+            known, found = _known(classifier, context.dataset, place)
+        except RandomModelError as error:
+            if not context.eot:
+                raise RandomModelError(f"{error}; bench --eot 10 measures random models") from error
+            measured = Randomised(classifier, context.eot, context.seed)
+            known, found = _known_randomised(classifier, measured, context.dataset, place)
     except UserError as error:
         raise type(error)("; ".join([str(error), *changed])) from error
     notes += found
     params_m = sum(p.numel() for p in classifier.parameters()) / 1e6
-    card = ModelCard(name, known, params_m=params_m, weights_sha256=sha256 or known["state_sha256"])
-    return Target(card, Loader(lambda: classifier, context.dataset, [place]), notes, context.dataset)
+    eot = known.get("eot", 0)
+    weights = sha256 or known["state_sha256"]
+    card = ModelCard(name, known, params_m=params_m, weights_sha256=weights, eot=eot)
+    return Target(card, Loader(lambda: measured, context.dataset, [place]), notes, context.dataset)
 
 
 def fast(model: nn.Module) -> nn.Module:
@@ -268,6 +283,28 @@ def _checked(
         )
     use_channels_last(classifier, images[:CHECKED_ON])  # what it is known by was read before
     return known | {"normalisation": classifier.normalisation}, notes
+
+
+def _known_randomised(
+    classifier: Classifier, randomised: Randomised, dataset: data.Dataset, place: str
+) -> tuple[dict, tuple[str, ...]]:
+    """As `_known`, of a classifier that draws random numbers."""
+    images = _pixels(dataset, _spread(dataset), place)
+    with undisturbed(randomised):
+        refuse_batch_statistics(classifier)
+        check_classifier(randomised, images, dataset.classes)
+        known = identity(classifier.model) | {
+            "behaviour": behaviour(randomised, images),
+            "normalisation": classifier.normalisation,
+            "eot": randomised.draws,
+            "eot_seed": randomised.seed,
+        }
+        notes = one_output_notes(classifier, images) + output_notes(randomised, images)
+    draws = f"{randomised.draws} draw{'s' * (randomised.draws > 1)}"
+    note = (
+        f"{classifier.name} is random: attacked through the mean logits of {draws}, judged by a majority vote"
+    )
+    return known, (note, *notes)
 
 
 def _own_normalisation(

@@ -155,6 +155,21 @@ def _same_gradient(one: Tensor, other: Tensor) -> bool:
     return bool((change <= 1e-3 * largest).all())
 
 
+def refuse_batch_statistics(classifier: nn.Module) -> None:
+    """Refuse a random model that normalises by the batch: given one image at a time, it would be another.
+
+    Raises:
+        UserError: if a BatchNorm stays in train mode, or has no running statistics.
+    """
+    by_batch = _part(
+        classifier, lambda part: isinstance(part, NORMS) and (part.training or part.running_mean is None)
+    )
+    if by_batch:
+        raise UserError(
+            f"{classifier.name} is random, and its part {by_batch} normalises by the batch in eval mode"
+        )
+
+
 class OneAtATime(nn.Module):
     """A model that is given one image after the other: logits (N, classes) for images (N, C, H, W).
 

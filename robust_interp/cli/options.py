@@ -19,7 +19,7 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # w
 
 
 # What is said of a dataset's images besides their name.
-OF_IMAGES = "subset subset_seed class_map resize crop interpolation skip_unreadable workers"
+OF_IMAGES = "subset subset_seed class_map resize crop interpolation skip_unreadable decode_workers"
 
 
 def picked(arguments: argparse.Namespace, names: str) -> dict:

@@ -227,6 +227,25 @@ OF_IMAGES = (  # at the end of results.csv, each only where a line has it
 )
 OF_IMAGES_COLUMNS = tuple(column.name for column in OF_IMAGES)
 
+ON_REQUEST = (  # behind these, each only where a line has it
+    Column(
+        "eot",
+        _integer,
+        "Number of draws of a random model that its gradients are taken over, and that vote on an image. "
+        "Empty for any other model.",
+        of=lambda score: score.classifier.eot or None,
+        see="models",
+    ),
+    Column(
+        "rounded_accuracy",
+        _number,
+        "As `accuracy`, of the attacked images rounded to multiples of 1/255. Only with `--round-to-8-bit`.",
+        unit="%",
+        of=lambda score: score.rounded_accuracy,
+        see="attacks",
+    ),
+)
+
 ENTRY = (
     Column(
         "rank",
@@ -447,6 +466,14 @@ TAIL = (  # after the measured columns, and only where a line has them
         see="audit",
         shown=Shown.IF_FILLED,
     ),
+    Column(
+        "eot",
+        _integer,
+        "Number of draws of a random model that its gradients are taken over, and that vote on an image.",
+        of=lambda entry: entry.card.eot or None,
+        see="models",
+        shown=Shown.IF_FILLED,
+    ),
 )
 
 MCE = (
@@ -634,7 +661,7 @@ EXTERNAL = (
 )
 
 TABLES = {
-    "results.csv": (*RESULTS, *OF_PRECISION, *OF_IMAGES),
+    "results.csv": (*RESULTS, *OF_PRECISION, *OF_IMAGES, *ON_REQUEST),
     "leaderboard.csv": LEADERBOARD,
     "audit.csv": AUDIT,
     "leaderboard compare": COMPARISON,
