@@ -11,6 +11,7 @@ import pytest
 pytest.register_assert_rewrite("support")  # asserts there tell as much as those in a test
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # on such small tensors more threads only cost
+os.environ["ROBUST_INTERP_CACHE"] = "off"  # nothing is left in the home folder, or found there
 
 
 @pytest.fixture(scope="session")

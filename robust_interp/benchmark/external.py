@@ -83,7 +83,7 @@ def read(path: Path, dataset: data.Dataset, norm: str, eps: float) -> External:
     ids = _indices(path, arrays.get("indices"), len(images), dataset)
     if "labels" in arrays:
         _check_labels(path, arrays["labels"], dataset.labels[ids])
-    changes = (images.astype(np.float64) - data.as_pixels(dataset.images[ids])).reshape(len(ids), -1)
+    changes = (images.astype(np.float64) - data.as_pixels(dataset.at(ids))).reshape(len(ids), -1)
     deltas = np.abs(changes).max(1) if norm == "Linf" else np.linalg.norm(changes, axis=1)
     if beyond := int((deltas > eps + slack(eps, norm)).sum()):
         told = f"{255 * deltas.max():.6g}/255" if norm == "Linf" else f"{deltas.max():.6g}"
@@ -95,6 +95,20 @@ def read(path: Path, dataset: data.Dataset, norm: str, eps: float) -> External:
         )
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     return External(path.name, sha256, images, ids, deltas, norm, eps)
+
+
+def common_images(targets: Iterable[Target]) -> data.Dataset | None:
+    """The images as all of these models take them; None for those of the run.
+
+    Raises:
+        UserError: if they take them in several ways.
+    """
+    first, *others = dict.fromkeys(target.dataset for target in targets)
+    if others:
+        raise UserError(
+            "the models take the images in several ways: set one for all with --resize and --crop"
+        )
+    return first
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
@@ -115,7 +129,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _in_range(path: Path, images: np.ndarray, dataset: data.Dataset) -> np.ndarray:
-    shape = dataset.images.shape[1:]
+    shape = dataset.shape
     if images.ndim != 4 or images.shape[1:] != shape or not len(images):
         raise UserError(f"{path}: images must be (N, {', '.join(map(str, shape))}), not {images.shape}")
     if images.dtype != np.uint8 and not np.issubdtype(images.dtype, np.floating):
@@ -166,7 +180,7 @@ def judge(external: External, target: Target, runner: Runner) -> dict:
     with undisturbed(classifier):
         clean, right = (
             _right(runner, classifier, images, ids)
-            for images in (data.as_pixels(runner.dataset.images[ids]), external.images)
+            for images in (data.as_pixels(runner.dataset.at(ids)), external.images)
         )
     first = len(ids) if np.array_equal(ids, np.arange(len(ids))) else ids.tolist()
     return {
@@ -174,7 +188,7 @@ def judge(external: External, target: Target, runner: Runner) -> dict:
         "file_sha256": external.sha256,
         **rows.of_model(target.card),
         "dataset": runner.dataset.name,
-        "subset_hash": digest([runner.dataset.fingerprint, first])[:12],
+        "subset_hash": digest([runner.dataset.fingerprint, first, *_content(runner.dataset, ids)])[:12],
         "n": len(ids),
         "column": external.column,
         "norm": external.norm,
@@ -187,6 +201,12 @@ def judge(external: External, target: Target, runner: Runner) -> dict:
         "device": str(runner.device),
         "source": NAME,
     }
+
+
+def _content(dataset: data.Dataset, ids: np.ndarray) -> list[str]:
+    """A hash of the images of these ids, where the fingerprint does not cover them."""
+    hashes = dataset.content(ids)
+    return [] if hashes is None else [hashlib.sha256(hashes.tobytes()).hexdigest()]
 
 
 def _right(runner: Runner, classifier: torch.nn.Module, images: np.ndarray, ids: np.ndarray) -> np.ndarray:

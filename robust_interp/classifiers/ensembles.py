@@ -83,6 +83,12 @@ def _ensemble(members: Sequence[Target], average: str, attack: str, name: str | 
     members, cards = tuple(members), [member.card for member in members]
     name = name or _joint(card.model for card in cards)
     check_ensemble(len(members), average, attack, name)
+    views = list(dict.fromkeys(member.dataset for member in members))
+    if len(views) > 1:
+        raise UserError(
+            f"{name}: its members take the images in several sizes or crops: set one for all with --resize "
+            "and --crop"
+        )
     special = [value for value, usual in ((average, AVERAGES[0]), (attack, WHITE_BOX)) if value != usual]
     card = ModelCard(
         name + "".join(f"({value})" for value in special),
@@ -100,6 +106,7 @@ def _ensemble(members: Sequence[Target], average: str, attack: str, name: str | 
         # No check of its own: of what each member is, so is their average.
         lambda device: Ensemble([member.load(device) for member in members], average, attack, card.label),
         _twins(card.label, cards),
+        views[0],
     )
 
 
@@ -114,11 +121,13 @@ def _joint(texts: Iterable[str]) -> str:
 
 
 def _twins(label: str, cards: Sequence[ModelCard]) -> tuple[str, ...]:
-    """A line for each member that is the same classifier as one before it."""
-    first: dict[str, ModelCard] = {}
-    found = [(first.setdefault(digest(card.identity), card), card) for card in cards]
+    """A line for each classifier that is several members."""
+    alike: dict[str, list[str]] = {}
+    for card in cards:
+        alike.setdefault(digest(card.identity), []).append(card.label)
     return tuple(
-        f"{label}: {card.label} has the same weights as {other.label}; it counts twice in the average"
-        for other, card in found
-        if other is not card
+        f"{label}: {len(names)} members have the same weights, {', '.join(names[:2])}"
+        f"{' and so on' if len(names) > 2 else ''}; they count {len(names)} times in the average"
+        for names in alike.values()
+        if len(names) > 1
     )

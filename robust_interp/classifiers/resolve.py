@@ -14,7 +14,8 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from robust_interp.classifiers.prefixes import PREFIXES
 from robust_interp.classifiers.python_modules import from_python
 from robust_interp.classifiers.target import Context, Target, from_module
 from robust_interp.classifiers.zoo_names import from_zoo
-from robust_interp.core.errors import UserError
+from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.registry import is_glob
 from robust_interp.core.work import Tell, untold
 
@@ -67,11 +68,28 @@ class ResolveOptions:
     attacks: str | Sequence[str] | None = None
 
 
+OnRandom = Callable[[str, RandomModelError], None]
+
+
+def refuse(name: str, error: RandomModelError) -> None:
+    """A model that is random is an error."""
+    raise error
+
+
+@contextmanager
+def _random_ones(name: str, on_random: OnRandom) -> Iterator[None]:
+    try:
+        yield
+    except RandomModelError as error:
+        on_random(name, error)
+
+
 def resolve(
     models: Sequence[str] | Mapping[str, nn.Module] | None,
     options: ResolveOptions,
     dataset: data.Dataset,
     tell: Tell = untold,
+    on_random: OnRandom = refuse,
 ) -> list[Target]:
     """The targets for the given names, each once, followed by their ensembles.
 
@@ -83,6 +101,7 @@ def resolve(
         options: What is said of them besides.
         dataset: What they are measured on.
         tell: Told how far the reading of the zoo's checkpoints is.
+        on_random: Called for each that is random, with its name and the error; it is left out then.
 
     Raises:
         UserError: if one cannot be found, loaded or measured, or an option does not go with what is named.
@@ -92,9 +111,9 @@ def resolve(
     averaging = _averaging(options)
     are_objects = isinstance(models, Mapping)
     found = (
-        _objects(models, options, dataset)
+        _objects(models, options, dataset, on_random)
         if isinstance(models, Mapping)
-        else _named(models, options, averaging, dataset, tell)
+        else _named(models, options, averaging, dataset, tell, on_random)
     )
     for named in _listed(options.ensemble):
         found += joined(named, found, averaging, dataset.name)
@@ -105,14 +124,16 @@ def resolve(
 
 
 def _objects(
-    modules: Mapping[str, nn.Module], options: ResolveOptions, dataset: data.Dataset
+    modules: Mapping[str, nn.Module], options: ResolveOptions, dataset: data.Dataset, on_random: OnRandom
 ) -> list[Target]:
     _refuse_idle(options, ("zoo", "only_zoo", "checkpoint", "weights_key", "seeds"), "model objects")
     context = Context(dataset, mean=options.mean, std=options.std)
-    return [
-        from_ensemble(name, model, context) if type(model) is Ensemble else from_module(name, model, context)
-        for name, model in modules.items()
-    ]
+    found = []
+    for name, model in modules.items():
+        made = from_ensemble if type(model) is Ensemble else from_module
+        with _random_ones(name, on_random):
+            found.append(made(name, model, context))
+    return found
 
 
 def _named(
@@ -121,6 +142,7 @@ def _named(
     averaging: Averaging,
     dataset: data.Dataset,
     tell: Tell,
+    on_random: OnRandom,
 ) -> list[Target]:
     names = models or tuple(name for named in _listed(options.ensemble) for name in member_names(named))
     names = _for_checkpoint(names) if options.checkpoint else names or ("all",)
@@ -131,7 +153,7 @@ def _named(
     elif not others:
         _refuse_idle(options, ("mean", "std", "weights_key"), "models from the zoo")
     found = _of_the_zoo(of_the_zoo, options, averaging, dataset, tell) if of_the_zoo else []
-    return _once([*found, *_others(others, options, dataset)])
+    return _once([*found, *_others(others, options, dataset, on_random)])
 
 
 def _prefixed(name: str) -> re.Match | None:
@@ -165,7 +187,9 @@ def _of_the_zoo(
     return found
 
 
-def _others(names: Iterable[str], options: ResolveOptions, dataset: data.Dataset) -> list[Target]:
+def _others(
+    names: Iterable[str], options: ResolveOptions, dataset: data.Dataset, on_random: OnRandom
+) -> list[Target]:
     """Those of other kinds, in their order: each once, and two that are called alike as they were typed."""
     once: dict[str | Path, str] = {}
     for name in names:
@@ -175,7 +199,8 @@ def _others(names: Iterable[str], options: ResolveOptions, dataset: data.Dataset
     found = {}
     for name in once.values():
         checkpoint = Path(options.checkpoint) if options.checkpoint and name == taker else None
-        found[name] = _other(name, replace(context, checkpoint=checkpoint))
+        with _random_ones(name, on_random):
+            found[name] = _other(name, replace(context, checkpoint=checkpoint))
     labels = Counter(target.card.label for target in found.values())
     return [
         target if labels[target.card.label] == 1 or target.card.recipe else _called(name, target)

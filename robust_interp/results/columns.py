@@ -8,7 +8,7 @@ the computation of its values: of the leaderboard `of` or what `rule` names, of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, IntEnum, StrEnum
 from typing import Any
 
@@ -194,6 +194,34 @@ OF_PRECISION = (  # at the end of results.csv, and only where an attack is not i
     ),
 )
 
+OF_IMAGES = (  # at the end of results.csv, each only where a line has it
+    Column(
+        "preprocessing",
+        _text,
+        "How image files became pixels, such as `resize=256,crop=224,bicubic`: the shorter side, then the "
+        "centre. Empty for images as they are.",
+        see="datasets",
+        shown=Shown.IF_FILLED,
+    ),
+    Column(
+        "subset",
+        _text,
+        "Which images the first n are: `random@SEED` or `stratified@SEED`. Empty for the data set's own "
+        "order.",
+        see="datasets",
+        shown=Shown.IF_FILLED,
+    ),
+    Column(
+        "skipped",
+        _integer,
+        "Number of image files of the data set that cannot be decoded and were left out.",
+        unit="images",
+        see="datasets",
+        shown=Shown.IF_FILLED,
+    ),
+)
+OF_IMAGES_COLUMNS = tuple(column.name for column in OF_IMAGES)
+
 ENTRY = (
     Column(
         "rank",
@@ -372,6 +400,11 @@ KNOWN_ATTACKS = {
     "pgd": "Accuracy under projected gradient descent: as iterated FGSM, but from a random start within ε.",
 }
 
+
+def _of_entry(name: str) -> Callable[[Any], Any]:
+    return lambda entry: entry.told.get(name)
+
+
 STD = Column(
     "<measured>_std",
     _number,
@@ -398,6 +431,7 @@ TAIL = (  # after the measured columns, and only where a line has them
         see="attacks",
         shown=Shown.IF_FILLED,
     ),
+    *(replace(column, of=_of_entry(column.name)) for column in OF_IMAGES),
     Column(
         "audit",
         _text,
@@ -601,7 +635,7 @@ EXTERNAL = (
 )
 
 TABLES = {
-    "results.csv": (*RESULTS, *OF_PRECISION),
+    "results.csv": (*RESULTS, *OF_PRECISION, *OF_IMAGES),
     "leaderboard.csv": LEADERBOARD,
     "audit.csv": AUDIT,
     "leaderboard compare": COMPARISON,

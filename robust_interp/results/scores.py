@@ -13,7 +13,17 @@ import pandas as pd
 from robust_interp.core import statistics
 from robust_interp.results import rows
 from robust_interp.results.column_names import MeasuredColumn, parse
-from robust_interp.results.columns import OF_PRECISION, RESULT_COLUMNS, RESULTS, STRONG, WORST, Kind, integers
+from robust_interp.results.columns import (
+    OF_IMAGES,
+    OF_IMAGES_COLUMNS,
+    OF_PRECISION,
+    RESULT_COLUMNS,
+    RESULTS,
+    STRONG,
+    WORST,
+    Kind,
+    integers,
+)
 from robust_interp.results.precision import PrecisionCheck, check
 from robust_interp.store import Outcome, Store
 from robust_interp.store.cells import FLOAT32, Cell, ModelCard, Perturbation, Plan, attack_column, digest
@@ -102,17 +112,18 @@ def _scores_of_classifier(plan: Plan, cells: list[Cell], store: Store) -> list[S
         store.note_missing(cell, plan.n)
     labels = store.labels(cells[0].fingerprint, plan.n)[: plan.n] if outcomes else np.zeros(0, int)
     right = [outcome.correct(labels) for _, outcome in outcomes]
+    content = store.content(cells[0].fingerprint, plan.n)
     derived: list[_Attacked] = []
     if plan.protocol == "worst":
         if all(cell.perturbation.kind != "clean" for cell, _ in outcomes):
             return []  # of no sample can it be said yet that it survives everything
         right, derived = _worst(outcomes, right, {cell.perturbation.ball for cell in missing})
     own = [
-        _score(plan, *done, correct, labels)
+        _score(plan, *done, correct, labels, content)
         for done, correct in zip(outcomes, right, strict=True)
         if done[0].has_own_number(plan.protocol)
     ]
-    scored = own + [_worst_score(plan, attacked, correct, labels) for attacked, correct in derived]
+    scored = own + [_worst_score(plan, attacked, correct, labels, content) for attacked, correct in derived]
     return [_self_checked(score, plan, cells, store) for score in scored]
 
 
@@ -148,8 +159,10 @@ def _worst(
     return right, [joint for ball, joint in by_ball.items() if ball not in incomplete]
 
 
-def _score(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray, labels: np.ndarray) -> Score:
-    row = rows.row_of_cell(plan, cell, outcome, right)
+def _score(
+    plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray, labels: np.ndarray, content: str
+) -> Score:
+    row = rows.row_of_cell(plan, cell, outcome, right, content)
     return Score(
         cell.classifier,
         cell.perturbation.column,
@@ -164,9 +177,11 @@ def _score(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray, labels: 
     )
 
 
-def _worst_score(plan: Plan, outcomes: list[_Done], right: np.ndarray, labels: np.ndarray) -> Score:
+def _worst_score(
+    plan: Plan, outcomes: list[_Done], right: np.ndarray, labels: np.ndarray, content: str
+) -> Score:
     cells = [cell for cell, _ in outcomes]
-    row = rows.row_of_worst(plan, WORST, outcomes, right)
+    row = rows.row_of_worst(plan, WORST, outcomes, right, content)
     return Score(
         cells[0].classifier,
         attack_column(WORST, *rows.ball_of(cells[0].perturbation)),
@@ -220,11 +235,14 @@ def _add_improvements(scored: list[Score]) -> None:
 
 
 def results_frame(scored: Iterable[Score]) -> pd.DataFrame:
-    """results.csv as a table: a line a score, with the columns of `RESULTS` and, if need be, OF_PRECISION."""
+    """results.csv as a table: a line a score, with the columns of `RESULTS` and others that are filled."""
     scored = list(scored)
     frame = pd.DataFrame([score.row for score in scored]).reindex(columns=RESULT_COLUMNS)
     frame = frame.astype(dict.fromkeys(integers(RESULTS), "Int64"))
-    if all(score.attack_precision in ("", FLOAT32) for score in scored):
-        return frame
-    told = {column.name: [column.of(score) for score in scored] for column in OF_PRECISION if column.of}
-    return frame.assign(**told)
+    if any(score.attack_precision not in ("", FLOAT32) for score in scored):
+        told = {column.name: [column.of(score) for score in scored] for column in OF_PRECISION if column.of}
+        frame = frame.assign(**told)
+    for name in OF_IMAGES_COLUMNS:
+        if any(name in score.row for score in scored):
+            frame[name] = [score.row.get(name) for score in scored]
+    return frame.astype({name: "Int64" for name in integers(OF_IMAGES) if name in frame})
