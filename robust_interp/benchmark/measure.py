@@ -16,9 +16,10 @@ from robust_interp.benchmark.runner import Runner
 from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.target import Target
+from robust_interp.classifiers.validation import Unchanged
 from robust_interp.core.errors import UserError
 from robust_interp.store import Outcome, Store
-from robust_interp.store.cells import Cell, Perturbation, Plan
+from robust_interp.store.cells import CLEAN, Cell, Perturbation, Plan
 
 IDLE = 0.05  # seconds to wait where nothing can be done before another process has finished something
 
@@ -80,6 +81,7 @@ class Station:
         self._conditions = ExitStack()
         self._keys: tuple[str, str] | None = None
         self._models: tuple[nn.Module, nn.Module]  # what is measured, and what the attacks see
+        self._unchanged: Unchanged
         self._attack: tuple[str, attacks.AttackRunner] | None = None  # of the cell with this key
         self._task: Task | None = None
 
@@ -113,17 +115,22 @@ class Station:
         """Do a task.
 
         Raises:
-            UserError: if its target cannot be measured.
+            UserError: if its target cannot be measured, or has changed meanwhile.
         """
         if self._keys != (task.target, task.source):
             self.__exit__()
             self._models = self._set_up(task)
             self._keys = task.target, task.source
         view = self._runner.on(self._targets[task.target].dataset)
-        return view.outcome(task, self._models[0], self._attack_of(task))
+        found = view.outcome(task, self._models[0], self._attack_of(task))
+        self._unchanged.check()
+        return found
 
     def _set_up(self, task: Task) -> tuple[nn.Module, nn.Module]:
         classifier, *others = (self._undisturbed(key) for key in (task.target, task.source) if key)
+        target = self._targets[task.target]
+        images = self._runner.on(target.dataset).pixels(CLEAN, 0, 1)
+        self._unchanged = Unchanged(classifier, images, target.card.label)
         if others:
             return classifier, others[0]
         return classifier, classifier.attacked_as if isinstance(classifier, Ensemble) else classifier

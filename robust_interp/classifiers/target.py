@@ -18,7 +18,7 @@ from torch import nn
 from robust_interp import data
 from robust_interp.attacks.expectation import Randomised
 from robust_interp.classifiers.classifier import Classifier
-from robust_interp.classifiers.fingerprint import behaviour, identity
+from robust_interp.classifiers.fingerprint import behaviour, identity, rewritten
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.layout import use_channels_last
 from robust_interp.classifiers.validation import (
@@ -274,7 +274,8 @@ def _checked(
     """As `_known`, by these images (N, C, H, W) of the dataset; from then on in the layout that suits it."""
     labels = torch.from_numpy(dataset.labels[ids]).to(images.device)
     check_classifier(classifier, images, dataset.classes)
-    known = identity(classifier.model) | {"behaviour": behaviour(classifier, images)}
+    passing = rewritten(classifier, images)
+    known = identity(classifier.model, passing) | {"behaviour": behaviour(classifier, images)}
     notes = one_output_notes(classifier, images) + output_notes(classifier, images)
     if stale_batch_norm(classifier, images, labels, dataset.classes):
         notes += (

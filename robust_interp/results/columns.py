@@ -594,6 +594,12 @@ COMPARISON = (
 )
 
 CLASSES = (
+    Column(
+        "entry",
+        _text,
+        "Name of the line of the leaderboard: the model, and what tells it from other lines of that model, "
+        "such as recipe, protocol, n, attack seed or precision.",
+    ),
     Column("model", _text, "Name of the model."),
     Column("recipe", _text, "Recipe of the checkpoints' training."),
     Column("lambda_init", _text, "Interval in which act(λ) started."),
