@@ -60,6 +60,21 @@ def make_plan(
     return replace(plan, strong=_strong_plan(plan, request.strong_n, dataset, cards, [*rows, *stronger]))
 
 
+def joined(plans: Sequence[Plan]) -> Plan:
+    """One plan of several that ask for the same of different models.
+
+    Args:
+        plans: At least one.
+    """
+    first, *_ = plans
+    cells = tuple(cell for plan in plans for cell in plan.cells)
+    return replace(
+        first,
+        cells=cells,
+        strong=joined([plan.strong for plan in plans if plan.strong]) if first.strong else None,
+    )
+
+
 def _checked_strong(request: Request) -> str | None:
     """The attacks that make the columns ``strong_<eps>``; None for no such columns.
 
@@ -115,7 +130,7 @@ def make_cell(card: ModelCard, dataset: data.Dataset, perturbation: Perturbation
     if perturbation.kind == "attack":
         environment |= attacks.environment(perturbation)
     environment |= _plugin(perturbation)
-    return Cell(card, dataset.name, dataset.fingerprint, perturbation, environment)
+    return Cell(card, dataset.name, dataset.fingerprint, perturbation, environment, told=dict(dataset.told))
 
 
 def cheap_first(cells: list[Cell]) -> list[Cell]:
@@ -166,7 +181,7 @@ def _checked_radii(eps: object) -> list[float]:
 def _fitting(attacked: list[Perturbation], dataset: data.Dataset) -> list[Perturbation]:
     """The attacks, none of which asks for more classes or a larger ball than the dataset has."""
     for perturbation in attacked:
-        attacks.check_fits(perturbation, dataset.classes, dataset.images.shape[1:])
+        attacks.check_fits(perturbation, dataset.classes, dataset.shape)
     return attacked
 
 

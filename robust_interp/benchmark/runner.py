@@ -31,7 +31,9 @@ from robust_interp.store import (
     ROUNDED_RIGHT,
     ROUNDED_WRONG,
     ZERO_GRADIENT,
+    ChangedError,
     Outcome,
+    Store,
 )
 from robust_interp.store.cells import Cell, Perturbation
 
@@ -73,10 +75,28 @@ class Runner:
         self.dataset, self.corruptor = dataset, corruptor
         self.device, self.batch_size = device, batch_size
         self._at_once = batch_size
+        self._views: dict[data.Dataset, Runner] = {}
+
+    def on(self, dataset: data.Dataset | None) -> Runner:
+        """This runner for the images as a model takes them; itself for those of the run."""
+        if dataset is None or dataset is self.dataset:
+            return self
+        if dataset not in self._views:
+            self._views[dataset] = Runner(dataset, self.corruptor.on(dataset), self.device, self.batch_size)
+        return self._views[dataset]
+
+    @property
+    def views(self) -> list[Runner]:
+        """This one, and those of the images as models take them."""
+        return [self, *self._views.values()]
 
     @property
     def notes(self) -> list[str]:
         """What a reader must be told of how it was measured: a line if memory did not do for the batches."""
+        return [line for view in self.views for line in view._own_notes]
+
+    @property
+    def _own_notes(self) -> list[str]:
         if self._at_once == self.batch_size:
             return []
         return [
@@ -149,6 +169,15 @@ class Runner:
         for precision in dict.fromkeys(cell.perturbation.precision for cell in cells):
             check_precision(precision, self.device)
 
+    def expect(self, targets: Iterable[Target], n: int) -> None:
+        """Tell the images of these targets that the first `n` are going to be measured.
+
+        Raises:
+            UserError: if one of them cannot be read.
+        """
+        for dataset in {self.on(target.dataset).dataset for target in targets}:
+            dataset.expect(n)
+
     def load(self, target: Target) -> nn.Module:
         """The target's classifier on this runner's device.
 
@@ -182,7 +211,9 @@ class Runner:
         began = time.perf_counter()
         there = np.ones(task.stop - task.start, bool) if task.standing is None else task.standing
         found = self._chunk(task.cell.perturbation, classifier, attack, task.start, there)
-        return Outcome(*found, seconds=time.perf_counter() - began, device=str(self.device))
+        seconds = time.perf_counter() - began
+        content = self.dataset.content(np.arange(task.start, task.stop))
+        return Outcome(*found, seconds=seconds, device=str(self.device), content=content)
 
     def cut(self, perturbation: Perturbation, start: int, n: int, standing: np.ndarray | None) -> int:
         """Where the part of a cell from `start` on ends that is measured, and stored, at once.
@@ -200,6 +231,23 @@ class Runner:
         left = np.flatnonzero(standing[start:])
         return start + int(left[size]) if len(left) > size else n
 
+    def keep_content(self, store: Store, task: Task, outcome: Outcome) -> None:
+        """Keep what the images of a task were, or refuse them if they are not what was measured before.
+
+        Raises:
+            UserError: naming one that has changed.
+        """
+        if outcome.content is None:
+            return
+        try:
+            store.put_pixels(self.dataset.fingerprint, task.start, outcome.content)
+        except ChangedError as changed:
+            raise UserError(
+                f"{self.dataset.name_of(changed.at)} is not the image that was measured before into "
+                f"{store.path}: it has changed, or this version of Pillow decodes it otherwise; measure into "
+                "another folder with --out"
+            ) from changed
+
     def _batches(self, perturbation: Perturbation) -> int:
         """How many batches are taken as one: several where some of their samples are done before others."""
         if attacks.is_alone(perturbation) or not attacks.may_stop_early(perturbation):
@@ -216,7 +264,7 @@ class Runner:
         standing: np.ndarray,
     ) -> Batch:
         """Those samples from `start` on that still stand; the others are inherited as broken."""
-        predictions = np.full(len(standing), -1, np.int16)
+        predictions = np.full(len(standing), -1, np.int32)
         flags = np.full(len(standing), INHERITED, np.uint8)
         deltas = np.zeros(len(standing), np.float32) if attack else None
         ids = start + np.flatnonzero(standing)
@@ -269,6 +317,8 @@ class Runner:
 
     def _pixels_of(self, perturbation: Perturbation, ids: np.ndarray) -> torch.Tensor:
         """As `pixels`, of ids in rising order, which may be far apart: no more are loaded at once."""
+        if perturbation.kind != "corruption":
+            return torch.from_numpy(data.as_pixels(self.dataset.at(ids))).to(self.device)
         found = []
         for low in range(int(ids[0]), int(ids[-1]) + 1, len(ids)):
             here = ids[(ids >= low) & (ids < low + len(ids))]
@@ -298,7 +348,7 @@ class Runner:
                 logits = classifier(images.clone())  # which a model may work on in place
         finite = _are_numbers(logits, torch.from_numpy(self.dataset.labels[ids]).to(logits.device))
         flags |= np.where(finite.cpu().numpy(), 0, NOT_FINITE).astype(np.uint8)
-        return torch.where(finite, logits.argmax(1), -1).cpu().numpy().astype(np.int16), flags
+        return torch.where(finite, logits.argmax(1), -1).cpu().numpy().astype(np.int32), flags
 
 
 def _are_numbers(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -85,6 +85,12 @@ def _ensemble(members: Sequence[Target], average: str, attack: str, name: str | 
         raise UserError(f"{random[0]} is random: an ensemble of random models cannot be measured")
     name = name or _joint(card.model for card in cards)
     check_ensemble(len(members), average, attack, name)
+    views = list(dict.fromkeys(member.dataset for member in members))
+    if len(views) > 1:
+        raise UserError(
+            f"{name}: its members take the images in several sizes or crops: set one for all with --resize "
+            "and --crop"
+        )
     special = [value for value, usual in ((average, AVERAGES[0]), (attack, WHITE_BOX)) if value != usual]
     card = ModelCard(
         name + "".join(f"({value})" for value in special),
@@ -102,6 +108,7 @@ def _ensemble(members: Sequence[Target], average: str, attack: str, name: str | 
         # No check of its own: of what each member is, so is their average.
         lambda device: Ensemble([member.load(device) for member in members], average, attack, card.label),
         _twins(card.label, cards),
+        views[0],
     )
 
 

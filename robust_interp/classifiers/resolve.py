@@ -136,9 +136,11 @@ def _objects(
     context = Context(dataset, mean=options.mean, std=options.std, eot=options.eot, seed=options.seed)
     found = []
     for name, model in modules.items():
-        made = from_ensemble if type(model) is Ensemble else from_module
         with _random_ones(name, on_random):
-            found.append(made(name, model, context))
+            if type(model) is Ensemble:
+                found.append(from_ensemble(name, model, context))
+            else:
+                found.append(from_module(name, model, context))
     return found
 
 

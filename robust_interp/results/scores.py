@@ -14,6 +14,7 @@ from robust_interp.core import statistics
 from robust_interp.results import rows
 from robust_interp.results.column_names import MeasuredColumn, parse
 from robust_interp.results.columns import (
+    OF_IMAGES,
     OF_PRECISION,
     ON_REQUEST,
     RESULT_COLUMNS,
@@ -113,6 +114,7 @@ def _scores_of_classifier(plan: Plan, cells: list[Cell], store: Store) -> list[S
         store.note_missing(cell, plan.n)
     labels = store.labels(cells[0].fingerprint, plan.n)[: plan.n] if outcomes else np.zeros(0, int)
     right = [outcome.correct(labels) for _, outcome in outcomes]
+    content = store.content(cells[0].fingerprint, plan.n)
     clean = None
     derived: list[_Attacked] = []
     if plan.protocol == "worst":
@@ -121,11 +123,11 @@ def _scores_of_classifier(plan: Plan, cells: list[Cell], store: Store) -> list[S
         clean = right[[cell.perturbation.kind for cell, _ in outcomes].index("clean")]
         right, derived = _worst(outcomes, right, {cell.perturbation.ball for cell in missing})
     own = [
-        replace(_score(plan, *done, correct, labels), rounded_accuracy=_rounded(*done, clean))
+        replace(_score(plan, *done, correct, labels, content), rounded_accuracy=_rounded(*done, clean))
         for done, correct in zip(outcomes, right, strict=True)
         if done[0].has_own_number(plan.protocol)
     ]
-    scored = own + [_worst_score(plan, attacked, correct, labels) for attacked, correct in derived]
+    scored = own + [_worst_score(plan, attacked, correct, labels, content) for attacked, correct in derived]
     return [_self_checked(score, plan, cells, store) for score in scored]
 
 
@@ -169,8 +171,10 @@ def _worst(
     return right, [joint for ball, joint in by_ball.items() if ball not in incomplete]
 
 
-def _score(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray, labels: np.ndarray) -> Score:
-    row = rows.row_of_cell(plan, cell, outcome, right)
+def _score(
+    plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray, labels: np.ndarray, content: str
+) -> Score:
+    row = rows.row_of_cell(plan, cell, outcome, right, content)
     return Score(
         cell.classifier,
         cell.perturbation.column,
@@ -185,9 +189,11 @@ def _score(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray, labels: 
     )
 
 
-def _worst_score(plan: Plan, outcomes: list[_Done], right: np.ndarray, labels: np.ndarray) -> Score:
+def _worst_score(
+    plan: Plan, outcomes: list[_Done], right: np.ndarray, labels: np.ndarray, content: str
+) -> Score:
     cells = [cell for cell, _ in outcomes]
-    row = rows.row_of_worst(plan, WORST, outcomes, right)
+    row = rows.row_of_worst(plan, WORST, outcomes, right, content)
     return Score(
         cells[0].classifier,
         attack_column(WORST, *rows.ball_of(cells[0].perturbation)),
@@ -245,12 +251,12 @@ def results_frame(scored: Iterable[Score]) -> pd.DataFrame:
     scored = list(scored)
     frame = pd.DataFrame([score.row for score in scored]).reindex(columns=RESULT_COLUMNS)
     frame = frame.astype(dict.fromkeys(integers(RESULTS), "Int64"))
-    is_float32 = all(score.attack_precision in ("", FLOAT32) for score in scored)
-    told = {
-        column.name: [column.of(score) for score in scored]
-        for column in ((() if is_float32 else OF_PRECISION) + ON_REQUEST)
-        if column.of
-    }
-    of_none = {column.name for column in ON_REQUEST if all(value is None for value in told[column.name])}
-    frame = frame.assign(**{name: values for name, values in told.items() if name not in of_none})
-    return frame.astype({name: "Int64" for name in integers(ON_REQUEST) if name in frame})
+    if any(score.attack_precision not in ("", FLOAT32) for score in scored):
+        told = {column.name: [column.of(score) for score in scored] for column in OF_PRECISION if column.of}
+        frame = frame.assign(**told)
+    more = (*OF_IMAGES, *ON_REQUEST)
+    for column in more:
+        values = [column.of(score) if column.of else score.row.get(column.name) for score in scored]
+        if any(value is not None for value in values):
+            frame[column.name] = values
+    return frame.astype({name: "Int64" for name in integers(more) if name in frame})

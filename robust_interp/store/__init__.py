@@ -1,6 +1,6 @@
 """What a measurement is and what it is keyed by, and the database of finished ones. No torch here."""
 
-from robust_interp.store.database import CHUNK, FILE_NAME, Store
+from robust_interp.store.database import CHUNK, FILE_NAME, ChangedError, Store
 from robust_interp.store.outcome import (
     AGREE,
     DISAGREE,
@@ -22,6 +22,7 @@ __all__ = [
     "ROUNDED_RIGHT",
     "ROUNDED_WRONG",
     "ZERO_GRADIENT",
+    "ChangedError",
     "Outcome",
     "Store",
 ]

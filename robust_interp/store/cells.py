@@ -135,6 +135,8 @@ class Cell:
     """One classifier, one dataset, one perturbation, and the versions that computed it.
 
     Attributes:
+        told: What a row says of the images besides the dataset, where it is not the usual: ``preprocessing``,
+            ``subset``, ``skipped``. The fingerprint covers all that the predictions depend on.
         skips: Protocol ``worst`` only: the keys of the whole cells, clean first, whose broken samples are not
             attacked again but inherited as broken.
     """
@@ -145,6 +147,7 @@ class Cell:
     perturbation: Perturbation
     environment: dict[str, str]
     skips: tuple[str, ...] = ()
+    told: dict[str, str | int] = field(default_factory=dict)
 
     @cached_property
     def key(self) -> str:
@@ -181,6 +184,8 @@ class Cell:
     def to_json(self) -> dict:
         """As JSON values, which `from_json` reads."""
         fields = asdict(self)
+        if not self.told:
+            del fields["told"]
         return {"victim": fields.pop("classifier")} | fields  # its name in files
 
     @classmethod
