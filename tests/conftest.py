@@ -115,6 +115,23 @@ def start_command():
 
 
 @pytest.fixture(scope="session")
+def local_ray():
+    """A Ray on this machine with room for two workers, which commands run by tests find and use."""
+    ray = pytest.importorskip("ray")
+    small = 100 * 2**20  # bytes of shared memory
+    ray.init(
+        "local",
+        num_cpus=2,
+        num_gpus=0,
+        include_dashboard=False,
+        object_store_memory=small,
+        log_to_driver=False,
+    )
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
 def digits_classifier():
     """A bundled, trained digits network on pixels, in eval mode and frozen; not to be changed."""
     from robust_interp import zoo

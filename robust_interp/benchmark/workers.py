@@ -194,13 +194,18 @@ def measuring(
         there = replace(
             request,
             modules={},
+            decode_workers=0,
             device=device,
             batch_size=runner.batch_size,
             data_dir=str(data.data_root(request.data_dir)),
         )
         files = [str(Path(file).resolve()) for file in plugins]
         arguments = (there, (sent, options), known, files)
-        with Crew(filled, Measuring, arguments, name_of, _log_in(folder)) as crew:
+        try:
+            crew = Crew(filled, Measuring, arguments, name_of, _log_in(folder))
+        except UserError as error:
+            raise UserError(f"model objects {error}; name them instead, as package.module:factory") from error
+        with crew:
             yield MeasuringCrew(filled, crew)
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import robust_interp
@@ -70,39 +71,39 @@ class _Answer:
     kind: str = ""
 
 
-@dataclass
-class _Facts:
-    """Where a worker is, and with which versions."""
+@dataclass(frozen=True)
+class _Place:
+    """Where a worker is."""
 
     host: str
     pid: int
-    versions: dict[str, str] = field(default_factory=dict)
 
 
 class _Post:
     """Runs in a worker: makes its object, and calls it."""
 
-    def open(
-        self, versions: dict[str, str], folder: str, count: int, make: Callable, *arguments: Any
-    ) -> _Answer:
+    def greet(self, versions: dict[str, str], folder: str, path: list[str]) -> _Answer:
+        """Be as the process that gives the tasks: what is sent after this can be read."""
         here = own_versions()
-        if different := [f"{name} {here[name]}" for name in versions if here[name] != versions[name]]:
-            needed = ", ".join(
-                f"{name} {versions[name]}" for name in versions if here[name] != versions[name]
+        if different := [name for name in versions if here.get(name) != versions[name]]:
+            found, needed = (
+                ", ".join(f"{name} {known.get(name)}" for name in different) for known in (here, versions)
             )
-            return _Answer(
-                error=f"{platform.node()} has {', '.join(different)}, not {needed}", kind="version"
-            )
+            return _Answer(error=f"{platform.node()} has {found}, not {needed}", kind="version")
         with suppress(OSError):  # another machine's folders may be others
             os.chdir(folder)
+        sys.path += [place for place in path if place not in sys.path]
+        warnings.simplefilter("ignore")  # what there is to say is in the notes
+        return _Answer(_Place(platform.node(), os.getpid()))
+
+    def open(self, count: int, make: Callable, *arguments: Any) -> _Answer:
+        """Make the object, and use `count` threads from now on."""
         self._threads = threads.used(count)
         self._threads.__enter__()
-        warnings.simplefilter("ignore")  # what there is to say is in the notes
         return _answered(lambda: self._made(make, arguments))
 
-    def _made(self, make: Callable, arguments: Sequence) -> _Facts:
+    def _made(self, make: Callable, arguments: Sequence) -> None:
         self._object = make(*arguments)
-        return _Facts(platform.node(), os.getpid())
 
     def do(self, task: Any) -> _Answer:
         return _answered(lambda: self._object(task))
@@ -226,10 +227,8 @@ class Crew(Generic[T, R]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        for worker in self._crew:
-            with suppress(Exception):  # of a cluster that is gone
-                self._ray.kill(worker.handle)
-        self._crew.clear()
+        for worker in list(self._crew):
+            self._drop(worker)
 
     @property
     def alive(self) -> tuple[int, int]:
@@ -298,6 +297,9 @@ class Crew(Generic[T, R]):
         try:
             answer: _Answer = self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, self._ray.exceptions.RaySystemError):  # not read in the worker
+                reason = next(iter(str(error.cause).splitlines())).removeprefix("System error: ")
+                raise UserError(f"a worker cannot read what it was sent: {reason}") from error
             raise error.cause or error from None
         except self._ray.exceptions.RayError as error:
             return self._lose(worker, given, " ".join(str(error).split()))
@@ -306,25 +308,30 @@ class Crew(Generic[T, R]):
             return None
         if answer.error:
             raise (RandomModelError if answer.kind == "random" else UserError)(answer.error)
+        if isinstance(answer.value, _Place):
+            self._log(f"worker {worker.number} is process {answer.value.pid} on {answer.value.host}")
+            return None
         if given is None:
             worker.is_open, self._failed = True, 0
-            self._log(f"worker {worker.number} is process {answer.value.pid} on {answer.value.host}")
         else:
             self._log(f"worker {worker.number}: {self._name(given.task)}")
         self._idle.append(worker)
         return answer.value
 
-    def _refuse(self, worker: _Worker, why: str) -> None:
+    def _drop(self, worker: _Worker) -> None:
         self._crew.discard(worker)
-        self._ray.kill(worker.handle)
+        self._pending = {ref: one for ref, one in self._pending.items() if one[0] is not worker}
+        with suppress(Exception):  # it is gone, or the cluster is
+            self._ray.kill(worker.handle)
+
+    def _refuse(self, worker: _Worker, why: str) -> None:
+        self._drop(worker)
         self._log(f"worker {worker.number} is refused: {why}")
         if not self._crew:
             raise UserError(f"no worker can be used: {why}")
 
     def _lose(self, worker: _Worker, given: _Given[T] | None, why: str) -> str | None:
-        self._crew.discard(worker)
-        with suppress(Exception):
-            self._ray.kill(worker.handle)
+        self._drop(worker)
         self._log(f"worker {worker.number} was lost: {why}")
         self._failed += given is None
         if self._failed >= TRIES * (self._workers.count or 1):
@@ -349,9 +356,10 @@ class Crew(Generic[T, R]):
         handle = self._ray.remote(_Post).options(**options).remote()
         worker = _Worker(self._begun, handle)
         count = self._workers.threads or 1
-        opened = handle.open.remote(own_versions(), os.getcwd(), count, self._make, *self._sent)
+        greeted = handle.greet.remote(own_versions(), os.getcwd(), sys.path)
+        opened = handle.open.remote(count, self._make, *self._sent)
         self._crew.add(worker)
-        self._pending[opened] = worker, None
+        self._pending |= {greeted: (worker, None), opened: (worker, None)}
 
     def _put(self, value: Any) -> Any:
         try:
