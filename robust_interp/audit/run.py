@@ -74,8 +74,6 @@ class Audit:
         )
         self.runner = Runner.for_request(request, self.dataset)
         self.parts = parts_of(options, *radii(request, self.dataset), checked_seed(request.seed))
-        for perturbation in (one for by_eps in self.parts.values() for one in by_eps.values()):
-            attacks.check_fits(perturbation, self.dataset.classes, self.dataset.images.shape[1:])
         self.refused: list[Audited] = []
         self._asked: list[Asked] = [(request.modules or request.models, resolve_options(request))]
         found = resolve(
@@ -85,6 +83,9 @@ class Audit:
             lambda name, error: self.refused.append(Audited(ModelCard(name, {}), [_random(error)])),
         )
         self.targets = sorted(found, key=lambda target: _place(target.card, request, self.dataset.name))
+        for shape in {self._on(target).dataset.shape for target in self.targets}:
+            for perturbation in (one for by_eps in self.parts.values() for one in by_eps.values()):
+                attacks.check_fits(perturbation, self.dataset.classes, shape)
         self._source = self._named(options.source, request) if options.source else None
 
     def _named(self, name: str, request: Request) -> Target:
@@ -95,9 +96,17 @@ class Audit:
         self._asked.append(((name,), options))
         return resolve((name,), options, self.dataset)[0]
 
+    def _on(self, target: Target) -> Runner:
+        """The runner for the images as a target takes them."""
+        return self.runner.on(target.dataset)
+
     def _other(self, target: Target) -> Target | None:
-        """What attacks are transferred from: the model named, else the first other one of the run."""
-        choices = [self._source] if self._source else self.targets
+        """What attacks are transferred from: the model named, else the first other one of the run.
+
+        It must take the images as the target does.
+        """
+        named = [self._source] if self._source else self.targets
+        choices = [one for one in named if self._on(one) is self._on(target)]
         return next((one for one in choices if one.card.identity != target.card.identity), None)
 
     def _cells(self, target: Target) -> dict[str, dict[float, Cell]]:
@@ -106,7 +115,7 @@ class Audit:
         if other := self._other(target):
             parts["transfer"] = {eps: transferred(row, eps, other) for eps, row in self.parts["row"].items()}
         return {
-            part: {eps: make_cell(target.card, self.dataset, one) for eps, one in by_eps.items()}
+            part: {eps: make_cell(target.card, self._on(target).dataset, one) for eps, one in by_eps.items()}
             for part, by_eps in parts.items()
         }
 
@@ -156,7 +165,7 @@ class Audit:
         Raises:
             UserError: if a model cannot be measured on the device.
         """
-        store.put_labels(self.dataset.fingerprint, self.dataset.labels)
+        self.runner.expect(self.targets, self.n)
         with threads.used(self.chosen_threads.count if self.chosen_threads else 1):
             if crew:
                 self._measure_all(store, watch, crew)
@@ -182,10 +191,12 @@ class Audit:
 
     def _audited(self, store: Store, watch: Watch) -> Iterator[Audited]:
         for target in self.targets:
+            dataset = self._on(target).dataset
+            store.put_labels(dataset.fingerprint, dataset.labels)
             one = Audited(target.card, self._audit(target, store, watch))
             text = json.dumps(list(lines(one, self.dataset.name)))
             classifier = digest(target.card.identity)
-            store.put_audit(classifier, self.dataset.fingerprint, str(one.conclusion), text)
+            store.put_audit(classifier, dataset.fingerprint, str(one.conclusion), text)
             yield one
 
     def _audit(self, target: Target, store: Store, watch: Watch) -> list[Finding]:
@@ -196,15 +207,14 @@ class Audit:
         count = min(REPEATED_ON, len(self.dataset))
         detail = f"{count} images: same predictions {REPEATS + 1} times, and with a gradient as without"
         found = [Finding("deterministic", PASS, detail, count)]
-        if not self._lets_gradients_through(classifier):
+        runner = self._on(target)
+        if not self._lets_gradients_through(classifier, runner):
             detail = "the model lets no gradient through to its input"
             limit = self.thresholds.blind
             return [*found, Finding("gradients", FAIL, detail, self.n, value=100.0, threshold=limit)]
         measured = self._measured(target, store, watch)
-        losses = {
-            eps: trace(row, classifier, self.runner, self.n) for eps, row in self.parts["trace"].items()
-        }
-        return found + self._judged(measured, losses, self._as_probabilities(classifier))
+        losses = {eps: trace(row, classifier, runner, self.n) for eps, row in self.parts["trace"].items()}
+        return found + self._judged(measured, losses, self._as_probabilities(classifier, runner))
 
     def _measured(self, target: Target, store: Store, watch: Watch) -> dict[str, dict[float, Measured]]:
         """What stands of a target's samples, by the part that the attack plays, and the radius in 1/255."""
@@ -222,22 +232,22 @@ class Audit:
         plan = Plan(self.dataset.name, self.n, "final", tuple(_flat(cells)))
         jobs, targets = jobs_of(plan, plan.cells, target, self.runner), [target]
         other = self._other(target)
-        if other and self._lets_gradients_through(self.runner.load(other)):
+        if other and self._lets_gradients_through(self.runner.load(other), self._on(target)):
             cells["transfer"] = transfer
             jobs += jobs_of(plan, transfer.values(), target, self.runner, source=other)
             targets.append(other)
         return jobs, targets, cells
 
     @torch.no_grad()
-    def _as_probabilities(self, classifier: nn.Module) -> str:
+    def _as_probabilities(self, classifier: nn.Module, runner: Runner) -> str:
         with undisturbed(classifier):
-            images = self.runner.pixels(CLEAN, 0, min(REPEATED_ON, self.n))
+            images = runner.pixels(CLEAN, 0, min(REPEATED_ON, self.n))
             return as_probabilities(classifier(images))
 
-    def _lets_gradients_through(self, classifier: nn.Module) -> bool:
+    def _lets_gradients_through(self, classifier: nn.Module, runner: Runner) -> bool:
         with undisturbed(classifier):
             device = next((tensor.device for tensor in classifier.parameters()), "cpu")
-            images = torch.from_numpy(self.dataset.pixels(0, 1)).to(device).requires_grad_()
+            images = torch.from_numpy(runner.dataset.pixels(0, 1)).to(device).requires_grad_()
             return classifier(images.clone()).requires_grad
 
     def _standing(self, cell: Cell, eps_255: float, store: Store) -> Measured:

@@ -10,7 +10,7 @@ from pathlib import Path
 from robust_interp.benchmark import cost, measure
 from robust_interp.benchmark.measure import Watch, unwatched
 from robust_interp.benchmark.pending import by_target, missing
-from robust_interp.benchmark.plan import make_plan
+from robust_interp.benchmark.plan import joined, make_plan
 from robust_interp.benchmark.report import Report, compose
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
@@ -23,7 +23,7 @@ from robust_interp.core.crew import Workers
 from robust_interp.core.threads import Threads
 from robust_interp.core.work import Tell, each, untold
 from robust_interp.store import Store
-from robust_interp.store.cells import Cell, digest
+from robust_interp.store.cells import Cell, ModelCard, Plan, digest
 
 
 class Benchmark:
@@ -50,8 +50,7 @@ class Benchmark:
         self.runner = Runner.for_request(request, self.dataset)
         self._named = request.modules or request.models, resolve_options(request)
         self.targets = resolve(*self._named, self.dataset, tell)
-        cards = [target.card for target in self.targets]
-        self.plan = make_plan(request, self.dataset, self.runner.corruptor, cards)
+        self.plan = self._planned(request)
         self._threads: Threads | None = None
 
     @contextmanager
@@ -86,6 +85,15 @@ class Benchmark:
             yield
         self._crew = None
 
+    def _planned(self, request: Request) -> Plan:
+        """One plan of all targets, each on the images as it takes them."""
+        cards: dict[Runner, list[ModelCard]] = {}
+        for target in self.targets:
+            cards.setdefault(self.runner.on(target.dataset), []).append(target.card)
+        return joined(
+            [make_plan(request, view.dataset, view.corruptor, of_view) for view, of_view in cards.items()]
+        )
+
     def load(self, store: Store, tell: Tell = untold) -> None:
         """Load every model that is still to be measured, so that `run` finds them loaded.
 
@@ -106,6 +114,7 @@ class Benchmark:
         for card in {id(cell.classifier): cell.classifier for cell in cells}.values():
             needed |= {digest(one) for one in [card.identity, *card.identity.get("ensemble", ())]}
         todo = [target for target in self.targets if digest(target.card.identity) in needed]
+        self.runner.expect(todo, max(part.n for part in self.plan.parts))
         for target in each(todo, tell, lambda target: target.card.label):
             self.runner.load(target)
 

@@ -16,11 +16,14 @@ from robust_interp.benchmark.runner import Runner
 from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.target import Target
+from robust_interp.classifiers.validation import Unchanged
 from robust_interp.core.errors import UserError
 from robust_interp.store import Outcome, Store
-from robust_interp.store.cells import Cell, Perturbation, Plan
+from robust_interp.store.cells import CLEAN, Cell, Perturbation, Plan
 
 IDLE = 0.05  # seconds to wait where nothing can be done before another process has finished something
+
+Keep = Callable[[Task, Outcome], None]  # puts what a task yielded into a store
 
 Watch = Callable[[Cell, int], None]  # called with a cell and how many of its samples were just finished
 
@@ -78,6 +81,7 @@ class Station:
         self._conditions = ExitStack()
         self._keys: tuple[str, str] | None = None
         self._models: tuple[nn.Module, nn.Module]  # what is measured, and what the attacks see
+        self._unchanged: Unchanged
         self._attack: tuple[str, attacks.AttackRunner] | None = None  # of the cell with this key
         self._task: Task | None = None
 
@@ -111,16 +115,22 @@ class Station:
         """Do a task.
 
         Raises:
-            UserError: if its target cannot be measured.
+            UserError: if its target cannot be measured, or has changed meanwhile.
         """
         if self._keys != (task.target, task.source):
             self.__exit__()
             self._models = self._set_up(task)
             self._keys = task.target, task.source
-        return self._runner.outcome(task, self._models[0], self._attack_of(task))
+        view = self._runner.on(self._targets[task.target].dataset)
+        found = view.outcome(task, self._models[0], self._attack_of(task))
+        self._unchanged.check()
+        return found
 
     def _set_up(self, task: Task) -> tuple[nn.Module, nn.Module]:
         classifier, *others = (self._undisturbed(key) for key in (task.target, task.source) if key)
+        target = self._targets[task.target]
+        images = self._runner.on(target.dataset).pixels(CLEAN, 0, 1)
+        self._unchanged = Unchanged(classifier, images, target.card.label)
         if others:
             return classifier, others[0]
         return classifier, classifier.attacked_as if isinstance(classifier, Ensemble) else classifier
@@ -169,16 +179,26 @@ def run(
     """
     cells = missing(plan, store)
     todo = by_target(cells, targets)
+    runner.expect((target for target, _ in todo), plan.n)
     if crew is None:
         runner.check(cells)
         for target, _ in todo:  # all: a bad one fails before the hours
             runner.load(target)
-    store.put_labels(runner.dataset.fingerprint, runner.dataset.labels)
+    for view in dict.fromkeys(runner.on(target.dataset) for target in targets):
+        store.put_labels(view.dataset.fingerprint, view.dataset.labels)
     jobs = [job for target, of_target in todo for job in jobs_of(plan, of_target, target, runner)]
     with ExitStack() as beside:
-        if crew is None:
-            beside.enter_context(runner.ahead(_corrupted(cells, store, plan.n)))
+        for view, of_view in _by_view(todo, runner).items() if crew is None else ():
+            beside.enter_context(view.ahead(_corrupted(of_view, store, plan.n)))
         carry_out(jobs, [target for target, _ in todo], runner, store, watch, crew)
+
+
+def _by_view(todo: Iterable[tuple[Target, Iterable[Cell]]], runner: Runner) -> dict[Runner, list[Cell]]:
+    """Cells by the images that they are measured on."""
+    found: dict[Runner, list[Cell]] = {}
+    for target, cells in todo:
+        found.setdefault(runner.on(target.dataset), []).extend(cells)
+    return found
 
 
 def _corrupted(cells: Iterable[Cell], store: Store, n: int) -> list[tuple[Perturbation, int, int]]:
@@ -234,14 +254,20 @@ def carry_out(
         UserError: if a target cannot be measured; or, when all others are done, if a crew could not do one.
     """
     agenda = Agenda(jobs, store, runner.dataset.labels, runner.cut)
-    with Station(runner, {target.key: target for target in targets}, watch) as station:
-        _do(agenda, crew or station, store, watch)
+    by_key = {target.key: target for target in targets}
+
+    def keep(task: Task, outcome: Outcome) -> None:
+        runner.on(by_key[task.target].dataset).keep_content(store, task, outcome)
+        store.append(task.cell.key, task.start, outcome)
+
+    with Station(runner, by_key, watch) as station:
+        _do(agenda, crew or station, keep, watch)
     if agenda.given_up:
         more = f" (and {len(agenda.given_up) - 1} more)" if len(agenda.given_up) > 1 else ""
         raise UserError(f"{agenda.given_up[0]}{more}; all other results are saved")
 
 
-def _do(agenda: Agenda, crew: Crew, store: Store, watch: Watch) -> None:
+def _do(agenda: Agenda, crew: Crew, keep: Keep, watch: Watch) -> None:
     elsewhere, alive = getattr(watch, "elsewhere", unwatched), getattr(watch, "alive", _nobody_is_told)
     while True:
         while crew.has_room and (task := agenda.next()):
@@ -252,17 +278,17 @@ def _do(agenda: Agenda, crew: Crew, store: Store, watch: Watch) -> None:
             done = crew.take()
             if crew.alive:
                 alive(*crew.alive)
-            _store(agenda, *done, store, watch)
+            _finish(agenda, *done, keep, watch)
         elif agenda.is_over:
             return
         else:
             time.sleep(IDLE)
 
 
-def _store(agenda: Agenda, task: Task, outcome: Outcome | str, store: Store, watch: Watch) -> None:
+def _finish(agenda: Agenda, task: Task, outcome: Outcome | str, keep: Keep, watch: Watch) -> None:
     if isinstance(outcome, str):
         agenda.give_up(task, outcome)
         return
-    store.append(task.cell.key, task.start, outcome)
+    keep(task, outcome)
     agenda.finish(task)
     watch(task.cell, task.stop - task.start)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from robust_interp.benchmark import forms
 from robust_interp.benchmark.forms import Form
+from robust_interp.data.preprocessing import INTERPOLATIONS
+from robust_interp.data.subset import SUBSETS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -83,7 +85,7 @@ class Request:
         metadata=_about(
             forms.NAMES,
             "models to measure, in any mixture: zoo names, globs, NAME@RECIPE, all, timm:NAME, "
-            "robustbench:NAME, package.module:factory, checkpoint folders",
+            "hf:NAME, robustbench:NAME, package.module:factory, checkpoint folders",
             usual="all, with train seeds 0,1,2",
         ),
     )
@@ -110,7 +112,8 @@ class Request:
         default=None,
         metadata=_about(
             forms.DATASET,
-            "test set: digits (included), cifar10, cifar100",
+            "test set: digits (included), cifar10, cifar100; or your own images: folder:PATH (one folder a "
+            "class), imagenet:PATH, npz:FILE",
             usual="that of the checkpoints named in full, else digits",
         ),
     )
@@ -169,7 +172,60 @@ class Request:
         metadata=_about(
             forms.COUNT_OR_ALL,
             "number of test images to measure, from the first on, or all",
-            usual="200 for digits, 1000 for CIFAR",
+            usual="200 for digits, 1000 for CIFAR and own images",
+        ),
+    )
+    subset: str | None = field(
+        default=None,
+        metadata=_about(
+            forms.one_of(*SUBSETS),
+            "which images the first n are: first in the dataset's order, random, or stratified: each class "
+            "as often as in the whole set",
+            usual="stratified for own images that lie class by class, else first",
+        ),
+    )
+    subset_seed: int = field(
+        default=0, metadata=_about(forms.SEED, "seed of the random and stratified subsets")
+    )
+    class_map: str | None = field(
+        default=None,
+        metadata=_about(
+            forms.FILE,
+            "CSV file with the columns folder and label, for folder:PATH",
+            usual="folders sorted by name",
+        ),
+    )
+    resize: int | None = field(
+        default=None,
+        metadata=_about(
+            forms.COUNT,
+            "resize the shorter side of every image, in the same way for all models",
+            unit="pixels",
+            usual="as each model's pretrained_cfg says",
+        ),
+    )
+    crop: int | None = field(
+        default=None,
+        metadata=_about(
+            forms.COUNT, "crop the centre to this height and width", unit="pixels", usual="likewise"
+        ),
+    )
+    interpolation: str | None = field(
+        default=None,
+        metadata=_about(
+            forms.one_of(*INTERPOLATIONS), "interpolation of --resize", usual="bilinear, if --resize is given"
+        ),
+    )
+    skip_unreadable: bool = field(
+        default=False,
+        metadata=_about(forms.SWITCH, "leave out images that cannot be decoded; each is decoded to find out"),
+    )
+    decode_workers: int | None = field(
+        default=None,
+        metadata=_about(
+            forms.SEED,
+            "processes that decode image files ahead of the device; 0 decodes in the main process",
+            usual="one for each CPU, 8 at most",
         ),
     )
     protocol: str = field(
@@ -186,6 +242,22 @@ class Request:
             forms.one_of(*ATTACK_PRECISIONS),
             "what the gradients of attacks are computed in: float32, tf32 (CUDA), bf16; the attacked images "
             "are classified in float32",
+        ),
+    )
+    eot: int | None = field(
+        default=None,
+        metadata=_about(
+            forms.COUNT,
+            "measure random models, too: gradients over this many draws of them, and a majority vote of as "
+            "many; slow, one image at a time",
+            usual="random models are refused",
+        ),
+    )
+    round_to_8_bit: bool = field(
+        default=False,
+        metadata=_about(
+            forms.SWITCH,
+            "also classify attacked images rounded to multiples of 1/255, for the column rounded_accuracy",
         ),
     )
     batch_size: int | None = field(

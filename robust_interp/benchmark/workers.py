@@ -194,6 +194,7 @@ def measuring(
         there = replace(
             request,
             modules={},
+            decode_workers=0,
             device=device,
             batch_size=runner.batch_size,
             data_dir=str(data.data_root(request.data_dir)),

@@ -7,6 +7,7 @@ import argparse
 from robust_interp.audit.thresholds import Thresholds
 from robust_interp.benchmark.forms import positive
 from robust_interp.cli.options import (
+    OF_IMAGES,
     Commands,
     add_command,
     add_fields,
@@ -118,7 +119,8 @@ def run(arguments: argparse.Namespace) -> int:
         for name in ("standing", "gain", "blind", "saturated", "flat", "falls")
     }
     request = Request(
-        **picked(arguments, "models checkpoint dataset eps n seeds ensembles batch_size device seed"),
+        **picked(arguments, f"models checkpoint dataset {OF_IMAGES} eps n seeds ensembles"),
+        **picked(arguments, "batch_size device seed"),
         **picked(arguments, "zoo only_zoo data_dir mean std weights_key threads"),
     )
     options = Options(

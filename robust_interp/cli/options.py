@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # what a command is added to
 
 
+# What is said of a dataset's images besides their name.
+OF_IMAGES = "subset subset_seed class_map resize crop interpolation skip_unreadable decode_workers"
+
+
 def picked(arguments: argparse.Namespace, names: str) -> dict:
     return {name: getattr(arguments, name) for name in names.split()}
 
@@ -88,7 +92,8 @@ def add_quiet(parser: argparse.ArgumentParser) -> None:
 
 def add_measuring(parser: argparse.ArgumentParser) -> None:
     """What every command that measures models takes: which ones, on what, where and how fast."""
-    add_fields(parser, "checkpoint weights_key mean std dataset eps seeds batch_size device threads")
+    add_fields(parser, f"checkpoint weights_key mean std dataset {OF_IMAGES} eps seeds")
+    add_fields(parser, "batch_size device threads")
     add_field(parser, "out", DEFAULTS["out"], type=named_path)
     add_fields(parser, "store_journal zoo only_zoo data_dir")
     add_workers(parser)

@@ -61,7 +61,7 @@ class Maker:
         self.block_size = max(1, min(MOST_IMAGES, MOST_BYTES // one))
         self._recent = _Recent(CACHED_BYTES)
         self._stops: dict[Block, int] = {}  # of the blocks that a run is going to ask for
-        self._crew: _Crew | None = None
+        self._workforce: _Workforce | None = None
         self._workers, self._seconds, self._made = 0, 0.0, 0
 
     def images(self, name: str, severity: int, start: int, stop: int) -> np.ndarray:
@@ -91,9 +91,9 @@ class Maker:
         try:
             yield
         finally:
-            if self._crew:
-                self._crew.end()
-            self._crew = None
+            if self._workforce:
+                self._workforce.end()
+            self._workforce = None
             self._stops.clear()
 
     def _block(self, block: Block, stop: int) -> np.ndarray:
@@ -103,7 +103,7 @@ class Maker:
             self._stops.pop(block, None)
             return images
         stop = max(stop, self._stops.get(block, 0))
-        images = self._crew.take(block) if self._crew else None
+        images = self._workforce.take(block) if self._workforce else None
         if images is None or len(images) < stop - block.start:
             images = self._kept(block, stop)
         if images is None:
@@ -123,11 +123,11 @@ class Maker:
         self._keep(block, images)
         self._seconds += time.perf_counter() - began
         self._made += len(images)
-        if self._workers and not self._crew and self._seconds > TRIED_FOR:
-            self._start_crew(after=block)
+        if self._workers and not self._workforce and self._seconds > TRIED_FOR:
+            self._start_workforce(after=block)
         return images
 
-    def _start_crew(self, after: Block) -> None:
+    def _start_workforce(self, after: Block) -> None:
         todo = {
             block: stop
             for block, stop in self._stops.items()
@@ -137,7 +137,7 @@ class Maker:
         }
         left = sum(stop - block.start for block, stop in todo.items())
         if left * self._seconds / self._made > WORTH_IT:
-            self._crew = _Crew(todo, self._workers, self._make_there)
+            self._workforce = _Workforce(todo, self._workers, self._make_there)
 
     def _make_there(self, worker: Worker, block: Block, stop: int) -> np.ndarray:
         clean = self.dataset.rows(block.start, stop)
@@ -162,7 +162,7 @@ class Maker:
         }
 
 
-class _Crew:
+class _Workforce:
     """Workers that make blocks in order, each driven by a thread, until they are far enough ahead.
 
     Args:

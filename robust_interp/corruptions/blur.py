@@ -7,7 +7,6 @@ from functools import lru_cache
 
 import numpy as np
 import scipy
-import scipy.signal
 
 from robust_interp.corruptions.imaging import motion, smooth, to_uint8, zoom_in
 from robust_interp.corruptions.severities import level

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
-import scipy.fft
 
 from robust_interp.corruptions.imaging import hsv, rgb, to_uint8
 from robust_interp.corruptions.severities import IMAGENET_C, constants_of, level

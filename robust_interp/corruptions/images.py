@@ -41,17 +41,22 @@ class Corruptor:
     ) -> None:
         self.dataset = dataset
         self.seed = seed
-        self.shape = dataset.rows(0, 1).shape[1:]
+        self._folder = folder
         self.released = released(dataset, folder) if folder else None
         self._cache = cache
         self._maker = Maker(dataset, seed, cache)
         self._notes: list[str] = []
         self._sources: dict[str, str] = {}  # hashing a released file takes a while
 
+    def on(self, dataset: Dataset) -> Corruptor:
+        """The same source for the images as a model takes them."""
+        return Corruptor(dataset, self.seed, self._folder, self._cache)
+
     @property
     def notes(self) -> list[str]:
         """Warnings about the results, one line each; `resolve` adds to them."""
-        return [*self._notes, *filter(None, [self._cache and self._cache.trouble])]
+        trouble = self._cache.trouble if self._cache else None
+        return [*self._notes, trouble] if trouble else self._notes[:]
 
     def source(self, name: str) -> str:
         """Where images of the corruption `name` come from.
@@ -69,14 +74,14 @@ class Corruptor:
         return self._sources[name]
 
     def _generated(self, name: str) -> str:
-        constants = constants_of(self.shape)
+        constants = constants_of(self.dataset.shape)
         library = jpeg_library() if name == JPEG else None
         beside = [constants if constants != CIFAR_C else "", library or ""]
         return f"generated@{self.seed}" + "".join(f"({each})" for each in beside if each)
 
     def obstacle(self, name: str) -> str | None:
         """Why a corruption is not possible, or None. Released images need no generator."""
-        return None if self.released else obstacle(name, self.shape)
+        return None if self.released else obstacle(name, self.dataset.shape)
 
     def note(self, line: str) -> None:
         """Add a line to the notes, once."""

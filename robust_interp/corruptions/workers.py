@@ -22,7 +22,10 @@ import numpy as np
 from robust_interp.core.environment import libjpeg
 from robust_interp.corruptions.table import corrupt
 
-BYTES = {"uint8": np.dtype(np.uint8), "float32": np.dtype(np.float32)}  # what clean images may be
+BYTES: dict[str, np.dtype] = {
+    "uint8": np.dtype(np.uint8),
+    "float32": np.dtype(np.float32),
+}  # what clean images may be
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
