@@ -11,6 +11,7 @@ import dataclasses
 import io
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from robust_interp.training.side_by_side import Group
 from robust_interp.training.trainer import Fit, Status, TrainingError, coefficients
 
 PASSES = 3  # that a step takes: one forward, and a way back as long as two
+LONGEST_NAME = 255 - 40  # bytes of a checkpoint's name: a file's may have 255, and that of a state is longer
 HALF_MAY_CHANGE = 1 / 1000  # predictions that storing half-precision weights may change
 
 
@@ -50,9 +52,19 @@ def destination(architecture: str, dataset: str, recipe: Recipe, seed: int, out:
         seed: The train seed.
 
     Raises:
-        UserError: if that is no checkpoint's name, as for an architecture with a tag.
+        UserError: if that is no checkpoint's name, as for an architecture with a tag, or too long a one for
+            a file system.
     """
     folder = Path(out) / f"{architecture}.{dataset}_{recipe.name}_seed{seed}"
+    if (size := len(os.fsencode(folder.name))) > LONGEST_NAME:
+        raise UserError(
+            f"{folder.name[:40]}...: the name of this checkpoint would have {size} bytes, and may have "
+            f"{LONGEST_NAME}: give the recipe a file and a name of its own, or rename the architecture"
+        )
+    try:
+        folder.exists()
+    except OSError as error:
+        raise UserError(f"cannot write into {out}: {error.strerror}") from error
     if zoo.Checkpoint.at(folder) is None:
         raise UserError(f"{folder.name} is not a checkpoint name: train an architecture without a tag")
     return folder
