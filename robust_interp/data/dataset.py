@@ -24,6 +24,7 @@ from robust_interp.core.specs import OfEps
 
 SPLITS = ("train", "test")
 
+MOST_CLASSES = 2**15  # predicted labels are stored as 16-bit integers
 FAR = 4  # standard deviations that are no chance
 RANGE_TOLERANCE = 1e-6  # what a float32 round trip through a normalisation may cost
 
@@ -157,6 +158,8 @@ def from_arrays(
     if images.dtype != np.uint8:
         _check_range(images)
     classes = int(labels.max()) + 1 if classes is None else _whole("classes", classes)
+    if classes > MOST_CLASSES:
+        raise UserError(f"there can be at most {MOST_CLASSES} classes, not {classes}")
     if labels.min() < 0 or labels.max() >= classes:
         raise UserError(f"labels run from {labels.min()} to {labels.max()}, outside 0 to {classes - 1}")
     return Dataset(name, images, labels.astype(np.int64), classes)

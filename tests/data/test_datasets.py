@@ -381,3 +381,11 @@ def test_images_in_random_order_are_not_remarked_on_however_few():
 def test_classes_that_hardly_any_image_has_are_not_missed():
     assert labelled([0, 1] * 49 + [2, 3], 5).order_warning(60) is None
     assert labelled([0] * 50 + [1] * 50, 2).order_warning(100) is None  # all of them
+
+
+def test_more_classes_than_stored_predictions_can_tell_apart_are_refused():
+    images = np.zeros((2, 1, 8, 8), np.uint8)
+    assert data.from_arrays(images, [0, 32_767]).classes == 32_768
+    for classes in (32_769, 40_000, 65_536):
+        with pytest.raises(UserError, match=f"at most 32768 classes, not {classes}"):
+            data.from_arrays(images, [5, classes - 1])
