@@ -6,6 +6,7 @@ import os
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,17 @@ def positive(text: str) -> int:
     return value
 
 
+def number(text: str) -> float:
+    """One from 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < inf:
+        raise ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    return value
+
+
 def natural(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
@@ -156,6 +168,7 @@ def _shortest(in_255: float, pixels: float) -> float:
 TEXT = Form()
 DATASET = Form(dataset_name)
 FOLDER = Form(path_text, "FOLDER", write=str)
+FOLDER_OR_OFF = Form(path_text, "FOLDER|off", write=str)
 FILE = Form(path_text, "FILE", write=str)
 NAMES = Form(name_list, "NAMES", words="a list of names", is_list=True)
 WAYS = Form(name_list, "WAYS", words="a list of names", is_list=True)
@@ -165,6 +178,7 @@ SPECS_OR_NONE = Form(metavar="SPECS", words="a list of specs", is_list=True, bar
 NUMBERS = Form(per_channel, "LIST", (int, float), "a list of numbers", is_list=True)
 RADII = Form(eps_list, "LIST", (int, float), "a list of numbers", is_list=True, write=_in_255)
 SEEDS = Form(seed_list, "SEEDS", (int,), "a whole number or a list of them", True, _each_seed)
+NUMBER = Form(number, "X", (int, float), "a number")
 COUNT = Form(positive, "N", (int,), "a whole number")
 COUNT_OR_ALL = Form(sample_count, "N", (int, str), "a whole number or 'all'")
 WHOLE = Form(int, "N", (int,), "a whole number")  # the run says which one it cannot use

@@ -53,6 +53,8 @@ class ResolveOptions:
         ensemble: More ensembles, each of what its ``+`` joins among the models.
         average: What the ensembles average.
         attacks: What attacks on the ensembles are made on, one ensemble each.
+        eot: Over how many draws random models are attacked and judged; 0 refuses them.
+        seed: Of these draws.
     """
 
     zoo: str | None = None
@@ -66,6 +68,8 @@ class ResolveOptions:
     ensemble: str | Sequence[str] = ()
     average: str | None = None
     attacks: str | Sequence[str] | None = None
+    eot: int = 0
+    seed: int = 0
 
 
 OnRandom = Callable[[str, RandomModelError], None]
@@ -120,6 +124,8 @@ def resolve(
     own = are_objects and not options.ensemble  # an Ensemble that is an object says it itself
     if (options.average or options.attacks) and (own or all(target.card.members == 1 for target in found)):
         raise UserError("ensemble_average and ensemble_attack need an ensemble: set ensembles or ensemble")
+    if options.eot and not any(target.card.eot for target in found):
+        raise UserError("eot needs a random model: all of these give the same logits each time")
     return found
 
 
@@ -127,12 +133,14 @@ def _objects(
     modules: Mapping[str, nn.Module], options: ResolveOptions, dataset: data.Dataset, on_random: OnRandom
 ) -> list[Target]:
     _refuse_idle(options, ("zoo", "only_zoo", "checkpoint", "weights_key", "seeds"), "model objects")
-    context = Context(dataset, mean=options.mean, std=options.std)
+    context = Context(dataset, mean=options.mean, std=options.std, eot=options.eot, seed=options.seed)
     found = []
     for name, model in modules.items():
-        made = from_ensemble if type(model) is Ensemble else from_module
         with _random_ones(name, on_random):
-            found.append(made(name, model, context))
+            if type(model) is Ensemble:
+                found.append(from_ensemble(name, model, context))
+            else:
+                found.append(from_module(name, model, context))
     return found
 
 
@@ -194,7 +202,14 @@ def _others(
     once: dict[str | Path, str] = {}
     for name in names:
         once.setdefault(name if _prefixed(name) else _path(name).resolve(), name)
-    context = Context(dataset, mean=options.mean, std=options.std, weights_key=options.weights_key)
+    context = Context(
+        dataset,
+        mean=options.mean,
+        std=options.std,
+        weights_key=options.weights_key,
+        eot=options.eot,
+        seed=options.seed,
+    )
     taker = _takes_checkpoint(list(once.values())) if options.checkpoint else None
     found = {}
     for name in once.values():

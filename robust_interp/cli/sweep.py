@@ -70,7 +70,7 @@ def add_to(commands: Commands) -> None:
         metavar="FOLDER",
         help="folder for zoo, store and tables (default: sweep)",
     )
-    add_fields(parser, "attacks eps corruptions n")
+    add_fields(parser, "attacks eps corruptions n store_journal")
     add("--dry-run", action="store_true", help="print the grid and stop")
 
 
@@ -109,7 +109,10 @@ def run(arguments: argparse.Namespace) -> int:
         **picked(arguments, "dataset attacks eps corruptions n device data_dir"),
     )
     errors = console(stderr=True)
-    with Store(arguments.out) as store, whole(errors, arguments.quiet) as bar:
+    with (
+        Store(arguments.out, journal=arguments.store_journal) as store,
+        whole(errors, arguments.quiet) as bar,
+    ):
         done = train_command.finished(arguments, trainings, folder)
         all_done = len(done) == len(trainings)
         training = None if all_done else data.load(arguments.dataset, "train", arguments.data_dir)

@@ -20,8 +20,6 @@ from pathlib import Path
 from robust_interp.core.errors import UserError
 from robust_interp.store.seal import COLUMNS, COUNTED, KEYS, has_form, seal
 
-JOURNALS = ("auto", "wal", "delete")
-
 PATIENCE = 60  # seconds to wait for another process that writes
 
 PATIENCE_WITH_WAL = 5  # seconds to wait for those that have the file open in WAL mode, which may take hours
@@ -35,7 +33,7 @@ _AT_ONCE, _AT_TIMES = 1, 1000  # pages of the log after which they are moved int
 
 _CHOSEN = 0x52494A44  # PRAGMA application_id of a file whose rollback journal was asked for
 
-FORMAT = 1  # PRAGMA user_version; 0 are stores from before rows had digests
+FORMAT = 2  # PRAGMA user_version; 0 are stores from before rows had digests, 1 those without `pixels`
 
 OLDEST = {"chunks", "labels", "runs"}  # the tables that every store of format 0 has
 
@@ -53,6 +51,10 @@ _SCHEMA = {
     "audits": """CREATE TABLE audits (
     victim TEXT NOT NULL, dataset TEXT NOT NULL, verdict TEXT NOT NULL, text TEXT NOT NULL, digest BLOB,
     PRIMARY KEY (victim, dataset)
+) WITHOUT ROWID""",
+    "pixels": """CREATE TABLE pixels (
+    dataset TEXT NOT NULL, start INTEGER NOT NULL, hashes BLOB NOT NULL, digest BLOB,
+    PRIMARY KEY (dataset, start)
 ) WITHOUT ROWID""",
     "counts": "CREATE TABLE counts (name TEXT PRIMARY KEY, rows INTEGER NOT NULL, digest BLOB) WITHOUT ROWID",
 }
@@ -91,8 +93,8 @@ def to_write(path: Path | str, journal: str = "auto") -> sqlite3.Connection:
         _use_journal(db, path, journal)
         db.execute("PRAGMA synchronous=FULL")
         with transaction(db):
-            if format_of(db, path) < FORMAT:
-                _renew(db)
+            if (version := format_of(db, path)) < FORMAT:
+                _renew(db, version)
             for statement in BESIDE:
                 db.execute(statement)
             if journal == "delete":
@@ -256,7 +258,9 @@ def format_of(db: sqlite3.Connection, path: Path | str) -> int:
             f"{FORMAT}): use that version"
         )
     tables = _tables(db)
-    of_format = {FORMAT: set(COLUMNS), 0: OLDEST if tables else set()}.get(version)
+    of_format = {FORMAT: set(COLUMNS), 1: set(COLUMNS) - {"pixels"}, 0: OLDEST if tables else set()}.get(
+        version
+    )
     digest = ("digest",) if version else ()
     if of_format is None or not of_format <= tables.keys():
         raise sqlite3.DatabaseError("it is damaged, or no store: tables are missing")
@@ -275,12 +279,13 @@ def _tables(db: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _renew(db: sqlite3.Connection) -> None:
-    """Make the tables, and seal the rows that an older version wrote, if they have the right form."""
+def _renew(db: sqlite3.Connection, version: int) -> None:
+    """Make the tables that are missing, and seal the rows of format 0, if they have the right form."""
     there = _tables(db)
     for table, statement in _SCHEMA.items():
         if table not in there:
             db.execute(statement)
+        if version or table not in there:
             continue
         db.execute(f"ALTER TABLE {table} ADD COLUMN digest BLOB")
         key, columns = COLUMNS[table][: KEYS[table]], COLUMNS[table]
@@ -288,7 +293,7 @@ def _renew(db: sqlite3.Connection) -> None:
         digests = [(seal(table, row), *row[: len(key)]) for row in rows if has_form(table, row)]
         named = " AND ".join(f"{name} = ?" for name in key)
         db.executemany(f"UPDATE {table} SET digest = ? WHERE {named}", digests)
-    for table in COUNTED:
+    for table in () if version else COUNTED:
         ((rows,),) = db.execute(f"SELECT COUNT(*) FROM {table}")
         put(db, "counts", table, rows)
     db.execute(f"PRAGMA user_version = {FORMAT}")

@@ -366,7 +366,7 @@ def _check_description(kind: DatasetType) -> None:
         _require(0.1 <= eps <= 255, f"its default radius {eps} is not in units of 1/255")
 
 
-def _check_split(kind: DatasetType, split: str, root: Path) -> data.Dataset:
+def _check_split(kind: DatasetType, split: str, root: Path) -> data.ArrayDataset:
     loaded = []
     for seed in (0, 1):
         _seed_globally(seed)

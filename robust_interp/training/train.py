@@ -91,7 +91,7 @@ class _Job:
     what: Training
     recipe: Recipe
     model_args: dict
-    training: data.Dataset
+    training: data.ArrayDataset
     folder: Path
     device: str | torch.device
     compiled: bool
@@ -251,7 +251,7 @@ def train_together(
     resumed: Callable[[Training, Fit], None] = lambda what, fit: None,
     save_every: int = 1,
     compiled: bool = False,
-    training: data.Dataset | None = None,
+    training: data.ArrayDataset | None = None,
 ) -> dict[Training, zoo.Checkpoint | TrainingError]:
     """Train networks side by side, each as if it were alone, and write their checkpoint folders below `out`.
 
@@ -319,7 +319,7 @@ def _outcomes(
 
 def _jobs(
     folders: dict[Training, Path],
-    training: data.Dataset,
+    training: data.ArrayDataset,
     model_args: dict,
     data_dir: str | None,
     device: str | torch.device,
