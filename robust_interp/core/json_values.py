@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -89,8 +89,8 @@ def is_count(value: Any) -> bool:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether it is a number that a float can be; no NaN, and not infinite."""
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+    """Whether it is a number: no NaN, not infinite, and a whole one fits 64 bits."""
+    return math.isfinite(value) if type(value) is float else type(value) is int and abs(value) < 2**63
 
 
 def is_object(value: Any) -> bool:

@@ -402,9 +402,7 @@ def _check_not_failed(job: _Job) -> None:
         if key != "recipe" and record.get(key, value) != value
     ]
     if told := ", ".join(filter(None, differing)):
-        raise UserError(
-            f"{path} records a failed training with other values, {told}: remove it to train again"
-        )
+        raise UserError(f"{path} is of a failed training with other values, {told}: remove it to train again")
     raise TrainingError(f"{job.folder.name} failed before: {record['failed']} (remove {path} to try again)")
 
 
