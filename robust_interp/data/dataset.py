@@ -138,6 +138,15 @@ class Dataset(ABC):
             UserError: if one of them is known to be unreadable, or cannot be had in the shape of the others.
         """
 
+    def troubles(self) -> list[str]:
+        """Why samples cannot be measured, one line each, as far as that is seen without decoding them."""
+        return []
+
+    @property
+    def sizes(self) -> str:
+        """The shape of the images, as a listing says it: ``3x32x32``."""
+        return "x".join(map(str, self.shape))
+
     def content(self, ids: np.ndarray) -> np.ndarray | None:
         """Hashes (n,) uint64 of samples that were read, 0 for others; None where the fingerprint has it all.
 
