@@ -176,7 +176,7 @@ class Audit:
         jobs: list[Job] = []
         for target in self.targets:
             try:
-                if self._lets_gradients_through(self.runner.load(target)):
+                if self._lets_gradients_through(self.runner.load(target), self._on(target)):
                     jobs += self._jobs(target)[0]
             except RandomModelError:  # a finding
                 continue
