@@ -23,6 +23,7 @@ from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.settings import whole_number
 from robust_interp.classifiers.isolation import on_its_device
 from robust_interp.core import environment, precision
+from robust_interp.core.crew import Workers
 from robust_interp.core.devices import by_default
 from robust_interp.core.errors import UserError
 from robust_interp.core.random_state import undisturbed_generators
@@ -77,14 +78,17 @@ def evaluate(
     crop: int | None = None,
     interpolation: str | None = None,
     skip_unreadable: bool = False,
-    workers: int | None = None,
+    decode_workers: int | None = None,
     protocol: str = "final",
     attack_precision: str = "float32",
+    eot: int | None = None,
+    round_to_8_bit: bool = False,
     batch_size: int | None = None,
     device: str | None = None,
     seed: int = 0,
     data_dir: str | os.PathLike | None = None,
     corruptions_dir: str | os.PathLike | None = None,
+    cache: str | os.PathLike | None = None,
     zoo: str | os.PathLike | None = None,
     only_zoo: bool = False,
     checkpoint: str | os.PathLike | None = None,
@@ -92,13 +96,14 @@ def evaluate(
     strong: str | None = None,
     strong_n: int | None = None,
     threads: int | None = None,
+    workers: int | None = None,
 ) -> pd.DataFrame:
     """Measure models and return results.csv as a table, one row per measurement.
 
     Calls in several threads of one process run one after the other.
 
     Args:
-        models: Zoo names, ``NAME@RECIPE``, globs or 'all', ``timm:NAME``, ``robustbench:NAME``,
+        models: Zoo names, ``NAME@RECIPE``, globs or 'all', ``timm:NAME``, ``hf:NAME``, ``robustbench:NAME``,
             ``package.module:factory``, checkpoint folders; or a torch module that maps images to logits, or a
             dict of such modules by name. None means 'all' with the train seeds 0, 1, 2.
         dataset: A registered name; a source: ``folder:PATH``, ``imagenet:PATH``, ``npz:FILE``,
@@ -136,17 +141,24 @@ def evaluate(
         crop: Height and width of the centre that is cropped after that; None likewise.
         interpolation: Of `resize`: ``bilinear`` (default), ``bicubic``, ``nearest`` or ``lanczos``.
         skip_unreadable: Whether image files that cannot be decoded are left out; each is decoded to find out.
-        workers: Processes that decode image files; 0 decodes in this one. None means one for each CPU, 8 at
-            most.
+        decode_workers: Processes that decode image files; 0 decodes in this one. None means one for each
+            CPU, 8 at most.
         protocol: ``final``: each attack on all images; ``worst``: cheap attacks first, each on the images
             that are still correct.
         attack_precision: What the gradients of attacks are computed in: ``float32``, ``tf32`` (CUDA only) or
             ``bf16``; the attacked images are classified in float32.
+        eot: Over how many draws of a random model gradients are taken, and a majority vote of as many
+            decides; None means that random models are refused.
+        round_to_8_bit: Whether the attacked images are also classified rounded to multiples of 1/255, for the
+            column ``rounded_accuracy``.
         batch_size: Images per batch; None means 250 on the CPU and 1000 on CUDA.
         device: cpu, cuda, cuda:1; None means the device of the model objects, otherwise CUDA if available.
         seed: Seed of every random draw of the measurement, from 0: attack starts and generated corruptions.
         data_dir: Folder of the dataset files; None means $ROBUST_INTERP_DATA, then ~/.cache/robust-interp.
-        corruptions_dir: Folder of the released CIFAR-10-C / CIFAR-100-C arrays; None generates corruptions.
+        corruptions_dir: Folder of released images: the CIFAR-10-C / CIFAR-100-C arrays, or ImageNet-C's
+            pictures; None generates corruptions.
+        cache: Folder in which generated corruptions are kept for later calls, or 'off'; None means
+            $ROBUST_INTERP_CACHE, then ~/.cache/robust-interp/corruptions.
         zoo: Folder of more checkpoints, searched before ./model_zoo and the package.
         only_zoo: Whether only that folder is searched; 'all' then means every checkpoint in it.
         checkpoint: Weights file for the single registered name, ``timm:NAME`` or factory in `models`.
@@ -159,6 +171,8 @@ def evaluate(
             smaller.
         threads: CPU threads per operation, at least 1; None means $OMP_NUM_THREADS, or the fastest number in
             a short test on the largest model.
+        workers: Number of worker processes on this machine to measure in, by Ray (``robust-interp[ray]``);
+            None measures in this process. A Ray that this program has begun itself is used.
 
     Raises:
         UserError: if the request cannot be measured; the message says why.
@@ -169,7 +183,7 @@ def evaluate(
     asked: dict[str, Any] = {name: value for name, value in locals().items() if name not in _TRANSLATED}
     request = Request(
         **_named(models),
-        dataset=_given(dataset, n, subset, workers),
+        dataset=_given(dataset, n, subset, decode_workers),
         attacks=_specs("attacks", attacks),
         corruptions=_specs("corruptions", corruptions),
         **asked,
@@ -184,6 +198,7 @@ def evaluate(
         stack.enter_context(by_default(torch.device("cpu")))
         benchmark = Benchmark(request)
         store = stack.enter_context(Store(folder))
+        stack.enter_context(benchmark.in_workers(_workers(workers), store, folder=folder))
         report = benchmark.run(store)
         if folder:
             write(folder, report.results, report.leaderboard)
@@ -193,10 +208,26 @@ def evaluate(
     return report.results
 
 
-_TRANSLATED = ("models", "dataset", "out", "attacks", "corruptions")  # the others are fields of a request
+def _workers(count: object) -> Workers | None:
+    if count is None:
+        return None
+    number = whole_number(count)
+    if number is None or number < 1:
+        raise UserError(f"workers must be a whole number of at least 1, not {count!r}")
+    return Workers(number)
 
 
-_PATHS = ("out", "class_map", "data_dir", "corruptions_dir", "zoo", "checkpoint")
+_TRANSLATED = (
+    "models",
+    "dataset",
+    "out",
+    "attacks",
+    "corruptions",
+    "workers",
+)  # the others are fields of a request
+
+
+_PATHS = ("out", "class_map", "data_dir", "corruptions_dir", "cache", "zoo", "checkpoint")
 
 
 def _check_texts(given: Mapping[str, Any]) -> None:

@@ -34,6 +34,7 @@ from robust_interp.store.cells import attack_column, digest, in_255
 
 NAME = "external"
 FILE_NAME = f"{NAME}.csv"
+_ARRAYS = ("images", "indices", "labels")
 _SAME = ("file_sha256", "model", "weights_sha256", "train_seed", "members", "dataset", "column")
 
 
@@ -67,17 +68,21 @@ def read(path: Path, dataset: data.Dataset, norm: str, eps: float) -> External:
 
     Args:
         path: With ``images`` (N, C, H, W), uint8 or floating point in [0, 1], and, unless they are the first
-            N of the dataset, ``indices`` (N,): of which sample each was made.
+            N of the dataset, ``indices`` (N,): of which sample each was made. ``labels`` (N,) need not be
+            there; if they are, they must be the dataset's.
         norm: ``Linf`` or ``L2``.
         eps: The radius that they must keep, in [0, 1] pixels.
 
     Raises:
-        UserError: if it cannot be read, or one of the images is not in [0, 1] or not within the radius.
+        UserError: if it cannot be read, one of the images is not in [0, 1] or not within the radius, or
+            labels in it are not those of the dataset.
     """
     eps = attacks.check_eps(eps, norm)
     arrays = _arrays(path)
     images = _in_range(path, arrays["images"], dataset)
     ids = _indices(path, arrays.get("indices"), len(images), dataset)
+    if "labels" in arrays:
+        _check_labels(path, arrays["labels"], dataset.labels[ids])
     changes = (images.astype(np.float64) - data.as_pixels(dataset.at(ids))).reshape(len(ids), -1)
     deltas = np.abs(changes).max(1) if norm == "Linf" else np.linalg.norm(changes, axis=1)
     if beyond := int((deltas > eps + slack(eps, norm)).sum()):
@@ -109,12 +114,14 @@ def common_images(targets: Iterable[Target]) -> data.Dataset | None:
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as held:
-            found = {name: held[name] for name in ("images", "indices") if name in held.files}
+            found = {name: held[name] for name in _ARRAYS if name in held.files}
             names = ", ".join(held.files)
     except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         if "pickle" in reason:  # NumPy advises to load it unsafely
             reason = "it is no zip archive of plain arrays"
+        if "context manager" in reason:  # what a .npy file holds
+            reason = "it is a single array: write it with numpy.savez(FILE, images=ARRAY)"
         raise UserError(f"cannot read {path} as an .npz file of arrays: {reason}") from error
     if "images" not in found:
         raise UserError(f"{path} has no array 'images', only {names or 'nothing'}")
@@ -151,6 +158,16 @@ def _indices(path: Path, indices: np.ndarray | None, n: int, dataset: data.Datas
     if len(np.unique(indices)) < n:
         raise UserError(f"{path}: {n - len(np.unique(indices))} of {n} indices stand there more than once")
     return indices.astype(np.int64)
+
+
+def _check_labels(path: Path, labels: np.ndarray, own: np.ndarray) -> None:
+    if labels.shape != own.shape:
+        raise UserError(f"{path}: labels must be {len(own)} classes, not {labels.dtype} {labels.shape}")
+    if wrong := int((labels != own).sum()):
+        raise UserError(
+            f"{path}: {wrong} of {len(own)} labels are not those of the dataset's images: give indices, or "
+            "leave labels out; those of the dataset count"
+        )
 
 
 def judge(external: External, target: Target, runner: Runner) -> dict:

@@ -38,7 +38,14 @@ def make_plan(
     strong = _checked_strong(request)
     eps, defaults = radii(request, dataset)
     seed = checked_seed(request.seed)
-    attacked = _fitting(attacks.resolve(request.attacks, eps, defaults, seed, precision), dataset)
+    if not isinstance(request.round_to_8_bit, bool):
+        raise UserError(f"round_to_8_bit must be True or False, not {request.round_to_8_bit!r}")
+
+    def resolved(specs: str) -> list[Perturbation]:
+        found = attacks.resolve(specs, eps, defaults, seed, precision)
+        return [replace(one, rounded=request.round_to_8_bit) for one in found]
+
+    attacked = _fitting(resolved(request.attacks), dataset)
     asked = [CLEAN, *corruptions.resolve(request.corruptions, corruptor), *attacked]
     n = sample_count(request.n, dataset)
     cells = _cells(cards, asked, request.protocol, dataset)
@@ -46,9 +53,9 @@ def make_plan(
     if strong is None:
         return plan
     rows = [one for one in asked if one.name == RANKED_BY["final"]]
-    usual = attacks.resolve(RANKED_BY["final"], eps, defaults, seed, precision)
+    usual = resolved(RANKED_BY["final"])
     rows = rows or usual
-    stronger = _fitting(attacks.resolve(strong, eps, defaults, seed, precision), dataset)
+    stronger = _fitting(resolved(strong), dataset)
     _check_stronger(stronger, usual)
     return replace(plan, strong=_strong_plan(plan, request.strong_n, dataset, cards, [*rows, *stronger]))
 

@@ -50,7 +50,7 @@ def compose(plan: Plan, targets: Sequence[Target], runner: Runner, store: Store)
         results_frame(scored),
         leaderboard.entries_frame(scored),
         [
-            *(note for target in targets for note in target.notes),
+            *(note for target in targets for note in target.remarks),
             *dict.fromkeys(line for view in runner.views for line in view.corruptor.notes),
             *runner.dataset.notes,
             *_order_warnings(plan, runner.dataset),

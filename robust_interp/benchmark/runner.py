@@ -1,12 +1,10 @@
-"""Measures the cells of a plan that the store lacks.
-
-data -> classifier -> perturbation -> per-sample predictions -> store
-"""
+"""Measures tasks on one device: data -> classifier -> perturbation -> per-sample predictions."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -14,38 +12,34 @@ import torch
 from torch import nn
 
 from robust_interp import attacks, data
+from robust_interp.attacks.expectation import Randomised
 from robust_interp.attacks.precision import check as check_precision
-from robust_interp.benchmark.pending import by_target, followed, missing, self_check, still_standing
+from robust_interp.benchmark.agenda import Task
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.settings import checked_batch_size, corruptor_of, device_of
 from robust_interp.classifiers.ensemble import Ensemble
-from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.target import Target
 from robust_interp.core.errors import UserError
 from robust_interp.core.memory import give_back, is_out_of_memory
+from robust_interp.core.threads import spare_cpus
 from robust_interp.corruptions import Corruptor
 from robust_interp.store import (
     AGREE,
     DISAGREE,
     INHERITED,
     NOT_FINITE,
+    ROUNDED_RIGHT,
+    ROUNDED_WRONG,
     ZERO_GRADIENT,
     ChangedError,
     Outcome,
     Store,
 )
-from robust_interp.store.cells import Cell, Perturbation, Plan
-from robust_interp.store.finished import outcome_of
+from robust_interp.store.cells import Cell, Perturbation
 
 AT_RISK = {"cpu": 1e5, "cuda": 1e7}  # passes of one image that a kill may cost, if one batch takes fewer
 
 R = TypeVar("R")
-
-Watch = Callable[[Cell, int], None]  # called with a cell and how many of its samples were just finished
-
-
-def unwatched(cell: Cell, samples: int) -> None:
-    """Nobody is told."""
 
 
 class Batch(NamedTuple):
@@ -66,7 +60,7 @@ class Part(NamedTuple):
 
 
 class Runner:
-    """Measures the cells of any plan of one dataset, on one device.
+    """Measures tasks of one dataset, on one device.
 
     Args:
         dataset: Whose images are classified.
@@ -88,8 +82,7 @@ class Runner:
         if dataset is None or dataset is self.dataset:
             return self
         if dataset not in self._views:
-            corruptor = Corruptor(dataset, self.corruptor.seed, self.corruptor.folder)
-            self._views[dataset] = Runner(dataset, corruptor, self.device, self.batch_size)
+            self._views[dataset] = Runner(dataset, self.corruptor.on(dataset), self.device, self.batch_size)
         return self._views[dataset]
 
     @property
@@ -158,27 +151,14 @@ class Runner:
         batch_size = checked_batch_size(request.batch_size, device)
         return cls(dataset, corruptor_of(request, dataset), device, batch_size)
 
-    def run(self, plan: Plan, targets: Sequence[Target], store: Store, watch: Watch) -> None:
-        """Measure what is missing of a plan of these targets, chunk by chunk.
+    def ahead(self, wanted: Iterable[tuple[Perturbation, int, int]]) -> AbstractContextManager[None]:
+        """Inside, corrupted images may be made beside the measuring, on CPUs that it leaves free.
 
         Args:
-            plan: Whose own cells are measured, not those of its strong plan.
-            targets: Which the cells are of.
-            store: What keeps them.
-            watch: Told of each batch that was finished.
-
-        Raises:
-            UserError: if a target cannot be measured, before any is.
+            wanted: As of `Corruptor.ahead`.
         """
-        cells = missing(plan, store)
-        self.check(cells)
-        todo = by_target(cells, targets)
-        self.expect((target for target, _ in todo), plan.n)
-        classifiers = [self.load(target) for target, _ in todo]  # all: a bad one fails before the hours
-        for classifier, (target, cells) in zip(classifiers, todo, strict=True):
-            view = self.on(target.dataset)
-            store.put_labels(view.dataset.fingerprint, view.dataset.labels)
-            view.measure(plan, cells, classifier, store, watch)
+        busy = torch.get_num_threads() if self.device.type == "cpu" else 1
+        return self.corruptor.ahead(wanted, spare_cpus(busy))
 
     def check(self, cells: Iterable[Cell]) -> None:
         """Refuse cells that are in a precision that the device is no good at; a short test may tell.
@@ -206,41 +186,6 @@ class Runner:
         """
         return target.load(self.device)
 
-    def measure(
-        self,
-        plan: Plan,
-        cells: Iterable[Cell],
-        classifier: nn.Module,
-        store: Store,
-        watch: Watch,
-        attacked: nn.Module | None = None,
-    ) -> None:
-        """Measure what is missing of these cells of a plan.
-
-        Args:
-            plan: Which the cells are of: it says how many samples, and what a cell follows.
-            cells: In an order in which each comes after those that it follows.
-            classifier: Which the cells are of.
-            store: What keeps them.
-            watch: Told of each batch that was finished.
-            attacked: What attacks see; by default what the classifier says, itself.
-
-        Raises:
-            LookupError: if a cell that one of them follows is not finished.
-        """
-        if attacked is None:
-            attacked = classifier.attacked_as if isinstance(classifier, Ensemble) else classifier
-        with undisturbed(classifier):
-            for cell in cells:
-                before = [outcome_of(other, store, plan.n) for other in followed(plan, cell)]
-                standing = still_standing(before, self.dataset.labels)
-                if reference := self_check(plan, cell):
-                    first = min(plan.n, self.batch_size)
-                    there = None if standing is None else standing[:first]
-                    if store.covered(reference.whole.key) < first:
-                        self._measure(reference, first, there, classifier, attacked, store, watch)
-                self._measure(cell, plan.n, standing, classifier, attacked, store, watch)
-
     def pixels(self, perturbation: Perturbation, start: int, stop: int) -> torch.Tensor:
         """Images (N, C, H, W) in [0, 1] on this runner's device, corrupted if the perturbation says so.
 
@@ -255,42 +200,47 @@ class Runner:
             pixels = self.dataset.pixels(start, stop)
         return torch.from_numpy(pixels).to(self.device)
 
-    def _measure(
-        self,
-        cell: Cell,
-        n: int,
-        standing: np.ndarray | None,
-        classifier: nn.Module,
-        attacked: nn.Module,
-        store: Store,
-        watch: Watch,
-    ) -> None:
-        attack = None
-        if cell.perturbation.kind == "attack":
-            attack = attacks.AttackRunner(cell.perturbation, attacked, _step_teller(cell, watch))
-        start = store.covered(cell.key)
-        while start < n:
-            stop = self._stop(start, n, standing, self._batches(cell.perturbation) * self.batch_size)
-            began = time.perf_counter()
-            there = np.ones(stop - start, bool) if standing is None else standing[start:stop]
-            found = self._chunk(cell.perturbation, classifier, attack, start, there)
-            seconds = time.perf_counter() - began
-            self._check_content(store, start, stop)
-            store.append(cell.key, start, Outcome(*found, seconds=seconds, device=str(self.device)))
-            watch(cell, stop - start)
-            start = stop
+    def outcome(self, task: Task, classifier: nn.Module, attack: attacks.AttackRunner | None) -> Outcome:
+        """Measure a task.
 
-    def _check_content(self, store: Store, start: int, stop: int) -> None:
-        """Keep what images [start, stop) were, or refuse them if they are not what was measured before.
+        Args:
+            task: What is measured.
+            classifier: Its target's, on this runner's device, undisturbed.
+            attack: Its cell's, set up for what is attacked; None where nothing is.
+        """
+        began = time.perf_counter()
+        there = np.ones(task.stop - task.start, bool) if task.standing is None else task.standing
+        found = self._chunk(task.cell.perturbation, classifier, attack, task.start, there)
+        seconds = time.perf_counter() - began
+        content = self.dataset.content(np.arange(task.start, task.stop))
+        return Outcome(*found, seconds=seconds, device=str(self.device), content=content)
+
+    def cut(self, perturbation: Perturbation, start: int, n: int, standing: np.ndarray | None) -> int:
+        """Where the part of a cell from `start` on ends that is measured, and stored, at once.
+
+        Args:
+            perturbation: Of the cell.
+            start: Its first sample.
+            n: How many samples of the cell are measured.
+            standing: Which of them still stand, (n,) bool; None for all.
+        """
+        size = self._batches(perturbation) * self.batch_size
+        if standing is None:
+            # At multiples of the size: a run that goes on cuts as one that never stopped.
+            return min(n, (start // size + 1) * size)
+        left = np.flatnonzero(standing[start:])
+        return start + int(left[size]) if len(left) > size else n
+
+    def keep_content(self, store: Store, task: Task, outcome: Outcome) -> None:
+        """Keep what the images of a task were, or refuse them if they are not what was measured before.
 
         Raises:
             UserError: naming one that has changed.
         """
-        hashes = self.dataset.content(np.arange(start, stop))
-        if hashes is None:
+        if outcome.content is None:
             return
         try:
-            store.put_pixels(self.dataset.fingerprint, start, hashes)
+            store.put_pixels(self.dataset.fingerprint, task.start, outcome.content)
         except ChangedError as changed:
             raise UserError(
                 f"{self.dataset.name_of(changed.at)} is not the image that was measured before into "
@@ -304,15 +254,6 @@ class Runner:
             return 1
         lost = self.batch_size * attacks.passes(perturbation)
         return max(1, int(AT_RISK.get(self.device.type, AT_RISK["cpu"]) // lost))
-
-    @staticmethod
-    def _stop(start: int, n: int, standing: np.ndarray | None, size: int) -> int:
-        """Where what is taken from `start` on ends, which is of `size` samples that still stand."""
-        if standing is None:
-            # At multiples of the size: a run that goes on cuts as one that never stopped.
-            return min(n, (start // size + 1) * size)
-        left = np.flatnonzero(standing[start:])
-        return start + int(left[size]) if len(left) > size else n
 
     def _chunk(
         self,
@@ -361,10 +302,21 @@ class Runner:
             for at, batch in zip(parts, images.split(self._at_once), strict=True)
         ]
         predictions, found = map(np.concatenate, zip(*judged, strict=True))
+        if perturbation.rounded:
+            flags |= self._rounded(classifier, images, ids)
         return Part(ids, predictions, flags | found, deltas)
 
+    def _rounded(self, classifier: nn.Module, images: torch.Tensor, ids: np.ndarray) -> np.ndarray:
+        """Which images (n, C, H, W) are right once their pixels are multiples of 1/255, as flags (n,)."""
+        whole, right = (255 * images).round() / 255, []
+        for at in range(0, len(ids), self._at_once):
+            part = ids[at : at + self._at_once]
+            predictions, _ = self.predictions(classifier, whole[at : at + self._at_once], part)
+            right.append(predictions == self.dataset.labels[part])
+        return np.where(np.concatenate(right), ROUNDED_RIGHT, ROUNDED_WRONG).astype(np.uint8)
+
     def _pixels_of(self, perturbation: Perturbation, ids: np.ndarray) -> torch.Tensor:
-        """As `pixels`, of ids in rising order; they may be far apart, and no more are loaded at once."""
+        """As `pixels`, of ids in rising order, which may be far apart: no more are loaded at once."""
         if perturbation.kind != "corruption":
             return torch.from_numpy(data.as_pixels(self.dataset.at(ids))).to(self.device)
         found = []
@@ -387,7 +339,9 @@ class Runner:
         """
         flags = np.zeros(len(ids), dtype=np.uint8)
         with torch.no_grad():
-            if isinstance(classifier, Ensemble):
+            if isinstance(classifier, Randomised):
+                logits = classifier.votes(images, ids)
+            elif isinstance(classifier, Ensemble):
                 logits, agreed = classifier.with_agreement(images)
                 flags |= np.where(agreed.cpu().numpy(), AGREE, DISAGREE).astype(np.uint8)
             else:
@@ -401,9 +355,3 @@ def _are_numbers(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Whose logits (N, classes) are finite, (N,) bool; -inf is the mask of a class that is not the label."""
     is_label = torch.zeros_like(logits, dtype=torch.bool).scatter(1, labels[:, None], value=True)
     return (torch.isfinite(logits) | ((logits == -torch.inf) & ~is_label)).all(1)
-
-
-def _step_teller(cell: Cell, watch: Watch) -> Callable[[int], None]:
-    """What tells a watch of the steps within a batch, where it wants to know: in samples' worth of work."""
-    step, passes = getattr(watch, "step", None), attacks.passes(cell.perturbation)
-    return (lambda done: step(cell, done / passes)) if step else (lambda done: None)

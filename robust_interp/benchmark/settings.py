@@ -16,6 +16,7 @@ from robust_interp.classifiers.resolve import ResolveOptions
 from robust_interp.core.devices import resolve_device
 from robust_interp.core.errors import UserError
 from robust_interp.corruptions import Corruptor
+from robust_interp.corruptions.cache import Cache, cache_folder
 from robust_interp.data.preprocessing import Preprocessing, fixed
 from robust_interp.data.subset import FIRST, STRATIFIED
 from robust_interp.store import CHUNK
@@ -30,7 +31,7 @@ def load_dataset(request: Request) -> data.Dataset:
     preprocessing = fixed(request.resize, request.crop, request.interpolation)
     if isinstance(request.dataset, str) and data.is_source(request.dataset):
         options = data.SourceOptions(
-            request.class_map, preprocessing, request.skip_unreadable, _workers(request.workers)
+            request.class_map, preprocessing, request.skip_unreadable, _decode_workers(request.decode_workers)
         )
         found = data.open_source(request.dataset, options)
         by_default = STRATIFIED if found.is_by_class else FIRST
@@ -66,10 +67,10 @@ def _refuse_for_arrays(request: Request, preprocessing: Preprocessing | None) ->
         raise UserError(f"{idle[0]} cannot be used with arrays, only with image files, such as folder:PATH")
 
 
-def _workers(workers: object) -> int | None:
+def _decode_workers(workers: object) -> int | None:
     count = None if workers is None else whole_number(workers)
     if workers is not None and (count is None or count < 0):
-        raise UserError(f"workers must be a whole number of at least 0, not {workers!r}")
+        raise UserError(f"decode_workers must be a whole number of at least 0, not {workers!r}")
     return count
 
 
@@ -95,7 +96,17 @@ def resolve_options(request: Request) -> ResolveOptions:
         ensemble=request.ensemble,
         average=request.ensemble_average,
         attacks=request.ensemble_attack,
+        eot=_draws(request.eot),
+        seed=checked_seed(request.seed),
     )
+
+
+def _draws(eot: object) -> int:
+    """Over how many draws random models are measured; 0 for not at all."""
+    draws = 0 if eot is None else whole_number(eot)
+    if draws is None or draws < (eot is not None):
+        raise UserError(f"eot must be a whole number of at least 1, not {eot!r}")
+    return draws
 
 
 def corruptor_of(request: Request, dataset: data.Dataset) -> Corruptor:
@@ -105,7 +116,8 @@ def corruptor_of(request: Request, dataset: data.Dataset) -> Corruptor:
         UserError: if its seed is none.
     """
     folder = Path(request.corruptions_dir) if request.corruptions_dir else None
-    return Corruptor(dataset, checked_seed(request.seed), folder)
+    kept = cache_folder(request.cache)
+    return Corruptor(dataset, checked_seed(request.seed), folder, Cache(kept) if kept else None)
 
 
 def device_of(request: Request) -> torch.device:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
@@ -28,18 +29,24 @@ def add_to(commands: Commands) -> None:
         metavar="NAME",
         help="datasets, or sources of your own images, such as folder:PATH (default: all datasets)",
     )
-    add_fields(parser, "data_dir class_map resize crop interpolation skip_unreadable workers")
+    add_fields(parser, "data_dir cache class_map resize crop interpolation skip_unreadable workers")
     parser.add_argument(
         "--download",
         action="store_true",
         help="download the named datasets with torchvision, and hf:NAME from Hugging Face's hub",
+    )
+    parser.add_argument(
+        "--clear-cache", action="store_true", help="remove the generated corruptions that are kept on disk"
     )
     add_plugin(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from robust_interp import data
+    from robust_interp.corruptions.cache import cache_folder
 
+    if arguments.clear_cache:
+        return _clear(cache_folder(arguments.cache))
     if arguments.download and not arguments.names:
         raise UserError("name the datasets to download, e.g. robust-interp data cifar10 --download")
     for name in arguments.names:  # an unknown name stops everything before a download starts
@@ -57,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.names:
         for kind, source in data.SOURCES.items():
             say(f"{kind}:{source.what}")
+    _tell_of_cache(cache_folder(arguments.cache))
     return 1 if missing and arguments.names else 0
 
 
@@ -83,3 +91,25 @@ def _told(name: str, arguments: argparse.Namespace) -> Iterator[str]:
     if trouble:
         more = f"; {len(trouble) - SHOWN} more" if len(trouble) > SHOWN else ""
         raise UserError("; ".join(trouble[:SHOWN]) + more)
+
+
+def _tell_of_cache(folder: Path | None) -> None:
+    from robust_interp.corruptions.cache import size_of
+
+    if folder is None:
+        say("generated corruptions: not kept on disk")
+    else:
+        say(f"generated corruptions: {_amount(size_of(folder))} in {folder}; --clear-cache removes them")
+
+
+def _clear(folder: Path | None) -> int:
+    from robust_interp.corruptions.cache import clear
+
+    if folder is None:
+        raise UserError("generated corruptions are not kept on disk: there is nothing to clear")
+    say(f"removed {_amount(clear(folder))} of generated corruptions from {folder}")
+    return 0
+
+
+def _amount(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"

@@ -95,6 +95,8 @@ def _radius(text: str, norm: str) -> float:
         if norm == "L2":
             return float(text)
         (eps,) = read_eps(text)
+    except UserError:  # which says more
+        raise
     except ValueError:
         raise UserError(f"--eps {text!r} is not one radius, such as 8 (Linf) or 0.5 (L2)") from None
     return eps

@@ -72,8 +72,8 @@ def _shared(plan: Plan, cell: Cell, right: np.ndarray, content: str) -> dict:
         "n": plan.n,
         "protocol": plan.protocol,
         **of_right(right),
-        "precision": cell.environment["precision"],
-        "torch": cell.environment["torch"],
+        "precision": cell.environment.get("precision"),
+        "torch": cell.environment.get("torch"),
         "torchattacks": cell.environment.get("torchattacks"),
         **{name: cell.told[name] for name in OF_IMAGES_COLUMNS if name in cell.told},
     }

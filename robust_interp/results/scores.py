@@ -15,8 +15,8 @@ from robust_interp.results import rows
 from robust_interp.results.column_names import MeasuredColumn, parse
 from robust_interp.results.columns import (
     OF_IMAGES,
-    OF_IMAGES_COLUMNS,
     OF_PRECISION,
+    ON_REQUEST,
     RESULT_COLUMNS,
     RESULTS,
     STRONG,
@@ -42,6 +42,7 @@ class Score:
         perturbations: What the samples went through: one perturbation, or under ``worst`` several.
         audit: What the classifier's audit on this dataset came to; empty if there was none.
         precision_check: What the precision of the attack changed, where that is known and not float32.
+        rounded_accuracy: The accuracy with whole pixel values, percent; None where that was not measured.
         code: What the code of the plug-ins is known by that made the perturbations; empty without any.
     """
 
@@ -57,6 +58,7 @@ class Score:
     audit: str = ""
     code: str = ""
     precision_check: PrecisionCheck | None = None
+    rounded_accuracy: float | None = None
 
     @property
     def attack_precision(self) -> str:
@@ -113,18 +115,28 @@ def _scores_of_classifier(plan: Plan, cells: list[Cell], store: Store) -> list[S
     labels = store.labels(cells[0].fingerprint, plan.n)[: plan.n] if outcomes else np.zeros(0, int)
     right = [outcome.correct(labels) for _, outcome in outcomes]
     content = store.content(cells[0].fingerprint, plan.n)
+    clean = None
     derived: list[_Attacked] = []
     if plan.protocol == "worst":
         if all(cell.perturbation.kind != "clean" for cell, _ in outcomes):
             return []  # of no sample can it be said yet that it survives everything
+        clean = right[[cell.perturbation.kind for cell, _ in outcomes].index("clean")]
         right, derived = _worst(outcomes, right, {cell.perturbation.ball for cell in missing})
     own = [
-        _score(plan, *done, correct, labels, content)
+        replace(_score(plan, *done, correct, labels, content), rounded_accuracy=_rounded(*done, clean))
         for done, correct in zip(outcomes, right, strict=True)
         if done[0].has_own_number(plan.protocol)
     ]
     scored = own + [_worst_score(plan, attacked, correct, labels, content) for attacked, correct in derived]
     return [_self_checked(score, plan, cells, store) for score in scored]
+
+
+def _rounded(cell: Cell, outcome: Outcome, clean: np.ndarray | None) -> float | None:
+    """Accuracy in percent with whole pixel values; `clean` says what must be right when clean, (n,) bool."""
+    if not cell.perturbation.rounded:
+        return None
+    right = outcome.correct_rounded if clean is None else statistics.robust(clean, [outcome.correct_rounded])
+    return 100 * float(right.mean())
 
 
 def _self_checked(score: Score, plan: Plan, cells: Sequence[Cell], store: Store) -> Score:
@@ -235,14 +247,16 @@ def _add_improvements(scored: list[Score]) -> None:
 
 
 def results_frame(scored: Iterable[Score]) -> pd.DataFrame:
-    """results.csv as a table: a line a score, with the columns of `RESULTS` and others that are filled."""
+    """results.csv as a table: a line a score, with the columns of `RESULTS`, and others where filled."""
     scored = list(scored)
     frame = pd.DataFrame([score.row for score in scored]).reindex(columns=RESULT_COLUMNS)
     frame = frame.astype(dict.fromkeys(integers(RESULTS), "Int64"))
     if any(score.attack_precision not in ("", FLOAT32) for score in scored):
         told = {column.name: [column.of(score) for score in scored] for column in OF_PRECISION if column.of}
         frame = frame.assign(**told)
-    for name in OF_IMAGES_COLUMNS:
-        if any(name in score.row for score in scored):
-            frame[name] = [score.row.get(name) for score in scored]
-    return frame.astype({name: "Int64" for name in integers(OF_IMAGES) if name in frame})
+    more = (*OF_IMAGES, *ON_REQUEST)
+    for column in more:
+        values = [column.of(score) if column.of else score.row.get(column.name) for score in scored]
+        if any(value is not None for value in values):
+            frame[column.name] = values
+    return frame.astype({name: "Int64" for name in integers(more) if name in frame})

@@ -2,7 +2,9 @@
 
 A cell always covers the first samples of its dataset, without gaps. `append` checks inside one transaction
 what is there already, so that two processes on one store, or a run that was killed, can neither lose a
-finished chunk nor count a sample twice; a larger n goes on where the smaller one ended.
+finished chunk nor count a sample twice; a larger n goes on where the smaller one ended. Processes at work on
+one store at once take different parts of it (`claim`); a part that is finished before those ahead of it waits
+for them in a table of its own.
 
 Every row is checked when it is read. A damaged chunk is left out with all that follows it in its cell, until
 what is measured again takes their place. Damage is named, one line each kind, when the store is closed.
@@ -15,8 +17,8 @@ import math
 import os
 import sqlite3
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +29,7 @@ from robust_interp.store.cells import Cell, Plan
 from robust_interp.store.connection import put, transaction
 from robust_interp.store.damage import Damage, Fault
 from robust_interp.store.integers import packed, packed_labels, unpacked, unpacked_labels
+from robust_interp.store.leases import Leases, Part
 from robust_interp.store.outcome import Outcome
 from robust_interp.store.seal import COLUMNS, is_sound, read_plan
 
@@ -56,11 +59,24 @@ def _row(cell: str, start: int, part: Outcome) -> tuple:
     return cell, start, len(part), predictions, flags, deltas, float(part.seconds), part.device
 
 
+def _outcome(row: tuple) -> Outcome:
+    """What `_row` made the row of."""
+    _, _, count, predictions, flags, deltas, seconds, device, _ = row
+    return Outcome(
+        unpacked(predictions, count),
+        np.frombuffer(flags, np.uint8),
+        None if deltas is None else np.frombuffer(deltas, "<f4"),
+        seconds,
+        device,
+    )
+
+
 class Store:
     """The finished cells in one folder; ``Store(None)`` keeps them in memory.
 
     Args:
         read_only: Write nothing, so that the folder need not be writable. The store must be there.
+        journal: How SQLite keeps a transaction whole: ``auto``, ``wal`` or ``delete``; see `connection`.
 
     Attributes:
         damage: What was found damaged so far.
@@ -69,7 +85,7 @@ class Store:
         UserError: if the folder cannot be written, or the file is not a store or one of a newer version.
     """
 
-    def __init__(self, folder: Path | None, read_only: bool = False) -> None:
+    def __init__(self, folder: Path | None, read_only: bool = False, journal: str = "auto") -> None:
         self.path: Path | str = folder / FILE_NAME if folder else ":memory:"
         self.damage = Damage()
         self._sound: dict[str, int] = {}  # by cell, how many of its first samples were checked
@@ -82,9 +98,10 @@ class Store:
             if folder and read_only:
                 self._db = connection.to_read(folder / FILE_NAME)
             else:
-                self._db = connection.to_write(self.path)
+                self._db = connection.to_write(self.path, journal)
             self._sealed = connection.format_of(self._db, self.path) > 0
             self._file = self._place()
+            self._leases = Leases(self._db, self.path if isinstance(self.path, Path) else None)
         except (OSError, sqlite3.Error, UnicodeError) as error:
             raise self._refusal(f"cannot use {self.path} as a store", error) from error
 
@@ -94,6 +111,7 @@ class Store:
         Warns:
             DamageWarning: one line each kind of damage that was found.
         """
+        self._leases.close()
         self._db.close()
         found, self.damage = self.damage, Damage()
         for line in found.lines(self.path):
@@ -122,9 +140,9 @@ class Store:
         return UserError(f"{what}: {' '.join(str(error).split())}{hint}")
 
     @contextmanager
-    def _write(self) -> Iterator[sqlite3.Connection]:
+    def _write(self, durably: bool = True) -> Iterator[sqlite3.Connection]:
         try:
-            with transaction(self._db):
+            with nullcontext() if durably else connection.lightly(self._db), transaction(self._db):
                 self._check_place()
                 yield self._db
         except sqlite3.Error as error:
@@ -180,10 +198,34 @@ class Store:
         self._sound[cell] = more[-1][1] + more[-1][2] if more else known
         return self._sound[cell]
 
+    def claim(self, cell: str, n: int, cut: Callable[[int], int]) -> Part | None:
+        """Take a part of a cell that is neither finished nor taken by another process.
+
+        Taken is what lies between two samples, until it is appended, the store is closed, or this process is
+        gone.
+
+        Args:
+            cell: Its key.
+            n: How many of the first samples are to be finished.
+            cut: Where a part that begins at a sample would end.
+
+        Returns:
+            The first sample and the first one that is left out; None if there is no such part now.
+
+        Raises:
+            UserError: if it cannot be written.
+        """
+        if self.covered(cell) >= n:
+            return None
+        with self._write(durably=False) as db:
+            waiting = self._connected(db, cell)
+            return self._leases.take(cell, self.covered(cell), n, waiting, cut)
+
     def append(self, cell: str, start: int, outcome: Outcome) -> None:
         """Add samples from `start` on; those that are there already are left as they are.
 
-        Damaged ones, and what follows them in the cell, are replaced.
+        Damaged ones, and what follows them in the cell, are replaced. What this process has claimed may come
+        before what is ahead of it, and waits for that.
 
         Args:
             cell: Its key.
@@ -191,20 +233,45 @@ class Store:
             outcome: Of that sample and those that follow it.
 
         Raises:
-            UserError: if that would leave a gap, or it cannot be written.
+            UserError: if that would leave a gap before what was not claimed, or it cannot be written.
         """
         with self._write() as db:
             covered = self.covered(cell)
+            if start > covered and self._leases.holds(cell, start):
+                for at in range(0, len(outcome), CHUNK):
+                    put(db, "waiting", *_row(cell, start + at, outcome[at : at + CHUNK]))
+                self._leases.release(cell, start)
+                return
             if start > covered:
                 raise UserError(
                     f"cell {cell} covers {covered} samples: cannot append from {start}; if damaged ones were "
                     "removed meanwhile, repeat the command"
                 )
-            if covered >= start + len(outcome):
-                return
-            self._remove_beyond(cell, covered)
-            for at in range(covered - start, len(outcome), CHUNK):
-                put(db, "chunks", *_row(cell, start + at, outcome[at : at + CHUNK]))
+            self._add(db, cell, covered, start, outcome)
+            self._leases.release(cell, start)
+            self._connected(db, cell)
+
+    def _add(self, db: sqlite3.Connection, cell: str, covered: int, start: int, outcome: Outcome) -> None:
+        """Add to the first samples of a cell, which are `covered`, those that follow them."""
+        if covered >= start + len(outcome):
+            return
+        self._remove_beyond(cell, covered)
+        for at in range(covered - start, len(outcome), CHUNK):
+            put(db, "chunks", *_row(cell, start + at, outcome[at : at + CHUNK]))
+
+    def _connected(self, db: sqlite3.Connection, cell: str) -> list[Part]:
+        """Add what waits and now follows what is finished; the parts that still wait."""
+        parts = []
+        query = f"SELECT {', '.join(COLUMNS['chunks'])}, digest FROM waiting WHERE cell = ? ORDER BY start"
+        for row in self._rows(query, cell):
+            start, is_whole, covered = row[1], is_sound("waiting", row, True), self.covered(cell)
+            if is_whole and start > covered:
+                parts.append((start, start + row[2]))
+                continue
+            if is_whole:
+                self._add(db, cell, covered, start, _outcome(row))
+            db.execute("DELETE FROM waiting WHERE (cell, start) = (?, ?)", row[:2])
+        return parts
 
     def _remove_beyond(self, cell: str, covered: int) -> None:
         """Remove what a cell has besides its first samples that are sound."""

@@ -343,8 +343,10 @@ def test_the_command_says_what_is_damaged_and_repairs_it(folder, command):
 
 
 def killed(folder, place):
-    """A copy of a store whose process was killed, with what lies in its log."""
-    with Store(folder) as store:
+    """A copy of a store whose process was killed, with what lies in its log, as beside another that reads."""
+    with closing(sqlite3.connect(folder / FILE_NAME, isolation_level=None)) as reader, Store(folder) as store:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM runs").fetchall()
         run(store, [(card("late"), CLEAN, first(6))])
         return Path(shutil.copytree(folder, place, ignore=shutil.ignore_patterns("*-shm")))
 
