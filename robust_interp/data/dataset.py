@@ -255,16 +255,16 @@ def from_arrays(
     Raises:
         UserError: on any other shape, type or range, normalised images and one-hot labels among them.
     """
-    images = _in_parts(images)
-    if images.ndim != 4 or images.shape[1] not in (1, 3):
+    given = _in_parts(images)
+    if given.ndim != 4 or given.shape[1] not in (1, 3):
         raise UserError(
-            f"images must be (N, C, H, W) with 1 or 3 channels, not {images.shape}{_hint(images.shape)}"
+            f"images must be (N, C, H, W) with 1 or 3 channels, not {given.shape}{_hint(given.shape)}"
         )
-    if not len(images):
+    if not len(given):
         raise UserError("the dataset has no images")
-    if images.dtype != np.uint8:
-        _check_range(images)
-    return ArrayDataset(name, images, *checked_labels(labels, len(images), classes))
+    if given.dtype != np.uint8:
+        _check_range(given)
+    return ArrayDataset(name, given, *checked_labels(labels, len(given), classes))
 
 
 def checked_labels(labels: ArrayLike, n: int, classes: int | None = None) -> tuple[np.ndarray, int]:
