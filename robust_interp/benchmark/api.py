@@ -265,8 +265,6 @@ def _named(models: object) -> dict[str, Any]:
     if isinstance(models, Mapping) and all(
         isinstance(name, str) and isinstance(model, nn.Module) for name, model in models.items()
     ):
-        if unfit := [name for name in models if not name.isprintable() or not name.strip()]:
-            raise UserError(f"a model's name must be one line of text, not {unfit[0]!r}")
         return {"modules": models} if models else {"models": ()}
     names = (models,) if isinstance(models, str) else models
     if names is not None and not (isinstance(names, Sequence) and all(isinstance(n, str) for n in names)):
