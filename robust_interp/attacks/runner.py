@@ -340,7 +340,7 @@ def _finite(logits: Tensor) -> Tensor:
 
 
 def _largest(gradient: Tensor, count: int) -> Tensor:
-    """Each sample's largest |value|, (count,), NaN and infinity among them; a sample may have several rows."""
+    """Each sample's largest |value|, (count,), be it NaN or infinite; a sample may have several rows."""
     if len(gradient) == count:
         return torch.linalg.vector_norm(gradient, torch.inf, dim=tuple(range(1, gradient.ndim)))
     return torch.linalg.vector_norm(gradient.reshape(count, -1), torch.inf, dim=1)

@@ -66,6 +66,7 @@ def evaluate(
     n: int | str | None = None,
     protocol: str = "final",
     attack_precision: str = "float32",
+    compile: str = "auto",
     batch_size: int | None = None,
     device: str | None = None,
     seed: int = 0,
@@ -113,6 +114,8 @@ def evaluate(
             that are still correct.
         attack_precision: What the gradients of attacks are computed in: ``float32``, ``tf32`` (CUDA only) or
             ``bf16``; the attacked images are classified in float32.
+        compile: Whether networks are compiled for attacks, by torch.compile: ``on``, ``off``, or ``auto``,
+            where the estimate says that it saves time. Models are judged uncompiled.
         batch_size: Images per batch; None means 250 on the CPU and 1000 on CUDA.
         device: cpu, cuda, cuda:1; None means the device of the model objects, otherwise CUDA if available.
         seed: Seed of every random draw of the measurement, from 0: attack starts and generated corruptions.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PROTOCOLS = ("final", "worst")
 AVERAGES = ("probabilities", "logits")
+COMPILE = ("auto", "on", "off")
 ATTACK_PRECISIONS = ("float32", "tf32", "bf16")
 
 STRONG = forms.SPECS_OR_NONE.bare  # what --strong means without a list
@@ -185,6 +186,13 @@ class Request:
             forms.one_of(*ATTACK_PRECISIONS),
             "what the gradients of attacks are computed in: float32, tf32 (CUDA), bf16; the attacked images "
             "are classified in float32",
+        ),
+    )
+    compile: str = field(
+        default="auto",
+        metadata=_about(
+            forms.one_of(*COMPILE),
+            "whether networks are compiled for attacks, by torch.compile; auto: where that saves time",
         ),
     )
     batch_size: int | None = field(

@@ -6,7 +6,8 @@ data -> classifier -> perturbation -> per-sample predictions -> store
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -15,20 +16,32 @@ from torch import nn
 
 from robust_interp import attacks, data
 from robust_interp.attacks.precision import check as check_precision
+from robust_interp.benchmark.compiling import Architecture, architecture, can_be_compiled, key, passes_of
 from robust_interp.benchmark.pending import by_target, followed, missing, self_check, still_standing
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.settings import checked_batch_size, corruptor_of, device_of
+from robust_interp.classifiers.engine import (
+    COMPILED,
+    CannotCompile,
+    Pass,
+    compiled,
+    with_folded_norms,
+)
 from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.target import Target
+from robust_interp.core.compiler import learn
 from robust_interp.core.errors import UserError
 from robust_interp.core.memory import give_back, is_out_of_memory
 from robust_interp.corruptions import Corruptor
 from robust_interp.store import AGREE, DISAGREE, INHERITED, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
-from robust_interp.store.cells import Cell, Perturbation, Plan
+from robust_interp.store.cells import CLEAN, Cell, Perturbation, Plan
 from robust_interp.store.finished import outcome_of
 
 AT_RISK = {"cpu": 1e5, "cuda": 1e7}  # passes of one image that a kill may cost, if one batch takes fewer
+WORTH_A_COPY = 2e4  # passes of one image, from which on BatchNorm is folded for them
+COMPARED_ON = 16  # images, on which a copy must do what the model does
+NEW = 1.0  # seconds: what compiles faster was compiled before in this process
 
 R = TypeVar("R")
 
@@ -56,8 +69,34 @@ class Part(NamedTuple):
     deltas: np.ndarray | None
 
 
+class Attacked(NamedTuple):
+    """What attacks see: the same function as the classifier, but for rounding.
+
+    Attributes:
+        plain: Runs as Python code.
+        compiled: Runs compiled in passes of some kinds; None where nothing is compiled.
+        passes: These kinds.
+    """
+
+    plain: nn.Module
+    compiled: nn.Module | None = None
+    passes: frozenset[Pass] = frozenset()
+
+    def engine(self, cell: Cell) -> str:
+        """What a cell is marked with in the store, where it ran otherwise than as Python code."""
+        return COMPILED if self.compiled and self.passes & passes_of(cell.perturbation) else ""
+
+    def by(self, cell: Cell) -> nn.Module:
+        """What the attack of a cell sees."""
+        return self.compiled if self.compiled and can_be_compiled(cell) else self.plain
+
+
 class Runner:
     """Measures the cells of any plan of one dataset, on one device.
+
+    Attributes:
+        compiles: The networks whose passes under attack are compiled; None for all.
+        backend: Of torch.compile.
 
     Args:
         dataset: Whose images are classified.
@@ -71,16 +110,27 @@ class Runner:
     ) -> None:
         self.dataset, self.corruptor = dataset, corruptor
         self.device, self.batch_size = device, batch_size
+        self.compiles: Container[Architecture] | None = frozenset()
+        self.backend: str | Callable = "inductor"
         self._at_once = batch_size
+        self._uncompiled: dict[str, dict[str, None]] = {}  # names by the reason
 
     @property
     def notes(self) -> list[str]:
-        """What a reader must be told of how it was measured: a line if memory did not do for the batches."""
+        """What a reader must be told of how it was measured.
+
+        A line if memory did not do for the batches, and one for what could not be compiled.
+        """
+        lines = [
+            f"{', '.join(names)}: not compiled, so attacks are slower: {reason}"
+            for reason, names in self._uncompiled.items()
+        ]
         if self._at_once == self.batch_size:
-            return []
+            return lines
         return [
+            *lines,
             f"{self.device} ran out of memory with batches of {self.batch_size}: at most {self._at_once} "
-            f"images were taken at once; --batch-size {self._at_once} starts there"
+            f"images were taken at once; --batch-size {self._at_once} starts there",
         ]
 
     def in_parts(self, ids: np.ndarray, work: Callable[[np.ndarray], R], batches: int = 1) -> list[R]:
@@ -191,7 +241,9 @@ class Runner:
         """
         if attacked is None:
             attacked = classifier.attacked_as if isinstance(classifier, Ensemble) else classifier
+        cells = list(cells)
         with undisturbed(classifier):
+            seen = self._faster(cells, plan.n, attacked, store, watch)
             for cell in cells:
                 before = [outcome_of(other, store, plan.n) for other in followed(plan, cell)]
                 standing = still_standing(before, self.dataset.labels)
@@ -199,8 +251,43 @@ class Runner:
                     first = min(plan.n, self.batch_size)
                     there = None if standing is None else standing[:first]
                     if store.covered(reference.whole.key) < first:
-                        self._measure(reference, first, there, classifier, attacked, store, watch)
-                self._measure(cell, plan.n, standing, classifier, attacked, store, watch)
+                        self._measure(reference, first, there, classifier, seen, store, watch)
+                self._measure(cell, plan.n, standing, classifier, seen, store, watch)
+
+    def _faster(
+        self, cells: Sequence[Cell], n: int, attacked: nn.Module, store: Store, watch: Watch
+    ) -> Attacked:
+        """What attacks see of a classifier, as fast as their work is worth."""
+        made = [cell for cell in cells if cell.perturbation.kind == "attack"]
+        compilable = [cell for cell in made if can_be_compiled(cell)]
+        compiles = compilable and (
+            self.compiles is None or architecture(compilable[0].classifier) in self.compiles
+        )
+        work = sum(attacks.passes(cell.perturbation) * (n - store.covered(cell.key)) for cell in made)
+        if not compiles and work < WORTH_A_COPY:
+            return Attacked(attacked)
+        plain = with_folded_norms(attacked, self.pixels(CLEAN, 0, min(COMPARED_ON, n)))
+        if not compiles:
+            return Attacked(plain)
+        passes = frozenset[Pass]().union(*(passes_of(cell.perturbation) for cell in compilable))
+        return self._compiled(compilable[0], plain, passes, min(n, self._at_once), watch)
+
+    def _compiled(
+        self, cell: Cell, plain: nn.Module, passes: frozenset[Pass], size: int, watch: Watch
+    ) -> Attacked:
+        """The same compiled for batches of a size; as it is, and noted, where that is not possible."""
+        card, images = cell.classifier, self.pixels(CLEAN, 0, size)
+        with _compiling(watch, cell):
+            try:
+                made, seen = compiled(plain, images, sorted(passes), self.backend)
+            except CannotCompile as error:
+                self._uncompiled.setdefault(str(error), {})[card.model] = None
+                return Attacked(plain)
+        if seen.seconds > NEW:
+            learn(key(card, passes, images), seen)
+        if seen.gain < 1 and self.compiles is not None:  # nobody insists on it
+            return Attacked(plain)
+        return Attacked(plain, made, passes)
 
     def pixels(self, perturbation: Perturbation, start: int, stop: int) -> torch.Tensor:
         """Images (N, C, H, W) in [0, 1] on this runner's device, corrupted if the perturbation says so.
@@ -222,13 +309,14 @@ class Runner:
         n: int,
         standing: np.ndarray | None,
         classifier: nn.Module,
-        attacked: nn.Module,
+        seen: Attacked,
         store: Store,
         watch: Watch,
     ) -> None:
         attack = None
         if cell.perturbation.kind == "attack":
-            attack = attacks.AttackRunner(cell.perturbation, attacked, _step_teller(cell, watch))
+            attack = attacks.AttackRunner(cell.perturbation, seen.by(cell), _step_teller(cell, watch))
+        device = f"{self.device} {seen.engine(cell)}".strip()
         start = store.covered(cell.key)
         while start < n:
             stop = self._stop(start, n, standing, self._batches(cell.perturbation) * self.batch_size)
@@ -236,7 +324,7 @@ class Runner:
             there = np.ones(stop - start, bool) if standing is None else standing[start:stop]
             found = self._chunk(cell.perturbation, classifier, attack, start, there)
             seconds = time.perf_counter() - began
-            store.append(cell.key, start, Outcome(*found, seconds=seconds, device=str(self.device)))
+            store.append(cell.key, start, Outcome(*found, seconds=seconds, device=device))
             watch(cell, stop - start)
             start = stop
 
@@ -306,7 +394,7 @@ class Runner:
         return Part(ids, predictions, flags | found, deltas)
 
     def _pixels_of(self, perturbation: Perturbation, ids: np.ndarray) -> torch.Tensor:
-        """As `pixels`, of ids in rising order, which may be far apart: no more are loaded at a time than these."""
+        """As `pixels`, of ids in rising order, which may be far apart: so many are loaded at a time."""
         found = []
         for low in range(int(ids[0]), int(ids[-1]) + 1, len(ids)):
             here = ids[(ids >= low) & (ids < low + len(ids))]
@@ -341,6 +429,15 @@ def _are_numbers(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Whose logits (N, classes) are finite, (N,) bool; -inf is the mask of a class that is not the label."""
     is_label = torch.zeros_like(logits, dtype=torch.bool).scatter(1, labels[:, None], value=True)
     return (torch.isfinite(logits) | ((logits == -torch.inf) & ~is_label)).all(1)
+
+
+@contextmanager
+def _compiling(watch: Watch, cell: Cell) -> Iterator[None]:
+    """Tells a watch of a compilation, where it wants to know: that is no work on samples, and takes long."""
+    tell = getattr(watch, "compiling", lambda cell, begins: None)
+    tell(cell, True)
+    yield
+    tell(cell, False)
 
 
 def _step_teller(cell: Cell, watch: Watch) -> Callable[[int], None]:

@@ -20,7 +20,7 @@ def add_to(commands: Commands) -> None:
     )
     parser.set_defaults(configured=parser)
     add_fields(parser, "models attacks corruptions n ensembles ensemble ensemble_average ensemble_attack")
-    add_fields(parser, "protocol strong strong_n attack_precision seed corruptions_dir")
+    add_fields(parser, "protocol strong strong_n attack_precision compile seed corruptions_dir")
     add = parser.add_argument
     add(
         "--config",

@@ -170,6 +170,13 @@ RESULTS = (
     Column("torchattacks", _text, "Version of torchattacks, for an attack."),
     Column("device", _text, "Device of the measurement."),
     Column("seconds", _number, "Time of the measurement; `n` / `seconds` is images per second.", unit="s"),
+    Column(
+        "engine",
+        _text,
+        "What ran the model within the attack: `eager` (its own code) or `compiled` (torch.compile). The "
+        "attacked images are always classified by the model's own code.",
+        see="speed",
+    ),
 )
 
 OF_PRECISION = (  # at the end of results.csv, and only where an attack is not in float32

@@ -34,8 +34,9 @@ def row_of_cell(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray) -> 
         "zero_grad": _zero_gradients([outcome]) if attacked else None,
         "agreement": outcome.agreement if cell.classifier.members > 1 else None,
         "corruption_source": made.source,
-        "device": outcome.device,
+        "device": outcome.ran_on[0],
         "seconds": round(outcome.seconds, 3),
+        "engine": outcome.ran_on[1],
     }
 
 

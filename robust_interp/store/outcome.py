@@ -29,6 +29,8 @@ class Outcome:
             cell that this one follows had broken the sample; AGREE or DISAGREE of an ensemble's members.
         deltas: (n,) float32, the size of each sample's change by an attack, in [0, 1] pixels and the attack's
             norm (Linf: its largest change of a pixel); None where nothing was attacked.
+        device: Where it was measured, such as ``cpu``; behind a space what ran, if not Python code: ``cpu
+            compiled``. Several are joined by ``+``.
     """
 
     predictions: np.ndarray
@@ -50,6 +52,13 @@ class Outcome:
     def max_delta(self) -> float | None:
         """The largest change of a sample, in the unit of `deltas`; None where nothing was attacked."""
         return None if self.deltas is None else float(self.deltas.max())
+
+    @property
+    def ran_on(self) -> tuple[str, str]:
+        """The devices, and the engines that ran, each joined by ``+``; Python code is ``eager``."""
+        found = [one.partition(" ") for one in self.device.split("+")]
+        devices, engines = {device for device, _, _ in found}, {engine or "eager" for _, _, engine in found}
+        return "+".join(sorted(devices)), "+".join(sorted(engines))
 
     def correct(self, labels: np.ndarray) -> np.ndarray:
         """Which samples count as right, (n,) bool, by the labels of these samples and any that follow.
