@@ -10,15 +10,16 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporarily
 
-from robust_interp.classifiers.classifier import with_gradient
+from robust_interp.classifiers.classifier import Classifier, with_gradient
 from robust_interp.classifiers.ensemble import Ensemble, MeanLoss
 from robust_interp.classifiers.folding import folded
 from robust_interp.classifiers.layout import alike
@@ -90,8 +91,7 @@ class ConstantBatches(nn.Module):
         on_cuda = images.is_cuda
         if on_cuda:
             torch.compiler.cudagraph_mark_step_begin()
-        # Without the attack's own modes, such as that of its draws: what is compiled knows nothing of them.
-        with torch._C.DisableTorchFunction(), _limits():
+        with _without_modes(), _limits():
             logits = _compiled(self._backend, "reduce-overhead" if on_cuda else None)(self.classifier, filled)
             # A CUDA graph writes its next result to the same place.
             return logits[: len(images)].clone() if on_cuda else logits[: len(images)]
@@ -106,6 +106,15 @@ def _compiled(backend: str | Callable, mode: str | None) -> Callable[[nn.Module,
     """One for all classifiers: torch itself tells which of them can share what was compiled."""
     mode = mode if backend == "inductor" else None
     return torch.compile(_pass, dynamic=False, fullgraph=True, backend=backend, mode=mode)
+
+
+@contextmanager
+def _without_modes() -> Iterator[None]:
+    """Outside of an attack's modes, such as that of its draws: what is compiled would depend on them."""
+    with ExitStack() as stack:
+        for _ in _get_current_function_mode_stack():
+            stack.enter_context(_pop_mode_temporarily())
+        yield
 
 
 @contextmanager
@@ -144,10 +153,10 @@ def with_folded_norms(classifier: nn.Module, images: Tensor) -> nn.Module:
 
 
 def _with_folded_norms(classifier: nn.Module, images: Tensor) -> nn.Module:
-    copied = folded(classifier)
-    if copied is None:
+    model = folded(classifier.model) if isinstance(classifier, Classifier) else None
+    if model is None or not isinstance(classifier, Classifier):
         return classifier
-    copied.requires_grad_(False)
+    copied = classifier.around(model).requires_grad_(False)
     try:
         same = alike(with_gradient(classifier, images), with_gradient(copied, images), ROUNDING)
     except Exception:  # the copy is of code that may not have been written for that
