@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 
 import torch
@@ -13,23 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.precision import float32
 
 PROBES, PROBED_FOR = 15, 1.0  # pairs of passes, and seconds, at most
 
 
-@contextmanager
-def arithmetic(precision: str) -> Iterator[None]:
+def arithmetic(precision: str) -> AbstractContextManager[None]:
     """TF32 for what runs inside, if that is the precision: a way back runs outside of the model's forward."""
-    if precision != "tf32":
-        yield
-        return
-    before = torch.get_float32_matmul_precision()
-    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=True):
-        torch.set_float32_matmul_precision("high")
-        try:
-            yield
-        finally:
-            torch.set_float32_matmul_precision(before)
+    return float32(tf32=True) if precision == "tf32" else nullcontext()
 
 
 def logits_of(classifier: torch.nn.Module, images: Tensor, precision: str) -> Tensor:

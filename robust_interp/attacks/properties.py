@@ -7,7 +7,13 @@ import math
 from collections.abc import Sequence
 
 from robust_interp.attacks.parse import exact_255
-from robust_interp.attacks.table import ATTACKS, AUTOATTACK_PACKAGES, type_of
+from robust_interp.attacks.table import (
+    ATTACKS,
+    AUTOATTACK_PACKAGES,
+    OF_SQUARE_IMAGES,
+    OF_THREE_CHANNELS,
+    type_of,
+)
 from robust_interp.core.errors import UserError
 from robust_interp.store.cells import Perturbation
 
@@ -21,7 +27,8 @@ def check_fits(perturbation: Perturbation, classes: int, shape: Sequence[int]) -
         perturbation: An attack.
         classes: How many there are: fewer than its loss is defined for, or its target asks for, are too few.
         shape: (C, H, W) of an image. A radius above the diameter of the cube [0, 1]^(C H W), which every
-            image lies in, is a mistake; the tiles that Square starts from in L2 fit some sizes only.
+            image lies in, is a mistake; the tiles that Square starts from in L2 fit some sizes only, and
+            some classes of torchattacks take RGB or square images alone.
 
     Raises:
         UserError: in these cases.
@@ -39,6 +46,10 @@ def check_fits(perturbation: Perturbation, classes: int, shape: Sequence[int]) -
             f"{name}(norm=L2) cannot be run on images of {shape[1]}x{shape[2]}: the tiles that Square starts "
             "from do not fit into them; use apgd_ce(norm=L2) and apgd_t(norm=L2)"
         )
+    if name in OF_THREE_CHANNELS and shape[0] != 3:
+        raise UserError(f"{name} needs images of 3 channels, and these have {shape[0]}: use mifgsm")
+    if name in OF_SQUARE_IMAGES and shape[1] != shape[2]:
+        raise UserError(f"{name} needs square images, and these are {shape[1]}x{shape[2]}: use square")
     if classes < kind.classes:
         raise UserError(
             f"{name} needs at least {kind.classes} classes, and the dataset has "

@@ -239,7 +239,8 @@ def _joined(parts: Sequence[Found]) -> Found:
 class GradientProbe(torch.nn.Module):
     """Passes its input on to the classifier and looks at the gradients that come back.
 
-    A pass does nothing that waits for the device.
+    Those that an attack gets are laid out as its images, which attacks take for granted; a model in channels
+    last would give them its layout. A pass does nothing that waits for the device.
 
     Attributes:
         at_once: How many samples are to go through the model together, for rounds that `refills`.
@@ -298,6 +299,7 @@ class GradientProbe(torch.nn.Module):
         images = images.view_as(images) if spares else images.clone()
         if not follows:
             return _finite(self.classifier(images))
+        images.register_hook(torch.Tensor.contiguous)
         if self._looks:
             images.register_hook(self._look)
         logits = precision.logits_of(self.classifier, images, self._precision)

@@ -290,6 +290,11 @@ _IN_BATCHES = {
     "PGDL2",
 }
 
+# What some of them take for granted, and fail at within, as the three channels of their kernels.
+OF_THREE_CHANNELS = {"TIFGSM", "PIFGSM", "PIFGSMPP"}
+OF_SQUARE_IMAGES = {"Pixle"}
+_OF_TEN_CLASSES = {"JSMA"}
+
 _NOT_BY_CLASS = {"MultiAttack", "LGV", "AutoAttack"}
 
 _OURS_TO_SET = {"self", "model", "eps", "seed", "verbose", "n_classes"}
@@ -350,6 +355,7 @@ def _of_class(name: str) -> AttackType:
         gradient=name not in _WITHOUT_GRADIENT,
         alone=name not in _IN_BATCHES,
         targeted="targeted" in modes,
+        classes=10 if name in _OF_TEN_CLASSES else 2,
         takes_eps="eps" in parameters,
         restarts=False,
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import pandas as pd
+import torch
 from torch import nn
 
 from robust_interp import data
@@ -19,6 +20,7 @@ from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
 from robust_interp.classifiers.isolation import on_its_device
 from robust_interp.core import environment, precision
+from robust_interp.core.devices import by_default
 from robust_interp.core.errors import UserError
 from robust_interp.core.random_state import undisturbed_generators
 from robust_interp.core.registry import nearest
@@ -75,6 +77,7 @@ def evaluate(
     zoo: str | os.PathLike | None = None,
     only_zoo: bool = False,
     checkpoint: str | os.PathLike | None = None,
+    weights_key: str | None = None,
     strong: str | None = None,
     strong_n: int | None = None,
     threads: int | None = None,
@@ -124,6 +127,9 @@ def evaluate(
         zoo: Folder of more checkpoints, searched before ./model_zoo and the package.
         only_zoo: Whether only that folder is searched; 'all' then means every checkpoint in it.
         checkpoint: Weights file for the single registered name, ``timm:NAME`` or factory in `models`.
+        weights_key: Which of several state dicts in a weights file is meant, such as ``state_dict_ema``, or
+            the prefix that the names of its tensors share. None means the first of state_dict,
+            model_state_dict, model, net, state_dict_ema, model_ema and ema.
         strong: Attack specs for the columns ``strong_<eps>``: the worst of PGD and these attacks. None means
             no such columns.
         strong_n: Number of test images for these columns, from the first on; None means 200, or `n` if
@@ -152,6 +158,7 @@ def evaluate(
         for module in request.modules.values():
             stack.enter_context(on_its_device(module))
         stack.enter_context(precision.float32_by_default())
+        stack.enter_context(by_default(torch.device("cpu")))
         benchmark = Benchmark(request)
         store = stack.enter_context(Store(folder))
         report = benchmark.run(store)

@@ -241,6 +241,14 @@ class Request:
             usual="as stored with the model",
         ),
     )
+    weights_key: str | None = field(
+        default=None,
+        metadata=_about(
+            forms.TEXT,
+            "which of several state dicts in a weights file, e.g. state_dict_ema, or the prefix of its names",
+            usual="the first of state_dict, model_state_dict, model, net, state_dict_ema, model_ema, ema",
+        ),
+    )
     strong: str | None = field(
         default=None,
         metadata=_about(

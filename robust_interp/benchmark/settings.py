@@ -44,6 +44,7 @@ def resolve_options(request: Request) -> ResolveOptions:
         checkpoint=request.checkpoint,
         mean=request.mean,
         std=request.std,
+        weights_key=request.weights_key,
         seeds=DEFAULT_SEEDS if by_default and request.seeds is None else train_seeds(request.seeds),
         ensembles=bool(request.ensembles),
         ensemble=request.ensemble,

@@ -21,6 +21,7 @@ class Classifier(nn.Module):
         mean: Per-channel mean to subtract, in [0, 1] pixels; None if the model takes pixels.
         std: Per-channel standard deviation to divide by.
         name: What messages call it.
+        binary: Whether one output z for an image, before a sigmoid, stands for the logits [0, z].
 
     Raises:
         UserError: if mean and std cannot be those of pixels in [0, 1]; at a call, if the images have other
@@ -36,10 +37,12 @@ class Classifier(nn.Module):
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         name: str = "model",
+        binary: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
         self.name = name
+        self.binary = binary
         self.normalisation = _normalisation(mean, std, name)
         self.normalize: nn.Module = nn.Identity()
         if self.normalisation:
@@ -60,6 +63,14 @@ class Classifier(nn.Module):
         return self.normalisation is not None
 
     def forward(self, images: Tensor) -> Tensor:
+        outputs = self.outputs(images)
+        if self.binary and outputs.shape in ((len(images),), (len(images), 1)):
+            z = outputs.view(-1, 1)
+            return torch.cat([torch.zeros_like(z), z], dim=1)
+        return outputs
+
+    def outputs(self, images: Tensor) -> Tensor:
+        """What the model itself returns for images (N, C, H, W) in [0, 1]."""
         if self.normalisation and images.shape[1] != len(self.normalisation[0]):
             channels = f"{len(self.normalisation[0])} channels; the images have {images.shape[1]}"
             raise UserError(f"{self.name} is normalised with {channels}")

@@ -39,7 +39,7 @@ def from_path(path: Path, context: Context) -> Target:
     if not path.is_file():
         raise UserError(f"there is no folder or file {path}")
     if (path.parent / zoo.CONFIG).is_file():
-        return _described(path, f"{path.resolve().parent.name}/{path.name}", context)
+        return described(path, f"{path.resolve().parent.name}/{path.name}", context)
     weights_files.read_state(path)  # which says if it is no weights file at all
     raise UserError(
         f"{path} does not name an architecture, and there is no {zoo.CONFIG} beside it: use "
@@ -53,7 +53,7 @@ def _folder(folder: Path, context: Context) -> Target:
         return _of_ours(own, context)
     found = [folder / name for name in WEIGHTS_IN_FOLDER if (folder / name).is_file()]
     if (folder / zoo.CONFIG).is_file() and found:
-        return _described(found[0], folder.resolve().name, context)
+        return described(found[0], folder.resolve().name, context)
     if any(map(zoo.Checkpoint.at, folder.iterdir())):
         raise UserError(
             f"{folder} is a folder of checkpoints: give it with --zoo, or name one checkpoint in it"
@@ -72,8 +72,17 @@ def _of_ours(checkpoint: zoo.Checkpoint, context: Context) -> Target:
     return replace(target, card=replace(target.card, recorded_clean=None), notes=(note,))
 
 
-def _described(path: Path, name: str, context: Context) -> Target:
-    """Weights beside a config.json as timm writes it."""
+def described(path: Path, name: str, context: Context) -> Target:
+    """Weights beside a config.json as timm writes it, as a target.
+
+    Args:
+        path: Of the weights file.
+        name: What the model is called.
+        context: What it is to be measured on.
+
+    Raises:
+        UserError: if the description has another format, or does not fit the dataset or the weights.
+    """
     config = _config(path.parent / zoo.CONFIG)
     cfg, arguments = config["pretrained_cfg"], dict(config.get("model_args") or {})
     size = cfg.get("input_size") or list(context.dataset.images.shape[1:])
@@ -101,7 +110,7 @@ def _config(path: Path) -> dict:
     if not isinstance(config, dict) or not all(isinstance(config.get(key), kinds[key]) for key in kinds):
         raise UserError(
             f"{path} does not have timm's format, with architecture and pretrained_cfg: for a model of "
-            "another library use package.module:factory"
+            "transformers use hf:FOLDER, for one of another library package.module:factory"
         )
     cfg = config["pretrained_cfg"]
     optional = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -46,8 +47,20 @@ def identity(model: nn.Module) -> dict:
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         sha.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
         sha.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    for weights in _quantised(model):
+        sha.update(weights.detach().cpu().contiguous().numpy().tobytes())
     sha.update(held(model, known).encode())  # nothing where there is nothing: older keys stay
     return {"class": type(model).__qualname__, "state_sha256": sha.hexdigest()}
+
+
+def _quantised(model: nn.Module) -> Iterator[Tensor]:
+    """The weights of quantised modules, in float32: they are neither parameters nor buffers."""
+    for module in model.modules():
+        weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
+        if "quantized" in type(module).__module__ and callable(weight) and callable(bias):
+            yield weight().dequantize()
+            if bias() is not None:
+                yield bias()
 
 
 def _settings(module: nn.Module) -> dict:

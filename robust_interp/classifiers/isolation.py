@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 
 import torch
 from torch import nn
 
 from robust_interp.core import precision
+from robust_interp.core.devices import by_default
 from robust_interp.core.random_state import one_at_a_time, undisturbed_generators
 
 
@@ -17,13 +18,13 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     """The conditions of a measurement, and everything as it was found afterwards.
 
     Inside: eval mode, frozen parameters, gradients possible, float32 without autocast or TF32, deterministic
-    cuDNN; no other thread measures. Restored: the mode of every module, requires_grad, buffers, torch's
+    cuDNN; a default device that is set is the model's; no other thread measures. Restored: the mode of every module, requires_grad, buffers, torch's
     settings and the global random generators.
 
     Args:
         model: On any device; it is changed in place, and back again whatever is raised inside.
     """
-    with one_at_a_time(), _as_found(model), _torch_settings():
+    with one_at_a_time(), _as_found(model), _torch_settings(), _default_device(model):
         _to_eval(model)
         model.requires_grad_(False)
         yield
@@ -71,6 +72,12 @@ def _torch_settings() -> Iterator[None]:
         stack.enter_context(precision.float32())
         stack.enter_context(precision.float32_by_default())
         yield
+
+
+def _default_device(model: nn.Module) -> AbstractContextManager:
+    """Attacks make tensors without naming a device: those go where the model is, whatever default is set."""
+    place = next((parameter.device for parameter in model.parameters()), None)
+    return by_default(place) if place else nullcontext()
 
 
 @contextmanager

@@ -1,11 +1,14 @@
-"""Names with a prefix that says how the rest is read, ``timm:NAME`` and ``robustbench:NAME``, as targets."""
+"""Names with a prefix that says how the rest is read, such as ``timm:NAME``, as targets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from robust_interp import zoo
+from robust_interp.classifiers.files import WEIGHTS_IN_FOLDER, described, from_path
+from robust_interp.classifiers.hugging_face import from_hugging_face
 from robust_interp.classifiers.target import (
     Context,
     Target,
@@ -29,13 +32,18 @@ NOT_ARGUMENTS = {  # of timm.create_model: what the dataset, the prefix or --che
 def from_timm(text: str, context: Context) -> Target:
     """A model that timm builds, with the weights of a file, else with those that timm has for it.
 
+    As in timm, ``local-dir:FOLDER`` and ``hf-hub:NAME`` name the folder that has its config.json and weights.
+
     Raises:
         UserError: if timm has no such model or weights, or they do not fit the dataset.
     """
     where, colon, place = text.partition(":")
     if colon and where in ("local-dir", "hf-hub", "hf_hub"):
-        folder = place if where == "local-dir" else "the folder that it was downloaded to"
-        raise UserError(f"timm:{where}: is not supported; name {folder} in --models")
+        if context.checkpoint:
+            raise UserError(f"timm:{where}: has its own weights, which --checkpoint cannot replace")
+        return (
+            from_path(Path(place).expanduser(), context) if where == "local-dir" else _of_hub(place, context)
+        )
     name, arguments = parse_call(text)
     if taken := sorted(NOT_ARGUMENTS & arguments.keys()):
         raise UserError(f"timm:{text}: {taken[0]} cannot be set here")
@@ -71,7 +79,35 @@ def from_robustbench(text: str, context: Context) -> Target:
     return replace(target, card=replace(target.card, recorded_clean=recorded))
 
 
-PREFIXES: dict[str, Callable[[str, Context], Target]] = {"timm": from_timm, "robustbench": from_robustbench}
+PREFIXES: dict[str, Callable[[str, Context], Target]] = {
+    "timm": from_timm,
+    "hf": from_hugging_face,
+    "robustbench": from_robustbench,
+}
+
+
+def _of_hub(name: str, context: Context) -> Target:
+    """A timm model of Hugging Face's hub, ``NAME`` or ``NAME@REVISION``, whose files may be cached."""
+    import huggingface_hub  # which timm needs
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    repository, _, revision = name.partition("@")
+
+    def fetched(file: str) -> Path:
+        return Path(huggingface_hub.hf_hub_download(repository, file, revision=revision or None))
+
+    try:
+        fetched(zoo.CONFIG)
+        try:
+            weights = fetched(WEIGHTS_IN_FOLDER[0])
+        except LocalEntryNotFoundError:  # no network: the hub was not asked
+            raise
+        except EntryNotFoundError:
+            weights = fetched(WEIGHTS_IN_FOLDER[1])
+    except Exception as error:  # a download fails in many ways
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"timm:hf-hub:{name}: {reason}") from error
+    return described(weights, f"hf-hub:{name}", context)
 
 
 def parse_call(text: str) -> tuple[str, dict]:

@@ -3,7 +3,7 @@
 `resolve` hands each name to the module that knows its kind, which makes a target of it:
 
 * a name of the zoo, a glob or 'all': `zoo_names`
-* ``timm:NAME``, ``robustbench:NAME``: `prefixes`
+* ``timm:NAME``, ``hf:NAME``, ``robustbench:NAME``: `prefixes`
 * ``package.module:factory``, with any other word before the colon: `python_modules`
 * a folder or a file: `files`
 * a module that is an object: `target`; an ensemble, of objects or of any of these: `ensembles`
@@ -46,6 +46,7 @@ class ResolveOptions:
         mean: What the images of models not from the zoo are normalised with, in [0, 1] pixels; None is what
             comes with the model.
         std: Likewise.
+        weights_key: Which of several state dicts in a weights file is meant, of models not from the zoo.
         seeds: Train seeds to take from the zoo (3 means 0, 1, 2); None is every one.
         ensembles: Whether the seeds of a model also make an ensemble.
         ensemble: More ensembles, each of what its ``+`` joins among the models.
@@ -58,6 +59,7 @@ class ResolveOptions:
     checkpoint: str | None = None
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
+    weights_key: str | None = None
     seeds: int | Sequence[int] | None = None
     ensembles: bool = True
     ensemble: str | Sequence[str] = ()
@@ -105,7 +107,7 @@ def resolve(
 def _objects(
     modules: Mapping[str, nn.Module], options: ResolveOptions, dataset: data.Dataset
 ) -> list[Target]:
-    _refuse_idle(options, ("zoo", "only_zoo", "checkpoint", "seeds"), "model objects")
+    _refuse_idle(options, ("zoo", "only_zoo", "checkpoint", "weights_key", "seeds"), "model objects")
     context = Context(dataset, mean=options.mean, std=options.std)
     return [
         from_ensemble(name, model, context) if type(model) is Ensemble else from_module(name, model, context)
@@ -127,7 +129,7 @@ def _named(
     if not of_the_zoo:
         _refuse_idle(options, ("seeds",), "models that are not from the zoo")
     elif not others:
-        _refuse_idle(options, ("mean", "std"), "models from the zoo")
+        _refuse_idle(options, ("mean", "std", "weights_key"), "models from the zoo")
     found = _of_the_zoo(of_the_zoo, options, averaging, dataset, tell) if of_the_zoo else []
     return _once([*found, *_others(others, options, dataset)])
 
@@ -168,7 +170,7 @@ def _others(names: Iterable[str], options: ResolveOptions, dataset: data.Dataset
     once: dict[str | Path, str] = {}
     for name in names:
         once.setdefault(name if _prefixed(name) else _path(name).resolve(), name)
-    context = Context(dataset, mean=options.mean, std=options.std)
+    context = Context(dataset, mean=options.mean, std=options.std, weights_key=options.weights_key)
     taker = _takes_checkpoint(list(once.values())) if options.checkpoint else None
     found = {}
     for name in once.values():

@@ -23,8 +23,10 @@ from robust_interp.classifiers.layout import use_channels_last
 from robust_interp.classifiers.validation import (
     CHECKED_ON,
     REPEATED_ON,
+    OneAtATime,
     check_classifier,
     measurable,
+    one_output_notes,
     output_notes,
     stale_batch_norm,
 )
@@ -62,6 +64,7 @@ class Context:
 
     Attributes:
         checkpoint: A weights file.
+        weights_key: Which of several state dicts in a weights file is meant.
         mean: What its images are normalised with, in [0, 1] pixels; None is what comes with the model, such
             as a timm model's ``pretrained_cfg``, and nothing for any other model.
         std: Likewise.
@@ -71,6 +74,7 @@ class Context:
     checkpoint: Path | None = None
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
+    weights_key: str | None = None
 
     @property
     def channels(self) -> int:
@@ -132,7 +136,7 @@ def from_module(
                 f"{name} looks like a Hugging Face model; no normalisation is applied: pass mean and std, as "
                 "its processor has them, unless the model normalises its input itself",
             )
-    classifier = Classifier(model, mean, std, name)
+    classifier = Classifier(model, mean, std, name, binary=context.dataset.classes == 2)
     place = _place(classifier, "cpu")
     classifier.to(place)  # buffers may have been elsewhere
     try:
@@ -177,7 +181,7 @@ def size_note(name: str, size: Sequence[int], context: Context) -> tuple[str, ..
     if tuple(size[1:]) == shape[1:]:
         return ()
     made, given = ("x".join(map(str, pair)) for pair in (size[1:], shape[1:]))
-    return (f"{name} is made for {made} images, according to its pretrained_cfg; it is measured on {given}",)
+    return (f"{name} is made for {made} images, according to its configuration; it is measured on {given}",)
 
 
 def replaced_note(name: str, model: nn.Module, context: Context) -> tuple[str, ...]:
@@ -229,7 +233,7 @@ def _checked(
     labels = torch.from_numpy(dataset.labels[ids]).to(images.device)
     check_classifier(classifier, images, dataset.classes)
     known = identity(classifier.model) | {"behaviour": behaviour(classifier, images)}
-    notes = output_notes(classifier, images)
+    notes = one_output_notes(classifier, images) + output_notes(classifier, images)
     if stale_batch_norm(classifier, images, labels, dataset.classes):
         notes += (
             f"{classifier.name}: BatchNorm statistics look unset: with them the clean accuracy is "
@@ -243,7 +247,7 @@ def _own_normalisation(
     model: nn.Module, dataset: data.Dataset
 ) -> tuple[Sequence[float], Sequence[float]] | tuple[None, None]:
     """A timm model's own mean and std, the dataset's if those are for other channels; else none."""
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel | OneAtATime):
         model = model.module
     cfg = timm_cfg(model)
     if not cfg:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from robust_interp.classifiers.classifier import with_gradient
+from robust_interp.classifiers.classifier import Classifier, with_gradient
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.memory import is_out_of_memory
@@ -54,7 +54,7 @@ def check_classifier(classifier: nn.Module, images: Tensor, classes: int) -> Non
     if logits.shape != (len(few), classes):
         raise UserError(
             f"{classifier.name} returns logits of shape {tuple(logits.shape)}; "
-            f"the dataset needs {(len(few), classes)}{_one_output_hint(logits, classes)}"
+            f"the dataset needs {(len(few), classes)}"
         )
     if logits.dtype not in (torch.float32, torch.float64):
         raise UserError(
@@ -69,13 +69,6 @@ def check_classifier(classifier: nn.Module, images: Tensor, classes: int) -> Non
             f"{classifier.name} does not classify images independently: in eval mode the logits of one image "
             f"depend on the others in the batch ({_cause(classifier)})"
         )
-
-
-def _one_output_hint(logits: Tensor, classes: int) -> str:
-    """What to do with a binary classifier of one output for the second class; '' for any other."""
-    if classes != 2 or logits.shape[1:] != (1,):
-        return ""
-    return "; of one output z (N, 1) before a sigmoid make torch.cat([torch.zeros_like(z), z], dim=1)"
 
 
 FIXED = (1, 2, 4, 8, 16, 32, 64, 100, 128, 256)  # batch sizes that a model may be made for
@@ -114,8 +107,6 @@ def _cause(classifier: nn.Module) -> str:
     """Why the images of a batch may influence one another in eval mode, in a phrase."""
     if name := _part(classifier, lambda part: part.training):
         return f"its part {name} stays in train mode after eval()"
-    if name := _part(classifier, lambda part: "quantized.dynamic" in type(part).__module__):
-        return f"its part {name} is quantised by the range of a batch: measure the model before quantisation"
     if name := _part(classifier, lambda part: isinstance(part, NORMS) and part.running_mean is None):
         return f"its BatchNorm {name} has track_running_stats=False"
     return "as with a mean over the batch, or a part in train mode that is no registered module"
@@ -164,11 +155,32 @@ def _same_gradient(one: Tensor, other: Tensor) -> bool:
     return bool((change <= 1e-3 * largest).all())
 
 
+class OneAtATime(nn.Module):
+    """A model that is given one image after the other: logits (N, classes) for images (N, C, H, W).
+
+    Args:
+        module: Of which the images of a batch would influence one another.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.cat([self.module(image[None]) for image in images])
+
+
+def _is_quantised_by_batch(part: nn.Module) -> bool:
+    """Whether a part rounds its input by the range of the batch that it is given."""
+    return "quantized.dynamic" in type(part).__module__
+
+
 def measurable(model: nn.Module, name: str = "model") -> tuple[nn.Module, tuple[str, ...]]:
     """The model that is measured for one that was given, and what a reader must be told of the difference.
 
     A model in another precision is measured as a float32 copy: half precision rounds gradients to zero, which
-    an attack cannot follow. Of a compiled one, the module that was compiled is measured.
+    an attack cannot follow. Of a compiled one, the module that was compiled is measured. A dynamically
+    quantised one is given one image at a time, as each batch would be rounded by its own range.
 
     Args:
         model: In any state; it is not changed.
@@ -186,6 +198,9 @@ def measurable(model: nn.Module, name: str = "model") -> tuple[nn.Module, tuple[
         raise UserError(f"{name} has lazy layers without a shape: call it on an image first")
     if any(tensor.is_meta for tensor in tensors):
         raise UserError(f"{name} has weights without data (on the meta device): load them first")
+    if any(map(_is_quantised_by_batch, model.modules())):
+        note = f"{name} is quantised by the range of each batch: it is given one image at a time"
+        return OneAtATime(model), (note,)
     kinds = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
     others = sorted(str(kind).removeprefix("torch.") for kind in kinds - {torch.float32})
     if not others and not any(tensor.is_inference() for tensor in tensors):
@@ -223,6 +238,27 @@ def output_notes(classifier: nn.Module, images: Tensor) -> tuple[str, ...]:
         "which rounds the gradient of fgsm, pgd and apgd_ce; apgd_dlr and square do not depend on the scale "
         "of the logits",
     )
+
+
+@torch.no_grad()
+def one_output_notes(classifier: Classifier, images: Tensor) -> tuple[str, ...]:
+    """A line for a model with one output for two classes.
+
+    Args:
+        classifier: On the device of the images.
+        images: (N, C, H, W) pixels in [0, 1].
+
+    Raises:
+        UserError: if the outputs look like those of a sigmoid, which all mean the second class as logits.
+    """
+    outputs = classifier.outputs(images.clone())
+    if outputs.numel() != len(images):
+        return ()
+    if outputs.min() >= 0 and outputs.max() <= 1:
+        raise UserError(
+            f"{classifier.name} has one output, which is in [0, 1], as of a sigmoid: return what goes into it"
+        )
+    return (f"{classifier.name} has one output z for two classes; it is measured with the logits [0, z]",)
 
 
 def as_probabilities(logits: Tensor) -> str:

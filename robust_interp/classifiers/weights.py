@@ -20,17 +20,20 @@ def with_weights(
     Args:
         name: What it is called.
         model: Of the architecture that the weights are for; they are loaded into it.
-        path: The file, with ``:ENTRY`` for one of several state dicts in it.
-        context: What it is to be measured on; a normalisation that it says comes before the file's.
+        path: The file.
+        context: What it is to be measured on; a normalisation that it says comes before the file's. And which
+            of several state dicts in the file is meant.
         notes: What a reader of its numbers must be told already.
 
     Raises:
         UserError: if the file cannot be read or does not fit, or the model cannot be measured.
     """
-    found = zoo.load_weights(model, path)
-    with zoo.weights_files.file_and_entry(path)[0].open("rb") as file:
+    found = zoo.load_weights(model, path, context.weights_key)
+    notes += found.notes
+    with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    if found and context.mean is None and context.std is None:
-        notes += (f"{path} contains a normalisation, mean {found[0]} and std {found[1]}; it is applied",)
-        context = replace(context, mean=found[0], std=found[1])
+    if found.normalisation and context.mean is None and context.std is None:
+        mean, std = found.normalisation
+        notes += (f"{path} contains a normalisation, mean {mean} and std {std}; it is applied",)
+        context = replace(context, mean=mean, std=std)
     return from_module(name, model, context, sha256, notes)

@@ -15,6 +15,7 @@ from robust_interp.cli.options import (
     percentage,
     picked,
 )
+from robust_interp.cli.terminal import say
 from robust_interp.core.files import write_text
 
 STATUS_OF_FAIL = 3  # exit status; 1 and 2 are those of errors
@@ -117,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
     }
     request = Request(
         **picked(arguments, "models checkpoint dataset eps n seeds ensembles batch_size device seed"),
-        **picked(arguments, "zoo only_zoo data_dir mean std threads"),
+        **picked(arguments, "zoo only_zoo data_dir mean std weights_key threads"),
     )
     options = Options(
         **picked(arguments, "attack strongest black_box source"),
@@ -137,5 +138,5 @@ def run(arguments: argparse.Namespace) -> int:
     print_audit(audited, audit.dataset.name, arguments.all)
     for line in audit.runner.notes:
         console(stderr=True).print(f"warning: {line}", highlight=False, markup=False)
-    print(f"wrote {arguments.out / 'audit.csv'}")
+    say(f"wrote {arguments.out / 'audit.csv'}")
     return STATUS_OF_FAIL if any(one.verdict == FAIL for one in audited) else 0

@@ -8,6 +8,7 @@ import time
 
 from robust_interp.benchmark.forms import named_path
 from robust_interp.cli.options import Commands, add_command, add_fields, add_measuring, picked
+from robust_interp.cli.terminal import say
 
 
 def add_to(commands: Commands) -> None:
@@ -82,10 +83,10 @@ def run(arguments: argparse.Namespace) -> int:
     for line in report.warnings:
         errors.print(f"warning: {line}", highlight=False, markup=False)
     for line in report.notes:
-        print(line)
+        say(line)
     cells, seconds = len(work), duration(time.perf_counter() - started)
     new = f"measured {cells} new cell{'s' * (cells != 1)} in {seconds}" if cells else "nothing new to measure"
-    print(f"{new}; wrote leaderboard.csv, results.csv and environment.json in {arguments.out}")
+    say(f"{new}; wrote leaderboard.csv, results.csv and environment.json in {arguments.out}")
     return 0
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table
 
 from robust_interp import __version__, zoo
 from robust_interp.cli.progress import duration
 from robust_interp.core.errors import UserError
+from robust_interp.core.texts import plain
 from robust_interp.corruptions.names import MEANS
 from robust_interp.results import brief, ranks
 from robust_interp.results.classes import NOTHING, PREDICTED, by_entry
@@ -34,12 +36,24 @@ GAP = 2  # between two columns
 NAMES_SHARE = 4  # a name takes at most this part of a terminal that is too narrow for the table
 
 
+class _PlainConsole(Console):
+    """A console whose own characters command the terminal, and none in what it prints."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=plain(segment.text))
+
+    def on_broken_pipe(self) -> None:
+        """As with any other output: rich would end the process with status 1."""
+        raise BrokenPipeError
+
+
 def console(stderr: bool = False) -> Console:
     """A console that writes plain, uncut lines where there is no terminal."""
-    found = Console(stderr=stderr, emoji=False)  # a model may be called net:train
+    found = _PlainConsole(stderr=stderr, emoji=False)  # a model may be called net:train
     if found.is_terminal:
         return found
-    return Console(stderr=stderr, emoji=False, width=PLAIN_WIDTH, soft_wrap=True)
+    return _PlainConsole(stderr=stderr, emoji=False, width=PLAIN_WIDTH, soft_wrap=True)
 
 
 def print_header(shown: Console, benchmark: Benchmark, store: Store) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from robust_interp.cli.options import Commands, add_command, add_fields, add_plugin
+from robust_interp.cli.terminal import say
 from robust_interp.core.errors import UserError
 
 
@@ -37,8 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
             data.download(name, arguments.data_dir)
         try:
             test = data.load(name, "test", arguments.data_dir)
-            print(f"{name}: ready, {len(test)} test images, fingerprint {test.fingerprint[:12]}")
+            say(f"{name}: ready, {len(test)} test images, fingerprint {test.fingerprint[:12]}")
         except UserError as error:
             missing += 1
-            print(error)
+            say(error)
     return 1 if missing and arguments.names else 0

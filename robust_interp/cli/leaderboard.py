@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from robust_interp.cli.options import (
     add_which_dataset,
     picked,
 )
+from robust_interp.cli.terminal import say, warn
 from robust_interp.core.errors import UserError
 
 _ACTIONS = ("show", "compare", "paper", "classes", "-h", "--help")
@@ -115,11 +115,11 @@ def _show(arguments: argparse.Namespace) -> int:
         return 0
     chosen = board if arguments.columns is None else brief.choose(board, arguments.columns)
     if arguments.plain_numbers or arguments.format not in export.FOR_READERS:
-        print(export.FORMATS[arguments.format](chosen), end="")
+        say(export.FORMATS[arguments.format](chosen), end="")
         return 0
     columns = brief.for_readers(board) if arguments.columns is None else brief.texts_of(chosen)
     ranking = ranked_by.values() if "rank" in columns else ()
-    print(export.FOR_READERS[arguments.format](columns, bold=ranking), end="")
+    say(export.FOR_READERS[arguments.format](columns, bold=ranking), end="")
     return 0
 
 
@@ -192,9 +192,9 @@ def _compare(arguments: argparse.Namespace) -> int:
     if arguments.format == "table":
         print_comparison(comparison)
     else:
-        print(FORMATS[arguments.format](comparison.frame), end="")
+        say(FORMATS[arguments.format](comparison.frame), end="")
     for line in comparison.left_out:
-        print(f"warning: {line}", file=sys.stderr)
+        warn(f"warning: {line}")
     return 0
 
 
@@ -227,7 +227,7 @@ def _paper(arguments: argparse.Namespace) -> int:
     comparison = paper.compare(board, dataset)
     if arguments.format != "table":
         frame = comparison.claims if arguments.claims else comparison.cells
-        print(FORMATS[arguments.format](frame), end="")
+        say(FORMATS[arguments.format](frame), end="")
     elif arguments.claims:
         console.print_claims(comparison.claims)
     else:
@@ -274,7 +274,7 @@ def _classes(arguments: argparse.Namespace) -> int:
     if arguments.format == "table":
         print_classes(table)
     else:
-        print(FORMATS[arguments.format](table), end="")
+        say(FORMATS[arguments.format](table), end="")
     if arguments.out:
         from robust_interp.figures import files
         from robust_interp.figures.classes import confusion_figure
@@ -282,5 +282,5 @@ def _classes(arguments: argparse.Namespace) -> int:
         called = f"classes_{arguments.column.replace('/', '_')}"  # as in pgd(alpha=eps/4)_2
         figure = confusion_figure(classes.by_entry(table))
         written = files.with_table(figure, table, files.stem(arguments.out, called))
-        print(f"wrote {', '.join(map(str, written))}", file=sys.stderr)
+        warn(f"wrote {', '.join(map(str, written))}")
     return 0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from robust_interp.cli.options import Commands, add_command, add_plugin
+from robust_interp.cli.terminal import say, warn
 
 if TYPE_CHECKING:
     from robust_interp.attacks import AttackType
@@ -49,14 +49,14 @@ def run(arguments: argparse.Namespace) -> int:
         lines = {name: registry.origins(name)[0].name for name in registry if name not in troubles}
         if kind == "models":
             lines = _trained(zoo.checkpoints()) | lines
-        print(f"{kind}:")
+        say(f"{kind}:")
         describe = DESCRIBED.get(kind) if kind == arguments.kind else None
         for name, origin in lines.items():
-            print(f"  {name:<23} {origin}")
+            say(f"  {name:<23} {origin}")
             for line in describe(registry, name) if describe else ():
-                print(f"    {line}")
+                say(f"    {line}")
         for trouble in troubles.values():
-            print(f"warning: {trouble}", file=sys.stderr)
+            warn(f"warning: {trouble}")
         broken += len(troubles)
     return 1 if arguments.check and broken else 0
 

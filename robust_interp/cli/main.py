@@ -32,9 +32,11 @@ from robust_interp.cli import (
     verify,
 )
 from robust_interp.cli.options import load_plugins
+from robust_interp.cli.terminal import warn
 from robust_interp.core import threads
 from robust_interp.core.errors import DamageWarning, Stopped, UserError
 from robust_interp.core.memory import is_out_of_memory
+from robust_interp.core.texts import one_line
 
 EXIT_STATUS = """\
 exit status:
@@ -65,29 +67,46 @@ def main(argv: list[str] | None = None) -> int:
         arguments = parsed(commands, argv)
         with _damage_in_lines(), _stopped_by_signals():
             load_plugins(arguments)
-            return arguments.run(arguments)
+            status = arguments.run(arguments)
+            sys.stdout.flush()  # what cannot be written is to be seen here
+            return status
     except UserError as error:
-        print(f"robust-interp: {error}", file=sys.stderr)
+        warn(f"robust-interp: {error}")
         return 1
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        print(
+        warn(
             f"robust-interp: out of memory ({reason}); finished work is saved: try a smaller "
-            "--batch-size, or another --device",
-            file=sys.stderr,
+            "--batch-size, or another --device"
         )
         return 1
     except KeyboardInterrupt as stop:
-        print(
-            "\nrobust-interp: stopped; finished work is saved, run the same command to continue",
-            file=sys.stderr,
-        )
+        warn("\nrobust-interp: stopped; finished work is saved, run the same command to continue")
         return 128 + getattr(stop, "signum", signal.SIGINT)
     except BrokenPipeError:  # the reader of a pipe has gone, as with | head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 0
+    except OSError as error:  # as with > /dev/full
+        if error.filename is not None or _can_print():
+            raise
+        _discard_output()
+        warn(f"robust-interp: cannot write to standard output: {error.strerror}; finished work is saved")
+        return 1
+
+
+def _can_print() -> bool:
+    try:
+        print(flush=True)
+    except OSError:
+        return False
+    return True
+
+
+def _discard_output() -> None:
+    """Standard output leads nowhere, so that the end of the process does not fail at it again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
@@ -122,7 +141,7 @@ def _damage_in_lines() -> Iterator[None]:
                 plain(message, category, *where, **more)
             elif str(message) not in told:
                 told.add(str(message))
-                print(f"warning: {message}", file=sys.stderr)
+                warn(f"warning: {message}")
 
         warnings.showwarning = show
         yield
@@ -131,7 +150,7 @@ def _damage_in_lines() -> Iterator[None]:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """One line for bad usage; argparse would print the whole usage before it."""
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+        self.exit(2, f"{one_line(f'{self.prog}: {message}')}; see {self.prog} --help\n")
 
 
 def parsed(commands: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:

@@ -84,7 +84,7 @@ def add_quiet(parser: argparse.ArgumentParser) -> None:
 
 def add_measuring(parser: argparse.ArgumentParser) -> None:
     """What every command that measures models takes: which ones, on what, where and how fast."""
-    add_fields(parser, "checkpoint mean std dataset eps seeds batch_size device threads")
+    add_fields(parser, "checkpoint weights_key mean std dataset eps seeds batch_size device threads")
     add_field(parser, "out", DEFAULTS["out"], type=named_path)
     add_fields(parser, "zoo only_zoo data_dir")
     add_quiet(parser)

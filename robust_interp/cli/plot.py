@@ -26,6 +26,7 @@ from robust_interp.cli.options import (
     positive_number,
     use_threads,
 )
+from robust_interp.cli.terminal import say
 from robust_interp.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -90,8 +91,8 @@ def _coefficients(arguments: argparse.Namespace) -> int:
     if len(training):
         figure = figures.training_figure(training)
         written += files.with_table(figure, training, files.extended(place, "_training"), origin)
-    print(export.to_markdown(shares), end="")
-    print(f"wrote {', '.join(map(str, written))}")
+    say(export.to_markdown(shares), end="")
+    say(f"wrote {', '.join(map(str, written))}")
     return 0
 
 
@@ -196,8 +197,8 @@ def _landscape(arguments: argparse.Namespace) -> int:
     weights = {checkpoint.name: checkpoint.record["weights_sha256"] for checkpoint in checkpoints.values()}
     written = _draw_landscapes(arguments, planes, lines, weights)
     for name, checkpoint in checkpoints.items():
-        print(f"{name}: {checkpoint.name}")
-    print(f"wrote {', '.join(map(str, written))}")
+        say(f"{name}: {checkpoint.name}")
+    say(f"wrote {', '.join(map(str, written))}")
     return 0
 
 
@@ -259,6 +260,6 @@ def _curve(arguments: argparse.Namespace) -> int:
     figure = robustness.eps_figure(table, chance=chance)
     written = files.with_table(figure, table, files.stem(arguments.out, "curve"), origin)
     shown = ["entry", "series", "x", "norm", "n", "seeds", "accuracy", "band_low", "band_high"]
-    print(export.to_markdown(table[shown]), end="")
-    print(f"wrote {', '.join(map(str, written))}")
+    say(export.to_markdown(table[shown]), end="")
+    say(f"wrote {', '.join(map(str, written))}")
     return 0

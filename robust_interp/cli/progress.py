@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import Progress, ProgressColumn, Task, TaskID
 from rich.text import Text
 
+from robust_interp.cli.terminal import warn
 from robust_interp.core.work import Tell
 from robust_interp.store.cells import Cell
 
@@ -301,7 +302,7 @@ class Trainings:
         self._bar.time.skip(self._kind(what), share * self._units[what])
         epoch = min(len(fit.curve) + 1, fit.recipe.epochs)
         line = f"goes on from epoch {epoch}/{fit.recipe.epochs}, step {fit.step}/{fit.steps}"
-        print(f"{self._labels[what]} {line}", file=sys.stderr)
+        warn(f"{self._labels[what]} {line}")
 
     def __call__(self, what: Training, status: Status) -> None:
         """Where a training is."""

@@ -14,6 +14,7 @@ from robust_interp.cli.options import (
     add_which_dataset,
     picked,
 )
+from robust_interp.cli.terminal import say
 
 
 def add_to(commands: Commands) -> None:
@@ -58,5 +59,5 @@ def run(arguments: argparse.Namespace) -> int:
             zoo_folder=arguments.zoo,
             tell=tell,
         )
-    print(f"wrote {written}")
+    say(f"wrote {written}")
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from robust_interp.benchmark.forms import dataset_name, eps_list, named_path
 from robust_interp.cli.options import (
@@ -15,6 +14,7 @@ from robust_interp.cli.options import (
     add_which_dataset,
     picked,
 )
+from robust_interp.cli.terminal import say, warn
 
 
 def add_to(commands: Commands) -> None:
@@ -85,18 +85,17 @@ def _export(arguments: argparse.Namespace) -> int:
     paper = robustbench_json.Paper(**picked(arguments, "name authors link venue additional_data"))
     files = robustbench_json.write(board, dataset, arguments.out, arguments.eps, paper)
     for path in files:
-        print(path)
+        say(path)
     without = [
         path.stem
         for path, entry in files.items()
         if path.parent.name == "Linf" and "autoattack_acc" not in entry
     ]
     if without:
-        print(
+        warn(
             f"warning: no autoattack_acc for {', '.join(without)}: not measured with AutoAttack at "
             f"{arguments.eps:.10g}/255 (robust-interp bench --attacks autoattack --eps {arguments.eps:.10g} "
             "--protocol worst)",
-            file=sys.stderr,
         )
     return 0
 
@@ -132,5 +131,5 @@ def _download(arguments: argparse.Namespace) -> int:
     for name in arguments.of_robustbench:
         bridge.load(name, **chosen, download=True)
         for path in bridge.weights(name, **chosen):
-            print(path)
+            say(path)
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from robust_interp.cli.options import (
     ALL_CPUS,
@@ -18,6 +17,7 @@ from robust_interp.cli.options import (
     positive_number,
     use_threads,
 )
+from robust_interp.cli.terminal import say, warn
 
 
 def add_to(commands: Commands) -> None:
@@ -91,8 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
     figure = figures.growth_figure(growth)
     written += files.with_table(figure, growth, files.extended(place, "_growth"), of_many)
     summary = stability.jacobian_summary(table)
-    print(export.to_markdown(summary), end="")
+    say(export.to_markdown(summary), end="")
     if lost := summary["not_converged"].sum():
-        print(f"warning: {lost} of {3 * summary['n'].sum()} numbers did not converge", file=sys.stderr)
-    print(f"wrote {', '.join(map(str, written))}")
+        warn(f"warning: {lost} of {3 * summary['n'].sum()} numbers did not converge")
+    say(f"wrote {', '.join(map(str, written))}")
     return 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from robust_interp.benchmark.forms import named_path
 from robust_interp.cli.options import Commands, add_command
+from robust_interp.cli.terminal import say
 
 
 def add_to(commands: Commands) -> None:
@@ -53,7 +54,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
     damage = check.check(arguments.folder)
     path = arguments.folder / check.FILE_NAME
-    print("\n".join(damage.lines(path)) if damage else f"{path} is sound")
+    say("\n".join(damage.lines(path)) if damage else f"{path} is sound")
     return int(bool(damage))
 
 
@@ -63,12 +64,12 @@ def _repair(arguments: argparse.Namespace) -> int:
     done = check.repair(arguments.folder)
     path = arguments.folder / check.FILE_NAME
     for line in done.damage.lines(path):
-        print(line)
+        say(line)
     if done.old:
         kept = ", ".join(f"{count} {table}" for table, count in done.kept.items())
-        print(f"{path} is built anew with {kept}; the damaged file is {done.old}")
+        say(f"{path} is built anew with {kept}; the damaged file is {done.old}")
         for line in done.left.lines(path):
-            print(line)
+            say(line)
     elif not done.damage:
-        print(f"{path} is sound: there is nothing to repair")
+        say(f"{path} is sound: there is nothing to repair")
     return int(done.left.beyond(*check.NOT_IN_THE_FILE))

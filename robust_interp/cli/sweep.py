@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from robust_interp.benchmark.forms import name_list, named_path, positive
 from robust_interp.cli import train as train_command
 from robust_interp.cli.options import Commands, add_command, add_fields, interval, picked
+from robust_interp.cli.terminal import say
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
 
@@ -95,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         for point in points:
             recipe = recipe_of(point.architecture, point.lambda_init).name
-            print(f"{point.architecture} {point.interval or '-'} {recipe}: {len(arguments.seeds)} seeds")
+            say(f"{point.architecture} {point.interval or '-'} {recipe}: {len(arguments.seeds)} seeds")
         return 0
     folder = arguments.out / "zoo"
     asked = sweep.trainings(points, recipe_of, arguments.seeds)
@@ -121,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
     print_sweep(table, f"{arguments.dataset}, n = {benchmark.plan.n}")
     for line in report.warnings:
         errors.print(f"warning: {line}", highlight=False, markup=False)
-    print(f"wrote {arguments.out / 'sweep.csv'}")
+    say(f"wrote {arguments.out / 'sweep.csv'}")
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
@@ -21,6 +20,7 @@ from robust_interp.cli.options import (
     interval,
     use_threads,
 )
+from robust_interp.cli.terminal import say, warn
 from robust_interp.core.errors import UserError
 
 if TYPE_CHECKING:  # they take long to import
@@ -140,7 +140,7 @@ def run(arguments: argparse.Namespace) -> int:
     recipe_for = {name: recipe_of(arguments, name, arguments.lambda_init) for name in arguments.architectures}
     deviations = {recipe.name: recipe.deviations for recipe in recipe_for.values() if recipe.deviations}
     for name, deviating in deviations.items():
-        print(f"recipe {name}: {recipes.describe(deviating)}")
+        say(f"recipe {name}: {recipes.describe(deviating)}")
     trainings = [
         Training(name, recipe, seed) for name, recipe in recipe_for.items() for seed in arguments.seeds
     ]
@@ -181,7 +181,7 @@ def train_missing(
     device = resolve_device(arguments.device)
     ready = finished(arguments, trainings, out)
     for done in ready.values():
-        print(f"{done.folder} exists already, skipped")
+        say(f"{done.folder} exists already, skipped")
     outcomes: dict[Training, Checkpoint | TrainingError] = {**ready}
     missing = [what for what in trainings if what not in outcomes]
     compiled = arguments.compile and bool(missing) and _can_compile()
@@ -200,7 +200,7 @@ def _can_compile() -> bool:
     from robust_interp.core.compiler import why_not
 
     if reason := why_not():
-        print(f"note: --compile is left out, torch.compile does not work here: {reason}", file=sys.stderr)
+        warn(f"note: --compile is left out, torch.compile does not work here: {reason}")
     return not reason
 
 
@@ -265,10 +265,10 @@ def _train(
     for what, outcome in outcomes.items():
         if isinstance(outcome, TrainingError):
             watch.failed(what)
-            print(f"failed: {outcome}", file=sys.stderr)
+            warn(f"failed: {outcome}")
         else:
             accuracy = outcome.record["clean_accuracy"]
-            print(f"wrote {outcome.folder}: clean accuracy {accuracy:.2f} %", flush=True)
+            say(f"wrote {outcome.folder}: clean accuracy {accuracy:.2f} %")
     return outcomes
 
 

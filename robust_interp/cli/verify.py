@@ -15,6 +15,7 @@ from robust_interp.cli.options import (
     picked,
     use_threads,
 )
+from robust_interp.cli.terminal import say
 from robust_interp.core.errors import UserError
 
 
@@ -42,7 +43,10 @@ def add_to(commands: Commands) -> None:
         help="radius that the images must keep: Linf in units of 1/255, L2 in [0, 1] pixels (required)",
     )
     add("--norm", choices=("Linf", "L2"), default="Linf", help="norm of the radius (default: Linf)")
-    add_fields(parser, "checkpoint mean std dataset seeds batch_size device threads zoo only_zoo data_dir")
+    add_fields(
+        parser,
+        "checkpoint weights_key mean std dataset seeds batch_size device threads zoo only_zoo data_dir",
+    )
     add_field(parser, "out", "results", type=named_path)
     add_quiet(parser)
     add_plugin(parser)
@@ -67,7 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
     use_threads(arguments)
     request = Request(
         **picked(
-            arguments, "models checkpoint dataset seeds batch_size device zoo only_zoo data_dir mean std"
+            arguments,
+            "models checkpoint weights_key dataset seeds batch_size device zoo only_zoo data_dir mean std",
         )
     )
     dataset = load_dataset(request)
@@ -79,9 +84,9 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.out, [external.judge(found, target, runner) for target in each(targets, tell)]
         )
     shown = ["model", "train_seed", "members", "n", "clean", "accuracy", "ci_low", "ci_high", "asr"]
-    print(f"{dataset.name}, {found.column}: made elsewhere, never ranked; in %")
-    print(export.to_markdown(table[shown]), end="")
-    print(f"wrote {arguments.out / external.FILE_NAME}")
+    say(f"{dataset.name}, {found.column}: made elsewhere, never ranked; in %")
+    say(export.to_markdown(table[shown]), end="")
+    say(f"wrote {arguments.out / external.FILE_NAME}")
     return 0
 
 

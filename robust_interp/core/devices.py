@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 
 from robust_interp.core.errors import UserError
@@ -22,3 +24,8 @@ def resolve_device(name: str | None) -> torch.device:
     except (TypeError, RuntimeError, AssertionError, NotImplementedError) as error:
         raise UserError(f"cannot use device {name!r}: {str(error).splitlines()[0]}") from error
     return device
+
+
+def by_default(device: torch.device) -> AbstractContextManager:
+    """Inside, what names no device is made on this one, if the user has set another default than the CPU."""
+    return nullcontext() if torch.get_default_device().type == "cpu" else device

@@ -1,8 +1,17 @@
 """What a user is told of what goes wrong: each message is one line that says what to do."""
 
+from robust_interp.core.texts import one_line
+
 
 class UserError(ValueError):
-    """A mistake in the request, not in the program. The command line prints it without a traceback."""
+    """A mistake in the request, not in the program. The command line prints it without a traceback.
+
+    Args:
+        message: In one line; control characters in what it quotes are written out.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 class RandomModelError(UserError):

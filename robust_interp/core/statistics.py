@@ -34,8 +34,11 @@ def wilson(correct: float, n: int) -> tuple[float, float]:
 
 
 def mean_std(values: ArrayLike) -> tuple[float, float]:
-    """Mean and standard deviation (ddof 1) of values (n,) over train seeds; the deviation of one is NaN."""
-    values = np.asarray(values, dtype=float)
+    """Mean and standard deviation (ddof 1) of values (n,) over train seeds; the deviation of one is NaN.
+
+    Their order does not matter, not even to the last bit.
+    """
+    values = np.sort(np.asarray(values, dtype=float))
     return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else math.nan
 
 

@@ -624,6 +624,7 @@ RESULT_COLUMNS, ENTRY_COLUMNS, TAIL_COLUMNS = _names(RESULTS), _names(ENTRY), _n
 CLASS_COLUMNS, EXTERNAL_COLUMNS = _names(CLASSES), _names(EXTERNAL)
 SOURCE_COLUMNS, AUDIT_COLUMNS, COMPARISON_COLUMNS = _names(SOURCE), _names(AUDIT), _names(COMPARISON)
 
+ACCURACY = ".2f"  # how the files write a number whose column has no form of its own
 FORMS = {column.name: column.form for table in TABLES.values() for column in table if column.form}
 _TEXTS = {column.name for table in TABLES.values() for column in table if column.type is Type.TEXT}
 

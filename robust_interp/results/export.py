@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import pandas as pd
 
-from robust_interp.results.columns import FORMS, is_text
+from robust_interp.results.columns import ACCURACY, FORMS, is_text
 
 _LATEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 PAGE, SPACE = 90, 2  # characters: about what a line of 6.5 inches holds at 10 pt, and between two columns
@@ -92,7 +92,7 @@ def _texts(frame: pd.DataFrame) -> pd.DataFrame:
     """The table as it is written: numbers rounded, what is not there empty."""
     shown = {}
     for column in map(str, frame):
-        spec = FORMS.get(column, ".2f" if frame[column].dtype.kind == "f" else "")
+        spec = FORMS.get(column, ACCURACY if frame[column].dtype.kind == "f" else "")
         shown[column] = ["" if pd.isna(value) else format(value, spec) for value in frame[column]]
     return pd.DataFrame(shown, dtype=object)
 

@@ -11,6 +11,7 @@ from robust_interp.core import statistics
 from robust_interp.corruptions import MEANS, SEVERITIES
 from robust_interp.results.column_names import MeasuredColumn, parse, std_of
 from robust_interp.results.columns import (
+    ACCURACY,
     ENTRY,
     ENTRY_COLUMNS,
     SOURCE,
@@ -119,7 +120,10 @@ def _accuracy(column: MeasuredColumn, scored: dict[str, Score]) -> float | None:
 
 
 def _ranks(entries: Sequence[Entry], lines: Sequence[dict], ranking: dict[str, str | None]) -> pd.Series:
-    """Places among entries of the same protocol, samples, precision and attacks, attacked themselves."""
+    """Places among entries of the same protocol, samples, precision and attacks, attacked themselves.
+
+    They go by what leaderboard.csv shows: equal numbers there have equal ranks.
+    """
     by = [ranking[entry.protocol] for entry in entries]
     accuracies = [
         math.nan if entry.card.attacked_as else line.get(column, math.nan)
@@ -131,5 +135,6 @@ def _ranks(entries: Sequence[Entry], lines: Sequence[dict], ranking: dict[str, s
         [entry.attack_precision for entry in entries],
         [entry.worst.get(column or "", "") for entry, column in zip(entries, by, strict=True)],
     ]
-    places = pd.Series(accuracies, dtype=float).groupby(rivals).rank(ascending=False, method="min")
+    shown = [float(f"{accuracy:{ACCURACY}}") for accuracy in accuracies]
+    places = pd.Series(shown, dtype=float).groupby(rivals).rank(ascending=False, method="min")
     return places.astype("Int64")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.files import scratch_folder
 from robust_interp.store import connection, log
 from robust_interp.store.connection import put, transaction
 from robust_interp.store.damage import Damage, Fault
@@ -86,14 +86,11 @@ def repair(folder: Path) -> Repaired:
     path, damage = _there(folder), check(folder)
     if not damage.beyond(*NOT_IN_THE_FILE):
         return Repaired(damage, {}, None, damage)
-    try:
-        with _locked(path), tempfile.TemporaryDirectory(prefix=f".part{os.getpid()}.", dir=folder) as place:
-            new = Path(place) / "new.sqlite"
-            kept = _build(path, Path(place) / FILE_NAME, new)
-            old = _put_aside(path)
-            new.replace(path)
-    except OSError as error:
-        raise UserError(f"cannot repair {path}: {error}") from error
+    with _locked(path), scratch_folder(path) as place:
+        new = place / "new.sqlite"
+        kept = _build(path, place / FILE_NAME, new)
+        old = _put_aside(path)
+        new.replace(path)
     return Repaired(damage, kept, old, check(folder))
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,7 +18,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from robust_interp.core.errors import UserError
-from robust_interp.core.files import write_bytes
+from robust_interp.core.files import lock_file, remove_unlocked, write_bytes
 
 
 def state_file(folder: Path) -> Path:
@@ -85,37 +83,12 @@ def lock(folder: Path) -> Iterator[None]:
     Raises:
         UserError: if another process trains it.
     """
-    if sys.platform == "win32":
+    for left_over in folder.parent.glob(".*_seed*.lock"):
+        remove_unlocked(left_over)
+    with lock_file(folder.with_name(f".{folder.name}.lock")) as is_ours:
+        if not is_ours:
+            raise UserError(f"{folder.name} is being trained by another process; wait for it or stop it")
         yield
-        return
-    path = folder.with_name(f".{folder.name}.lock")
-    file = _locked(path, folder.name)
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            path.unlink()
-        os.close(file)
-
-
-def _locked(path: Path, name: str) -> int:
-    """An open, locked file at `path`."""
-    import fcntl  # not there on Windows
-
-    while True:
-        try:
-            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise UserError(f"cannot write {path}: {error}") from error
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(file)
-            raise UserError(f"{name} is being trained by another process; wait for it or stop it") from error
-        with suppress(OSError):
-            if os.path.samestat(os.fstat(file), path.stat()):
-                return file
-        os.close(file)  # the one that held it has just removed it
 
 
 def forget(folder: Path) -> None:

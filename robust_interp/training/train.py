@@ -24,6 +24,7 @@ from torch import nn
 import robust_interp
 from robust_interp import data, zoo
 from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.core.devices import by_default
 from robust_interp.core.errors import Stopped, UserError
 from robust_interp.core.files import write_text
 from robust_interp.core.normalize import Normalize
@@ -267,6 +268,7 @@ def train_together(
     """
     folders = check(trainings, dataset, out)  # before the data are read
     with ExitStack() as stack:
+        stack.enter_context(by_default(torch.device("cpu")))  # elsewhere the same seed draws other weights
         for folder in folders.values():
             stack.enter_context(resume.lock(folder))
         jobs = _jobs(folders, dataset, model_args or {}, data_dir, device, compiled)

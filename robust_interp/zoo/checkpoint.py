@@ -20,7 +20,7 @@ from robust_interp.zoo.registered import create
 if TYPE_CHECKING:  # listing checkpoints needs no torch
     from torch import nn
 
-    from robust_interp.zoo.weights_files import Normalisation
+    from robust_interp.zoo.weights_files import Fitted
 
 WEIGHTS, CONFIG, RECORD = "model.safetensors", "config.json", "train.json"
 
@@ -165,14 +165,17 @@ class Checkpoint:
         return model.eval()
 
 
-def load_weights(model: nn.Module, path: Path) -> Normalisation | None:
+def load_weights(model: nn.Module, path: Path, key: str | None = None) -> Fitted:
     """Load the weights file `path` into `model`, all of it or nothing.
 
-    Reads what `weights.read_state` reads, whatever prefix its keys share.
+    Args:
+        model: Of the architecture that the weights are for.
+        path: What `weights_files.read_state` reads, whatever prefix its names share.
+        key: As there: which of several state dicts is meant.
 
     Returns:
-        Mean and std, one number per channel, of a normalisation layer that is in the file but not in the
-        model and must be applied before it; otherwise None.
+        What was loaded, with the normalisation that is in the file but not in the model and must be applied
+        before it, and with notes.
 
     Raises:
         UserError: if the file is not a weights file or does not fit; the message names the file and the first
@@ -181,7 +184,12 @@ def load_weights(model: nn.Module, path: Path) -> Normalisation | None:
     from robust_interp.zoo import weights_files  # needs torch, which listing checkpoints does not
 
     own = model.state_dict()
-    state, normalisation = weights_files.fitted(weights_files.read_state(path), model)
+    read = weights_files.read_state(path, key)
+    try:
+        found = weights_files.fitted(read.tensors, model)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    state = found.state
     misfits = {
         "missing": [key for key in own if key not in state],
         "unexpected": [key for key in state if key not in own],
@@ -192,7 +200,7 @@ def load_weights(model: nn.Module, path: Path) -> Normalisation | None:
             shown = ", ".join(keys[:5]) + (", ..." if len(keys) > 5 else "")
             raise UserError(f"{path} does not fit the model: {len(keys)} keys {what}: {shown}")
     model.load_state_dict(state)
-    return normalisation
+    return found._replace(notes=read.notes + tuple(f"{path}: {note}" for note in found.notes))
 
 
 def interval_text(interval: Sequence[float] | None) -> str:

@@ -13,7 +13,7 @@ import warnings
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors.torch import load_file
@@ -23,9 +23,12 @@ from robust_interp.core.errors import UserError
 
 Normalisation = tuple[list[float], list[float]]  # mean and std, a value per channel
 
+# Of several, the first is taken: a run's own weights before their moving average.
 WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "state_dict_ema", "model_ema", "ema")
 PREFIXES = {"module", "model", "net", "_orig_mod"}  # of DataParallel, Lightning, torch.compile and the like
+INSIDE = {"module", "_orig_mod"}  # of these, the ones that wrap a part of a model as well
 MEANS, STDS = {"mean", "mu", "new_mean"}, {"std", "sigma", "new_std"}  # buffers of a normalisation
+_REFUSED = re.compile(r"Unsupported global: GLOBAL (\S+)")
 MAGIC = {  # first bytes of files that are mistaken for weights
     b"version https://git-lfs": "is a git-lfs pointer, not the weights: fetch them with git lfs pull",
     b"\x1f\x8b": "is a gzip archive: unpack it first",
@@ -33,23 +36,25 @@ MAGIC = {  # first bytes of files that are mistaken for weights
 }
 
 
-def file_and_entry(path: Path) -> tuple[Path, str | None]:
-    """A weights file, and which of its state dicts ``FILE:ENTRY`` means; None for its only one."""
-    name, colon, entry = path.name.rpartition(":")
-    return (path.with_name(name), entry) if colon and name and not path.exists() else (path, None)
+class Read(NamedTuple):
+    """What a file holds: tensors by name, and what a reader of their numbers must be told."""
+
+    tensors: dict[str, Tensor]
+    notes: tuple[str, ...] = ()
 
 
-def read_state(path: Path) -> dict[str, Tensor]:
+def read_state(path: Path, key: str | None = None) -> Read:
     """The tensors of a weights file by name, out of their wrapper.
 
     Args:
-        path: Of a .safetensors file, or of one that torch.save wrote; with ``:ENTRY`` for one of several
-            state dicts in it, such as ``last.pth.tar:state_dict_ema``.
+        path: Of a .safetensors file, or of one that torch.save wrote.
+        key: Which of several state dicts is meant: the entry that it is under, such as ``state_dict_ema``, or
+            the prefix that its tensors' names share. None is the first that is there in the order of
+            WRAPPERS.
 
     Raises:
         UserError: saying what the file is, if it is anything else.
     """
-    path, entry = file_and_entry(path)
     if not path.is_file():
         raise UserError(f"there is no checkpoint file {path}")
     if found := mistaken_for_weights(path):
@@ -63,11 +68,23 @@ def read_state(path: Path) -> dict[str, Tensor]:
                 content = _content(path)
     except Exception as error:  # where a file is damaged, its readers fail in many ways
         raise UserError(_unreadable(path, error)) from error
-    if entry is not None:
-        if not isinstance(content, dict) or entry not in content:
-            raise UserError(f"{path} has no entry {entry!r}: it contains {_described(content)}")
-        content = content[entry]
-    return _tensors(path, content)
+    if key is None:
+        return _tensors(path, content)
+    return Read(_tensors(path, _chosen(path, content, key)).tensors)
+
+
+def _chosen(path: Path, content: Any, key: str) -> Any:
+    """What a file holds under a key: an entry, or the tensors whose names start with it, without that."""
+    if isinstance(content, dict) and isinstance(content.get(key), dict):
+        return content[key]
+    try:
+        tensors = _tensors(path, content).tensors
+    except UserError:
+        tensors = {}
+    start = f"{key}."
+    if found := {name.removeprefix(start): tensors[name] for name in tensors if name.startswith(start)}:
+        return found
+    raise UserError(f"{path} has no weights under {key!r}: it contains {_described(content)}")
 
 
 class _Unread:
@@ -92,14 +109,30 @@ def _content(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as refusal:
         try:
-            foreign = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-            with torch.serialization.safe_globals([(_Unread, name) for name in foreign]):
-                content = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception:  # with versions of torch before 2.6, and files of the older format
+            content = _without_classes(path, refusal)
+        except Exception:  # with versions of torch before 2.6
             raise refusal from None
-        if not isinstance(content, dict) or any(isinstance(content.get(key), _Unread) for key in WRAPPERS):
+        states = isinstance(content, dict) and any(isinstance(content.get(key), dict) for key in WRAPPERS)
+        if not states:
             raise
         return content
+
+
+def _without_classes(path: Path, refusal: Exception) -> Any:
+    """What the loader reads with a stand-in for each class that it refuses, found one after the other."""
+    try:
+        foreign = set(torch.serialization.get_unsafe_globals_in_checkpoint(path))
+    except ValueError:  # of the format from before torch 1.6
+        foreign = set(_REFUSED.findall(str(refusal)))
+    while True:
+        try:
+            with torch.serialization.safe_globals([(_Unread, name) for name in foreign]):
+                return torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as again:
+            more = set(_REFUSED.findall(str(again))) - foreign
+            if not more:
+                raise
+            foreign |= more
 
 
 def mistaken_for_weights(path: Path) -> str | None:
@@ -153,20 +186,21 @@ def _unreadable(path: Path, error: Exception) -> str:
     return f"cannot read {path}: {reason}"
 
 
-def _tensors(path: Path, content: Any) -> dict[str, Tensor]:
+def _tensors(path: Path, content: Any) -> Read:
+    notes: tuple[str, ...] = ()
     while isinstance(content, dict) and not _is_state(content):
-        inside = [key for key in WRAPPERS if isinstance(content.get(key), dict)]
-        if len(inside) > 1:
-            raise UserError(
-                f"{path} contains several state dicts ({', '.join(inside)}): say which is meant, as in "
-                f"--checkpoint {path}:{inside[0]}"
-            )
+        inside = [key for key in WRAPPERS if isinstance(content.get(key), dict) and content[key]]
         if not inside:
             break
+        if others := inside[1:]:
+            notes += (
+                f"{path} holds the weights {' and '.join(inside)}: {inside[0]} is measured; to take others, "
+                f"use --weights-key {others[0]}",
+            )
         content = content[inside[0]]
     if not isinstance(content, dict) or not _is_state(content):
         raise UserError(f"{path} contains {_described(content)}, not a state dict of tensors")
-    return content
+    return Read(content, notes)
 
 
 def _is_state(content: dict) -> bool:
@@ -183,25 +217,105 @@ def _described(content: object) -> str:
     return f"a {kind} with {shown or 'nothing in it'}"
 
 
-def fitted(state: dict[str, Tensor], model: nn.Module) -> tuple[dict[str, Tensor], Normalisation | None]:
+class Fitted(NamedTuple):
+    """A state dict under a model's names, fit or not, and what comes with it.
+
+    Attributes:
+        normalisation: Of a layer that the state holds and the model lacks; None for none.
+        notes: What a reader of the numbers must be told.
+    """
+
+    state: dict[str, Tensor]
+    normalisation: Normalisation | None
+    notes: tuple[str, ...]
+
+
+def fitted(state: dict[str, Tensor], model: nn.Module) -> Fitted:
     """A state dict under the names that `model` has for it, and the normalisation that comes with it.
 
-    Taken off are prefixes that all keys share and the model's lack, such as DataParallel's ``module.`` and
-    torch.compile's ``_orig_mod.``. Where the model has buffers for its normalisation and the state lacks
-    them, the model's own are kept; so are BatchNorm's counters, which older files lack and nothing reads.
+    Taken off are prefixes that all keys share and the model's lack, such as Lightning's ``model.``, and the
+    names of wrappers anywhere in a key, such as DataParallel's ``module`` and torch.compile's ``_orig_mod``.
+    Where all of the model is under one prefix, what is beside it, such as a loss's weights, is left out.
+    Where the model has buffers for its normalisation and the state lacks them, the model's own are kept; so
+    are BatchNorm's counters, which older files lack and nothing reads. Of tensors that the model has under
+    two names the state may have one.
 
-    Returns:
-        The state dict, fit or not; and mean and std, a list per channel, of a normalisation layer that the
-        state holds and the model lacks, or None.
+    Raises:
+        UserError: if the state holds several such models.
     """
     own = model.state_dict()
-    normalisation, state = _split_normalisation(_stripped(state, own), own)
-    state = _stripped(state, own)
+    state = _unwrapped(_stripped(state, own), own)
+    normalisation, state = _split_normalisation(state, own)
+    state = _unwrapped(_stripped(state, own), own)
+    notes: tuple[str, ...] = ()
+    needed = {key for key in own if not _may_lack(key)} - _tied(state, own).keys()
+    if needed - state.keys() and (prefix := _holder(state, needed)):
+        rest = sum(not key.startswith(prefix) for key in state)
+        state = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+        notes = (f"the weights under {prefix[:-1]} are measured; {rest} tensors beside them are left out",)
     if not normalisation:
         buffers = {name for name, _ in model.named_buffers()}
         state = {key: own[key] for key in own if key in buffers and _last(key) in MEANS | STDS} | state
     counters = {key: own[key] for key in own if _last(key) == "num_batches_tracked"}
-    return counters | state, normalisation
+    return Fitted(counters | _tied(state, own) | state, normalisation, notes)
+
+
+def _may_lack(key: str) -> bool:
+    """Whether a state dict without this key may be whole all the same."""
+    return _last(key) in MEANS | STDS | {"num_batches_tracked"}
+
+
+def _unwrapped(state: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
+    """With the model's own name for each tensor whose name differs from it only by names of wrappers."""
+    names: dict[str, list[str]] = {}
+    for key in own:
+        if key not in state:
+            names.setdefault(_bare(key), []).append(key)
+    found: dict[str, Tensor] = {}
+    for key, value in state.items():
+        meant = names.get(_bare(key), [])
+        found.setdefault(meant[0] if key not in own and len(meant) == 1 else key, value)
+    return found if len(found) == len(state) else state  # two of them would be one
+
+
+def _bare(key: str) -> str:
+    return ".".join(part for part in key.split(".") if part not in INSIDE)
+
+
+def _holder(state: dict[str, Tensor], needed: set[str]) -> str:
+    """The prefix, with its dot, under which a state dict has all that is needed; '' for none.
+
+    Of several it is the one that a wrapper is known by, or any of them if all hold the same.
+
+    Raises:
+        UserError: if there are several others.
+    """
+    some = min(needed)
+    ends = [key.removesuffix(some) for key in state if key.endswith(f".{some}")]
+    whole = [prefix for prefix in ends if all(prefix + key in state for key in needed)]
+    known = [prefix for name in WRAPPERS for prefix in whole if prefix == f"{name}."]
+    first = (known or whole or [""])[0]
+    alike = (torch.equal(state[other + key], state[first + key]) for other in whole for key in needed)
+    if not known and not all(alike):
+        names = [prefix[:-1] for prefix in whole]
+        raise UserError(
+            f"it holds several models, {', '.join(names)}: name one with --weights-key {names[0]}"
+        )
+    return first
+
+
+def _tied(state: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors that a state dict lacks and has under another name, as the model's two names are of one."""
+    names: dict[tuple, list[str]] = {}
+    for key, value in own.items():
+        if isinstance(value, Tensor) and value.numel() and not value.is_meta:
+            place = value.data_ptr(), value.dtype, value.shape, value.stride()
+            names.setdefault(place, []).append(key)
+    found: dict[str, Tensor] = {}
+    for alike in names.values():
+        there = [key for key in alike if key in state]
+        found |= {key: state[there[0]] for key in alike if there and key not in state}
+    return found
 
 
 def _stripped(state: dict[str, Tensor], own: Iterable[str]) -> dict[str, Tensor]:
@@ -226,13 +340,16 @@ def _split_normalisation(
 ) -> tuple[Normalisation | None, dict[str, Tensor]]:
     """(mean, std) of a normalisation layer that the model lacks, or None; and the other tensors."""
     extra = {key: value for key, value in state.items() if key not in own and _last(key) in MEANS | STDS}
-    means = [value for key, value in extra.items() if _last(key) in MEANS]
-    stds = [value for key, value in extra.items() if _last(key) in STDS]
+    means = [value.flatten().tolist() for key, value in extra.items() if _last(key) in MEANS]
+    stds = [value.flatten().tolist() for key, value in extra.items() if _last(key) in STDS]
     has_its_own = any(_last(key) in MEANS | STDS for key in own)
-    if len(means) != 1 or len(stds) != 1 or has_its_own:
+    is_one = (
+        means and stds and all(mean == means[0] for mean in means) and all(std == stds[0] for std in stds)
+    )
+    if not is_one or has_its_own:
         return None, state
     rest = {key: value for key, value in state.items() if key not in extra}
-    return (means[0].flatten().tolist(), stds[0].flatten().tolist()), rest
+    return (means[0], stds[0]), rest
 
 
 def _last(key: str) -> str:

@@ -770,3 +770,19 @@ def test_a_default_device_of_the_user_moves_no_index_of_an_attack():
         found = attack(Rowwise().to_empty(device="cpu"), "fgsm", images, labels)
     assert found.images.device.type == "cpu"
     assert wanted.shape == found.images.shape
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "shape", "why"),
+    [
+        ("TIFGSM", 10, (1, 8, 8), "TIFGSM needs images of 3 channels, and these have 1"),
+        ("PIFGSM", 10, (1, 8, 8), "PIFGSM needs images of 3 channels, and these have 1"),
+        ("PIFGSMPP", 10, (1, 8, 8), "PIFGSMPP needs images of 3 channels, and these have 1"),
+        ("Pixle", 10, (3, 16, 64), "Pixle needs square images, and these are 16x64"),
+        ("JSMA", 5, (3, 16, 64), "JSMA needs at least 10 classes, and the dataset has 5"),
+    ],
+)
+def test_a_class_of_torchattacks_made_for_other_images_is_refused_before_the_run(name, classes, shape, why):
+    with pytest.raises(UserError, match=why):
+        attacks.check_fits(perturbation(name), classes, shape)
+    attacks.check_fits(perturbation(name), 10, (3, 32, 32))

@@ -27,6 +27,15 @@ from robust_interp.results.leaderboard import middle
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
+@pytest.mark.parametrize("spec", ["pgd_l2(eps=0.5,steps=2)", "SparseFool(steps=1)"])
+def test_attacks_that_flatten_gradients_take_models_in_channels_last(spec):
+    """torchattacks' view(N, -1) fails on the layout that such a model gives its gradients."""
+    images, labels = tiny_batch(4)
+    laid_out = tiny().to(memory_format=torch.channels_last)
+    expected = attack(tiny(), spec, images, labels).images
+    assert attack(laid_out, spec, images, labels).images == pytest.approx(expected, abs=1e-4)
+
+
 # --- ball and range ----------------------------------------------------------------------------------
 
 

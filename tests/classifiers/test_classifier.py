@@ -371,11 +371,6 @@ def with_norm(norm, dropout=0.0):
     return model
 
 
-def quantised():
-    flat = nn.Sequential(nn.Flatten(), nn.Linear(108, 5))
-    return torch.ao.quantization.quantize_dynamic(flat, {nn.Linear})
-
-
 class TrainsDropout(nn.Dropout):
     def train(self, mode=True):
         return super().train(True)
@@ -387,13 +382,11 @@ def dropping():
     return model
 
 
-@pytest.mark.filterwarnings("ignore:torch.ao.quantization is deprecated")
 @pytest.mark.parametrize(
     ("build", "why"),
     [
         (lambda: with_norm(StaysInTrainMode(6)), "its part norm stays in train mode after eval()"),
         (dropping, "is random: two forward passes in eval mode differ (its part dropout stays in train mode"),
-        (quantised, "its part 1 is quantised by the range of a batch"),
         (
             lambda: with_norm(nn.BatchNorm2d(6, track_running_stats=False)),
             "its BatchNorm norm has track_running_stats=False",

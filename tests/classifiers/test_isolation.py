@@ -88,6 +88,24 @@ def test_what_surrounds_a_measurement_does_not_change_it_and_is_not_changed(surr
     assert model.seen == {(False, "highest")}
 
 
+@pytest.mark.parametrize(
+    "attack", ["pgd(steps=2)", "square(queries=3)", "apgd_ce(steps=3)", "VNIFGSM(steps=2)"]
+)
+@pytest.mark.parametrize("models", ["in_resnet14", Net()], ids=["zoo", "module"])
+def test_a_default_device_of_the_user_changes_no_number_and_stays(tiny_zoo, models, attack):
+    def table():
+        if isinstance(models, str):
+            options = {"zoo": tiny_zoo, "eps": (0.1,), "corruptions": "none", "n": 4}
+            return robust_interp.evaluate(models, attacks=attack, **options)
+        return evaluate(models, attacks=attack)
+
+    expected = measured(table())
+    with torch.device("meta"):
+        found = table()
+        assert torch.get_default_device().type == "meta"
+    assert measured(found).equals(expected)
+
+
 RANDOM = {"attacks": "pgd(steps=2)", "corruptions": "shot_noise(severity=1)", "n": 10}
 
 

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 import timm
 import torch
+from huggingface_hub.errors import EntryNotFoundError
 from safetensors.torch import load_file, save_file
 from timm.models._hub import save_config_for_hf
 from torch import nn
@@ -599,7 +600,7 @@ def test_another_size_of_images_is_remarked_on(folder):
     described(folder, pretrained_cfg={"input_size": [1, 224, 224]})
     _, said = told("runs/best")
     assert any(
-        "made for 224x224 images, according to its pretrained_cfg; it is measured on 8x8" in line
+        "made for 224x224 images, according to its configuration; it is measured on 8x8" in line
         for line in said
     )
 
@@ -680,7 +681,7 @@ class Normalise(nn.Module):
 def test_the_weights_are_found_in_whatever_they_are_wrapped(tmp_path, wrap):
     source, model = network(1), network(2)
     torch.save(wrap(copy.deepcopy(source)), tmp_path / "w.pth")
-    assert zoo.load_weights(model, tmp_path / "w.pth") is None
+    assert zoo.load_weights(model, tmp_path / "w.pth").normalisation is None
     for name, tensor in source.state_dict().items():
         torch.testing.assert_close(model.state_dict()[name], tensor, rtol=1e-3, atol=1e-3)
 
@@ -719,7 +720,7 @@ def test_a_normalisation_that_an_older_file_lacks_is_the_models_own(tmp_path):
 
     model, old = Inside(), nn.Linear(3, 2)
     torch.save({f"head.{key}": value for key, value in old.state_dict().items()}, tmp_path / "w.pt")
-    assert zoo.load_weights(model, tmp_path / "w.pt") is None
+    assert zoo.load_weights(model, tmp_path / "w.pt").normalisation is None
     assert torch.equal(model.head.weight, old.weight)
     assert model.normalise.mean.item() == pytest.approx(0.4)
     torch.save(model.state_dict() | {"normalise.mean": torch.full((1, 1, 1, 1), 0.7)}, tmp_path / "w.pt")
@@ -761,17 +762,13 @@ def pointer(path):
         (lambda path: torch.save({"epoch": 3, "lr": 0.1}, path), "contains a dict with epoch, lr"),
         (lambda path: torch.save([1], path), "contains a list"),
         (lambda path: torch.save({}, path), "contains a dict with nothing in it"),
-        (
-            lambda path: torch.save({"state_dict": {"a": torch.ones(1)}, "state_dict_ema": {}}, path),
-            "several state dicts (state_dict, state_dict_ema)",
-        ),
     ],
 )
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 def test_what_is_no_weights_file_is_named_for_what_it_is(here, make, found, suffix):
     path = here / f"w{suffix}"
     make(path)
-    if suffix == ".safetensors" and found.startswith(("contains", "several")):
+    if suffix == ".safetensors" and found.startswith("contains"):
         found = "cannot read"  # torch's own format under the other's name
     refused("timm:in_resnet14", path, found, checkpoint=path)
     refused(str(path), path, found)
@@ -1005,6 +1002,39 @@ def test_a_gradient_that_ends_before_the_images_is_one_line():
     refused({"theirs": GradientEndsInside(None)}, "theirs lets no gradient through to its input")
 
 
+def quantised_statically(seed):
+    import torch.ao.quantization as quantization
+
+    plain = linear(seed)
+    model = nn.Sequential(quantization.QuantStub(), *plain, quantization.DeQuantStub()).eval()
+    model.qconfig = quantization.get_default_qconfig(torch.backends.quantized.engine)
+    prepared = quantization.prepare(model)
+    prepared(torch.rand(20, 1, 8, 8, generator=torch.Generator().manual_seed(0)))
+    return quantization.convert(prepared)
+
+
+def quantised_dynamically(seed):
+    return torch.ao.quantization.quantize_dynamic(linear(seed), {nn.Linear})
+
+
+@pytest.mark.parametrize("quantised", [quantised_statically, quantised_dynamically])
+@torch.no_grad()
+def test_a_quantised_model_is_attacked_without_gradients(digits_test, quantised):
+    images = digits_test[0][:N]
+    dynamic = quantised is quantised_dynamically
+    model = quantised(0)
+    logits = torch.cat([model(image[None]) for image in images]) if dynamic else model(images)
+    labels = logits.argmax(1)
+    labels[0] = (labels[0] + 1) % 10
+    table, said = told({"theirs": model}, (images, labels, 10), attacks="square(queries=20)")
+    assert clean_of(table) == {"theirs": 97.5}
+    assert table["accuracy"][1] < 97.5
+    assert any("it is given one image at a time" in line for line in said) is dynamic
+    refused({"theirs": model}, "lets no gradient through to its input", "use square")
+    hashes = [told({"theirs": quantised(seed)}, attacks="none")[0]["weights_sha256"][0] for seed in (0, 1, 0)]
+    assert hashes[0] == hashes[2] != hashes[1]
+
+
 @pytest.mark.slow
 def test_batch_norm_statistics_that_were_never_set_are_remarked_on(digits_test):
     bundled = zoo.Checkpoint.at(zoo.bundled() / "in_resnet20.digits_digits_seed0")
@@ -1123,17 +1153,87 @@ def test_a_hugging_face_model_without_its_normalisation_is_remarked_on():
     assert not any("Hugging Face" in line for line in lines)
 
 
-def test_a_binary_model_with_one_output_is_told_what_to_return():
-    model = nn.Sequential(nn.Flatten(), nn.Linear(4, 1))
-    images = torch.rand(8, 1, 2, 2, generator=torch.Generator().manual_seed(0))
-    dataset = (images, torch.arange(8) % 2)
-    refused({"theirs": model}, "of one output z (N, 1) before a sigmoid make torch.cat", dataset=dataset)
+@pytest.mark.parametrize("squeezed", [False, True])
+def test_a_binary_model_with_one_output_is_measured_as_two_logits(squeezed):
+    torch.manual_seed(0)
+    head = nn.Linear(4, 1)
+    end = [nn.Flatten(0)] if squeezed else []
+    model = nn.Sequential(nn.Flatten(), head, *end)
+    images = torch.rand(40, 1, 2, 2, generator=torch.Generator().manual_seed(0))
+    z = head(images.flatten(1)).flatten()
+    with torch.no_grad():
+        head.bias -= z.median()
+    dataset = (images, torch.arange(40) % 2)
+    table, said = told({"theirs": model}, dataset, attacks="fgsm,square(queries=5)")
+    right = (z > z.median()) == (dataset[1] == 1)
+    assert clean_of(table) == {"theirs": 100 * right.double().mean().item()}
+    # one step against the sign of the logit's gradient, which the weights are
+    towards = torch.where(dataset[1] == 1, -1.0, 1.0)[:, None] * head.weight.sign()
+    attacked = (images.flatten(1) + 16 / 255 * towards).clamp(0, 1)
+    right = (head(attacked).flatten() > 0) == (dataset[1] == 1)
+    assert table.set_index("perturbation")["accuracy"]["fgsm"] == 100 * right.double().mean().item()
+    assert any("one output z for two classes; it is measured with the logits [0, z]" in line for line in said)
+    sigmoid = nn.Sequential(model, nn.Sigmoid())
+    refused({"theirs": sigmoid}, "has one output, which is in [0, 1], as of a sigmoid", dataset=dataset)
+    refused({"theirs": model}, "returns logits of shape", dataset=(images, torch.arange(40) % 3))
 
 
 def test_mps_is_refused_before_anything_is_computed():
     refused({"theirs": linear()}, "device 'mps' is not supported", device="mps")
 
 
-def test_timms_names_of_places_are_referred_to_the_folder():
-    refused("timm:local-dir:/some/folder", "timm:local-dir: is not supported; name /some/folder in --models")
-    refused("timm:hf-hub:timm/resnet18.a1_in1k", "timm:hf-hub: is not supported; name the folder that it was")
+def test_timms_names_of_places_are_the_folders(here, monkeypatch, digits_test):
+    folder = zoo.bundled() / "in_resnet20.digits_digits_seed0"
+    expected = clean(zoo.Checkpoint.at(folder).load(), digits_test, MEAN, STD)
+    asked = []
+
+    def download(repository, file, revision):
+        asked.append((repository, file, revision))
+        if not (folder / file).exists():
+            raise EntryNotFoundError(f"404: no {file}\nand more")
+        return str(folder / file)
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    names = [f"timm:local-dir:{folder}", "timm:hf-hub:me/digits@v2"]
+    for name in names:
+        table = robust_interp.evaluate(name, **QUICK)
+        assert list(clean_of(table).values()) == [expected]
+        refused(name, "has its own weights, which --checkpoint cannot replace", checkpoint="w.pth")
+    assert ("me/digits", "model.safetensors", "v2") in asked
+    refused("timm:local-dir:/no/such/folder", "there is no folder or file /no/such/folder")
+    folder = here
+    refused("timm:hf-hub:me/digits", "timm:hf-hub:me/digits: 404: no config.json")
+
+
+SMALL = {
+    "vit_tiny_patch16_224": {"img_size": 8, "patch_size": 4, "embed_dim": 24, "depth": 1, "num_heads": 2},
+    "convnext_atto": {"depths": (1, 1, 1, 1), "dims": (8, 8, 16, 16), "patch_size": 1},
+    "swin_tiny_patch4_window7_224": {
+        **{"img_size": 16, "patch_size": 2, "window_size": 4, "embed_dim": 16},
+        **{"depths": (1, 1), "num_heads": (2, 2)},
+    },
+}
+
+
+@pytest.mark.parametrize("architecture", SMALL)
+def test_timms_transformers_and_convnexts_are_measured(here, architecture):
+    torch.manual_seed(0)
+    model = timm.create_model(architecture, num_classes=10, in_chans=3, **SMALL[architecture]).eval()
+    nn.init.normal_(model.get_classifier().weight)
+    side = SMALL[architecture].get("img_size", 8)
+    images = torch.rand(32, 3, side, side, generator=torch.Generator().manual_seed(0))
+    cfg = model.pretrained_cfg
+    mean, std = (torch.tensor(cfg[key]).view(3, 1, 1) for key in ("mean", "std"))
+    with torch.no_grad():
+        labels = model((images - mean) / std).argmax(1)
+    labels[:8] = (labels[:8] + 1) % 10
+    table = robust_interp.evaluate(
+        model,
+        (images, labels, 10),
+        attacks="fgsm,pgd(steps=2),square(queries=5)",
+        eps=(32 / 255,),
+        corruptions="none",
+    )
+    found = table.set_index("perturbation")["accuracy"]
+    assert found["clean"] == 75
+    assert found["fgsm"] < 75

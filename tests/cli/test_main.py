@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -235,7 +236,9 @@ def test_ctrl_c_keeps_what_is_finished_and_says_so(small, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_a_run_as_ctrl_c_does(small, monkeypatch, signum):
+def test_a_signal_ends_a_run_as_ctrl_c_does(small, monkeypatch, request, signum):
+    # Under nohup SIGHUP is ignored, by the command, too.
+    request.addfinalizer(partial(signal.signal, signum, signal.signal(signum, signal.SIG_DFL)))
     plain, before = Store.append, signal.getsignal(signum)
 
     def append(self, *arguments):

@@ -1,11 +1,12 @@
 import multiprocessing
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
 from robust_interp.core.errors import UserError
-from robust_interp.core.files import new_file, new_folder, write_bytes, write_text
+from robust_interp.core.files import lock_file, new_file, new_folder, write_bytes, write_text
 
 
 def names(folder):
@@ -67,7 +68,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_old_file_alone(tmp_path):
     path.write_text("old")
     with pytest.raises(UserError) as refusal:
         half_a_file(path, OSError(28, "No space left on device"))
-    assert str(refusal.value) == f"cannot write {path}: [Errno 28] No space left on device"
+    assert str(refusal.value) == f"cannot write {path}: No space left on device"
     assert path.read_text() == "old"
     assert names(tmp_path) == ["a.txt"]
 
@@ -142,3 +143,73 @@ def test_a_killed_writer_leaves_the_old_file(tmp_path):
     assert process.exitcode == -signal.SIGKILL
     assert (tmp_path / "a.txt").read_text() == "old"
     assert [name for name in names(tmp_path) if not name.startswith(".")] == ["a.txt"]
+
+
+def _killed_while_filling(folder):
+    with new_folder(folder / "net") as part:
+        (part / "a.txt").write_text("a")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("kill", [_killed_while_writing, _killed_while_filling])
+def test_what_a_killed_process_left_is_removed_by_the_next_that_writes_there(tmp_path, kill):
+    process = multiprocessing.get_context("fork").Process(target=kill, args=(tmp_path,))
+    process.start()
+    process.join()
+    assert [name for name in names(tmp_path) if name.startswith(f".part{process.pid}.")]
+    write_text(tmp_path / "b.txt", "b")
+    assert names(tmp_path) == ["b.txt"]
+
+
+def test_what_is_being_written_is_not_taken_for_left_over(tmp_path):
+    with new_file(tmp_path / "a.txt") as file, new_folder(tmp_path / "folder") as folder:
+        file.write_text("a")
+        (folder / "b.txt").write_text("b")
+        write_text(tmp_path / "c.txt", "c")
+    assert names(tmp_path) == ["a.txt", "c.txt", "folder", "folder/b.txt"]
+
+
+def test_a_link_with_a_temporary_name_leads_to_no_removal(tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "a.txt").write_text("a")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".part1.x").symlink_to(tmp_path / "kept")
+    write_text(tmp_path / "out" / "b.txt", "b")
+    assert (tmp_path / "kept" / "a.txt").read_text() == "a"
+
+
+def test_an_empty_text_is_written(tmp_path):
+    write_text(tmp_path / "a.txt", "")
+    assert (tmp_path / "a.txt").read_bytes() == b""
+
+
+def _pipe(path):
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(("make", "said"), [(Path.mkdir, "a folder of that name"), (_pipe, "no file")])
+def test_what_is_no_file_is_not_replaced(tmp_path, make, said):
+    make(tmp_path / "fig.svg")
+    with pytest.raises(UserError, match=f"cannot write .*fig.svg: there is .*{said}"):
+        write_text(tmp_path / "fig.svg", "x")
+    assert names(tmp_path) == ["fig.svg"]
+
+
+def test_a_folder_that_was_removed_meanwhile_is_said(tmp_path):
+    (tmp_path / "out").mkdir()
+    writing = new_file(tmp_path / "out" / "a.txt")
+    part = writing.__enter__()
+    part.unlink()
+    part.parent.rmdir()
+    with pytest.raises(UserError, match=r"cannot write .*a.txt: there is no folder .*out, or no longer"):
+        writing.__exit__(None, None, None)
+
+
+def test_of_two_that_lock_a_file_one_has_it(tmp_path):
+    path = tmp_path / "x.lock"
+    path.touch()  # of a killed process
+    with lock_file(path) as first, lock_file(path) as second:
+        assert (first, second) == (True, False)
+    with lock_file(path) as third:
+        assert third
+    assert names(tmp_path) == []

@@ -1,12 +1,15 @@
 """What the ranks of a leaderboard go by, and why a line has none."""
 
+import numpy as np
 import pandas as pd
 import pytest
 from support.hand_made import attack, card, first, run
 
 from robust_interp.results.combine import gather
 from robust_interp.results.export import to_csv
+from robust_interp.results.leaderboard import entries_frame
 from robust_interp.results.ranks import about_ranks, ranked_by
+from robust_interp.results.scores import Score
 from robust_interp.store import Store
 from robust_interp.store.cells import CLEAN
 
@@ -62,3 +65,34 @@ def test_each_protocol_has_a_column_of_its_own(folder):
     assert about_ranks(board, columns).startswith(
         "rank by pgd_16 (protocol final) and worst_16 (protocol worst), among rows"
     )
+
+
+def test_equal_accuracies_have_one_rank_in_whatever_order_the_seeds_come(tmp_path):
+    # Of nine images: in floating point 100/9 + 200/9 + 300/9 depends on the order.
+    rights = {"a": (1, 2, 3), "b": (3, 1, 2), "c": (2, 3, 1), "better": (4, 1, 2)}
+    with Store(tmp_path / "results") as store:
+        run(
+            store,
+            [
+                (card(model, seed), attack("pgd", 8), first(right, 9))
+                for model, of_model in rights.items()
+                for seed, right in enumerate(of_model)
+            ],
+        )
+    board = gather([tmp_path / "results"]).board.set_index("model")
+    assert board["rank"].to_dict() == {"a": 2, "b": 2, "c": 2, "better": 1}
+    assert board.loc[["a", "b", "c"], ["pgd_8", "pgd_8_std"]].nunique().tolist() == [1, 1]
+
+
+def test_accuracies_that_the_table_shows_alike_have_one_rank():
+    """66.666 % and 66.669 % are both 66.67 there."""
+    accuracies = {"a": 66.666, "b": 66.669, "c": 66.68}
+    row = {"n": 100_000, "protocol": "final", "subset_hash": "all"}
+    pgd = attack("pgd", 8)
+    board = entries_frame(
+        [
+            Score(card(model), "pgd_8", accuracy, row, np.zeros(0, bool), perturbations=(pgd,))
+            for model, accuracy in accuracies.items()
+        ]
+    )
+    assert board.set_index("model")["rank"].to_dict() == {"c": 1, "a": 2, "b": 2}

@@ -203,7 +203,8 @@ def test_a_robustbench_that_is_built_otherwise_is_refused_by_name(tmp_path, monk
 
 @pytest.mark.slow
 def test_a_model_of_its_zoo_loads_from_weights_that_are_there(probed):
-    assert probed["zoo"]["far"] == probed["zoo"]["far as a classifier"] == 0
+    assert probed["zoo"]["far"] == 0
+    assert probed["zoo"]["far as a classifier"] < 1e-4  # which may use another memory layout
     # the published clean accuracy, against which a run is held
     assert probed["zoo"]["card"] == ["Hendrycks2020AugMix_WRN(threat=corruptions)", 95.08]
     assert probed["zoo"]["sha256"]

@@ -51,6 +51,9 @@ def test_a_seed_fixes_the_weights_bit_for_bit_and_another_gives_others(tmp_path,
         train.train("in_resnet14", "digits", SHORT, seed, tmp_path / folder)
         for seed, folder in ((0, "one"), (0, "again"), (1, "other"))
     )
+    with torch.device("meta"):  # a default device of the user
+        elsewhere = train.train("in_resnet14", "digits", SHORT, 0, tmp_path / "elsewhere")
+    assert elsewhere.sha256 == one.sha256
     assert one.record["precision"] == "float32"
     assert same(weights(one), weights(again))
     assert one.sha256 == again.sha256

@@ -1,0 +1,211 @@
+"""``hf:FOLDER_OR_NAME`` as a target: an image classifier of transformers, with what its processor does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from robust_interp import data
+from robust_interp.classifiers.target import (
+    Context,
+    Target,
+    check_fits,
+    from_module,
+    replaced_note,
+    size_note,
+)
+from robust_interp.core.errors import UserError
+
+_NAME_ON_THE_HUB = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
+_INTERPOLATIONS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # as PIL numbers them
+
+
+def from_hugging_face(text: str, context: Context) -> Target:
+    """An image classifier of transformers: a folder, or a name on the hub, whose files may be cached.
+
+    Only safetensors are read, and no code that comes with a model is run.
+
+    Raises:
+        UserError: if transformers is missing, or there is no such model, or it cannot be measured on this
+            dataset.
+    """
+    transformers = _transformers()
+    folder = Path(text).expanduser()
+    place = str(folder) if folder.is_dir() else text
+    if not folder.is_dir() and not _NAME_ON_THE_HUB.fullmatch(text):
+        raise UserError(f"hf:{text}: there is no folder {text}")
+    options = {"local_files_only": folder.is_dir(), "trust_remote_code": False}
+    with _quiet(transformers):
+        config = _read(text, lambda: transformers.AutoConfig.from_pretrained(place, **options))
+        _check(text, config, context)
+        model = _model(text, place, config, options)
+        cfg = _pretrained_cfg(text, place, config, context, options)
+    for named in (model.config, *model.modules()):  # it is the same wherever it lies
+        if hasattr(named, "name_or_path"):
+            named.name_or_path = ""
+    if cfg and cfg.pop("blue_first"):
+        model = BlueFirst(model)
+    name = folder.resolve().name if folder.is_dir() else text
+    notes: tuple[str, ...] = ()
+    if cfg:
+        model.pretrained_cfg = cfg  # in timm's words, which everything else reads
+        notes = size_note(name, cfg["input_size"], context) + replaced_note(name, model, context)
+    return from_module(name, model, context, notes=notes)
+
+
+class BlueFirst(nn.Module):
+    """A model that takes its channels in the opposite order, as of images (N, 3, H, W) in RGB.
+
+    Args:
+        model: Takes them in BGR.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Any:
+        return self.model(images.flip(1))
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise UserError("hf: needs an extra package: pip install 'robust-interp[hf]'") from error
+    return transformers
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Without the bars and remarks of transformers, whose settings are put back."""
+    logging = transformers.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _read(text: str, read: Any) -> Any:
+    """What transformers reads.
+
+    Raises:
+        UserError: in one line, where it cannot, for whatever reason.
+    """
+    try:
+        return read()
+    except Exception as error:  # files may be anything, and the network fails in many ways
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if "trust_remote_code" in reason:
+            reason = "it comes with code of its own, which is not run"
+        elif "safetensors" in reason:
+            reason = (
+                "it has no weights in safetensors, and pickled ones are not read: save_pretrained writes them"
+            )
+        raise UserError(f"hf:{text}: {reason[:300]}") from error
+
+
+def _check(text: str, config: Any, context: Context) -> None:
+    """Refuse what a configuration says cannot be measured on this dataset."""
+    if config.model_type == "timm_wrapper":
+        raise UserError(f"hf:{text} is a timm model: use timm:hf-hub:{text}, or its folder")
+    if config.problem_type == "multi_label_classification":
+        raise UserError(f"hf:{text} is a multi-label model: only models that choose one class are measured")
+    classes = 2 if config.num_labels == 1 and context.dataset.classes == 2 else config.num_labels
+    check_fits(f"hf:{text}", classes, getattr(config, "num_channels", 3), context)
+    theirs = [str(config.id2label.get(at, "")).lower() for at in range(classes)]
+    name = context.dataset.name
+    ours = [own.lower() for own in data.DATASETS[name].class_names] if name in data.DATASETS else []
+    if theirs != ours and sorted(theirs) == sorted(ours):
+        at = next(at for at in range(classes) if theirs[at] != ours[at])
+        raise UserError(
+            f"hf:{text} has the classes in another order: class {at} is {theirs[at]} there and {ours[at]} in "
+            f"{name}"
+        )
+
+
+def _model(text: str, place: str, config: Any, options: dict) -> Any:
+    kind = _transformers().AutoModelForImageClassification
+    model, found = _read(
+        text,
+        lambda: kind.from_pretrained(
+            place, config=config, use_safetensors=True, output_loading_info=True, **options
+        ),
+    )
+    if lacks := sorted(map(str, [*found["missing_keys"], *found["mismatched_keys"]])):
+        shown = ", ".join(lacks[:3]) + (", ..." if len(lacks) > 3 else "")
+        raise UserError(f"hf:{text} has no weights that fit {shown}: it is no trained image classifier")
+    return model
+
+
+def _pretrained_cfg(
+    text: str, place: str, config: Any, context: Context, options: dict
+) -> dict[str, Any] | None:
+    """What the image processor of a model does, as timm's pretrained_cfg says it; None where there is none.
+
+    `blue_first` says whether it turns the order of the channels round.
+    """
+    try:
+        processor = _transformers().AutoImageProcessor.from_pretrained(place, **options)
+    except (OSError, ValueError):  # no preprocessor_config.json
+        return None
+    mean, std = _normalisation(processor, context.channels)
+    resized, cropped = _side(getattr(processor, "size", None)), _side(getattr(processor, "crop_size", None))
+    side = cropped if getattr(processor, "do_center_crop", False) and cropped else resized
+    side = side or _side(getattr(config, "image_size", None)) or context.dataset.images.shape[-1]
+    crop_pct = getattr(processor, "crop_pct", None) or (side / resized if resized else 1.0)
+    return {
+        "input_size": (context.channels, side, side),
+        "mean": mean,
+        "std": std,
+        "crop_pct": min(1.0, crop_pct),
+        "interpolation": _INTERPOLATIONS[int(getattr(processor, "resample", None) or 2)],
+        "num_classes": config.num_labels,
+        "blue_first": bool(getattr(processor, "do_flip_channel_order", False)),
+    }
+
+
+def _normalisation(processor: Any, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and std that do to pixels in [0, 1] what a processor does to bytes: scale, shift, normalise."""
+    scale = 255 * processor.rescale_factor if getattr(processor, "do_rescale", True) else 255.0
+    scale = 1.0 if abs(scale - 1) < 1e-9 else scale
+    shift = 1.0 if getattr(processor, "rescale_offset", False) else 0.0
+    means, stds = [0.0] * channels, [1.0] * channels
+    if getattr(processor, "do_normalize", None):
+        means, stds = _each(processor.image_mean, channels), _each(processor.image_std, channels)
+    # EfficientNet's divides by std once more.
+    again = (
+        _each(processor.image_std, channels) if getattr(processor, "include_top", False) else [1.0] * channels
+    )
+    return (
+        tuple((mean + shift) / scale for mean in means),
+        tuple(std * more / scale for std, more in zip(stds, again, strict=True)),
+    )
+
+
+def _each(values: float | Sequence[float], channels: int) -> list[float]:
+    """One number per channel, also where one stands for all."""
+    if isinstance(values, int | float):
+        return [float(values)] * channels
+    return [float(value) for value in values]
+
+
+def _side(size: Any) -> int | None:
+    """The side of a square in one of the forms that processors have for it; None where there is none."""
+    if isinstance(size, int):
+        return size
+    for key in ("shortest_edge", "height"):
+        value = size.get(key) if hasattr(size, "get") else getattr(size, key, None)
+        if value:
+            return int(value)
+    return None

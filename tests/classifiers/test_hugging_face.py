@@ -1,0 +1,175 @@
+"""``hf:``: image classifiers of transformers, from folders, with what their processors do to pixels."""
+
+import shutil
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import robust_interp
+from robust_interp import data
+from robust_interp.benchmark.benchmark import Benchmark
+from robust_interp.benchmark.request import Request
+from robust_interp.classifiers.prefixes import PREFIXES
+from robust_interp.classifiers.target import Context
+from robust_interp.core.errors import UserError
+
+transformers = pytest.importorskip("transformers")
+
+N = 40
+QUICK = {"attacks": "fgsm", "corruptions": "none", "eps": (16 / 255,), "n": N}
+TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")
+
+
+def vit(channels=1, side=8, labels=10, seed=0, **more):
+    torch.manual_seed(seed)
+    size = {"image_size": side, "patch_size": 4, "num_channels": channels, "num_labels": labels}
+    model = transformers.ViTForImageClassification(transformers.ViTConfig(**TINY, **size, **more)).eval()
+    torch.nn.init.normal_(model.classifier.weight)
+    return model
+
+
+def saved(folder, model, processor=None):
+    model.save_pretrained(folder)
+    if processor is not None:
+        processor.save_pretrained(folder)
+    return folder
+
+
+def of_digits(**more):
+    return transformers.ViTImageProcessor(
+        image_mean=[0.3], image_std=[0.4], size={"height": 8, "width": 8}, **more
+    )
+
+
+def told(name, dataset="digits", **options):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        table = robust_interp.evaluate(name, dataset, **QUICK | options)
+    return table, [str(warning.message) for warning in caught]
+
+
+def refused(name, *parts, dataset="digits"):
+    with pytest.raises(UserError) as caught:
+        robust_interp.evaluate(name, dataset, **QUICK)
+    message = str(caught.value)
+    assert "\n" not in message
+    for part in parts:
+        assert part in message, message
+
+
+@torch.no_grad()
+def test_a_folder_is_measured_with_the_normalisation_of_its_processor(tmp_path, digits_test):
+    model = vit()
+    folder = saved(tmp_path / "mine", model, of_digits())
+    table, said = told(f"hf:{folder}")
+    images, labels = digits_test[0][:N], digits_test[1][:N]
+    right = model((images - 0.3) / 0.4).logits.argmax(1) == labels
+    assert (
+        dict(zip(table["perturbation"], table["accuracy"], strict=True))["clean"]
+        == 100 * right.double().mean()
+    )
+    assert set(table["model"]) == {"mine"}
+    assert not any("no normalisation" in line or "is made for" in line for line in said)
+    given, said = told(f"hf:{folder}", mean=(0.1,), std=(0.9,))
+    assert any("the given mean and std are applied instead" in line for line in said)
+    right = model((images - 0.1) / 0.9).logits.argmax(1) == labels
+    assert given["accuracy"][0] == 100 * right.double().mean()
+
+
+def test_a_folder_that_says_no_normalisation_is_warned_of(tmp_path):
+    said = told(f"hf:{saved(tmp_path / 'mine', vit())}", attacks="none")[1]
+    assert any("looks like a Hugging Face model; no normalisation is applied" in line for line in said)
+
+
+def test_a_model_is_the_same_wherever_its_folder_lies(tmp_path):
+    saved(tmp_path / "a" / "mine", vit(), of_digits())
+    shutil.copytree(tmp_path / "a" / "mine", tmp_path / "b" / "mine")
+    keys = [
+        Benchmark(Request(models=(f"hf:{tmp_path / place / 'mine'}",), **QUICK)).plan.cells[0].key
+        for place in "ab"
+    ]
+    assert keys[0] == keys[1]
+
+
+PROCESSORS = {
+    "ViT": lambda t: t.ViTImageProcessor(image_mean=[0.1, 0.2, 0.3], image_std=[0.4, 0.5, 0.6]),
+    "from -1 to 1": lambda t: t.ViTImageProcessor(do_normalize=False, rescale_factor=2 / 255),
+    "bytes": lambda t: t.ViTImageProcessor(do_rescale=False, image_mean=[99.0] * 3, image_std=[50.0] * 3),
+    "ConvNeXT": lambda t: t.ConvNextImageProcessor(),
+    "CLIP": lambda t: t.CLIPImageProcessor(),
+    "MobileViT": lambda t: t.MobileViTImageProcessor(),
+    "EfficientNet": lambda t: t.EfficientNetImageProcessor(),
+    "EfficientNet with an offset": lambda t: t.EfficientNetImageProcessor(
+        rescale_offset=True, rescale_factor=1 / 127.5, include_top=False
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+@torch.no_grad()
+def test_pixels_are_what_the_processor_makes_of_them(tmp_path, name):
+    model, processor = vit(channels=3), PROCESSORS[name](transformers)
+    folder = saved(tmp_path / "mine", model, processor)
+    images = np.random.default_rng(0).integers(0, 256, (32, 3, 8, 8), np.uint8)
+    labels = np.arange(32) % 10
+    target = PREFIXES["hf"](str(folder), Context(data.from_arrays(images, labels, 10)))
+    theirs = processor(list(images), do_resize=False, do_center_crop=False, return_tensors="pt")
+    expected = model(theirs["pixel_values"].float()).logits
+    found = target.load("cpu")(torch.from_numpy(images) / 255)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+def test_another_size_is_remarked_on(tmp_path):
+    torch.manual_seed(0)
+    config = transformers.ResNetConfig(
+        num_channels=1, embedding_size=4, hidden_sizes=[4], depths=[1], num_labels=10, layer_type="basic"
+    )
+    model = transformers.ResNetForImageClassification(config)
+    processor = transformers.ConvNextImageProcessor(image_mean=[0.3], image_std=[0.4])
+    said = told(f"hf:{saved(tmp_path / 'mine', model, processor)}")[1]
+    assert any("mine is made for 384x384 images, according to its configuration" in line for line in said)
+
+
+def test_a_model_of_transformers_that_cannot_be_measured_is_one_line(tmp_path, monkeypatch):
+    refused("hf:./nothing/here/at-all", "there is no folder ./nothing/here/at-all")
+    refused(f"hf:{saved(tmp_path / 'many', vit(labels=7))}", "has 7 classes and takes 1 channels")
+    refused(f"hf:{saved(tmp_path / 'colour', vit(3))}", "has 10 classes and takes 3 channels")
+    multi = vit(problem_type="multi_label_classification")
+    refused(f"hf:{saved(tmp_path / 'multi', multi)}", "is a multi-label model")
+    headless = vit()
+    config = headless.config
+    saved(tmp_path / "headless", headless.vit)
+    config.save_pretrained(tmp_path / "headless")
+    refused(f"hf:{tmp_path / 'headless'}", "has no weights that fit classifier.bias, classifier.weight")
+    pickled = saved(tmp_path / "pickled", vit())
+    torch.save(vit().state_dict(), pickled / "pytorch_model.bin")
+    (pickled / "model.safetensors").unlink()
+    refused(f"hf:{pickled}", "no weights in safetensors, and pickled ones are not read")
+    (tmp_path / "empty").mkdir()
+    refused(f"hf:{tmp_path / 'empty'}", f"hf:{tmp_path / 'empty'}: ")
+    own = saved(tmp_path / "own", vit())
+    text = (own / "config.json").read_text().replace('"vit"', '"theirs"')
+    auto = '{"auto_map": {"AutoConfig": "theirs.Config"},'
+    (own / "config.json").write_text(auto + text.lstrip().removeprefix("{"))
+    (own / "theirs.py").write_text("raise SystemExit('run')")
+    refused(f"hf:{own}", "it comes with code of its own, which is not run")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    refused(f"hf:{own}", "hf: needs an extra package: pip install 'robust-interp[hf]'")
+
+
+def test_classes_in_another_order_than_the_datasets_are_refused(tmp_path):
+    names = list(data.DATASETS["cifar10"].class_names)
+    dataset = data.Dataset("cifar10", np.zeros((32, 3, 8, 8), np.uint8), np.arange(32) % 10, 10)
+    for order, fits in ((names, True), (names[::-1], False)):
+        model = vit(3, id2label=dict(enumerate(order)))
+        folder = saved(tmp_path / str(fits), model)
+        if fits:
+            assert PREFIXES["hf"](str(folder), Context(dataset)).card.members == 1
+        else:
+            with pytest.raises(UserError, match="class 0 is truck there and airplane in cifar10"):
+                PREFIXES["hf"](str(folder), Context(dataset))
