@@ -52,7 +52,7 @@ class Classifier(nn.Module):
 
     def around(self, model: nn.Module) -> Classifier:
         """The same around another model: its name, normalisation and layout of images."""
-        other = Classifier(model, name=self.name)
+        other = Classifier(model, name=self.name, binary=self.binary)
         other.normalisation, other.normalize = self.normalisation, self.normalize
         other.training = self.training
         return other
