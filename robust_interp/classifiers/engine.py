@@ -202,7 +202,7 @@ def _checked(classifier: nn.Module, made: nn.Module, images: Tensor, kind: Pass)
         _, first = _run(made, images, kind)
         after, again = _run(made, images, kind)
     except Exception as error:  # whatever dynamo, inductor or the C++ compiler make of a model
-        raise CannotCompile(_reason(error)) from error
+        raise CannotCompile(_reason(error.__cause__ or error)) from error
     if not alike(before, after, ROUNDING_IN_BF16 if kind.bf16 else ROUNDING):
         raise CannotCompile("its compiled pass gives other logits or gradients")
     return CompileTime(max(0.0, first - again), alone / again)
@@ -221,11 +221,12 @@ def _run(classifier: nn.Module, images: Tensor, kind: Pass) -> tuple[tuple[Tenso
     return (logits.float(), gradient), time.perf_counter() - started
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     if machine := why_not():
         return f"nothing can be compiled on this machine ({machine})"
-    line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return f"torch.compile fails on it ({line.strip()[:120]})"
+    lines = [line.strip() for line in str(error).splitlines()]
+    told = [line for line in lines if line and not line.endswith("raised:")]  # torch's own words come first
+    return f"torch.compile fails on it ({next(iter(told), type(error).__name__)[:120]})"
 
 
 def _of_each(classifier: nn.Module, make: Callable[[nn.Module], nn.Module]) -> nn.Module:

@@ -66,7 +66,7 @@ def test_batches_are_full_until_fewer_samples_are_left_than_one_takes():
 
 
 def test_restarts_and_targets():
-    images, labels = tiny_batch(N)
+    _, labels = tiny_batch(N)
     once = predict(tiny(), with_stop(4).images) == labels
     again = predict(tiny(), with_stop(4, f"pgd(alpha=4/255,steps={STEPS},stop=broken,restarts=3)").images)
     assert (again == labels).sum() <= once.sum()
