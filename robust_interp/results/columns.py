@@ -170,13 +170,6 @@ RESULTS = (
     Column("torchattacks", _text, "Version of torchattacks, for an attack."),
     Column("device", _text, "Device of the measurement."),
     Column("seconds", _number, "Time of the measurement; `n` / `seconds` is images per second.", unit="s"),
-    Column(
-        "engine",
-        _text,
-        "What ran the model within the attack: `eager` (its own code) or `compiled` (torch.compile). The "
-        "attacked images are always classified by the model's own code.",
-        see="speed",
-    ),
 )
 
 OF_PRECISION = (  # at the end of results.csv, and only where an attack is not in float32
@@ -198,6 +191,17 @@ OF_PRECISION = (  # at the end of results.csv, and only where an attack is not i
         unit="points",
         of=lambda score: score.precision_check and score.precision_check.difference,
         see="attacks",
+    ),
+)
+
+OF_ENGINE = (  # behind them, and only where a network was compiled
+    Column(
+        "engine",
+        _text,
+        "What ran the model within the attack: `eager` (its own code) or `compiled` (torch.compile). Absent "
+        "where nothing was compiled. The attacked images are always classified by the model's own code.",
+        of=lambda score: score.engine or None,
+        see="speed",
     ),
 )
 
@@ -602,7 +606,7 @@ EXTERNAL = (
 )
 
 TABLES = {
-    "results.csv": (*RESULTS, *OF_PRECISION),
+    "results.csv": (*RESULTS, *OF_PRECISION, *OF_ENGINE),
     "leaderboard.csv": LEADERBOARD,
     "audit.csv": AUDIT,
     "leaderboard compare": COMPARISON,

@@ -36,7 +36,6 @@ def row_of_cell(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray) -> 
         "corruption_source": made.source,
         "device": outcome.ran_on[0],
         "seconds": round(outcome.seconds, 3),
-        "engine": outcome.ran_on[1],
     }
 
 

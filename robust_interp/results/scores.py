@@ -13,7 +13,16 @@ import pandas as pd
 from robust_interp.core import statistics
 from robust_interp.results import rows
 from robust_interp.results.column_names import MeasuredColumn, parse
-from robust_interp.results.columns import OF_PRECISION, RESULT_COLUMNS, RESULTS, STRONG, WORST, Kind, integers
+from robust_interp.results.columns import (
+    OF_ENGINE,
+    OF_PRECISION,
+    RESULT_COLUMNS,
+    RESULTS,
+    STRONG,
+    WORST,
+    Kind,
+    integers,
+)
 from robust_interp.results.precision import PrecisionCheck, check
 from robust_interp.store import Outcome, Store
 from robust_interp.store.cells import FLOAT32, Cell, ModelCard, Perturbation, Plan, attack_column, digest
@@ -32,6 +41,7 @@ class Score:
         perturbations: What the samples went through: one perturbation, or under ``worst`` several.
         audit: What the classifier's audit on this dataset came to; empty if there was none.
         precision_check: What the precision of the attack changed, where that is known and not float32.
+        engine: What ran the model, ``eager`` or ``compiled``; empty for several perturbations.
         code: What the code of the plug-ins is known by that made the perturbations; empty without any.
     """
 
@@ -47,6 +57,7 @@ class Score:
     audit: str = ""
     code: str = ""
     precision_check: PrecisionCheck | None = None
+    engine: str = ""
 
     @property
     def attack_precision(self) -> str:
@@ -161,6 +172,7 @@ def _score(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray, labels: 
         rows.not_finite([outcome]),
         (cell.perturbation,),
         code=cell.environment.get("plugin", ""),
+        engine=outcome.ran_on[1],
     )
 
 
@@ -220,11 +232,11 @@ def _add_improvements(scored: list[Score]) -> None:
 
 
 def results_frame(scored: Iterable[Score]) -> pd.DataFrame:
-    """results.csv as a table: a line a score, with the columns of `RESULTS` and, if need be, OF_PRECISION."""
+    """results.csv as a table: a line a score, with the columns of `RESULTS` and those that say something."""
     scored = list(scored)
     frame = pd.DataFrame([score.row for score in scored]).reindex(columns=RESULT_COLUMNS)
     frame = frame.astype(dict.fromkeys(integers(RESULTS), "Int64"))
-    if all(score.attack_precision in ("", FLOAT32) for score in scored):
-        return frame
-    told = {column.name: [column.of(score) for score in scored] for column in OF_PRECISION if column.of}
-    return frame.assign(**told)
+    in_float32 = all(score.attack_precision in ("", FLOAT32) for score in scored)
+    uncompiled = all(score.engine in ("", "eager") for score in scored)
+    told = [*(() if in_float32 else OF_PRECISION), *(() if uncompiled else OF_ENGINE)]
+    return frame.assign(**{one.name: [one.of(score) for score in scored] for one in told if one.of})
