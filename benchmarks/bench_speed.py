@@ -6,10 +6,10 @@
 FGSM, IFGSM and PGD (alpha 2/255, 20 steps) at 1, 2 and 4/255 on CIFAR-10, from images in memory to predicted
 labels, all in this process and in turn. `bench` runs with networks as they are, and compiled; under the
 protocols `final` and `worst`, in float32 and, where the device has units for it, in bf16. ART takes part if
-installed. Prints the seconds of each, the median over rounds of the bare loop's time divided by each one's, and
-accuracies under PGD; for `worst`, those under all attacks. On a CPU the seconds are those that this process had
-a core, so that other work beside it matters less. Compiling is done before, and its time told apart. In `bench`
-a model that came as an object is also checked, and every result is stored.
+installed. Prints the seconds of each, the median over rounds of the bare loop's time divided by each one's,
+and accuracies under PGD; for `worst`, those under all attacks. On a CPU the seconds are those that this
+process had a core, so that other work beside it matters less. Compiling is done before, and its time told
+apart. In `bench` a model that came as an object is also checked, and every result is stored.
 """
 
 from __future__ import annotations
