@@ -137,8 +137,7 @@ def _until_broken(
     def run(x: Tensor, y: Tensor) -> Tensor:
         if "target" not in params:
             return pgd_until_broken(watched, x, y, params)
-        target = params["target"]
-        aim = _aim(model, target if isinstance(target, str) else int(target))
+        aim = _aim(model, cast(int | str, params["target"]))
         parts = zip(x.split(watched.at_once), y.split(watched.at_once), strict=True)
         return pgd_until_broken(watched, x, y, params, torch.cat([aim(*part) for part in parts]))
 

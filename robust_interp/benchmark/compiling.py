@@ -34,8 +34,12 @@ def passes_of(perturbation: Perturbation) -> set[Pass]:
 
 
 def can_be_compiled(cell: Cell) -> bool:
-    """Whether a cell gains by a compiled network; what a plug-in's attack does with one is not known."""
-    return bool(passes_of(cell.perturbation)) and "plugin" not in cell.environment
+    """Whether a cell gains by a compiled network.
+
+    A random model draws outside of what is compiled, and what a plug-in's attack does with it is not known.
+    """
+    known = "plugin" not in cell.environment and not cell.classifier.eot
+    return known and bool(passes_of(cell.perturbation))
 
 
 def key(card: ModelCard, passes: Iterable[Pass], images: torch.Tensor) -> str:

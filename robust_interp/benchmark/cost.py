@@ -164,7 +164,7 @@ def _worth_compiling(
             continue
         part, cell, _ = parts[0]
         passes = frozenset[Pass]().union(*(passes_of(one.perturbation) for _, one, _ in parts))
-        images = runner.pixels(CLEAN, 0, min(part.n, runner.batch_size))
+        images = timing.view(cell.classifier).pixels(CLEAN, 0, min(part.n, runner.batch_size))
         seen = compiling.expected(cell.classifier, passes, images, timing.load(cell.classifier))
         a_pass = timing.seconds(cell.classifier, at_once(cell, part.n))
         seconds = math.fsum(a_pass * cost(one) * samples for _, one, samples in parts)
@@ -188,10 +188,13 @@ class _Timing:
             return math.fsum(self.seconds(one, at_once) for one in members if one) / len(members)
         alike = card.model, card.params_m, at_once  # other seeds and recipes take as long
         if alike not in self._timed:
-            classifier = self.load(card)
-            images = self._runner.pixels(CLEAN, 0, at_once)
+            classifier, images = self.load(card), self.view(card).pixels(CLEAN, 0, at_once)
             self._timed[alike] = seconds_per_pass(classifier, images) / card.members
         return self._timed[alike]
+
+    def view(self, card: ModelCard) -> Runner:
+        """The runner of the images as it takes them."""
+        return self._runner.on(self._targets[id(card)].dataset)
 
     def load(self, card: ModelCard) -> nn.Module:
         """The classifier that a card is of."""
@@ -229,8 +232,9 @@ def choose_threads(targets: Sequence[Target], runner: Runner, n: int, asked: int
     """
     if runner.device.type != "cpu" or not targets:
         return threads.choose(asked, None)
-    classifier = runner.load(max(targets, key=lambda target: target.card.params_m or 0))
-    images = runner.pixels(CLEAN, 0, min(TRIED_ON, runner.batch_size, n))
+    largest = max(targets, key=lambda target: target.card.params_m or 0)
+    classifier = runner.load(largest)
+    images = runner.on(largest.dataset).pixels(CLEAN, 0, min(TRIED_ON, runner.batch_size, n))
     with undisturbed(classifier):
         return with_fewer(
             lambda count: threads.choose(asked, lambda: _take_gradient(classifier, images[:count])),

@@ -24,9 +24,14 @@ def missing(plan: Plan, store: Store) -> list[Cell]:
     """
     todo: dict[str, Cell] = {}
     for cell in plan.cells:
-        if max(store.covered(cell.key), store.covered(cell.whole.key)) < plan.n:
+        if not is_finished(cell, store, plan.n):
             todo.setdefault(cell.key, cell)
     return list(todo.values())
+
+
+def is_finished(cell: Cell, store: Store, n: int) -> bool:
+    """Whether the store has the first `n` samples of a cell, or of the whole one."""
+    return max(store.covered(cell.key), store.covered(cell.whole.key)) >= n
 
 
 def by_target(cells: Iterable[Cell], targets: Sequence[Target]) -> list[tuple[Target, list[Cell]]]:
@@ -36,9 +41,10 @@ def by_target(cells: Iterable[Cell], targets: Sequence[Target]) -> list[tuple[Ta
         cells: Each of the card of one of the targets, which is the same object.
         targets: In the order of what is returned.
     """
-    cells = list(cells)
-    found = [(target, [cell for cell in cells if cell.classifier is target.card]) for target in targets]
-    return [(target, of_target) for target, of_target in found if of_target]
+    of_card: dict[int, list[Cell]] = {}
+    for cell in cells:
+        of_card.setdefault(id(cell.classifier), []).append(cell)
+    return [(target, of_card[id(target.card)]) for target in targets if id(target.card) in of_card]
 
 
 def left(plan: Plan, cell: Cell, store: Store, labels: np.ndarray) -> tuple[int, bool]:
@@ -76,11 +82,7 @@ def self_check(plan: Plan, cell: Cell) -> Cell | None:
     """
     if cell.perturbation.precision == FLOAT32:
         return None
-    faster = [
-        other
-        for other in plan.cells
-        if other.classifier is cell.classifier and other.perturbation.precision != FLOAT32
-    ]
+    faster = [other for other in plan.cells_of(cell.classifier) if other.perturbation.precision != FLOAT32]
     name = max(faster, key=_place_in_check).perturbation.name
     radii = [other for other in faster if other.perturbation.name == name]
     return cell.in_float32 if cell is radii[len(radii) // 2] else None
@@ -92,9 +94,7 @@ def _place_in_check(cell: Cell) -> tuple[bool, int]:
 
 def followed(plan: Plan, cell: Cell) -> list[Cell]:
     """The cells of the same target that this one follows: what they broke is not attacked again."""
-    return [
-        other for other in plan.cells if other.classifier is cell.classifier and other.whole.key in cell.skips
-    ]
+    return [other for other in plan.cells_of(cell.classifier) if other.whole.key in cell.skips]
 
 
 def still_standing(before: Sequence[Outcome], labels: np.ndarray) -> np.ndarray | None:

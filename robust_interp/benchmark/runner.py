@@ -1,13 +1,10 @@
-"""Measures the cells of a plan that the store lacks.
-
-data -> classifier -> perturbation -> per-sample predictions -> store
-"""
+"""Measures tasks on one device: data -> classifier -> perturbation -> per-sample predictions."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterable
+from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -15,41 +12,41 @@ import torch
 from torch import nn
 
 from robust_interp import attacks, data
+from robust_interp.attacks.expectation import Randomised
 from robust_interp.attacks.precision import check as check_precision
-from robust_interp.benchmark.compiling import Architecture, architecture, can_be_compiled, key, passes_of
-from robust_interp.benchmark.pending import by_target, followed, missing, self_check, still_standing
+from robust_interp.benchmark.agenda import Task
+from robust_interp.benchmark.compiling import Architecture
 from robust_interp.benchmark.request import Request
-from robust_interp.benchmark.settings import checked_batch_size, corruptor_of, device_of
-from robust_interp.classifiers.engine import (
-    COMPILED,
-    CannotCompile,
-    Pass,
-    compiled,
-    with_folded_norms,
+from robust_interp.benchmark.settings import (
+    checked_batch_size,
+    checked_compile,
+    corruptor_of,
+    device_of,
+    sample_count,
 )
 from robust_interp.classifiers.ensemble import Ensemble
-from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.target import Target
-from robust_interp.core.compiler import learn
 from robust_interp.core.errors import UserError
 from robust_interp.core.memory import give_back, is_out_of_memory
+from robust_interp.core.threads import spare_cpus
 from robust_interp.corruptions import Corruptor
-from robust_interp.store import AGREE, DISAGREE, INHERITED, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
-from robust_interp.store.cells import CLEAN, Cell, Perturbation, Plan
-from robust_interp.store.finished import outcome_of
+from robust_interp.store import (
+    AGREE,
+    DISAGREE,
+    INHERITED,
+    NOT_FINITE,
+    ROUNDED_RIGHT,
+    ROUNDED_WRONG,
+    ZERO_GRADIENT,
+    ChangedError,
+    Outcome,
+    Store,
+)
+from robust_interp.store.cells import Cell, Perturbation
 
 AT_RISK = {"cpu": 1e5, "cuda": 1e7}  # passes of one image that a kill may cost, if one batch takes fewer
-WORTH_A_COPY = 2e4  # passes of one image, from which on BatchNorm is folded for them
-COMPARED_ON = 16  # images, on which a copy must do what the model does
-NEW = 1.0  # seconds: what compiles faster was compiled before in this process
 
 R = TypeVar("R")
-
-Watch = Callable[[Cell, int], None]  # called with a cell and how many of its samples were just finished
-
-
-def unwatched(cell: Cell, samples: int) -> None:
-    """Nobody is told."""
 
 
 class Batch(NamedTuple):
@@ -69,33 +66,12 @@ class Part(NamedTuple):
     deltas: np.ndarray | None
 
 
-class Attacked(NamedTuple):
-    """What attacks see: the same function as the classifier, but for rounding.
-
-    Attributes:
-        plain: Runs as Python code.
-        compiled: Runs compiled in passes of some kinds; None where nothing is compiled.
-        passes: These kinds.
-    """
-
-    plain: nn.Module
-    compiled: nn.Module | None = None
-    passes: frozenset[Pass] = frozenset()
-
-    def engine(self, cell: Cell) -> str:
-        """What a cell is marked with in the store, where it ran otherwise than as Python code."""
-        return COMPILED if self.compiled and self.passes & passes_of(cell.perturbation) else ""
-
-    def by(self, cell: Cell) -> nn.Module:
-        """What the attack of a cell sees."""
-        return self.compiled if self.compiled and can_be_compiled(cell) else self.plain
-
-
 class Runner:
-    """Measures the cells of any plan of one dataset, on one device.
+    """Measures tasks of one dataset, on one device.
 
     Attributes:
-        compiles: The networks whose passes under attack are compiled; None for all.
+        compiles: The networks whose passes under attack are compiled.
+        compiles_all: Whether all networks are compiled.
         backend: Of torch.compile.
 
     Args:
@@ -110,10 +86,35 @@ class Runner:
     ) -> None:
         self.dataset, self.corruptor = dataset, corruptor
         self.device, self.batch_size = device, batch_size
-        self.compiles: Container[Architecture] | None = frozenset()
+        self.compiles: Container[Architecture] = frozenset()
+        self.compiles_all = False
         self.backend: str | Callable = "inductor"
-        self._at_once = batch_size
+        self._at_once, self._n = batch_size, len(dataset)
         self._uncompiled: dict[str, dict[str, None]] = {}  # names by the reason
+        self._views: dict[data.Dataset, Runner] = {}
+
+    def on(self, dataset: data.Dataset | None) -> Runner:
+        """This runner for the images as a model takes them; itself for those of the run."""
+        if dataset is None or dataset is self.dataset:
+            return self
+        if dataset not in self._views:
+            self._views[dataset] = Runner(dataset, self.corruptor.on(dataset), self.device, self.batch_size)
+            self._views[dataset]._n = self._n
+        return self._views[dataset]
+
+    @property
+    def views(self) -> list[Runner]:
+        """This one, and those of the images as models take them."""
+        return [self, *self._views.values()]
+
+    @property
+    def at_once(self) -> int:
+        """How many images go through a model together, at most."""
+        return min(self._at_once, self._n)
+
+    def note_uncompiled(self, name: str, reason: str) -> None:
+        """A network of this name cannot be compiled."""
+        self._uncompiled.setdefault(reason, {})[name] = None
 
     @property
     def notes(self) -> list[str]:
@@ -125,12 +126,15 @@ class Runner:
             f"{', '.join(names)}: not compiled, so attacks are slower: {reason}"
             for reason, names in self._uncompiled.items()
         ]
+        return [*lines, *(line for view in self.views for line in view._own_notes)]
+
+    @property
+    def _own_notes(self) -> list[str]:
         if self._at_once == self.batch_size:
-            return lines
+            return []
         return [
-            *lines,
             f"{self.device} ran out of memory with batches of {self.batch_size}: at most {self._at_once} "
-            f"images were taken at once; --batch-size {self._at_once} starts there",
+            f"images were taken at once; --batch-size {self._at_once} starts there"
         ]
 
     def in_parts(self, ids: np.ndarray, work: Callable[[np.ndarray], R], batches: int = 1) -> list[R]:
@@ -178,27 +182,19 @@ class Runner:
         """
         device = device_of(request)
         batch_size = checked_batch_size(request.batch_size, device)
-        return cls(dataset, corruptor_of(request, dataset), device, batch_size)
+        runner = cls(dataset, corruptor_of(request, dataset), device, batch_size)
+        runner.compiles_all = checked_compile(request.compile) == "on"
+        runner._n = sample_count(request.n, dataset)
+        return runner
 
-    def run(self, plan: Plan, targets: Sequence[Target], store: Store, watch: Watch) -> None:
-        """Measure what is missing of a plan of these targets, chunk by chunk.
+    def ahead(self, wanted: Iterable[tuple[Perturbation, int, int]]) -> AbstractContextManager[None]:
+        """Inside, corrupted images may be made beside the measuring, on CPUs that it leaves free.
 
         Args:
-            plan: Whose own cells are measured, not those of its strong plan.
-            targets: Which the cells are of.
-            store: What keeps them.
-            watch: Told of each batch that was finished.
-
-        Raises:
-            UserError: if a target cannot be measured, before any is.
+            wanted: As of `Corruptor.ahead`.
         """
-        cells = missing(plan, store)
-        self.check(cells)
-        todo = by_target(cells, targets)
-        classifiers = [self.load(target) for target, _ in todo]  # all: a bad one fails before the hours
-        store.put_labels(self.dataset.fingerprint, self.dataset.labels)
-        for classifier, (_, cells) in zip(classifiers, todo, strict=True):
-            self.measure(plan, cells, classifier, store, watch)
+        busy = torch.get_num_threads() if self.device.type == "cpu" else 1
+        return self.corruptor.ahead(wanted, spare_cpus(busy))
 
     def check(self, cells: Iterable[Cell]) -> None:
         """Refuse cells that are in a precision that the device is no good at; a short test may tell.
@@ -209,6 +205,15 @@ class Runner:
         for precision in dict.fromkeys(cell.perturbation.precision for cell in cells):
             check_precision(precision, self.device)
 
+    def expect(self, targets: Iterable[Target], n: int) -> None:
+        """Tell the images of these targets that the first `n` are going to be measured.
+
+        Raises:
+            UserError: if one of them cannot be read.
+        """
+        for dataset in {self.on(target.dataset).dataset for target in targets}:
+            dataset.expect(n)
+
     def load(self, target: Target) -> nn.Module:
         """The target's classifier on this runner's device.
 
@@ -216,78 +221,6 @@ class Runner:
             UserError: if it cannot be measured there.
         """
         return target.load(self.device)
-
-    def measure(
-        self,
-        plan: Plan,
-        cells: Iterable[Cell],
-        classifier: nn.Module,
-        store: Store,
-        watch: Watch,
-        attacked: nn.Module | None = None,
-    ) -> None:
-        """Measure what is missing of these cells of a plan.
-
-        Args:
-            plan: Which the cells are of: it says how many samples, and what a cell follows.
-            cells: In an order in which each comes after those that it follows.
-            classifier: Which the cells are of.
-            store: What keeps them.
-            watch: Told of each batch that was finished.
-            attacked: What attacks see; by default what the classifier says, itself.
-
-        Raises:
-            LookupError: if a cell that one of them follows is not finished.
-        """
-        if attacked is None:
-            attacked = classifier.attacked_as if isinstance(classifier, Ensemble) else classifier
-        cells = list(cells)
-        with undisturbed(classifier):
-            seen = self._faster(cells, plan.n, attacked, store, watch)
-            for cell in cells:
-                before = [outcome_of(other, store, plan.n) for other in followed(plan, cell)]
-                standing = still_standing(before, self.dataset.labels)
-                if reference := self_check(plan, cell):
-                    first = min(plan.n, self.batch_size)
-                    there = None if standing is None else standing[:first]
-                    if store.covered(reference.whole.key) < first:
-                        self._measure(reference, first, there, classifier, seen, store, watch)
-                self._measure(cell, plan.n, standing, classifier, seen, store, watch)
-
-    def _faster(
-        self, cells: Sequence[Cell], n: int, attacked: nn.Module, store: Store, watch: Watch
-    ) -> Attacked:
-        """What attacks see of a classifier, as fast as their work is worth."""
-        made = [cell for cell in cells if cell.perturbation.kind == "attack"]
-        compilable = [cell for cell in made if can_be_compiled(cell)]
-        compiles = compilable and (
-            self.compiles is None or architecture(compilable[0].classifier) in self.compiles
-        )
-        work = sum(attacks.passes(cell.perturbation) * (n - store.covered(cell.key)) for cell in made)
-        if not compiles and work < WORTH_A_COPY:
-            return Attacked(attacked)
-        plain = with_folded_norms(attacked, self.pixels(CLEAN, 0, min(COMPARED_ON, n)))
-        if not compiles:
-            return Attacked(plain)
-        passes = frozenset[Pass]().union(*(passes_of(cell.perturbation) for cell in compilable))
-        return self._compiled(compilable[0], plain, passes, min(n, self._at_once), watch)
-
-    def _compiled(
-        self, cell: Cell, plain: nn.Module, passes: frozenset[Pass], size: int, watch: Watch
-    ) -> Attacked:
-        """The same compiled for batches of a size; as it is, and noted, where that is not possible."""
-        card, images = cell.classifier, self.pixels(CLEAN, 0, size)
-        with _compiling(watch, cell):
-            try:
-                made, seen = compiled(plain, images, sorted(passes), self.backend)
-            except CannotCompile as error:
-                self._uncompiled.setdefault(str(error), {})[card.model] = None
-                return Attacked(plain)
-        if seen.seconds > NEW:
-            learn(key(card, passes, images), seen)
-        if seen.gain < 1 and self.compiles is not None:  # nobody insists on it
-            return Attacked(plain)
-        return Attacked(plain, made, passes)
 
     def pixels(self, perturbation: Perturbation, start: int, stop: int) -> torch.Tensor:
         """Images (N, C, H, W) in [0, 1] on this runner's device, corrupted if the perturbation says so.
@@ -303,30 +236,57 @@ class Runner:
             pixels = self.dataset.pixels(start, stop)
         return torch.from_numpy(pixels).to(self.device)
 
-    def _measure(
-        self,
-        cell: Cell,
-        n: int,
-        standing: np.ndarray | None,
-        classifier: nn.Module,
-        seen: Attacked,
-        store: Store,
-        watch: Watch,
-    ) -> None:
-        attack = None
-        if cell.perturbation.kind == "attack":
-            attack = attacks.AttackRunner(cell.perturbation, seen.by(cell), _step_teller(cell, watch))
-        device = f"{self.device} {seen.engine(cell)}".strip()
-        start = store.covered(cell.key)
-        while start < n:
-            stop = self._stop(start, n, standing, self._batches(cell.perturbation) * self.batch_size)
-            began = time.perf_counter()
-            there = np.ones(stop - start, bool) if standing is None else standing[start:stop]
-            found = self._chunk(cell.perturbation, classifier, attack, start, there)
-            seconds = time.perf_counter() - began
-            store.append(cell.key, start, Outcome(*found, seconds=seconds, device=device))
-            watch(cell, stop - start)
-            start = stop
+    def outcome(
+        self, task: Task, classifier: nn.Module, attack: attacks.AttackRunner | None, engine: str = ""
+    ) -> Outcome:
+        """Measure a task.
+
+        Args:
+            task: What is measured.
+            classifier: Its target's, on this runner's device, undisturbed.
+            attack: Its cell's, set up for what is attacked; None where nothing is.
+            engine: What runs the model within the attack; empty for Python code.
+        """
+        began = time.perf_counter()
+        there = np.ones(task.stop - task.start, bool) if task.standing is None else task.standing
+        found = self._chunk(task.cell.perturbation, classifier, attack, task.start, there)
+        seconds = time.perf_counter() - began
+        content = self.dataset.content(np.arange(task.start, task.stop))
+        device = f"{self.device} {engine}".strip()
+        return Outcome(*found, seconds=seconds, device=device, content=content)
+
+    def cut(self, perturbation: Perturbation, start: int, n: int, standing: np.ndarray | None) -> int:
+        """Where the part of a cell from `start` on ends that is measured, and stored, at once.
+
+        Args:
+            perturbation: Of the cell.
+            start: Its first sample.
+            n: How many samples of the cell are measured.
+            standing: Which of them still stand, (n,) bool; None for all.
+        """
+        size = self._batches(perturbation) * self.batch_size
+        if standing is None:
+            # At multiples of the size: a run that goes on cuts as one that never stopped.
+            return min(n, (start // size + 1) * size)
+        left = np.flatnonzero(standing[start:])
+        return start + int(left[size]) if len(left) > size else n
+
+    def keep_content(self, store: Store, task: Task, outcome: Outcome) -> None:
+        """Keep what the images of a task were, or refuse them if they are not what was measured before.
+
+        Raises:
+            UserError: naming one that has changed.
+        """
+        if outcome.content is None:
+            return
+        try:
+            store.put_pixels(self.dataset.fingerprint, task.start, outcome.content)
+        except ChangedError as changed:
+            raise UserError(
+                f"{self.dataset.name_of(changed.at)} is not the image that was measured before into "
+                f"{store.path}: it has changed, or this version of Pillow decodes it otherwise; measure into "
+                "another folder with --out"
+            ) from changed
 
     def _batches(self, perturbation: Perturbation) -> int:
         """How many batches are taken as one: several where some of their samples are done before others."""
@@ -334,15 +294,6 @@ class Runner:
             return 1
         lost = self.batch_size * attacks.passes(perturbation)
         return max(1, int(AT_RISK.get(self.device.type, AT_RISK["cpu"]) // lost))
-
-    @staticmethod
-    def _stop(start: int, n: int, standing: np.ndarray | None, size: int) -> int:
-        """Where what is taken from `start` on ends, which is of `size` samples that still stand."""
-        if standing is None:
-            # At multiples of the size: a run that goes on cuts as one that never stopped.
-            return min(n, (start // size + 1) * size)
-        left = np.flatnonzero(standing[start:])
-        return start + int(left[size]) if len(left) > size else n
 
     def _chunk(
         self,
@@ -353,7 +304,7 @@ class Runner:
         standing: np.ndarray,
     ) -> Batch:
         """Those samples from `start` on that still stand; the others are inherited as broken."""
-        predictions = np.full(len(standing), -1, np.int16)
+        predictions = np.full(len(standing), -1, np.int32)
         flags = np.full(len(standing), INHERITED, np.uint8)
         deltas = np.zeros(len(standing), np.float32) if attack else None
         ids = start + np.flatnonzero(standing)
@@ -391,10 +342,23 @@ class Runner:
             for at, batch in zip(parts, images.split(self._at_once), strict=True)
         ]
         predictions, found = map(np.concatenate, zip(*judged, strict=True))
+        if perturbation.rounded:
+            flags |= self._rounded(classifier, images, ids)
         return Part(ids, predictions, flags | found, deltas)
 
+    def _rounded(self, classifier: nn.Module, images: torch.Tensor, ids: np.ndarray) -> np.ndarray:
+        """Which images (n, C, H, W) are right once their pixels are multiples of 1/255, as flags (n,)."""
+        whole, right = (255 * images).round() / 255, []
+        for at in range(0, len(ids), self._at_once):
+            part = ids[at : at + self._at_once]
+            predictions, _ = self.predictions(classifier, whole[at : at + self._at_once], part)
+            right.append(predictions == self.dataset.labels[part])
+        return np.where(np.concatenate(right), ROUNDED_RIGHT, ROUNDED_WRONG).astype(np.uint8)
+
     def _pixels_of(self, perturbation: Perturbation, ids: np.ndarray) -> torch.Tensor:
-        """As `pixels`, of ids in rising order, which may be far apart: so many are loaded at a time."""
+        """As `pixels`, of ids in rising order, which may be far apart: no more are loaded at once."""
+        if perturbation.kind != "corruption":
+            return torch.from_numpy(data.as_pixels(self.dataset.at(ids))).to(self.device)
         found = []
         for low in range(int(ids[0]), int(ids[-1]) + 1, len(ids)):
             here = ids[(ids >= low) & (ids < low + len(ids))]
@@ -415,32 +379,19 @@ class Runner:
         """
         flags = np.zeros(len(ids), dtype=np.uint8)
         with torch.no_grad():
-            if isinstance(classifier, Ensemble):
+            if isinstance(classifier, Randomised):
+                logits = classifier.votes(images, ids)
+            elif isinstance(classifier, Ensemble):
                 logits, agreed = classifier.with_agreement(images)
                 flags |= np.where(agreed.cpu().numpy(), AGREE, DISAGREE).astype(np.uint8)
             else:
                 logits = classifier(images.clone())  # which a model may work on in place
         finite = _are_numbers(logits, torch.from_numpy(self.dataset.labels[ids]).to(logits.device))
         flags |= np.where(finite.cpu().numpy(), 0, NOT_FINITE).astype(np.uint8)
-        return torch.where(finite, logits.argmax(1), -1).cpu().numpy().astype(np.int16), flags
+        return torch.where(finite, logits.argmax(1), -1).cpu().numpy().astype(np.int32), flags
 
 
 def _are_numbers(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Whose logits (N, classes) are finite, (N,) bool; -inf is the mask of a class that is not the label."""
     is_label = torch.zeros_like(logits, dtype=torch.bool).scatter(1, labels[:, None], value=True)
     return (torch.isfinite(logits) | ((logits == -torch.inf) & ~is_label)).all(1)
-
-
-@contextmanager
-def _compiling(watch: Watch, cell: Cell) -> Iterator[None]:
-    """Tells a watch of a compilation, where it wants to know: that is no work on samples, and takes long."""
-    tell = getattr(watch, "compiling", lambda cell, begins: None)
-    tell(cell, True)
-    yield
-    tell(cell, False)
-
-
-def _step_teller(cell: Cell, watch: Watch) -> Callable[[int], None]:
-    """What tells a watch of the steps within a batch, where it wants to know: in samples' worth of work."""
-    step, passes = getattr(watch, "step", None), attacks.passes(cell.perturbation)
-    return (lambda done: step(cell, done / passes)) if step else (lambda done: None)

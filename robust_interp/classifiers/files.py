@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import replace
@@ -13,6 +12,17 @@ from robust_interp.classifiers.target import Context, Target, check_fits, fast, 
 from robust_interp.classifiers.weights import with_weights
 from robust_interp.classifiers.zoo_names import from_checkpoint
 from robust_interp.core.errors import UserError
+from robust_interp.core.json_values import (
+    Form,
+    check,
+    is_count,
+    is_number,
+    is_object,
+    is_text,
+    list_of,
+    or_null,
+    read_object,
+)
 from robust_interp.zoo import weights_files
 
 WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar", ".th")
@@ -85,7 +95,8 @@ def described(path: Path, name: str, context: Context) -> Target:
     """
     config = _config(path.parent / zoo.CONFIG)
     cfg, arguments = config["pretrained_cfg"], dict(config.get("model_args") or {})
-    size = cfg.get("input_size") or list(context.dataset.images.shape[1:])
+    context = context.fitted(cfg)
+    size = cfg.get("input_size") or list(context.dataset.shape)
     channels = arguments.pop("in_chans", size[0])
     classes = config.get("num_classes", cfg.get("num_classes"))
     classes = arguments.pop("num_classes", classes)
@@ -101,25 +112,20 @@ def described(path: Path, name: str, context: Context) -> Target:
     return with_weights(name, fast(model), path, context, notes)
 
 
+_OPTIONAL: dict[str, Form] = {
+    "input_size": list_of(is_count, 3),
+    "mean": list_of(is_number),
+    "std": list_of(is_number),
+}
+
+
 def _config(path: Path) -> dict:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path}: {error}") from error
-    kinds = {"architecture": str, "pretrained_cfg": dict}
-    if not isinstance(config, dict) or not all(isinstance(config.get(key), kinds[key]) for key in kinds):
+    config = read_object(path)
+    if not is_text(config.get("architecture")) or not is_object(config.get("pretrained_cfg")):
         raise UserError(
             f"{path} does not have timm's format, with architecture and pretrained_cfg: for a model of "
             "transformers use hf:FOLDER, for one of another library package.module:factory"
         )
-    cfg = config["pretrained_cfg"]
-    optional = {
-        "model_args": (config, dict),
-        "input_size": (cfg, list),
-        "mean": (cfg, list),
-        "std": (cfg, list),
-    }
-    for key, (where, kind) in optional.items():
-        if where.get(key) is not None and not isinstance(where[key], kind):
-            raise UserError(f"{path}: {key} cannot be {where[key]!r}")
+    check(path, config, {}, {"model_args": or_null(is_object)})
+    check(path, config["pretrained_cfg"], {}, {key: or_null(form) for key, form in _OPTIONAL.items()})
     return config

@@ -18,8 +18,8 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     """The conditions of a measurement, and everything as it was found afterwards.
 
     Inside: eval mode, frozen parameters, gradients possible, float32 without autocast or TF32, deterministic
-    cuDNN; a default device that is set is the model's; no other thread measures. Restored: the mode of every module, requires_grad, buffers, torch's
-    settings and the global random generators.
+    cuDNN; a default device that is set is the model's; no other thread measures. Restored: the mode of every
+    module, requires_grad, buffers, torch's settings and the global random generators.
 
     Args:
         model: On any device; it is changed in place, and back again whatever is raised inside.

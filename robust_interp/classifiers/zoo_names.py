@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 
 from robust_interp import data, zoo
 from robust_interp.classifiers.classifier import Classifier
-from robust_interp.classifiers.target import Target, fast, loader
+from robust_interp.classifiers.target import Loader, Target, fast
 from robust_interp.core.errors import UserError
 from robust_interp.core.work import Tell, each, untold
 from robust_interp.store.cells import ModelCard
@@ -30,17 +30,24 @@ def from_zoo(
         tell: Told how far the reading of their files is.
 
     Raises:
-        UserError: if a pattern or a seed finds nothing, or a checkpoint, or the plug-in of a model that is
-            named, is broken.
+        UserError: if a pattern or a seed finds nothing, or a checkpoint that is named, or the plug-in of a
+            model that is, is broken; those that are not named are left out, with a note.
     """
     chosen = zoo.select(patterns, candidates)
     if absent := sorted(set(seeds or ()) - {checkpoint.seed for checkpoint in chosen}):
         raise UserError(f"no checkpoint with train seed {absent[0]} among the given models")
     groups: dict[tuple, list[Target]] = {}
-    broken = _broken_plugins(chosen, patterns)
+    named = {pattern.partition("@")[0] for pattern in patterns}
+    broken = _broken_plugins(chosen, named)
     for checkpoint in each(chosen, tell, lambda checkpoint: checkpoint.name):
         if checkpoint.architecture not in broken and (seeds is None or checkpoint.seed in seeds):
-            target = from_checkpoint(checkpoint, dataset)
+            try:
+                target = from_checkpoint(checkpoint, dataset)
+            except UserError as error:
+                if {checkpoint.architecture, checkpoint.name} & named:
+                    raise
+                broken[checkpoint.name] = f"{error}; it is left out"
+                continue
             card = target.card
             groups.setdefault((card.model, card.recipe, card.lambda_init), []).append(target)
     if broken and not groups:
@@ -58,6 +65,7 @@ def from_zoo(
 def from_checkpoint(checkpoint: zoo.Checkpoint, dataset: data.Dataset) -> Target:
     """One of the zoo's checkpoints, or one like them; nothing but its descriptions is read yet."""
     cfg, record = checkpoint.config["pretrained_cfg"], checkpoint.record
+    dataset = dataset.fitted(cfg)
     known = {
         "architecture": checkpoint.architecture,
         "arguments": checkpoint.config["model_args"],
@@ -75,7 +83,7 @@ def from_checkpoint(checkpoint: zoo.Checkpoint, dataset: data.Dataset) -> Target
         weights_sha256=checkpoint.sha256,
         recorded_clean=record["clean_accuracy"],
     )
-    return Target(card, loader(lambda: fast(classifier_of(checkpoint)), dataset))
+    return Target(card, Loader(lambda: fast(classifier_of(checkpoint)), dataset), dataset=dataset)
 
 
 def classifier_of(checkpoint: zoo.Checkpoint) -> Classifier:
@@ -88,7 +96,7 @@ def classifier_of(checkpoint: zoo.Checkpoint) -> Classifier:
     return Classifier(checkpoint.load(), cfg["mean"], cfg["std"], checkpoint.name)
 
 
-def _broken_plugins(chosen: Sequence[zoo.Checkpoint], patterns: Sequence[str]) -> dict[str, str]:
+def _broken_plugins(chosen: Sequence[zoo.Checkpoint], named: Set[str]) -> dict[str, str]:
     """The architectures whose plug-in cannot be used, and why: they are left out of 'all' and globs.
 
     Raises:
@@ -101,7 +109,7 @@ def _broken_plugins(chosen: Sequence[zoo.Checkpoint], patterns: Sequence[str]) -
                 zoo.is_model(architecture)
         except UserError as error:
             names = {c.name for c in chosen if c.architecture == architecture}
-            if {architecture, *names} & set(patterns):
+            if {architecture, *names} & named:
                 raise
             broken[architecture] = f"{error}; it is left out"
     return broken

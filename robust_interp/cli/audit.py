@@ -7,6 +7,7 @@ import argparse
 from robust_interp.audit.thresholds import Thresholds
 from robust_interp.benchmark.forms import positive
 from robust_interp.cli.options import (
+    OF_IMAGES,
     Commands,
     add_command,
     add_fields,
@@ -117,7 +118,8 @@ def run(arguments: argparse.Namespace) -> int:
         for name in ("standing", "gain", "blind", "saturated", "flat", "falls")
     }
     request = Request(
-        **picked(arguments, "models checkpoint dataset eps n seeds ensembles batch_size device seed"),
+        **picked(arguments, f"models checkpoint dataset {OF_IMAGES} eps n seeds ensembles"),
+        **picked(arguments, "batch_size device seed"),
         **picked(arguments, "zoo only_zoo data_dir mean std weights_key threads"),
     )
     options = Options(
@@ -128,7 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
     with track(errors, "reading checkpoints", arguments.quiet) as tell:
         audit = Audit(request, options, tell)
     with (
-        Store(arguments.out) as store,
+        Store(arguments.out, journal=arguments.store_journal) as store,
         reporter(errors, audit.work(store), cost, arguments.quiet) as watch,
     ):
         audited = audit.run(store, watch)

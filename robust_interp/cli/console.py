@@ -382,7 +382,7 @@ def print_models(checkpoints: list[Checkpoint]) -> None:
             f"{record['parameters']:,}",
             f"{record['clean_accuracy']:.2f} % of {record['clean_n']}",
             zoo.interval_text(record["lambda_init"]),
-            str(checkpoint.folder.parent),
+            escape(str(checkpoint.folder.parent)),
         )
     shown = console()
     shown.print(

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from robust_interp.core.json_values import loads
+
 _IN_SVG = re.compile(r"<dc:description>\s*(\{.*?\})\s*</dc:description>", re.DOTALL)
 
 
@@ -34,7 +36,7 @@ def read(path: Path) -> Origin | None:
     """What an SVG file says of itself; None if it does not, as files do not that others drew."""
     try:
         found = _IN_SVG.search(path.read_text(encoding="utf-8", errors="replace"))
-        told = json.loads(html.unescape(found[1])) if found else {}
+        told = loads(html.unescape(found[1])) if found else {}
         checkpoints = {str(name): str(weights) for name, weights in told["checkpoints"].items()}
         return Origin(str(told["dataset"]), checkpoints, int(told["n"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

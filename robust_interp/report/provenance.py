@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -12,7 +12,8 @@ from robust_interp import zoo
 from robust_interp.audit.checks import concluded
 from robust_interp.core import environment
 from robust_interp.core.blocks import places
-from robust_interp.core.errors import UserError
+from robust_interp.core.errors import DamageWarning, UserError
+from robust_interp.core.json_values import read_object
 from robust_interp.results.scores import Score
 from robust_interp.store import Store
 from robust_interp.store.cells import FLOAT32, Perturbation, digest, in_255
@@ -33,7 +34,11 @@ def coefficients(checkpoints: Iterable[zoo.Checkpoint], weights: Iterable[str]) 
     """
     weights, lines = set(weights), []
     for checkpoint in checkpoints:
-        record = checkpoint.record
+        try:
+            record = checkpoint.record
+        except UserError as error:
+            warnings.warn(f"{error}; its λ are left out", DamageWarning, stacklevel=2)
+            continue
         if record["weights_sha256"] in weights:
             head = {"model": checkpoint.architecture, "recipe": checkpoint.recipe, "images": 0}
             head["train_seed"] = checkpoint.seed
@@ -105,23 +110,13 @@ def environments(folders: Sequence[Path]) -> pd.DataFrame:
     lines = []
     for path in (folder / environment.FILE_NAME for folder in folders):
         if path.is_file():
-            facts = {key: _fact(value) for key, value in _object(path).items()}
+            facts = {key: _fact(value) for key, value in read_object(path).items()}
             lines += [
                 {"results": path.parent.resolve().name, "what": key.replace("_", " "), "value": fact}
                 for key, fact in facts.items()
                 if fact
             ]
     return pd.DataFrame(lines, columns=["results", "what", "value"])
-
-
-def _object(path: Path) -> dict:
-    try:
-        told = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path}: {error}") from error
-    if not isinstance(told, dict):
-        raise UserError(f"{path} does not contain a JSON object")
-    return told
 
 
 def _fact(value: object) -> str:

@@ -22,6 +22,7 @@ from timm.models import generate_default_cfgs, register_model
 from torch import nn
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.json_values import is_number
 from robust_interp.core.normalize import Normalize
 from robust_interp.models import in_resnet, in_resnext
 from robust_interp.models.network import InterpolationNet
@@ -70,7 +71,10 @@ def chosen(candidates: Iterable[Checkpoint]) -> list[Checkpoint]:
 def _epochs(checkpoint: Checkpoint) -> float:
     recipe = checkpoint.record.get("recipe")
     epochs = recipe.get("epochs") if isinstance(recipe, dict) else None
-    return epochs if isinstance(epochs, int | float) else 0
+    return float(epochs) if epochs is not None and is_number(epochs) else 0.0
+
+
+_OF_CFG = ("num_classes", "input_size", "pool_size", "crop_pct", "interpolation", "first_conv", "classifier")
 
 
 def _cfg(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -81,7 +85,7 @@ def _cfg(checkpoint: Checkpoint) -> dict[str, Any]:
         "std": (1.0,) * channels,
         "file": str(checkpoint.folder.resolve() / WEIGHTS),
     }
-    return {key: value for key, value in cfg.items() if key != "tag"} | own
+    return {key: cfg[key] for key in _OF_CFG if key in cfg} | own
 
 
 def _register(name: str, checkpoint: Checkpoint) -> None:

@@ -11,6 +11,19 @@ import json
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 
+from robust_interp.core.json_values import (
+    Form,
+    check,
+    is_count,
+    is_number,
+    is_object,
+    is_text,
+    list_of,
+    loads,
+    object_of,
+    or_null,
+)
+
 FLOAT32 = "float32"
 
 
@@ -29,6 +42,8 @@ class Perturbation:
             params, which the key holds.
         precision: Attacks only: what their gradients are computed in: ``float32``, ``tf32`` or ``bf16``. The
             key says it where it is not float32.
+        rounded: Attacks only: whether the attacked images are also classified with whole pixel values. The
+            key says it where they are.
     """
 
     kind: str
@@ -39,6 +54,7 @@ class Perturbation:
     seed: int | None = None
     norm: str = "Linf"
     precision: str = FLOAT32
+    rounded: bool = False
 
     def number(self, name: str) -> float | None:
         """A parameter that is a number, or None where there is none of this name."""
@@ -72,6 +88,7 @@ class Perturbation:
                 ("source", self.source, None),
                 ("seed", self.seed, None),
                 ("precision", self.precision, FLOAT32),
+                ("rounded", self.rounded, False),
             )
             if value != usual
         }
@@ -89,6 +106,7 @@ class ModelCard:
             its members and how they are averaged.
         attacked_as: What attacks on an ensemble are made on, such as ``member:0``; empty if on all of it.
         recorded_clean: Clean accuracy in percent that the checkpoint claims, if it claims one.
+        eot: Of a randomised classifier, over how many draws it is attacked and judged; 0 for any other.
     """
 
     model: str
@@ -102,6 +120,7 @@ class ModelCard:
     weights_sha256: str = ""
     recorded_clean: float | None = None
     attacked_as: str = ""
+    eot: int = 0
 
     @property
     def label(self) -> str:
@@ -116,6 +135,8 @@ class Cell:
     """One classifier, one dataset, one perturbation, and the versions that computed it.
 
     Attributes:
+        told: What a row says of the images besides the dataset, where it is not the usual: ``preprocessing``,
+            ``subset``, ``skipped``. The fingerprint covers all that the predictions depend on.
         skips: Protocol ``worst`` only: the keys of the whole cells, clean first, whose broken samples are not
             attacked again but inherited as broken.
     """
@@ -126,6 +147,7 @@ class Cell:
     perturbation: Perturbation
     environment: dict[str, str]
     skips: tuple[str, ...] = ()
+    told: dict[str, str | int] = field(default_factory=dict)
 
     @cached_property
     def key(self) -> str:
@@ -162,6 +184,8 @@ class Cell:
     def to_json(self) -> dict:
         """As JSON values, which `from_json` reads."""
         fields = asdict(self)
+        if not self.told:
+            del fields["told"]
         return {"victim": fields.pop("classifier")} | fields  # its name in files
 
     @classmethod
@@ -169,8 +193,12 @@ class Cell:
         """What `to_json` made, of this version or an older one; unknown fields are left out.
 
         Raises:
-            KeyError, TypeError: if it is anything else.
+            UserError, LookupError, TypeError: if it is anything else.
         """
+        check("a cell", fields, _CELL, {"skips": list_of(is_text)})
+        check("a model", fields["victim"], *_CARD)
+        check("a perturbation", fields["perturbation"], *_PERTURBATION)
+        check("parameters", fields["perturbation"].get("params", {}), {}, dict.fromkeys(_WHOLE, is_count))
         card = ModelCard(**_known(ModelCard, fields["victim"]) | {"seeds": tuple(fields["victim"]["seeds"])})
         perturbation = Perturbation(**_known(Perturbation, fields["perturbation"]))
         parts = {"classifier": card, "perturbation": perturbation, "skips": tuple(fields.get("skips", ()))}
@@ -196,6 +224,17 @@ class Plan:
         """This plan and, if there is one, that of the stronger attacks."""
         return [self, self.strong] if self.strong else [self]
 
+    def cells_of(self, classifier: ModelCard) -> list[Cell]:
+        """Its own cells of a classifier, whose card is the same object."""
+        return self._by_card.get(id(classifier), [])
+
+    @cached_property
+    def _by_card(self) -> dict[int, list[Cell]]:
+        found: dict[int, list[Cell]] = {}
+        for cell in self.cells:
+            found.setdefault(id(cell.classifier), []).append(cell)
+        return found
+
     @cached_property
     def key(self) -> str:
         """SHA-256 over all that it asks for."""
@@ -218,15 +257,48 @@ class Plan:
         Whether it then still is the plan that it was, its key tells.
 
         Raises:
-            ValueError, KeyError, TypeError, AttributeError, RecursionError: if it is anything else.
+            ValueError, LookupError, TypeError, AttributeError: if it is anything else.
         """
-        return cls._from_fields(json.loads(text))
+        return cls._from_fields(loads(text))
 
     @classmethod
     def _from_fields(cls, fields: dict) -> Plan:
+        check("a plan", fields, _PLAN)
         cells = tuple(Cell.from_json(cell) for cell in fields["cells"])
         strong = cls._from_fields(fields["strong"]) if "strong" in fields else None
         return cls(**_known(cls, fields) | {"cells": cells, "strong": strong})
+
+
+# The forms of what is stored: what must be there, and what has a form where it is there.
+_CARD: tuple[dict[str, Form], dict[str, Form]] = (
+    {"model": is_text, "identity": is_object, "seeds": list_of(is_count)},
+    {
+        **dict.fromkeys(("recipe", "lambda_init", "weights_sha256", "attacked_as"), is_text),
+        "train_seed": or_null(is_count),
+        "members": is_count,
+        **dict.fromkeys(("params_m", "recorded_clean"), or_null(is_number)),
+    },
+)
+_PERTURBATION: tuple[dict[str, Form], dict[str, Form]] = (
+    dict.fromkeys(("kind", "name", "column"), is_text),
+    {
+        "params": object_of(lambda value: isinstance(value, str | bool) or is_number(value)),
+        "source": or_null(is_text),
+        "seed": or_null(is_count),
+        **dict.fromkeys(("norm", "precision"), is_text),
+    },
+)
+_WHOLE = ("steps", "restarts", "severity")  # parameters with a column of whole numbers
+_CELL: dict[str, Form] = {
+    **dict.fromkeys(("victim", "perturbation"), is_object),
+    **dict.fromkeys(("dataset", "fingerprint"), is_text),
+    "environment": object_of(is_text),
+}
+_PLAN: dict[str, Form] = {
+    **dict.fromkeys(("dataset", "protocol"), is_text),
+    "n": lambda value: is_count(value) and value > 0,
+    "cells": list_of(is_object),
+}
 
 
 def _known(kind: type, values: dict) -> dict:

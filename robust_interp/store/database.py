@@ -2,7 +2,9 @@
 
 A cell always covers the first samples of its dataset, without gaps. `append` checks inside one transaction
 what is there already, so that two processes on one store, or a run that was killed, can neither lose a
-finished chunk nor count a sample twice; a larger n goes on where the smaller one ended.
+finished chunk nor count a sample twice; a larger n goes on where the smaller one ended. Processes at work on
+one store at once take different parts of it (`claim`); a part that is finished before those ahead of it waits
+for them in a table of its own.
 
 Every row is checked when it is read. A damaged chunk is left out with all that follows it in its cell, until
 what is measured again takes their place. Damage is named, one line each kind, when the store is closed.
@@ -10,12 +12,13 @@ what is measured again takes their place. Damage is named, one line each kind, w
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import sqlite3
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +28,8 @@ from robust_interp.store import connection, log
 from robust_interp.store.cells import Cell, Plan
 from robust_interp.store.connection import put, transaction
 from robust_interp.store.damage import Damage, Fault
+from robust_interp.store.integers import packed, packed_labels, unpacked, unpacked_labels
+from robust_interp.store.leases import Leases, Part
 from robust_interp.store.outcome import Outcome
 from robust_interp.store.seal import COLUMNS, is_sound, read_plan
 
@@ -35,11 +40,35 @@ CHUNK = 250  # samples stored at a time, at most: what a kill can cost
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT)
 
 
+class ChangedError(Exception):
+    """An image is not what it was when it was measured.
+
+    Attributes:
+        at: Which one, counted from 0.
+    """
+
+    def __init__(self, at: int) -> None:
+        super().__init__(f"image {at} has changed")
+        self.at = at
+
+
 def _row(cell: str, start: int, part: Outcome) -> tuple:
-    predictions = part.predictions.astype("<i2").tobytes()
+    predictions = packed(part.predictions)
     flags = part.flags.astype(np.uint8).tobytes()
     deltas = None if part.deltas is None else part.deltas.astype("<f4").tobytes()
     return cell, start, len(part), predictions, flags, deltas, float(part.seconds), part.device
+
+
+def _outcome(row: tuple) -> Outcome:
+    """What `_row` made the row of."""
+    _, _, count, predictions, flags, deltas, seconds, device, _ = row
+    return Outcome(
+        unpacked(predictions, count),
+        np.frombuffer(flags, np.uint8),
+        None if deltas is None else np.frombuffer(deltas, "<f4"),
+        seconds,
+        device,
+    )
 
 
 class Store:
@@ -47,6 +76,7 @@ class Store:
 
     Args:
         read_only: Write nothing, so that the folder need not be writable. The store must be there.
+        journal: How SQLite keeps a transaction whole: ``auto``, ``wal`` or ``delete``; see `connection`.
 
     Attributes:
         damage: What was found damaged so far.
@@ -55,7 +85,7 @@ class Store:
         UserError: if the folder cannot be written, or the file is not a store or one of a newer version.
     """
 
-    def __init__(self, folder: Path | None, read_only: bool = False) -> None:
+    def __init__(self, folder: Path | None, read_only: bool = False, journal: str = "auto") -> None:
         self.path: Path | str = folder / FILE_NAME if folder else ":memory:"
         self.damage = Damage()
         self._sound: dict[str, int] = {}  # by cell, how many of its first samples were checked
@@ -68,9 +98,10 @@ class Store:
             if folder and read_only:
                 self._db = connection.to_read(folder / FILE_NAME)
             else:
-                self._db = connection.to_write(self.path)
+                self._db = connection.to_write(self.path, journal)
             self._sealed = connection.format_of(self._db, self.path) > 0
             self._file = self._place()
+            self._leases = Leases(self._db, self.path if isinstance(self.path, Path) else None)
         except (OSError, sqlite3.Error, UnicodeError) as error:
             raise self._refusal(f"cannot use {self.path} as a store", error) from error
 
@@ -80,6 +111,7 @@ class Store:
         Warns:
             DamageWarning: one line each kind of damage that was found.
         """
+        self._leases.close()
         self._db.close()
         found, self.damage = self.damage, Damage()
         for line in found.lines(self.path):
@@ -108,9 +140,9 @@ class Store:
         return UserError(f"{what}: {' '.join(str(error).split())}{hint}")
 
     @contextmanager
-    def _write(self) -> Iterator[sqlite3.Connection]:
+    def _write(self, durably: bool = True) -> Iterator[sqlite3.Connection]:
         try:
-            with transaction(self._db):
+            with nullcontext() if durably else connection.lightly(self._db), transaction(self._db):
                 self._check_place()
                 yield self._db
         except sqlite3.Error as error:
@@ -130,6 +162,10 @@ class Store:
             return self._db.execute(query, values).fetchall()
         except (sqlite3.Error, UnicodeError) as error:
             raise self._refusal(f"cannot read {self.path}", error) from error
+
+    def _has(self, table: str) -> bool:
+        """Whether there is this table, which stores of older formats that are opened to read may lack."""
+        return bool(self._rows("SELECT 1 FROM sqlite_master WHERE name = ?", table))
 
     def _select(self, table: str, where: str = "", *values: object) -> list[tuple]:
         """Whole rows of a table, each with its digest last; None stands for it in a store without digests."""
@@ -162,10 +198,34 @@ class Store:
         self._sound[cell] = more[-1][1] + more[-1][2] if more else known
         return self._sound[cell]
 
+    def claim(self, cell: str, n: int, cut: Callable[[int], int]) -> Part | None:
+        """Take a part of a cell that is neither finished nor taken by another process.
+
+        Taken is what lies between two samples, until it is appended, the store is closed, or this process is
+        gone.
+
+        Args:
+            cell: Its key.
+            n: How many of the first samples are to be finished.
+            cut: Where a part that begins at a sample would end.
+
+        Returns:
+            The first sample and the first one that is left out; None if there is no such part now.
+
+        Raises:
+            UserError: if it cannot be written.
+        """
+        if self.covered(cell) >= n:
+            return None
+        with self._write(durably=False) as db:
+            waiting = self._connected(db, cell)
+            return self._leases.take(cell, self.covered(cell), n, waiting, cut)
+
     def append(self, cell: str, start: int, outcome: Outcome) -> None:
         """Add samples from `start` on; those that are there already are left as they are.
 
-        Damaged ones, and what follows them in the cell, are replaced.
+        Damaged ones, and what follows them in the cell, are replaced. What this process has claimed may come
+        before what is ahead of it, and waits for that.
 
         Args:
             cell: Its key.
@@ -173,20 +233,45 @@ class Store:
             outcome: Of that sample and those that follow it.
 
         Raises:
-            UserError: if that would leave a gap, or it cannot be written.
+            UserError: if that would leave a gap before what was not claimed, or it cannot be written.
         """
         with self._write() as db:
             covered = self.covered(cell)
+            if start > covered and self._leases.holds(cell, start):
+                for at in range(0, len(outcome), CHUNK):
+                    put(db, "waiting", *_row(cell, start + at, outcome[at : at + CHUNK]))
+                self._leases.release(cell, start)
+                return
             if start > covered:
                 raise UserError(
                     f"cell {cell} covers {covered} samples: cannot append from {start}; if damaged ones were "
                     "removed meanwhile, repeat the command"
                 )
-            if covered >= start + len(outcome):
-                return
-            self._remove_beyond(cell, covered)
-            for at in range(covered - start, len(outcome), CHUNK):
-                put(db, "chunks", *_row(cell, start + at, outcome[at : at + CHUNK]))
+            self._add(db, cell, covered, start, outcome)
+            self._leases.release(cell, start)
+            self._connected(db, cell)
+
+    def _add(self, db: sqlite3.Connection, cell: str, covered: int, start: int, outcome: Outcome) -> None:
+        """Add to the first samples of a cell, which are `covered`, those that follow them."""
+        if covered >= start + len(outcome):
+            return
+        self._remove_beyond(cell, covered)
+        for at in range(covered - start, len(outcome), CHUNK):
+            put(db, "chunks", *_row(cell, start + at, outcome[at : at + CHUNK]))
+
+    def _connected(self, db: sqlite3.Connection, cell: str) -> list[Part]:
+        """Add what waits and now follows what is finished; the parts that still wait."""
+        parts = []
+        query = f"SELECT {', '.join(COLUMNS['chunks'])}, digest FROM waiting WHERE cell = ? ORDER BY start"
+        for row in self._rows(query, cell):
+            start, is_whole, covered = row[1], is_sound("waiting", row, True), self.covered(cell)
+            if is_whole and start > covered:
+                parts.append((start, start + row[2]))
+                continue
+            if is_whole:
+                self._add(db, cell, covered, start, _outcome(row))
+            db.execute("DELETE FROM waiting WHERE (cell, start) = (?, ?)", row[:2])
+        return parts
 
     def _remove_beyond(self, cell: str, covered: int) -> None:
         """Remove what a cell has besides its first samples that are sound."""
@@ -209,7 +294,7 @@ class Store:
             return None  # of no use together
         share = (n - starts[-1]) / counts[-1]
         return Outcome(
-            np.frombuffer(b"".join(predictions), "<i2", n),
+            np.concatenate([*map(unpacked, predictions, counts)])[:n],
             np.frombuffer(b"".join(flags), np.uint8, n),
             np.frombuffer(b"".join(deltas), "<f4", n) if attacked else None,
             math.fsum([*seconds[:-1], seconds[-1] * share]),
@@ -218,7 +303,7 @@ class Store:
 
     def put_labels(self, fingerprint: str, labels: np.ndarray) -> None:
         """Keep all labels (N,) of a dataset, named by its fingerprint; damaged or other ones are replaced."""
-        values = fingerprint, labels.astype("<i2").tobytes()
+        values = fingerprint, packed_labels(labels)
         there = self._select("labels", "WHERE dataset = ?", fingerprint)
         if there and there[0][:2] == values and is_sound("labels", there[0], self._sealed):
             return
@@ -228,7 +313,7 @@ class Store:
             self._put(db, "labels", "dataset", *values)
 
     def labels(self, fingerprint: str, n: int = 1) -> np.ndarray:
-        """All labels of a dataset that was measured here, named by its fingerprint; (N,) int16.
+        """All labels of a dataset that was measured here, named by its fingerprint; (N,).
 
         Args:
             n: How many it must have at least.
@@ -237,12 +322,51 @@ class Store:
             UserError: if they are missing or damaged.
         """
         for row in self._select("labels", "WHERE dataset = ?", fingerprint):
-            if row[0] == fingerprint and is_sound("labels", row, self._sealed) and len(row[1]) >= 2 * n:
-                return np.frombuffer(row[1], "<i2")
+            is_there = row[0] == fingerprint and is_sound("labels", row, self._sealed)
+            if is_there and len(found := unpacked_labels(row[1])) >= n:
+                return found
         raise UserError(
             f"{self.path} has lost the labels of the dataset {_short(fingerprint)}, or they are damaged: the "
             "next robust-interp bench on it writes them again"
         )
+
+    def put_pixels(self, fingerprint: str, start: int, hashes: np.ndarray) -> None:
+        """Keep what consecutive images of a dataset were when they were measured, and compare it.
+
+        Args:
+            fingerprint: Of the dataset, which does not cover their content.
+            start: The first of them.
+            hashes: (n,) uint64, 0 for an image that was not read.
+
+        Raises:
+            ChangedError: if one of them is known with another hash.
+        """
+        known = self.pixels(fingerprint, start + len(hashes))[start:]
+        both = (known != 0) & (hashes != 0)
+        if (changed := both & (known != hashes)).any():
+            raise ChangedError(start + int(changed.argmax()))
+        if ((hashes != 0) & ~both).any():
+            with self._write() as db:
+                put(db, "pixels", fingerprint, start, np.where(both, known, hashes).astype("<u8").tobytes())
+
+    def pixels(self, fingerprint: str, n: int) -> np.ndarray:
+        """The hashes (n,) uint64 of the first images of a dataset, 0 where nothing is known."""
+        found = np.zeros(n, np.uint64)
+        if not self._has("pixels"):
+            return found  # a store from before there were any, opened to read
+        for row in self._select("pixels", "WHERE dataset = ? AND start < ?", fingerprint, n):
+            if not is_sound("pixels", row, self._sealed):
+                self.damage.note(Fault.PIXELS, _short(fingerprint))
+                continue
+            hashes = np.frombuffer(row[2], "<u8")[: n - row[1]]
+            there = found[row[1] : row[1] + len(hashes)]
+            there[hashes != 0] = hashes[hashes != 0]
+        return found
+
+    def content(self, fingerprint: str, n: int) -> str:
+        """A hash of what the first `n` images were, '' where that is not known of all of them."""
+        found = self.pixels(fingerprint, n)
+        return hashlib.sha256(found.tobytes()).hexdigest() if found.all() else ""
 
     def _put(self, db: sqlite3.Connection, table: str, key: str, *values: object) -> None:
         """Write a row of a table whose rows are counted; `key` names its first columns, joined by commas."""
@@ -311,7 +435,7 @@ class Store:
         return next((row[2] for row in found if row[:2] == (classifier, fingerprint)), "")
 
     def _audits(self, where: str, *values: object) -> Iterator[tuple]:
-        if not self._sealed and not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'audits'"):
+        if not self._has("audits"):
             return  # a store from before there were audits, opened to read
         self._check_count("audits")
         for row in self._select("audits", where, *values):
@@ -332,6 +456,9 @@ class Store:
         for row in self._select("labels"):
             if not is_sound("labels", row, self._sealed):
                 self.damage.note(Fault.LABELS, _short(row[0]))
+        for row in self._select("pixels") if self._has("pixels") else ():
+            if not is_sound("pixels", row, self._sealed):
+                self.damage.note(Fault.PIXELS, _short(row[0]))
         for _ in self._audits(""):
             pass
         for plan in (part for whole in self.plans() for part in whole.parts):

@@ -7,13 +7,14 @@ place of another can pass for what was written. Stores from before there were di
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from robust_interp.core.json_values import Form, check, is_count, is_number, is_text, loads, or_null
 from robust_interp.store.cells import Plan
+from robust_interp.store.integers import unpacked, unpacked_labels
 from robust_interp.store.outcome import AGREE, DISAGREE, INHERITED, NOT_FINITE, ZERO_GRADIENT
 
 COLUMNS = {
@@ -22,9 +23,17 @@ COLUMNS = {
     "runs": ("plan", "dataset", "finished", "text"),
     "audits": ("victim", "dataset", "verdict", "text"),
     "counts": ("name", "rows"),
+    "pixels": ("dataset", "start", "hashes"),
 }
 
-KEYS = {"chunks": 2, "labels": 1, "runs": 1, "audits": 2, "counts": 1}  # how many columns name a row
+KEYS = {
+    "chunks": 2,
+    "labels": 1,
+    "runs": 1,
+    "audits": 2,
+    "counts": 1,
+    "pixels": 2,
+}  # how many columns name a row
 
 COUNTED = ("labels", "runs", "audits")  # tables of which `counts` says how many rows were ever written
 
@@ -54,7 +63,10 @@ def is_sound(table: str, row: Sequence, sealed: bool) -> bool:
         sealed: Whether the store has digests; one that has none is judged by its form.
     """
     values = row[:-1]
-    return row[-1] == seal(table, values) if sealed else has_form(table, values)
+    if not sealed:
+        return has_form(table, values)
+    # A digest is no secret: others may have sealed anything.
+    return row[-1] == seal(table, values) and _fits(table, values)
 
 
 def read_plan(key: str, dataset: str, text: str) -> Plan | None:
@@ -62,15 +74,27 @@ def read_plan(key: str, dataset: str, text: str) -> Plan | None:
     try:
         plan = Plan.from_json(text)
         return plan if (plan.key, plan.dataset) == (key, dataset) else None
-    except (TypeError, ValueError, LookupError, AttributeError, RecursionError):
+    except (TypeError, ValueError, LookupError, AttributeError):
         return None
 
 
 def has_form(table: str, values: Sequence) -> bool:
-    """Whether a row could have been written: types, lengths and ranges, and what its key says of it."""
+    """Whether a row without a digest could have been written: types, lengths, ranges, what its key says."""
+    if not _fits(table, values):
+        return False
+    if table == "chunks":
+        return not (np.frombuffer(values[4], np.uint8) & ~np.uint8(_FLAGS)).any()
+    if table == "runs":
+        key, dataset, _, text = values
+        return read_plan(key, dataset, text) is not None
+    return True
+
+
+def _fits(table: str, values: Sequence) -> bool:
+    """Whether types and lengths are such that a row can be used."""
     try:
         return _FORMS[table](*values)
-    except (TypeError, ValueError, LookupError, AttributeError, RecursionError):
+    except (TypeError, ValueError, LookupError, AttributeError):
         return False
 
 
@@ -92,29 +116,48 @@ def _is_chunk(
         and isinstance(seconds, float)
         and start >= 0
         and 0 < count == len(flags)
-        and len(predictions) == 2 * count
         and (deltas is None or len(deltas) == 4 * count)
-        and int(np.frombuffer(predictions, "<i2").min()) >= -1
-        and not (np.frombuffer(flags, np.uint8) & ~np.uint8(_FLAGS)).any()
+        and int(unpacked(predictions, count).min()) >= -1
         and math.isfinite(seconds)
         and seconds >= 0
     )
 
 
 def _are_labels(dataset: str, labels: bytes) -> bool:
-    return _are(str, dataset) and _are(bytes, labels) and int(np.frombuffer(labels, "<i2").min()) >= 0
+    return _are(str, dataset) and _are(bytes, labels) and int(unpacked_labels(labels).min()) >= 0
 
 
 def _is_run(plan: str, dataset: str, finished: int, text: str) -> bool:
-    return _are(int, finished) and read_plan(plan, dataset, text) is not None
+    return _are(str, plan, dataset, text) and _are(int, finished)
 
 
 def _is_audit(victim: str, dataset: str, verdict: str, text: str) -> bool:
-    return _are(str, victim, dataset, verdict) and isinstance(json.loads(text), list)
+    if not _are(str, victim, dataset, verdict):
+        return False
+    for line in loads(text):
+        check("a line", line, *_AUDIT_LINE)
+    return True
 
 
 def _is_count(name: str, rows: int) -> bool:
     return name in COUNTED and _are(int, rows)
+
+
+def _is_any_number(value: object) -> bool:
+    return isinstance(value, float) or is_number(value)
+
+
+_AUDIT_LINE: tuple[dict[str, Form], dict[str, Form]] = (
+    dict.fromkeys(("dataset", "model", "recipe", "check", "verdict", "detail"), is_text),
+    {
+        **dict.fromkeys(("train_seed", "members", "n"), or_null(is_count)),
+        **dict.fromkeys(("eps_255", "value", "ci_low", "ci_high", "threshold"), or_null(_is_any_number)),
+    },
+)
+
+
+def _are_pixels(dataset: str, start: int, hashes: bytes) -> bool:
+    return _are(str, dataset) and _are(int, start) and start >= 0 and len(hashes) % 8 == 0 < len(hashes)
 
 
 def _are(kind: type, *values: object) -> bool:
@@ -127,4 +170,5 @@ _FORMS: dict[str, Callable[..., bool]] = {
     "runs": _is_run,
     "audits": _is_audit,
     "counts": _is_count,
+    "pixels": _are_pixels,
 }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import new_folder
+from robust_interp.core.json_values import (
+    Form,
+    check,
+    is_count,
+    is_number,
+    is_object,
+    is_text,
+    list_of,
+    object_of,
+    or_null,
+    read_object,
+)
+from robust_interp.core.texts import quoted
 from robust_interp.zoo.registered import create
 
 if TYPE_CHECKING:  # listing checkpoints needs no torch
@@ -25,31 +38,61 @@ if TYPE_CHECKING:  # listing checkpoints needs no torch
 WEIGHTS, CONFIG, RECORD = "model.safetensors", "config.json", "train.json"
 
 _NAME = re.compile(
-    r"(?P<architecture>\w+)\.(?P<dataset>[a-z0-9]+)_(?P<recipe>[a-z0-9_]+)_seed(?P<seed>\d+)", re.ASCII
+    r"(?P<architecture>\w+)\.(?P<dataset>[a-z0-9]+)_(?P<recipe>[a-z0-9_]+)_seed(?P<seed>\d{1,18})", re.ASCII
 )
-
-
-def _is(*kinds: type) -> Callable[[object], bool]:
-    return lambda value: isinstance(value, kinds) and not isinstance(value, bool)
-
-
-def _numbers(above: float = -math.inf) -> Callable[[object], bool]:
-    """A test for lists of finite numbers, each above a bound."""
-    number = _is(int, float)
-    return lambda value: isinstance(value, list) and all(number(v) and above < v < math.inf for v in value)
+_BLOCK = re.compile(r"stages\.\d{1,4}\.\d{1,4}", re.ASCII)
 
 
 def _is_size(value: Any) -> bool:
-    return _numbers(0)(value) and len(value) == 3
+    return list_of(is_count, 3)(value) and min(value) > 0
 
 
-def _is_interval_or_none(value: Any) -> bool:
-    return value is None or (_numbers()(value) and len(value) == 2)
+def _is_std(value: Any) -> bool:
+    return list_of(is_number)(value) and all(one > 0 for one in value)
+
+
+def _is_percentage(value: Any) -> bool:
+    return is_number(value) and 0 <= value <= 100
 
 
 def _is_model_args(value: object) -> bool:
     """Two of a model's arguments follow from its pretrained_cfg instead."""
     return isinstance(value, dict) and not value.keys() & {"num_classes", "in_chans"}
+
+
+def _by_block(value: Any) -> bool:
+    """Whether it is a number for each of some blocks."""
+    return object_of(is_number)(value) and all(map(_BLOCK.fullmatch, value))
+
+
+def _is_epoch(value: Any) -> bool:
+    """Whether it is a line of a training's curve."""
+    if not isinstance(value, dict) or not is_count(value.get("epoch")):
+        return False
+    return is_number(value.get("lr", 0)) and _by_block(value.get("lambda", {}))
+
+
+# By file: what it must hold, and what has a form where it is there.
+_CONFIG: tuple[dict[str, Form], dict[str, Form]] = (
+    {"architecture": is_text, "pretrained_cfg": is_object},
+    {"model_args": _is_model_args},
+)
+_CFG: dict[str, Form] = {
+    "num_classes": is_count,
+    "input_size": _is_size,
+    "mean": list_of(is_number),
+    "std": _is_std,
+}
+_RECORD: tuple[dict[str, Form], dict[str, Form]] = (
+    {
+        "weights_sha256": is_text,
+        "lambda_init": or_null(list_of(is_number, 2)),
+        "parameters": is_count,
+        "clean_n": is_count,
+        "clean_accuracy": _is_percentage,
+    },
+    {"recipe": is_object, "lambda": _by_block, "curve": list_of(_is_epoch)},
+)
 
 
 @dataclass(frozen=True)
@@ -82,16 +125,13 @@ class Checkpoint:
         Raises:
             UserError: if the file is missing or is not of this form.
         """
-        config = {"model_args": {}} | self._json(CONFIG)
-        self._require(
-            CONFIG, config, architecture=_is(str), pretrained_cfg=_is(dict), model_args=_is_model_args
-        )
-        if config["architecture"] != self.architecture:
-            raise self._broken(
-                f"{self.folder / CONFIG} describes another architecture, {config['architecture']}"
-            )
-        cfg = {"num_classes": _is(int), "input_size": _is_size, "mean": _numbers(), "std": _numbers(0)}
-        self._require(CONFIG, config["pretrained_cfg"], **cfg)
+        path = self.folder / CONFIG
+        with self._named():
+            config = {"model_args": {}} | read_object(path)
+            check(path, config, *_CONFIG)
+            if config["architecture"] != self.architecture:
+                raise UserError(f"{path} describes another architecture, {quoted(config['architecture'])}")
+            check(path, config["pretrained_cfg"], _CFG)
         return config
 
     @cached_property
@@ -101,29 +141,19 @@ class Checkpoint:
         Raises:
             UserError: if the file is missing or is not of this form.
         """
-        record = self._json(RECORD)
-        counts = {"parameters": _is(int), "clean_n": _is(int), "clean_accuracy": _is(int, float)}
-        self._require(RECORD, record, weights_sha256=_is(str), lambda_init=_is_interval_or_none, **counts)
+        path = self.folder / RECORD
+        with self._named():
+            record = read_object(path)
+            check(path, record, *_RECORD)
         return record
 
-    def _json(self, file: str) -> dict:
-        path = self.folder / file
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Say in an error which checkpoint it is of."""
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise self._broken(f"cannot read {path}: {error}") from error
-        if not isinstance(content, dict):
-            raise self._broken(f"{path} does not contain a JSON object")
-        return content
-
-    def _require(self, file: str, content: dict, **needed: Callable[[object], bool]) -> None:
-        """Refuse a file that lacks what is needed, or holds it in another form."""
-        missing = [key for key in needed if key not in content]
-        if missing:
-            raise self._broken(f"{self.folder / file} lacks {', '.join(missing)}")
-        wrong = [key for key, is_valid in needed.items() if not is_valid(content[key])]
-        if wrong:
-            raise self._broken(f"{self.folder / file}: {wrong[0]} cannot be {content[wrong[0]]!r}")
+            yield
+        except UserError as error:
+            raise self._broken(str(error)) from error
 
     def _broken(self, why: str) -> UserError:
         return UserError(f"broken checkpoint {self.name}: {why}")
@@ -157,10 +187,8 @@ class Checkpoint:
             "num_classes": cfg["num_classes"],
             "in_chans": cfg["input_size"][0],
         }
-        try:
+        with self._named():
             model = create(config["architecture"], **arguments)
-        except UserError as error:
-            raise self._broken(str(error)) from error
         load_weights(model, self.folder / WEIGHTS)
         return model.eval()
 

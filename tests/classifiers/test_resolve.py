@@ -389,7 +389,7 @@ def test_on_another_device_it_is_checked_again(monkeypatch):
     monkeypatch.setattr(
         target, "check_classifier", lambda model, images, classes: places.append(images.device.type)
     )
-    load = target.loader(linear, data.load("digits"), checked_on=["cpu"])
+    load = target.Loader(linear, data.load("digits"), checked_on=["cpu"])
     for device in ("cpu", "meta", "meta", torch.device("meta")):
         load(device)
     assert places == ["meta"]
