@@ -8,9 +8,11 @@ of the same store as any benchmark's; `checks` says what is wrong.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -23,17 +25,20 @@ from robust_interp.audit.parts import Options, parts_of, step_of, transferred
 from robust_interp.audit.table import lines
 from robust_interp.audit.thresholds import Thresholds
 from robust_interp.audit.trace import trace
+from robust_interp.benchmark.agenda import Job
 from robust_interp.benchmark.cost import choose_threads
-from robust_interp.benchmark.measure import Watch, carry_out, jobs_of, unwatched
+from robust_interp.benchmark.measure import Crew, Watch, carry_out, jobs_of, unwatched
 from robust_interp.benchmark.plan import make_cell, radii
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.settings import checked_seed, load_dataset, resolve_options, sample_count
+from robust_interp.benchmark.workers import Asked, measuring
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.resolve import resolve
 from robust_interp.classifiers.target import Target
 from robust_interp.classifiers.validation import LEAST_LOSS, REPEATED_ON, REPEATS, as_probabilities
 from robust_interp.core import threads
+from robust_interp.core.crew import Workers
 from robust_interp.core.errors import RandomModelError
 from robust_interp.core.registry import matching
 from robust_interp.core.threads import Threads
@@ -61,7 +66,7 @@ class Audit:
 
     def __init__(self, request: Request, options: Options, tell: Tell = untold) -> None:
         request = replace(request, models=request.models or ("all",))
-        self.thresholds = options.thresholds
+        self._request, self.thresholds = request, options.thresholds
         self._asked_threads = None if request.threads is None else threads.checked(request.threads)
         self.dataset = load_dataset(request)
         self.n = sample_count(
@@ -70,9 +75,9 @@ class Audit:
         self.runner = Runner.for_request(request, self.dataset)
         self.parts = parts_of(options, *radii(request, self.dataset), checked_seed(request.seed))
         self.refused: list[Audited] = []
+        self._asked: list[Asked] = [(request.modules or request.models, resolve_options(request))]
         found = resolve(
-            request.modules or request.models,
-            resolve_options(request),
+            *self._asked[0],
             self.dataset,
             tell,
             lambda name, error: self.refused.append(Audited(ModelCard(name, {}), [_random(error)])),
@@ -88,6 +93,7 @@ class Audit:
         if known:
             return known[0]
         options = replace(resolve_options(request), mean=None, std=None, checkpoint=None)
+        self._asked.append(((name,), options))
         return resolve((name,), options, self.dataset)[0]
 
     def _on(self, target: Target) -> Runner:
@@ -126,12 +132,32 @@ class Audit:
             if (left := self.n - store.covered(cell.key)) > 0
         ]
 
-    def run(self, store: Store, watch: Watch = unwatched) -> list[Audited]:
+    def in_workers(
+        self, workers: Workers | None, plugins: Sequence[str | Path] = (), folder: Path | None = None
+    ) -> AbstractContextManager[Crew | None]:
+        """Worker processes that measure for `run`.
+
+        Args:
+            workers: How many, and where; None for none.
+            plugins: Files of plug-ins, which a worker must read, too.
+            folder: Where a log says which worker did what; None for none.
+
+        Raises:
+            UserError: if there can be no such workers.
+        """
+        if workers is None:
+            return nullcontext()
+        targets = [*self.targets, *([self._source] if self._source else [])]
+        workers = replace(workers, threads=self._asked_threads)
+        return measuring(workers, self._request, self._asked, targets, self.runner, plugins, folder)
+
+    def run(self, store: Store, watch: Watch = unwatched, crew: Crew | None = None) -> list[Audited]:
         """Measure what is missing, judge every model, and keep the verdicts in the store.
 
         Args:
             store: What holds the cells, too.
             watch: Told of each batch of samples that was finished.
+            crew: What measures; None is this process. The loss along the attacks is looked at in this one.
 
         Returns:
             Each model with its findings; first those that are random, and were not measured.
@@ -141,7 +167,20 @@ class Audit:
         """
         self.runner.expect(self.targets, self.n)
         with threads.used(self.chosen_threads.count if self.chosen_threads else 1):
+            if crew:
+                self._measure_all(store, watch, crew)
             return [*self.refused, *self._audited(store, watch)]
+
+    def _measure_all(self, store: Store, watch: Watch, crew: Crew) -> None:
+        """Measure what `_audited` will look for, of all models at once."""
+        jobs: list[Job] = []
+        for target in self.targets:
+            try:
+                if self._lets_gradients_through(self.runner.load(target), self._on(target)):
+                    jobs += self._jobs(target)[0]
+            except RandomModelError:  # a finding
+                continue
+        carry_out(jobs, self.targets, self.runner, store, watch, crew)
 
     @cached_property
     def chosen_threads(self) -> Threads | None:
@@ -179,6 +218,15 @@ class Audit:
 
     def _measured(self, target: Target, store: Store, watch: Watch) -> dict[str, dict[float, Measured]]:
         """What stands of a target's samples, by the part that the attack plays, and the radius in 1/255."""
+        jobs, targets, cells = self._jobs(target)
+        carry_out(jobs, targets, self.runner, store, watch)
+        return {
+            part: {eps: self._standing(cell, eps, store) for eps, cell in by_eps.items()}
+            for part, by_eps in cells.items()
+        }
+
+    def _jobs(self, target: Target) -> tuple[list[Job], list[Target], dict[str, dict[float, Cell]]]:
+        """What is to be measured of a target, the targets that this needs, and the cells by their parts."""
         cells = self._cells(target)
         transfer = cells.pop("transfer", {})
         plan = Plan(self.dataset.name, self.n, "final", tuple(_flat(cells)))
@@ -188,11 +236,7 @@ class Audit:
             cells["transfer"] = transfer
             jobs += jobs_of(plan, transfer.values(), target, self.runner, source=other)
             targets.append(other)
-        carry_out(jobs, targets, self.runner, store, watch)
-        return {
-            part: {eps: self._standing(cell, eps, store) for eps, cell in by_eps.items()}
-            for part, by_eps in cells.items()
-        }
+        return jobs, targets, cells
 
     @torch.no_grad()
     def _as_probabilities(self, classifier: nn.Module, runner: Runner) -> str:

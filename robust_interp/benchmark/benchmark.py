@@ -78,7 +78,7 @@ class Benchmark:
             return
         workers = replace(workers, threads=self._asked_threads)
         with measuring(
-            workers, self._request, self._named, self.targets, self.runner, plugins, folder
+            workers, self._request, [self._named], self.targets, self.runner, plugins, folder
         ) as self._crew:
             each_of = f"in each of {self._crew.workers.count} workers"
             count = self._crew.workers.threads or 1

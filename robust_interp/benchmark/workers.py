@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -30,7 +31,7 @@ from robust_interp.store.cells import digest
 
 FILE_NAME = "workers.log"
 
-Models = Sequence[str] | Mapping[str, nn.Module] | None
+Asked = tuple[Sequence[str] | Mapping[str, nn.Module] | None, ResolveOptions]  # what is resolved, and how
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Measuring:
     """
 
     def __init__(
-        self, request: Request, asked: tuple[Models, ResolveOptions], known: Known, plugins: Sequence[str]
+        self, request: Request, asked: Sequence[Asked], known: Known, plugins: Sequence[str]
     ) -> None:
         if plugins:
             from robust_interp.plugins import load
@@ -70,7 +71,10 @@ class Measuring:
                 f"a worker finds other data under the name {dataset.name}: give the same --data-dir"
             )
         self._runner = Runner.for_request(request, dataset)
-        found = marks(resolve(*asked, dataset), isinstance(asked[0], Mapping))
+        found: dict[str, Target] = {}
+        for models, options in asked:
+            targets = resolve(models, options, dataset, on_random=_ignored)
+            found |= marks(targets, isinstance(models, Mapping))
         self._targets = {key: found[name] for name, key in known.targets.items() if name in found}
         self._station = Station(self._runner, self._targets)
 
@@ -159,7 +163,7 @@ class MeasuringCrew:
 def measuring(
     workers: Workers,
     request: Request,
-    asked: tuple[Models, ResolveOptions],
+    asked: Sequence[Asked],
     targets: Sequence[Target],
     runner: Runner,
     plugins: Sequence[str | Path] = (),
@@ -170,7 +174,7 @@ def measuring(
     Args:
         workers: How many, and where.
         request: What is asked for.
-        asked: What was resolved of it, and with which options.
+        asked: What was resolved, and with which options; model objects alone, or names.
         targets: What came of it.
         runner: Of this process, whose batches they measure in.
         plugins: Files of plug-ins.
@@ -181,14 +185,10 @@ def measuring(
     """
     if runner.device.type == "cpu" and request.device is not None and workers.gpus is None:
         workers = replace(workers, gpus=0)
-    models, options = asked
-    sent = models
-    if isinstance(models, Mapping):
-        sent = {name: _on_cpu(module) for name, module in models.items()}
-    known = Known(
-        runner.dataset.fingerprint,
-        {name: target.key for name, target in marks(targets, isinstance(models, Mapping)).items()},
-    )
+    are_objects = any(isinstance(models, Mapping) for models, _ in asked)
+    keys = {name: target.key for name, target in marks(targets, are_objects).items()}
+    known = Known(runner.dataset.fingerprint, keys)
+    sent = [(_on_cpu(models), options) for models, options in asked]
     with cluster(workers) as filled:
         device = "cuda" if filled.gpus else "cpu"
         there = replace(
@@ -200,7 +200,7 @@ def measuring(
             data_dir=str(data.data_root(request.data_dir)),
         )
         files = [str(Path(file).resolve()) for file in plugins]
-        arguments = (there, (sent, options), known, files)
+        arguments = (there, sent, known, files)
         try:
             crew = Crew(filled, Measuring, arguments, name_of, _log_in(folder))
         except UserError as error:
@@ -209,10 +209,20 @@ def measuring(
             yield MeasuringCrew(filled, crew)
 
 
-def _on_cpu(module: nn.Module) -> nn.Module:
-    """The module, or a copy of it where it is elsewhere: a worker may not have that device."""
-    tensors = [*module.parameters(), *module.buffers()]
-    return copy.deepcopy(module).cpu() if any(tensor.device.type != "cpu" for tensor in tensors) else module
+def _on_cpu(models: Sequence[str] | Mapping[str, nn.Module] | None) -> Any:
+    """Names as they are; of a module that is elsewhere a copy: a worker may not have that device."""
+    if not isinstance(models, Mapping):
+        return models
+    found = {}
+    for name, module in models.items():
+        tensors = [*module.parameters(), *module.buffers()]
+        is_here = all(tensor.device.type == "cpu" for tensor in tensors)
+        found[name] = module if is_here else copy.deepcopy(module).cpu()
+    return found
+
+
+def _ignored(name: str, error: UserError) -> None:
+    """A model that is refused has no task."""
 
 
 def _log_in(folder: Path | None) -> Callable[[str], None]:

@@ -15,8 +15,10 @@ from robust_interp.cli.options import (
     add_models,
     percentage,
     picked,
+    workers_of,
 )
 from robust_interp.cli.terminal import say
+from robust_interp.core.csv_text import csv_text
 from robust_interp.core.files import write_text
 
 STATUS_OF_FAIL = 3  # exit status; 1 and 2 are those of errors
@@ -126,16 +128,17 @@ def run(arguments: argparse.Namespace) -> int:
         **picked(arguments, "attack strongest black_box source"),
         thresholds=Thresholds(large_eps_255=arguments.large_eps, more=arguments.more, **limits),
     )
-    errors = console(stderr=True)
+    errors, workers = console(stderr=True), workers_of(arguments)
     with track(errors, "reading checkpoints", arguments.quiet) as tell:
         audit = Audit(request, options, tell)
     with (
         Store(arguments.out, journal=arguments.store_journal) as store,
+        audit.in_workers(workers, arguments.plugin, arguments.out) as crew,
         reporter(errors, audit.work(store), cost, arguments.quiet) as watch,
     ):
-        audited = audit.run(store, watch)
+        audited = audit.run(store, watch, crew)
         table = all_in(store, audit.refused, audit.dataset.name)
-    text = table.to_csv(index=False, float_format="%.10g", lineterminator="\n")
+    text = csv_text(table, "%.10g")
     write_text(arguments.out / "audit.csv", text)
     print_audit(audited, audit.dataset.name, arguments.all)
     for line in audit.runner.notes:

@@ -254,13 +254,13 @@ class Crew(Generic[T, R]):
         self._todo.append(_Given(task))
         self._assign()
 
-    def wait(self) -> None:
-        """Wait until a worker can do tasks.
+    def wait(self, count: int = 1) -> None:
+        """Wait until so many workers can do tasks.
 
         Raises:
             UserError: if none can be used.
         """
-        while not self.alive[0]:
+        while self.alive[0] < count:
             self._look()
 
     def take(self) -> tuple[T, R | str]:
