@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from robust_interp import data, zoo
+from robust_interp.benchmark.forms import MOST_SEEDS
 from robust_interp.benchmark.request import DEFAULT_SEEDS, Request
 from robust_interp.classifiers.resolve import ResolveOptions
 from robust_interp.core.devices import resolve_device
@@ -183,6 +184,8 @@ def train_seeds(seeds: object) -> tuple[int, ...] | None:
     if seeds is None:
         return None
     if (count := whole_number(seeds)) is not None:
+        if count > MOST_SEEDS:
+            raise UserError(f"seeds={count} would be that many seeds; seed {count} alone is ({count},)")
         found: list[int | None] = list(range(count))
     else:
         found = [whole_number(seed) for seed in seeds] if isinstance(seeds, Iterable) else []
