@@ -192,10 +192,10 @@ class AttackRunner:
     ) -> Found:
         seed_generators(self.perturbation.seed, sample, number)
         self._probe.start(1)
-        if isinstance(self._probe.classifier, Randomised):
-            self._probe.classifier.begin(sample, number)
+        model = self._probe.classifier
         try:
-            return self._found(one, image, label)
+            with model.attacked(sample, number) if isinstance(model, Randomised) else nullcontext():
+                return self._found(one, image, label)
         except UserError:
             raise
         except Exception as error:
