@@ -10,10 +10,12 @@ import argparse
 import collections
 import random
 import shutil
+import sqlite3
 import sys
 import tempfile
 import warnings
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -166,7 +168,10 @@ def measure(
     made, origin, chance = folder / "made", folder / "origin", random.Random(seed)
     with Store(made) as store:
         fill(store, asked[:-1])
-    with Store(made) as store:
+    # As long as it reads, what is written after it has begun stays in the log.
+    with closing(sqlite3.connect(made / FILE_NAME, isolation_level=None)) as reader, Store(made) as store:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM counts").fetchall()
         fill(store, asked)
         expected = own_tables(store, asked)
         if of_log:

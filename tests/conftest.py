@@ -11,6 +11,7 @@ import pytest
 pytest.register_assert_rewrite("support")  # asserts there tell as much as those in a test
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # on such small tensors more threads only cost
+os.environ["ROBUST_INTERP_CACHE"] = "off"  # nothing is left in the home folder, or found there
 
 
 @pytest.fixture(scope="session")
@@ -111,6 +112,23 @@ def start_command():
         return process
 
     return start
+
+
+@pytest.fixture(scope="session")
+def local_ray():
+    """A Ray on this machine with room for two workers, which commands run by tests find and use."""
+    ray = pytest.importorskip("ray")
+    small = 100 * 2**20  # bytes of shared memory
+    ray.init(
+        "local",
+        num_cpus=2,
+        num_gpus=0,
+        include_dashboard=False,
+        object_store_memory=small,
+        log_to_driver=False,
+    )
+    yield ray
+    ray.shutdown()
 
 
 @pytest.fixture(scope="session")

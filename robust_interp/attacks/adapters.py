@@ -137,7 +137,7 @@ def _until_broken(
     def run(x: Tensor, y: Tensor) -> Tensor:
         if "target" not in params:
             return pgd_until_broken(watched, x, y, params)
-        aim = _aim(model, params["target"])
+        aim = _aim(model, cast(int | str, params["target"]))
         parts = zip(x.split(watched.at_once), y.split(watched.at_once), strict=True)
         return pgd_until_broken(watched, x, y, params, torch.cat([aim(*part) for part in parts]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import math
 from collections.abc import Sequence
@@ -134,6 +135,7 @@ def environment(perturbation: Perturbation) -> dict[str, str]:
     raise UserError("autoattack needs an extra package: pip install pyautoattack==0.2.0")
 
 
+@functools.cache  # asked for by every cell of a plan, of which there may be thousands
 def torchattacks_version() -> str:
     """The version that is installed."""
     return importlib.metadata.version("torchattacks")

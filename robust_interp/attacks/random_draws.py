@@ -152,7 +152,15 @@ def seed_generators(seed: int | None, sample: int, number: int) -> None:
         sample: Its id.
         number: Of the round, from 0.
     """
-    state = np.random.SeedSequence((seed or 0, _ALONE, int(sample), number)).generate_state(2)
-    torch.manual_seed(int(state[0]) << 32 | int(state[1]))
+    seed_all(seed or 0, _ALONE, int(sample), number)
+
+
+def seed_all(*key: int) -> None:
+    """Seed all global generators of torch, numpy and Python by whole numbers from 0."""
+    state = np.random.SeedSequence(key).generate_state(2)
+    number = int(state[0]) << 32 | int(state[1])
+    torch.default_generator.manual_seed(number)  # torch.manual_seed takes milliseconds without CUDA
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(number)
     np.random.seed(state)
     random.seed(state.tobytes())

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from robust_interp.attacks import adapters, precision
+from robust_interp.attacks.expectation import Randomised
 from robust_interp.attacks.random_draws import (
     KeyedDraws,
     PartOfABatch,
@@ -64,7 +65,8 @@ class AttackRunner:
     """An attack set up for one classifier. Calling it attacks a batch and checks the result.
 
     Args:
-        classifier: Maps (N, C, H, W) pixels in [0, 1] to logits; in eval mode with frozen parameters.
+        classifier: Maps (N, C, H, W) pixels in [0, 1] to logits; in eval mode with frozen parameters. One
+            that is randomised is attacked on one sample at a time.
         on_pass: Called at each pass with what it costs, in forward passes of one sample.
     """
 
@@ -101,7 +103,7 @@ class AttackRunner:
         with undisturbed_generators():
             rounds = self._set_up(images)
             rows = (
-                self._right(images, labels, at_once)
+                self._right(images, labels, keys, at_once)
                 if self._kind.only_right
                 else torch.arange(len(images), device="cpu")
             )
@@ -115,7 +117,7 @@ class AttackRunner:
                 standing = torch.ones(len(rows), dtype=torch.bool, device="cpu")
                 if len(rounds) > 1:
                     standing[:] = False
-                    standing[self._right(found, labels[rows], at_once)] = True
+                    standing[self._right(found, labels[rows], keys[at], at_once)] = True
                     changed = ~standing if number else torch.ones_like(standing)
                     adversarial[rows[changed]] = found[changed]
                 else:
@@ -134,9 +136,13 @@ class AttackRunner:
         return self._rounds[1]
 
     @torch.no_grad()
-    def _right(self, images: Tensor, labels: Tensor, at_once: int) -> Tensor:
+    def _right(self, images: Tensor, labels: Tensor, ids: np.ndarray, at_once: int) -> Tensor:
         """The places of the samples that are classified as they should be."""
-        found = [self._probe.classifier(part.clone()).argmax(1) for part in images.split(at_once)]
+        classifier = self._probe.classifier
+        if isinstance(classifier, Randomised):
+            found = [classifier.votes(images, ids).argmax(1)]
+        else:
+            found = [classifier(part.clone()).argmax(1) for part in images.split(at_once)]
         return (torch.cat(found) == labels).nonzero().flatten().cpu()
 
     def _run(
@@ -165,7 +171,7 @@ class AttackRunner:
         self, one: adapters.Round, number: int, images: Tensor, labels: Tensor, ids: np.ndarray
     ) -> Found:
         try:
-            if not one.alone:
+            if not one.alone and not isinstance(self._probe.classifier, Randomised):
                 return self._run_together(one, number, images, labels, ids)
         except PartOfABatch:
             pass
@@ -186,6 +192,8 @@ class AttackRunner:
     ) -> Found:
         seed_generators(self.perturbation.seed, sample, number)
         self._probe.start(1)
+        if isinstance(self._probe.classifier, Randomised):
+            self._probe.classifier.begin(sample, number)
         try:
             return self._found(one, image, label)
         except UserError:

@@ -8,9 +8,11 @@ of the same store as any benchmark's; `checks` says what is wrong.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -23,20 +25,24 @@ from robust_interp.audit.parts import Options, parts_of, step_of, transferred
 from robust_interp.audit.table import lines
 from robust_interp.audit.thresholds import Thresholds
 from robust_interp.audit.trace import trace
+from robust_interp.benchmark.agenda import Job
 from robust_interp.benchmark.cost import choose_threads
-from robust_interp.benchmark.measure import Watch, carry_out, jobs_of, unwatched
+from robust_interp.benchmark.measure import Crew, Watch, carry_out, jobs_of, unwatched
 from robust_interp.benchmark.plan import make_cell, radii
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.settings import checked_seed, load_dataset, resolve_options, sample_count
+from robust_interp.benchmark.workers import Asked, measuring
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.resolve import resolve
 from robust_interp.classifiers.target import Target
 from robust_interp.classifiers.validation import LEAST_LOSS, REPEATED_ON, REPEATS, as_probabilities
 from robust_interp.core import threads
+from robust_interp.core.crew import Workers
 from robust_interp.core.errors import RandomModelError
+from robust_interp.core.registry import matching
 from robust_interp.core.threads import Threads
-from robust_interp.core.work import Tell, portion, untold
+from robust_interp.core.work import Tell, untold
 from robust_interp.results.column_names import parse
 from robust_interp.store import NOT_FINITE, ZERO_GRADIENT, Store
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, Plan, digest
@@ -60,7 +66,7 @@ class Audit:
 
     def __init__(self, request: Request, options: Options, tell: Tell = untold) -> None:
         request = replace(request, models=request.models or ("all",))
-        self.thresholds = options.thresholds
+        self._request, self.thresholds = request, options.thresholds
         self._asked_threads = None if request.threads is None else threads.checked(request.threads)
         self.dataset = load_dataset(request)
         self.n = sample_count(
@@ -68,35 +74,39 @@ class Audit:
         )
         self.runner = Runner.for_request(request, self.dataset)
         self.parts = parts_of(options, *radii(request, self.dataset), checked_seed(request.seed))
-        for perturbation in (one for by_eps in self.parts.values() for one in by_eps.values()):
-            attacks.check_fits(perturbation, self.dataset.classes, self.dataset.images.shape[1:])
         self.refused: list[Audited] = []
-        self.targets = self._resolved(request, tell)
+        self._asked: list[Asked] = [(request.modules or request.models, resolve_options(request))]
+        found = resolve(
+            *self._asked[0],
+            self.dataset,
+            tell,
+            lambda name, error: self.refused.append(Audited(ModelCard(name, {}), [_random(error)])),
+        )
+        self.targets = sorted(found, key=lambda target: _place(target.card, request, self.dataset.name))
+        for shape in {self._on(target).dataset.shape for target in self.targets}:
+            for perturbation in (one for by_eps in self.parts.values() for one in by_eps.values()):
+                attacks.check_fits(perturbation, self.dataset.classes, shape)
         self._source = self._named(options.source, request) if options.source else None
-
-    def _resolved(self, request: Request, tell: Tell) -> list[Target]:
-        """What is audited, name by name: one that is random does not stop the others."""
-        found: dict[str, Target] = {}
-        asked = _one_by_one(request)
-        for at, (name, models) in enumerate(asked.items()):
-            told = portion(tell, at / len(asked), (at + 1) / len(asked))
-            try:
-                for target in resolve(models, resolve_options(request), self.dataset, told):
-                    found.setdefault(target.key, target)
-            except RandomModelError as error:
-                self.refused.append(Audited(ModelCard(name, {}), [_random(error)]))
-        return list(found.values())
 
     def _named(self, name: str, request: Request) -> Target:
         known = [target for target in self.targets if name in (target.card.model, target.card.label)]
         if known:
             return known[0]
         options = replace(resolve_options(request), mean=None, std=None, checkpoint=None)
+        self._asked.append(((name,), options))
         return resolve((name,), options, self.dataset)[0]
 
+    def _on(self, target: Target) -> Runner:
+        """The runner for the images as a target takes them."""
+        return self.runner.on(target.dataset)
+
     def _other(self, target: Target) -> Target | None:
-        """What attacks are transferred from: the model named, else the first other one of the run."""
-        choices = [self._source] if self._source else self.targets
+        """What attacks are transferred from: the model named, else the first other one of the run.
+
+        It must take the images as the target does.
+        """
+        named = [self._source] if self._source else self.targets
+        choices = [one for one in named if self._on(one) is self._on(target)]
         return next((one for one in choices if one.card.identity != target.card.identity), None)
 
     def _cells(self, target: Target) -> dict[str, dict[float, Cell]]:
@@ -105,7 +115,7 @@ class Audit:
         if other := self._other(target):
             parts["transfer"] = {eps: transferred(row, eps, other) for eps, row in self.parts["row"].items()}
         return {
-            part: {eps: make_cell(target.card, self.dataset, one) for eps, one in by_eps.items()}
+            part: {eps: make_cell(target.card, self._on(target).dataset, one) for eps, one in by_eps.items()}
             for part, by_eps in parts.items()
         }
 
@@ -122,12 +132,32 @@ class Audit:
             if (left := self.n - store.covered(cell.key)) > 0
         ]
 
-    def run(self, store: Store, watch: Watch = unwatched) -> list[Audited]:
+    def in_workers(
+        self, workers: Workers | None, plugins: Sequence[str | Path] = (), folder: Path | None = None
+    ) -> AbstractContextManager[Crew | None]:
+        """Worker processes that measure for `run`.
+
+        Args:
+            workers: How many, and where; None for none.
+            plugins: Files of plug-ins, which a worker must read, too.
+            folder: Where a log says which worker did what; None for none.
+
+        Raises:
+            UserError: if there can be no such workers.
+        """
+        if workers is None:
+            return nullcontext()
+        targets = [*self.targets, *([self._source] if self._source else [])]
+        workers = replace(workers, threads=self._asked_threads)
+        return measuring(workers, self._request, self._asked, targets, self.runner, plugins, folder)
+
+    def run(self, store: Store, watch: Watch = unwatched, crew: Crew | None = None) -> list[Audited]:
         """Measure what is missing, judge every model, and keep the verdicts in the store.
 
         Args:
             store: What holds the cells, too.
             watch: Told of each batch of samples that was finished.
+            crew: What measures; None is this process. The loss along the attacks is looked at in this one.
 
         Returns:
             Each model with its findings; first those that are random, and were not measured.
@@ -135,9 +165,22 @@ class Audit:
         Raises:
             UserError: if a model cannot be measured on the device.
         """
-        store.put_labels(self.dataset.fingerprint, self.dataset.labels)
+        self.runner.expect(self.targets, self.n)
         with threads.used(self.chosen_threads.count if self.chosen_threads else 1):
+            if crew:
+                self._measure_all(store, watch, crew)
             return [*self.refused, *self._audited(store, watch)]
+
+    def _measure_all(self, store: Store, watch: Watch, crew: Crew) -> None:
+        """Measure what `_audited` will look for, of all models at once."""
+        jobs: list[Job] = []
+        for target in self.targets:
+            try:
+                if self._lets_gradients_through(self.runner.load(target)):
+                    jobs += self._jobs(target)[0]
+            except RandomModelError:  # a finding
+                continue
+        carry_out(jobs, [], self.runner, store, watch, crew)
 
     @cached_property
     def chosen_threads(self) -> Threads | None:
@@ -148,10 +191,12 @@ class Audit:
 
     def _audited(self, store: Store, watch: Watch) -> Iterator[Audited]:
         for target in self.targets:
+            dataset = self._on(target).dataset
+            store.put_labels(dataset.fingerprint, dataset.labels)
             one = Audited(target.card, self._audit(target, store, watch))
             text = json.dumps(list(lines(one, self.dataset.name)))
             classifier = digest(target.card.identity)
-            store.put_audit(classifier, self.dataset.fingerprint, str(one.conclusion), text)
+            store.put_audit(classifier, dataset.fingerprint, str(one.conclusion), text)
             yield one
 
     def _audit(self, target: Target, store: Store, watch: Watch) -> list[Finding]:
@@ -162,43 +207,47 @@ class Audit:
         count = min(REPEATED_ON, len(self.dataset))
         detail = f"{count} images: same predictions {REPEATS + 1} times, and with a gradient as without"
         found = [Finding("deterministic", PASS, detail, count)]
-        if not self._lets_gradients_through(classifier):
+        runner = self._on(target)
+        if not self._lets_gradients_through(classifier, runner):
             detail = "the model lets no gradient through to its input"
             limit = self.thresholds.blind
             return [*found, Finding("gradients", FAIL, detail, self.n, value=100.0, threshold=limit)]
         measured = self._measured(target, store, watch)
-        losses = {
-            eps: trace(row, classifier, self.runner, self.n) for eps, row in self.parts["trace"].items()
-        }
-        return found + self._judged(measured, losses, self._as_probabilities(classifier))
+        losses = {eps: trace(row, classifier, runner, self.n) for eps, row in self.parts["trace"].items()}
+        return found + self._judged(measured, losses, self._as_probabilities(classifier, runner))
 
     def _measured(self, target: Target, store: Store, watch: Watch) -> dict[str, dict[float, Measured]]:
         """What stands of a target's samples, by the part that the attack plays, and the radius in 1/255."""
-        cells = self._cells(target)
-        transfer = cells.pop("transfer", {})
-        plan = Plan(self.dataset.name, self.n, "final", tuple(_flat(cells)))
-        jobs, targets = jobs_of(plan, plan.cells, target, self.runner), [target]
-        other = self._other(target)
-        if other and self._lets_gradients_through(self.runner.load(other)):
-            cells["transfer"] = transfer
-            jobs += jobs_of(plan, transfer.values(), target, self.runner, source=other)
-            targets.append(other)
+        jobs, targets, cells = self._jobs(target)
         carry_out(jobs, targets, self.runner, store, watch)
         return {
             part: {eps: self._standing(cell, eps, store) for eps, cell in by_eps.items()}
             for part, by_eps in cells.items()
         }
 
+    def _jobs(self, target: Target) -> tuple[list[Job], list[Target], dict[str, dict[float, Cell]]]:
+        """What is to be measured of a target, the targets that this needs, and the cells by their parts."""
+        cells = self._cells(target)
+        transfer = cells.pop("transfer", {})
+        plan = Plan(self.dataset.name, self.n, "final", tuple(_flat(cells)))
+        jobs, targets = jobs_of(plan, plan.cells, target, self.runner), [target]
+        other = self._other(target)
+        if other and self._lets_gradients_through(self.runner.load(other), self._on(target)):
+            cells["transfer"] = transfer
+            jobs += jobs_of(plan, transfer.values(), target, self.runner, source=other)
+            targets.append(other)
+        return jobs, targets, cells
+
     @torch.no_grad()
-    def _as_probabilities(self, classifier: nn.Module) -> str:
+    def _as_probabilities(self, classifier: nn.Module, runner: Runner) -> str:
         with undisturbed(classifier):
-            images = self.runner.pixels(CLEAN, 0, min(REPEATED_ON, self.n))
+            images = runner.pixels(CLEAN, 0, min(REPEATED_ON, self.n))
             return as_probabilities(classifier(images))
 
-    def _lets_gradients_through(self, classifier: nn.Module) -> bool:
+    def _lets_gradients_through(self, classifier: nn.Module, runner: Runner) -> bool:
         with undisturbed(classifier):
             device = next((tensor.device for tensor in classifier.parameters()), "cpu")
-            images = torch.from_numpy(self.dataset.pixels(0, 1)).to(device).requires_grad_()
+            images = torch.from_numpy(runner.dataset.pixels(0, 1)).to(device).requires_grad_()
             return classifier(images.clone()).requires_grad
 
     def _standing(self, cell: Cell, eps_255: float, store: Store) -> Measured:
@@ -232,11 +281,11 @@ class Audit:
         return found
 
 
-def _one_by_one(request: Request) -> Mapping[str, Mapping[str, nn.Module] | Sequence[str]]:
-    """What `resolve` is given for each model that a request names or brings, by its name."""
-    if request.modules:
-        return {name: {name: module} for name, module in request.modules.items()}
-    return {name: (name,) for name in request.models or ()}
+def _place(card: ModelCard, request: Request, dataset: str) -> int:
+    """Which of the names of a request a model answers to; those that are no pattern come last."""
+    called = [card.model, f"{card.model}.{dataset}_{card.recipe}_seed{card.train_seed}"]
+    names = [name.partition("@")[0] for name in request.models or ()]
+    return next((at for at, name in enumerate(names) if matching(name, called)), len(names))
 
 
 def _compared(at: dict[str, Measured], thresholds: Thresholds) -> list[Finding]:

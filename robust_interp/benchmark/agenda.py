@@ -66,7 +66,7 @@ class Job:
     elsewhere: int = 0
 
 
-# Where a part of a job that begins at a sample ends, given what is done and which of all samples still stand.
+# Where a part of a cell ends: of its perturbation, the first sample, n, and which samples still stand.
 Cut = Callable[[Perturbation, int, int, np.ndarray | None], int]
 
 
@@ -80,7 +80,7 @@ class Agenda:
         jobs: In the order in which they are given out, as far as one can be done.
         store: What has some of it already, and says what is taken.
         labels: (N,) of the dataset.
-        cut: How large a part is: (perturbation, first sample, n, which samples still stand) -> where it ends.
+        cut: Where a part of a cell ends that is measured at once.
 
     Attributes:
         given_up: Why each task that was given up could not be done.
@@ -96,6 +96,8 @@ class Agenda:
         self._pause, self._looked = PAUSE, time.monotonic()
         self.given_up: list[str] = []
         self.elsewhere: list[tuple[Cell, int]] = []
+        for job in self._jobs:
+            job.elsewhere = job.n - max(store.covered(key) for key in {job.cell.key, job.cell.whole.key})
 
     @property
     def is_over(self) -> bool:
@@ -117,7 +119,7 @@ class Agenda:
                 self._later.add(number)
                 continue
             self._reopen(self._after.pop(job.cell.whole.key, set()))
-            if job.is_ready and job.elsewhere > 0:
+            if job.elsewhere > 0:
                 self.elsewhere.append((job.cell, job.elsewhere))
         return None
 
@@ -167,9 +169,8 @@ class Agenda:
     def _task(self, number: int, job: Job) -> Task | None:
         if not job.is_ready and not self._prepare(number, job):
             return None
-        part = self._store.claim(
-            job.cell.key, job.n, lambda at: self._cut(job.cell.perturbation, at, job.n, job.standing)
-        )
+        kind = job.cell.perturbation
+        part = self._store.claim(job.cell.key, job.n, lambda at: self._cut(kind, at, job.n, job.standing))
         if part is None:
             return None
         start, stop = part
@@ -187,5 +188,5 @@ class Agenda:
             before.append(outcome)
         standing = still_standing(before, self._labels)
         job.standing = None if standing is None else standing[: job.n]
-        job.is_ready, job.elsewhere = True, job.n - self._store.covered(job.cell.key)
+        job.is_ready = True
         return True

@@ -11,20 +11,25 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import nn
+from torch.utils.data import Dataset as TorchDataset
 
 from robust_interp import data
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
+from robust_interp.benchmark.settings import whole_number
 from robust_interp.classifiers.isolation import on_its_device
 from robust_interp.core import environment, precision
+from robust_interp.core.crew import Workers
 from robust_interp.core.devices import by_default
 from robust_interp.core.errors import UserError
 from robust_interp.core.random_state import undisturbed_generators
 from robust_interp.core.registry import nearest
 from robust_interp.core.units import eps_in_pixels
+from robust_interp.data.subset import FIRST
 from robust_interp.results.folders import write
 from robust_interp.store import Store
 
@@ -52,7 +57,7 @@ def _with_hints(function: Callable[P, R]) -> Callable[P, R]:
 @_with_hints
 def evaluate(
     models: str | Sequence[str] | nn.Module | Mapping[str, nn.Module] | None = None,
-    dataset: str | tuple | None = None,
+    dataset: str | tuple | Iterable | TorchDataset | None = None,
     *,
     out: str | os.PathLike | None = None,
     mean: tuple[float, ...] | None = None,
@@ -66,13 +71,24 @@ def evaluate(
     ensemble_average: str | None = None,
     ensemble_attack: str | Sequence[str] | None = None,
     n: int | str | None = None,
+    subset: str | None = None,
+    subset_seed: int = 0,
+    class_map: str | os.PathLike | None = None,
+    resize: int | None = None,
+    crop: int | None = None,
+    interpolation: str | None = None,
+    skip_unreadable: bool = False,
+    decode_workers: int | None = None,
     protocol: str = "final",
     attack_precision: str = "float32",
+    eot: int | None = None,
+    round_to_8_bit: bool = False,
     batch_size: int | None = None,
     device: str | None = None,
     seed: int = 0,
     data_dir: str | os.PathLike | None = None,
     corruptions_dir: str | os.PathLike | None = None,
+    cache: str | os.PathLike | None = None,
     zoo: str | os.PathLike | None = None,
     only_zoo: bool = False,
     checkpoint: str | os.PathLike | None = None,
@@ -80,16 +96,19 @@ def evaluate(
     strong: str | None = None,
     strong_n: int | None = None,
     threads: int | None = None,
+    workers: int | None = None,
 ) -> pd.DataFrame:
     """Measure models and return results.csv as a table, one row per measurement.
 
     Calls in several threads of one process run one after the other.
 
     Args:
-        models: Zoo names, ``NAME@RECIPE``, globs or 'all', ``timm:NAME``, ``robustbench:NAME``,
+        models: Zoo names, ``NAME@RECIPE``, globs or 'all', ``timm:NAME``, ``hf:NAME``, ``robustbench:NAME``,
             ``package.module:factory``, checkpoint folders; or a torch module that maps images to logits, or a
             dict of such modules by name. None means 'all' with the train seeds 0, 1, 2.
-        dataset: A registered name, or (images, labels) or (images, labels, number of classes): images are (N,
+        dataset: A registered name; a source such as ``folder:PATH``, ``imagenet:PATH`` or ``npz:FILE``; a
+            torch Dataset or DataLoader, or batches of (images, labels), alone or as (loader, number of
+            classes); or (images, labels) or (images, labels, number of classes): images are (N,
             C, H, W) in [0, 1] or uint8, labels (N,). None means that of the checkpoints named in full, else
             digits.
         out: Folder of the store and the CSV files; with None, nothing is saved.
@@ -111,16 +130,35 @@ def evaluate(
         ensemble_attack: What attacks on ensembles target: ``white-box`` (default, the ensemble itself),
             ``member:0``, ``mean-gradient``. Each listed way is measured separately.
         n: Number of test images, from the first on, or 'all'. None means 200 for digits, 1000 for CIFAR and
-            all images for arrays.
+            for sources such as ``folder:PATH``, and all images for arrays.
+        subset: Which images the first n are: ``first`` in the order of the dataset, ``random``, or
+            ``stratified``: each class as often as in the whole set. None means stratified for images of your
+            own that lie class by class (for arrays: if n is smaller than their number), else first.
+        subset_seed: Seed of the random and stratified subsets.
+        class_map: CSV file with the columns ``folder`` and ``label``, for ``folder:PATH``.
+        resize: Pixels that the shorter side of image files becomes, for all models alike. None means as each
+            model's ``pretrained_cfg`` says, and the images as they are for a model without one.
+        crop: Height and width of the centre that is cropped after that; None likewise.
+        interpolation: Of `resize`: ``bilinear`` (default), ``bicubic``, ``nearest`` or ``lanczos``.
+        skip_unreadable: Whether image files that cannot be decoded are left out; each is decoded to find out.
+        decode_workers: Processes that decode image files; 0 decodes in this one. None means one for each
+            CPU, 8 at most.
         protocol: ``final``: each attack on all images; ``worst``: cheap attacks first, each on the images
             that are still correct.
         attack_precision: What the gradients of attacks are computed in: ``float32``, ``tf32`` (CUDA only) or
             ``bf16``; the attacked images are classified in float32.
+        eot: Over how many draws of a random model gradients are taken, and a majority vote of as many
+            decides; None means that random models are refused.
+        round_to_8_bit: Whether the attacked images are also classified rounded to multiples of 1/255, for the
+            column ``rounded_accuracy``.
         batch_size: Images per batch; None means 250 on the CPU and 1000 on CUDA.
         device: cpu, cuda, cuda:1; None means the device of the model objects, otherwise CUDA if available.
         seed: Seed of every random draw of the measurement, from 0: attack starts and generated corruptions.
         data_dir: Folder of the dataset files; None means $ROBUST_INTERP_DATA, then ~/.cache/robust-interp.
-        corruptions_dir: Folder of the released CIFAR-10-C / CIFAR-100-C arrays; None generates corruptions.
+        corruptions_dir: Folder of released images: the CIFAR-10-C / CIFAR-100-C arrays, or ImageNet-C's
+            pictures; None generates corruptions.
+        cache: Folder in which generated corruptions are kept for later calls, or 'off'; None means
+            $ROBUST_INTERP_CACHE, then ~/.cache/robust-interp/corruptions.
         zoo: Folder of more checkpoints, searched before ./model_zoo and the package.
         only_zoo: Whether only that folder is searched; 'all' then means every checkpoint in it.
         checkpoint: Weights file for the single registered name, ``timm:NAME`` or factory in `models`.
@@ -133,6 +171,8 @@ def evaluate(
             smaller.
         threads: CPU threads per operation, at least 1; None means $OMP_NUM_THREADS, or the fastest number in
             a short test on the largest model.
+        workers: Number of worker processes on this machine to measure in, by Ray (``robust-interp[ray]``);
+            None measures in this process. A Ray that this program has begun itself is used.
 
     Raises:
         UserError: if the request cannot be measured; the message says why.
@@ -143,7 +183,7 @@ def evaluate(
     asked: dict[str, Any] = {name: value for name, value in locals().items() if name not in _TRANSLATED}
     request = Request(
         **_named(models),
-        dataset=_given(dataset),
+        dataset=_given(dataset, n, subset, decode_workers),
         attacks=_specs("attacks", attacks),
         corruptions=_specs("corruptions", corruptions),
         **asked,
@@ -158,6 +198,7 @@ def evaluate(
         stack.enter_context(by_default(torch.device("cpu")))
         benchmark = Benchmark(request)
         store = stack.enter_context(Store(folder))
+        stack.enter_context(benchmark.in_workers(_workers(workers), store, folder=folder))
         report = benchmark.run(store)
         if folder:
             write(folder, report.results, report.leaderboard)
@@ -167,10 +208,26 @@ def evaluate(
     return report.results
 
 
-_TRANSLATED = ("models", "dataset", "out", "attacks", "corruptions")  # the others are fields of a request
+def _workers(count: object) -> Workers | None:
+    if count is None:
+        return None
+    number = whole_number(count)
+    if number is None or number < 1:
+        raise UserError(f"workers must be a whole number of at least 1, not {count!r}")
+    return Workers(number)
 
 
-_PATHS = ("out", "data_dir", "corruptions_dir", "zoo", "checkpoint")
+_TRANSLATED = (
+    "models",
+    "dataset",
+    "out",
+    "attacks",
+    "corruptions",
+    "workers",
+)  # the others are fields of a request
+
+
+_PATHS = ("out", "class_map", "data_dir", "corruptions_dir", "cache", "zoo", "checkpoint")
 
 
 def _check_texts(given: Mapping[str, Any]) -> None:
@@ -217,9 +274,17 @@ def _named(models: object) -> dict[str, Any]:
     return {"models": names and tuple(names)}
 
 
-def _given(dataset: object) -> str | data.Dataset | None:
+def _given(dataset: object, n: object, subset: object, workers: int | None) -> str | data.Dataset | None:
+    """The name of a dataset, or what was given in its place."""
     if dataset is None or isinstance(dataset, str):
         return dataset
+    source, *classes = dataset if isinstance(dataset, tuple) and len(dataset) == 2 else (dataset,)
+    if data.is_source_of_batches(source) and not (classes and np.ndim(classes[0])):
+        count = whole_number(n) if subset in (None, FIRST) else None
+        return data.from_batches(source, classes[0] if classes else None, count, workers)
     if not isinstance(dataset, tuple | list) or len(dataset) not in (2, 3):
-        raise UserError("dataset must be a name, (images, labels) or (images, labels, classes)")
+        raise UserError(
+            "dataset must be a name, (images, labels) or (images, labels, classes), a torch Dataset or "
+            f"DataLoader, or batches of (images, labels), not {type(dataset).__name__}"
+        )
     return data.from_arrays(*dataset)

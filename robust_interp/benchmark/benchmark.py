@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
 from robust_interp.benchmark import cost, measure
 from robust_interp.benchmark.measure import Watch, unwatched
 from robust_interp.benchmark.pending import by_target, missing
-from robust_interp.benchmark.plan import make_plan
+from robust_interp.benchmark.plan import joined, make_plan
 from robust_interp.benchmark.report import Report, compose
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.settings import load_dataset, resolve_options
+from robust_interp.benchmark.workers import MeasuringCrew, measuring
 from robust_interp.classifiers.resolve import resolve
 from robust_interp.classifiers.target import Target
 from robust_interp.core import environment, threads
+from robust_interp.core.crew import Workers
 from robust_interp.core.threads import Threads
 from robust_interp.core.work import Tell, each, untold
 from robust_interp.store import Store
-from robust_interp.store.cells import Cell, digest
+from robust_interp.store.cells import Cell, ModelCard, Plan, digest
 
 
 class Benchmark:
@@ -36,14 +43,56 @@ class Benchmark:
     """
 
     def __init__(self, request: Request, tell: Tell = untold) -> None:
+        self._request = request
+        self._crew: MeasuringCrew | None = None
         self._asked_threads = None if request.threads is None else threads.checked(request.threads)
         self.dataset = load_dataset(request)
         self.runner = Runner.for_request(request, self.dataset)
-        options = resolve_options(request)
-        self.targets = resolve(request.modules or request.models, options, self.dataset, tell)
-        cards = [target.card for target in self.targets]
-        self.plan = make_plan(request, self.dataset, self.runner.corruptor, cards)
+        self._named = request.modules or request.models, resolve_options(request)
+        self.targets = resolve(*self._named, self.dataset, tell)
+        self.plan = self._planned(request)
         self._threads: Threads | None = None
+
+    @contextmanager
+    def in_workers(
+        self,
+        workers: Workers | None,
+        store: Store,
+        plugins: Sequence[str | Path] = (),
+        folder: Path | None = None,
+    ) -> Iterator[None]:
+        """Within, worker processes measure; there are none where there is nothing to measure.
+
+        Args:
+            workers: How many, and where; None is this process alone.
+            store: What it has is not to be measured.
+            plugins: Files of plug-ins, which a worker must read, too.
+            folder: Where a log says which worker did what; None for none.
+
+        Raises:
+            UserError: if there can be no such workers.
+        """
+        if workers is None or not self._cells_missing(store):
+            yield
+            return
+        workers = replace(workers, threads=self._asked_threads)
+        with measuring(
+            workers, self._request, [self._named], self.targets, self.runner, plugins, folder
+        ) as self._crew:
+            each_of = f"in each of {self._crew.workers.count} workers"
+            count = self._crew.workers.threads or 1
+            self._threads = Threads(count, threads.available_cpus(), each_of)
+            yield
+        self._crew = None
+
+    def _planned(self, request: Request) -> Plan:
+        """One plan of all targets, each on the images as it takes them."""
+        cards: dict[Runner, list[ModelCard]] = {}
+        for target in self.targets:
+            cards.setdefault(self.runner.on(target.dataset), []).append(target.card)
+        return joined(
+            [make_plan(request, view.dataset, view.corruptor, of_view) for view, of_view in cards.items()]
+        )
 
     def load(self, store: Store, tell: Tell = untold) -> None:
         """Load every model that is still to be measured, so that `run` finds them loaded.
@@ -55,11 +104,17 @@ class Benchmark:
         Raises:
             UserError: if a model cannot be measured on the device.
         """
+        if self._crew:  # each loads what it needs
+            tell(0.0, "in workers")
+            self._crew.wait()
+            tell(1.0, "")
+            return
         needed, cells = set(), self._cells_missing(store)
         self.runner.check(cells)  # before the models, which may take long
         for card in {id(cell.classifier): cell.classifier for cell in cells}.values():
             needed |= {digest(one) for one in [card.identity, *card.identity.get("ensemble", ())]}
         todo = [target for target in self.targets if digest(target.card.identity) in needed]
+        self.runner.expect(todo, max(part.n for part in self.plan.parts))
         for target in each(todo, tell, lambda target: target.card.label):
             self.runner.load(target)
 
@@ -75,9 +130,12 @@ class Benchmark:
         """
         with threads.used(self.choose_threads(store).count):
             for part in self.plan.parts:
-                measure.run(part, self.targets, self.runner, store, watch)
+                measure.run(part, self.targets, self.runner, store, watch, self._crew)
         store.put_plan(self.plan)
-        return self.report(store)
+        report = self.report(store)
+        if self._crew:
+            report.warnings.extend(self._crew.notes)
+        return report
 
     def report(self, store: Store) -> Report:
         """Score what the store has of everything that was asked for.

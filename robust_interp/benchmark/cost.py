@@ -125,8 +125,9 @@ class _Timing:
             return math.fsum(self.seconds(one, at_once) for one in members if one) / len(members)
         alike = card.model, card.params_m, at_once  # other seeds and recipes take as long
         if alike not in self._timed:
-            classifier = self._runner.load(self._targets[id(card)])
-            images = self._runner.pixels(CLEAN, 0, at_once)
+            target = self._targets[id(card)]
+            classifier = self._runner.load(target)
+            images = self._runner.on(target.dataset).pixels(CLEAN, 0, at_once)
             self._timed[alike] = seconds_per_pass(classifier, images) / card.members
         return self._timed[alike]
 
@@ -162,8 +163,9 @@ def choose_threads(targets: Sequence[Target], runner: Runner, n: int, asked: int
     """
     if runner.device.type != "cpu" or not targets:
         return threads.choose(asked, None)
-    classifier = runner.load(max(targets, key=lambda target: target.card.params_m or 0))
-    images = runner.pixels(CLEAN, 0, min(TRIED_ON, runner.batch_size, n))
+    largest = max(targets, key=lambda target: target.card.params_m or 0)
+    classifier = runner.load(largest)
+    images = runner.on(largest.dataset).pixels(CLEAN, 0, min(TRIED_ON, runner.batch_size, n))
     with undisturbed(classifier):
         return with_fewer(
             lambda count: threads.choose(asked, lambda: _take_gradient(classifier, images[:count])),

@@ -34,6 +34,7 @@ from robust_interp.store.cells import attack_column, digest, in_255
 
 NAME = "external"
 FILE_NAME = f"{NAME}.csv"
+_ARRAYS = ("images", "indices", "labels")
 _SAME = ("file_sha256", "model", "weights_sha256", "train_seed", "members", "dataset", "column")
 
 
@@ -67,18 +68,22 @@ def read(path: Path, dataset: data.Dataset, norm: str, eps: float) -> External:
 
     Args:
         path: With ``images`` (N, C, H, W), uint8 or floating point in [0, 1], and, unless they are the first
-            N of the dataset, ``indices`` (N,): of which sample each was made.
+            N of the dataset, ``indices`` (N,): of which sample each was made. ``labels`` (N,) need not be
+            there; if they are, they must be the dataset's.
         norm: ``Linf`` or ``L2``.
         eps: The radius that they must keep, in [0, 1] pixels.
 
     Raises:
-        UserError: if it cannot be read, or one of the images is not in [0, 1] or not within the radius.
+        UserError: if it cannot be read, one of the images is not in [0, 1] or not within the radius, or
+            labels in it are not those of the dataset.
     """
     eps = attacks.check_eps(eps, norm)
     arrays = _arrays(path)
     images = _in_range(path, arrays["images"], dataset)
     ids = _indices(path, arrays.get("indices"), len(images), dataset)
-    changes = (images.astype(np.float64) - data.as_pixels(dataset.images[ids])).reshape(len(ids), -1)
+    if "labels" in arrays:
+        _check_labels(path, arrays["labels"], dataset.labels[ids])
+    changes = (images.astype(np.float64) - data.as_pixels(dataset.at(ids))).reshape(len(ids), -1)
     deltas = np.abs(changes).max(1) if norm == "Linf" else np.linalg.norm(changes, axis=1)
     if beyond := int((deltas > eps + slack(eps, norm)).sum()):
         told = f"{255 * deltas.max():.6g}/255" if norm == "Linf" else f"{deltas.max():.6g}"
@@ -92,15 +97,31 @@ def read(path: Path, dataset: data.Dataset, norm: str, eps: float) -> External:
     return External(path.name, sha256, images, ids, deltas, norm, eps)
 
 
+def common_images(targets: Iterable[Target]) -> data.Dataset | None:
+    """The images as all of these models take them; None for those of the run.
+
+    Raises:
+        UserError: if they take them in several ways.
+    """
+    first, *others = dict.fromkeys(target.dataset for target in targets)
+    if others:
+        raise UserError(
+            "the models take the images in several ways: set one for all with --resize and --crop"
+        )
+    return first
+
+
 def _arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as held:
-            found = {name: held[name] for name in ("images", "indices") if name in held.files}
+            found = {name: held[name] for name in _ARRAYS if name in held.files}
             names = ", ".join(held.files)
     except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         if "pickle" in reason:  # NumPy advises to load it unsafely
             reason = "it is no zip archive of plain arrays"
+        if "context manager" in reason:  # what a .npy file holds
+            reason = "it is a single array: write it with numpy.savez(FILE, images=ARRAY)"
         raise UserError(f"cannot read {path} as an .npz file of arrays: {reason}") from error
     if "images" not in found:
         raise UserError(f"{path} has no array 'images', only {names or 'nothing'}")
@@ -108,7 +129,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _in_range(path: Path, images: np.ndarray, dataset: data.Dataset) -> np.ndarray:
-    shape = dataset.images.shape[1:]
+    shape = dataset.shape
     if images.ndim != 4 or images.shape[1:] != shape or not len(images):
         raise UserError(f"{path}: images must be (N, {', '.join(map(str, shape))}), not {images.shape}")
     if images.dtype != np.uint8 and not np.issubdtype(images.dtype, np.floating):
@@ -139,6 +160,16 @@ def _indices(path: Path, indices: np.ndarray | None, n: int, dataset: data.Datas
     return indices.astype(np.int64)
 
 
+def _check_labels(path: Path, labels: np.ndarray, own: np.ndarray) -> None:
+    if labels.shape != own.shape:
+        raise UserError(f"{path}: labels must be {len(own)} classes, not {labels.dtype} {labels.shape}")
+    if wrong := int((labels != own).sum()):
+        raise UserError(
+            f"{path}: {wrong} of {len(own)} labels are not those of the dataset's images: give indices, or "
+            "leave labels out; those of the dataset count"
+        )
+
+
 def judge(external: External, target: Target, runner: Runner) -> dict:
     """The line of one model: its accuracy on the images, and on those of the dataset that they were made of.
 
@@ -149,7 +180,7 @@ def judge(external: External, target: Target, runner: Runner) -> dict:
     with undisturbed(classifier):
         clean, right = (
             _right(runner, classifier, images, ids)
-            for images in (data.as_pixels(runner.dataset.images[ids]), external.images)
+            for images in (data.as_pixels(runner.dataset.at(ids)), external.images)
         )
     first = len(ids) if np.array_equal(ids, np.arange(len(ids))) else ids.tolist()
     return {
@@ -157,7 +188,7 @@ def judge(external: External, target: Target, runner: Runner) -> dict:
         "file_sha256": external.sha256,
         **rows.of_model(target.card),
         "dataset": runner.dataset.name,
-        "subset_hash": digest([runner.dataset.fingerprint, first])[:12],
+        "subset_hash": digest([runner.dataset.fingerprint, first, *_content(runner.dataset, ids)])[:12],
         "n": len(ids),
         "column": external.column,
         "norm": external.norm,
@@ -170,6 +201,12 @@ def judge(external: External, target: Target, runner: Runner) -> dict:
         "device": str(runner.device),
         "source": NAME,
     }
+
+
+def _content(dataset: data.Dataset, ids: np.ndarray) -> list[str]:
+    """A hash of the images of these ids, where the fingerprint does not cover them."""
+    hashes = dataset.content(ids)
+    return [] if hashes is None else [hashlib.sha256(hashes.tobytes()).hexdigest()]
 
 
 def _right(runner: Runner, classifier: torch.nn.Module, images: np.ndarray, ids: np.ndarray) -> np.ndarray:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from robust_interp.core.errors import UserError
-from robust_interp.core.specs import split_specs
+from robust_interp.core.specs import parts_of
 from robust_interp.core.texts import quoted
 from robust_interp.core.units import read_eps
 
@@ -59,8 +61,22 @@ class Form:
 
 
 def name_list(text: str) -> tuple[str, ...]:
-    """Names, each perhaps with arguments in brackets: commas in those separate no names."""
-    return tuple(split_specs(text))
+    """Names, each perhaps with arguments in brackets: commas in those separate no names.
+
+    Nor do those in the path of a file or folder that is there.
+    """
+    parts, names, start = parts_of(text), [], 0
+    while start < len(parts):
+        stops = range(len(parts), start, -1)
+        joined = [",".join(parts[start:stop]).strip() for stop in stops]
+        found = next((at for at, name in enumerate(joined) if _is_there(name)), -1)
+        names.append(joined[found])
+        start = stops[found]
+    return tuple(filter(None, names))
+
+
+def _is_there(name: str) -> bool:
+    return "," in name and os.path.exists(os.path.expanduser(name))
 
 
 def path_text(text: str) -> str:
@@ -110,6 +126,17 @@ def positive(text: str) -> int:
     return value
 
 
+def number(text: str) -> float:
+    """One from 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < inf:
+        raise ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    return value
+
+
 def natural(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
@@ -151,6 +178,7 @@ def _shortest(in_255: float, pixels: float) -> float:
 TEXT = Form()
 DATASET = Form(dataset_name)
 FOLDER = Form(path_text, "FOLDER", write=str)
+FOLDER_OR_OFF = Form(path_text, "FOLDER|off", write=str)
 FILE = Form(path_text, "FILE", write=str)
 NAMES = Form(name_list, "NAMES", words="a list of names", is_list=True)
 WAYS = Form(name_list, "WAYS", words="a list of names", is_list=True)
@@ -160,6 +188,7 @@ SPECS_OR_NONE = Form(metavar="SPECS", words="a list of specs", is_list=True, bar
 NUMBERS = Form(per_channel, "LIST", (int, float), "a list of numbers", is_list=True)
 RADII = Form(eps_list, "LIST", (int, float), "a list of numbers", is_list=True, write=_in_255)
 SEEDS = Form(seed_list, "SEEDS", (int,), "a whole number or a list of them", True, _each_seed)
+NUMBER = Form(number, "X", (int, float), "a number")
 COUNT = Form(positive, "N", (int,), "a whole number")
 COUNT_OR_ALL = Form(sample_count, "N", (int, str), "a whole number or 'all'")
 WHOLE = Form(int, "N", (int,), "a whole number")  # the run says which one it cannot use

@@ -16,17 +16,24 @@ from robust_interp.benchmark.runner import Runner
 from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.target import Target
+from robust_interp.classifiers.validation import Unchanged
 from robust_interp.core.errors import UserError
 from robust_interp.store import Outcome, Store
-from robust_interp.store.cells import Cell, Plan
+from robust_interp.store.cells import CLEAN, Cell, Perturbation, Plan
 
 IDLE = 0.05  # seconds to wait where nothing can be done before another process has finished something
+
+Keep = Callable[[Task, Outcome], None]  # puts what a task yielded into a store
 
 Watch = Callable[[Cell, int], None]  # called with a cell and how many of its samples were just finished
 
 
 def unwatched(cell: Cell, samples: int) -> None:
     """Nobody is told."""
+
+
+def _nobody_is_told(alive: int, workers: int) -> None:
+    """Nor of workers."""
 
 
 class Crew(Protocol):
@@ -40,6 +47,11 @@ class Crew(Protocol):
     @property
     def is_busy(self) -> bool:
         """Whether a task is at hand."""
+        ...
+
+    @property
+    def alive(self) -> tuple[int, int] | None:
+        """How many workers can do tasks now, and how many there are to be; None where there are none."""
         ...
 
     def give(self, task: Task) -> None:
@@ -69,6 +81,7 @@ class Station:
         self._conditions = ExitStack()
         self._keys: tuple[str, str] | None = None
         self._models: tuple[nn.Module, nn.Module]  # what is measured, and what the attacks see
+        self._unchanged: Unchanged
         self._attack: tuple[str, attacks.AttackRunner] | None = None  # of the cell with this key
         self._task: Task | None = None
 
@@ -78,6 +91,8 @@ class Station:
     def __exit__(self, *_: object) -> None:
         self._keys = self._attack = None
         self._conditions.close()
+
+    alive = None
 
     @property
     def has_room(self) -> bool:
@@ -100,16 +115,22 @@ class Station:
         """Do a task.
 
         Raises:
-            UserError: if its target cannot be measured.
+            UserError: if its target cannot be measured, or has changed meanwhile.
         """
         if self._keys != (task.target, task.source):
             self.__exit__()
             self._models = self._set_up(task)
             self._keys = task.target, task.source
-        return self._runner.outcome(task, self._models[0], self._attack_of(task))
+        view = self._runner.on(self._targets[task.target].dataset)
+        found = view.outcome(task, self._models[0], self._attack_of(task))
+        self._unchanged.check()
+        return found
 
     def _set_up(self, task: Task) -> tuple[nn.Module, nn.Module]:
         classifier, *others = (self._undisturbed(key) for key in (task.target, task.source) if key)
+        target = self._targets[task.target]
+        images = self._runner.on(target.dataset).pixels(CLEAN, 0, 1)
+        self._unchanged = Unchanged(classifier, images, target.card.label)
         if others:
             return classifier, others[0]
         return classifier, classifier.attacked_as if isinstance(classifier, Ensemble) else classifier
@@ -125,10 +146,8 @@ class Station:
             return None
         if self._attack is None or self._attack[0] != cell.key:
             self._runner.check([cell])
-            self._attack = (
-                cell.key,
-                attacks.AttackRunner(cell.perturbation, self._models[1], self._teller(cell)),
-            )
+            attack = attacks.AttackRunner(cell.perturbation, self._models[1], self._teller(cell))
+            self._attack = cell.key, attack
         return self._attack[1]
 
     def _teller(self, cell: Cell) -> Callable[[int], None]:
@@ -160,13 +179,38 @@ def run(
     """
     cells = missing(plan, store)
     todo = by_target(cells, targets)
+    runner.expect((target for target, _ in todo), plan.n)
     if crew is None:
         runner.check(cells)
         for target, _ in todo:  # all: a bad one fails before the hours
             runner.load(target)
-    store.put_labels(runner.dataset.fingerprint, runner.dataset.labels)
+    for view in dict.fromkeys(runner.on(target.dataset) for target in targets):
+        store.put_labels(view.dataset.fingerprint, view.dataset.labels)
     jobs = [job for target, of_target in todo for job in jobs_of(plan, of_target, target, runner)]
-    carry_out(jobs, [target for target, _ in todo], runner, store, watch, crew)
+    with ExitStack() as beside:
+        for view, of_view in _by_view(todo, runner).items() if crew is None else ():
+            beside.enter_context(view.ahead(_corrupted(of_view, store, plan.n)))
+        carry_out(jobs, [target for target, _ in todo], runner, store, watch, crew)
+
+
+def _by_view(todo: Iterable[tuple[Target, Iterable[Cell]]], runner: Runner) -> dict[Runner, list[Cell]]:
+    """Cells by the images that they are measured on."""
+    found: dict[Runner, list[Cell]] = {}
+    for target, cells in todo:
+        found.setdefault(runner.on(target.dataset), []).extend(cells)
+    return found
+
+
+def _corrupted(cells: Iterable[Cell], store: Store, n: int) -> list[tuple[Perturbation, int, int]]:
+    """The corruptions of cells, each once, and the samples [start, n) that one of the cells lacks."""
+    starts: dict[str, int] = {}
+    found: dict[str, Perturbation] = {}
+    for cell in cells:
+        if cell.perturbation.kind == "corruption":
+            column = cell.perturbation.column
+            found.setdefault(column, cell.perturbation)
+            starts[column] = min(starts.get(column, n), store.covered(cell.key))
+    return [(found[column], start, n) for column, start in starts.items()]
 
 
 def jobs_of(
@@ -210,32 +254,41 @@ def carry_out(
         UserError: if a target cannot be measured; or, when all others are done, if a crew could not do one.
     """
     agenda = Agenda(jobs, store, runner.dataset.labels, runner.cut)
-    with Station(runner, {target.key: target for target in targets}, watch) as station:
-        _do(agenda, crew or station, store, watch)
+    by_key = {target.key: target for target in targets}
+
+    def keep(task: Task, outcome: Outcome) -> None:
+        runner.on(by_key[task.target].dataset).keep_content(store, task, outcome)
+        store.append(task.cell.key, task.start, outcome)
+
+    with Station(runner, by_key, watch) as station:
+        _do(agenda, crew or station, keep, watch)
     if agenda.given_up:
         more = f" (and {len(agenda.given_up) - 1} more)" if len(agenda.given_up) > 1 else ""
         raise UserError(f"{agenda.given_up[0]}{more}; all other results are saved")
 
 
-def _do(agenda: Agenda, crew: Crew, store: Store, watch: Watch) -> None:
-    elsewhere = getattr(watch, "elsewhere", unwatched)
+def _do(agenda: Agenda, crew: Crew, keep: Keep, watch: Watch) -> None:
+    elsewhere, alive = getattr(watch, "elsewhere", unwatched), getattr(watch, "alive", _nobody_is_told)
     while True:
         while crew.has_room and (task := agenda.next()):
             crew.give(task)
         while agenda.elsewhere:
             elsewhere(*agenda.elsewhere.pop())
         if crew.is_busy:
-            _store(agenda, *crew.take(), store, watch)
+            done = crew.take()
+            if crew.alive:
+                alive(*crew.alive)
+            _finish(agenda, *done, keep, watch)
         elif agenda.is_over:
             return
         else:
             time.sleep(IDLE)
 
 
-def _store(agenda: Agenda, task: Task, outcome: Outcome | str, store: Store, watch: Watch) -> None:
+def _finish(agenda: Agenda, task: Task, outcome: Outcome | str, keep: Keep, watch: Watch) -> None:
     if isinstance(outcome, str):
         agenda.give_up(task, outcome)
         return
-    store.append(task.cell.key, task.start, outcome)
+    keep(task, outcome)
     agenda.finish(task)
     watch(task.cell, task.stop - task.start)

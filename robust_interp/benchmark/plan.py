@@ -38,7 +38,14 @@ def make_plan(
     strong = _checked_strong(request)
     eps, defaults = radii(request, dataset)
     seed = checked_seed(request.seed)
-    attacked = _fitting(attacks.resolve(request.attacks, eps, defaults, seed, precision), dataset)
+    if not isinstance(request.round_to_8_bit, bool):
+        raise UserError(f"round_to_8_bit must be True or False, not {request.round_to_8_bit!r}")
+
+    def resolved(specs: str) -> list[Perturbation]:
+        found = attacks.resolve(specs, eps, defaults, seed, precision)
+        return [replace(one, rounded=request.round_to_8_bit) for one in found]
+
+    attacked = _fitting(resolved(request.attacks), dataset)
     asked = [CLEAN, *corruptions.resolve(request.corruptions, corruptor), *attacked]
     n = sample_count(request.n, dataset)
     cells = _cells(cards, asked, request.protocol, dataset)
@@ -46,11 +53,26 @@ def make_plan(
     if strong is None:
         return plan
     rows = [one for one in asked if one.name == RANKED_BY["final"]]
-    usual = attacks.resolve(RANKED_BY["final"], eps, defaults, seed, precision)
+    usual = resolved(RANKED_BY["final"])
     rows = rows or usual
-    stronger = _fitting(attacks.resolve(strong, eps, defaults, seed, precision), dataset)
+    stronger = _fitting(resolved(strong), dataset)
     _check_stronger(stronger, usual)
     return replace(plan, strong=_strong_plan(plan, request.strong_n, dataset, cards, [*rows, *stronger]))
+
+
+def joined(plans: Sequence[Plan]) -> Plan:
+    """One plan of several that ask for the same of different models.
+
+    Args:
+        plans: At least one.
+    """
+    first, *_ = plans
+    cells = tuple(cell for plan in plans for cell in plan.cells)
+    return replace(
+        first,
+        cells=cells,
+        strong=joined([plan.strong for plan in plans if plan.strong]) if first.strong else None,
+    )
 
 
 def _checked_strong(request: Request) -> str | None:
@@ -108,7 +130,7 @@ def make_cell(card: ModelCard, dataset: data.Dataset, perturbation: Perturbation
     if perturbation.kind == "attack":
         environment |= attacks.environment(perturbation)
     environment |= _plugin(perturbation)
-    return Cell(card, dataset.name, dataset.fingerprint, perturbation, environment)
+    return Cell(card, dataset.name, dataset.fingerprint, perturbation, environment, told=dict(dataset.told))
 
 
 def cheap_first(cells: list[Cell]) -> list[Cell]:
@@ -159,7 +181,7 @@ def _checked_radii(eps: object) -> list[float]:
 def _fitting(attacked: list[Perturbation], dataset: data.Dataset) -> list[Perturbation]:
     """The attacks, none of which asks for more classes or a larger ball than the dataset has."""
     for perturbation in attacked:
-        attacks.check_fits(perturbation, dataset.classes, dataset.images.shape[1:])
+        attacks.check_fits(perturbation, dataset.classes, dataset.shape)
     return attacked
 
 

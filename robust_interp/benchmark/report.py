@@ -50,15 +50,34 @@ def compose(plan: Plan, targets: Sequence[Target], runner: Runner, store: Store)
         results_frame(scored),
         leaderboard.entries_frame(scored),
         [
-            *(note for target in targets for note in target.notes),
-            *runner.corruptor.notes,
+            *(note for target in targets for note in target.remarks),
+            *dict.fromkeys(line for view in runner.views for line in view.corruptor.notes),
+            *runner.dataset.notes,
             *_order_warnings(plan, runner.dataset),
+            *_view_warnings(plan),
             *runner.notes,
             *_attack_warnings(plan),
             *findings(scored, runner.dataset.classes),
         ],
-        _saved(plan, store),
+        [*_coverage(plan, runner.dataset), *_saved(plan, store)],
     )
+
+
+def _view_warnings(plan: Plan) -> list[str]:
+    """A line where models take the images in several ways."""
+    ways = list(dict.fromkeys(str(cell.told.get("preprocessing", "as they are")) for cell in plan.cells))
+    if len(ways) < 2:
+        return []
+    return [
+        f"the models take the images in {len(ways)} ways ({'; '.join(ways)}): each is ranked among those of "
+        "the same; --resize and --crop set one for all"
+    ]
+
+
+def _coverage(plan: Plan, dataset: data.Dataset) -> list[str]:
+    """How many classes the images cover, where they are not the first in the dataset's own order."""
+    subset = dataset.told.get("subset")
+    return [f"subset {subset}: {dataset.coverage(plan.n)}"] if subset else []
 
 
 def _order_warnings(plan: Plan, dataset: data.Dataset) -> list[str]:

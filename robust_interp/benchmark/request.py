@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from robust_interp.benchmark import forms
 from robust_interp.benchmark.forms import Form
+from robust_interp.data.preprocessing import INTERPOLATIONS
+from robust_interp.data.subset import SUBSETS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 PROTOCOLS = ("final", "worst")
 AVERAGES = ("probabilities", "logits")
+JOURNALS = ("auto", "wal", "delete")
 ATTACK_PRECISIONS = ("float32", "tf32", "bf16")
 
 STRONG = forms.SPECS_OR_NONE.bare  # what --strong means without a list
@@ -82,7 +85,7 @@ class Request:
         metadata=_about(
             forms.NAMES,
             "models to measure, in any mixture: zoo names, globs, NAME@RECIPE, all, timm:NAME, "
-            "robustbench:NAME, package.module:factory, checkpoint folders",
+            "hf:NAME, robustbench:NAME, package.module:factory, checkpoint folders",
             usual="all, with train seeds 0,1,2",
         ),
     )
@@ -109,7 +112,8 @@ class Request:
         default=None,
         metadata=_about(
             forms.DATASET,
-            "test set: digits (included), cifar10, cifar100",
+            "test set: digits (included), cifar10, cifar100; or your own images: folder:PATH (one folder a "
+            "class), imagenet:PATH, npz:FILE",
             usual="that of the checkpoints named in full, else digits",
         ),
     )
@@ -168,7 +172,60 @@ class Request:
         metadata=_about(
             forms.COUNT_OR_ALL,
             "number of test images to measure, from the first on, or all",
-            usual="200 for digits, 1000 for CIFAR",
+            usual="200 for digits, 1000 for CIFAR and own images",
+        ),
+    )
+    subset: str | None = field(
+        default=None,
+        metadata=_about(
+            forms.one_of(*SUBSETS),
+            "which images the first n are: first in the dataset's order, random, or stratified: each class "
+            "as often as in the whole set",
+            usual="stratified for own images that lie class by class, else first",
+        ),
+    )
+    subset_seed: int = field(
+        default=0, metadata=_about(forms.SEED, "seed of the random and stratified subsets")
+    )
+    class_map: str | None = field(
+        default=None,
+        metadata=_about(
+            forms.FILE,
+            "CSV file with the columns folder and label, for folder:PATH",
+            usual="folders sorted by name",
+        ),
+    )
+    resize: int | None = field(
+        default=None,
+        metadata=_about(
+            forms.COUNT,
+            "resize the shorter side of every image, in the same way for all models",
+            unit="pixels",
+            usual="as each model's pretrained_cfg says",
+        ),
+    )
+    crop: int | None = field(
+        default=None,
+        metadata=_about(
+            forms.COUNT, "crop the centre to this height and width", unit="pixels", usual="likewise"
+        ),
+    )
+    interpolation: str | None = field(
+        default=None,
+        metadata=_about(
+            forms.one_of(*INTERPOLATIONS), "interpolation of --resize", usual="bilinear, if --resize is given"
+        ),
+    )
+    skip_unreadable: bool = field(
+        default=False,
+        metadata=_about(forms.SWITCH, "leave out images that cannot be decoded; each is decoded to find out"),
+    )
+    decode_workers: int | None = field(
+        default=None,
+        metadata=_about(
+            forms.SEED,
+            "processes that decode image files ahead of the device; 0 decodes in the main process",
+            usual="one for each CPU, 8 at most",
         ),
     )
     protocol: str = field(
@@ -185,6 +242,22 @@ class Request:
             forms.one_of(*ATTACK_PRECISIONS),
             "what the gradients of attacks are computed in: float32, tf32 (CUDA), bf16; the attacked images "
             "are classified in float32",
+        ),
+    )
+    eot: int | None = field(
+        default=None,
+        metadata=_about(
+            forms.COUNT,
+            "measure random models, too: gradients over this many draws of them, and a majority vote of as "
+            "many; slow, one image at a time",
+            usual="random models are refused",
+        ),
+    )
+    round_to_8_bit: bool = field(
+        default=False,
+        metadata=_about(
+            forms.SWITCH,
+            "also classify attacked images rounded to multiples of 1/255, for the column rounded_accuracy",
         ),
     )
     batch_size: int | None = field(
@@ -209,8 +282,16 @@ class Request:
         default=None,
         metadata=_about(
             forms.FOLDER,
-            "folder of the released CIFAR-10-C / CIFAR-100-C arrays",
+            "folder of released images: CIFAR-10-C / CIFAR-100-C arrays, or ImageNet-C pictures",
             usual="none: corruptions are generated",
+        ),
+    )
+    cache: str | None = field(
+        default=None,
+        metadata=_about(
+            forms.FOLDER_OR_OFF,
+            "folder in which generated corruptions are kept for later runs, or off",
+            usual="$ROBUST_INTERP_CACHE, then ~/.cache/robust-interp/corruptions",
         ),
     )
     zoo: str | None = field(
@@ -280,7 +361,24 @@ BESIDE = {
         "plug-in file with your own attacks, corruptions, datasets or models (can be repeated)",
         usual="none",
     ),
+    "store_journal": About(
+        forms.one_of(*JOURNALS),
+        "journal of the store: wal if all its processes are on one machine, delete on a network file system",
+        usual="auto: by the file system",
+    ),
+    "workers": About(
+        forms.COUNT,
+        "worker processes to measure in, by Ray: pip install 'robust-interp[ray]'",
+        usual="none; with --ray one per GPU",
+    ),
+    "ray": About(
+        forms.TEXT, "running Ray cluster for the workers: auto, ray://HOST:PORT", usual="one is started here"
+    ),
+    "gpus_per_worker": About(
+        forms.NUMBER, "GPUs that each worker takes, such as 0.5", usual="an equal part of all, at most one"
+    ),
 }
 
 DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(Request) if each.name in ABOUT}
-DEFAULTS |= {"out": "results", "plugin": []}
+DEFAULTS |= {"out": "results", "plugin": [], "store_journal": JOURNALS[0]}
+DEFAULTS |= {"workers": None, "ray": None, "gpus_per_worker": None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from robust_interp import attacks, data
+from robust_interp.attacks.expectation import Randomised
 from robust_interp.attacks.precision import check as check_precision
 from robust_interp.benchmark.agenda import Task
 from robust_interp.benchmark.request import Request
@@ -19,8 +21,20 @@ from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.classifiers.target import Target
 from robust_interp.core.errors import UserError
 from robust_interp.core.memory import give_back, is_out_of_memory
+from robust_interp.core.threads import spare_cpus
 from robust_interp.corruptions import Corruptor
-from robust_interp.store import AGREE, DISAGREE, INHERITED, NOT_FINITE, ZERO_GRADIENT, Outcome
+from robust_interp.store import (
+    AGREE,
+    DISAGREE,
+    INHERITED,
+    NOT_FINITE,
+    ROUNDED_RIGHT,
+    ROUNDED_WRONG,
+    ZERO_GRADIENT,
+    ChangedError,
+    Outcome,
+    Store,
+)
 from robust_interp.store.cells import Cell, Perturbation
 
 AT_RISK = {"cpu": 1e5, "cuda": 1e7}  # passes of one image that a kill may cost, if one batch takes fewer
@@ -61,10 +75,28 @@ class Runner:
         self.dataset, self.corruptor = dataset, corruptor
         self.device, self.batch_size = device, batch_size
         self._at_once = batch_size
+        self._views: dict[data.Dataset, Runner] = {}
+
+    def on(self, dataset: data.Dataset | None) -> Runner:
+        """This runner for the images as a model takes them; itself for those of the run."""
+        if dataset is None or dataset is self.dataset:
+            return self
+        if dataset not in self._views:
+            self._views[dataset] = Runner(dataset, self.corruptor.on(dataset), self.device, self.batch_size)
+        return self._views[dataset]
+
+    @property
+    def views(self) -> list[Runner]:
+        """This one, and those of the images as models take them."""
+        return [self, *self._views.values()]
 
     @property
     def notes(self) -> list[str]:
         """What a reader must be told of how it was measured: a line if memory did not do for the batches."""
+        return [line for view in self.views for line in view._own_notes]
+
+    @property
+    def _own_notes(self) -> list[str]:
         if self._at_once == self.batch_size:
             return []
         return [
@@ -119,6 +151,15 @@ class Runner:
         batch_size = checked_batch_size(request.batch_size, device)
         return cls(dataset, corruptor_of(request, dataset), device, batch_size)
 
+    def ahead(self, wanted: Iterable[tuple[Perturbation, int, int]]) -> AbstractContextManager[None]:
+        """Inside, corrupted images may be made beside the measuring, on CPUs that it leaves free.
+
+        Args:
+            wanted: As of `Corruptor.ahead`.
+        """
+        busy = torch.get_num_threads() if self.device.type == "cpu" else 1
+        return self.corruptor.ahead(wanted, spare_cpus(busy))
+
     def check(self, cells: Iterable[Cell]) -> None:
         """Refuse cells that are in a precision that the device is no good at; a short test may tell.
 
@@ -127,6 +168,15 @@ class Runner:
         """
         for precision in dict.fromkeys(cell.perturbation.precision for cell in cells):
             check_precision(precision, self.device)
+
+    def expect(self, targets: Iterable[Target], n: int) -> None:
+        """Tell the images of these targets that the first `n` are going to be measured.
+
+        Raises:
+            UserError: if one of them cannot be read.
+        """
+        for dataset in {self.on(target.dataset).dataset for target in targets}:
+            dataset.expect(n)
 
     def load(self, target: Target) -> nn.Module:
         """The target's classifier on this runner's device.
@@ -159,18 +209,20 @@ class Runner:
             attack: Its cell's, set up for what is attacked; None where nothing is.
         """
         began = time.perf_counter()
-        standing = np.ones(task.stop - task.start, bool) if task.standing is None else task.standing
-        found = self._chunk(task.cell.perturbation, classifier, attack, task.start, standing)
-        return Outcome(*found, seconds=time.perf_counter() - began, device=str(self.device))
+        there = np.ones(task.stop - task.start, bool) if task.standing is None else task.standing
+        found = self._chunk(task.cell.perturbation, classifier, attack, task.start, there)
+        seconds = time.perf_counter() - began
+        content = self.dataset.content(np.arange(task.start, task.stop))
+        return Outcome(*found, seconds=seconds, device=str(self.device), content=content)
 
     def cut(self, perturbation: Perturbation, start: int, n: int, standing: np.ndarray | None) -> int:
-        """Where the task from `start` on ends.
+        """Where the part of a cell from `start` on ends that is measured, and stored, at once.
 
         Args:
-            perturbation: Of its cell.
+            perturbation: Of the cell.
             start: Its first sample.
-            n: Samples in all.
-            standing: Which of these still stand, (n,) bool; None for all.
+            n: How many samples of the cell are measured.
+            standing: Which of them still stand, (n,) bool; None for all.
         """
         size = self._batches(perturbation) * self.batch_size
         if standing is None:
@@ -178,6 +230,23 @@ class Runner:
             return min(n, (start // size + 1) * size)
         left = np.flatnonzero(standing[start:])
         return start + int(left[size]) if len(left) > size else n
+
+    def keep_content(self, store: Store, task: Task, outcome: Outcome) -> None:
+        """Keep what the images of a task were, or refuse them if they are not what was measured before.
+
+        Raises:
+            UserError: naming one that has changed.
+        """
+        if outcome.content is None:
+            return
+        try:
+            store.put_pixels(self.dataset.fingerprint, task.start, outcome.content)
+        except ChangedError as changed:
+            raise UserError(
+                f"{self.dataset.name_of(changed.at)} is not the image that was measured before into "
+                f"{store.path}: it has changed, or this version of Pillow decodes it otherwise; measure into "
+                "another folder with --out"
+            ) from changed
 
     def _batches(self, perturbation: Perturbation) -> int:
         """How many batches are taken as one: several where some of their samples are done before others."""
@@ -195,7 +264,7 @@ class Runner:
         standing: np.ndarray,
     ) -> Batch:
         """Those samples from `start` on that still stand; the others are inherited as broken."""
-        predictions = np.full(len(standing), -1, np.int16)
+        predictions = np.full(len(standing), -1, np.int32)
         flags = np.full(len(standing), INHERITED, np.uint8)
         deltas = np.zeros(len(standing), np.float32) if attack else None
         ids = start + np.flatnonzero(standing)
@@ -233,10 +302,23 @@ class Runner:
             for at, batch in zip(parts, images.split(self._at_once), strict=True)
         ]
         predictions, found = map(np.concatenate, zip(*judged, strict=True))
+        if perturbation.rounded:
+            flags |= self._rounded(classifier, images, ids)
         return Part(ids, predictions, flags | found, deltas)
+
+    def _rounded(self, classifier: nn.Module, images: torch.Tensor, ids: np.ndarray) -> np.ndarray:
+        """Which images (n, C, H, W) are right once their pixels are multiples of 1/255, as flags (n,)."""
+        whole, right = (255 * images).round() / 255, []
+        for at in range(0, len(ids), self._at_once):
+            part = ids[at : at + self._at_once]
+            predictions, _ = self.predictions(classifier, whole[at : at + self._at_once], part)
+            right.append(predictions == self.dataset.labels[part])
+        return np.where(np.concatenate(right), ROUNDED_RIGHT, ROUNDED_WRONG).astype(np.uint8)
 
     def _pixels_of(self, perturbation: Perturbation, ids: np.ndarray) -> torch.Tensor:
         """As `pixels`, of ids in rising order, which may be far apart: no more are loaded at once."""
+        if perturbation.kind != "corruption":
+            return torch.from_numpy(data.as_pixels(self.dataset.at(ids))).to(self.device)
         found = []
         for low in range(int(ids[0]), int(ids[-1]) + 1, len(ids)):
             here = ids[(ids >= low) & (ids < low + len(ids))]
@@ -257,14 +339,16 @@ class Runner:
         """
         flags = np.zeros(len(ids), dtype=np.uint8)
         with torch.no_grad():
-            if isinstance(classifier, Ensemble):
+            if isinstance(classifier, Randomised):
+                logits = classifier.votes(images, ids)
+            elif isinstance(classifier, Ensemble):
                 logits, agreed = classifier.with_agreement(images)
                 flags |= np.where(agreed.cpu().numpy(), AGREE, DISAGREE).astype(np.uint8)
             else:
                 logits = classifier(images.clone())  # which a model may work on in place
         finite = _are_numbers(logits, torch.from_numpy(self.dataset.labels[ids]).to(logits.device))
         flags |= np.where(finite.cpu().numpy(), 0, NOT_FINITE).astype(np.uint8)
-        return torch.where(finite, logits.argmax(1), -1).cpu().numpy().astype(np.int16), flags
+        return torch.where(finite, logits.argmax(1), -1).cpu().numpy().astype(np.int32), flags
 
 
 def _are_numbers(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

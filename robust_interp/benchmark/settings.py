@@ -17,16 +17,62 @@ from robust_interp.classifiers.resolve import ResolveOptions
 from robust_interp.core.devices import resolve_device
 from robust_interp.core.errors import UserError
 from robust_interp.corruptions import Corruptor
+from robust_interp.corruptions.cache import Cache, cache_folder
+from robust_interp.data.preprocessing import Preprocessing, fixed
+from robust_interp.data.subset import FIRST, STRATIFIED
 from robust_interp.store import CHUNK
 
 
 def load_dataset(request: Request) -> data.Dataset:
-    """The dataset that a request names or brings, else the one of the checkpoints that it names."""
+    """The dataset that a request names or brings, else the one of the checkpoints that it names.
+
+    Raises:
+        UserError: if it cannot be read, or what is said of its images cannot be.
+    """
+    preprocessing = fixed(request.resize, request.crop, request.interpolation)
+    if isinstance(request.dataset, str) and data.is_source(request.dataset):
+        options = data.SourceOptions(
+            request.class_map, preprocessing, request.skip_unreadable, _decode_workers(request.decode_workers)
+        )
+        found = data.open_source(request.dataset, options)
+        by_default = STRATIFIED if found.is_by_class else FIRST
+    else:
+        _refuse_for_arrays(request, preprocessing)
+        found, by_default = _arrays(request), FIRST
+        if found.name not in data.DATASETS and request.n not in (None, "all") and found.is_by_class:
+            by_default = STRATIFIED
+    subset, seed = request.subset or by_default, checked_seed(request.subset_seed)
+    return data.in_subset(found, subset, seed)
+
+
+def _arrays(request: Request) -> data.Dataset:
     if isinstance(request.dataset, data.Dataset):
         return request.dataset
     joined = [request.ensemble] if isinstance(request.ensemble, str) else request.ensemble
     name = request.dataset or zoo.implied_dataset([*(request.models or ()), *joined])
     return data.load(name, "test", request.data_dir)
+
+
+def _refuse_for_arrays(request: Request, preprocessing: Preprocessing | None) -> None:
+    """Refuse what only image files have a use for.
+
+    Raises:
+        UserError: naming the first that was given.
+    """
+    given = {
+        "resize and crop": preprocessing,
+        "class_map": request.class_map,
+        "skip_unreadable": request.skip_unreadable,
+    }
+    if idle := [name for name, value in given.items() if value]:
+        raise UserError(f"{idle[0]} cannot be used with arrays, only with image files, such as folder:PATH")
+
+
+def _decode_workers(workers: object) -> int | None:
+    count = None if workers is None else whole_number(workers)
+    if workers is not None and (count is None or count < 0):
+        raise UserError(f"decode_workers must be a whole number of at least 0, not {workers!r}")
+    return count
 
 
 def resolve_options(request: Request) -> ResolveOptions:
@@ -51,7 +97,17 @@ def resolve_options(request: Request) -> ResolveOptions:
         ensemble=request.ensemble,
         average=request.ensemble_average,
         attacks=request.ensemble_attack,
+        eot=_draws(request.eot),
+        seed=checked_seed(request.seed),
     )
+
+
+def _draws(eot: object) -> int:
+    """Over how many draws random models are measured; 0 for not at all."""
+    draws = 0 if eot is None else whole_number(eot)
+    if draws is None or draws < (eot is not None):
+        raise UserError(f"eot must be a whole number of at least 1, not {eot!r}")
+    return draws
 
 
 def corruptor_of(request: Request, dataset: data.Dataset) -> Corruptor:
@@ -61,7 +117,8 @@ def corruptor_of(request: Request, dataset: data.Dataset) -> Corruptor:
         UserError: if its seed is none.
     """
     folder = Path(request.corruptions_dir) if request.corruptions_dir else None
-    return Corruptor(dataset, checked_seed(request.seed), folder)
+    kept = cache_folder(request.cache)
+    return Corruptor(dataset, checked_seed(request.seed), folder, Cache(kept) if kept else None)
 
 
 def device_of(request: Request) -> torch.device:
@@ -96,6 +153,8 @@ def sample_count(n: object, dataset: data.Dataset) -> int:
     """
     if n is None and dataset.name in data.DATASETS:
         n = data.DATASETS[dataset.name].default_n
+    elif n is None and dataset.default_n is not None:
+        n = min(dataset.default_n, len(dataset))
     if n in (None, "all"):
         return len(dataset)
     count = whole_number(n)

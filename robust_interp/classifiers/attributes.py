@@ -34,16 +34,21 @@ def held(model: nn.Module, known: Iterable[str] = ()) -> str:
         model: Modules of torch and timm in it are passed over.
         known: Names ``module.attribute`` of what is known of it otherwise.
     """
+    return "\n".join(f"{name}={text}" for name, text in attributes(model, known).items())
+
+
+def attributes(model: nn.Module, known: Iterable[str] = ()) -> dict[str, str]:
+    """The same, each attribute as a text under its name ``module.attribute``."""
     reader = _Reader(model)
     known = set(known)
-    parts = []
+    parts = {}
     for name, module in model.named_modules():
         if type(module).__module__.partition(".")[0] not in LIBRARIES:
             for key, value in sorted(vars(module).items()):
                 own = key not in _OF_TORCH and key != "name" and f"{name}.{key}" not in known
                 if own and (text := reader.text(value)):
-                    parts.append(f"{name}.{key}={text}")
-    return "\n".join(parts)
+                    parts[f"{name}.{key}"] = text
+    return parts
 
 
 class _Reader:

@@ -81,8 +81,16 @@ def _answers(card: ModelCard, part: str, dataset: str) -> bool:
 def _ensemble(members: Sequence[Target], average: str, attack: str, name: str | None = None) -> Target:
     """An ensemble's target; how it is averaged and attacked stands in its name, where not as by default."""
     members, cards = tuple(members), [member.card for member in members]
+    if random := [card.label for card in cards if card.eot]:
+        raise UserError(f"{random[0]} is random: an ensemble of random models cannot be measured")
     name = name or _joint(card.model for card in cards)
     check_ensemble(len(members), average, attack, name)
+    views = list(dict.fromkeys(member.dataset for member in members))
+    if len(views) > 1:
+        raise UserError(
+            f"{name}: its members take the images in several sizes or crops: set one for all with --resize "
+            "and --crop"
+        )
     special = [value for value, usual in ((average, AVERAGES[0]), (attack, WHITE_BOX)) if value != usual]
     card = ModelCard(
         name + "".join(f"({value})" for value in special),
@@ -100,6 +108,7 @@ def _ensemble(members: Sequence[Target], average: str, attack: str, name: str | 
         # No check of its own: of what each member is, so is their average.
         lambda device: Ensemble([member.load(device) for member in members], average, attack, card.label),
         _twins(card.label, cards),
+        views[0],
     )
 
 
@@ -114,11 +123,13 @@ def _joint(texts: Iterable[str]) -> str:
 
 
 def _twins(label: str, cards: Sequence[ModelCard]) -> tuple[str, ...]:
-    """A line for each member that is the same classifier as one before it."""
-    first: dict[str, ModelCard] = {}
-    found = [(first.setdefault(digest(card.identity), card), card) for card in cards]
+    """A line for each classifier that is several members."""
+    alike: dict[str, list[str]] = {}
+    for card in cards:
+        alike.setdefault(digest(card.identity), []).append(card.label)
     return tuple(
-        f"{label}: {card.label} has the same weights as {other.label}; it counts twice in the average"
-        for other, card in found
-        if other is not card
+        f"{label}: {len(names)} members have the same weights, {', '.join(names[:2])}"
+        f"{' and so on' if len(names) > 2 else ''}; they count {len(names)} times in the average"
+        for names in alike.values()
+        if len(names) > 1
     )

@@ -95,7 +95,8 @@ def described(path: Path, name: str, context: Context) -> Target:
     """
     config = _config(path.parent / zoo.CONFIG)
     cfg, arguments = config["pretrained_cfg"], dict(config.get("model_args") or {})
-    size = cfg.get("input_size") or list(context.dataset.images.shape[1:])
+    context = context.fitted(cfg)
+    size = cfg.get("input_size") or list(context.dataset.shape)
     channels = arguments.pop("in_chans", size[0])
     classes = config.get("num_classes", cfg.get("num_classes"))
     classes = arguments.pop("num_classes", classes)

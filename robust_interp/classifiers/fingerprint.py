@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import torch
 from torch import Tensor, nn
 
-from robust_interp.classifiers.attributes import held
-from robust_interp.classifiers.classifier import with_gradient
+from robust_interp.classifiers.attributes import attributes, held
+from robust_interp.classifiers.classifier import Classifier, with_gradient
 
 
 def behaviour(classifier: nn.Module, images: Tensor) -> str:
@@ -29,8 +29,28 @@ def behaviour(classifier: nn.Module, images: Tensor) -> str:
     return sha.hexdigest()
 
 
-def identity(model: nn.Module) -> dict:
+def rewritten(classifier: Classifier, images: Tensor) -> set[str]:
+    """The attributes that a pass through a model writes anew, such as a count of calls or its last images.
+
+    Args:
+        classifier: Was called before: what only the first call sets is none of them.
+        images: (N, C, H, W) in [0, 1].
+
+    Returns:
+        Names ``module.attribute``: they say what was asked of the model, and not what it is.
+    """
+    before = attributes(classifier.model)
+    with torch.no_grad():
+        classifier(images.clone())
+    after = attributes(classifier.model)
+    return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+
+
+def identity(model: nn.Module, passing: Collection[str] = ()) -> dict:
     """What a model that came as an object is known by: its code, structure, settings and state.
+
+    Args:
+        passing: Attributes, as ``module.attribute``, that are left out.
 
     Returns:
         The name of its class, and one SHA-256 over all of these: it stands in the keys of cells.
@@ -38,9 +58,9 @@ def identity(model: nn.Module) -> dict:
     sha = hashlib.sha256(repr(model).encode())
     for kind in sorted({type(module) for module in model.modules()}, key=lambda kind: kind.__qualname__):
         sha.update(_source(kind).encode())
-    known = set()
+    known = set(passing)
     for name, module in model.named_modules():
-        settings = _settings(module)
+        settings = {key: value for key, value in _settings(module).items() if f"{name}.{key}" not in passing}
         sha.update(f"{name}{settings}".encode())
         known |= {f"{name}.{key}" for key in settings}
     # not the state dict, which lacks some buffers: a classifier's mean and std among them

@@ -54,6 +54,7 @@ def from_hugging_face(text: str, context: Context) -> Target:
     notes: tuple[str, ...] = ()
     if cfg:
         model.pretrained_cfg = cfg  # in timm's words, which everything else reads
+        context = context.fitted(cfg)
         notes = size_note(name, cfg["input_size"], context) + replaced_note(name, model, context)
     return from_module(name, model, context, notes=notes)
 
@@ -162,13 +163,14 @@ def _pretrained_cfg(
     mean, std = _normalisation(processor, context.channels)
     resized, cropped = _side(getattr(processor, "size", None)), _side(getattr(processor, "crop_size", None))
     side = cropped if getattr(processor, "do_center_crop", False) and cropped else resized
-    side = side or _side(getattr(config, "image_size", None)) or context.dataset.images.shape[-1]
+    side = side or _side(getattr(config, "image_size", None)) or context.dataset.shape[-1]
     crop_pct = getattr(processor, "crop_pct", None) or (side / resized if resized else 1.0)
     return {
         "input_size": (context.channels, side, side),
         "mean": mean,
         "std": std,
         "crop_pct": min(1.0, crop_pct),
+        "crop_mode": "squash" if _is_squashed(processor) else "center",
         "interpolation": _INTERPOLATIONS[int(getattr(processor, "resample", None) or 2)],
         "num_classes": config.num_labels,
         "blue_first": bool(getattr(processor, "do_flip_channel_order", False)),
@@ -191,6 +193,13 @@ def _normalisation(processor: Any, channels: int) -> tuple[tuple[float, ...], tu
         tuple((mean + shift) / scale for mean in means),
         tuple(std * more / scale for std, more in zip(stds, again, strict=True)),
     )
+
+
+def _is_squashed(processor: Any) -> bool:
+    """Whether a processor resizes both sides, whatever the image's shape, and crops nothing."""
+    size: Any = getattr(processor, "size", None)
+    has_both = bool(size.get("height") if hasattr(size, "get") else getattr(size, "height", None))
+    return has_both and not getattr(processor, "do_center_crop", False)
 
 
 def _each(values: float | Sequence[float], channels: int) -> list[float]:

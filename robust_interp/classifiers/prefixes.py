@@ -55,6 +55,7 @@ def from_timm(text: str, context: Context) -> Target:
         model = zoo.create(name, pretrained=True, **arguments)
     except UserError as error:
         raise UserError(f"{error}; to load weights from a file, use --checkpoint FILE") from error
+    context = context.fitted(timm_cfg(model))
     notes = size_note(text, timm_cfg(model)["input_size"], context) + replaced_note(text, model, context)
     return from_module(text, fast(model), context, notes=notes)
 

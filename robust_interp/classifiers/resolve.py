@@ -14,7 +14,8 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from robust_interp.classifiers.python_modules import from_python
 from robust_interp.classifiers.target import Context, Target, from_module
 from robust_interp.classifiers.zoo_names import from_zoo
 from robust_interp.core.csv_text import defused
-from robust_interp.core.errors import UserError
+from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.paths import resolved
 from robust_interp.core.registry import is_glob
 from robust_interp.core.work import Tell, untold
@@ -54,6 +55,8 @@ class ResolveOptions:
         ensemble: More ensembles, each of what its ``+`` joins among the models.
         average: What the ensembles average.
         attacks: What attacks on the ensembles are made on, one ensemble each.
+        eot: Over how many draws random models are attacked and judged; 0 refuses them.
+        seed: Of these draws.
     """
 
     zoo: str | None = None
@@ -67,6 +70,24 @@ class ResolveOptions:
     ensemble: str | Sequence[str] = ()
     average: str | None = None
     attacks: str | Sequence[str] | None = None
+    eot: int = 0
+    seed: int = 0
+
+
+OnRandom = Callable[[str, RandomModelError], None]
+
+
+def refuse(name: str, error: RandomModelError) -> None:
+    """A model that is random is an error."""
+    raise error
+
+
+@contextmanager
+def _random_ones(name: str, on_random: OnRandom) -> Iterator[None]:
+    try:
+        yield
+    except RandomModelError as error:
+        on_random(name, error)
 
 
 def resolve(
@@ -74,6 +95,7 @@ def resolve(
     options: ResolveOptions,
     dataset: data.Dataset,
     tell: Tell = untold,
+    on_random: OnRandom = refuse,
 ) -> list[Target]:
     """The targets for the given names, each once, followed by their ensembles.
 
@@ -85,6 +107,7 @@ def resolve(
         options: What is said of them besides.
         dataset: What they are measured on.
         tell: Told how far the reading of the zoo's checkpoints is.
+        on_random: Called for each that is random, with its name and the error; it is left out then.
 
     Raises:
         UserError: if one cannot be found, loaded or measured, or an option does not go with what is named.
@@ -94,9 +117,9 @@ def resolve(
     averaging = _averaging(options)
     are_objects = isinstance(models, Mapping)
     found = (
-        _objects(models, options, dataset)
+        _objects(models, options, dataset, on_random)
         if isinstance(models, Mapping)
-        else _named(models, options, averaging, dataset, tell)
+        else _named(models, options, averaging, dataset, tell, on_random)
     )
     for named in _listed(options.ensemble):
         found += joined(named, found, averaging, dataset.name)
@@ -105,6 +128,8 @@ def resolve(
     own = are_objects and not options.ensemble  # an Ensemble that is an object says it itself
     if (options.average or options.attacks) and (own or all(target.card.members == 1 for target in found)):
         raise UserError("ensemble_average and ensemble_attack need an ensemble: set ensembles or ensemble")
+    if options.eot and not any(target.card.eot for target in found):
+        raise UserError("eot needs a random model: all of these give the same logits each time")
     return found
 
 
@@ -117,14 +142,18 @@ def _check_name(name: str) -> None:
 
 
 def _objects(
-    modules: Mapping[str, nn.Module], options: ResolveOptions, dataset: data.Dataset
+    modules: Mapping[str, nn.Module], options: ResolveOptions, dataset: data.Dataset, on_random: OnRandom
 ) -> list[Target]:
     _refuse_idle(options, ("zoo", "only_zoo", "checkpoint", "weights_key", "seeds"), "model objects")
-    context = Context(dataset, mean=options.mean, std=options.std)
-    return [
-        from_ensemble(name, model, context) if type(model) is Ensemble else from_module(name, model, context)
-        for name, model in modules.items()
-    ]
+    context = Context(dataset, mean=options.mean, std=options.std, eot=options.eot, seed=options.seed)
+    found = []
+    for name, model in modules.items():
+        with _random_ones(name, on_random):
+            if type(model) is Ensemble:
+                found.append(from_ensemble(name, model, context))
+            else:
+                found.append(from_module(name, model, context))
+    return found
 
 
 def _named(
@@ -133,6 +162,7 @@ def _named(
     averaging: Averaging,
     dataset: data.Dataset,
     tell: Tell,
+    on_random: OnRandom,
 ) -> list[Target]:
     names = models or tuple(name for named in _listed(options.ensemble) for name in member_names(named))
     names = _for_checkpoint(names) if options.checkpoint else names or ("all",)
@@ -143,7 +173,7 @@ def _named(
     elif not others:
         _refuse_idle(options, ("mean", "std", "weights_key"), "models from the zoo")
     found = _of_the_zoo(of_the_zoo, options, averaging, dataset, tell) if of_the_zoo else []
-    return _once([*found, *_others(others, options, dataset)])
+    return _once([*found, *_others(others, options, dataset, on_random)])
 
 
 def _prefixed(name: str) -> re.Match | None:
@@ -177,17 +207,27 @@ def _of_the_zoo(
     return found
 
 
-def _others(names: Iterable[str], options: ResolveOptions, dataset: data.Dataset) -> list[Target]:
+def _others(
+    names: Iterable[str], options: ResolveOptions, dataset: data.Dataset, on_random: OnRandom
+) -> list[Target]:
     """Those of other kinds, in their order: each once, and two that are called alike as they were typed."""
     once: dict[str | Path, str] = {}
     for name in names:
         once.setdefault(name if _prefixed(name) else resolved(_path(name)), name)
-    context = Context(dataset, mean=options.mean, std=options.std, weights_key=options.weights_key)
+    context = Context(
+        dataset,
+        mean=options.mean,
+        std=options.std,
+        weights_key=options.weights_key,
+        eot=options.eot,
+        seed=options.seed,
+    )
     taker = _takes_checkpoint(list(once.values())) if options.checkpoint else None
     found = {}
     for name in once.values():
         checkpoint = Path(options.checkpoint) if options.checkpoint and name == taker else None
-        found[name] = _other(name, replace(context, checkpoint=checkpoint))
+        with _random_ones(name, on_random):
+            found[name] = _other(name, replace(context, checkpoint=checkpoint))
     labels = Counter(target.card.label for target in found.values())
     return [
         target if labels[target.card.label] == 1 or target.card.recipe else _called(name, target)

@@ -6,7 +6,7 @@ Every name, file and object comes to one of these, and each is checked here, onc
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ import torch
 from torch import nn
 
 from robust_interp import data
+from robust_interp.attacks.expectation import Randomised
 from robust_interp.classifiers.classifier import Classifier
-from robust_interp.classifiers.fingerprint import behaviour, identity
+from robust_interp.classifiers.fingerprint import behaviour, identity, rewritten
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.layout import use_channels_last
 from robust_interp.classifiers.validation import (
@@ -28,9 +29,10 @@ from robust_interp.classifiers.validation import (
     measurable,
     one_output_notes,
     output_notes,
+    refuse_batch_statistics,
     stale_batch_norm,
 )
-from robust_interp.core.errors import UserError
+from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.memory import with_fewer
 from robust_interp.store.cells import ModelCard, digest
 
@@ -46,11 +48,19 @@ class Target:
         load: Gives it as a classifier of pixels on a device. The first time on a device it is checked there,
             which raises a UserError where it cannot be measured.
         notes: What a reader of its numbers must be told.
+        dataset: The images as it takes them; None for those of the run.
     """
 
     card: ModelCard
     load: Load
     notes: tuple[str, ...] = ()
+    dataset: data.Dataset | None = None
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Its notes, and what was noticed when it was loaded."""
+        noticed = self.load.notes if isinstance(self.load, Loader) else ()
+        return tuple(dict.fromkeys((*self.notes, *noticed)))
 
     @property
     def key(self) -> str:
@@ -68,6 +78,9 @@ class Context:
         mean: What its images are normalised with, in [0, 1] pixels; None is what comes with the model, such
             as a timm model's ``pretrained_cfg``, and nothing for any other model.
         std: Likewise.
+        is_fitted: Whether the dataset's images are as the model takes them.
+        eot: Over how many draws a random model is attacked and judged; 0 refuses it.
+        seed: Of these draws.
     """
 
     dataset: data.Dataset
@@ -75,35 +88,52 @@ class Context:
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
     weights_key: str | None = None
+    is_fitted: bool = False
+    eot: int = 0
+    seed: int = 0
 
     @property
     def channels(self) -> int:
-        return self.dataset.images.shape[1]
+        return self.dataset.channels
+
+    def fitted(self, cfg: Mapping[str, Any]) -> Context:
+        """With the images as a model takes them that has this ``pretrained_cfg``; the first one counts."""
+        if self.is_fitted or not cfg:
+            return self
+        return replace(self, dataset=self.dataset.fitted(cfg), is_fitted=True)
 
 
-def loader(build: Callable[[], nn.Module], dataset: data.Dataset, checked_on: Iterable[str] = ()) -> Load:
+class Loader:
     """How a target loads: built once, and checked once on each device but those where it was already.
 
     Args:
         build: Makes the classifier of pixels, on any device.
         dataset: What it is checked on.
         checked_on: The devices, as texts, where it was checked.
-    """
-    build, checked = cache(build), set(checked_on)
 
-    def load(device: torch.device | str) -> nn.Module:
-        classifier = build().to(device)
+    Attributes:
+        notes: What looked wrong with its outputs when it was checked here.
+    """
+
+    def __init__(
+        self, build: Callable[[], nn.Module], dataset: data.Dataset, checked_on: Iterable[str] = ()
+    ) -> None:
+        self._build, self._dataset, self._checked = cache(build), dataset, set(checked_on)
+        self.notes: tuple[str, ...] = ()
+
+    def __call__(self, device: torch.device | str) -> nn.Module:
+        classifier = self._build().to(device)
         place = _place(classifier, device)
-        if place not in checked:
+        if place not in self._checked:
             with undisturbed(classifier):
-                images = _pixels(dataset, _spread(dataset), place)
-                with_fewer(
-                    lambda count: check_classifier(classifier, images[:count], dataset.classes), len(images)
-                )
-            checked.add(place)
+                images = _pixels(self._dataset, _spread(self._dataset), place)
+                self.notes = with_fewer(lambda count: self._check(classifier, images[:count]), len(images))
+            self._checked.add(place)
         return classifier
 
-    return load
+    def _check(self, classifier: nn.Module, images: torch.Tensor) -> tuple[str, ...]:
+        check_classifier(classifier, images, self._dataset.classes)
+        return output_notes(classifier, images)
 
 
 def from_module(
@@ -123,6 +153,7 @@ def from_module(
     """
     model, changed = measurable(model, name)
     notes += changed
+    context = context.fitted(timm_cfg(model))
     mean, std = context.mean, context.std
     if mean is None and std is None:
         mean, std = _own_normalisation(model, context.dataset)
@@ -139,14 +170,23 @@ def from_module(
     classifier = Classifier(model, mean, std, name, binary=context.dataset.classes == 2)
     place = _place(classifier, "cpu")
     classifier.to(place)  # buffers may have been elsewhere
+    measured: nn.Module = classifier
     try:
-        known, found = _known(classifier, context.dataset, place)
+        try:
+            known, found = _known(classifier, context.dataset, place)
+        except RandomModelError as error:
+            if not context.eot:
+                raise RandomModelError(f"{error}; bench --eot 10 measures random models") from error
+            measured = Randomised(classifier, context.eot, context.seed)
+            known, found = _known_randomised(classifier, measured, context.dataset, place)
     except UserError as error:
         raise type(error)("; ".join([str(error), *changed])) from error
     notes += found
     params_m = sum(p.numel() for p in classifier.parameters()) / 1e6
-    card = ModelCard(name, known, params_m=params_m, weights_sha256=sha256 or known["state_sha256"])
-    return Target(card, loader(lambda: classifier, context.dataset, [place]), notes)
+    eot = known.get("eot", 0)
+    weights = sha256 or known["state_sha256"]
+    card = ModelCard(name, known, params_m=params_m, weights_sha256=weights, eot=eot)
+    return Target(card, Loader(lambda: measured, context.dataset, [place]), notes, context.dataset)
 
 
 def fast(model: nn.Module) -> nn.Module:
@@ -177,7 +217,7 @@ def check_fits(what: str, classes: int, channels: int, context: Context, hint: s
 
 def size_note(name: str, size: Sequence[int], context: Context) -> tuple[str, ...]:
     """A note if the images are of another size (C, H, W) than those that a model was made for."""
-    shape = context.dataset.images.shape[1:]
+    shape = context.dataset.shape
     if tuple(size[1:]) == shape[1:]:
         return ()
     made, given = ("x".join(map(str, pair)) for pair in (size[1:], shape[1:]))
@@ -199,6 +239,8 @@ def replaced_note(name: str, model: nn.Module, context: Context) -> tuple[str, .
 
 def timm_cfg(model: nn.Module) -> Mapping[str, Any]:
     """What timm says of a model that it made, its ``pretrained_cfg``; empty for any other model."""
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel | OneAtATime):
+        model = model.module
     return getattr(model, "pretrained_cfg", None) or {}
 
 
@@ -213,7 +255,7 @@ def _spread(dataset: data.Dataset) -> np.ndarray:
 
 
 def _pixels(dataset: data.Dataset, ids: np.ndarray, device: str) -> torch.Tensor:
-    return torch.from_numpy(data.as_pixels(dataset.images[ids])).to(device)
+    return torch.from_numpy(data.as_pixels(dataset.at(ids))).to(device)
 
 
 def _known(classifier: Classifier, dataset: data.Dataset, place: str) -> tuple[dict, tuple[str, ...]]:
@@ -232,7 +274,8 @@ def _checked(
     """As `_known`, by these images (N, C, H, W) of the dataset; from then on in the layout that suits it."""
     labels = torch.from_numpy(dataset.labels[ids]).to(images.device)
     check_classifier(classifier, images, dataset.classes)
-    known = identity(classifier.model) | {"behaviour": behaviour(classifier, images)}
+    passing = rewritten(classifier, images)
+    known = identity(classifier.model, passing) | {"behaviour": behaviour(classifier, images)}
     notes = one_output_notes(classifier, images) + output_notes(classifier, images)
     if stale_batch_norm(classifier, images, labels, dataset.classes):
         notes += (
@@ -243,16 +286,36 @@ def _checked(
     return known | {"normalisation": classifier.normalisation}, notes
 
 
+def _known_randomised(
+    classifier: Classifier, randomised: Randomised, dataset: data.Dataset, place: str
+) -> tuple[dict, tuple[str, ...]]:
+    """As `_known`, of a classifier that draws random numbers."""
+    images = _pixels(dataset, _spread(dataset), place)
+    with undisturbed(randomised):
+        refuse_batch_statistics(classifier)
+        check_classifier(randomised, images, dataset.classes)
+        known = identity(classifier.model) | {
+            "behaviour": behaviour(randomised, images),
+            "normalisation": classifier.normalisation,
+            "eot": randomised.draws,
+            "eot_seed": randomised.seed,
+        }
+        notes = one_output_notes(classifier, images) + output_notes(randomised, images)
+    draws = f"{randomised.draws} draw{'s' * (randomised.draws > 1)}"
+    note = (
+        f"{classifier.name} is random: attacked through the mean logits of {draws}, judged by a majority vote"
+    )
+    return known, (note, *notes)
+
+
 def _own_normalisation(
     model: nn.Module, dataset: data.Dataset
 ) -> tuple[Sequence[float], Sequence[float]] | tuple[None, None]:
     """A timm model's own mean and std, the dataset's if those are for other channels; else none."""
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel | OneAtATime):
-        model = model.module
     cfg = timm_cfg(model)
     if not cfg:
         return None, None
-    if len(cfg["mean"]) == dataset.images.shape[1]:
+    if len(cfg["mean"]) == dataset.channels:
         return cfg["mean"], cfg["std"]
     if dataset.name not in data.DATASETS:
         raise UserError(

@@ -142,6 +142,36 @@ def _check_repeats(classifier: nn.Module, images: Tensor) -> None:
         raise RandomModelError(f"{name} is random: two gradients at the same images differ")
 
 
+class Unchanged:
+    """Tells whether a model has changed since: one that learns from, or counts, what it is asked.
+
+    Args:
+        classifier: Maps pixels to logits, in the conditions of a measurement.
+        images: (N, C, H, W) in [0, 1], on its device; one or two do.
+        name: What the message calls it.
+    """
+
+    def __init__(self, classifier: nn.Module, images: Tensor, name: str) -> None:
+        self._classifier, self._images, self._name = classifier, images, name
+        self._logits = self._now()
+
+    def check(self) -> None:
+        """Refuse a model that has changed.
+
+        Raises:
+            RandomModelError: if its logits are no longer those of before.
+        """
+        if not _alike(self._logits, self._now()):
+            raise RandomModelError(
+                f"{self._name} changes while it is measured: it no longer gives the same logits for the same "
+                "images; what it changes in forward must not depend on earlier images"
+            )
+
+    @torch.no_grad()
+    def _now(self) -> Tensor:
+        return self._classifier(self._images.clone())
+
+
 def _alike(one: Tensor, other: Tensor) -> bool:
     """Whether logits (N, classes) are equal but for rounding."""
     scale = torch.where(one.isfinite(), one.abs(), 0).max().item()
@@ -153,6 +183,21 @@ def _same_gradient(one: Tensor, other: Tensor) -> bool:
     change = torch.nan_to_num(one - other, 0.0, 0.0, 0.0).flatten(1).abs().amax(1)
     largest = torch.nan_to_num(one, 0.0, 0.0, 0.0).flatten(1).abs().amax(1)
     return bool((change <= 1e-3 * largest).all())
+
+
+def refuse_batch_statistics(classifier: nn.Module) -> None:
+    """Refuse a random model that normalises by the batch: given one image at a time, it would be another.
+
+    Raises:
+        UserError: if a BatchNorm stays in train mode, or has no running statistics.
+    """
+    by_batch = _part(
+        classifier, lambda part: isinstance(part, NORMS) and (part.training or part.running_mean is None)
+    )
+    if by_batch:
+        raise UserError(
+            f"{classifier.name} is random, and its part {by_batch} normalises by the batch in eval mode"
+        )
 
 
 class OneAtATime(nn.Module):
@@ -192,7 +237,8 @@ def measurable(model: nn.Module, name: str = "model") -> tuple[nn.Module, tuple[
     Raises:
         UserError: if its parameters hold no data, or it cannot be copied.
     """
-    model = getattr(model, "_orig_mod", model)
+    if type(model).__module__.startswith("torch._dynamo"):  # another may call a part of its own so
+        model = getattr(model, "_orig_mod", model)
     tensors = [*model.parameters(), *model.buffers()]
     if any(map(nn.parameter.is_lazy, tensors)):
         raise UserError(f"{name} has lazy layers without a shape: call it on an image first")

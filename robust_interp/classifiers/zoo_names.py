@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from robust_interp import data, zoo
 from robust_interp.classifiers.classifier import Classifier
-from robust_interp.classifiers.target import Target, fast, loader
+from robust_interp.classifiers.target import Loader, Target, fast
 from robust_interp.core.errors import UserError
 from robust_interp.core.work import Tell, each, untold
 from robust_interp.store.cells import ModelCard
@@ -65,6 +65,7 @@ def from_zoo(
 def from_checkpoint(checkpoint: zoo.Checkpoint, dataset: data.Dataset) -> Target:
     """One of the zoo's checkpoints, or one like them; nothing but its descriptions is read yet."""
     cfg, record = checkpoint.config["pretrained_cfg"], checkpoint.record
+    dataset = dataset.fitted(cfg)
     known = {
         "architecture": checkpoint.architecture,
         "arguments": checkpoint.config["model_args"],
@@ -82,7 +83,7 @@ def from_checkpoint(checkpoint: zoo.Checkpoint, dataset: data.Dataset) -> Target
         weights_sha256=checkpoint.sha256,
         recorded_clean=record["clean_accuracy"],
     )
-    return Target(card, loader(lambda: fast(classifier_of(checkpoint)), dataset))
+    return Target(card, Loader(lambda: fast(classifier_of(checkpoint)), dataset), dataset=dataset)
 
 
 def classifier_of(checkpoint: zoo.Checkpoint) -> Classifier:

@@ -7,6 +7,7 @@ import argparse
 from robust_interp.audit.thresholds import Thresholds
 from robust_interp.benchmark.forms import positive
 from robust_interp.cli.options import (
+    OF_IMAGES,
     Commands,
     add_command,
     add_fields,
@@ -14,6 +15,7 @@ from robust_interp.cli.options import (
     add_models,
     percentage,
     picked,
+    workers_of,
 )
 from robust_interp.cli.terminal import say
 from robust_interp.core.csv_text import csv_text
@@ -118,21 +120,23 @@ def run(arguments: argparse.Namespace) -> int:
         for name in ("standing", "gain", "blind", "saturated", "flat", "falls")
     }
     request = Request(
-        **picked(arguments, "models checkpoint dataset eps n seeds ensembles batch_size device seed"),
+        **picked(arguments, f"models checkpoint dataset {OF_IMAGES} eps n seeds ensembles"),
+        **picked(arguments, "batch_size device seed"),
         **picked(arguments, "zoo only_zoo data_dir mean std weights_key threads"),
     )
     options = Options(
         **picked(arguments, "attack strongest black_box source"),
         thresholds=Thresholds(large_eps_255=arguments.large_eps, more=arguments.more, **limits),
     )
-    errors = console(stderr=True)
+    errors, workers = console(stderr=True), workers_of(arguments)
     with track(errors, "reading checkpoints", arguments.quiet) as tell:
         audit = Audit(request, options, tell)
     with (
-        Store(arguments.out) as store,
+        Store(arguments.out, journal=arguments.store_journal) as store,
+        audit.in_workers(workers, arguments.plugin, arguments.out) as crew,
         reporter(errors, audit.work(store), cost, arguments.quiet) as watch,
     ):
-        audited = audit.run(store, watch)
+        audited = audit.run(store, watch, crew)
         table = all_in(store, audit.refused, audit.dataset.name)
     text = csv_text(table, "%.10g")
     write_text(arguments.out / "audit.csv", text)

@@ -7,7 +7,7 @@ import sys
 import time
 
 from robust_interp.benchmark.forms import named_path
-from robust_interp.cli.options import Commands, add_command, add_fields, add_measuring, picked
+from robust_interp.cli.options import Commands, add_command, add_fields, add_measuring, picked, workers_of
 from robust_interp.cli.terminal import say
 
 
@@ -21,7 +21,9 @@ def add_to(commands: Commands) -> None:
     )
     parser.set_defaults(configured=parser)
     add_fields(parser, "models attacks corruptions n ensembles ensemble ensemble_average ensemble_attack")
-    add_fields(parser, "protocol strong strong_n attack_precision seed corruptions_dir")
+    add_fields(
+        parser, "protocol strong strong_n attack_precision eot round_to_8_bit seed corruptions_dir cache"
+    )
     add = parser.add_argument
     add(
         "--config",
@@ -56,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.results.folders import write
     from robust_interp.store import FILE_NAME, Store
 
-    errors = console(stderr=True)
+    errors, workers = console(stderr=True), workers_of(arguments)
     with track(errors, "reading checkpoints", arguments.quiet) as tell:
         benchmark = Benchmark(Request(**picked(arguments, " ".join(ABOUT))), tell)
     if arguments.save_config:
@@ -69,7 +71,10 @@ def run(arguments: argparse.Namespace) -> int:
                 estimate = benchmark.estimate(store, tell)
             print_plan(benchmark, store, estimate)
         return 0
-    with Store(arguments.out) as store:
+    with (
+        Store(arguments.out, journal=arguments.store_journal) as store,
+        benchmark.in_workers(workers, store, arguments.plugin, arguments.out),
+    ):
         with track(errors, "loading", arguments.quiet) as tell:
             benchmark.load(store, tell)
         if not arguments.quiet:

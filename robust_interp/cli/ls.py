@@ -28,8 +28,9 @@ def add_to(commands: Commands) -> None:
         "kind",
         nargs="?",
         choices=KINDS,
-        help="one of the four kinds; attacks and corruptions come with parameters and papers (default: "
-        "all four)",
+        help="one of the four kinds; attacks and corruptions come with parameters and papers; of models the "
+        "architectures, beside which there are timm:NAME, timm:local-dir:FOLDER, timm:hf-hub:NAME, hf:NAME, "
+        "robustbench:NAME and package.module:factory (default: all four)",
     )
     parser.add_argument(
         "--check", action="store_true", help="also import the installed plug-ins and report broken ones"

@@ -25,13 +25,14 @@ _OF_TIMM = re.compile(r"timm:(\w+)", re.ASCII)
 
 
 def dataset_of(name: str | None, models: Iterable[str]) -> str:
-    """The dataset of a run: the one that is named, else that of the checkpoints that are.
+    """The dataset or source of a run: the one that is named, else that of the checkpoints that are.
 
     Raises:
-        UserError: if it is not registered, or the checkpoints are of several.
+        UserError: if there is no such dataset, or the checkpoints are of several.
     """
     name = name or zoo.implied_dataset(models)
-    check_dataset(name)
+    if not data.is_source(name):
+        check_dataset(name)
     return name
 
 

@@ -6,12 +6,20 @@ import argparse
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from robust_interp.benchmark.forms import SWITCH, dataset_name, name_list, named_path, natural, positive
 from robust_interp.benchmark.request import ABOUT, BESIDE, DEFAULTS
+from robust_interp.core.errors import UserError
+
+if TYPE_CHECKING:
+    from robust_interp.core.crew import Workers
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # what a command is added to
+
+
+# What is said of a dataset's images besides their name.
+OF_IMAGES = "subset subset_seed class_map resize crop interpolation skip_unreadable decode_workers"
 
 
 def picked(arguments: argparse.Namespace, names: str) -> dict:
@@ -84,11 +92,34 @@ def add_quiet(parser: argparse.ArgumentParser) -> None:
 
 def add_measuring(parser: argparse.ArgumentParser) -> None:
     """What every command that measures models takes: which ones, on what, where and how fast."""
-    add_fields(parser, "checkpoint weights_key mean std dataset eps seeds batch_size device threads")
+    add_fields(parser, f"checkpoint weights_key mean std dataset {OF_IMAGES} eps seeds")
+    add_fields(parser, "batch_size device threads")
     add_field(parser, "out", DEFAULTS["out"], type=named_path)
-    add_fields(parser, "zoo only_zoo data_dir")
+    add_fields(parser, "store_journal zoo only_zoo data_dir")
+    add_workers(parser)
     add_quiet(parser)
     add_plugin(parser)
+
+
+def add_workers(parser: argparse.ArgumentParser) -> None:
+    """Worker processes, and where they are."""
+    add_fields(parser, "workers ray gpus_per_worker")
+
+
+def workers_of(arguments: argparse.Namespace) -> Workers | None:
+    """The workers that are asked for; None for none.
+
+    Raises:
+        UserError: if only their GPUs are.
+    """
+    from robust_interp.core.crew import Workers
+
+    count, address, gpus = arguments.workers, arguments.ray, arguments.gpus_per_worker
+    if count is None and address is None:
+        if gpus is not None:
+            raise UserError("--gpus-per-worker needs --workers or --ray")
+        return None
+    return Workers(count, address, gpus)
 
 
 def use_threads(arguments: argparse.Namespace) -> None:

@@ -233,6 +233,7 @@ class Reporter:
     def __init__(self, bar: Bar, cost: Callable[[Cell], int], clock: Clock = time.perf_counter) -> None:
         self._bar, self._cost, self._clock = bar, cost, clock
         self._started, self._images = clock(), 0
+        self._workers: list[str] = []
         self._told = 0.0  # units of the batch at hand that were counted by its steps
         bar.begin()
 
@@ -250,10 +251,19 @@ class Reporter:
         self._told += units
         self._show(cell, ends=False)
 
+    def alive(self, alive: int, workers: int) -> None:
+        """So many of the workers can do tasks now."""
+        self._workers = [f"{alive} of {workers} workers"]
+
+    def elsewhere(self, cell: Cell, samples: int) -> None:
+        """So many samples of a cell were finished by another process on the same store."""
+        self._bar.time.skip(kind_of(cell), samples * units_of(cell, self._cost))
+        self._show(cell, ends=True)
+
     def _show(self, cell: Cell, ends: bool) -> None:
         elapsed = self._clock() - self._started
         rate = [f"{self._images / elapsed:.0f} images/s"] if self._images and elapsed else []
-        self._bar.show(f"{cell.classifier.label} {cell.perturbation.column}", rate, ends)
+        self._bar.show(f"{cell.classifier.label} {cell.perturbation.column}", rate + self._workers, ends)
 
 
 @contextmanager

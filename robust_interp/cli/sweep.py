@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robust_interp.benchmark.forms import name_list, named_path, positive
@@ -18,10 +17,12 @@ from robust_interp.core.files import write_text
 
 if TYPE_CHECKING:  # it imports torch
     from robust_interp.benchmark.request import Request
+    from robust_interp.data import Dataset
     from robust_interp.store import Store
     from robust_interp.store.cells import Cell
     from robust_interp.training.sweep import Point
     from robust_interp.training.train import Training
+    from robust_interp.zoo import Checkpoint
 
 
 def add_to(commands: Commands) -> None:
@@ -69,7 +70,7 @@ def add_to(commands: Commands) -> None:
         metavar="FOLDER",
         help="folder for zoo, store and tables (default: sweep)",
     )
-    add_fields(parser, "attacks eps corruptions n")
+    add_fields(parser, "attacks eps corruptions n store_journal")
     add("--dry-run", action="store_true", help="print the grid and stop")
 
 
@@ -80,6 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     names.check_architectures(arguments.architectures or ())
     names.check_attacks(arguments.attacks)
     names.check_corruptions(arguments.corruptions)
+    from robust_interp import data
     from robust_interp.benchmark.benchmark import Benchmark
     from robust_interp.benchmark.cost import cost
     from robust_interp.benchmark.request import Request
@@ -107,9 +109,16 @@ def run(arguments: argparse.Namespace) -> int:
         **picked(arguments, "dataset attacks eps corruptions n device data_dir"),
     )
     errors = console(stderr=True)
-    with Store(arguments.out) as store, whole(errors, arguments.quiet) as bar:
-        bar.time.expect(cells_work(_to_be_measured(arguments, trainings, request, store), cost))
-        trained = sweep.trained(asked, train_command.train_missing(arguments, trainings, folder, bar))
+    with (
+        Store(arguments.out, journal=arguments.store_journal) as store,
+        whole(errors, arguments.quiet) as bar,
+    ):
+        done = train_command.finished(arguments, trainings, folder)
+        all_done = len(done) == len(trainings)
+        training = None if all_done else data.load(arguments.dataset, "train", arguments.data_dir)
+        bar.time.expect(cells_work(_to_be_measured(trainings, done, training, request, store), cost))
+        outcomes = train_command.train_missing(arguments, trainings, folder, bar, training)
+        trained = sweep.trained(asked, outcomes)
         made = tuple(checkpoint.name for checkpoint in trained.checkpoints)
         benchmark = Benchmark(replace(request, models=made))
         bar.time.forget()  # what is left is known exactly now
@@ -127,9 +136,21 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _to_be_measured(
-    arguments: argparse.Namespace, trainings: Sequence[Training], request: Request, store: Store
+    trainings: Sequence[Training],
+    done: Mapping[Training, Checkpoint],
+    training: Dataset | None,
+    request: Request,
+    store: Store,
 ) -> list[tuple[Cell, int]]:
-    """The cells that the store lacks, and at how many samples; some networks are still to be trained."""
+    """The cells that the store lacks, and at how many samples; some networks are still to be trained.
+
+    Args:
+        trainings: All of the grid.
+        done: The checkpoints of those that are trained.
+        training: The training split; None if all are.
+        request: What is measured.
+        store: What holds some of it.
+    """
     from robust_interp.benchmark.cost import expected
     from robust_interp.benchmark.settings import load_dataset
     from robust_interp.classifiers.zoo_names import from_checkpoint
@@ -137,9 +158,8 @@ def _to_be_measured(
     from robust_interp.training.train import work
 
     dataset = load_dataset(request)
-    done = train_command.finished(arguments, trainings, Path(request.zoo or "."))
     missing = [what for what in trainings if what not in done]
-    sizes = work(missing, arguments.dataset, arguments.data_dir)
+    sizes = work(missing, training) if training else {}
     cards = [from_checkpoint(checkpoint, dataset).card for checkpoint in done.values()]
     for what in missing:
         known = {"architecture": what.architecture, "recipe": what.recipe.name, "seed": what.seed}

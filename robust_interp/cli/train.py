@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # they take long to import
     import torch
 
     from robust_interp.cli.progress import Bar, Trainings
+    from robust_interp.data import Dataset
     from robust_interp.training.recipe import Recipe
     from robust_interp.training.train import Training
     from robust_interp.training.trainer import Status, TrainingError
@@ -166,13 +167,21 @@ def recipe_of(
 
 
 def train_missing(
-    arguments: argparse.Namespace, trainings: Sequence[Training], out: Path, bar: Bar
+    arguments: argparse.Namespace,
+    trainings: Sequence[Training],
+    out: Path,
+    bar: Bar,
+    training: Dataset | None = None,
 ) -> list[Checkpoint | TrainingError]:
     """Train those that have no checkpoint in the zoo folder `out` yet, showing on a `progress.Bar` how far.
+
+    Args:
+        training: The training split, if it was read already.
 
     Returns:
         For each its checkpoint, or the TrainingError that says why it failed.
     """
+    from robust_interp import data
     from robust_interp.cli.progress import Trainings
     from robust_interp.core.devices import resolve_device
     from robust_interp.training.train import check, work
@@ -188,10 +197,12 @@ def train_missing(
     side_by_side = arguments.at_once or (AT_ONCE_ON_CUDA if device.type == "cuda" else 1)
     groups = [missing[at : at + side_by_side] for at in range(0, len(missing), side_by_side)]
     check(missing, arguments.dataset, out)
-    sizes = work(missing, arguments.dataset, arguments.data_dir) if missing else {}
+    if missing:
+        training = training or data.load(arguments.dataset, "train", arguments.data_dir)
+    sizes = work(missing, training) if training else {}
     watch = Trainings(bar, groups, {what: passes for what, (_, passes) in sizes.items()})
     for group in groups:
-        outcomes |= _train(arguments, group, out, device, watch, compiled)
+        outcomes |= _train(arguments, group, out, device, watch, compiled, training)
     return [outcomes[what] for what in trainings]
 
 
@@ -238,6 +249,7 @@ def _train(
     device: torch.device,
     watch: Trainings,
     compiled: bool,
+    training: Dataset | None,
 ) -> dict[Training, Checkpoint | TrainingError]:
     """Train these side by side, and say what became of each."""
     from robust_interp.training.train import train_together
@@ -261,6 +273,7 @@ def _train(
             resumed=watch.resumed,
             save_every=arguments.save_every,
             compiled=compiled,
+            training=training,
         )
     for what, outcome in outcomes.items():
         if isinstance(outcome, TrainingError):

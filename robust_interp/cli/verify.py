@@ -6,6 +6,7 @@ import argparse
 
 from robust_interp.benchmark.forms import name_list, named_path
 from robust_interp.cli.options import (
+    OF_IMAGES,
     Commands,
     add_command,
     add_field,
@@ -43,10 +44,8 @@ def add_to(commands: Commands) -> None:
         help="radius that the images must keep: Linf in units of 1/255, L2 in [0, 1] pixels (required)",
     )
     add("--norm", choices=("Linf", "L2"), default="Linf", help="norm of the radius (default: Linf)")
-    add_fields(
-        parser,
-        "checkpoint weights_key mean std dataset seeds batch_size device threads zoo only_zoo data_dir",
-    )
+    add_fields(parser, f"checkpoint weights_key mean std dataset {OF_IMAGES} seeds")
+    add_fields(parser, "batch_size device threads zoo only_zoo data_dir")
     add_field(parser, "out", "results", type=named_path)
     add_quiet(parser)
     add_plugin(parser)
@@ -70,16 +69,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     use_threads(arguments)
     request = Request(
-        **picked(
-            arguments,
-            "models checkpoint weights_key dataset seeds batch_size device zoo only_zoo data_dir mean std",
-        )
+        **picked(arguments, f"models checkpoint weights_key dataset {OF_IMAGES} seeds batch_size device"),
+        **picked(arguments, "zoo only_zoo data_dir mean std"),
     )
     dataset = load_dataset(request)
-    found = external.read(arguments.file, dataset, arguments.norm, eps)
-    runner = Runner.for_request(request, dataset)
     with track(console(stderr=True), "verify", arguments.quiet) as tell:
         targets = resolve(request.models, resolve_options(request), dataset)
+        runner = Runner.for_request(request, dataset).on(external.common_images(targets))
+        found = external.read(arguments.file, runner.dataset, arguments.norm, eps)
         table = external.write(
             arguments.out, [external.judge(found, target, runner) for target in each(targets, tell)]
         )
@@ -98,6 +95,8 @@ def _radius(text: str, norm: str) -> float:
         if norm == "L2":
             return float(text)
         (eps,) = read_eps(text)
+    except UserError:  # which says more
+        raise
     except ValueError:
         raise UserError(f"--eps {text!r} is not one radius, such as 8 (Linf) or 0.5 (L2)") from None
     return eps

@@ -1,9 +1,10 @@
 """Files and folders that appear whole or not at all.
 
 What is written first has a temporary name in the same folder, and takes its own in one step: no reader, and
-no process that is killed, ever meets half of it. The temporary name begins with a dot and carries the process
-id, so that two processes never write to the same one; it is removed again whatever goes wrong. What a killed
-process left is removed by the next one that writes to the folder: it is known by not being locked.
+no process that is killed, ever meets half of it. The temporary name begins with a dot and carries a
+random number, so that two processes never write to the same one, not even those of two containers, whose ids
+may be equal; it is removed again whatever goes wrong. What a killed process left is removed by the next one
+that writes to the folder: it is known by not being locked.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import secrets
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -125,7 +127,7 @@ def scratch_folder(path: Path) -> Iterator[Path]:
 
 
 def _temporary(path: Path) -> Path:
-    return path.with_name(f".part{os.getpid()}.{path.name}")
+    return path.with_name(f".part{secrets.randbelow(10**8)}.{path.name}")
 
 
 def _check_replaceable(path: Path) -> None:
@@ -160,7 +162,6 @@ def _made_file(path: Path) -> int | None:
 
 def _made_folder(path: Path) -> int | None:
     """An empty folder, open where the system can open one."""
-    shutil.rmtree(path, ignore_errors=True)  # of a process of the same id that was killed
     path.mkdir(parents=True)
     return None if sys.platform == "win32" else os.open(path, os.O_RDONLY)
 

@@ -38,13 +38,18 @@ class Spec:
 
 def split_specs(text: str) -> list[str]:
     """Split a text at the commas that stand outside brackets; empty parts are dropped."""
+    return [part.strip() for part in parts_of(text) if part.strip()]
+
+
+def parts_of(text: str) -> list[str]:
+    """What stands between the commas of a text that are outside brackets, as it is."""
     parts, depth, start = [], 0, 0
     for found in re.finditer("[(),]", text):
         depth += (found[0] == "(") - (found[0] == ")")
         if found[0] == "," and depth == 0:
             parts.append(text[start : found.start()])
             start = found.end()
-    return [part.strip() for part in [*parts, text[start:]] if part.strip()]
+    return [*parts, text[start:]]
 
 
 def parse_spec(text: str) -> Spec:

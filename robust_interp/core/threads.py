@@ -70,6 +70,15 @@ def available_cpus(environ: Mapping[str, str] = os.environ, root: Path = Path("/
     return max(1, int(min(limits)))
 
 
+def spare_cpus(busy: int) -> int:
+    """CPUs for work beside that of `busy` threads: what those leave, and of several CPUs one at least.
+
+    For work that the threads have to wait for anyway unless it is done meanwhile.
+    """
+    cpus = available_cpus()
+    return max(1, cpus - busy) if cpus > 1 else 0
+
+
 def _quotas(root: Path) -> Iterator[float]:
     """CPUs' worth of time that the cgroups of this process, and those above them, may use."""
     for line in _lines(root / "proc/self/cgroup"):

@@ -2,77 +2,122 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 import scipy
 
 from robust_interp.corruptions.imaging import motion, smooth, to_uint8, zoom_in
-from robust_interp.corruptions.table import corruption
+from robust_interp.corruptions.severities import level
+from robust_interp.corruptions.table import corruption, corruption_of_batch
 
 
 @corruption
 def gaussian_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     """Smoothed by a Gaussian."""
-    return smooth(image, (0.4, 0.6, 0.7, 0.8, 1)[severity - 1])
+    return smooth(image, level("gaussian_blur", severity, image.shape))
 
 
 @corruption
 def defocus_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     """Smoothed by a disk: out of focus."""
-    radius, alias = ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1))[severity - 1]
-    return scipy.ndimage.correlate(image, disk(radius, alias)[None], mode="mirror")
+    kernel = disk(*level("defocus_blur", severity, image.shape))
+    if np.count_nonzero(kernel) <= DIRECTLY:
+        return scipy.ndimage.correlate(image, kernel[None], mode="mirror")
+    around = len(kernel) // 2
+    padded = np.pad(image, ((0, 0), (around, around), (around, around)), mode="reflect")
+    return scipy.signal.fftconvolve(padded, kernel[None], mode="valid", axes=(1, 2))  # it is symmetric
+
+
+DIRECTLY = 60  # weights of a disk up to which they are added up one by one; beyond, Fourier's way is faster
 
 
 @lru_cache
 def disk(radius: float, alias: float) -> np.ndarray:
-    """A disk whose edge is smoothed by a 3x3 Gaussian of sigma `alias`.
+    """A disk whose edge is smoothed by a Gaussian of sigma `alias`, 3x3 or, above a radius of 8, 5x5.
 
-    Rounded to float32 where OpenCV, which the released arrays were made with, rounds.
+    Rounded to float32 where OpenCV, which the released images were made with, rounds.
     """
-    across = np.arange(-2, 3)  # all that is not zero
+    reach = max(8, int(radius))
+    across = np.arange(-reach, reach + 1)
     disk = (across**2 + across[:, None] ** 2 <= radius**2).astype(np.float32)
     disk /= disk.sum()
-    tap = np.exp(-(np.arange(-1, 2) ** 2) / (2 * alias**2))
+    beside = 1 if radius <= 8 else 2
+    tap = np.exp(-(np.arange(-beside, beside + 1) ** 2) / (2 * alias**2))
     tap = (tap / tap.sum()).astype(np.float32)
     for axis in (1, 0):
-        disk = scipy.ndimage.correlate1d(disk, tap, axis, mode="constant")
-    return disk.astype(np.float64)
+        disk = scipy.ndimage.correlate1d(disk, tap, axis, mode="mirror")
+    empty = np.flatnonzero(disk.any(axis=0))[0]  # at each side
+    return disk[empty : len(disk) - empty, empty : len(disk) - empty].astype(np.float64)
 
 
 @corruption
 def glass_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
-    """Pixels take their neighbours' values.
-
-    All but two rows and columns take their own value or a neighbour's, above, left or both.
+    """Pixels take their neighbours' values, from the last pixel to the first, but for those at the border.
 
     It is no swap: in the original, whose pixels are views of one array, the neighbour keeps its value.
     """
-    sigma, rounds = ((0.05, 1), (0.25, 1), (0.4, 1), (0.25, 2), (0.4, 2))[severity - 1]
+    sigma, reach, rounds = level("glass_blur", severity, image.shape)
     shuffled = (smooth(image, sigma) * 255).astype(np.uint8)  # truncated, as the released arrays were
     _, H, W = image.shape
     for _ in range(rounds):
-        # The original goes from the last pixel to the first: none reads what it has written before.
-        up, left = rng.integers(0, 2, size=(2, max(H - 2, 0), max(W - 2, 0)))
-        rows, columns = np.arange(2, H)[:, None] - up, np.arange(2, W) - left
-        shuffled[:, 2:, 2:] = shuffled[:, rows, columns]
+        back = rng.integers(0, 2 * reach, size=(2, max(H - 2 * reach, 0), max(W - 2 * reach, 0)))
+        shuffled = shuffled.reshape(len(image), -1)[:, taken_from(reach - 1 - back, reach, (H, W))]
     return smooth(shuffled / 255.0, sigma)
+
+
+def taken_from(moves: np.ndarray, reach: int, size: tuple[int, int]) -> np.ndarray:
+    """Where each pixel's value comes from, (H, W) places in the flattened image, once all have been moved.
+
+    The pixels of rows and columns from `reach` + 1 to the size less `reach`, both included, go from the last
+    to the first: each takes what its neighbour holds at that time. One with a later neighbour so takes what
+    that one has taken.
+
+    Args:
+        moves: (2, H - 2 reach, W - 2 reach): how far down and right each one's neighbour is, from -reach to
+            reach - 1.
+        reach: At most.
+        size: H and W.
+    """
+    H, W = size
+    inner = slice(reach + 1, H - reach + 1), slice(reach + 1, W - reach + 1)
+    places = np.arange(H * W)
+    source, is_moved = places.copy(), np.zeros(H * W, bool)
+    source.reshape(H, W)[inner] += moves[0] * W + moves[1]
+    is_moved.reshape(H, W)[inner] = True
+    leads_on = is_moved & is_moved[source] & (source > places)  # to what a later pixel has taken before
+    while leads_on.any():
+        through = source[leads_on]
+        source[leads_on], leads_on[leads_on] = source[through], leads_on[through]
+    return source.reshape(H, W)
 
 
 @corruption
 def motion_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     """Blurred along a random direction."""
-    radius, sigma = ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5))[severity - 1]
+    radius, sigma = level("motion_blur", severity, image.shape)
     return motion(to_uint8(image), radius, sigma, rng.uniform(-45, 45))
 
 
-@corruption
-def zoom_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+@corruption_of_batch
+def zoom_blur(images: np.ndarray, severity: int, rngs: Sequence[np.random.Generator]) -> np.ndarray:
     """Mean of increasing enlargements."""
-    largest = (1.06, 1.11, 1.16, 1.21, 1.26)[severity - 1]
-    factors = np.arange(1, largest, 0.01)  # float steps: severity 1 has 1.06 in it, the others end before
-    image = image.astype(np.float32)
-    total = np.zeros_like(image)
+    largest, step = level("zoom_blur", severity, images.shape)
+    factors = np.arange(
+        1, largest, step
+    )  # float steps: CIFAR-C's severity 1 has 1.06 in it, 2 ends before 1.11
+    planes = images.reshape(-1, *images.shape[2:]).astype(np.float32)
+    size = max(1, PLANES_AT_ONCE // planes[0].size)
+    parts = [planes[start : start + size] for start in range(0, len(planes), size)]
+    return np.concatenate([_zoomed(part, factors) for part in parts]).reshape(images.shape)
+
+
+PLANES_AT_ONCE = 2**15  # values: what is enlarged over and over stays in a core's cache
+
+
+def _zoomed(images: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    total = np.zeros_like(images)
     for factor in factors:
-        total += zoom_in(image, factor)
-    return (image + total) / (len(factors) + 1)
+        total += zoom_in(images, factor)
+    return (images + total) / (len(factors) + 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
 from io import BytesIO
 from typing import TYPE_CHECKING
 
@@ -9,7 +11,8 @@ import numpy as np
 import scipy
 
 from robust_interp.corruptions.imaging import hsv, rgb, to_uint8
-from robust_interp.corruptions.table import colour, corruption, needs
+from robust_interp.corruptions.severities import IMAGENET_C, constants_of, level
+from robust_interp.corruptions.table import colour, corruption, corruption_of_batch, needs
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -18,19 +21,19 @@ if TYPE_CHECKING:
 @corruption
 def contrast(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     """Less contrast around the mean."""
-    share = (0.75, 0.5, 0.4, 0.3, 0.15)[severity - 1]
+    share = level("contrast", severity, image.shape)
     # Channels last, for the order in which NumPy adds up: the last bit decides some truncations.
     mean = np.ascontiguousarray(image.transpose(1, 2, 0)).mean(axis=(0, 1))[:, None, None]
     return (image - mean) * share + mean
 
 
 @needs(colour)
-@corruption
-def saturate(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+@corruption_of_batch
+def saturate(images: np.ndarray, severity: int, rngs: Sequence[np.random.Generator]) -> np.ndarray:
     """Colours paler or stronger."""
-    factor, more = ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2))[severity - 1]
-    hue, saturation, value = hsv(image)
-    return rgb(hue, (saturation * factor + more).clip(0, 1), value)
+    factor, more = level("saturate", severity, images.shape)
+    hue, saturation, value = hsv(images.swapaxes(0, 1))
+    return rgb(hue, (saturation * factor + more).clip(0, 1), value).swapaxes(0, 1)
 
 
 @corruption
@@ -39,14 +42,11 @@ def elastic_transform(image: np.ndarray, severity: int, rng: np.random.Generator
 
     Lengths are shares of the image's side.
     """
-    alpha, sigma, stretch = (
-        (0, 0, 0.08),
-        (0.05, 0.2, 0.07),
-        (0.08, 0.06, 0.06),
-        (0.1, 0.04, 0.05),
-        (0.1, 0.03, 0.03),
-    )[severity - 1]
-    image, size = image.astype(np.float32), min(image.shape[1:])
+    alpha, sigma, stretch = level("elastic_transform", severity, image.shape)
+    size = min(image.shape[1:])
+    if constants_of(image.shape) == IMAGENET_C:
+        size *= 244 / 224  # as in the original, which takes images of 224 pixels for ones of 244 here
+    image = image.astype(np.float32)
     image = affine(image, rng.uniform(-stretch * size, stretch * size, size=(3, 2)))
     return displaced(image, alpha * size, sigma * size, rng)
 
@@ -76,12 +76,34 @@ def displaced(image: np.ndarray, alpha: float, sigma: float, rng: np.random.Gene
         rng: Drawn from twice, for the two directions.
     """
     _, H, W = image.shape
-    across, down = (
-        alpha * scipy.ndimage.gaussian_filter(rng.uniform(-1, 1, size=(H, W)), sigma, truncate=3)
-        for _ in range(2)
-    )
+    across, down = (alpha * _smoothed(rng.uniform(-1, 1, size=(H, W)), sigma) for _ in range(2))
     columns, rows = np.meshgrid(np.arange(W), np.arange(H))
     return _sampled(image, rows + down, columns + across, mode="reflect")
+
+
+DIRECTLY = 64  # pixels up to which a Gaussian reaches that is added up; beyond, the cosine's way is faster
+
+
+def _smoothed(field: np.ndarray, sigma: float) -> np.ndarray:
+    """A Gaussian cut off at 3 `sigma` over a field (H, W) that is mirrored at its borders.
+
+    The cosine transform of what is mirrored so turns the sum over neighbours into a product.
+    """
+    reach = int(3 * sigma + 0.5)
+    if reach <= DIRECTLY:
+        return scipy.ndimage.gaussian_filter(field, sigma, truncate=3)
+    for axis, size in enumerate(field.shape):
+        waves = np.expand_dims(_kept_of_waves(size, sigma, reach), 1 - axis)
+        field = scipy.fft.idct(scipy.fft.dct(field, axis=axis) * waves, axis=axis)
+    return field
+
+
+@lru_cache
+def _kept_of_waves(size: int, sigma: float, reach: int) -> np.ndarray:
+    """Which share of each of `size` cosines a Gaussian that is cut off at `reach` leaves, (size,)."""
+    steps = np.arange(-reach, reach + 1)
+    weights = np.exp(-(steps**2) / (2 * sigma**2))
+    return np.cos(np.pi / size * np.outer(np.arange(size), steps)) @ (weights / weights.sum())
 
 
 def _sampled(image: np.ndarray, rows: np.ndarray, columns: np.ndarray, mode: str) -> np.ndarray:
@@ -95,10 +117,11 @@ def pixelate(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.n
     """Shrunk and enlarged again."""
     from PIL import Image
 
-    share = (0.95, 0.9, 0.85, 0.75, 0.65)[severity - 1]
+    share = level("pixelate", severity, image.shape)
     picture = _picture(image)
     width, height = picture.size
-    small = picture.resize((int(width * share), int(height * share)), Image.Resampling.BOX)
+    size = max(1, int(width * share)), max(1, int(height * share))
+    small = picture.resize(size, Image.Resampling.BOX)
     return _channels_first(small.resize(picture.size, Image.Resampling.BOX))
 
 
@@ -107,7 +130,7 @@ def jpeg_compression(image: np.ndarray, severity: int, rng: np.random.Generator)
     """Compressed as JPEG and read again."""
     from PIL import Image
 
-    quality = (80, 65, 58, 50, 40)[severity - 1]
+    quality = level("jpeg_compression", severity, image.shape)
     file = BytesIO()
     _picture(image).save(file, "JPEG", quality=quality)
     with Image.open(file) as compressed:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -11,160 +11,109 @@ import numpy as np
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import unknown
 from robust_interp.core.specs import Spec, parse_spec, split_specs
+from robust_interp.corruptions.ahead import Maker, Wanted
+from robust_interp.corruptions.cache import Cache
 from robust_interp.corruptions.digital import jpeg_library
-from robust_interp.corruptions.names import GROUPS, RELEASED_MD5, SEVERITIES
-from robust_interp.corruptions.table import CORRUPTIONS, corrupt, obstacle
-from robust_interp.data import DATASETS, Dataset, as_pixels
+from robust_interp.corruptions.names import GROUPS, SEVERITIES
+from robust_interp.corruptions.released import archive, released
+from robust_interp.corruptions.severities import CIFAR_C, constants_of
+from robust_interp.corruptions.table import CORRUPTIONS, obstacle
+from robust_interp.data import Dataset, as_pixels
 from robust_interp.store.cells import Perturbation
 
 
 class Corruptor:
-    """Source of the corrupted images: the released arrays if a folder is given, otherwise the generator.
+    """Source of the corrupted images: the released ones if a folder is given, otherwise the generator.
 
     Args:
         dataset: The clean images, in official order.
         seed: Seed of the generated corruptions.
-        folder: Folder with the released ``<corruption>.npy`` and ``labels.npy``, or the folder above it.
-
-    Attributes:
-        notes: Warnings about the results, one line each; `resolve` adds to them.
+        folder: Folder of released images, or the folder above it: ``<corruption>.npy`` and ``labels.npy``, or
+            pictures in ``<corruption>/<severity>/<class>``.
+        cache: Where generated images are kept beyond this process, if anywhere.
 
     Raises:
-        UserError: if the folder's labels are missing or not those of the dataset.
+        UserError: if the released images are missing or not those of the dataset.
     """
 
-    def __init__(self, dataset: Dataset, seed: int, folder: Path | None = None) -> None:
+    def __init__(
+        self, dataset: Dataset, seed: int, folder: Path | None = None, cache: Cache | None = None
+    ) -> None:
         self.dataset = dataset
         self.seed = seed
-        self.folder = _released_folder(dataset, folder) if folder else None
-        self.notes: list[str] = []
+        self._folder = folder
+        self.released = released(dataset, folder) if folder else None
+        self._cache = cache
+        self._maker = Maker(dataset, seed, cache)
+        self._notes: list[str] = []
         self._sources: dict[str, str] = {}  # hashing a released file takes a while
-        self._generated = _Recent(CACHED_BYTES)
+
+    def on(self, dataset: Dataset) -> Corruptor:
+        """The same source for the images as a model takes them."""
+        return Corruptor(dataset, self.seed, self._folder, self._cache)
+
+    @property
+    def notes(self) -> list[str]:
+        """Warnings about the results, one line each; `resolve` adds to them."""
+        trouble = self._cache.trouble if self._cache else None
+        return [*self._notes, trouble] if trouble else self._notes[:]
 
     def source(self, name: str) -> str:
         """Where images of the corruption `name` come from.
 
-        ``generated@<seed>``, ``released``, or with the file's MD5 where there is no official one.
+        ``generated@<seed>``, ``released``, or with a digest where there is no official one.
 
-        Generated JPEG that cannot equal the released names its library: ``generated@0(libjpeg-turbo)``.
+        Constants other than CIFAR-C's are named, ``generated@0(ImageNet-C)``, and so is the library of JPEG
+        that cannot equal the released: ``generated@0(libjpeg-turbo)``.
 
         Raises:
             UserError: if a released file is missing or has wrong content.
         """
         if name not in self._sources:
-            self._sources[name] = self._source(name)
+            self._sources[name] = self.released.source(name) if self.released else self._generated(name)
         return self._sources[name]
 
-    def _source(self, name: str) -> str:
-        if self.folder is None:
-            library = jpeg_library() if name == JPEG else None
-            return f"generated@{self.seed}({library})" if library else f"generated@{self.seed}"
-        open_released(self.folder, name, self.dataset)
-        found = _md5(self.folder / f"{name}.npy")
-        known = RELEASED_MD5.get(name) if self.dataset.name == "cifar10" else None
-        if known is None or len(self.dataset) != 10_000:
-            return f"released(unverified, MD5 {found})"
-        if found != known:
-            raise UserError(f"{self.folder / f'{name}.npy'} is not the released file: its MD5 is not {known}")
-        return "released"
+    def _generated(self, name: str) -> str:
+        constants = constants_of(self.dataset.shape)
+        library = jpeg_library() if name == JPEG else None
+        beside = [constants if constants != CIFAR_C else "", library or ""]
+        return f"generated@{self.seed}" + "".join(f"({each})" for each in beside if each)
 
     def obstacle(self, name: str) -> str | None:
         """Why a corruption is not possible, or None. Released images need no generator."""
-        return obstacle(name, self.dataset.images.shape[1:]) if self.folder is None else None
+        return None if self.released else obstacle(name, self.dataset.shape)
 
     def note(self, line: str) -> None:
         """Add a line to the notes, once."""
-        if line not in self.notes:
-            self.notes.append(line)
+        if line not in self._notes:
+            self._notes.append(line)
 
     def pixels(self, perturbation: Perturbation, start: int, stop: int) -> np.ndarray:
-        """Samples [start, stop) under a corruption, which `resolve` gave; float32 NCHW in [0, 1]."""
+        """Samples [start, stop) under a corruption, which `resolve` gave; float32 NCHW in [0, 1].
+
+        Raises:
+            UserError: if a released image cannot be read.
+        """
         name, severity = perturbation.name, perturbation.integer("severity")
-        if self.folder:
-            return as_pixels(self._released(self.folder, name, severity, start, stop))
-        key = (name, severity, start, stop)
-        images = self._generated.get(key)
-        if images is None:
-            clean = self.dataset.rows(start, stop)
-            images = corrupt(clean, name, severity, range(start, stop), self.seed)
-            self._generated.put(key, images)
-        return as_pixels(images)
+        return as_pixels((self.released or self._maker).images(name, severity, start, stop))
 
-    def _released(self, folder: Path, name: str, severity: int, start: int, stop: int) -> np.ndarray:
-        size = len(self.dataset)
-        rows = open_released(folder, name, self.dataset)
-        first = (severity - 1) * size  # the five severities are stacked
-        return rows[first + start : first + stop].transpose(0, 3, 1, 2)
+    @contextmanager
+    def ahead(self, wanted: Iterable[tuple[Perturbation, int, int]], workers: int) -> Iterator[None]:
+        """Inside, the corrupted images that are wanted may be made ahead of being asked for, in this order.
 
-
-class _Recent:
-    """The arrays that were used last, as many as there is room for."""
-
-    def __init__(self, room: int) -> None:
-        self._room, self._arrays = room, OrderedDict[tuple, np.ndarray]()
-
-    def get(self, key: tuple) -> np.ndarray | None:
-        if key in self._arrays:
-            self._arrays.move_to_end(key)
-        return self._arrays.get(key)
-
-    def put(self, key: tuple, array: np.ndarray) -> None:
-        if array.nbytes > self._room:
+        Args:
+            wanted: Corruptions, and of each which samples: the first one, and the first that is left out.
+            workers: How many processes may make them at most.
+        """
+        if self.released:
+            yield
             return
-        self._arrays[key] = array
-        while sum(kept.nbytes for kept in self._arrays.values()) > self._room:
-            self._arrays.popitem(last=False)
+        blocks = [Wanted(one.name, one.integer("severity"), start, stop) for one, start, stop in wanted]
+        with self._maker.ahead(blocks, workers):
+            yield
 
 
 JPEG = "jpeg_compression"
-
-# What is generated once is kept for the classifiers that follow: a thousand CIFAR images are 3 MB at each of
-# 75 corruptions and severities, so that all of them fit. What does not is generated again, the same.
-CACHED_BYTES = 256 * 2**20
-
-
-def _archive(dataset: Dataset) -> str | None:
-    return DATASETS[dataset.name].corruption_archive if dataset.name in DATASETS else None
-
-
-def _released_folder(dataset: Dataset, folder: Path) -> Path:
-    archive = _archive(dataset)
-    if archive is None:
-        raise UserError(f"there are no released corruption arrays for {dataset.name}")
-    inner = folder / archive
-    folder = inner if inner.is_dir() else folder
-    labels = _open_array(folder / "labels.npy")
-    if labels.shape != (5 * len(dataset),) or not np.array_equal(labels, np.tile(dataset.labels, 5)):
-        raise UserError(f"{folder / 'labels.npy'} must contain the {dataset.name} test labels five times")
-    return folder
-
-
-def open_released(folder: Path, name: str, dataset: Dataset) -> np.ndarray:
-    rows = _open_array(folder / f"{name}.npy")
-    N, C, H, W = dataset.images.shape
-    expected = (5 * N, H, W, C)
-    if rows.shape != expected or rows.dtype != np.uint8:
-        raise UserError(
-            f"{folder / f'{name}.npy'} must be uint8 of shape {expected}, not {rows.dtype} {rows.shape}"
-        )
-    return rows
-
-
-def _open_array(path: Path) -> np.ndarray:
-    try:
-        return np.lib.format.open_memmap(path, mode="r")  # reads nothing but .npy, and no pickled objects
-    except FileNotFoundError as error:
-        raise UserError(
-            f"cannot read {path}: no such file; a released folder, such as CIFAR-10-C, holds labels.npy and "
-            f"{', '.join(f'{name}.npy' for name in GROUPS['all'])}"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path}: {error}") from error
-
-
-def _md5(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "md5").hexdigest()
 
 
 def resolve(text: str, corruptor: Corruptor) -> list[Perturbation]:
@@ -210,7 +159,7 @@ def resolve(text: str, corruptor: Corruptor) -> list[Perturbation]:
 
 def _jpeg_note(corruptor: Corruptor) -> str | None:
     """Said where released arrays exist that the generated ones could be taken for."""
-    library = None if corruptor.folder or not _archive(corruptor.dataset) else jpeg_library()
+    library = None if corruptor.released or not archive(corruptor.dataset) else jpeg_library()
     return library and (
         f"{JPEG} is generated with {library}: about a third to a half of the values differ from the released "
         "arrays, which were made with libjpeg 9"

@@ -12,12 +12,40 @@ def smooth(image: np.ndarray, sigma: float) -> np.ndarray:
     return scipy.ndimage.gaussian_filter(image, sigmas, mode="nearest", truncate=4.0)
 
 
-def zoom_in(image: np.ndarray, factor: float) -> np.ndarray:
-    """The centre of an image (C, H, W), enlarged to its size; linear interpolation. `factor` from 1."""
-    spans = [_centre(size, int(np.ceil(size / factor))) for size in image.shape[1:]]
-    enlarged = np.stack([scipy.ndimage.zoom(channel[*spans], factor, order=1) for channel in image])
-    spans = [_centre(whole, size) for whole, size in zip(enlarged.shape[1:], image.shape[1:], strict=True)]
-    return enlarged[:, *spans]
+def zoom_in(images: np.ndarray, factor: float) -> np.ndarray:
+    """The centre of images (..., H, W), enlarged to their size; linear interpolation. `factor` from 1.
+
+    To the last bit what scipy.ndimage.zoom of order 1 makes of each.
+    """
+    H, W = images.shape[-2:]
+    tall, wide = (_centre(size, int(np.ceil(size / factor))) for size in (H, W))
+    # What is picked comes first, so that with each row, and then with each column, one piece is moved.
+    centre = np.moveaxis(images[..., tall, wide], -2, 0).astype(np.float64, order="C")
+    aside = (1,) * (images.ndim - 1)
+    found = np.zeros((W, H, *images.shape[:-2]))
+    for rows, by_row in _enlarged(len(centre), H, factor):
+        of_rows = centre[rows]
+        of_rows *= by_row.reshape(-1, *aside)
+        of_rows = np.ascontiguousarray(np.moveaxis(of_rows, -1, 0))
+        for columns, by_column in _enlarged(len(of_rows), W, factor):
+            part = of_rows[columns]
+            part *= by_column.reshape(-1, *aside)
+            found += part
+    return np.moveaxis(found.astype(images.dtype), (1, 0), (-2, -1))
+
+
+def _enlarged(size: int, whole: int, factor: float) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The two pixels of `size` that each of `whole` ones lies between once they are enlarged; their weights.
+
+    The weights are 0 for a point that by rounding lies outside, as in SciPy.
+    """
+    enlarged = round(size * factor)
+    at = np.arange(enlarged)[_centre(enlarged, whole)] * (
+        (size - 1) / (enlarged - 1) if enlarged > 1 else 1.0
+    )
+    below = np.floor(at).astype(int).clip(0, size - 1)
+    weight, is_inside = at - below, at <= size - 1
+    return [(below, (1 - weight) * is_inside), ((below + 1).clip(0, size - 1), weight * is_inside)]
 
 
 def _centre(whole: int, size: int) -> slice:
@@ -45,12 +73,17 @@ def motion(image: np.ndarray, radius: int, sigma: float, degrees: float) -> np.n
     angle = np.deg2rad(degrees)
     down, right = (np.ceil(steps * along - 0.5).astype(int) for along in (np.sin(angle), np.cos(angle)))
     _, H, W = image.shape
-    blurred = np.zeros(image.shape)
-    for weight, dy, dx in zip(weights, down, right, strict=True):
-        rows = (np.arange(H) + dy).clip(0, H - 1)
-        columns = (np.arange(W) + dx).clip(0, W - 1)
-        blurred += weight * image[:, rows[:, None], columns]
+    rows, columns = (_reached(size, by) for size, by in ((H, down), (W, right)))
+    padded = image[:, rows][:, :, columns].astype(np.float64)
+    blurred, part = np.zeros(image.shape), np.empty(image.shape)
+    for weight, top, left in zip(weights, down - down.min(), right - right.min(), strict=True):
+        blurred += np.multiply(padded[:, top : top + H, left : left + W], weight, out=part)
     return to_uint8(blurred / 255)
+
+
+def _reached(size: int, shifts: np.ndarray) -> np.ndarray:
+    """The pixels from the first to the last that any shift leads to; borders repeat the last one."""
+    return np.arange(shifts.min(), size + shifts.max()).clip(0, size - 1)
 
 
 def to_uint8(image: np.ndarray) -> np.ndarray:

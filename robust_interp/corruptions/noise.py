@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
+from robust_interp.corruptions.severities import level
 from robust_interp.corruptions.table import corruption
 
 
 @corruption
 def gaussian_noise(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     """Normal noise, the same everywhere."""
-    sd = (0.04, 0.06, 0.08, 0.09, 0.10)[severity - 1]
+    sd = level("gaussian_noise", severity, image.shape)
     return image + rng.normal(scale=sd, size=image.shape)
 
 
 @corruption
 def shot_noise(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     """Poisson noise, as of counted photons."""
-    photons = (500, 250, 100, 75, 50)[severity - 1]
+    photons = level("shot_noise", severity, image.shape)
     return rng.poisson(image * photons) / photons
 
 
@@ -27,7 +28,7 @@ def impulse_noise(image: np.ndarray, severity: int, rng: np.random.Generator) ->
 
     A share of the values (per channel), half of them set to 0 and half to 1.
     """
-    share = (0.01, 0.02, 0.03, 0.05, 0.07)[severity - 1]
+    share = level("impulse_noise", severity, image.shape)
     draw = rng.random(image.shape)
     return np.where(draw < share / 2, 0.0, np.where(draw < share, 1.0, image))
 
@@ -35,5 +36,5 @@ def impulse_noise(image: np.ndarray, severity: int, rng: np.random.Generator) ->
 @corruption
 def speckle_noise(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     """Normal noise in proportion to brightness."""
-    sd = (0.06, 0.1, 0.12, 0.16, 0.2)[severity - 1]
+    sd = level("speckle_noise", severity, image.shape)
     return image + image * rng.normal(scale=sd, size=image.shape)

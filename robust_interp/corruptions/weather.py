@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -12,24 +13,31 @@ import scipy
 
 from robust_interp.core.errors import UserError
 from robust_interp.corruptions.imaging import canny, grey, hsv, motion, rgb, smooth, to_uint8, zoom_in
-from robust_interp.corruptions.table import colour, corruption, needs
+from robust_interp.corruptions.severities import (
+    CIFAR_C,
+    IMAGENET_C,
+    MUD,
+    TINY_IMAGENET_C,
+    WATER,
+    constants_of,
+    level,
+)
+from robust_interp.corruptions.table import colour, corruption, corruption_of_batch, needs
 
 
-@corruption
-def snow(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+@corruption_of_batch
+def snow(images: np.ndarray, severity: int, rngs: Sequence[np.random.Generator]) -> np.ndarray:
     """Falling flakes, and a whiter scene."""
-    mean, sd, zoom, threshold, radius, sigma, kept = (
-        (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
-        (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
-        (0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
-        (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
-        (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
-    )[severity - 1]
-    flakes = zoom_in(rng.normal(mean, sd, size=(1, *image.shape[1:])), zoom)
-    flakes = (np.where(flakes < threshold, 0, flakes).clip(0, 1) * 255).astype(np.uint8)
-    flakes = motion(flakes, radius, sigma, rng.uniform(-135, -45)) / 255
-    paler = np.maximum(image, 1.5 * grey(image) + 0.5)
-    return kept * image + (1 - kept) * paler + flakes + flakes[:, ::-1, ::-1]
+    mean, sd, zoom, threshold, radius, sigma, kept = level("snow", severity, images.shape)
+    layers = zoom_in(np.stack([rng.normal(mean, sd, size=images.shape[2:]) for rng in rngs]), zoom)
+    layers = (np.where(layers < threshold, 0, layers).clip(0, 1) * 255).astype(np.uint8)
+    blurred = [
+        motion(layer[None], radius, sigma, rng.uniform(-135, -45))
+        for layer, rng in zip(layers, rngs, strict=True)
+    ]
+    flakes = np.stack(blurred) / 255
+    paler = np.maximum(images, 1.5 * np.stack([grey(image) for image in images]) + 0.5)
+    return kept * images + (1 - kept) * paler + flakes + flakes[..., ::-1, ::-1]
 
 
 # MD5 of the authors' frost pictures. There are six, and the CIFAR-C generator takes one of the first five.
@@ -57,7 +65,8 @@ def _frost_obstacle(shape: tuple[int, int, int]) -> str | None:
         path = folder / name
         if not path.is_file() or hashlib.md5(path.read_bytes()).hexdigest() != md5:
             return f"{path} is not the original frost image"
-    height, width = (min(sizes) for sizes in zip(*(p.shape[1:] for p in frost_pictures()), strict=True))
+    pictures = frost_pictures(FROST_SIZE[constants_of(shape)])
+    height, width = (min(sizes) for sizes in zip(*(p.shape[1:] for p in pictures), strict=True))
     if shape[1] >= height or shape[2] >= width:
         return f"its frost images are {height} x {width}, too small for {shape[1]} x {shape[2]}"
     return None
@@ -70,9 +79,16 @@ def frost_folder() -> Path | None:
     return Path(places[0]) / "frost" if places else None
 
 
+FROST_SIZE = {
+    CIFAR_C: 0.2,
+    TINY_IMAGENET_C: 0.3,
+    IMAGENET_C: 1.0,
+}  # as a share of the files'
+
+
 @cache
-def frost_pictures() -> list[np.ndarray]:
-    """The pictures (3, H, W) at a fifth of their size: linear interpolation at 1/5 is every fifth pixel."""
+def frost_pictures(share: float) -> list[np.ndarray]:
+    """The pictures (3, H, W), uint8, at a share of their size by linear interpolation, as OpenCV does it."""
     from PIL import Image
 
     folder = frost_folder()
@@ -81,69 +97,83 @@ def frost_pictures() -> list[np.ndarray]:
     pictures = []
     for name in FROST_PICTURES:
         with Image.open(folder / name) as file:
-            pictures.append(np.asarray(file.convert("RGB"))[2::5, 2::5].transpose(2, 0, 1))
+            pictures.append(_resized(np.asarray(file.convert("RGB")).transpose(2, 0, 1), share))
     return pictures
+
+
+def _resized(picture: np.ndarray, share: float) -> np.ndarray:
+    """A picture (3, H, W) at a share of its size: between the four pixels around, however far it shrinks."""
+    for axis in (1, 2):
+        size = picture.shape[axis]
+        at = ((np.arange(round(size * share)) + 0.5) / share - 0.5).clip(0, size - 1)
+        below = at.astype(int)
+        weight = np.expand_dims(at - below, (0, 3 - axis))
+        above = (below + 1).clip(0, size - 1)
+        picture = picture.take(below, axis) * (1 - weight) + picture.take(above, axis) * weight
+    return np.rint(picture).astype(np.uint8)
 
 
 @needs(_frost_obstacle)
 @corruption
 def frost(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     """Photographs of frost laid over the image."""
-    kept, weight = ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))[severity - 1]
-    picture = frost_pictures()[rng.integers(len(FROST_PICTURES))]
+    kept, weight = level("frost", severity, image.shape)
+    picture = frost_pictures(FROST_SIZE[constants_of(image.shape)])[rng.integers(len(FROST_PICTURES))]
     _, H, W = image.shape
     top, left = rng.integers(0, np.subtract(picture.shape[1:], (H, W)))
     crop = picture[:, top : top + H, left : left + W]
     return (kept * to_uint8(image) + weight * crop).clip(0, 255).astype(np.uint8)
 
 
-@corruption
-def fog(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+@corruption_of_batch
+def fog(images: np.ndarray, severity: int, rngs: Sequence[np.random.Generator]) -> np.ndarray:
     """Clouds of fractal noise."""
-    amount, decay = ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75))[severity - 1]
-    _, H, W = image.shape
+    amount, decay = level("fog", severity, images.shape)
+    H, W = images.shape[2:]
     size = 1 << (max(H, W) - 1).bit_length()  # the map's side is a power of two
-    foggy = image + amount * plasma(size, decay, rng)[:H, :W]
-    brightest = image.max()
+    foggy = images + amount * plasma(size, decay, rngs)[:, None, :H, :W]
+    brightest = images.max(axis=(1, 2, 3), keepdims=True)
     return foggy * brightest / (brightest + amount)
 
 
-def plasma(size: int, decay: float, rng: np.random.Generator) -> np.ndarray:
-    """A diamond-square height map (size, size) on a torus, drawn from `rng` and scaled to [0, 1].
+def plasma(size: int, decay: float, rngs: Sequence[np.random.Generator]) -> np.ndarray:
+    """Diamond-square height maps (N, size, size) on a torus, one drawn from each of `rngs`, scaled to [0, 1].
 
     `size` is a power of two.
 
     Each point is the mean of four around it plus a uniform draw, of at most 100^2 at first and `decay`^2
     times less at each halving of the distance.
     """
-    heights = np.zeros((size, size))
+    heights = np.zeros((len(rngs), size, size))
     step, wibble = size, 100.0
 
     def midpoint(total: np.ndarray) -> np.ndarray:
-        return total / 4 + wibble * rng.uniform(-wibble, wibble, total.shape)
+        draws = [rng.uniform(-wibble, wibble, total.shape[1:]) for rng in rngs]
+        return total / 4 + wibble * np.stack(draws)
 
     while step > 1:
         half = step // 2
-        corners = heights[::step, ::step]
-        across = corners + np.roll(corners, -1, axis=1)
-        down = corners + np.roll(corners, -1, axis=0)
-        centres = midpoint(across + np.roll(across, -1, axis=0))
-        heights[half::step, half::step] = centres
-        heights[::step, half::step] = midpoint(across + centres + np.roll(centres, 1, axis=0))
-        heights[half::step, ::step] = midpoint(down + centres + np.roll(centres, 1, axis=1))
+        corners = heights[:, ::step, ::step]
+        across = corners + np.roll(corners, -1, axis=2)
+        down = corners + np.roll(corners, -1, axis=1)
+        centres = midpoint(across + np.roll(across, -1, axis=1))
+        heights[:, half::step, half::step] = centres
+        heights[:, ::step, half::step] = midpoint(across + centres + np.roll(centres, 1, axis=1))
+        heights[:, half::step, ::step] = midpoint(down + centres + np.roll(centres, 1, axis=2))
         step, wibble = half, wibble / decay
-    heights -= heights.min()
-    return heights / (heights.max() or 1)
+    heights -= heights.min(axis=(1, 2), keepdims=True)
+    highest = heights.max(axis=(1, 2), keepdims=True)
+    return heights / np.where(highest > 0, highest, 1)
 
 
-@corruption
-def brightness(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
+@corruption_of_batch
+def brightness(images: np.ndarray, severity: int, rngs: Sequence[np.random.Generator]) -> np.ndarray:
     """Brighter by a constant."""
-    more = (0.05, 0.1, 0.15, 0.2, 0.3)[severity - 1]
-    if len(image) == 1:
-        return image + more  # what a grey in three channels would become
-    hue, saturation, value = hsv(image)
-    return rgb(hue, saturation, (value + more).clip(0, 1))
+    more = level("brightness", severity, images.shape)
+    if images.shape[1] == 1:
+        return images + more  # what a grey in three channels would become
+    hue, saturation, value = hsv(images.swapaxes(0, 1))
+    return rgb(hue, saturation, (value + more).clip(0, 1)).swapaxes(0, 1)
 
 
 PALE_TURQUOISE = np.array([175, 238, 238])[:, None, None] / 255
@@ -154,14 +184,9 @@ BROWN = np.array([63, 42, 20])[:, None, None] / 255
 @corruption
 def spatter(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     """Drops of water or mud."""
-    mean, sd, sigma, threshold, amount, draw = (
-        (0.62, 0.1, 0.7, 0.7, 0.5, _water),
-        (0.65, 0.1, 0.8, 0.7, 0.5, _water),
-        (0.65, 0.3, 1, 0.69, 0.5, _water),
-        (0.65, 0.1, 0.7, 0.69, 0.6, _mud),
-        (0.65, 0.1, 0.5, 0.68, 0.6, _mud),
-    )[severity - 1]
+    mean, sd, sigma, threshold, amount, kind = level("spatter", severity, image.shape)
     drops = smooth(rng.normal(mean, sd, size=image.shape[1:]), sigma)
+    draw = {WATER: _water, MUD: _mud}[kind]
     return draw(image, np.where(drops < threshold, 0, drops), amount)
 
 

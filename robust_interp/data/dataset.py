@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Integral
 from pathlib import Path
@@ -23,6 +24,8 @@ from robust_interp.core.registry import Registry, alike, unknown
 from robust_interp.core.specs import OfEps
 
 SPLITS = ("train", "test")
+
+OWN_N = 1000  # images of a source of the user's that are measured unless told otherwise
 
 FAR = 4  # standard deviations that are no chance
 RANGE_TOLERANCE = 1e-6  # what a float32 round trip through a normalisation may cost
@@ -63,31 +66,100 @@ class DatasetType:
     class_names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Dataset:
-    """One split; sample i has id i.
+class Dataset(ABC):
+    """Images in one fixed order, with their labels; sample i has id i.
 
     Attributes:
-        images: (N, C, H, W), uint8 or floating point in [0, 1] but for rounding: the array that was given.
-            What is measured are its `rows`.
+        name: What tables call it.
         labels: (N,) int64.
+        classes: How many there are; a label is below it.
+        default_n: How many samples a benchmark measures unless told otherwise; None is all of them.
+        told: What a row says of the images where it is not the usual: ``preprocessing``, ``subset``,
+            ``skipped``.
+        notes: What a reader of the numbers must be told, one line each.
     """
 
     name: str
-    images: np.ndarray
     labels: np.ndarray
     classes: int
+    told: Mapping[str, str | int]
+    notes: tuple[str, ...] = ()
+    default_n: int | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int, int]:
+        """Of each image: (C, H, W)."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A hash that stands for the images and labels in the keys of cells."""
+
+    @abstractmethod
+    def at(self, ids: np.ndarray) -> np.ndarray:
+        """The samples of these ids (n,), as uint8 or as float32 in [0, 1]: (n, C, H, W)."""
+
+    @abstractmethod
+    def in_order(self, order: np.ndarray, subset: str) -> Dataset:
+        """The same samples in another order.
+
+        Args:
+            order: Which comes where, (N,).
+            subset: What rows call that order.
+        """
+
     def rows(self, start: int, stop: int) -> np.ndarray:
         """Samples [start, stop) as uint8, or as float32 in [0, 1]."""
-        return _in_range(self.images[start:stop])
+        return self.at(np.arange(start, min(stop, len(self))))
 
     def pixels(self, start: int, stop: int) -> np.ndarray:
         """Samples [start, stop) as float32 NCHW in [0, 1]."""
-        return as_pixels(self.images[start:stop])
+        return as_pixels(self.rows(start, stop))
+
+    @property
+    def channels(self) -> int:
+        return self.shape[0]
+
+    def fitted(self, cfg: Mapping) -> Dataset:
+        """The images as a model takes them, of which timm's ``pretrained_cfg`` is `cfg` ({}: it has none).
+
+        Arrays are taken as they are by every model.
+        """
+        return self
+
+    def expect(self, n: int) -> None:  # noqa: B027, arrays need not be told
+        """Be told that the first `n` samples are going to be measured.
+
+        Raises:
+            UserError: if one of them is known to be unreadable, or cannot be had in the shape of the others.
+        """
+
+    def content(self, ids: np.ndarray) -> np.ndarray | None:
+        """Hashes (n,) uint64 of samples that were read, 0 for others; None where the fingerprint has it all.
+
+        A fingerprint may stand for files without their content. These hashes then tell whether it changed.
+        """
+        return None
+
+    def name_of(self, at: int) -> str:
+        """What messages call a sample."""
+        return f"image {at}"
+
+    @property
+    def is_by_class(self) -> bool:
+        """Whether the images lie class by class, so that the first ones are of a few classes alone."""
+        changes, classes = np.count_nonzero(np.diff(self.labels)), len(np.unique(self.labels))
+        return 1 < classes < len(self) and changes == classes - 1
+
+    def coverage(self, n: int) -> str:
+        """One line: how many of the classes the first n cover."""
+        covered, there = (len(np.unique(labels)) for labels in (self.labels[:n], self.labels))
+        of_all = f" (of {self.classes})" if there < self.classes else ""
+        return f"the first {n} of {len(self)} images cover {covered} of {there} classes{of_all}"
 
     def order_warning(self, n: int) -> str | None:
         """One line where the first n hold fewer classes than n images in random order would; else None.
@@ -101,12 +173,47 @@ class Dataset:
             return None
         return (
             f"the first {n} of {len(self)} images hold {covered} of {len(sizes)} classes: they are sorted by "
-            "class, and accuracy is not that of the whole set: shuffle them once, or set n to 'all'"
+            "class, and accuracy is not that of the whole set: set subset to 'stratified', or n to 'all'"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayDataset(Dataset):
+    """Images that lie in one array, in memory or mapped from a file.
+
+    Attributes:
+        images: (N, C, H, W), uint8 or floating point in [0, 1] but for rounding: the array that was given.
+            What is measured are its `rows`.
+        order: Which of the images is which sample, (N,); None where they are in the order of the array.
+    """
+
+    name: str
+    images: np.ndarray
+    labels: np.ndarray
+    classes: int
+    order: np.ndarray | None = None
+    told: Mapping[str, str | int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    default_n: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        C, H, W = self.images.shape[1:]
+        return C, H, W
+
+    def at(self, ids: np.ndarray) -> np.ndarray:
+        return _in_range(self.images[ids if self.order is None else self.order[ids]])
+
+    def rows(self, start: int, stop: int) -> np.ndarray:
+        return _in_range(self.images[start:stop]) if self.order is None else super().rows(start, stop)
+
+    def in_order(self, order: np.ndarray, subset: str) -> ArrayDataset:
+        whole = order if self.order is None else self.order[order]
+        return replace(self, labels=self.labels[order], order=whole, told={**self.told, "subset": subset})
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over the images and labels."""
+        """SHA-256 over the images and labels, in their order."""
         sha = hashlib.sha256()
         sha.update(f"{self.rows(0, 0).dtype}{self.images.shape}".encode())
         for start in range(0, len(self), _AT_ONCE):
@@ -133,33 +240,57 @@ def _in_range(images: np.ndarray) -> np.ndarray:
 
 def from_arrays(
     images: ArrayLike, labels: ArrayLike, classes: int | None = None, name: str = "custom"
-) -> Dataset:
+) -> ArrayDataset:
     """A dataset from a user's own arrays or tensors, checked.
 
     Args:
         images: (N, C, H, W), uint8, or floating point in [0, 1] (rounding of up to 1e-6 is clamped).
-        labels: (N,) class indices.
+        labels: (N,) class indices of any integer type.
         classes: Number of classes; by default the largest label + 1.
         name: What tables call it.
 
     Raises:
-        UserError: on any other shape, type or range, normalised images among them.
+        UserError: on any other shape, type or range, normalised images and one-hot labels among them.
     """
-    images, labels = _as_array("images", images), _as_array("labels", labels)
+    images = _as_array("images", images)
     if images.ndim != 4 or images.shape[1] not in (1, 3):
         raise UserError(
             f"images must be (N, C, H, W) with 1 or 3 channels, not {images.shape}{_hint(images.shape)}"
         )
-    if labels.shape != (len(images),) or not np.issubdtype(labels.dtype, np.integer):
-        raise UserError(f"labels must be {len(images)} class indices, not {labels.dtype} {labels.shape}")
     if not len(images):
         raise UserError("the dataset has no images")
     if images.dtype != np.uint8:
         _check_range(images)
-    classes = int(labels.max()) + 1 if classes is None else _whole("classes", classes)
-    if labels.min() < 0 or labels.max() >= classes:
-        raise UserError(f"labels run from {labels.min()} to {labels.max()}, outside 0 to {classes - 1}")
-    return Dataset(name, images, labels.astype(np.int64), classes)
+    return ArrayDataset(name, images, *checked_labels(labels, len(images), classes))
+
+
+def checked_labels(labels: ArrayLike, n: int, classes: int | None = None) -> tuple[np.ndarray, int]:
+    """Labels (n,) as int64, and the number of classes.
+
+    Args:
+        labels: As they were given: class indices of any integer type.
+        n: How many there must be.
+        classes: None is the largest label + 1.
+
+    Raises:
+        UserError: if they are anything else, one-hot vectors among it.
+    """
+    labels = _as_array("labels", labels)
+    if labels.shape != (n,) or not np.issubdtype(labels.dtype, np.integer):
+        hint = ": they look one-hot: pass labels.argmax(1)" if _is_one_hot(labels) else ""
+        raise UserError(f"labels must be {n} class indices, not {labels.dtype} {labels.shape}{hint}")
+    low, high = int(labels.min()), int(labels.max())
+    classes = high + 1 if classes is None else _whole("classes", classes)
+    if low < 0 or high >= classes:
+        raise UserError(f"labels run from {low} to {high}, outside 0 to {classes - 1}")
+    return labels.astype(np.int64), classes
+
+
+def _is_one_hot(labels: np.ndarray) -> bool:
+    """Whether labels are (n, classes) with a single 1 in each row."""
+    if labels.ndim != 2 or not labels.size or labels.dtype.kind not in "biuf":
+        return False
+    return bool(((labels != 0).sum(1) == 1).all() and (labels.max(1) == 1).all())
 
 
 def _as_array(what: str, values: ArrayLike) -> np.ndarray:
@@ -224,7 +355,7 @@ def named(text: str) -> str:
     return found[0] if len(found) == 1 else text
 
 
-def load(name: str, split: str = "test", data_dir: str | os.PathLike | None = None) -> Dataset:
+def load(name: str, split: str = "test", data_dir: str | os.PathLike | None = None) -> ArrayDataset:
     """Read one split of a registered dataset.
 
     Args:

@@ -15,8 +15,9 @@ from robust_interp.results import paper
 from robust_interp.results.column_names import measured_in, parse, std_of
 from robust_interp.results.columns import Kind
 from robust_interp.results.entries import Entry, entries_of, entry_key
+from robust_interp.results.entry_names import entry_names
 from robust_interp.results.scores import Score
-from robust_interp.store.cells import FLOAT32, digest, in_255
+from robust_interp.store.cells import digest, in_255
 
 POINT_COLUMNS = [
     "entry",
@@ -246,67 +247,6 @@ def _point(alike: list[Score]) -> dict:
         "band_high": band[1],
         "corruption_source": first.row.get("corruption_source") or "",
     }
-
-
-def entry_names(entries: Sequence[Entry]) -> list[str]:
-    """What figures call the entries: the model, and of the rest only what tells entries apart.
-
-    An ensemble has the name of its single models and ` ×members` after it.
-    """
-    described = [_tags(entry) for entry in entries]
-    rivals: dict[tuple, list[int]] = {}
-    for at, entry in enumerate(entries):
-        rivals.setdefault((entry.card.model, entry.card.members), []).append(at)
-    told = [entry.card.model for entry in entries]
-    for alike in rivals.values():
-        for tags in zip(*(described[at] for at in alike), strict=True):
-            if len(set(tags)) > 1:
-                for at, tag in zip(alike, tags, strict=True):
-                    told[at] += f" {tag}" if tag else ""
-        for last in (_attacks, _hash):
-            for at in _clashing(alike, told):
-                told[at] = f"{told[at]} {last(entries[at])}".strip()
-    return [
-        name + (f" ×{entry.card.members}" if entry.card.members > 1 else "")
-        for name, entry in zip(told, entries, strict=True)
-    ]
-
-
-def _clashing(alike: list[int], told: list[str]) -> list[int]:
-    names = [told[at] for at in alike]
-    return [at for at in alike if names.count(told[at]) > 1]
-
-
-def _tags(entry: Entry) -> tuple[str, ...]:
-    card = entry.card
-    single_seeds = sorted({seed for scored in entry.by_seed.values() for seed in _train_seeds(scored)})
-    return (
-        f"@{card.recipe}" if card.recipe else "",
-        f"λ {card.lambda_init}" if card.lambda_init else "",
-        entry.protocol,
-        f"n={entry.n}",
-        _listed("seed", single_seeds),
-        f"({', '.join(sorted(entry.sources))})" if entry.sources else "",
-        _listed("attack seed", sorted(entry.seeds)),
-        "" if entry.attack_precision in ("", FLOAT32) else f"attacks in {entry.attack_precision}",
-    )
-
-
-def _attacks(entry: Entry) -> str:
-    return ", ".join(dict.fromkeys(entry.worst.values()))
-
-
-def _hash(entry: Entry) -> str:
-    """Of the images and weights: all that may still differ."""
-    return f"#{digest([entry.subset_hash, *sorted(entry.by_seed)])[:6]}"
-
-
-def _train_seeds(scored: dict[str, Score]) -> tuple[int, ...]:
-    return next(iter(scored.values())).classifier.seeds
-
-
-def _listed(what: str, seeds: Sequence[int]) -> str:
-    return f"({what}{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))})" if seeds else ""
 
 
 def published(board: pd.DataFrame, models: Collection[str]) -> pd.DataFrame:

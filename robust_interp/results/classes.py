@@ -13,6 +13,7 @@ from robust_interp.core.registry import unknown
 from robust_interp.results.column_names import MeasuredColumn
 from robust_interp.results.columns import CLASS_COLUMNS
 from robust_interp.results.entries import Entry, entries_of
+from robust_interp.results.entry_names import entry_names
 from robust_interp.results.leaderboard import measured_columns
 from robust_interp.results.scores import Score
 
@@ -56,28 +57,19 @@ def by_class(
             "column", column, [name for name in known if any(_scores(e, known[name]) for e in entries)]
         )
     count = classes or 1 + max(_largest(score) for _, scores in measured for score in scores)
-    lines = [line | {"column": column} for one in measured for line in _lines(*one, count, names)]
+    called = entry_names([entry for entry, _ in measured])
+    lines = [
+        {"entry": name} | line | {"column": column}
+        for name, one in zip(called, measured, strict=True)
+        for line in _lines(*one, count, names)
+    ]
     frame = pd.DataFrame(lines)
     return frame[[*CLASS_COLUMNS, *(name for name in map(str, frame) if name.startswith(PREDICTED))]]
 
 
 def by_entry(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The lines of each entry, by its name and what of recipe, λ interval and protocol tells it apart."""
-    each = [part for _, part in table.groupby((table["label"] == 0).cumsum(), sort=False)]
-    told = [part.iloc[0] for part in each]
-    tags = [
-        name
-        for name in ("recipe", "lambda_init", "protocol")
-        if len({str(first[name]) for first in told}) > 1
-    ]
-    named: dict[str, pd.DataFrame] = {}
-    for part, first in zip(each, told, strict=True):
-        times = f" ×{first['members']}" if first["members"] > 1 else ""
-        name = " ".join([f"{first['model']}{times}", *(str(first[tag]) for tag in tags if first[tag])])
-        while name in named:
-            name += "'"
-        named[name] = part
-    return named
+    """The lines of each entry, by what it is called."""
+    return {str(name): part for name, part in table.groupby("entry", sort=False)}
 
 
 def _scores(entry: Entry, column: MeasuredColumn) -> list[Score]:

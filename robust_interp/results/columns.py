@@ -8,7 +8,7 @@ the computation of its values: of the leaderboard `of` or what `rule` names, of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, IntEnum, StrEnum
 from typing import Any
 
@@ -164,7 +164,12 @@ RESULTS = (
         "Ensembles: accuracy minus the mean accuracy of the members under the same perturbation.",
         unit="points",
     ),
-    Column("corruption_source", _text, "`released`, or `generated@SEED`.", see="corruptions"),
+    Column(
+        "corruption_source",
+        _text,
+        "`released`, or `generated@SEED`; other constants than CIFAR-C's are named in brackets.",
+        see="corruptions",
+    ),
     Column("precision", _text, "Floating-point precision of the measurement: `float32`."),
     Column("torch", _text, "Version of PyTorch."),
     Column("torchattacks", _text, "Version of torchattacks, for an attack."),
@@ -190,6 +195,53 @@ OF_PRECISION = (  # at the end of results.csv, and only where an attack is not i
         "model.",
         unit="points",
         of=lambda score: score.precision_check and score.precision_check.difference,
+        see="attacks",
+    ),
+)
+
+OF_IMAGES = (  # at the end of results.csv, each only where a line has it
+    Column(
+        "preprocessing",
+        _text,
+        "How image files became pixels, such as `resize=256,crop=224,bicubic`: the shorter side, then the "
+        "centre. Empty for images as they are.",
+        see="datasets",
+        shown=Shown.IF_FILLED,
+    ),
+    Column(
+        "subset",
+        _text,
+        "Which images the first n are: `random@SEED` or `stratified@SEED`. Empty for the data set's own "
+        "order.",
+        see="datasets",
+        shown=Shown.IF_FILLED,
+    ),
+    Column(
+        "skipped",
+        _integer,
+        "Number of image files of the data set that cannot be decoded and were left out.",
+        unit="images",
+        see="datasets",
+        shown=Shown.IF_FILLED,
+    ),
+)
+OF_IMAGES_COLUMNS = tuple(column.name for column in OF_IMAGES)
+
+ON_REQUEST = (  # behind these, each only where a line has it
+    Column(
+        "eot",
+        _integer,
+        "Number of draws of a random model that its gradients are taken over, and that vote on an image. "
+        "Empty for any other model.",
+        of=lambda score: score.classifier.eot or None,
+        see="models",
+    ),
+    Column(
+        "rounded_accuracy",
+        _number,
+        "As `accuracy`, of the attacked images rounded to multiples of 1/255. Only with `--round-to-8-bit`.",
+        unit="%",
+        of=lambda score: score.rounded_accuracy,
         see="attacks",
     ),
 )
@@ -372,6 +424,11 @@ KNOWN_ATTACKS = {
     "pgd": "Accuracy under projected gradient descent: as iterated FGSM, but from a random start within ε.",
 }
 
+
+def _of_entry(name: str) -> Callable[[Any], Any]:
+    return lambda entry: entry.told.get(name)
+
+
 STD = Column(
     "<measured>_std",
     _number,
@@ -398,6 +455,7 @@ TAIL = (  # after the measured columns, and only where a line has them
         see="attacks",
         shown=Shown.IF_FILLED,
     ),
+    *(replace(column, of=_of_entry(column.name)) for column in OF_IMAGES),
     Column(
         "audit",
         _text,
@@ -406,6 +464,14 @@ TAIL = (  # after the measured columns, and only where a line has them
         "images and of checks.",
         of=lambda entry: entry.audit,
         see="audit",
+        shown=Shown.IF_FILLED,
+    ),
+    Column(
+        "eot",
+        _integer,
+        "Number of draws of a random model that its gradients are taken over, and that vote on an image.",
+        of=lambda entry: entry.card.eot or None,
+        see="models",
         shown=Shown.IF_FILLED,
     ),
 )
@@ -445,8 +511,8 @@ SOURCE = (
     Column(
         "corruption_source",
         _text,
-        "Where the corrupted images come from: `released` are the published CIFAR-C arrays, `generated@SEED`"
-        " were made with CIFAR-C's parameters and that seed.",
+        "Where the corrupted images come from: `released` are the published images, `generated@SEED`"
+        " were made with that seed and CIFAR-C's constants, or those of the benchmark in brackets.",
         of=lambda entry: "+".join(sorted(entry.sources)),
         see="corruptions",
     ),
@@ -528,6 +594,12 @@ COMPARISON = (
 )
 
 CLASSES = (
+    Column(
+        "entry",
+        _text,
+        "Name of the line of the leaderboard: the model, and what tells it from other lines of that model, "
+        "such as recipe, protocol, n, attack seed or precision.",
+    ),
     Column("model", _text, "Name of the model."),
     Column("recipe", _text, "Recipe of the checkpoints' training."),
     Column("lambda_init", _text, "Interval in which act(λ) started."),
@@ -595,7 +667,7 @@ EXTERNAL = (
 )
 
 TABLES = {
-    "results.csv": (*RESULTS, *OF_PRECISION),
+    "results.csv": (*RESULTS, *OF_PRECISION, *OF_IMAGES, *ON_REQUEST),
     "leaderboard.csv": LEADERBOARD,
     "audit.csv": AUDIT,
     "leaderboard compare": COMPARISON,

@@ -114,7 +114,8 @@ def read(path: Path, dataset: str | None = None) -> pd.DataFrame:
     try:
         board = pd.read_csv(path, dtype=str, keep_default_na=False)
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path}: {error}") from error
+        raise UserError(f"cannot read {path}: {' '.join(str(error).split())}{_separator(path)}") from error
+    board = board[(board != "").any(axis=1)].reset_index(drop=True)  # spreadsheets end in empty lines
     board = board.drop(columns=[n for n in map(str, board) if is_mce(n) or was_mce(n)])  # made when asked for
     if "dataset" in board:
         board = _of_dataset(path, board, dataset)
@@ -127,7 +128,9 @@ def read(path: Path, dataset: str | None = None) -> pd.DataFrame:
         ("also has", [name for name in map(str, board) if name not in columns]),
     ):
         if names:
-            raise UserError(f"{path} is not a leaderboard: it {what} {', '.join(names)}")
+            raise UserError(f"{path} is not a leaderboard: it {what} {', '.join(names)}{_separator(path)}")
+    if board.empty:
+        raise UserError(f"{path} has no rows")
     for column in columns:
         if (dtype := _DTYPES.get(declaration(column).type)) is not None:
             board[column] = _numbers(path, board[column], dtype)
@@ -142,6 +145,16 @@ def read(path: Path, dataset: str | None = None) -> pd.DataFrame:
             raise UserError(f"{path} is not a leaderboard: {column} is out of range")
     board["rank"] = board["rank"].where(board["source"] == "measured", _no_rank(board))
     return board[columns]
+
+
+def _separator(path: Path) -> str:
+    """What to do, where a spreadsheet has written semicolons; '' for any other file."""
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            first = file.readline()
+    except OSError:
+        return ""
+    return "; its columns are separated by ; and must be by , with . in numbers" if ";" in first else ""
 
 
 def _of_dataset(path: Path, board: pd.DataFrame, dataset: str | None) -> pd.DataFrame:

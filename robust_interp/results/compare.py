@@ -41,10 +41,12 @@ class ScoredEntry:
 
     Attributes:
         measured: Per samples and train seed (None for what has no seed) the scores by column.
+        retrained: Per samples the train seeds that were measured with other weights before.
     """
 
     card: ModelCard
     measured: dict[Samples, dict[int | None, dict[str, Score]]] = field(default_factory=dict)
+    retrained: dict[Samples, set[int]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -76,7 +78,8 @@ class Comparison:
         frame: The columns of `columns.COMPARISON`. Accuracies (percent) are means over the seeds that both
             have; `only_a` and `only_b` are McNemar's b and c, summed over them; `ci_low` and `ci_high` are
             the 95 % interval of the difference over seeds, NaN where one has fewer than two.
-        left_out: One line for each column that was not measured in the same way.
+        left_out: One line for each column that was not measured in the same way, and for each entry of which
+            older weights are left out.
     """
 
     a: str
@@ -115,6 +118,7 @@ def from_folders(
     lines, left_out = _lines(first.measured[samples], second.measured[samples])
     if not lines:
         raise UserError("; ".join([f"{first.name} and {second.name} have no common column", *left_out]))
+    left_out += [_of_last_weights(entry, samples) for entry in (first, second) if samples in entry.retrained]
     frame = _judged(pd.DataFrame(lines))
     frame = frame.assign(a=a, b=b, dataset=dataset, **samples._asdict())
     return Comparison(a, b, dataset, samples, frame[COMPARISON_COLUMNS], left_out)
@@ -127,11 +131,13 @@ def _entries(runs: Iterable[list[Score]]) -> list[ScoredEntry]:
         card, row = score.classifier, score.row
         key = entry_key(card)
         samples = Samples(row["protocol"], row["n"], row["subset_hash"])
-        by_seed = entries.setdefault(key, ScoredEntry(card)).measured.setdefault(samples, {})
+        entry = entries.setdefault(key, ScoredEntry(card))
+        by_seed = entry.measured.setdefault(samples, {})
         identity = digest(card.identity)
         if weights.setdefault((key, samples, card.train_seed), identity) != identity:
             weights[key, samples, card.train_seed] = identity
             by_seed[card.train_seed] = {}  # this seed was trained again: nothing of its old weights is kept
+            entry.retrained.setdefault(samples, set()).add(card.train_seed or 0)
         known = by_seed.setdefault(card.train_seed, {})
         if not _is_coarser(score, known.get(score.column)):
             known[score.column] = score
@@ -176,6 +182,12 @@ def _common_samples(a: ScoredEntry, b: ScoredEntry, protocol: str | None, n: int
     if len(chosen) > 1:
         raise UserError(f"choose one with --protocol and --n: both entries have {_listed(chosen.values())}")
     return list(chosen.values())[-1]
+
+
+def _of_last_weights(entry: ScoredEntry, samples: Samples) -> str:
+    seeds = sorted(entry.retrained[samples])
+    which = f"train seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    return f"{entry.name}: {which} measured with several weights; only those measured last are compared"
 
 
 def _only_strong(by_seed: dict[int | None, dict[str, Score]]) -> bool:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from robust_interp.results.columns import Kind
+from robust_interp.results.columns import OF_IMAGES_COLUMNS, Kind
 from robust_interp.results.scores import Score
 from robust_interp.store.cells import FLOAT32, ModelCard, digest
 from robust_interp.store.verdicts import joint
@@ -26,6 +26,7 @@ class Entry:
     n: int
     protocol: str
     subset_hash: str
+    told: dict = field(default_factory=dict)  # of the images, where it is not the usual
     by_seed: dict[str, dict[str, Score]] = field(default_factory=dict)  # classifier -> column -> the newest
     sources: set[str] = field(default_factory=set)  # of its corrupted images
     seeds: set[int] = field(default_factory=set)  # of its random attacks
@@ -136,6 +137,7 @@ def _of_run(run: list[Score]) -> list[Entry]:
     entries: dict[tuple, Entry] = {}
     for score in run:
         card, row = score.classifier, score.row
-        first = Entry(card, row["n"], row["protocol"], row["subset_hash"])
+        told = {name: row[name] for name in OF_IMAGES_COLUMNS if name in row}
+        first = Entry(card, row["n"], row["protocol"], row["subset_hash"], told)
         entries.setdefault(entry_key(card), first).add(score)
     return list(entries.values())

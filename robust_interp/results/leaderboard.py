@@ -44,9 +44,9 @@ def entries_frame(*runs: list[Score]) -> pd.DataFrame:
     frame = pd.DataFrame(lines).reindex(columns=board_columns([column.name for column in measured], extra))
     frame = frame.astype({column: "Int64" for column in integers(TAIL) if column in extra})
     frame["rank"] = _ranks(entries, lines, ranking)
-    precision = ["attack_precision"] if "attack_precision" in extra else []
+    apart = [name for name in ("preprocessing", "subset", "attack_precision") if name in extra]
     return frame.sort_values(
-        ["protocol", "n_examples", *precision, "rank", "model", "recipe", "lambda_init", "members"],
+        ["protocol", "n_examples", *apart, "rank", "model", "recipe", "lambda_init", "members"],
         na_position="last",
         ignore_index=True,
     )

@@ -1,10 +1,13 @@
 """Mean corruption errors of a leaderboard's lines, alone and against a baseline's. No torch here.
 
 Source: Hendrycks & Dietterich, *Benchmarking Neural Network Robustness to Common Corruptions and
-Perturbations*, ICLR 2019. Its baseline is AlexNet on ImageNet; on CIFAR its authors report the plain mean.
+Perturbations*, ICLR 2019. Its baseline is AlexNet on ImageNet, with the errors below, which its authors
+publish; on CIFAR they report the plain mean.
 """
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 import pandas as pd
@@ -16,6 +19,25 @@ from robust_interp.corruptions.names import COMMON
 from robust_interp.results.columns import SOURCE
 
 NO_BASELINE = "none"
+ALEXNET = "AlexNet"
+# Its published errors on ImageNet-C, as shares, each the mean over the severities.
+ALEXNET_ERRORS = {
+    "gaussian_noise": 0.886428,
+    "shot_noise": 0.894468,
+    "impulse_noise": 0.922640,
+    "defocus_blur": 0.819880,
+    "glass_blur": 0.826268,
+    "motion_blur": 0.785948,
+    "zoom_blur": 0.798360,
+    "snow": 0.866816,
+    "frost": 0.826572,
+    "fog": 0.819324,
+    "brightness": 0.564592,
+    "contrast": 0.853204,
+    "elastic_transform": 0.646056,
+    "pixelate": 0.717840,
+    "jpeg_compression": 0.606500,
+}
 ALIKE = ["n_examples", "protocol", "corruption_source", "source"]  # else two errors are not compared
 
 
@@ -29,12 +51,16 @@ def with_mce(board: pd.DataFrame, baseline: str = NO_BASELINE) -> pd.DataFrame:
     of the corruptions. A baseline with an error of 0 under one of them, or for the last column one equal to
     the clean one, leaves them empty too.
 
+    AlexNet, unless a line is called so, stands for its published errors on ImageNet-C: ``mce(AlexNet)`` is
+    then filled for lines of ImageNet-C's corruptions, and there is no relative mCE.
+
     Args:
         baseline: ``NAME`` for single models, ``NAMExK`` for the ensemble of K, ``@RECIPE`` after either where
-            several share it; ``none`` for the first column alone.
+            several share it; ``AlexNet``; ``none`` for the first column alone.
 
     Raises:
-        UserError: if no line has all of the corruptions, or the baseline is none of those, or several.
+        UserError: if no line has all of the corruptions, or the baseline is none of those, or several, or it
+            is the published AlexNet and no line is of ImageNet-C.
     """
     names = list(COMMON)
     missing = [name for name in names if name not in board]
@@ -46,7 +72,9 @@ def with_mce(board: pd.DataFrame, baseline: str = NO_BASELINE) -> pd.DataFrame:
         )
     errors = 100 - complete[names]
     columns = {"mean_error15": errors.mean(axis=1)}
-    if baseline != NO_BASELINE:
+    if baseline == ALEXNET and not any(_entry(line) == ALEXNET for _, line in complete.iterrows()):
+        columns |= _against_alexnet(complete, errors)
+    elif baseline != NO_BASELINE:
         columns |= _against(baseline, complete, errors)
     at = len(board.columns) - len(SOURCE)
     parts = [board.iloc[:, :at], pd.DataFrame(columns, index=board.index), board.iloc[:, at:]]
@@ -66,6 +94,27 @@ def _against(baseline: str, complete: pd.DataFrame, errors: pd.DataFrame) -> dic
         f"mce({baseline})": pd.Series(mce, dtype=float),
         f"relative_mce({baseline})": pd.Series(relative, dtype=float),
     }
+
+
+def _against_alexnet(complete: pd.DataFrame, errors: pd.DataFrame) -> dict[str, pd.Series]:
+    published = 100 * np.array([ALEXNET_ERRORS[str(name)] for name in errors])
+    of_imagenet = [_is_of_imagenet_c(source) for source in complete["corruption_source"]]
+    if not any(of_imagenet):
+        raise UserError(
+            f"{ALEXNET}'s published errors are those of ImageNet-C, and no row has its corruptions: name a "
+            "row of the leaderboard as the baseline, or none"
+        )
+    found = [
+        statistics.mce(row, published) if fits else float("nan")
+        for row, fits in zip(errors.to_numpy(), of_imagenet, strict=True)
+    ]
+    return {f"mce({ALEXNET})": pd.Series(found, complete.index, dtype=float)}
+
+
+def _is_of_imagenet_c(sources: object) -> bool:
+    """Whether all corrupted images are of ImageNet-C: released, or generated with its constants."""
+    each = str(sources).split("+")
+    return all(re.search(r"\(ImageNet-C\b", source) for source in each)
 
 
 def _references(baseline: str, complete: pd.DataFrame) -> dict[tuple, int]:

@@ -32,7 +32,8 @@ def about_ranks(board: pd.DataFrame, columns: Mapping[str, str]) -> str:
     by = [f"{column} (protocol {protocol})" for protocol, column in columns.items()]
     by = list(columns.values()) if len(by) == 1 else by
     ranked = board["rank"].notna().any()
-    head = f"rank by {' and '.join(by)}, among rows of the same protocol and images" if ranked else ""
+    alike = "protocol, images and attack precision" if "attack_precision" in board else "protocol and images"
+    head = f"rank by {' and '.join(by)}, among rows of the same {alike}" if ranked else ""
     parts = [f"{count} {reason}" for reason, count in unranked(board, columns).items()]
     missing = f"no rank: {', '.join(parts)}" if parts else ""
     return "; ".join(part for part in (head, missing) if part)

@@ -8,20 +8,22 @@ import numpy as np
 
 from robust_interp.core import statistics
 from robust_interp.results.column_names import parse
+from robust_interp.results.columns import OF_IMAGES_COLUMNS
 from robust_interp.store import NOT_FINITE, ZERO_GRADIENT, Outcome
 from robust_interp.store.cells import Cell, ModelCard, Perturbation, Plan, digest, in_255
 
 
-def row_of_cell(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray) -> dict:
+def row_of_cell(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray, content: str = "") -> dict:
     """The line of one measurement.
 
     Args:
         right: Which samples count as right under the plan's protocol, (n,) bool.
+        content: A hash of the images, where the fingerprint does not cover their content.
     """
     made, params = cell.perturbation, cell.perturbation.params
     attacked = made.kind == "attack"
     alpha = made.number("alpha") if made.norm == "Linf" else None
-    return _shared(plan, cell, right) | {
+    return _shared(plan, cell, right, content) | {
         "perturbation": _named(made),
         "norm": made.norm if attacked else None,
         "eps_255": made.eps_255,
@@ -39,7 +41,13 @@ def row_of_cell(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray) -> 
     }
 
 
-def row_of_worst(plan: Plan, name: str, outcomes: Sequence[tuple[Cell, Outcome]], right: np.ndarray) -> dict:
+def row_of_worst(
+    plan: Plan,
+    name: str,
+    outcomes: Sequence[tuple[Cell, Outcome]],
+    right: np.ndarray,
+    content: str = "",
+) -> dict:
     """The line of the worst of several attacks in one ball.
 
     Each of them has a line of its own that says more, unless it left out samples that were broken: this line
@@ -47,7 +55,7 @@ def row_of_worst(plan: Plan, name: str, outcomes: Sequence[tuple[Cell, Outcome]]
     """
     cell = outcomes[0][0]
     norm, radius = ball_of(cell.perturbation)
-    row = _shared(plan, cell, right) | {
+    row = _shared(plan, cell, right, content) | {
         "perturbation": name_of_worst(name, [cell.perturbation for cell, _ in outcomes]),
         "norm": norm,
         "eps_255": radius if norm == "Linf" else None,
@@ -56,17 +64,18 @@ def row_of_worst(plan: Plan, name: str, outcomes: Sequence[tuple[Cell, Outcome]]
     return row | ({"zero_grad": _zero_gradients(hidden)} if hidden else {})
 
 
-def _shared(plan: Plan, cell: Cell, right: np.ndarray) -> dict:
+def _shared(plan: Plan, cell: Cell, right: np.ndarray, content: str) -> dict:
     return {
         **of_model(cell.classifier),
         "dataset": cell.dataset,
-        "subset_hash": digest([cell.fingerprint, plan.n])[:12],
+        "subset_hash": digest([cell.fingerprint, plan.n, *filter(None, [content])])[:12],
         "n": plan.n,
         "protocol": plan.protocol,
         **of_right(right),
         "precision": cell.environment.get("precision"),
         "torch": cell.environment.get("torch"),
         "torchattacks": cell.environment.get("torchattacks"),
+        **{name: cell.told[name] for name in OF_IMAGES_COLUMNS if name in cell.told},
     }
 
 

@@ -13,7 +13,17 @@ import pandas as pd
 from robust_interp.core import statistics
 from robust_interp.results import rows
 from robust_interp.results.column_names import MeasuredColumn, parse
-from robust_interp.results.columns import OF_PRECISION, RESULT_COLUMNS, RESULTS, STRONG, WORST, Kind, integers
+from robust_interp.results.columns import (
+    OF_IMAGES,
+    OF_PRECISION,
+    ON_REQUEST,
+    RESULT_COLUMNS,
+    RESULTS,
+    STRONG,
+    WORST,
+    Kind,
+    integers,
+)
 from robust_interp.results.precision import PrecisionCheck, check
 from robust_interp.store import Outcome, Store
 from robust_interp.store.cells import FLOAT32, Cell, ModelCard, Perturbation, Plan, attack_column, digest
@@ -32,6 +42,7 @@ class Score:
         perturbations: What the samples went through: one perturbation, or under ``worst`` several.
         audit: What the classifier's audit on this dataset came to; empty if there was none.
         precision_check: What the precision of the attack changed, where that is known and not float32.
+        rounded_accuracy: The accuracy with whole pixel values, percent; None where that was not measured.
         code: What the code of the plug-ins is known by that made the perturbations; empty without any.
     """
 
@@ -47,6 +58,7 @@ class Score:
     audit: str = ""
     code: str = ""
     precision_check: PrecisionCheck | None = None
+    rounded_accuracy: float | None = None
 
     @property
     def attack_precision(self) -> str:
@@ -102,18 +114,29 @@ def _scores_of_classifier(plan: Plan, cells: list[Cell], store: Store) -> list[S
         store.note_missing(cell, plan.n)
     labels = store.labels(cells[0].fingerprint, plan.n)[: plan.n] if outcomes else np.zeros(0, int)
     right = [outcome.correct(labels) for _, outcome in outcomes]
+    content = store.content(cells[0].fingerprint, plan.n)
+    clean = None
     derived: list[_Attacked] = []
     if plan.protocol == "worst":
         if all(cell.perturbation.kind != "clean" for cell, _ in outcomes):
             return []  # of no sample can it be said yet that it survives everything
+        clean = right[[cell.perturbation.kind for cell, _ in outcomes].index("clean")]
         right, derived = _worst(outcomes, right, {cell.perturbation.ball for cell in missing})
     own = [
-        _score(plan, *done, correct, labels)
+        replace(_score(plan, *done, correct, labels, content), rounded_accuracy=_rounded(*done, clean))
         for done, correct in zip(outcomes, right, strict=True)
         if done[0].has_own_number(plan.protocol)
     ]
-    scored = own + [_worst_score(plan, attacked, correct, labels) for attacked, correct in derived]
+    scored = own + [_worst_score(plan, attacked, correct, labels, content) for attacked, correct in derived]
     return [_self_checked(score, plan, cells, store) for score in scored]
+
+
+def _rounded(cell: Cell, outcome: Outcome, clean: np.ndarray | None) -> float | None:
+    """Accuracy in percent with whole pixel values; `clean` says what must be right when clean, (n,) bool."""
+    if not cell.perturbation.rounded:
+        return None
+    right = outcome.correct_rounded if clean is None else statistics.robust(clean, [outcome.correct_rounded])
+    return 100 * float(right.mean())
 
 
 def _self_checked(score: Score, plan: Plan, cells: Sequence[Cell], store: Store) -> Score:
@@ -148,8 +171,10 @@ def _worst(
     return right, [joint for ball, joint in by_ball.items() if ball not in incomplete]
 
 
-def _score(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray, labels: np.ndarray) -> Score:
-    row = rows.row_of_cell(plan, cell, outcome, right)
+def _score(
+    plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray, labels: np.ndarray, content: str
+) -> Score:
+    row = rows.row_of_cell(plan, cell, outcome, right, content)
     return Score(
         cell.classifier,
         cell.perturbation.column,
@@ -164,9 +189,11 @@ def _score(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray, labels: 
     )
 
 
-def _worst_score(plan: Plan, outcomes: list[_Done], right: np.ndarray, labels: np.ndarray) -> Score:
+def _worst_score(
+    plan: Plan, outcomes: list[_Done], right: np.ndarray, labels: np.ndarray, content: str
+) -> Score:
     cells = [cell for cell, _ in outcomes]
-    row = rows.row_of_worst(plan, WORST, outcomes, right)
+    row = rows.row_of_worst(plan, WORST, outcomes, right, content)
     return Score(
         cells[0].classifier,
         attack_column(WORST, *rows.ball_of(cells[0].perturbation)),
@@ -220,11 +247,16 @@ def _add_improvements(scored: list[Score]) -> None:
 
 
 def results_frame(scored: Iterable[Score]) -> pd.DataFrame:
-    """results.csv as a table: a line a score, with the columns of `RESULTS` and, if need be, OF_PRECISION."""
+    """results.csv as a table: a line a score, with the columns of `RESULTS`, and others where filled."""
     scored = list(scored)
     frame = pd.DataFrame([score.row for score in scored]).reindex(columns=RESULT_COLUMNS)
     frame = frame.astype(dict.fromkeys(integers(RESULTS), "Int64"))
-    if all(score.attack_precision in ("", FLOAT32) for score in scored):
-        return frame
-    told = {column.name: [column.of(score) for score in scored] for column in OF_PRECISION if column.of}
-    return frame.assign(**told)
+    if any(score.attack_precision not in ("", FLOAT32) for score in scored):
+        told = {column.name: [column.of(score) for score in scored] for column in OF_PRECISION if column.of}
+        frame = frame.assign(**told)
+    more = (*OF_IMAGES, *ON_REQUEST)
+    for column in more:
+        values = [column.of(score) if column.of else score.row.get(column.name) for score in scored]
+        if any(value is not None for value in values):
+            frame[column.name] = values
+    return frame.astype({name: "Int64" for name in integers(more) if name in frame})

@@ -71,7 +71,7 @@ def chosen(candidates: Iterable[Checkpoint]) -> list[Checkpoint]:
 def _epochs(checkpoint: Checkpoint) -> float:
     recipe = checkpoint.record.get("recipe")
     epochs = recipe.get("epochs") if isinstance(recipe, dict) else None
-    return epochs if is_number(epochs) else 0
+    return float(epochs) if epochs is not None and is_number(epochs) else 0.0
 
 
 _OF_CFG = ("num_classes", "input_size", "pool_size", "crop_pct", "interpolation", "first_conv", "classifier")

@@ -1,7 +1,16 @@
 """What a measurement is and what it is keyed by, and the database of finished ones. No torch here."""
 
-from robust_interp.store.database import CHUNK, FILE_NAME, Store
-from robust_interp.store.outcome import AGREE, DISAGREE, INHERITED, NOT_FINITE, ZERO_GRADIENT, Outcome
+from robust_interp.store.database import CHUNK, FILE_NAME, ChangedError, Store
+from robust_interp.store.outcome import (
+    AGREE,
+    DISAGREE,
+    INHERITED,
+    NOT_FINITE,
+    ROUNDED_RIGHT,
+    ROUNDED_WRONG,
+    ZERO_GRADIENT,
+    Outcome,
+)
 
 __all__ = [
     "AGREE",
@@ -10,7 +19,10 @@ __all__ = [
     "FILE_NAME",
     "INHERITED",
     "NOT_FINITE",
+    "ROUNDED_RIGHT",
+    "ROUNDED_WRONG",
     "ZERO_GRADIENT",
+    "ChangedError",
     "Outcome",
     "Store",
 ]

@@ -42,6 +42,8 @@ class Perturbation:
             params, which the key holds.
         precision: Attacks only: what their gradients are computed in: ``float32``, ``tf32`` or ``bf16``. The
             key says it where it is not float32.
+        rounded: Attacks only: whether the attacked images are also classified with whole pixel values. The
+            key says it where they are.
     """
 
     kind: str
@@ -52,6 +54,7 @@ class Perturbation:
     seed: int | None = None
     norm: str = "Linf"
     precision: str = FLOAT32
+    rounded: bool = False
 
     def number(self, name: str) -> float | None:
         """A parameter that is a number, or None where there is none of this name."""
@@ -85,6 +88,7 @@ class Perturbation:
                 ("source", self.source, None),
                 ("seed", self.seed, None),
                 ("precision", self.precision, FLOAT32),
+                ("rounded", self.rounded, False),
             )
             if value != usual
         }
@@ -102,6 +106,7 @@ class ModelCard:
             its members and how they are averaged.
         attacked_as: What attacks on an ensemble are made on, such as ``member:0``; empty if on all of it.
         recorded_clean: Clean accuracy in percent that the checkpoint claims, if it claims one.
+        eot: Of a randomised classifier, over how many draws it is attacked and judged; 0 for any other.
     """
 
     model: str
@@ -115,6 +120,7 @@ class ModelCard:
     weights_sha256: str = ""
     recorded_clean: float | None = None
     attacked_as: str = ""
+    eot: int = 0
 
     @property
     def label(self) -> str:
@@ -129,6 +135,8 @@ class Cell:
     """One classifier, one dataset, one perturbation, and the versions that computed it.
 
     Attributes:
+        told: What a row says of the images besides the dataset, where it is not the usual: ``preprocessing``,
+            ``subset``, ``skipped``. The fingerprint covers all that the predictions depend on.
         skips: Protocol ``worst`` only: the keys of the whole cells, clean first, whose broken samples are not
             attacked again but inherited as broken.
     """
@@ -139,6 +147,7 @@ class Cell:
     perturbation: Perturbation
     environment: dict[str, str]
     skips: tuple[str, ...] = ()
+    told: dict[str, str | int] = field(default_factory=dict)
 
     @cached_property
     def key(self) -> str:
@@ -175,6 +184,8 @@ class Cell:
     def to_json(self) -> dict:
         """As JSON values, which `from_json` reads."""
         fields = asdict(self)
+        if not self.told:
+            del fields["told"]
         return {"victim": fields.pop("classifier")} | fields  # its name in files
 
     @classmethod

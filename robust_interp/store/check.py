@@ -19,7 +19,7 @@ from robust_interp.store.database import FILE_NAME, Store
 from robust_interp.store.pages import records
 from robust_interp.store.seal import COLUMNS, COUNTED, KEYS, is_sound
 
-KEPT = ("chunks", "labels", "runs", "audits")  # tables, but for what is counted anew
+KEPT = ("chunks", "labels", "runs", "audits", "pixels")  # tables, but for what is counted anew
 
 # What a file built anew has no cure for. What SQLite leaves out of its log is lost once that was opened.
 NOT_IN_THE_FILE = (Fault.MISSING, Fault.FOREIGN, Fault.LOG)

@@ -2,12 +2,15 @@
 
 It is in WAL mode, in which readers and a writer are not in each other's way. Its processes then share memory,
 so they must be on one machine. On a file system of several machines a rollback journal is used, which needs
-locks only.
+locks only, and so it is where memory cannot be shared.
 """
 
 from __future__ import annotations
 
+import mmap
 import sqlite3
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +21,6 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.paths import resolved
 from robust_interp.store.seal import COLUMNS, COUNTED, KEYS, has_form, seal
 
-JOURNALS = ("auto", "wal", "delete")
-
 PATIENCE = 60  # seconds to wait for another process that writes
 
 PATIENCE_WITH_WAL = 5  # seconds to wait for those that have the file open in WAL mode, which may take hours
@@ -29,9 +30,11 @@ NETWORK = {
     "nfs4", "pvfs2", "s3fs", "smb3", "smbfs", "sshfs", "weka", "wekafs",
 }  # file systems, as Linux calls them  # fmt: skip
 
+_AT_ONCE, _AT_TIMES = 1, 1000  # pages of the log after which they are moved into the file
+
 _CHOSEN = 0x52494A44  # PRAGMA application_id of a file whose rollback journal was asked for
 
-FORMAT = 1  # PRAGMA user_version; 0 are stores from before rows had digests
+FORMAT = 2  # PRAGMA user_version; 0 are stores from before rows had digests, 1 those without `pixels`
 
 OLDEST = {"chunks", "labels", "runs"}  # the tables that every store of format 0 has
 
@@ -49,6 +52,10 @@ _SCHEMA = {
     "audits": """CREATE TABLE audits (
     victim TEXT NOT NULL, dataset TEXT NOT NULL, verdict TEXT NOT NULL, text TEXT NOT NULL, digest BLOB,
     PRIMARY KEY (victim, dataset)
+) WITHOUT ROWID""",
+    "pixels": """CREATE TABLE pixels (
+    dataset TEXT NOT NULL, start INTEGER NOT NULL, hashes BLOB NOT NULL, digest BLOB,
+    PRIMARY KEY (dataset, start)
 ) WITHOUT ROWID""",
     "counts": "CREATE TABLE counts (name TEXT PRIMARY KEY, rows INTEGER NOT NULL, digest BLOB) WITHOUT ROWID",
 }
@@ -72,20 +79,23 @@ def to_write(path: Path | str, journal: str = "auto") -> sqlite3.Connection:
     Args:
         path: Of the file, or ``:memory:``.
         journal: ``wal`` or ``delete`` (SQLite's rollback journal); ``auto`` is ``delete`` on a network file
-            system and where it was chosen before, else ``wal``.
+            system, where it was chosen before and where memory cannot be shared, else ``wal``.
 
     Raises:
-        UserError: if it is of a newer version or no store, or is open elsewhere with another journal.
+        UserError: if it is of a newer version or no store, is open elsewhere with another journal, or is on
+            a file system without locks.
         sqlite3.Error: if it cannot be used.
     """
+    if isinstance(path, Path):
+        _check_locks(path.parent)
     db = _plain(sqlite3.connect(path, timeout=PATIENCE, isolation_level=None))
     try:
         format_of(db, path)  # before anything is written to what may be no store
         _use_journal(db, path, journal)
         db.execute("PRAGMA synchronous=FULL")
         with transaction(db):
-            if format_of(db, path) < FORMAT:
-                _renew(db)
+            if (version := format_of(db, path)) < FORMAT:
+                _renew(db, version)
             for statement in BESIDE:
                 db.execute(statement)
             if journal == "delete":
@@ -135,12 +145,15 @@ def _use_journal(db: sqlite3.Connection, path: Path | str, journal: str) -> None
     """Switch to WAL mode or from it: the one thing that SQLite does not wait for itself."""
     if journal == "auto":
         was_chosen = db.execute("PRAGMA application_id").fetchone() == (_CHOSEN,)
-        journal = "delete" if was_chosen or (isinstance(path, Path) and on_network(path)) else "wal"
+        is_apart = isinstance(path, Path) and (on_network(path) or not _shares_memory(path.parent))
+        journal = "delete" if was_chosen or is_apart else "wal"
     patience = PATIENCE if journal == "wal" else PATIENCE_WITH_WAL
     give_up = time.monotonic() + patience
     while True:
         try:
             db.execute(f"PRAGMA journal_mode={journal}")
+            # People copy the file and leave the log: it holds no more than what is just being written.
+            db.execute(f"PRAGMA wal_autocheckpoint={_AT_ONCE}")
             return
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
@@ -153,6 +166,37 @@ def _use_journal(db: sqlite3.Connection, path: Path | str, journal: str) -> None
                     "system: end that process first, or give both --store-journal delete"
                 ) from error
             time.sleep(0.01)
+
+
+def _check_locks(folder: Path) -> None:
+    """Refuse a file system without locks, which SQLite would take for another process that writes.
+
+    Raises:
+        UserError: if no file can be locked there.
+    """
+    if sys.platform == "win32":
+        return
+    import fcntl
+
+    with tempfile.TemporaryFile(dir=folder) as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(
+                f"cannot keep results in {folder}: no file can be locked there ({error.strerror}): choose a "
+                "folder on another disk"
+            ) from error
+
+
+def _shares_memory(folder: Path) -> bool:
+    """Whether processes can share the memory that a file in a folder stands for, as the log needs it."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        try:
+            file.truncate(mmap.PAGESIZE)
+            mmap.mmap(file.fileno(), mmap.PAGESIZE).close()
+        except OSError:
+            return False
+    return True
 
 
 def on_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
@@ -181,10 +225,12 @@ def lightly(db: sqlite3.Connection) -> Iterator[None]:
     """Within, WAL mode waits for no disk: for what a power cut may take, and only that."""
     is_log = db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     db.execute(f"PRAGMA synchronous={'NORMAL' if is_log else 'FULL'}")
+    db.execute(f"PRAGMA wal_autocheckpoint={_AT_TIMES}")
     try:
         yield
     finally:
         db.execute("PRAGMA synchronous=FULL")
+        db.execute(f"PRAGMA wal_autocheckpoint={_AT_ONCE}")
 
 
 @contextmanager
@@ -213,7 +259,9 @@ def format_of(db: sqlite3.Connection, path: Path | str) -> int:
             f"{FORMAT}): use that version"
         )
     tables = _tables(db)
-    of_format = {FORMAT: set(COLUMNS), 0: OLDEST if tables else set()}.get(version)
+    of_format = {FORMAT: set(COLUMNS), 1: set(COLUMNS) - {"pixels"}, 0: OLDEST if tables else set()}.get(
+        version
+    )
     digest = ("digest",) if version else ()
     if of_format is None or not of_format <= tables.keys():
         raise sqlite3.DatabaseError("it is damaged, or no store: tables are missing")
@@ -232,12 +280,13 @@ def _tables(db: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _renew(db: sqlite3.Connection) -> None:
-    """Make the tables, and seal the rows that an older version wrote, if they have the right form."""
+def _renew(db: sqlite3.Connection, version: int) -> None:
+    """Make the tables that are missing, and seal the rows of format 0, if they have the right form."""
     there = _tables(db)
     for table, statement in _SCHEMA.items():
         if table not in there:
             db.execute(statement)
+        if version or table not in there:
             continue
         db.execute(f"ALTER TABLE {table} ADD COLUMN digest BLOB")
         key, columns = COLUMNS[table][: KEYS[table]], COLUMNS[table]
@@ -245,7 +294,7 @@ def _renew(db: sqlite3.Connection) -> None:
         digests = [(seal(table, row), *row[: len(key)]) for row in rows if has_form(table, row)]
         named = " AND ".join(f"{name} = ?" for name in key)
         db.executemany(f"UPDATE {table} SET digest = ? WHERE {named}", digests)
-    for table in COUNTED:
+    for table in () if version else COUNTED:
         ((rows,),) = db.execute(f"SELECT COUNT(*) FROM {table}")
         put(db, "counts", table, rows)
     db.execute(f"PRAGMA user_version = {FORMAT}")

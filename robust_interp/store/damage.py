@@ -34,6 +34,11 @@ class Fault(Enum):
         "datasets' labels are damaged",
         "written again by the next bench on it",
     )
+    PIXELS = (
+        "dataset's hashes of images are damaged",
+        "datasets' hashes of images are damaged",
+        "left out; written again where the images are measured again",
+    )
     AUDIT = ("audit is damaged", "audits are damaged", "left out; audit the model again")
     LOST = (
         "table has lost rows",

@@ -12,6 +12,7 @@ what is measured again takes their place. Damage is named, one line each kind, w
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import sqlite3
@@ -27,6 +28,7 @@ from robust_interp.store import connection, log
 from robust_interp.store.cells import Cell, Plan
 from robust_interp.store.connection import put, transaction
 from robust_interp.store.damage import Damage, Fault
+from robust_interp.store.integers import packed, packed_labels, unpacked, unpacked_labels
 from robust_interp.store.leases import Leases, Part
 from robust_interp.store.outcome import Outcome
 from robust_interp.store.seal import COLUMNS, is_sound, read_plan
@@ -38,8 +40,20 @@ CHUNK = 250  # samples stored at a time, at most: what a kill can cost
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT)
 
 
+class ChangedError(Exception):
+    """An image is not what it was when it was measured.
+
+    Attributes:
+        at: Which one, counted from 0.
+    """
+
+    def __init__(self, at: int) -> None:
+        super().__init__(f"image {at} has changed")
+        self.at = at
+
+
 def _row(cell: str, start: int, part: Outcome) -> tuple:
-    predictions = part.predictions.astype("<i2").tobytes()
+    predictions = packed(part.predictions)
     flags = part.flags.astype(np.uint8).tobytes()
     deltas = None if part.deltas is None else part.deltas.astype("<f4").tobytes()
     return cell, start, len(part), predictions, flags, deltas, float(part.seconds), part.device
@@ -47,9 +61,9 @@ def _row(cell: str, start: int, part: Outcome) -> tuple:
 
 def _outcome(row: tuple) -> Outcome:
     """What `_row` made the row of."""
-    _, _, _, predictions, flags, deltas, seconds, device, _ = row
+    _, _, count, predictions, flags, deltas, seconds, device, _ = row
     return Outcome(
-        np.frombuffer(predictions, "<i2"),
+        unpacked(predictions, count),
         np.frombuffer(flags, np.uint8),
         None if deltas is None else np.frombuffer(deltas, "<f4"),
         seconds,
@@ -148,6 +162,10 @@ class Store:
             return self._db.execute(query, values).fetchall()
         except (sqlite3.Error, UnicodeError) as error:
             raise self._refusal(f"cannot read {self.path}", error) from error
+
+    def _has(self, table: str) -> bool:
+        """Whether there is this table, which stores of older formats that are opened to read may lack."""
+        return bool(self._rows("SELECT 1 FROM sqlite_master WHERE name = ?", table))
 
     def _select(self, table: str, where: str = "", *values: object) -> list[tuple]:
         """Whole rows of a table, each with its digest last; None stands for it in a store without digests."""
@@ -276,7 +294,7 @@ class Store:
             return None  # of no use together
         share = (n - starts[-1]) / counts[-1]
         return Outcome(
-            np.frombuffer(b"".join(predictions), "<i2", n),
+            np.concatenate([*map(unpacked, predictions, counts)])[:n],
             np.frombuffer(b"".join(flags), np.uint8, n),
             np.frombuffer(b"".join(deltas), "<f4", n) if attacked else None,
             math.fsum([*seconds[:-1], seconds[-1] * share]),
@@ -285,7 +303,7 @@ class Store:
 
     def put_labels(self, fingerprint: str, labels: np.ndarray) -> None:
         """Keep all labels (N,) of a dataset, named by its fingerprint; damaged or other ones are replaced."""
-        values = fingerprint, labels.astype("<i2").tobytes()
+        values = fingerprint, packed_labels(labels)
         there = self._select("labels", "WHERE dataset = ?", fingerprint)
         if there and there[0][:2] == values and is_sound("labels", there[0], self._sealed):
             return
@@ -295,7 +313,7 @@ class Store:
             self._put(db, "labels", "dataset", *values)
 
     def labels(self, fingerprint: str, n: int = 1) -> np.ndarray:
-        """All labels of a dataset that was measured here, named by its fingerprint; (N,) int16.
+        """All labels of a dataset that was measured here, named by its fingerprint; (N,).
 
         Args:
             n: How many it must have at least.
@@ -304,12 +322,51 @@ class Store:
             UserError: if they are missing or damaged.
         """
         for row in self._select("labels", "WHERE dataset = ?", fingerprint):
-            if row[0] == fingerprint and is_sound("labels", row, self._sealed) and len(row[1]) >= 2 * n:
-                return np.frombuffer(row[1], "<i2")
+            is_there = row[0] == fingerprint and is_sound("labels", row, self._sealed)
+            if is_there and len(found := unpacked_labels(row[1])) >= n:
+                return found
         raise UserError(
             f"{self.path} has lost the labels of the dataset {_short(fingerprint)}, or they are damaged: the "
             "next robust-interp bench on it writes them again"
         )
+
+    def put_pixels(self, fingerprint: str, start: int, hashes: np.ndarray) -> None:
+        """Keep what consecutive images of a dataset were when they were measured, and compare it.
+
+        Args:
+            fingerprint: Of the dataset, which does not cover their content.
+            start: The first of them.
+            hashes: (n,) uint64, 0 for an image that was not read.
+
+        Raises:
+            ChangedError: if one of them is known with another hash.
+        """
+        known = self.pixels(fingerprint, start + len(hashes))[start:]
+        both = (known != 0) & (hashes != 0)
+        if (changed := both & (known != hashes)).any():
+            raise ChangedError(start + int(changed.argmax()))
+        if ((hashes != 0) & ~both).any():
+            with self._write() as db:
+                put(db, "pixels", fingerprint, start, np.where(both, known, hashes).astype("<u8").tobytes())
+
+    def pixels(self, fingerprint: str, n: int) -> np.ndarray:
+        """The hashes (n,) uint64 of the first images of a dataset, 0 where nothing is known."""
+        found = np.zeros(n, np.uint64)
+        if not self._has("pixels"):
+            return found  # a store from before there were any, opened to read
+        for row in self._select("pixels", "WHERE dataset = ? AND start < ?", fingerprint, n):
+            if not is_sound("pixels", row, self._sealed):
+                self.damage.note(Fault.PIXELS, _short(fingerprint))
+                continue
+            hashes = np.frombuffer(row[2], "<u8")[: n - row[1]]
+            there = found[row[1] : row[1] + len(hashes)]
+            there[hashes != 0] = hashes[hashes != 0]
+        return found
+
+    def content(self, fingerprint: str, n: int) -> str:
+        """A hash of what the first `n` images were, '' where that is not known of all of them."""
+        found = self.pixels(fingerprint, n)
+        return hashlib.sha256(found.tobytes()).hexdigest() if found.all() else ""
 
     def _put(self, db: sqlite3.Connection, table: str, key: str, *values: object) -> None:
         """Write a row of a table whose rows are counted; `key` names its first columns, joined by commas."""
@@ -378,7 +435,7 @@ class Store:
         return next((row[2] for row in found if row[:2] == (classifier, fingerprint)), "")
 
     def _audits(self, where: str, *values: object) -> Iterator[tuple]:
-        if not self._sealed and not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'audits'"):
+        if not self._has("audits"):
             return  # a store from before there were audits, opened to read
         self._check_count("audits")
         for row in self._select("audits", where, *values):
@@ -399,6 +456,9 @@ class Store:
         for row in self._select("labels"):
             if not is_sound("labels", row, self._sealed):
                 self.damage.note(Fault.LABELS, _short(row[0]))
+        for row in self._select("pixels") if self._has("pixels") else ():
+            if not is_sound("pixels", row, self._sealed):
+                self.damage.note(Fault.PIXELS, _short(row[0]))
         for _ in self._audits(""):
             pass
         for plan in (part for whole in self.plans() for part in whole.parts):

@@ -16,19 +16,25 @@ DISAGREE = 8
 
 INHERITED = 16
 
+ROUNDED_RIGHT = 32  # of attacks: right or wrong with whole pixel values; neither where that was not measured
+
+ROUNDED_WRONG = 64
+
 
 @dataclass(frozen=True)
 class Outcome:
     """What a cell yields for consecutive samples.
 
     Attributes:
-        predictions: (n,) int16 predicted labels; -1 where the logits or the images were not finite, or
-            where the sample is inherited.
+        predictions: (n,) predicted labels, of any signed integer type; -1 where the logits or the images were
+            not finite, or where the sample is inherited.
         flags: (n,) uint8; ZERO_GRADIENT where the attack's gradient was exactly zero, NOT_FINITE where a
             gradient, an image or the logits were not finite, INHERITED where nothing was measured because a
-            cell that this one follows had broken the sample; AGREE or DISAGREE of an ensemble's members.
+            cell that this one follows had broken the sample; AGREE or DISAGREE of an ensemble's members;
+            ROUNDED_RIGHT or ROUNDED_WRONG where the attacked image was also classified with whole pixels.
         deltas: (n,) float32, the size of each sample's change by an attack, in [0, 1] pixels and the attack's
             norm (Linf: its largest change of a pixel); None where nothing was attacked.
+        content: As of `Dataset.content`, of the samples as they were read; None where that need not be known.
     """
 
     predictions: np.ndarray
@@ -36,6 +42,7 @@ class Outcome:
     deltas: np.ndarray | None
     seconds: float
     device: str
+    content: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.predictions)
@@ -58,6 +65,12 @@ class Outcome:
         that is inherited is broken.
         """
         return (self.predictions == labels[: len(self)]) & (self.flags & (ZERO_GRADIENT | NOT_FINITE) == 0)
+
+    @property
+    def correct_rounded(self) -> np.ndarray:
+        """Which samples count as right with whole pixels, (n,) bool; none where that was not measured."""
+        right = (self.flags & ROUNDED_RIGHT).astype(bool)
+        return right & (self.flags & (ZERO_GRADIENT | NOT_FINITE) == 0)
 
     @property
     def agreement(self) -> float | None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from robust_interp.core.json_values import Form, check, is_count, is_number, is_text, loads, or_null
 from robust_interp.store.cells import Plan
+from robust_interp.store.integers import unpacked, unpacked_labels
 from robust_interp.store.outcome import AGREE, DISAGREE, INHERITED, NOT_FINITE, ZERO_GRADIENT
 
 COLUMNS = {
@@ -22,9 +23,17 @@ COLUMNS = {
     "runs": ("plan", "dataset", "finished", "text"),
     "audits": ("victim", "dataset", "verdict", "text"),
     "counts": ("name", "rows"),
+    "pixels": ("dataset", "start", "hashes"),
 }
 
-KEYS = {"chunks": 2, "labels": 1, "runs": 1, "audits": 2, "counts": 1}  # how many columns name a row
+KEYS = {
+    "chunks": 2,
+    "labels": 1,
+    "runs": 1,
+    "audits": 2,
+    "counts": 1,
+    "pixels": 2,
+}  # how many columns name a row
 
 COUNTED = ("labels", "runs", "audits")  # tables of which `counts` says how many rows were ever written
 
@@ -107,16 +116,15 @@ def _is_chunk(
         and isinstance(seconds, float)
         and start >= 0
         and 0 < count == len(flags)
-        and len(predictions) == 2 * count
         and (deltas is None or len(deltas) == 4 * count)
-        and int(np.frombuffer(predictions, "<i2").min()) >= -1
+        and int(unpacked(predictions, count).min()) >= -1
         and math.isfinite(seconds)
         and seconds >= 0
     )
 
 
 def _are_labels(dataset: str, labels: bytes) -> bool:
-    return _are(str, dataset) and _are(bytes, labels) and int(np.frombuffer(labels, "<i2").min()) >= 0
+    return _are(str, dataset) and _are(bytes, labels) and int(unpacked_labels(labels).min()) >= 0
 
 
 def _is_run(plan: str, dataset: str, finished: int, text: str) -> bool:
@@ -148,6 +156,10 @@ _AUDIT_LINE: tuple[dict[str, Form], dict[str, Form]] = (
 )
 
 
+def _are_pixels(dataset: str, start: int, hashes: bytes) -> bool:
+    return _are(str, dataset) and _are(int, start) and start >= 0 and len(hashes) % 8 == 0 < len(hashes)
+
+
 def _are(kind: type, *values: object) -> bool:
     return all(isinstance(value, kind) for value in values)
 
@@ -158,4 +170,5 @@ _FORMS: dict[str, Callable[..., bool]] = {
     "runs": _is_run,
     "audits": _is_audit,
     "counts": _is_count,
+    "pixels": _are_pixels,
 }

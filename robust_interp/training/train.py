@@ -11,6 +11,7 @@ import dataclasses
 import io
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from robust_interp.training.side_by_side import Group
 from robust_interp.training.trainer import Fit, Status, TrainingError, coefficients
 
 PASSES = 3  # that a step takes: one forward, and a way back as long as two
+LONGEST_NAME = 255 - 40  # bytes of a checkpoint's name: a file's may have 255, and that of a state is longer
 HALF_MAY_CHANGE = 1 / 1000  # predictions that storing half-precision weights may change
 
 
@@ -52,9 +54,19 @@ def destination(architecture: str, dataset: str, recipe: Recipe, seed: int, out:
         seed: The train seed.
 
     Raises:
-        UserError: if that is no checkpoint's name, as for an architecture with a tag.
+        UserError: if that is no checkpoint's name, as for an architecture with a tag, or too long a one for
+            a file system.
     """
     folder = Path(out) / f"{architecture}.{dataset}_{recipe.name}_seed{seed}"
+    if (size := len(os.fsencode(folder.name))) > LONGEST_NAME:
+        raise UserError(
+            f"{folder.name[:40]}...: the name of this checkpoint would have {size} bytes, and may have "
+            f"{LONGEST_NAME}: give the recipe a file and a name of its own, or rename the architecture"
+        )
+    try:
+        folder.exists()
+    except OSError as error:
+        raise UserError(f"cannot write into {out}: {error.strerror}") from error
     if zoo.Checkpoint.at(folder) is None:
         raise UserError(f"{folder.name} is not a checkpoint name: train an architecture without a tag")
     return folder
@@ -81,7 +93,7 @@ class _Job:
     what: Training
     recipe: Recipe
     model_args: dict
-    training: data.Dataset
+    training: data.ArrayDataset
     folder: Path
     device: str | torch.device
     compiled: bool
@@ -161,20 +173,17 @@ def check(trainings: Sequence[Training], dataset: str, out: Path) -> dict[Traini
     return folders
 
 
-def work(
-    trainings: Sequence[Training], dataset: str, data_dir: str | None = None
-) -> dict[Training, tuple[float, float]]:
+def work(trainings: Sequence[Training], training: data.Dataset) -> dict[Training, tuple[float, float]]:
     """How large each training is.
 
     Args:
         trainings: What is to be trained.
-        dataset: A registered name.
-        data_dir: Of the dataset's files; None as for `data.data_root`.
+        training: The training split of a registered dataset.
 
     Returns:
         The millions of parameters of each; and its forward passes, of one image each, times those millions.
     """
-    kind, images = data.DATASETS[dataset], len(data.load(dataset, "train", data_dir))
+    kind, images = data.DATASETS[training.name], len(training)
     params_m: dict[str, float] = {}
     sizes = {}
     for what in trainings:
@@ -244,6 +253,7 @@ def train_together(
     resumed: Callable[[Training, Fit], None] = lambda what, fit: None,
     save_every: int = 1,
     compiled: bool = False,
+    training: data.ArrayDataset | None = None,
 ) -> dict[Training, zoo.Checkpoint | TrainingError]:
     """Train networks side by side, each as if it were alone, and write their checkpoint folders below `out`.
 
@@ -258,6 +268,7 @@ def train_together(
         save_every: Epochs after which an unfinished training is kept, to go on from.
         compiled: Whether the step is compiled (`compilation.compile_blocks`). It rounds differently, so the
             weights are not those of the plain step bit for bit; a training may go on with or without.
+        training: The training split of the dataset, if it was read already.
 
     Returns:
         The checkpoint of each; or why it failed, now or before, which is recorded in a file and does not stop
@@ -273,7 +284,8 @@ def train_together(
         stack.enter_context(by_default(torch.device("cpu")))  # elsewhere the same seed draws other weights
         for folder in folders.values():
             stack.enter_context(resume.lock(folder))
-        jobs = _jobs(folders, dataset, model_args or {}, data_dir, device, compiled)
+        training = training or data.load(dataset, "train", data_dir)
+        jobs = _jobs(folders, training, model_args or {}, data_dir, device, compiled)
         outcomes, caught = _outcomes(jobs, report, resumed, save_every)
     if caught:  # too late to stop these trainings, not the next ones
         raise Stopped(caught)
@@ -309,16 +321,15 @@ def _outcomes(
 
 def _jobs(
     folders: dict[Training, Path],
-    dataset: str,
+    training: data.ArrayDataset,
     model_args: dict,
     data_dir: str | None,
     device: str | torch.device,
     compiled: bool,
 ) -> list[_Job]:
-    training = data.load(dataset, "train", data_dir)
     jobs = []
     for what, folder in folders.items():
-        recipe = what.recipe.filled(data.DATASETS[dataset])
+        recipe = what.recipe.filled(data.DATASETS[training.name])
         args = recipe.model_args() | model_args
         jobs.append(_Job(what, recipe, args, training, folder, device, compiled, data_dir))
     return jobs

@@ -510,6 +510,17 @@ def test_what_is_named_twice_is_audited_once_in_the_order_of_the_names(tiny_zoo)
     assert [found.card.label for found in audit.targets] == ["preact_resnet14 seed 0", "in_resnet14 seed 1"]
 
 
+def test_options_of_models_from_elsewhere_go_with_checkpoints_beside_them(tiny_zoo, tmp_path, monkeypatch):
+    (tmp_path / "own_net.py").write_text(
+        "from torch import nn\ndef make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    names = ("in_resnet14", "own_net:make")
+    mixed = replace(QUICK, models=names, zoo=str(tiny_zoo), seeds=(0,), mean=(0.5,), std=(0.5,))
+    audit = Audit(replace(mixed, ensembles=False), replace(ATTACKS, source=None))
+    assert [found.card.label for found in audit.targets] == ["in_resnet14 seed 0", "own_net:make"]
+
+
 def test_without_a_model_to_transfer_from_that_check_is_not_run(honest):
     options = replace(ATTACKS, source=None, attack="pgd(steps=5)", strongest="none", black_box="none")
     for modules in ({"net": honest}, {"net": honest, "blocked": Blocked(honest)}):

@@ -104,12 +104,24 @@ def test_a_value_outside_the_range_is_counted(read, value):
         ({"images": IMAGES, "indices": np.arange(6.0)}, "indices must be 6 whole numbers"),
         ({"images": IMAGES, "indices": np.arange(6) + 1}, "outside 0 to 5"),
         ({"images": IMAGES, "indices": np.arange(6) // 2}, "3 of 6 indices"),
+        ({"images": IMAGES, "labels": SAMPLES.labels + 1}, "6 of 6 labels are not those of the dataset"),
+        ({"images": IMAGES, "labels": SAMPLES.labels[:5]}, "labels must be 6 classes"),
         ({"images": np.concatenate([IMAGES, IMAGES])}, "12 images without indices"),
     ],
 )
 def test_what_is_no_such_file_is_refused(tmp_path, arrays, message):
     with pytest.raises(UserError, match=message):
         external.read(saved(tmp_path / "adv.npz", **arrays), SAMPLES, "Linf", 8 / 255)
+
+
+def test_labels_that_are_the_datasets_may_be_there(read):
+    assert len(read(images=IMAGES, labels=SAMPLES.labels).ids) == len(IMAGES)
+
+
+def test_a_single_array_is_told_how_to_be_written(tmp_path):
+    np.save(tmp_path / "adv.npy", IMAGES)
+    with pytest.raises(UserError, match=r"a single array: write it with numpy\.savez"):
+        external.read(tmp_path / "adv.npy", SAMPLES, "Linf", 8 / 255)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut", b"text", b"\x80\x04N."])

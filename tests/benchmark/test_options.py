@@ -1,9 +1,12 @@
 """Options of the wrong kind are refused in one line, before anything is written."""
 
+from pathlib import Path
+
 import pytest
 from support.messages import one_line
 from support.one_pixel import IMAGES, LABELS, Net, evaluate
 
+from robust_interp.benchmark import forms
 from robust_interp.core.errors import UserError
 
 # The networks here are untrained or built to mislead, which evaluate remarks on.
@@ -62,3 +65,14 @@ def test_a_name_that_is_not_one_line_of_text_is_refused(tmp_path, name):
         evaluate({name: Net()}, out=tmp_path / "results")
     one_line(refusal.value, "name", repr(name))
     assert not (tmp_path / "results").exists()
+
+
+def test_commas_in_the_path_of_what_is_there_separate_no_names():
+    for folder in ("a,b", "c, d,e", "f:g,h"):
+        Path(folder, "net").mkdir(parents=True)
+    assert forms.name_list("in_resnet20, a,b/net ,c, d,e/net,timm:x(p=1,q=2)") == (
+        *("in_resnet20", "a,b/net", "c, d,e/net", "timm:x(p=1,q=2)"),
+    )
+    assert forms.name_list("f:g,h/net") == ("f:g,h/net",)
+    assert forms.name_list("a,b/no,,") == ("a", "b/no")  # not there
+    assert forms.NAMES.from_file(["a,b/net", "in_resnet20"]) == ("a,b/net", "in_resnet20")

@@ -14,6 +14,7 @@ from torch import nn
 import robust_interp
 from robust_interp import attacks, data, zoo
 from robust_interp.attacks import AttackRunner
+from robust_interp.classifiers import zoo_names
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.classifiers.fingerprint import identity
@@ -345,6 +346,17 @@ def test_heads_that_blunt_the_gradient_are_remarked_on(sign, digits_test):
         warnings.simplefilter("error")
         evaluate(net, dataset, **options)
         evaluate(Headed(net, lambda logits: logits.log_softmax(1)), dataset, **options)
+
+
+def test_a_checkpoint_of_the_zoo_is_remarked_on_as_a_module_is(tiny_zoo, monkeypatch):
+    def with_softmax(checkpoint):
+        classifier = classifier_of(checkpoint)
+        classifier.model = nn.Sequential(classifier.model, nn.Softmax(dim=1))
+        return classifier
+
+    monkeypatch.setattr(zoo_names, "classifier_of", with_softmax)
+    with pytest.warns(UserWarning, match="preact_resnet14.*: its outputs are probabilities"):
+        robust_interp.evaluate("preact_resnet14", zoo=tiny_zoo, n=4, attacks="none", corruptions="none")
 
 
 @pytest.mark.slow

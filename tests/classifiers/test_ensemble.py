@@ -456,14 +456,17 @@ def test_an_ensemble_that_is_there_is_not_made_again(tiny_zoo):
     assert [card.members for card in found] == [1, 1, 2]
 
 
-def test_members_that_are_one_classifier_are_remarked_on(tiny_zoo, tmp_path):
-    for seed in (0, 1):
+def test_members_that_are_one_classifier_are_remarked_on_in_one_line(tiny_zoo, tmp_path):
+    for seed in (0, 1, 2):
         shutil.copytree(
             tiny_zoo / "in_resnet14.digits_none_seed0", tmp_path / f"in_resnet14.digits_none_seed{seed}"
         )
     bench = Benchmark(Request(models=("in_resnet14",), zoo=str(tmp_path), **QUICK))
     (line,) = bench.targets[-1].notes
-    assert line.startswith("in_resnet14 x2: in_resnet14 seed 1 has the same weights as in_resnet14 seed 0")
+    assert line == (
+        "in_resnet14 x3: 3 members have the same weights, in_resnet14 seed 0, in_resnet14 seed 1 and so on; "
+        "they count 3 times in the average"
+    )
     distinct = Benchmark(Request(models=("in_resnet14",), zoo=str(tiny_zoo), **QUICK))
     assert distinct.targets[-1].notes == ()
 

@@ -5,15 +5,17 @@ import dataclasses
 import functools
 import logging
 import threading
+import time
 
 import numpy as np
 import pytest
 import torch
-from support.one_pixel import Net, evaluate, numbers
+from support.one_pixel import IMAGES, Net, evaluate, numbers
 from support.stored import chunks
 from torch import nn
 
 from robust_interp.classifiers.fingerprint import identity
+from robust_interp.core.errors import UserError
 
 # The networks here are untrained or built to mislead, which evaluate remarks on.
 pytestmark = [pytest.mark.usefixtures("elsewhere"), pytest.mark.filterwarnings("ignore::UserWarning")]
@@ -241,3 +243,53 @@ def test_what_cannot_be_seen_into_changes_no_key():
     ring.append(ring)
     assert known(own=ring) == known(own=ring)
     assert known(own={"a": 1}) != known(own={"a": True})
+
+
+class Keeps(Net):
+    """Keeps of each call what `keep` says; its threshold moves with the number of calls, if it learns."""
+
+    def __init__(self, keep, learns=0.0):
+        super().__init__()
+        self.keep, self.learns, self.calls, self.log, self.last = keep, learns, 0, [], None
+
+    def forward(self, images):
+        self.keep(self, images)
+        return super().forward(images + self.learns * max(0, self.calls - AFTER_CHECKS))
+
+
+AFTER_CHECKS = 60  # calls: more than it takes to check a model
+
+
+def count(net, images):
+    net.calls += 1
+
+
+KEPT = {
+    "a count": count,
+    "a log": lambda net, images: net.log.append(float(images.mean())),
+    "the last images": lambda net, images: setattr(net, "last", images.detach().numpy()),
+    "their number": lambda net, images: setattr(net, "last", len(images)),
+    "a first call": lambda net, images: setattr(net, "built", True),
+    "when it is called": lambda net, images: setattr(net, "last", {"at": time.perf_counter()}),
+}
+
+
+@pytest.mark.parametrize("what", KEPT)
+def test_what_a_model_writes_down_of_its_calls_is_no_part_of_it(tmp_path, what):
+    net = Keeps(KEPT[what])
+    first = evaluate({"net": net}, out=tmp_path)
+    before = chunks(tmp_path)
+    again = evaluate({"net": net}, out=tmp_path)
+    fresh = evaluate({"net": Keeps(KEPT[what])}, out=tmp_path)
+    assert numbers(first) == numbers(again) == numbers(fresh) == {"net": THRESHOLDS[0.5]}
+    assert chunks(tmp_path) == before  # read, not measured again
+
+
+def test_a_model_that_changes_while_it_is_measured_is_refused_and_not_stored(tmp_path):
+    learning = {"attacks": "pgd(steps=100)", "out": tmp_path}
+    for _ in range(2):
+        with pytest.raises(UserError, match="net changes while it is measured"):
+            evaluate({"net": Keeps(count, learns=0.01)}, **learning)
+        assert [row[1:3] for row in chunks(tmp_path)] == [(0, len(IMAGES))]  # the clean images, before that
+    steady = evaluate({"net": Keeps(count)}, **learning)
+    assert numbers(steady)["net"][0] == 100

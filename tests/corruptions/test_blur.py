@@ -5,11 +5,12 @@ import math
 import cv2
 import numpy as np
 import pytest
+import scipy
 from scipy import stats
 from support.cifar_c import SEVERITIES, all_of, some_images
 
 from robust_interp.corruptions import blur, corrupt
-from robust_interp.corruptions.imaging import motion
+from robust_interp.corruptions.imaging import motion, zoom_in
 
 
 @pytest.mark.parametrize("name", ["gaussian_blur", "defocus_blur", "glass_blur", "motion_blur", "zoom_blur"])
@@ -42,13 +43,28 @@ def test_defocus_by_the_widest_disk_is_the_mean_of_nine():
     assert (found == np.floor(mean)).mean() > 0.85  # all but the whole numbers, a ninth of them
 
 
-def test_the_disks_are_those_of_opencv():
-    across = np.arange(-8, 9)
-    for radius, alias in ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)):
-        disk = (across**2 + across[:, None] ** 2 <= radius**2).astype(np.float32)
-        disk = cv2.GaussianBlur(disk / disk.sum(), (3, 3), alias)
-        assert blur.disk(radius, alias) == pytest.approx(disk[6:11, 6:11], rel=2e-7)
-        assert np.abs(disk).sum() == np.abs(disk[6:11, 6:11]).sum()
+@pytest.mark.parametrize(
+    ("radius", "alias"),
+    [(0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1), (2.5, 0.01), (3, 0.1), (8, 0.5), (10, 0.5)],
+)
+def test_the_disks_are_those_of_opencv(radius, alias):
+    reach, smoothing = (8, (3, 3)) if radius <= 8 else (radius, (5, 5))
+    across = np.arange(-reach, reach + 1)
+    disk = (across**2 + across[:, None] ** 2 <= radius**2).astype(np.float32)
+    disk = cv2.GaussianBlur(disk / disk.sum(), smoothing, alias)
+    found = blur.disk(radius, alias)
+    inner = slice(reach - len(found) // 2, reach + len(found) // 2 + 1)
+    assert found == pytest.approx(disk[inner, inner], rel=2e-7)
+    assert np.abs(disk).sum() == np.abs(disk[inner, inner]).sum()
+
+
+def test_a_wide_disk_is_the_sum_over_it():
+    """Of radius 4, which goes by Fourier's way, at 120 pixels."""
+    image = some_images(1, (3, 130, 120))
+    found = corrupt(image, "defocus_blur", 2, [0], seed=0)[0]
+    expected = scipy.ndimage.correlate(image[0] / 255, blur.disk(4, 0.5)[None], mode="mirror") * 255
+    assert (found != np.floor(expected)).mean() < 1e-3
+    assert np.abs(found - expected).max() < 1 + 1e-9
 
 
 def named_pixels():
@@ -78,6 +94,19 @@ def test_glass_twice_moves_pixels_by_at_most_two(monkeypatch):
     found = corrupt(image, "glass_blur", 4, [0], seed=0).astype(int)
     moves = image.astype(int) - found
     assert set(np.unique(moves)) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("reach", [1, 2, 4])
+def test_glass_goes_from_the_last_pixel_to_the_first(reach):
+    """As the loop of the original does, one pixel at a time."""
+    H, W = 14, 12
+    moves = np.random.default_rng(reach).integers(-reach, reach, (2, H - 2 * reach, W - 2 * reach))
+    expected = np.arange(H * W).reshape(H, W)
+    for row in range(H - reach, reach, -1):
+        for column in range(W - reach, reach, -1):
+            down, right = moves[:, row - reach - 1, column - reach - 1]
+            expected[row, column] = expected[row + down, column + right]
+    assert np.array_equal(blur.taken_from(moves, reach, (H, W)), expected)
 
 
 def half_gaussian(radius, sigma):
@@ -124,3 +153,16 @@ def test_zoom_by_nothing_but_one_is_the_image(monkeypatch):
     for severity, factors in zip(SEVERITIES, (7, 12, 16, 21, 26), strict=True):
         found = corrupt(image, "zoom_blur", severity, [0], seed=0)
         assert set(np.unique(found)) <= {480 // (factors + 1), 480 // (factors + 1) - 1}
+
+
+@pytest.mark.parametrize("size", [(2, 3), (8, 8), (15, 31), (32, 32), (64, 40)], ids=str)
+def test_zooming_in_is_scipys_to_the_last_bit(size):
+    H, W = size
+    image = np.random.default_rng(0).random((2, H, W)).astype(np.float32)
+    for factor in (*np.arange(1, 1.31, 0.03), 1.75, 2.25, 4.5):
+        tall, wide = int(np.ceil(H / factor)), int(np.ceil(W / factor))
+        top, left = (H - tall) // 2, (W - wide) // 2
+        for found, plane in zip(zoom_in(image, factor), image, strict=True):
+            whole = scipy.ndimage.zoom(plane[top : top + tall, left : left + wide], factor, order=1)
+            down, right = (whole.shape[0] - H) // 2, (whole.shape[1] - W) // 2
+            assert np.array_equal(found, whole[down : down + H, right : right + W])

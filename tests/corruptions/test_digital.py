@@ -94,6 +94,14 @@ def test_elastic_displaces_by_at_most_its_strength():
     assert np.abs(moved[0, 8:24, 8:24]).mean() > 0.1
 
 
+def test_elastic_smooths_widely_as_it_does_closely(monkeypatch):
+    """A field that is mirrored at its borders, by cosines and by SciPy's sum."""
+    image = some_images(1, (3, 60, 50))[0] / 255
+    by_cosines = digital.displaced(image, 30, 25, np.random.default_rng(0))
+    monkeypatch.setattr(digital, "DIRECTLY", 10_000)
+    assert by_cosines == pytest.approx(digital.displaced(image, 30, 25, np.random.default_rng(0)), abs=1e-9)
+
+
 @pytest.mark.parametrize("severity", SEVERITIES)
 def test_elastic_leaves_a_plain_image_alone(severity):
     assert set(np.unique(corrupt(all_of(137), "elastic_transform", severity, [0], seed=0))) <= {136, 137}

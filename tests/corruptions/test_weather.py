@@ -27,7 +27,7 @@ class Constant:
 
 def test_the_diamond_square_map_of_two_by_two_by_hand():
     """Draws of w at each point: the centre is w, an edge (2 w) / 4 + w; scaled by the largest, 1.5 w."""
-    found = weather.plasma(2, 3, Constant(1.0))
+    found = weather.plasma(2, 3, [Constant(1.0)])[0]
     assert found == pytest.approx(np.array([[0, 1], [1, 2 / 3]]))
 
 
@@ -48,7 +48,7 @@ def test_the_diamond_square_map_of_four_by_four_by_hand():
             [beside_corner, centre, beside_middle, centre],
         ]
     )
-    found = weather.plasma(4, 3, Constant(1.0))
+    found = weather.plasma(4, 3, [Constant(1.0)])[0]
     assert found == pytest.approx(expected / expected.max())
 
 
@@ -65,7 +65,7 @@ def test_fog_over_white_runs_from_its_lowest_to_its_highest_point(severity, amou
 
 def test_fog_is_rougher_the_slower_its_draws_decay():
     def roughness(decay):
-        maps = [weather.plasma(32, decay, np.random.default_rng(seed)) for seed in range(20)]
+        maps = weather.plasma(32, decay, [np.random.default_rng(seed) for seed in range(20)])
         return np.mean([np.abs(np.diff(m)).mean() / m.std() for m in maps])
 
     assert roughness(3) < roughness(2.5) < roughness(2) < roughness(1.75)
@@ -104,9 +104,17 @@ def test_frost_pictures_are_taken_at_every_fifth_pixel(frost_pictures, monkeypat
     picture = np.zeros((200, 300, 3), np.uint8)
     picture[2::5, 2::5] = 255
     Image.fromarray(picture).save(frost_pictures / "frost1.png")
-    first_picture = weather.frost_pictures()[0]
+    first_picture = weather.frost_pictures(0.2)[0]
     assert first_picture.shape == (3, 40, 60)
     assert (first_picture == 255).all()
+
+
+def test_frost_pictures_shrink_as_with_opencv(frost_pictures):
+    picture = np.random.default_rng(0).integers(0, 256, (200, 300, 3), dtype=np.uint8)
+    Image.fromarray(picture).save(frost_pictures / "frost1.png")
+    found = weather.frost_pictures(0.3)[0].transpose(1, 2, 0).astype(int)
+    assert np.abs(found - cv2.resize(picture, None, fx=0.3, fy=0.3)).max() <= 1  # it rounds between the axes
+    assert np.array_equal(weather.frost_pictures(1.0)[0], picture.transpose(2, 0, 1))
 
 
 def test_the_frost_package_is_looked_for_and_not_imported(tmp_path, monkeypatch):

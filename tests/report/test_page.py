@@ -23,7 +23,6 @@ from robust_interp.figures.origin import Origin
 from robust_interp.report import curves, glossary, graphics, page, provenance
 from robust_interp.results import export, leaderboard
 from robust_interp.results.combine import gather
-from robust_interp.results.entries import entries_of
 from robust_interp.results.folders import runs_in
 from robust_interp.results.scores import scores
 from robust_interp.store import Store
@@ -422,16 +421,6 @@ def test_a_strength_that_not_every_seed_was_measured_at_has_no_point(tmp_path):
         done = [(card("a", seed), CLEAN, first(10)) for seed in (0, 1)]
         run(store, [*done, (card("a", 0), attack("fgsm", 2), first(5))])
     assert set(curves.points(runs_in([tmp_path])[0])["series"]) == {"clean"}
-
-
-def test_entries_are_told_apart_by_what_differs(tmp_path):
-    with Store(tmp_path) as store:
-        cards = [card("a", recipe="long"), card("a", recipe="quick"), card("b")]
-        run(store, [(one, CLEAN, "1") for one in cards])
-        run(store, [(cards[2], CLEAN, "11")])
-    runs, _ = runs_in([tmp_path])
-    names = curves.entry_names(entries_of(runs))
-    assert sorted(names) == ["a @long", "a @quick", "b n=1", "b n=2"]
 
 
 def test_improvements_take_all_corrupted_images_together(tmp_path):

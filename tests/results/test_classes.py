@@ -1,5 +1,7 @@
 """Accuracy by class and confusion matrices of hand-made cells: labels 0, 1, ... 9, 0, 1, ..."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.hand_made import attack, card, corruption, first, run
@@ -80,10 +82,28 @@ def test_an_unknown_column_or_model_is_named(tmp_path):
         of_models(runs_in([tmp_path])[0], ["nix"])
 
 
-def test_entries_of_one_model_can_be_told_apart(tmp_path):
-    lines = [(card(recipe=recipe), CLEAN, first(3)) for recipe in ("quick", "long")]
-    found, _ = table(tmp_path, lines, "clean")
-    assert sorted(classes.by_entry(found)) == ["net long", "net quick"]
+PGD = attack("pgd", 2)
+APART = {
+    "recipe": ([(card(), PGD), (card(recipe="long"), PGD)], {"net @quick", "net @long"}),
+    "precision": ([(card(), PGD), (card(), replace(PGD, precision="bf16"))], {"net", "net attacks in bf16"}),
+    "attack seed": (
+        [(card(), PGD), (card(), attack("pgd", 2, seed=1))],
+        {"net (attack seed 0)", "net (attack seed 1)"},
+    ),
+    "train seed": ([(card(), PGD), (card(seed=1), PGD)], {"net (seed 0)", "net (seed 1)"}),
+}
+
+
+@pytest.mark.parametrize("differs", APART)
+def test_lines_of_one_model_are_named_by_what_differs(tmp_path, differs):
+    made, names = APART[differs]
+    with Store(tmp_path) as store:
+        for at, (classifier, perturbation) in enumerate(made):
+            run(store, [(classifier, CLEAN, first(10)), (classifier, perturbation, first(4 + at))])
+    found = classes.by_entry(classes.by_class(runs_in([tmp_path])[0], "pgd_2", 10))
+    assert found.keys() == names
+    assert sorted(part["accuracy"].mean() for part in found.values()) == [40, 50]
+    assert all(part["label"].tolist() == list(range(10)) for part in found.values())
 
 
 @pytest.mark.parametrize("name", ["digits", "cifar10", "cifar100"])

@@ -291,10 +291,14 @@ def test_a_table_of_unlike_lines_says_in_what_they_differ(folder, mine, shown):
         (MINE.replace("91.50", "250"), ["is not a leaderboard: clean is out of range"]),
         (MINE.replace(",10,final", ",0,final"), ["is not a leaderboard: n_examples is out of range"]),
         (MINE.replace(",3,1,0.272", ",3,,0.272"), ["is not a leaderboard", "a row has no members"]),
+        (MINE.replace(",", ";"), ["it lacks rank, model", "separated by ; and must be by ,"]),
+        (MINE.replace(",", ";").replace(".", ","), ["separated by ; and must be by , with . in numbers"]),
+        (MINE.partition("\n")[0], ["has no rows"]),
     ],
     ids=[
         *("missing", "empty", "binary", "results.csv", "strange columns", "words", "half a seed", "infinite"),
         *("no percentage", "no images", "no members"),
+        *("semicolons", "decimal commas", "only a header"),
     ],
 )
 def test_a_file_that_is_no_leaderboard_is_refused_in_one_line(tmp_path, shown, text, parts):
@@ -304,6 +308,14 @@ def test_a_file_that_is_no_leaderboard_is_refused_in_one_line(tmp_path, shown, t
     refused(shown(path), path, *parts)
     with pytest.raises(UserError):
         combine.read(path)
+
+
+def test_a_file_that_a_spreadsheet_wrote_reads_as_before(mine, tmp_path):
+    text = mine.read_text()
+    empty = "," * text.partition("\n")[0].count(",")
+    saved = "\r\n".join([*text.splitlines(), empty, empty, ""])
+    (tmp_path / "saved.csv").write_bytes(b"\xef\xbb\xbf" + saved.encode())
+    pd.testing.assert_frame_equal(combine.read(tmp_path / "saved.csv"), combine.read(mine))
 
 
 def test_a_folder_named_as_an_action_can_still_be_shown(folder, shown, monkeypatch, tmp_path):

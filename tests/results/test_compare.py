@@ -262,6 +262,19 @@ def test_a_seed_that_was_trained_again_is_compared_as_it_is_now(store, versus):
     assert lines["clean"]["only_a"] == 10
 
 
+def test_weights_that_are_left_out_are_named(tmp_path):
+    other = [replace(card("a", seed), identity={"weights": f"other {seed}"}) for seed in (0, 1)]
+    with Store(tmp_path) as store:
+        run(store, [(card(name, seed), CLEAN, first(8)) for name in "ab" for seed in (0, 1)])
+        assert compare.from_folders([tmp_path], "a", "b").left_out == []
+        run(store, [(one, CLEAN, first(9)) for one in other])
+    found = compare.from_folders([tmp_path], "a", "b")
+    assert found.left_out == [
+        "a: train seeds 0, 1 measured with several weights; only those measured last are compared"
+    ]
+    assert found.frame["accuracy_a"].tolist() == [90]
+
+
 def trio(name, rights, together):
     members = [card(name, seed) for seed in range(len(rights))]
     measured = [(member, CLEAN, first(right, 20)) for member, right in zip(members, rights, strict=True)]

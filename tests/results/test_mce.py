@@ -216,3 +216,44 @@ def test_tables_load_no_image_library():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+# --- AlexNet's published errors ----------------------------------------------------------------------
+
+
+def on_imagenet(source="generated@0(ImageNet-C)", **more):
+    return measured(COMMON15, source=source, **more)
+
+
+def test_mce_against_alexnets_published_errors_by_hand(store):
+    """Errors of 0, 10, 20, 30, 40 %, in turn, over AlexNet's: 100 times the mean of the quotients."""
+    published = [
+        *(0.886428, 0.894468, 0.922640, 0.819880, 0.826268, 0.785948, 0.798360, 0.866816),
+        *(0.826572, 0.819324, 0.564592, 0.853204, 0.646056, 0.717840, 0.606500),
+    ]
+    expected = 100 * sum(0.1 * (at % 5) / error for at, error in enumerate(published)) / 15
+    (line,) = with_mce(board_of(store, *on_imagenet()), "AlexNet").to_dict("records")
+    assert line["mce(AlexNet)"] == pytest.approx(expected)
+    assert line["mean_error15"] == pytest.approx(20)
+    assert "relative_mce(AlexNet)" not in line
+
+
+def test_released_pictures_of_imagenet_count_and_others_do_not(store):
+    cells = [
+        *on_imagenet("released(ImageNet-C, files 0123456789ab)", model="one"),
+        *on_imagenet("generated@0(Tiny-ImageNet-C)", model="two"),
+        *on_imagenet("generated@0", model="three"),
+    ]
+    board = with_mce(board_of(store, *cells), "AlexNet").set_index("model")["mce(AlexNet)"]
+    assert board.notna().to_dict() == {"one": True, "two": False, "three": False}
+
+
+def test_alexnet_says_where_its_errors_do_not_belong(store):
+    with pytest.raises(UserError, match="AlexNet's published errors are those of ImageNet-C") as caught:
+        with_mce(board_of(store, *measured(COMMON15)), "AlexNet")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_row_that_is_called_alexnet_is_taken_itself(store):
+    (line,) = with_mce(board_of(store, *measured(COMMON15, model="AlexNet")), "AlexNet").to_dict("records")
+    assert math.isnan(line["mce(AlexNet)"])  # of an error of 0

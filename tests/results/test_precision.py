@@ -10,6 +10,7 @@ from robust_interp.report import board as report_board
 from robust_interp.results import combine, compare, robustbench_json
 from robust_interp.results.leaderboard import entries_frame
 from robust_interp.results.precision import in_float32
+from robust_interp.results.ranks import about_ranks
 from robust_interp.results.scores import scores
 from robust_interp.store import Store
 from robust_interp.store.cells import CLEAN
@@ -42,6 +43,9 @@ def test_precisions_are_not_averaged_and_rank_among_themselves(folder):
         ("net", "bf16"): (1, 2, 80.0),
         ("other", "bf16"): (2, 2, 70.0),
     }
+    assert about_ranks(board, ranked_by) == (
+        "rank by pgd_2, among rows of the same protocol, images and attack precision"
+    )
     headings = [group["heading"] for group in report_board.table(board, (), ranked_by)["groups"]]
     assert headings == ["protocol final, n = 10", "protocol final, n = 10, attacks in bf16"]
 

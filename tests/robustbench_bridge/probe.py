@@ -22,7 +22,7 @@ from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.classifiers.resolve import ResolveOptions, resolve
 from robust_interp.core.errors import UserError
-from robust_interp.data import Dataset
+from robust_interp.data.dataset import ArrayDataset
 
 PIXELS = torch.rand(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 MEAN, STD = (torch.tensor(v).view(3, 1, 1) for v in ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)))
@@ -180,7 +180,7 @@ def zoo():
     with torch.no_grad():
         found["far"] = (loaded(PIXELS) - model(PIXELS)).abs().max().item()
     images = (255 * PIXELS).to(torch.uint8).numpy()
-    dataset = Dataset("cifar10", images, np.arange(6), 10)
+    dataset = ArrayDataset("cifar10", images, np.arange(6), 10)
     (target,) = resolve([f"robustbench:{name}(threat=corruptions)"], ResolveOptions(), dataset)
     with torch.no_grad():
         found["far as a classifier"] = (target.load("cpu")(PIXELS) - model(PIXELS)).abs().max().item()

@@ -233,9 +233,9 @@ def test_an_audit_that_is_damaged_is_left_out(folder):
 
 
 def test_a_newer_store_is_refused_in_one_line(folder):
-    change(folder, "PRAGMA user_version = 2")
+    change(folder, "PRAGMA user_version = 3")
     for use in (Store, check, repair):
-        with pytest.raises(UserError, match=r"newer version of robust-interp \(format 2") as refusal:
+        with pytest.raises(UserError, match=r"newer version of robust-interp \(format 3") as refusal:
             use(folder)
         assert "\n" not in str(refusal.value)
 
@@ -274,7 +274,7 @@ def test_an_old_store_is_sealed_when_it_is_opened_to_write(tmp_path):
     assert after == before
     assert any("missing" in line for line in lines)
     with closing(sqlite3.connect(folder / FILE_NAME)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (1,)
+        assert db.execute("PRAGMA user_version").fetchone() == (2,)
         assert db.execute("SELECT COUNT(*) FROM chunks WHERE digest IS NULL").fetchone() == (1,)
         assert db.execute("SELECT COUNT(*) FROM runs WHERE digest IS NULL").fetchone() == (0,)
     change(folder, "UPDATE chunks SET digest = NULL")  # no longer taken as it is
@@ -343,8 +343,10 @@ def test_the_command_says_what_is_damaged_and_repairs_it(folder, command):
 
 
 def killed(folder, place):
-    """A copy of a store whose process was killed, with what lies in its log."""
-    with Store(folder) as store:
+    """A copy of a store whose process was killed, with what lies in its log, as beside another that reads."""
+    with closing(sqlite3.connect(folder / FILE_NAME, isolation_level=None)) as reader, Store(folder) as store:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM runs").fetchall()
         run(store, [(card("late"), CLEAN, first(6))])
         return Path(shutil.copytree(folder, place, ignore=shutil.ignore_patterns("*-shm")))
 

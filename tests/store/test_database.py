@@ -1,6 +1,8 @@
 """The store: what is finished stays, once, whoever writes at the same time and whatever is killed."""
 
+import errno
 import itertools
+import mmap
 import random
 import shutil
 import sqlite3
@@ -158,6 +160,42 @@ def test_finished_chunks_are_durable_and_visible_at_once(connections, store, tmp
     db = connections[0]
     assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     assert db.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL: synced at every commit
+
+
+def test_the_file_alone_holds_what_a_killed_process_had_finished(store, tmp_path):
+    """People copy cells.sqlite and leave the log beside it."""
+    for start in range(5):
+        store.append("a", start, outcome([start]))
+        copy = tmp_path / f"copy{start}"
+        copy.mkdir()
+        shutil.copy(tmp_path / FILE_NAME, copy)
+        with Store(copy) as copied:
+            assert copied.covered("a") == start + 1
+
+
+def test_a_file_system_without_shared_memory_gets_a_rollback_journal(connections, tmp_path, monkeypatch):
+    def fails(*_):
+        raise OSError(errno.ENODEV, "No such device")
+
+    monkeypatch.setattr(mmap, "mmap", fails)
+    with Store(tmp_path) as store:
+        store.append("a", 0, outcome([1, 2]))
+        assert connections[0].execute("PRAGMA journal_mode").fetchone() == ("delete",)
+        assert store.read("a", 2).predictions.tolist() == [1, 2]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such locks")
+def test_a_file_system_without_locks_is_refused_at_once(tmp_path, monkeypatch):
+    import fcntl
+
+    def fails(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "lockf", fails)
+    with pytest.raises(
+        UserError, match=r"no file can be locked there \(No locks available\): choose a folder"
+    ):
+        Store(tmp_path)
 
 
 def test_a_sample_that_could_not_be_attacked_is_not_right():

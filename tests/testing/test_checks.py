@@ -69,6 +69,16 @@ class NotFinite(Net):
         return super().forward(images) / 0
 
 
+class MasksEverything(Net):
+    def forward(self, images):
+        return super().forward(images) * 0 - torch.inf
+
+
+class MasksOne(Net):
+    def forward(self, images):
+        return super().forward(images).index_fill(1, torch.tensor([3]), -torch.inf)
+
+
 class Counting(Net):
     def __init__(self):
         super().__init__()
@@ -98,6 +108,7 @@ class Double(Net):
 def test_an_honest_model_passes_however_it_is_given():
     testing.check_model(Net)
     testing.check_model(Net())
+    testing.check_model(MasksOne)  # as bench measures it, where the class is not the label
     testing.check_model("in_resnet14", classes=7, shape=(1, 8, 8))
 
 
@@ -112,6 +123,7 @@ def test_an_honest_model_passes_however_it_is_given():
         (NoGradient, "lets no gradient through"),
         (FlatGradient, "gradient at its input is zero"),
         (NotFinite, "not finite"),
+        (MasksEverything, "mask every class"),
         (Counting, "changes its parameters, buffers or mode"),
         (HiddenState, "its state dict is incomplete"),
         (Double, r"torch.float64"),

@@ -6,17 +6,18 @@ from collections import Counter
 import pandas as pd
 import pytest
 
+from robust_interp import data
 from robust_interp.core.errors import UserError
 from robust_interp.results import paper
+from robust_interp.training import recipe as recipes
 from robust_interp.training import sweep, train
-from robust_interp.training.recipe import load, overridden
 from robust_interp.training.sweep import Point
 from robust_interp.training.trainer import TrainingError
 
 
 def recipe_of(architecture, lambda_init):
     changes = {"epochs": 1} | ({"lambda_init": lambda_init} if lambda_init else {})
-    return overridden(load("digits", architecture, "digits"), changes)
+    return recipes.overridden(recipes.load("digits", architecture, "digits"), changes)
 
 
 def test_the_papers_grids():
@@ -87,7 +88,9 @@ def test_the_table_has_a_line_for_each_point_even_if_all_its_seeds_failed():
 
 
 @pytest.mark.slow
-def test_a_sweep_from_the_command_line_goes_on_where_it_was(command, tmp_path):
+def test_a_sweep_from_the_command_line_goes_on_where_it_was(command, tmp_path, monkeypatch):
+    read, load = [], data.load
+    monkeypatch.setattr(data, "load", lambda *given: read.append(given[1]) or load(*given))
     recipe = recipe_of("in_resnet14", (0.3, 0.4))
     failure = train.failure_file(
         train.destination("in_resnet14", "digits", recipe, 1, tmp_path / "sweep" / "zoo")
@@ -101,6 +104,7 @@ def test_a_sweep_from_the_command_line_goes_on_where_it_was(command, tmp_path):
     assert status == 0
     assert "training diverged" in errors
     assert shown.count("clean accuracy") == 3
+    assert read.count("train") == 1  # for four trainings and the time that they take
     table = pd.read_csv(tmp_path / "sweep" / "sweep.csv")
     assert table[["model", "seeds", "failed"]].to_numpy().tolist() == [
         ["in_resnet14", 1, 1],

@@ -1,0 +1,65 @@
+"""PGD that leaves each sample as soon as it is misclassified, and takes the next one in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+LOOKED_EVERY = 5  # steps, on a device: to see which samples are done is to wait for it
+
+
+class Watched(Protocol):
+    """A classifier that is told which samples its next pass is of."""
+
+    at_once: int
+
+    def attend(self, rows: Tensor) -> None: ...
+
+    def __call__(self, images: Tensor) -> Tensor: ...
+
+
+def pgd_until_broken(
+    model: Watched, images: Tensor, labels: Tensor, params: Mapping[str, Any], aimed: Tensor | None = None
+) -> Tensor:
+    """The first iterate of PGD that is misclassified, else the last one, of each sample.
+
+    The iterates are those of torchattacks' PGD. The samples that go through the model together need not be at
+    the same step, so its batches stay full until fewer than one are left.
+
+    Args:
+        model: Maps images in [0, 1] to logits.
+        images: (N, C, H, W) in [0, 1].
+        labels: (N,).
+        params: eps, alpha and steps.
+        aimed: The classes to aim at, (N,); None for any but the label.
+    """
+    eps, alpha, steps = params["eps"], params["alpha"], params["steps"]
+    sign = 1 if aimed is None else -1
+    followed = labels if aimed is None else aimed
+    found = (images + torch.empty_like(images).uniform_(-eps, eps)).clamp(0, 1)
+    broken = torch.zeros_like(labels, dtype=torch.bool)
+    taken = torch.zeros_like(labels)  # steps
+    places = torch.arange(len(images), device=images.device)
+    rows, waiting = places[: model.at_once], places[model.at_once :]
+    passes = 0
+    while len(rows):
+        model.attend(rows)
+        now = found[rows].requires_grad_()
+        logits = model(now)
+        (gradient,) = torch.autograd.grad(sign * F.cross_entropy(logits, followed[rows]), now)
+        broken[rows] |= logits.detach().argmax(1) != labels[rows]
+        moves = (~broken[rows] & (taken[rows] < steps)).view(-1, 1, 1, 1)
+        now, clean = now.detach(), images[rows]
+        change = (now + alpha * gradient.sign() - clean).clamp(-eps, eps)
+        found[rows] = torch.where(moves, (clean + change).clamp(0, 1), now)
+        taken[rows] += moves.flatten()
+        passes += 1
+        if rows.is_cpu or passes % LOOKED_EVERY == 0:
+            rows = rows[~broken[rows] & (taken[rows] < steps)]
+            free = model.at_once - len(rows)
+            rows, waiting = torch.cat([rows, waiting[:free]]), waiting[free:]
+    return found

@@ -1,0 +1,209 @@
+"""Released images: arrays as of CIFAR-10-C, and folders of pictures as of ImageNet-C."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from robust_interp.core.errors import UserError
+from robust_interp.corruptions.names import GROUPS, RELEASED_MD5, SEVERITIES
+from robust_interp.corruptions.severities import CIFAR_C, constants_of
+from robust_interp.data import DATASETS, Dataset
+
+
+class Released(Protocol):
+    """Images that somebody has released."""
+
+    def source(self, name: str) -> str:
+        """What vouches for the images of a corruption.
+
+        Raises:
+            UserError: if they are missing or have wrong content.
+        """
+
+    def images(self, name: str, severity: int, start: int, stop: int) -> np.ndarray:
+        """Samples [start, stop) under a corruption, uint8 (N, C, H, W).
+
+        Raises:
+            UserError: if one cannot be read.
+        """
+
+
+def released(dataset: Dataset, folder: Path) -> Released:
+    """What a folder holds of a dataset's images.
+
+    Args:
+        dataset: The clean ones, in official order.
+        folder: Of released images, or the folder above it.
+
+    Raises:
+        UserError: if there are none, or not of this dataset.
+    """
+    name = archive(dataset)
+    return Arrays(dataset, folder, name) if name else Pictures(dataset, folder)
+
+
+def archive(dataset: Dataset) -> str | None:
+    """The name of the released arrays of a dataset; None if there are none."""
+    return DATASETS[dataset.name].corruption_archive if dataset.name in DATASETS else None
+
+
+class Arrays:
+    """Arrays in ``<corruption>.npy``, channels last, the five severities stacked; and ``labels.npy``."""
+
+    def __init__(self, dataset: Dataset, folder: Path, name: str) -> None:
+        self.dataset = dataset
+        self.folder = folder / name if (folder / name).is_dir() else folder
+        labels = _open_array(self.folder / "labels.npy")
+        if labels.shape != (5 * len(dataset),) or not np.array_equal(labels, np.tile(dataset.labels, 5)):
+            raise UserError(
+                f"{self.folder / 'labels.npy'} must contain the {dataset.name} test labels five times"
+            )
+
+    def source(self, name: str) -> str:
+        """``released``, or with the file's MD5 where there is no official one."""
+        open_released(self.folder, name, self.dataset)
+        path = self.folder / f"{name}.npy"
+        found = _md5(path)
+        known = RELEASED_MD5.get(name) if self.dataset.name == "cifar10" else None
+        if known is None or len(self.dataset) != 10_000:
+            return f"released(unverified, MD5 {found})"
+        if found != known:
+            raise UserError(f"{path} is not the released file: its MD5 is not {known}")
+        return "released"
+
+    def images(self, name: str, severity: int, start: int, stop: int) -> np.ndarray:
+        first = (severity - 1) * len(self.dataset)
+        rows = open_released(self.folder, name, self.dataset)
+        return rows[first + start : first + stop].transpose(0, 3, 1, 2)
+
+
+def open_released(folder: Path, name: str, dataset: Dataset) -> np.ndarray:
+    """The rows of one file, (5 N, H, W, C) uint8, mapped and not read.
+
+    Raises:
+        UserError: if it is missing, or anything else.
+    """
+    rows = _open_array(folder / f"{name}.npy")
+    C, H, W = dataset.shape
+    expected = (5 * len(dataset), H, W, C)
+    if rows.shape != expected or rows.dtype != np.uint8:
+        raise UserError(
+            f"{folder / f'{name}.npy'} must be uint8 of shape {expected}, not {rows.dtype} {rows.shape}"
+        )
+    return rows
+
+
+def _open_array(path: Path) -> np.ndarray:
+    try:
+        return np.lib.format.open_memmap(path, mode="r")  # reads nothing but .npy, and no pickled objects
+    except FileNotFoundError as error:
+        raise UserError(
+            f"cannot read {path}: no such file; a released folder, such as CIFAR-10-C, holds labels.npy and "
+            f"{', '.join(f'{name}.npy' for name in GROUPS['all'])}"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "md5").hexdigest()
+
+
+PICTURES = {".jpeg", ".jpg", ".png"}
+
+
+class Pictures:
+    """Folders ``<corruption>/<severity>/<class>/<picture>``, as of ImageNet-C and Tiny-ImageNet-C.
+
+    The pictures are taken as they are: neither resized nor cropped. In the order of classes by name, and of
+    files by name within, they must be those of the dataset. The corruptions may lie in folders of groups, as
+    in ``noise/gaussian_noise``.
+
+    Raises:
+        UserError: if there is no corruption in the folder.
+    """
+
+    def __init__(self, dataset: Dataset, folder: Path) -> None:
+        self.dataset, self.folder = dataset, folder
+        if not any(self._places(name) for name in GROUPS["all"]):
+            raise UserError(
+                f"there are no released corruption arrays for {dataset.name}, and no folders "
+                f"<corruption>/<severity>/<class> in {folder}, as ImageNet-C has them"
+            )
+        self._listed: tuple[Path, list[str]] | None = None  # the folder that was listed last
+
+    def source(self, name: str) -> str:
+        """Such as ``released(ImageNet-C, files 0123456789ab)``: a digest of all names and sizes."""
+        sha = hashlib.sha256()
+        for severity in SEVERITIES:
+            place = self._place(name, severity)
+            for picture in self._names(place):
+                sha.update(f"{severity}/{picture} {os.stat(place / picture).st_size}\n".encode())
+        constants = constants_of(self.dataset.shape)
+        benchmark = "" if constants == CIFAR_C else f"{constants}, "
+        return f"released({benchmark}files {sha.hexdigest()[:12]})"
+
+    def images(self, name: str, severity: int, start: int, stop: int) -> np.ndarray:
+        place = self._place(name, severity)
+        paths = [place / picture for picture in self._names(place)[start:stop]]
+        with ThreadPoolExecutor() as readers:  # decoding lets others run
+            return np.stack(list(readers.map(self._read, paths)))
+
+    def _read(self, path: Path) -> np.ndarray:
+        from PIL import Image
+
+        channels, height, width = self.dataset.shape
+        try:
+            with Image.open(path) as picture:
+                found = np.asarray(picture.convert("L" if channels == 1 else "RGB"))
+        except (OSError, SyntaxError, ValueError) as error:  # whatever a damaged file makes Pillow say
+            raise UserError(f"cannot read {path}: {error}") from error
+        if found.shape[:2] != (height, width):
+            size = f"{found.shape[0]} x {found.shape[1]}"
+            raise UserError(
+                f"{path} is {size}, and released images are taken as they are: those of {self.dataset.name} "
+                f"must be {size}, too, not {height} x {width}"
+            )
+        return found[None] if channels == 1 else found.transpose(2, 0, 1)
+
+    def _places(self, name: str) -> list[Path]:
+        """Where a corruption lies: in the folder, or one further down, as in the archives."""
+        return [place for place in (self.folder / name, *self.folder.glob(f"*/{name}")) if place.is_dir()]
+
+    def _place(self, name: str, severity: int) -> Path:
+        for place in self._places(name):
+            if (place / str(severity)).is_dir():
+                return place / str(severity)
+        raise UserError(f"{self.folder} has no folder {name}/{severity}")
+
+    def _names(self, place: Path) -> list[str]:
+        """The pictures of a severity, as ``class/file``, in the dataset's order."""
+        if self._listed and self._listed[0] == place:
+            return self._listed[1]
+        try:
+            classes = sorted(each.name for each in os.scandir(place) if each.is_dir())
+            names = [
+                [f"{each}/{file}" for file in sorted(os.listdir(place / each)) if _is_picture(file)]
+                for each in classes
+            ]
+        except OSError as error:
+            raise UserError(f"cannot read {place}: {error.strerror}") from error
+        labels = np.repeat(np.arange(len(classes)), [len(files) for files in names])
+        if not np.array_equal(labels, self.dataset.labels):
+            raise UserError(
+                f"{place} must hold the {len(self.dataset)} images of {self.dataset.name} in the same order, "
+                f"class by class; it holds {len(labels)} of {len(classes)} classes"
+            )
+        self._listed = place, [name for files in names for name in files]
+        return self._listed[1]
+
+
+def _is_picture(file: str) -> bool:
+    return os.path.splitext(file)[1].lower() in PICTURES and not file.startswith(".")

@@ -1,0 +1,204 @@
+"""Images that come in batches: of a DataLoader, a torch Dataset, or anything that yields them.
+
+They are read once, into a file without a name that vanishes with the process, and are mapped from there: many
+attacks then take each image many times, and none of them has to be in memory.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import replace
+from typing import IO, Any
+
+import numpy as np
+
+from robust_interp.core.errors import UserError
+from robust_interp.data.dataset import ArrayDataset, as_pixels, checked_labels, from_arrays
+from robust_interp.data.decoding import worker_count
+
+IMAGES, LABELS = ("pixel_values", "images", "image"), ("labels", "label")  # in batches that are dicts
+
+AT_ONCE = 64  # images of a torch Dataset that are read together
+
+
+def is_source_of_batches(value: object) -> bool:
+    """Whether a value is a torch Dataset or DataLoader, or yields batches, as a list of them does."""
+    if isinstance(value, str | bytes | Mapping | np.ndarray) or hasattr(value, "detach"):
+        return False
+    if isinstance(value, tuple | list):
+        return bool(value) and isinstance(value[0], tuple | list | Mapping) and _is_batch(value[0])
+    return isinstance(value, Iterable) or (hasattr(value, "__getitem__") and hasattr(value, "__len__"))
+
+
+def _is_batch(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(name in value for name in IMAGES)
+    return len(value) >= 2 and np.ndim(value[0]) == 4 and np.ndim(value[1]) in (1, 2)
+
+
+def from_batches(
+    source: Any, classes: int | None = None, n: int | None = None, workers: int | None = None
+) -> ArrayDataset:
+    """A dataset of what a source yields, in that order.
+
+    Args:
+        source: A torch Dataset of (image, label); a DataLoader or another iterable of batches: (images,
+            labels), or dicts with ``pixel_values`` or ``image`` and ``labels`` or ``label``. Images are as
+            `from_arrays` takes them, or Pillow's.
+        classes: Number of classes; None is what ``classes`` of the torch Dataset says, else the largest
+            label + 1.
+        n: How many to read; None is all of them.
+        workers: Processes that read a torch Dataset; None is one for each CPU.
+
+    Raises:
+        UserError: if it yields anything else, images of several shapes, or nothing; or if there is no room.
+    """
+    classes = _known_classes(source) if classes is None else classes
+    spool, labels = _Spool(), list[np.ndarray]()
+    count = 0
+    for images, of_images in _batches(source, workers):
+        left = len(images) if n is None else n - count
+        spool.add(images[:left])
+        labels.append(of_images[:left])
+        count += len(images[:left])
+        if count == n:
+            break
+    if not count:
+        raise UserError("the dataset yields no images")
+    found = ArrayDataset("custom", spool.images(), *checked_labels(np.concatenate(labels), count, classes))
+    return replace(found, notes=tuple(_notes(source, found, n)))
+
+
+def _notes(source: Any, found: ArrayDataset, n: int | None) -> Iterator[str]:
+    if type(getattr(source, "sampler", None)).__name__ == "RandomSampler":
+        yield (
+            "the DataLoader shuffles: every call measures its images in another order and finds nothing that "
+            "was stored; set shuffle=False"
+        )
+    covered = len(np.unique(found.labels))
+    if n is not None and covered < found.classes:
+        first = f"the first {len(found)} images that the dataset yields"
+        yield f"{first} hold {covered} of {found.classes} classes"
+
+
+def _known_classes(source: Any) -> int | None:
+    """What the torch Dataset, perhaps in a DataLoader or a Subset, says that its classes are."""
+    while hasattr(source, "dataset"):
+        source = source.dataset
+    named = getattr(source, "classes", None)
+    return len(named) if isinstance(named, Sequence) and not isinstance(named, str) else None
+
+
+def _batches(source: Any, workers: int | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Images (n, C, H, W) and labels (n,) of each batch, checked."""
+    for at, batch in enumerate(_of_dataset(source, workers) if _is_map_style(source) else source):
+        try:
+            found = from_arrays(*_parts(batch))
+        except UserError as error:
+            raise UserError(f"batch {at} of the dataset: {error}") from error
+        yield found.rows(0, len(found)), found.labels
+
+
+def _is_map_style(source: Any) -> bool:
+    """Whether a source is a torch Dataset, which has items of one image, and no sequence of batches."""
+    if isinstance(source, tuple | list) or not (hasattr(source, "__getitem__") and isinstance(source, Sized)):
+        return False
+    return not hasattr(source, "batch_sampler")
+
+
+def _of_dataset(source: Any, workers: int | None) -> Iterator[tuple[list, list]]:
+    from torch.utils.data import DataLoader
+
+    count = worker_count(workers, len(source))
+    for items in DataLoader(source, batch_size=AT_ONCE, num_workers=count, collate_fn=list):
+        images, labels = zip(*map(_parts, items), strict=True)
+        shapes = {np.shape(image) for image in map(_array, images)}
+        if len(shapes) > 1:
+            first, second, *_ = sorted(shapes)
+            raise UserError(
+                f"the dataset has images of several shapes, {first} and {second}: resize and crop them"
+            )
+        yield [_array(image) for image in images], list(labels)
+
+
+def _parts(batch: Any) -> tuple[Any, Any]:
+    """Images and labels, or one of each."""
+    if isinstance(batch, Mapping):
+        images = next((batch[name] for name in IMAGES if name in batch), None)
+        labels = next((batch[name] for name in LABELS if name in batch), None)
+        if images is not None and labels is not None:
+            return images, labels
+        raise UserError(f"it has {', '.join(map(str, batch)) or 'nothing'}, not images and labels")
+    if not isinstance(batch, tuple | list) or len(batch) < 2:
+        raise UserError(f"it must be (images, labels), not {type(batch).__name__}")
+    return batch[0], batch[1]
+
+
+def _array(image: Any) -> np.ndarray:
+    """An image (C, H, W): Pillow's as uint8, anything else as it is."""
+    if hasattr(image, "getbands"):
+        grey = image.mode in ("1", "L", "LA")
+        array = np.asarray(image.convert("L" if grey else "RGB"))
+        return array[None] if grey else array.transpose(2, 0, 1)
+    return image.detach().cpu().numpy() if hasattr(image, "detach") else np.asarray(image)
+
+
+class _Spool:
+    """Images in a file without a name: as uint8 if they all are whole 255ths, else as float32."""
+
+    def __init__(self) -> None:
+        self._file = _nameless()
+        self._shape: tuple[int, ...] | None = None
+        self._is_whole, self._count = True, 0
+
+    def add(self, images: np.ndarray) -> None:
+        """Raises:
+        UserError: if they have another shape, or there is no room.
+        """
+        self._shape = self._shape or images.shape[1:]
+        if images.shape[1:] != self._shape:
+            raise UserError(
+                f"the dataset has images of several shapes, {self._shape} and {images.shape[1:]}: resize and "
+                "crop them"
+            )
+        whole = _in_255ths(images) if self._is_whole else None
+        try:
+            if self._is_whole and whole is None:
+                self._widen()
+            self._write(as_pixels(images) if whole is None else whole)
+        except OSError as error:
+            raise UserError(
+                f"no room for the images of the dataset in {tempfile.gettempdir()}: {error.strerror}; set "
+                "TMPDIR to another folder, or n to fewer"
+            ) from error
+        self._count += len(images)
+
+    def images(self) -> np.ndarray:
+        self._file.flush()
+        assert self._shape
+        kind = np.uint8 if self._is_whole else np.float32
+        return np.memmap(self._file, kind, "r", 0, (self._count, *self._shape))
+
+    def _write(self, images: np.ndarray) -> None:
+        self._file.write(np.ascontiguousarray(images).data)
+
+    def _widen(self) -> None:
+        """Write all that is there as float32."""
+        before = self.images() if self._count else None
+        self._file, self._is_whole = _nameless(), False
+        for at in range(0, self._count, AT_ONCE):
+            assert before is not None
+            self._write(as_pixels(before[at : at + AT_ONCE]))
+
+
+def _nameless() -> IO[bytes]:
+    return tempfile.TemporaryFile()
+
+
+def _in_255ths(images: np.ndarray) -> np.ndarray | None:
+    """The uint8 that pixels are of, bit for bit; None if they are not."""
+    if images.dtype == np.uint8:
+        return images
+    found = np.rint(images * 255).astype(np.uint8)
+    return found if np.array_equal(as_pixels(found), images) else None

@@ -1,0 +1,299 @@
+"""Decodes images in worker processes, ahead of what is asked for next; torch's DataLoader runs them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from robust_interp.core.errors import UserError
+from robust_interp.data.preprocessing import Preprocessing
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from robust_interp.data.files import Encoded
+
+CHUNK_BYTES = 4 * 2**20  # of pixels that a worker hands over at once
+
+WORTH_WORKERS = 64  # images; fewer are decoded before workers have started
+
+MOST_WORKERS = 8  # unless more are asked for
+
+
+def opened(file: BinaryIO) -> Image.Image:
+    """An image of which only the beginning was read.
+
+    Raises:
+        Exception: what Pillow's plug-ins raise, if it is none.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        image = Image.open(file)
+    except UnidentifiedImageError as error:
+        raise ValueError("it is no image that Pillow can read") from error
+    if image.mode in ("I", "F") or image.mode.startswith("I;"):
+        raise ValueError(f"its pixels have more than 8 bits (mode {image.mode})")
+    return image
+
+
+class Decoder:
+    """Decodes the samples of a list of ids, as torch's DataLoader asks it to.
+
+    Args:
+        encoded: Where the images are.
+        order: Which of them the samples are, (N,).
+        preprocessing: What brings them to one shape.
+        channels: 1 for grey images, 3 for RGB.
+    """
+
+    def __init__(
+        self, encoded: Encoded, order: np.ndarray, preprocessing: Preprocessing, channels: int
+    ) -> None:
+        self._encoded, self._order = encoded, order
+        self._preprocessing, self._channels = preprocessing, channels
+        self._transform: Any = None
+        self._shape: tuple[int, ...] | None = None
+
+    def __getstate__(self) -> dict:
+        return vars(self) | {"_transform": None}  # made anew where it is used
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(C, H, W) of every sample: that of the first.
+
+        Raises:
+            UserError: if that cannot be decoded.
+        """
+        if self._shape is None:
+            self._shape = self._decoded(0).shape
+        return self._shape
+
+    def __getitem__(self, ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray, str]:
+        """The samples as uint8 (n, C, H, W), their hashes (n,) uint64 from 1, and why not, if so."""
+        images = np.empty((len(ids), *self.shape), np.uint8)
+        hashes = np.zeros(len(ids), np.uint64)
+        try:
+            for at, one in enumerate(ids):
+                decoded = self._decoded(one)
+                if decoded.shape != self.shape:
+                    self.refuse_sizes()
+                images[at], hashes[at] = decoded, hash_of(decoded)
+        except UserError as error:
+            return images[:0], hashes[:0], str(error)
+        return images, hashes, ""
+
+    def refuse_sizes(self) -> None:
+        """Raises:
+        UserError: which says that images have several sizes.
+        """
+        raise UserError(
+            "the images are of several sizes, and nothing says how to bring them to one: use --resize and "
+            "--crop, such as --resize 256 --crop 224"
+        )
+
+    def _decoded(self, at: int) -> np.ndarray:
+        place = int(self._order[at])
+        self._transform = self._transform or self._preprocessing.transform()
+        try:
+            with self._encoded.open(place) as file:
+                image = opened(file).convert("L" if self._channels == 1 else "RGB")
+            crop = self._preprocessing.crop
+            if crop and not self._preprocessing.resize and (image.height < crop[0] or image.width < crop[1]):
+                raise ValueError(f"it is {image.height}x{image.width}, smaller than the crop: use --resize")
+            return np.asarray(self._transform(image))
+        except Exception as error:  # Pillow's plug-ins raise anything
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise UserError(f"cannot decode {self._encoded.names[place]}: {reason}") from error
+
+
+def hash_of(image: np.ndarray) -> int:
+    """A hash from 1 to 2**64 - 1 of an image, uint8 (C, H, W)."""
+    found = hashlib.blake2b(np.ascontiguousarray(image).data, digest_size=8).digest()
+    return int.from_bytes(found, "little") or 1
+
+
+class _Turns:
+    """The lists of ids that the workers decode next: what was asked for, or all of them in turn, for ever."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.asked: np.ndarray | None = None
+        self.start, self.stop = 0, 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        if self.asked is not None:
+            for at in range(0, len(self.asked), self.size):
+                yield self.asked[at : at + self.size].tolist()
+            return
+        at = self.start
+        while True:
+            yield list(range(at, min(at + self.size, self.stop)))
+            at = at + self.size if at + self.size < self.stop else 0
+
+
+class Stream:
+    """Decoded samples. After samples in sequence, those that follow are decoded ahead.
+
+    Args:
+        decoder: Of the samples.
+        n: How many of the first samples are asked for in sequence.
+        workers: Processes that decode; None is one for each CPU, and none for few images.
+    """
+
+    def __init__(self, decoder: Decoder, n: int, workers: int | None = None) -> None:
+        self._decoder, self._n, self._asked_workers = decoder, n, workers
+        self._loader: Any = None
+        self._turns = _Turns(1)
+        self._ready: Iterator | None = None
+        self._at = -1  # the sample that comes next
+        self._rest: tuple[np.ndarray, np.ndarray] | None = None
+
+    def until(self, n: int) -> None:
+        """Be told that samples in sequence are the first `n`, again and again."""
+        self._n, self._at = n, -1
+
+    def read(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Samples (n, C, H, W) and their hashes (n,).
+
+        Raises:
+            UserError: naming one that cannot be decoded.
+        """
+        start, stop = int(ids[0]), int(ids[-1]) + 1
+        if not self._workers:
+            return _checked(self._decoder[ids.tolist()])
+        if stop - start == len(ids) and stop <= self._n:
+            return self._in_sequence(start, len(ids))
+        self._turns.asked, self._at = ids, -1
+        return self._taken(self._restarted(), len(ids))[0]
+
+    @property
+    def _workers(self) -> int:
+        return worker_count(self._asked_workers, self._n)
+
+    def _in_sequence(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        if self._at != start or self._ready is None:
+            self._turns.asked, self._turns.start, self._turns.stop = None, start, self._n
+            self._ready, self._rest = self._restarted(), None
+        found, self._rest = self._taken(self._ready, count, self._rest)
+        self._at = (start + count) % self._n
+        return found
+
+    def _restarted(self) -> Iterator:
+        from torch.utils.data import DataLoader
+
+        if self._loader is None:
+            self._turns.size = max(1, CHUNK_BYTES // int(np.prod(self._decoder.shape)))
+            self._turns.size = min(self._turns.size, 64)
+            self._loader = DataLoader(
+                self._decoder,  # type: ignore[arg-type]
+                sampler=self._turns,
+                batch_size=None,
+                num_workers=self._workers,
+                persistent_workers=True,
+                collate_fn=_as_tensors,  # type: ignore[arg-type]
+            )
+        try:
+            return iter(self._loader)
+        except OSError as error:
+            raise UserError(f"cannot start processes that decode images: {error}; use --workers 0") from error
+
+    def _taken(
+        self, ready: Iterator, count: int, rest: tuple[np.ndarray, np.ndarray] | None = None
+    ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray] | None]:
+        """The next `count` samples, and what of the last chunk is left."""
+        images = np.empty((count, *self._decoder.shape), np.uint8)
+        hashes, at = np.empty(count, np.uint64), 0
+        while True:
+            if rest is not None:
+                some = min(count - at, len(rest[1]))
+                images[at : at + some], hashes[at : at + some] = rest[0][:some], rest[1][:some]
+                at, rest = at + some, (rest[0][some:], rest[1][some:]) if some < len(rest[1]) else None
+            if at == count:
+                return (images, hashes), rest
+            rest = _checked(_next(ready))
+
+
+def _checked(found: tuple[np.ndarray, np.ndarray, str]) -> tuple[np.ndarray, np.ndarray]:
+    images, hashes, trouble = found
+    if trouble:
+        raise UserError(f"{trouble}; mend or remove it, or leave such out with --skip-unreadable")
+    return images, hashes
+
+
+def _next(ready: Iterator) -> tuple[np.ndarray, np.ndarray, str]:
+    try:
+        images, hashes, trouble = next(ready)
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        reason = next(iter(str(error).splitlines()))
+        raise UserError(
+            f"a process that decodes images has ended ({reason}); use fewer with --workers"
+        ) from error
+    return images.numpy(), hashes.numpy().view(np.uint64), trouble
+
+
+def _as_tensors(found: tuple[np.ndarray, np.ndarray, str]) -> tuple:
+    """What goes through shared memory."""
+    import torch
+
+    images, hashes, trouble = found
+    return torch.from_numpy(images), torch.from_numpy(hashes.view(np.int64)), trouble
+
+
+class _Check:
+    """Decodes images only to see whether they can be, as torch's DataLoader asks it to."""
+
+    def __init__(self, encoded: Encoded) -> None:
+        self._encoded = encoded
+
+    def __getitem__(self, places: Sequence[int]) -> list[tuple[int, str]]:
+        """Those that cannot, and why."""
+        found = []
+        for place in places:
+            try:
+                with self._encoded.open(place) as file:
+                    opened(file).load()
+            except Exception as error:  # Pillow's plug-ins raise anything
+                reason = next(iter(str(error).splitlines()), type(error).__name__)
+                found.append((place, f"cannot read {self._encoded.names[place]}: {reason}"))
+        return found
+
+
+def unreadable(encoded: Encoded, workers: int | None = None) -> dict[int, str]:
+    """The images that cannot be decoded, and why: every one is decoded.
+
+    Args:
+        encoded: The images.
+        workers: As of `Stream`.
+    """
+    from torch.utils.data import DataLoader
+
+    count = len(encoded.names)
+    places = [list(range(at, min(at + 64, count))) for at in range(0, count, 64)]
+    check = _Check(encoded)
+    if not (processes := worker_count(workers, count)):
+        return dict(pair for some in places for pair in check[some])
+    loader: DataLoader = DataLoader(
+        check,  # type: ignore[arg-type]
+        sampler=places,
+        batch_size=None,
+        num_workers=processes,
+        collate_fn=list,
+    )
+    return dict(pair for some in loader for pair in some)
+
+
+def worker_count(asked: int | None, images: int) -> int:
+    """How many processes decode so many images."""
+    if asked is not None:
+        return asked
+    if images < WORTH_WORKERS:
+        return 0
+    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(there, MOST_WORKERS)

@@ -1,0 +1,270 @@
+"""Images that lie encoded somewhere, JPEG or PNG say, and are decoded when they are asked for.
+
+They never are in memory all at once. Worker processes decode ahead of what is asked for next. As the images
+are only read while they are measured, the fingerprint is that of a manifest: of each image its path, size in
+bytes and label, and how it is preprocessed. A hash of every decoded image is taken on the way; who stores
+results compares it (`Dataset.content`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import BinaryIO, NamedTuple, Protocol
+
+import numpy as np
+
+from robust_interp.core.errors import UserError
+from robust_interp.data.dataset import OWN_N, Dataset
+from robust_interp.data.decoding import Decoder, Stream, opened
+from robust_interp.data.preprocessing import AS_THEY_ARE, Preprocessing, of_model
+
+KEPT_BYTES = 256 * 2**20  # decoded images that are kept if all that are measured fit: a thousand at 224
+
+_READING = threading.RLock()  # corrupted images are made of clean ones in threads beside the measuring
+
+PROBED = 32  # images that tell what the others are like
+
+GREY = ("1", "L", "LA")
+
+
+class Encoded(Protocol):
+    """Where the encoded images are, in their own order."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Of each image what it is called: a relative path, with ``/``."""
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Of each image its length in bytes."""
+
+    def open(self, at: int) -> BinaryIO:
+        """One image, to read.
+
+        Raises:
+            OSError: if it cannot be.
+        """
+
+
+class Header(NamedTuple):
+    """What the beginning of an image says.
+
+    Attributes:
+        size: (H, W) pixels.
+        mode: As of Pillow.
+        trouble: Why it cannot be read; empty if it seems it can.
+    """
+
+    size: tuple[int, int]
+    mode: str
+    trouble: str = ""
+
+
+class FileDataset(Dataset):
+    """Encoded images, with one way in which all models take them or none chosen yet.
+
+    Args:
+        name: What tables call it.
+        encoded: The images.
+        labels: (N,), of the images in their own order.
+        classes: How many there are.
+        order: Which of the images are the samples, (n,).
+        preprocessing: None until `fitted` chooses: then images are as they are.
+        workers: Processes that decode; 0 decodes in this one.
+        told: As of `Dataset`.
+        notes: Likewise.
+    """
+
+    default_n = OWN_N
+
+    def __init__(
+        self,
+        name: str,
+        encoded: Encoded,
+        labels: np.ndarray,
+        classes: int,
+        order: np.ndarray,
+        preprocessing: Preprocessing | None = None,
+        workers: int | None = None,
+        told: Mapping[str, str | int] | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self.name, self.classes, self.notes = name, classes, notes
+        self.labels = labels[order]
+        self._encoded, self._all_labels, self._order = encoded, labels, order
+        self._preprocessing, self._workers = preprocessing, workers
+        self._subset = dict(told or {})
+        self._headers: dict[int, Header] = {}
+        self._views: dict[tuple[str, int], FileDataset] = {}
+        self._channels: int | None = None
+        self._hashes = np.zeros(len(order), np.uint64)
+        self._expected = 0  # how many of the first are going to be measured, once that is known
+        self._kept: np.ndarray | None = None
+        self._is_kept = np.zeros(0, bool)
+
+    @property
+    def told(self) -> Mapping[str, str | int]:  # type: ignore[override]
+        how = str(self._preprocessing or AS_THEY_ARE)
+        return ({"preprocessing": how} if how else {}) | self._subset
+
+    def in_order(self, order: np.ndarray, subset: str) -> FileDataset:
+        return FileDataset(
+            self.name,
+            self._encoded,
+            self._all_labels,
+            self.classes,
+            self._order[order],
+            self._preprocessing,
+            self._workers,
+            self._subset | {"subset": subset},
+            self.notes,
+        )
+
+    def fitted(self, cfg: Mapping) -> Dataset:
+        """In the model's own preprocessing, unless one was chosen already."""
+        if self._preprocessing is not None or not cfg.get("input_size"):
+            return self
+        chosen = of_model(cfg)
+        key = str(chosen), 1 if cfg["input_size"][0] == 1 else 3
+        if self._stay(chosen, key[1]):  # so that models with and without a cfg are measured on the same
+            return self
+        if key not in self._views:
+            self._views[key] = view = FileDataset(
+                self.name,
+                self._encoded,
+                self._all_labels,
+                self.classes,
+                self._order,
+                chosen,
+                self._workers,
+                self._subset,
+                self.notes,
+            )
+            view._headers, view._channels = self._headers, key[1]
+        return self._views[key]
+
+    def _stay(self, chosen: Preprocessing, channels: int) -> bool:
+        """Whether every image stays as it is."""
+        if channels != self.channels or not all(chosen.keeps(header.size) for header in self._probed):
+            return False
+        return all(chosen.keeps(header.size) for header in self._scan(range(len(self))) if not header.trouble)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        C, H, W = self._decoder.shape
+        return C, H, W
+
+    @property
+    def channels(self) -> int:
+        """3; 1 where all images that are looked at are grey."""
+        if self._channels is None:
+            self._channels = 1 if all(header.mode in GREY for header in self._probed) else 3
+        return self._channels
+
+    @cached_property
+    def _probed(self) -> list[Header]:
+        ids = np.unique(np.linspace(0, len(self) - 1, PROBED).astype(int))
+        found = [header for header in self._scan(ids.tolist()) if not header.trouble]
+        if not found:
+            raise UserError(f"{self.name}: {self._scan([0])[0].trouble}")
+        return found
+
+    def _scan(self, ids: Iterable[int]) -> list[Header]:
+        """The headers of samples, each image looked at once."""
+        places = [int(self._order[at]) for at in ids]
+        todo = [place for place in dict.fromkeys(places) if place not in self._headers]
+        with ThreadPoolExecutor(8) as pool:
+            self._headers |= zip(todo, pool.map(self._header, todo), strict=True)
+        return [self._headers[place] for place in places]
+
+    def _header(self, place: int) -> Header:
+        return header_of(self._encoded, place)
+
+    def expect(self, n: int) -> None:
+        troubles = [header.trouble for header in self._scan(range(n)) if header.trouble]
+        if troubles:
+            more = f" (and {len(troubles) - 1} more)" if len(troubles) > 1 else ""
+            raise UserError(
+                f"{troubles[0]}{more}: mend or remove it, or leave such out with --skip-unreadable"
+            )
+        if not self._preprocessing and len({header.size for header in self._scan(range(n))}) > 1:
+            self._decoder.refuse_sizes()
+        if n > self._expected:
+            self._expected, self._kept = n, None
+            self._stream.until(n)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the manifest: paths, sizes and labels in the order of the samples, and preprocessing."""
+        sha = hashlib.sha256()
+        how = str(self._preprocessing or AS_THEY_ARE)
+        sha.update(json.dumps(["files", self.classes, self.channels, how]).encode())
+        names, sizes = self._encoded.names, self._encoded.sizes
+        for place, label in zip(self._order.tolist(), self.labels.tolist(), strict=True):
+            sha.update(f"\n{names[place]}\0{sizes[place]}\0{label}".encode(errors="surrogateescape"))
+        return sha.hexdigest()
+
+    @cached_property
+    def _decoder(self) -> Decoder:
+        return Decoder(self._encoded, self._order, self._preprocessing or AS_THEY_ARE, self.channels)
+
+    @cached_property
+    def _stream(self) -> Stream:
+        return Stream(self._decoder, len(self), self._workers)
+
+    def at(self, ids: np.ndarray) -> np.ndarray:
+        with _READING:
+            return self._read(np.asarray(ids))
+
+    def _read(self, ids: np.ndarray) -> np.ndarray:
+        if not len(ids):
+            return np.zeros((0, *self.shape), np.uint8)
+        count = self._expected or len(self)
+        if ids.max() >= count or count * int(np.prod(self.shape)) > KEPT_BYTES:
+            return self._decoded(ids)
+        if self._kept is None:
+            self._kept, self._is_kept = np.empty((count, *self.shape), np.uint8), np.zeros(count, bool)
+        missing = ids[~self._is_kept[ids]]
+        if len(missing):
+            self._kept[missing], self._is_kept[missing] = self._decoded(missing), True
+        return self._kept[ids]
+
+    def _decoded(self, ids: np.ndarray) -> np.ndarray:
+        images, self._hashes[ids] = self._stream.read(ids)
+        return images
+
+    def content(self, ids: np.ndarray) -> np.ndarray:
+        return self._hashes[ids]
+
+    def name_of(self, at: int) -> str:
+        return self._encoded.names[self._order[at]]
+
+
+def header_of(encoded: Encoded, place: int) -> Header:
+    """What an image seems to be, by its beginning and its end: JPEG and PNG that were cut off are found."""
+    try:
+        with encoded.open(place) as file:
+            image = opened(file)
+            size, mode, kind = (image.height, image.width), image.mode, image.format
+            if kind in _ENDS:
+                file.seek(-min(encoded.sizes[place], 2048), os.SEEK_END)
+                if _ENDS[kind] not in file.read():
+                    raise ValueError("it is cut off")
+        return Header(size, mode)
+    except Exception as error:  # Pillow's plug-ins raise anything
+        return Header((0, 0), "", f"cannot read {encoded.names[place]}: {_reason(error)}")
+
+
+_ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}  # what is at the end, of which some write a little more
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return next(iter(str(error).splitlines()), type(error).__name__)

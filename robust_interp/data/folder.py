@@ -1,0 +1,170 @@
+"""Folders of images: one folder a class, in torchvision's layout; ImageNet's validation folder."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from robust_interp.core.errors import UserError
+from robust_interp.data.files import FileDataset
+from robust_interp.data.options import SourceOptions
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
+
+IMAGENET_CLASSES = 1000
+
+
+@dataclass(frozen=True)
+class Files:
+    """Images that are files below a folder.
+
+    Attributes:
+        names: Paths relative to `root`, with ``/``.
+    """
+
+    root: Path
+    names: tuple[str, ...]
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        return [os.stat(self.root / name).st_size for name in self.names]
+
+    def open(self, at: int) -> BinaryIO:
+        return open(self.root / self.names[at], "rb")
+
+
+def from_folder(text: str, options: SourceOptions) -> FileDataset:
+    """``folder:PATH``: the folders in it are the classes, sorted by name as text.
+
+    Args:
+        text: The path.
+        options: With a class map, that says which folder is which class.
+
+    Raises:
+        UserError: if there is no such folder, or a class in it has no image.
+    """
+    root = _there(text)
+    names = _by_class(root)
+    labels = {name: at for at, name in enumerate(names)}
+    notes = _order_note(list(names))
+    classes = len(names)
+    if options.class_map:
+        mapped, classes = read_class_map(Path(options.class_map))
+        if unknown := [name for name in names if name not in mapped]:
+            raise UserError(f"{options.class_map} has no line for the folder {unknown[0]}")
+        labels, notes = mapped, ()
+    return _dataset(f"folder:{root.resolve().name}", root, names, labels, classes, options, notes)
+
+
+def from_imagenet(text: str, options: SourceOptions) -> FileDataset:
+    """``imagenet:PATH``: the validation folder, or the folder above it, with one folder for each wnid.
+
+    The 1,000 wnids in sorted order are the classes. Some of them may be missing, as in subsets of ImageNet.
+
+    Raises:
+        UserError: if there is no such folder, or its folders are not called by ImageNet's wnids.
+    """
+    from timm.data import ImageNetInfo
+
+    if options.class_map:
+        raise UserError("--class-map cannot be used with imagenet:, whose classes are known; use folder:")
+    root = _there(text)
+    root = root / "val" if (root / "val").is_dir() else root
+    names = _by_class(root)
+    labels = {wnid: at for at, wnid in enumerate(ImageNetInfo("imagenet-1k").label_names())}
+    if foreign := [name for name in names if name not in labels]:
+        raise UserError(
+            f"{root} is not ImageNet's validation folder in torchvision's layout: {foreign[0]} is none of "
+            "its 1,000 wnids, such as n01440764; for other classes use folder:"
+        )
+    return _dataset("imagenet", root, names, labels, IMAGENET_CLASSES, options)
+
+
+def _there(text: str) -> Path:
+    root = Path(text).expanduser()
+    if not root.is_dir():
+        raise UserError(f"there is no folder {root}")
+    return root
+
+
+def _by_class(root: Path) -> dict[str, list[str]]:
+    """The images of each folder in `root`, sorted as torchvision sorts them: paths relative to `root`."""
+    folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+    if not folders:
+        raise UserError(f"{root} has no folders: it must have one for each class, with images in it")
+    found = {folder: list(_below(root, folder)) for folder in folders}
+    if empty := [name for name, files in found.items() if not files]:
+        raise UserError(
+            f"{root / empty[0]} has no images ({', '.join(SUFFIXES)}); remove it if it is no class"
+        )
+    return found
+
+
+def _below(root: Path, folder: str) -> list[str]:
+    return [
+        (Path(where).relative_to(root) / file).as_posix()
+        for where, _, files in sorted(os.walk(root / folder, followlinks=True))
+        for file in sorted(files)
+        if file.lower().endswith(SUFFIXES)
+    ]
+
+
+def _order_note(names: list[str]) -> tuple[str, ...]:
+    """A line where folders are called by numbers, and sorting them as text is another order."""
+    if not all(name.isascii() and name.isdigit() for name in names) or names == sorted(names, key=int):
+        return ()
+    first = ", ".join(names[:4])
+    return (
+        f"the classes are the folders sorted as text, as torchvision sorts them ({first}, ...), not as "
+        "numbers; --class-map FILE.csv says otherwise",
+    )
+
+
+def read_class_map(path: Path) -> tuple[dict[str, int], int]:
+    """The class of each folder, and how many classes there are: one more than the largest.
+
+    Args:
+        path: A CSV file with the columns ``folder`` and ``label``. Folders that are not there may be named,
+            and several may be one class.
+
+    Raises:
+        UserError: if it cannot be read, or a label is no whole number from 0.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            lines = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+    if not lines or not {"folder", "label"} <= lines[0].keys():
+        raise UserError(f"{path} must have the columns folder and label, and a line for each folder")
+    found: dict[str, int] = {}
+    for line in lines:
+        folder, label = line["folder"], (line["label"] or "").strip()
+        if not (label.isascii() and label.isdigit()) or folder in found:
+            what = (
+                "named twice" if folder in found else f"of class {label!r}, which is no whole number from 0"
+            )
+            raise UserError(f"{path}: {folder} is {what}")
+        found[folder] = int(label)
+    return found, max(found.values()) + 1
+
+
+def _dataset(
+    name: str,
+    root: Path,
+    names: Mapping[str, list[str]],
+    labels: Mapping[str, int],
+    classes: int,
+    options: SourceOptions,
+    notes: tuple[str, ...] = (),
+) -> FileDataset:
+    files = Files(root, tuple(file for of_class in names.values() for file in of_class))
+    of_files = np.array([labels[folder] for folder, of_class in names.items() for _ in of_class], np.int64)
+    return options.dataset(name, files, of_files, classes, notes)

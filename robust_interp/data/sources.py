@@ -1,0 +1,74 @@
+"""Sources of images that a command line names: ``folder:PATH``, ``npz:FILE`` and the like."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from robust_interp.core.errors import UserError
+from robust_interp.core.registry import unknown
+from robust_interp.data.dataset import DATASETS, Dataset
+from robust_interp.data.folder import from_folder, from_imagenet
+from robust_interp.data.npz import from_npz
+from robust_interp.data.options import SourceOptions
+
+Opener = Callable[[str, SourceOptions], Dataset]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of source.
+
+    Attributes:
+        what: What follows its prefix, and what is there, for a listing.
+        open: Opens one.
+    """
+
+    what: str
+    open: Opener
+
+
+def _npz(text: str, options: SourceOptions) -> Dataset:
+    options.refuse("npz:, whose images are arrays", "class_map", "preprocessing", "skip_unreadable")
+    return from_npz(text)
+
+
+SOURCES = {
+    "folder": Kind("PATH: one folder a class, as torchvision's ImageFolder", from_folder),
+    "imagenet": Kind("PATH: ImageNet's validation folder in torchvision's layout", from_imagenet),
+    "npz": Kind("FILE: arrays images and labels, as numpy.savez writes them", _npz),
+}
+
+_FORM = re.compile(r"(?P<kind>[a-z]+):(?P<rest>.+)", re.DOTALL)
+
+
+def is_source(text: str) -> bool:
+    """Whether a text names a source and no dataset by its name.
+
+    Raises:
+        UserError: if it has the form of one, and there is no such kind of source.
+    """
+    found = _FORM.fullmatch(text)
+    if found and found["kind"] not in SOURCES:
+        raise unknown("source", found["kind"], [*SOURCES, *DATASETS])
+    return found is not None
+
+
+def open_source(text: str, options: SourceOptions | None = None) -> Dataset:
+    """The dataset of a source, in its own order.
+
+    Args:
+        text: Such as ``folder:images/val``.
+        options: What is said of it besides.
+
+    Raises:
+        UserError: if there is no such kind of source, it cannot be read, or an option does not go with it.
+    """
+    found = _FORM.fullmatch(text)
+    if found is None or found["kind"] not in SOURCES:
+        raise unknown("source", text, SOURCES)
+    try:
+        return SOURCES[found["kind"]].open(found["rest"], options or SourceOptions())
+    except OSError as error:
+        raise UserError(f"cannot read {text}: {error.strerror or error}") from error

@@ -1,0 +1,171 @@
+"""Tasks that are done in any order, by several at once, give what one process gives from first to last."""
+
+import random
+
+import numpy as np
+import pytest
+from support.one_pixel import Net
+
+from robust_interp.benchmark import agenda as agendas
+from robust_interp.benchmark.agenda import Agenda
+from robust_interp.benchmark.benchmark import Benchmark
+from robust_interp.benchmark.measure import Station, carry_out, jobs_of, run
+from robust_interp.benchmark.request import Request
+from robust_interp.core.errors import UserError
+from robust_interp.data import from_arrays
+from robust_interp.store import Store
+
+N, BATCH = 24, 5
+CHUNKS = 5  # 5 + 5 + 5 + 5 + 4
+
+
+def benchmark(protocol="final", models=("a", "b"), attacks="fgsm,pgd(steps=2)"):
+    pixels = np.linspace(0.05, 0.95, N, dtype=np.float32).reshape(-1, 1, 1, 1)
+    dataset = from_arrays(pixels, (pixels[:, 0, 0, 0] < 0.5).astype(int))
+    modules = {name: Net() for name in models}
+    for number, module in enumerate(modules.values()):
+        module.scale.data += number  # other weights: other cells
+    request = Request(
+        modules=modules,
+        dataset=dataset,
+        attacks=attacks,
+        corruptions="none",
+        eps=(0.1, 0.2),
+        batch_size=BATCH,
+        protocol=protocol,
+    )
+    return Benchmark(request)
+
+
+class Several:
+    """Stands in for workers: takes some tasks at once, and ends one of them by chance."""
+
+    def __init__(self, station, seed, size=4, fails=lambda task: False):
+        self.station, self.chance, self.size, self.fails = station, random.Random(seed), size, fails
+        self.at_hand, self.done = [], []
+        self.alive = None
+
+    @property
+    def has_room(self):
+        return len(self.at_hand) < self.size
+
+    @property
+    def is_busy(self):
+        return bool(self.at_hand)
+
+    def give(self, task):
+        self.at_hand.append(task)
+
+    def take(self):
+        task = self.at_hand.pop(self.chance.randrange(len(self.at_hand)))
+        self.done.append(task)
+        return task, "it was lost" if self.fails(task) else self.station.measure(task)
+
+
+def stored(benchmark, store):
+    """All that is stored but seconds and device."""
+    found = {}
+    for cell in benchmark.plan.cells:
+        outcome = store.read(cell.key, N)
+        found[cell.key] = outcome and [
+            outcome.predictions.tolist(),
+            outcome.flags.tolist(),
+            None if outcome.deltas is None else outcome.deltas.tolist(),
+        ]
+    return found
+
+
+def measured(benchmark, store, **options):
+    with Station(benchmark.runner, {target.key: target for target in benchmark.targets}) as station:
+        crew = Several(station, **options)
+        run(benchmark.plan, benchmark.targets, benchmark.runner, store, crew=crew)
+    return crew
+
+
+@pytest.mark.parametrize("protocol", ["final", "worst"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_order_of_arrival_does_not_matter(protocol, seed):
+    one = benchmark(protocol)
+    with Store(None) as serial, Store(None) as shuffled:
+        run(one.plan, one.targets, one.runner, serial)
+        crew = measured(one, shuffled, seed=seed)
+        assert None not in stored(one, serial).values()
+        assert stored(one, shuffled) == stored(one, serial)
+        starts = [task.start for task in crew.done if task.cell is one.plan.cells[0]]
+    assert sorted(starts) == [0, 5, 10, 15, 20]
+
+
+def test_worst_waits_for_what_a_cell_follows_and_fills_all_workers_meanwhile():
+    one = benchmark("worst", models=("a", "b", "c"), attacks="fgsm")
+    order = {cell.key: number for number, cell in enumerate(one.plan.cells)}
+    with Store(None) as store:
+        crew = measured(one, store, seed=0, size=8)
+    first = [order[task.cell.key] for task in crew.done[:CHUNKS]]
+    assert len({one.plan.cells[number].classifier.model for number in first}) > 1
+    for cell in one.plan.cells:
+        tasks = [at for at, task in enumerate(crew.done) if task.cell is cell]
+        clean = [
+            at
+            for at, task in enumerate(crew.done)
+            if task.cell.classifier is cell.classifier and task.cell.perturbation.kind == "clean"
+        ]
+        assert cell.perturbation.kind == "clean" or max(clean) < min(tasks)
+
+
+def test_what_cannot_be_done_is_named_at_the_end_and_the_rest_is_done():
+    one = benchmark("worst", attacks="fgsm")
+    bad = one.plan.cells[0]
+    with Store(None) as store:
+        with pytest.raises(UserError, match="it was lost"):
+            measured(one, store, seed=1, fails=lambda task: task.cell is bad and task.start == 5)
+        found = stored(one, store)
+    of_a = {cell.key for cell in one.plan.cells if cell.classifier is bad.classifier}
+    assert {key for key, outcome in found.items() if outcome is None} == of_a
+
+
+def test_two_processes_on_one_store_do_half_of_the_tasks_each(tmp_path, monkeypatch):
+    monkeypatch.setattr(agendas, "PAUSE", 0.0)
+    one = benchmark("worst")
+    (targets, runner) = one.targets, one.runner
+    cells = {target.key: list(one.plan.cells_of(target.card)) for target in targets}
+    jobs = [
+        [job for one_of in targets for job in jobs_of(one.plan, cells[one_of.key], one_of, runner)]
+        for _ in "ab"
+    ]
+    done = [0, 0]
+    with Store(tmp_path) as a, Store(tmp_path) as b, Store(None) as serial:
+        stores = (a, b)
+        a.put_labels(one.dataset.fingerprint, one.dataset.labels)
+        both = [
+            Agenda(of, store, one.dataset.labels, runner.cut) for of, store in zip(jobs, stores, strict=True)
+        ]
+        with Station(runner, {target.key: target for target in targets}) as station:
+            while not all(agenda.is_over for agenda in both):
+                at_hand = [agenda.next() for agenda in both]  # both are at work at the same time
+                for which, task in enumerate(at_hand):
+                    if task:
+                        stores[which].append(task.cell.key, task.start, station.measure(task))
+                        both[which].finish(task)
+                        done[which] += 1
+        run(one.plan, targets, runner, serial)
+        assert stored(one, a) == stored(one, serial)
+        once = measured(one, Store(None), seed=0, size=1)
+    assert sum(done) == len(once.done)  # nothing twice
+    assert abs(done[0] - done[1]) <= 0.2 * sum(done)
+    others = (
+        sum(samples for _, samples in both[0].elsewhere),
+        sum(samples for _, samples in both[1].elsewhere),
+    )
+    assert sum(others) == N * len(one.plan.cells)
+
+
+def test_a_cell_that_is_finished_has_no_task():
+    one = benchmark(attacks="none")
+    with Store(None) as store:
+        run(one.plan, one.targets, one.runner, store)
+        target = one.targets[0]
+        jobs = jobs_of(one.plan, one.plan.cells_of(target.card), target, one.runner)
+        agenda = Agenda(jobs, store, one.dataset.labels, one.runner.cut)
+        assert agenda.next() is None
+        assert agenda.is_over
+        carry_out(jobs, [target], one.runner, store)

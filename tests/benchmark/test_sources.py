@@ -1,0 +1,220 @@
+"""A benchmark of a user's own image files: the same numbers as of arrays, resumed, and in groups by size."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from support.own_images import by_class, picture, pictures, write_folder
+from torch import nn
+
+from robust_interp import data, evaluate
+from robust_interp.core.errors import UserError
+from robust_interp.store import Store
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+ASKED = {"attacks": "fgsm,pgd(steps=2)", "eps": "4", "corruptions": "fog(severity=2)", "workers": 0}
+SAME = ["perturbation", "accuracy", "ci_low", "max_delta_255", "zero_grad", "n"]
+
+
+@pytest.fixture
+def model():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return linear((3, 8, 8))
+
+
+def linear(shape, classes=3):
+    return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), classes)).eval()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_folder(tmp_path / "val", *pictures(24))
+
+
+def test_a_folder_and_a_file_of_arrays_give_the_numbers_of_arrays(model, folder, tmp_path):
+    images, labels = by_class(*pictures(24))
+    arrays = evaluate(model, (images, labels), **ASKED | {"workers": None})
+    np.savez(tmp_path / "own.npz", images=images, labels=labels)
+    for source in (f"folder:{folder}", f"npz:{tmp_path / 'own.npz'}"):
+        found = evaluate(model, source, subset="first", **ASKED)
+        pd.testing.assert_frame_equal(found[SAME], arrays[SAME])
+        assert "subset" not in found
+
+
+def test_the_predictions_are_those_of_cifar10_bit_for_bit(cifar_root, tmp_path):
+    n, test = 12, data.load("cifar10", data_dir=cifar_root)
+    order = np.argsort(test.labels[:n], kind="stable")
+    names = [f"{at}" for at in range(10)]
+    classes = tmp_path / "map.csv"
+    classes.write_text("folder,label\n" + "".join(f"{at},{at}\n" for at in range(10)))
+    write_folder(tmp_path / "val", test.images[:n], test.labels[:n], names)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = linear((3, 32, 32), 10)
+    evaluate(
+        model,
+        (test.images[:n][order], test.labels[order], 10),
+        out=tmp_path / "arrays",
+        **ASKED | {"workers": None},
+    )
+    evaluate(
+        model,
+        f"folder:{tmp_path / 'val'}",
+        class_map=classes,
+        subset="first",
+        out=tmp_path / "files",
+        **ASKED,
+    )
+    assert predictions(tmp_path / "arrays") == predictions(tmp_path / "files")
+
+
+def predictions(folder):
+    with Store(folder, read_only=True) as store:
+        (plan,) = store.plans()
+        found = [(cell.perturbation.column, store.read(cell.key, plan.n)) for cell in plan.cells]
+    return [(column, one.predictions.tolist(), one.flags.tolist()) for column, one in found]
+
+
+def test_a_folder_that_lies_class_by_class_is_measured_stratified_unless_told_otherwise(model, folder):
+    found = evaluate(model, f"folder:{folder}", n=6, **ASKED)
+    assert set(found["subset"]) == {"stratified@0"}
+    first = evaluate(model, f"folder:{folder}", n=6, subset="first", **ASKED)
+    other = evaluate(model, f"folder:{folder}", n=6, subset_seed=1, **ASKED)
+    hashes = {table["subset_hash"][0] for table in (found, first, other)}
+    assert len(hashes) == 3
+
+
+def test_arrays_are_stratified_where_only_some_are_measured(model):
+    images, labels = by_class(*pictures(24))
+    some, whole = (
+        evaluate(model, (images, labels), n=n, attacks="none", corruptions="none") for n in (6, None)
+    )
+    assert set(some["subset"]) == {"stratified@0"}
+    assert "subset" not in whole
+
+
+def test_a_run_goes_on_and_a_larger_n_adds_to_it(model, folder, tmp_path, monkeypatch):
+    asked = {"dataset": f"folder:{folder}", "batch_size": 4, **ASKED}
+    whole = evaluate(model, out=tmp_path / "whole", n=20, **asked)
+    evaluate(model, out=tmp_path / "parts", n=9, **asked)
+    added = []
+    append = Store.append
+    monkeypatch.setattr(
+        Store,
+        "append",
+        lambda store, cell, start, one: (added.append(start), append(store, cell, start, one)),
+    )
+    parts = evaluate(model, out=tmp_path / "parts", n=20, **asked)
+    assert min(added) == 9
+    again = [column for column in whole if column != "seconds"]
+    pd.testing.assert_frame_equal(parts[again], whole[again])
+    del added[:]
+    evaluate(model, out=tmp_path / "parts", n=20, **asked)
+    assert added == []
+
+
+@pytest.fixture
+def bitmaps(tmp_path):
+    """Files whose size does not depend on what they show."""
+    return write_folder(tmp_path / "bmp", *pictures(24), suffix="bmp")
+
+
+def change(folder, label, at):
+    """Change one value of an image, and nothing of the manifest."""
+    images, _ = pictures(24)
+    images[at, 0, 0, 0] ^= 1
+    name = f"{'abc'[label]}/{at:05}.bmp"
+    before = (folder / name).stat().st_size
+    picture(images[at]).save(folder / name)
+    assert (folder / name).stat().st_size == before
+
+
+def test_an_image_that_changed_between_two_models_is_named(model, bitmaps, tmp_path):
+    asked = {"dataset": f"folder:{bitmaps}", "out": tmp_path / "out", **ASKED, "attacks": "none"}
+    evaluate(model, **asked)
+    change(bitmaps, 1, 4)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        other = linear((3, 8, 8))
+    with pytest.raises(UserError, match=r"b/00004.bmp is not the image that was measured before"):
+        evaluate(other, **asked)
+
+
+def test_rows_of_images_with_other_content_have_another_hash(model, bitmaps):
+    asked = {"dataset": f"folder:{bitmaps}", **ASKED, "attacks": "none", "corruptions": "none"}
+    before = evaluate(model, **asked)["subset_hash"][0]
+    assert evaluate(model, **asked)["subset_hash"][0] == before
+    change(bitmaps, 0, 0)
+    assert evaluate(model, **asked)["subset_hash"][0] != before
+
+
+def test_skipped_images_are_counted_in_the_rows(model, folder):
+    (folder / "a" / "00000.png").write_bytes(b"broken")
+    with pytest.raises(
+        UserError, match=r"cannot (read|decode) a/00000.png: it is no image.*--skip-unreadable"
+    ):
+        evaluate(model, f"folder:{folder}", **ASKED)
+    found = evaluate(model, f"folder:{folder}", skip_unreadable=True, n="all", **ASKED)
+    assert set(found["skipped"]) == {1}
+    assert set(found["n"]) == {23}
+
+
+@pytest.mark.parametrize("protocol", ["final", "worst"])
+def test_workers_change_nothing(model, tmp_path, protocol):
+    folder = write_folder(tmp_path / "val", *pictures(90))
+    tables = [
+        evaluate(
+            model,
+            f"folder:{folder}",
+            n=80,
+            protocol=protocol,
+            batch_size=32,
+            **ASKED | {"workers": workers},
+        ).drop(columns="seconds")
+        for workers in (0, 2)
+    ]
+    pd.testing.assert_frame_equal(*tables)
+
+
+@pytest.mark.parametrize("option", ["resize", "crop", "class_map", "skip_unreadable"])
+def test_options_of_image_files_are_refused_for_arrays(model, option):
+    value = {"class_map": "x.csv", "skip_unreadable": True}.get(option, 8)
+    with pytest.raises(UserError, match="cannot be used with arrays"):
+        evaluate(model, pictures(), **{option: value})
+
+
+def test_more_classes_than_sixteen_bits_hold(tmp_path):
+    classes, n = 40_000, 6
+    images, _ = pictures(n)
+    labels = np.array([0, 32_767, 32_768, 39_999, 1, 2], np.uint16)
+
+    class Reads(nn.Module):
+        """Predicts the class that was stored for the image."""
+
+        def forward(self, pixels):
+            at = (pixels[:, None] - torch.from_numpy(images / np.float32(255))).abs().sum((2, 3, 4)).argmin(1)
+            return nn.functional.one_hot(torch.from_numpy(labels.astype(np.int64))[at], classes).float()
+
+    for _ in range(2):  # measured, then read
+        found = evaluate(
+            Reads(), (images, labels, classes), attacks="none", corruptions="none", out=tmp_path / "out"
+        )
+        assert found["accuracy"].tolist() == [100]
+
+
+@pytest.mark.parametrize("classes", [(), (3,)])
+def test_a_loader_gives_the_numbers_of_arrays(model, classes):
+    images, labels = pictures(24)
+    pairs = torch.utils.data.TensorDataset(torch.from_numpy(data.as_pixels(images)), torch.from_numpy(labels))
+    loader = torch.utils.data.DataLoader(pairs, batch_size=5)
+    expected = evaluate(model, (images, labels), **ASKED).drop(columns="seconds")
+    for source in (loader, pairs):
+        found = evaluate(model, (source, *classes) if classes else source, **ASKED)
+        pd.testing.assert_frame_equal(found.drop(columns="seconds"), expected)
+
+
+def test_what_is_no_dataset_is_refused(model):
+    with pytest.raises(UserError, match=r"dataset must be a name.*not int"):
+        evaluate(model, 3)

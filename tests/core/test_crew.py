@@ -1,0 +1,89 @@
+"""Worker processes, by a Ray of two workers that the tests share."""
+
+import subprocess
+import sys
+import threading
+
+import pytest
+from support.crews import Doubling, other_versions
+
+from robust_interp.core import crew as crews
+from robust_interp.core.crew import Crew, Workers, cluster
+from robust_interp.core.errors import UserError
+
+TWO = Workers(2, gpus=0)
+
+
+def done(tasks, folder, log=lambda line: None):
+    """What comes of tasks, by number."""
+    found, tasks = {}, list(tasks)
+    with cluster(TWO) as workers, Crew(workers, Doubling, (str(folder),), log=log) as crew:
+        while tasks or crew.is_busy:
+            while tasks and crew.has_room:
+                crew.give(tasks.pop(0))
+            (number, _), result = crew.take()
+            found[number] = result
+    return found
+
+
+@pytest.mark.slow
+def test_tasks_of_lost_workers_are_done_again_three_times_at_most(tmp_path, local_ray):
+    lines = []
+    tasks = [(number, "") for number in range(8)] + [(8, "dies once"), (9, "always dies"), (10, "")]
+    found = done(tasks, tmp_path, lines.append)
+    assert {number: found[number] for number in (*range(9), 10)} == {n: 2 * n for n in (*range(9), 10)}
+    assert "3 workers were lost in it" in found[9]
+    assert "\n" not in found[9]
+    assert len(list(tmp_path.glob("8.*"))) == 2
+    assert len(list(tmp_path.glob("9.*"))) == 3
+    assert len([line for line in lines if "was lost" in line]) == 4
+    assert any(line.endswith(": (8, 'dies once')") for line in lines)  # which worker did what
+
+
+@pytest.mark.slow
+def test_a_users_mistake_in_a_worker_is_one_here(tmp_path, local_ray):
+    with pytest.raises(UserError, match=r"^4 is wrong$"):
+        done([(4, "is wrong")], tmp_path)
+
+
+@pytest.mark.slow
+def test_a_worker_with_other_versions_is_refused(tmp_path, local_ray, monkeypatch):
+    monkeypatch.setattr(crews, "own_versions", other_versions)
+    with pytest.raises(
+        UserError, match=r"no worker can be used: .* has robust_interp .*, not robust_interp 0\.0"
+    ):
+        done([(1, "")], tmp_path)
+
+
+@pytest.mark.slow
+def test_what_cannot_be_sent_is_one_line(local_ray):
+    with (
+        cluster(TWO) as workers,
+        pytest.raises(UserError, match="cannot be sent to another process") as refusal,
+    ):
+        Crew(workers, Doubling, (threading.Lock(),))
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.slow
+def test_more_workers_than_there_is_room_for_are_refused(local_ray):
+    with pytest.raises(UserError, match="3 workers need 3 CPUs; the cluster has 2"), cluster(Workers(3)):
+        pass
+
+
+def test_without_ray_one_line_names_the_extra(tmp_path):
+    code = (
+        "import sys; sys.modules['ray'] = None\n"
+        "from robust_interp.cli.main import main\n"
+        "sys.exit(main(['bench', '--models', 'in_resnet20', '--n', '4', '--attacks', 'none', '--quiet', "
+        "'--corruptions', 'none', '--workers', '2', '--out', sys.argv[1]]))"
+    )
+    command = [sys.executable, "-c", code, tmp_path]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 1
+    assert run.stderr == "robust-interp: workers need Ray: pip install 'robust-interp[ray]'\n"
+
+
+def test_without_the_option_nothing_of_ray_is_imported():
+    code = "import sys, robust_interp.cli.bench, robust_interp.benchmark.api; sys.exit('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

@@ -1,0 +1,119 @@
+"""Images that come in batches: DataLoaders, torch Datasets and plain iterables, read once."""
+
+import numpy as np
+import pytest
+import torch
+from support.own_images import pictures, write_folder
+from torch.utils.data import DataLoader, TensorDataset
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import ToTensor
+
+from robust_interp import data
+from robust_interp.core.errors import UserError
+
+IMAGES, LABELS = pictures(10)
+PIXELS = torch.from_numpy(data.as_pixels(IMAGES))
+PAIRS = TensorDataset(PIXELS, torch.from_numpy(LABELS))
+ARRAYS = data.from_arrays(IMAGES, LABELS)
+
+
+def in_batches(images=PIXELS, labels=LABELS, size=4):
+    for at in range(0, len(images), size):
+        yield images[at : at + size], labels[at : at + size]
+
+
+class Items:
+    """A map-style dataset that is no torch class: Pillow images and whole numbers."""
+
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, at):
+        if at >= 10:
+            raise IndexError
+        from support.own_images import picture
+
+        return picture(IMAGES[at]), int(LABELS[at])
+
+
+SOURCES = {
+    "a DataLoader": lambda: DataLoader(PAIRS, batch_size=3),
+    "a DataLoader with workers": lambda: DataLoader(PAIRS, batch_size=3, num_workers=1),
+    "a torch Dataset": lambda: PAIRS,
+    "Pillow's images": Items,
+    "a generator": in_batches,
+    "a list of batches": lambda: list(in_batches()),
+    "two batches": lambda: tuple(in_batches(size=5)),
+    "bytes": lambda: in_batches(IMAGES),
+    "dicts": lambda: [{"pixel_values": x, "labels": y} for x, y in in_batches()],
+    "more than two parts": lambda: [(x, y, "path") for x, y in in_batches()],
+    "labels of a small type": lambda: in_batches(labels=LABELS.astype(np.int8)),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_what_comes_in_batches_is_as_the_arrays_are(source):
+    assert data.is_source_of_batches(source())
+    found = data.from_batches(source(), workers=0)
+    assert np.array_equal(found.rows(0, 10), IMAGES)  # bytes again, bit for bit
+    assert found.fingerprint == ARRAYS.fingerprint
+    assert (found.classes, found.notes) == (3, ())
+
+
+def test_images_that_are_no_whole_255ths_stay_floats_even_if_the_first_ones_were():
+    noisy = PIXELS.clone()
+    noisy[9, 0, 0, 0] = 0.1234
+    found = data.from_batches(in_batches(noisy))
+    assert found.images.dtype == np.float32
+    assert np.array_equal(found.rows(0, 10), noisy.numpy())
+
+
+def test_only_so_many_are_read_as_are_asked_for():
+    def endless():
+        while True:
+            yield from in_batches()
+
+    found = data.from_batches(endless(), classes=10, n=14)
+    assert len(found) == 14
+    assert np.array_equal(found.rows(0, 14), np.concatenate([IMAGES, IMAGES[:4]]))
+    assert found.notes == ("the first 14 images that the dataset yields hold 3 of 10 classes",)
+
+
+def test_a_torch_dataset_says_how_many_classes_it_has(tmp_path):
+    write_folder(tmp_path, IMAGES, LABELS)
+    files = ImageFolder(tmp_path, ToTensor())
+    for source in (files, DataLoader(files, batch_size=4), torch.utils.data.Subset(files, [0, 1])):
+        assert data.from_batches(source, workers=0).classes == 3
+
+
+def test_a_loader_that_shuffles_is_told_of():
+    (line,) = data.from_batches(DataLoader(PAIRS, batch_size=5, shuffle=True)).notes
+    assert "the DataLoader shuffles" in line
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (
+            [(PIXELS * 4 - 2, LABELS)],
+            "batch 0 of the dataset: images run from .* put the normalisation inside",
+        ),
+        ([(PIXELS, np.eye(3)[LABELS])], "one-hot: pass labels.argmax"),
+        ([(PIXELS, LABELS), (PIXELS[:, :, 1:], LABELS)], "images of several shapes"),
+        ([{"pixel_values": PIXELS, "target": LABELS}], "it has pixel_values, target, not images and labels"),
+        (iter([PIXELS]), r"it must be \(images, labels\), not Tensor"),
+        (iter([]), "yields no images"),
+        (TensorDataset(PIXELS), r"it must be \(images, labels\)"),
+    ],
+)
+def test_what_yields_something_else_is_refused_in_one_line(source, message):
+    with pytest.raises(UserError, match=message) as refusal:
+        data.from_batches(source, workers=0)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "value", [(IMAGES, LABELS), [IMAGES, LABELS], (PIXELS, LABELS, 3), "digits", PIXELS, 3, {}]
+)
+def test_arrays_are_no_batches(value):
+    assert not data.is_source_of_batches(value)

@@ -1,0 +1,271 @@
+"""Folders, ImageNet's folder and files of arrays as datasets: what is read, and what is refused."""
+
+import numpy as np
+import pytest
+import torchvision
+from support.own_images import by_class, encoded, pictures, write_folder
+
+from robust_interp import data
+from robust_interp.core.errors import UserError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_folder(tmp_path / "val", *pictures())
+
+
+def opened(source, **options):
+    return data.open_source(source, data.SourceOptions(workers=0, **options))
+
+
+def test_a_folder_is_read_as_torchvisions_image_folder(folder):
+    theirs = torchvision.datasets.ImageFolder(folder)
+    ours = opened(f"folder:{folder}")
+    assert (ours.name, ours.classes, ours.shape) == ("folder:val", len(theirs.classes), (3, 8, 8))
+    assert ours.labels.tolist() == theirs.targets
+    expected = [np.asarray(image).transpose(2, 0, 1) for image, _ in theirs]
+    assert np.array_equal(ours.rows(0, 12), expected)
+    assert np.array_equal(ours.rows(0, 12), by_class(*pictures())[0])
+    assert ours.rows(0, 0).shape == (0, 3, 8, 8)
+
+
+def test_samples_are_had_by_id_in_any_order(folder):
+    ours, images = opened(f"folder:{folder}"), by_class(*pictures())[0]
+    assert np.array_equal(ours.at(np.array([7, 0, 3])), images[[7, 0, 3]])
+    assert np.array_equal(ours.pixels(2, 5), images[2:5].astype(np.float32) / np.float32(255))
+
+
+def test_folders_called_by_numbers_are_sorted_as_text_and_a_line_says_so(tmp_path):
+    images, _ = pictures(11)
+    names = [str(at) for at in range(11)]
+    found = opened(f"folder:{write_folder(tmp_path, images, np.arange(11), names)}")
+    assert np.array_equal(found.rows(0, 3), images[[0, 1, 10]])
+    (line,) = found.notes
+    assert "sorted as text" in line
+    assert "(0, 1, 10, 2, ...)" in line
+    few = opened(f"folder:{write_folder(tmp_path / 'few', images[:3], np.arange(3), names)}")
+    assert few.notes == ()
+
+
+def test_a_class_map_says_which_folder_is_which_class(folder, tmp_path):
+    table = tmp_path / "map.csv"
+    table.write_text("folder,label\nc,0\na,4\nb,4\nabsent,9\n")
+    found = opened(f"folder:{folder}", class_map=str(table))
+    assert found.labels.tolist() == [4] * 8 + [0] * 4
+    assert found.classes == 10
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("folder,label\na,0\nb,1\n", "no line for the folder c"),
+        ("folder,label\na,x\n", "a is of class 'x', which is no whole number"),
+        ("folder,label\na,0\na,1\n", "a is named twice"),
+        ("name,class\na,0\n", "must have the columns folder and label"),
+        ("", "must have the columns"),
+        (None, "cannot read"),
+    ],
+)
+def test_a_wrong_class_map_is_refused_in_one_line(folder, tmp_path, text, message):
+    table = tmp_path / "map.csv"
+    if text is not None:
+        table.write_text(text)
+    with pytest.raises(UserError, match=message) as refusal:
+        opened(f"folder:{folder}", class_map=str(table))
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda root: None, "there is no folder"),
+        (lambda root: root.mkdir(), "has no folders: it must have one for each class"),
+        (lambda root: (root / "a").mkdir(parents=True), "has no images"),
+    ],
+)
+def test_what_is_no_folder_of_classes_is_refused(tmp_path, make, message):
+    make(tmp_path / "x")
+    with pytest.raises(UserError, match=message):
+        opened(f"folder:{tmp_path / 'x'}")
+
+
+def test_imagenets_folder_has_its_thousand_classes_even_if_some_are_missing(tmp_path):
+    images, labels = pictures(6)
+    write_folder(tmp_path / "val", images, labels, ["n01440764", "n01443537", "n15075141"])
+    for path in (tmp_path, tmp_path / "val"):
+        found = opened(f"imagenet:{path}")
+        assert (found.name, found.classes) == ("imagenet", 1000)
+        assert found.labels.tolist() == [0, 0, 1, 1, 999, 999]  # tench, goldfish, toilet tissue
+    write_folder(tmp_path / "val", images, labels, ["cat", "dog", "emu"])
+    with pytest.raises(UserError, match="cat is none of its 1,000 wnids"):
+        opened(f"imagenet:{tmp_path}")
+
+
+# --- the fingerprint of files ------------------------------------------------------------------------
+
+
+def test_the_fingerprint_is_that_of_paths_sizes_and_labels_wherever_the_folder_lies(folder, tmp_path):
+    first = opened(f"folder:{folder}").fingerprint
+    elsewhere = write_folder(tmp_path / "other", *pictures())
+    assert opened(f"folder:{elsewhere}").fingerprint == first
+    (elsewhere / "a" / "00000.png").rename(elsewhere / "a" / "00001.png")
+    assert opened(f"folder:{elsewhere}").fingerprint != first
+    (elsewhere / "a" / "00001.png").rename(elsewhere / "a" / "00000.png")
+    with (elsewhere / "a" / "00000.png").open("ab") as file:
+        file.write(b"\0")
+    assert opened(f"folder:{elsewhere}").fingerprint != first
+
+
+def test_the_content_is_told_by_a_hash_of_every_image_that_was_read(folder, tmp_path):
+    found = opened(f"folder:{folder}")
+    assert found.content(np.arange(3)).tolist() == [0, 0, 0]
+    found.rows(0, 2)
+    hashes = found.content(np.arange(3))
+    assert (hashes != 0).tolist() == [True, True, False]
+    assert hashes[0] != hashes[1]
+    images, labels = pictures()
+    images[0, 0, 0, 0] ^= 1  # image 0 is of class a, the first
+    changed = opened(f"folder:{write_folder(tmp_path / 'changed', images, labels)}")
+    changed.rows(0, 2)
+    assert (changed.content(np.arange(2)) == hashes[:2]).tolist() == [False, True]
+    assert data.from_arrays(images, labels).content(np.arange(2)) is None  # its fingerprint has it all
+
+
+# --- files that cannot be read -----------------------------------------------------------------------
+
+
+def cut(content):
+    return content[: len(content) // 2]
+
+
+BROKEN = {"empty": b"", "text": b"no image at all", "cut off": None}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+@pytest.mark.parametrize("suffix", ["png", "jpg"])
+def test_an_unreadable_image_is_named_before_the_run_or_left_out_and_counted(tmp_path, kind, suffix):
+    images, labels = pictures(6, (32, 32))
+    folder = write_folder(tmp_path / "val", images, labels, suffix=suffix)
+    broken = folder / "b" / f"00001.{suffix}"
+    broken.write_bytes(cut(broken.read_bytes()) if BROKEN[kind] is None else BROKEN[kind])
+    found = opened(f"folder:{folder}")
+    found.expect(2)  # it is not among the first two
+    with pytest.raises(UserError, match=rf"cannot read b/00001.{suffix}: .*--skip-unreadable"):
+        found.expect(6)
+    rest = opened(f"folder:{folder}", skip_unreadable=True)
+    rest.expect(5)
+    assert (len(rest), rest.told) == (5, {"skipped": 1})
+    assert rest.labels.tolist() == [0, 0, 1, 2, 2]
+    assert "1 of 6 images are left out" in rest.notes[0]
+    assert rest.fingerprint != found.fingerprint
+
+
+def test_an_image_that_breaks_only_when_it_is_decoded_is_named(folder):
+    content = bytearray((folder / "a" / "00000.png").read_bytes())
+    at = content.index(b"IDAT") + 8
+    content[at : at + 8] = bytes(8)
+    (folder / "a" / "00000.png").write_bytes(bytes(content))
+    found = opened(f"folder:{folder}")
+    found.expect(12)
+    with pytest.raises(UserError, match=r"cannot decode a/00000.png"):
+        found.rows(0, 12)
+
+
+def test_images_of_several_sizes_are_refused_with_a_hint(tmp_path):
+    images, labels = pictures(3)
+    write_folder(tmp_path, images, labels)
+    write_folder(tmp_path, *pictures(5, (9, 8)), "defgh")
+    found = opened(f"folder:{tmp_path}")
+    with pytest.raises(UserError, match=r"several sizes.*--resize 256 --crop 224"):
+        found.expect(8)
+    with pytest.raises(UserError, match="several sizes"):
+        found.rows(0, 8)
+
+
+def test_images_of_more_than_eight_bits_are_refused(tmp_path):
+    from PIL import Image
+
+    (tmp_path / "a").mkdir()
+    Image.fromarray(np.zeros((4, 4), np.uint16)).save(tmp_path / "a" / "0.png")
+    with pytest.raises(UserError, match="more than 8 bits"):
+        _ = opened(f"folder:{tmp_path}").shape
+
+
+def test_grey_images_have_one_channel_and_others_three(tmp_path):
+    grey = np.random.default_rng(0).integers(0, 256, (4, 1, 6, 6), dtype=np.uint8)
+    write_folder(tmp_path / "grey", grey, [0, 0, 1, 1])
+    found = opened(f"folder:{tmp_path / 'grey'}")
+    assert (found.channels, found.shape) == (1, (1, 6, 6))
+    assert np.array_equal(found.rows(0, 4), grey)
+    colour = tmp_path / "grey" / "b" / "9.png"
+    colour.write_bytes(encoded(np.zeros((3, 6, 6), np.uint8)))
+    mixed = opened(f"folder:{tmp_path / 'grey'}")
+    assert np.array_equal(mixed.rows(0, 4), grey.repeat(3, 1))
+
+
+# --- arrays in a file --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_file_of_arrays_is_as_the_arrays_are(tmp_path, save):
+    images, labels = pictures()
+    save(tmp_path / "own.npz", images=images, labels=labels)
+    found, given = opened(f"npz:{tmp_path / 'own.npz'}"), data.from_arrays(images, labels)
+    assert (found.name, found.shape, found.classes) == ("npz:own", (3, 8, 8), 3)
+    assert np.array_equal(found.rows(0, 12), images)
+    assert found.fingerprint == given.fingerprint
+    assert isinstance(found.images.base, np.memmap) == (
+        save is np.savez
+    )  # not in memory where it need not be
+
+
+def test_a_file_of_arrays_may_say_how_many_classes_there_are(tmp_path):
+    images, labels = pictures()
+    np.savez(
+        tmp_path / "own.npz", images=images.transpose(0, 1, 3, 2), labels=labels.astype(np.uint8), classes=7
+    )
+    found = opened(f"npz:{tmp_path / 'own.npz'}")
+    assert found.classes == 7
+    assert np.array_equal(found.rows(0, 12), images.transpose(0, 1, 3, 2))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"images": pictures()[0]}, "no array 'labels'"),
+        ({"x": pictures()[0], "labels": pictures()[1]}, "no array 'images', only x, labels"),
+        ({"images": pictures()[0], "labels": np.eye(3)[pictures()[1]]}, "one-hot: pass labels.argmax"),
+        ({"images": np.array([{}], object), "labels": [0]}, "no zip archive of plain arrays|cannot read"),
+    ],
+)
+def test_a_wrong_file_of_arrays_is_refused_in_one_line(tmp_path, arrays, message):
+    np.savez(tmp_path / "own.npz", **arrays)
+    with pytest.raises(UserError, match=message) as refusal:
+        opened(f"npz:{tmp_path / 'own.npz'}")
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"no archive"])
+def test_what_is_no_archive_is_refused(tmp_path, content):
+    (tmp_path / "own.npz").write_bytes(content)
+    with pytest.raises(UserError, match="cannot read"):
+        opened(f"npz:{tmp_path / 'own.npz'}")
+
+
+# --- names -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("text", "is_one"), [("digits", False), ("folder:x", True), ("CIFAR-10", False)])
+def test_what_a_source_looks_like(text, is_one):
+    assert data.is_source(text) == is_one
+
+
+def test_an_unknown_kind_of_source_is_answered_with_the_near_one():
+    with pytest.raises(UserError, match="unknown source 'foldr'; did you mean folder"):
+        data.is_source("foldr:x")
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64])
+def test_labels_of_any_integer_type(kind):
+    found = data.from_arrays(np.zeros((3, 1, 2, 2), np.uint8), np.array([0, 2, 1], kind))
+    assert (found.labels.dtype, found.labels.tolist(), found.classes) == (np.int64, [0, 2, 1], 3)

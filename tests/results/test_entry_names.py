@@ -1,0 +1,19 @@
+"""What lines of the leaderboard are called where a name must tell them apart."""
+
+from support.hand_made import card, run
+
+from robust_interp.results.entries import entries_of
+from robust_interp.results.entry_names import entry_names
+from robust_interp.results.folders import runs_in
+from robust_interp.store import Store
+from robust_interp.store.cells import CLEAN
+
+
+def test_entries_are_told_apart_by_what_differs(tmp_path):
+    with Store(tmp_path) as store:
+        cards = [card("a", recipe="long"), card("a", recipe="quick"), card("b")]
+        run(store, [(one, CLEAN, "1") for one in cards])
+        run(store, [(cards[2], CLEAN, "11")])
+    runs, _ = runs_in([tmp_path])
+    names = entry_names(entries_of(runs))
+    assert sorted(names) == ["a @long", "a @quick", "b n=1", "b n=2"]
