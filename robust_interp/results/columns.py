@@ -269,7 +269,7 @@ ENTRY = (
         _text,
         "Recipe of the checkpoints' training.",
         of=lambda entry: entry.card.recipe,
-        shown=Shown.ALWAYS,
+        shown=Shown.IF_DIFFERENT,
     ),
     Column(
         "lambda_init",
