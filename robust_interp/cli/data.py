@@ -29,7 +29,7 @@ def add_to(commands: Commands) -> None:
         metavar="NAME",
         help="datasets, or sources of your own images, such as folder:PATH (default: all datasets)",
     )
-    add_fields(parser, "data_dir cache class_map resize crop interpolation skip_unreadable workers")
+    add_fields(parser, "data_dir cache class_map resize crop interpolation skip_unreadable decode_workers")
     parser.add_argument(
         "--download",
         action="store_true",
@@ -77,7 +77,7 @@ def _told(name: str, arguments: argparse.Namespace) -> Iterator[str]:
     from robust_interp.benchmark.request import Request
     from robust_interp.benchmark.settings import load_dataset
 
-    names = "data_dir class_map resize crop interpolation skip_unreadable workers"
+    names = "data_dir class_map resize crop interpolation skip_unreadable decode_workers"
     found = load_dataset(Request(dataset=name, subset="first", **picked(arguments, names)))
     trouble = found.troubles()
     classes = f"{found.classes} classes"
