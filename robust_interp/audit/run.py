@@ -176,11 +176,11 @@ class Audit:
         jobs: list[Job] = []
         for target in self.targets:
             try:
-                if self._lets_gradients_through(self.runner.load(target)):
+                if self._lets_gradients_through(self.runner.load(target), self._on(target)):
                     jobs += self._jobs(target)[0]
             except RandomModelError:  # a finding
                 continue
-        carry_out(jobs, [], self.runner, store, watch, crew)
+        carry_out(jobs, self.targets, self.runner, store, watch, crew)
 
     @cached_property
     def chosen_threads(self) -> Threads | None:

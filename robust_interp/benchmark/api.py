@@ -106,11 +106,11 @@ def evaluate(
         models: Zoo names, ``NAME@RECIPE``, globs or 'all', ``timm:NAME``, ``hf:NAME``, ``robustbench:NAME``,
             ``package.module:factory``, checkpoint folders; or a torch module that maps images to logits, or a
             dict of such modules by name. None means 'all' with the train seeds 0, 1, 2.
-        dataset: A registered name; a source such as ``folder:PATH``, ``imagenet:PATH`` or ``npz:FILE``; a
-            torch Dataset or DataLoader, or batches of (images, labels), alone or as (loader, number of
-            classes); or (images, labels) or (images, labels, number of classes): images are (N,
-            C, H, W) in [0, 1] or uint8, labels (N,). None means that of the checkpoints named in full, else
-            digits.
+        dataset: A registered name; a source: ``folder:PATH``, ``imagenet:PATH``, ``npz:FILE``,
+            ``parquet:FILE`` or ``hf:NAME``; (images, labels) or (images, labels, number of classes): images
+            are (N, C, H, W) in [0, 1] or uint8, labels (N,); or a torch Dataset or DataLoader, or batches of
+            (images, labels), alone or as (loader, number of classes). None means that of the checkpoints
+            named in full, else digits.
         out: Folder of the store and the CSV files; with None, nothing is saved.
         mean: Mean for the normalisation of models that are not from the zoo, one number per channel, for [0,
             1] pixels. None means the normalisation stored with the model, such as a timm model's

@@ -113,7 +113,7 @@ class Request:
         metadata=_about(
             forms.DATASET,
             "test set: digits (included), cifar10, cifar100; or your own images: folder:PATH (one folder a "
-            "class), imagenet:PATH, npz:FILE",
+            "class), imagenet:PATH, npz:FILE, parquet:FILE, hf:NAME",
             usual="that of the checkpoints named in full, else digits",
         ),
     )

@@ -316,7 +316,7 @@ class Runner:
         return np.where(np.concatenate(right), ROUNDED_RIGHT, ROUNDED_WRONG).astype(np.uint8)
 
     def _pixels_of(self, perturbation: Perturbation, ids: np.ndarray) -> torch.Tensor:
-        """As `pixels`, of ids in rising order, which may be far apart: no more are loaded at once."""
+        """As `pixels`, of ids in rising order; they may be far apart, and no more are loaded at once."""
         if perturbation.kind != "corruption":
             return torch.from_numpy(data.as_pixels(self.dataset.at(ids))).to(self.device)
         found = []

@@ -141,6 +141,15 @@ class Dataset(ABC):
             UserError: if one of them is known to be unreadable, or cannot be had in the shape of the others.
         """
 
+    def troubles(self) -> list[str]:
+        """Why samples cannot be measured, one line each, as far as that is seen without decoding them."""
+        return []
+
+    @property
+    def sizes(self) -> str:
+        """The shape of the images, as a listing says it: ``3x32x32``."""
+        return "x".join(map(str, self.shape))
+
     def content(self, ids: np.ndarray) -> np.ndarray | None:
         """Hashes (n,) uint64 of samples that were read, 0 for others; None where the fingerprint has it all.
 
@@ -255,16 +264,16 @@ def from_arrays(
     Raises:
         UserError: on any other shape, type or range, normalised images and one-hot labels among them.
     """
-    given = _in_parts(images)
-    if given.ndim != 4 or given.shape[1] not in (1, 3):
+    rows = _in_parts(images)
+    if rows.ndim != 4 or rows.shape[1] not in (1, 3):
         raise UserError(
-            f"images must be (N, C, H, W) with 1 or 3 channels, not {given.shape}{_hint(given.shape)}"
+            f"images must be (N, C, H, W) with 1 or 3 channels, not {rows.shape}{_hint(rows.shape)}"
         )
-    if not len(given):
+    if not len(rows):
         raise UserError("the dataset has no images")
-    if given.dtype != np.uint8:
-        _check_range(given)
-    return ArrayDataset(name, given, *checked_labels(labels, len(given), classes))
+    if rows.dtype != np.uint8:
+        _check_range(rows)
+    return ArrayDataset(name, rows, *checked_labels(labels, len(rows), classes))
 
 
 def checked_labels(labels: ArrayLike, n: int, classes: int | None = None) -> tuple[np.ndarray, int]:

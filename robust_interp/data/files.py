@@ -186,9 +186,22 @@ class FileDataset(Dataset):
     def _header(self, place: int) -> Header:
         return header_of(self._encoded, place)
 
+    def troubles(self) -> list[str]:
+        return self._troubles(len(self))
+
+    def _troubles(self, n: int) -> list[str]:
+        return [header.trouble for header in self._scan(range(n)) if header.trouble]
+
+    @property
+    def sizes(self) -> str:
+        found = {header.size for header in self._scan(range(len(self))) if not header.trouble}
+        if len(found) < 2 or (self._preprocessing and self._preprocessing.crop):
+            return super().sizes
+        sides = [f"{min(side)} to {max(side)}" for side in zip(*found, strict=True)]
+        return f"{len(found)} sizes, {sides[0]} high and {sides[1]} wide"
+
     def expect(self, n: int) -> None:
-        troubles = [header.trouble for header in self._scan(range(n)) if header.trouble]
-        if troubles:
+        if troubles := self._troubles(n):
             more = f" (and {len(troubles) - 1} more)" if len(troubles) > 1 else ""
             raise UserError(
                 f"{troubles[0]}{more}: mend or remove it, or leave such out with --skip-unreadable"
