@@ -307,7 +307,7 @@ class GradientProbe(torch.nn.Module):
         images = images.view_as(images) if spares else images.clone()
         if not follows:
             return _finite(self.classifier(images))
-        images.register_hook(_contiguous)
+        images.register_hook(_as_images_are)
         if self._looks:
             images.register_hook(self._look)
         logits = precision.logits_of(self.classifier, images, self._precision)
@@ -342,7 +342,7 @@ class GradientProbe(torch.nn.Module):
         not_finite[rows] |= ~torch.isfinite(largest)
 
 
-def _contiguous(gradient: Tensor | None) -> Tensor | None:
+def _as_images_are(gradient: Tensor | None) -> Tensor | None:
     """A gradient laid out as images are; None where it ends before them."""
     return None if gradient is None else gradient.contiguous()
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from robust_interp import data, zoo
 from robust_interp.benchmark.forms import MOST_SEEDS
-from robust_interp.benchmark.request import DEFAULT_SEEDS, Request
+from robust_interp.benchmark.request import COMPILE, DEFAULT_SEEDS, Request
 from robust_interp.classifiers.resolve import ResolveOptions
 from robust_interp.core.devices import resolve_device
 from robust_interp.core.errors import UserError
@@ -129,6 +129,17 @@ def device_of(request: Request) -> torch.device:
     """
     places = [_place(module) for module in request.modules.values()]
     return resolve_device(request.device or next((str(place) for place in places if place), None))
+
+
+def checked_compile(value: object) -> str:
+    """Whether networks are compiled: ``auto``, ``on`` or ``off``.
+
+    Raises:
+        UserError: if it is none of these.
+    """
+    if value not in COMPILE:
+        raise UserError(f"compile must be one of {', '.join(COMPILE)}, not {value!r}")
+    return str(value)
 
 
 def checked_batch_size(batch_size: object, device: torch.device) -> int:
