@@ -1,6 +1,6 @@
 """What channels last, folded BatchNorm and torch.compile bring to the gradient that an attack's step takes.
 
-    python benchmarks/bench_step.py [--model in_resnet20@quick_12epochs_bf16] [--n 64] [--rounds 2] [--profile]
+    python benchmarks/bench_step.py [--model in_resnet20@quick_12epochs_bf16] [--n 64] [--profile]
 
 CIFAR-10, float32, on the CPU, in one process and in turn; each form builds on the one before it. Prints, for
 each round, the median over four passes of the plain model's time divided by each form's, in seconds that this
