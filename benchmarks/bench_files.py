@@ -104,7 +104,7 @@ def main() -> None:
             attacks=arguments.attacks,
             eps=(1 / 255,),
             corruptions="none",
-            workers=arguments.workers,
+            decode_workers=arguments.workers,
             out=Path(place) / "results",
         )
         seconds = time.perf_counter() - began

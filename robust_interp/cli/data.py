@@ -29,7 +29,7 @@ def add_to(commands: Commands) -> None:
         metavar="NAME",
         help="datasets, or sources of your own images, such as folder:PATH (default: all datasets)",
     )
-    add_fields(parser, "data_dir class_map resize crop interpolation skip_unreadable decode_workers cache")
+    add_fields(parser, "data_dir cache class_map resize crop interpolation skip_unreadable decode_workers")
     parser.add_argument(
         "--download",
         action="store_true",
@@ -68,28 +68,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if missing and arguments.names else 0
 
 
-def _tell_of_cache(folder: Path | None) -> None:
-    from robust_interp.corruptions.cache import size_of
-
-    if folder is None:
-        say("generated corruptions: not kept on disk")
-    else:
-        say(f"generated corruptions: {_amount(size_of(folder))} in {folder}; --clear-cache removes them")
-
-
-def _clear(folder: Path | None) -> int:
-    from robust_interp.corruptions.cache import clear
-
-    if folder is None:
-        raise UserError("generated corruptions are not kept on disk: there is nothing to clear")
-    say(f"removed {_amount(clear(folder))} of generated corruptions from {folder}")
-    return 0
-
-
-def _amount(size: int) -> str:
-    return f"{size / 2**20:.1f} MiB"
-
-
 def _told(name: str, arguments: argparse.Namespace) -> Iterator[str]:
     """What there is to say of a dataset or a source.
 
@@ -113,3 +91,25 @@ def _told(name: str, arguments: argparse.Namespace) -> Iterator[str]:
     if trouble:
         more = f"; {len(trouble) - SHOWN} more" if len(trouble) > SHOWN else ""
         raise UserError("; ".join(trouble[:SHOWN]) + more)
+
+
+def _tell_of_cache(folder: Path | None) -> None:
+    from robust_interp.corruptions.cache import size_of
+
+    if folder is None:
+        say("generated corruptions: not kept on disk")
+    else:
+        say(f"generated corruptions: {_amount(size_of(folder))} in {folder}; --clear-cache removes them")
+
+
+def _clear(folder: Path | None) -> int:
+    from robust_interp.corruptions.cache import clear
+
+    if folder is None:
+        raise UserError("generated corruptions are not kept on disk: there is nothing to clear")
+    say(f"removed {_amount(clear(folder))} of generated corruptions from {folder}")
+    return 0
+
+
+def _amount(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"

@@ -505,7 +505,7 @@ def test_data_shows_a_source_with_its_size_classes_and_fingerprint(command, tmp_
     from support.own_images import pictures, write_folder
 
     folder = write_folder(tmp_path / "val", *pictures())
-    status, out, err = command("data", f"folder:{folder}", "--workers", "0")
+    status, out, err = command("data", f"folder:{folder}", "--decode-workers", "0")
     assert (status, err) == (0, "")
     assert re.fullmatch(
         rf"folder:{folder}: ready, 12 test images of 3x8x8, 3 classes, fingerprint \w{{12}}\n", out
