@@ -275,7 +275,7 @@ _CARD: tuple[dict[str, Form], dict[str, Form]] = (
     {
         **dict.fromkeys(("recipe", "lambda_init", "weights_sha256", "attacked_as"), is_text),
         "train_seed": or_null(is_count),
-        "members": is_count,
+        **dict.fromkeys(("members", "eot"), is_count),
         **dict.fromkeys(("params_m", "recorded_clean"), or_null(is_number)),
     },
 )
