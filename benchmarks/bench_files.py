@@ -114,9 +114,7 @@ def main() -> None:
     whole, shared = (size / gib for size in largest)
     alone = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / gib
     print(f"{arguments.images} images in {seconds:.0f} s, {arguments.images / seconds:.0f} a second")
-    print(
-        f"resident at most {shared:.2f} GiB with workers, shared pages counted once; first {before / gib:.2f}"
-    )
+    print(f"resident at most {shared:.2f} GiB with workers, shared pages once; before {before / gib:.2f}")
     print(f"({whole:.2f} GiB if each process counts its shared pages; {alone:.2f} GiB this process alone)")
 
 

@@ -28,8 +28,8 @@ from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, Plan
 SAMPLES = 10_000
 BATCH = 250
 WORKERS = (1, 2, 4, 8)
-NAP = 0.25  # seconds that a task of `workers` sleeps
-TASKS_OF_EACH = 24
+NAP = 1.0  # seconds that a task of `workers` sleeps
+TASKS_OF_EACH = 8
 
 
 def show(what: str, value: str) -> None:

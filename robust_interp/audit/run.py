@@ -180,7 +180,7 @@ class Audit:
                     jobs += self._jobs(target)[0]
             except RandomModelError:  # a finding
                 continue
-        carry_out(jobs, [], self.runner, store, watch, crew)
+        carry_out(jobs, self.targets, self.runner, store, watch, crew)
 
     @cached_property
     def chosen_threads(self) -> Threads | None:

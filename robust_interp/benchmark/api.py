@@ -81,6 +81,7 @@ def evaluate(
     decode_workers: int | None = None,
     protocol: str = "final",
     attack_precision: str = "float32",
+    compile: str = "auto",
     eot: int | None = None,
     round_to_8_bit: bool = False,
     batch_size: int | None = None,
@@ -147,6 +148,8 @@ def evaluate(
             that are still correct.
         attack_precision: What the gradients of attacks are computed in: ``float32``, ``tf32`` (CUDA only) or
             ``bf16``; the attacked images are classified in float32.
+        compile: Whether networks are compiled for attacks, by torch.compile: ``on``, ``off``, or ``auto``,
+            where the estimate says that it saves time. Models are judged uncompiled.
         eot: Over how many draws of a random model gradients are taken, and a majority vote of as many
             decides; None means that random models are refused.
         round_to_8_bit: Whether the attacked images are also classified rounded to multiples of 1/255, for the
@@ -265,8 +268,6 @@ def _named(models: object) -> dict[str, Any]:
     if isinstance(models, Mapping) and all(
         isinstance(name, str) and isinstance(model, nn.Module) for name, model in models.items()
     ):
-        if unfit := [name for name in models if not name.isprintable() or not name.strip()]:
-            raise UserError(f"a model's name must be one line of text, not {unfit[0]!r}")
         return {"modules": models} if models else {"models": ()}
     names = (models,) if isinstance(models, str) else models
     if names is not None and not (isinstance(names, Sequence) and all(isinstance(n, str) for n in names)):

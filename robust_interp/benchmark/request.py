@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PROTOCOLS = ("final", "worst")
 AVERAGES = ("probabilities", "logits")
+COMPILE = ("auto", "on", "off")
 JOURNALS = ("auto", "wal", "delete")
 ATTACK_PRECISIONS = ("float32", "tf32", "bf16")
 
@@ -242,6 +243,13 @@ class Request:
             forms.one_of(*ATTACK_PRECISIONS),
             "what the gradients of attacks are computed in: float32, tf32 (CUDA), bf16; the attacked images "
             "are classified in float32",
+        ),
+    )
+    compile: str = field(
+        default="auto",
+        metadata=_about(
+            forms.one_of(*COMPILE),
+            "whether networks are compiled for attacks, by torch.compile; auto: where that saves time",
         ),
     )
     eot: int | None = field(

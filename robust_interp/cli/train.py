@@ -208,7 +208,7 @@ def train_missing(
 
 def _can_compile() -> bool:
     """Whether torch.compile works here; if not, a note says why."""
-    from robust_interp.training.compilation import why_not
+    from robust_interp.core.compiler import why_not
 
     if reason := why_not():
         warn(f"note: --compile is left out, torch.compile does not work here: {reason}")

@@ -166,6 +166,7 @@ def _are(kind: type, *values: object) -> bool:
 
 _FORMS: dict[str, Callable[..., bool]] = {
     "chunks": _is_chunk,
+    "waiting": _is_chunk,  # what comes before those ahead of it
     "labels": _are_labels,
     "runs": _is_run,
     "audits": _is_audit,

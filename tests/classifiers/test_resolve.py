@@ -390,6 +390,7 @@ def test_on_another_device_it_is_checked_again(monkeypatch):
     monkeypatch.setattr(
         target, "check_classifier", lambda model, images, classes: places.append(images.device.type)
     )
+    monkeypatch.setattr(target, "output_notes", lambda model, images: ())
     load = target.Loader(linear, data.load("digits"), checked_on=["cpu"])
     for device in ("cpu", "meta", "meta", torch.device("meta")):
         load(device)
@@ -1134,7 +1135,7 @@ def test_a_prefix_is_one_line_in_a_table(here, monkeypatch, digits_test):
     monkeypatch.setitem(PREFIXES, "lent", lent)
     table = robust_interp.evaluate(["lent:5", "their_package.nets:linear"], **QUICK)
     assert clean_of(table)["5"] == clean(linear(5), digits_test)
-    refused("lend:5", "unknown prefix or module lend; known prefixes: timm, robustbench, lent")
+    refused("lend:5", "unknown prefix or module lend; known prefixes: timm, hf, robustbench, lent")
 
 
 def test_classifiers_refuse_a_normalisation_that_cannot_be():
