@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from robust_interp.benchmark import forms
 from robust_interp.benchmark.forms import Form
-from robust_interp.data.preprocessing import INTERPOLATIONS
-from robust_interp.data.subset import SUBSETS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,6 +20,8 @@ if TYPE_CHECKING:
 
 PROTOCOLS = ("final", "worst")
 AVERAGES = ("probabilities", "logits")
+SUBSETS = ("first", "random", "stratified")
+INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 COMPILE = ("auto", "on", "off")
 JOURNALS = ("auto", "wal", "delete")
 ATTACK_PRECISIONS = ("float32", "tf32", "bf16")

@@ -6,8 +6,6 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from robust_interp.cli.options import Commands, add_command, add_fields, add_plugin, picked
 from robust_interp.cli.terminal import say
 from robust_interp.core.errors import UserError
@@ -74,6 +72,8 @@ def _told(name: str, arguments: argparse.Namespace) -> Iterator[str]:
     Raises:
         UserError: if it cannot be measured; the message says why.
     """
+    import numpy as np
+
     from robust_interp.benchmark.request import Request
     from robust_interp.benchmark.settings import load_dataset
 

@@ -29,7 +29,7 @@ SPLITS = ("train", "test")
 
 OWN_N = 1000  # images of a source of the user's that are measured unless told otherwise
 
-MOST_CLASSES = 2**15  # predicted labels are stored as 16-bit integers
+MOST_CLASSES = 2**31  # predicted labels are stored as integers of 16 bits, or 32 where need be
 FAR = 4  # standard deviations that are no chance
 RANGE_TOLERANCE = 1e-6  # what a float32 round trip through a normalisation may cost
 

@@ -44,30 +44,30 @@ def test_a_folder_and_a_file_of_arrays_give_the_numbers_of_arrays(model, folder,
 
 
 def test_the_predictions_are_those_of_cifar10_bit_for_bit(cifar_root, tmp_path):
-    n, test = 12, data.load("cifar10", data_dir=cifar_root)
-    order = np.argsort(test.labels[:n], kind="stable")
-    names = [f"{at}" for at in range(10)]
+    datasets = pytest.importorskip("datasets")
+    n, test = 8, data.load("cifar10", data_dir=cifar_root)
+    images, labels = test.images[:n], test.labels[:n]
     classes = tmp_path / "map.csv"
     classes.write_text("folder,label\n" + "".join(f"{at},{at}\n" for at in range(10)))
-    write_folder(tmp_path / "val", test.images[:n], test.labels[:n], names)
+    write_folder(tmp_path / "val", images, labels, "0123456789")
+    np.savez(tmp_path / "own.npz", images=images, labels=labels, classes=10)
+    columns = {"image": list(map(picture, images)), "label": labels}
+    kinds = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(10)})
+    datasets.Dataset.from_dict(columns, kinds).save_to_disk(tmp_path / "saved")
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = linear((3, 32, 32), 10)
-    evaluate(
-        model,
-        (test.images[:n][order], test.labels[order], 10),
-        out=tmp_path / "arrays",
-        **ASKED | {"decode_workers": None},
-    )
-    evaluate(
-        model,
-        f"folder:{tmp_path / 'val'}",
-        class_map=classes,
-        subset="first",
-        out=tmp_path / "files",
-        **ASKED,
-    )
-    assert predictions(tmp_path / "arrays") == predictions(tmp_path / "files")
+    asked = {"subset": "first", **ASKED, "corruptions": "none"}
+    evaluate(model, "cifar10", n=n, out=tmp_path / "cifar", data_dir=cifar_root, **asked)
+    expected = predictions(tmp_path / "cifar")
+    for source in (f"npz:{tmp_path / 'own.npz'}", f"hf:{tmp_path / 'saved'}"):
+        evaluate(model, source, out=tmp_path / source[:2], **asked)
+        assert predictions(tmp_path / source[:2]) == expected
+    # A folder is sorted by class, and draws go by the place of an image: so the arrays are sorted, too.
+    order = np.argsort(labels, kind="stable")
+    evaluate(model, (images[order], labels[order], 10), out=tmp_path / "sorted", **asked)
+    evaluate(model, f"folder:{tmp_path / 'val'}", class_map=classes, out=tmp_path / "files", **asked)
+    assert predictions(tmp_path / "files") == predictions(tmp_path / "sorted")
 
 
 def predictions(folder):
