@@ -41,7 +41,7 @@ def main() -> None:
             continue
         rates = [rate(name, severity, clean) for severity in SEVERITIES]
         seconds += sum(1 / each for each in rates)
-        print(f"{name:20}" + "".join(f"{each:8.3g}" for each in rates), flush=True)
+        print(f"{name:20}" + "".join(f"{each:8.0f}" for each in rates), flush=True)
     minutes = seconds * arguments.set / arguments.cpus / 60
     print(
         f"all of them of {arguments.set} images, extrapolated to {arguments.cpus} CPUs: {minutes:.1f} minutes"

@@ -7,6 +7,8 @@ the mean of their gradients. Every draw is keyed by seed, sample and pass, so th
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -39,9 +41,14 @@ class Randomised(torch.nn.Module):
         self._run: tuple[int, int] | None = None  # a sample and the round of an attack on it
         self._passes = 0
 
-    def begin(self, sample: int, number: int) -> None:
-        """The passes that follow are those of an attack's round on this sample: each has draws of its own."""
-        self._run, self._passes = (int(sample), number), 0
+    @contextmanager
+    def attacked(self, sample: int, number: int) -> Iterator[None]:
+        """Inside, passes are those of an attack's round on this sample: each has draws of its own."""
+        self._run = int(sample), number
+        try:
+            yield
+        finally:
+            self._run, self._passes = None, 0
 
     def forward(self, images: Tensor) -> Tensor:
         key = (_PASS, *(self._run or ()), self._passes)

@@ -192,10 +192,10 @@ class AttackRunner:
     ) -> Found:
         seed_generators(self.perturbation.seed, sample, number)
         self._probe.start(1)
-        if isinstance(self._probe.classifier, Randomised):
-            self._probe.classifier.begin(sample, number)
+        model = self._probe.classifier
         try:
-            return self._found(one, image, label)
+            with model.attacked(sample, number) if isinstance(model, Randomised) else nullcontext():
+                return self._found(one, image, label)
         except UserError:
             raise
         except Exception as error:
@@ -307,7 +307,7 @@ class GradientProbe(torch.nn.Module):
         images = images.view_as(images) if spares else images.clone()
         if not follows:
             return _finite(self.classifier(images))
-        images.register_hook(torch.Tensor.contiguous)
+        images.register_hook(_as_images_are)
         if self._looks:
             images.register_hook(self._look)
         logits = precision.logits_of(self.classifier, images, self._precision)
@@ -340,6 +340,11 @@ class GradientProbe(torch.nn.Module):
         zero, not_finite = self._seen
         zero[rows] &= largest == 0
         not_finite[rows] |= ~torch.isfinite(largest)
+
+
+def _as_images_are(gradient: Tensor | None) -> Tensor | None:
+    """A gradient laid out as images are; None where it ends before them."""
+    return None if gradient is None else gradient.contiguous()
 
 
 def _finite(logits: Tensor) -> Tensor:

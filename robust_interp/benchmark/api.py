@@ -81,6 +81,7 @@ def evaluate(
     decode_workers: int | None = None,
     protocol: str = "final",
     attack_precision: str = "float32",
+    compile: str = "auto",
     eot: int | None = None,
     round_to_8_bit: bool = False,
     batch_size: int | None = None,
@@ -106,11 +107,11 @@ def evaluate(
         models: Zoo names, ``NAME@RECIPE``, globs or 'all', ``timm:NAME``, ``hf:NAME``, ``robustbench:NAME``,
             ``package.module:factory``, checkpoint folders; or a torch module that maps images to logits, or a
             dict of such modules by name. None means 'all' with the train seeds 0, 1, 2.
-        dataset: A registered name; a source such as ``folder:PATH``, ``imagenet:PATH`` or ``npz:FILE``; a
-            torch Dataset or DataLoader, or batches of (images, labels), alone or as (loader, number of
-            classes); or (images, labels) or (images, labels, number of classes): images are (N,
-            C, H, W) in [0, 1] or uint8, labels (N,). None means that of the checkpoints named in full, else
-            digits.
+        dataset: A registered name; a source: ``folder:PATH``, ``imagenet:PATH``, ``npz:FILE``,
+            ``parquet:FILE`` or ``hf:NAME``; (images, labels) or (images, labels, number of classes): images
+            are (N, C, H, W) in [0, 1] or uint8, labels (N,); or a torch Dataset or DataLoader, or batches of
+            (images, labels), alone or as (loader, number of classes). None means that of the checkpoints
+            named in full, else digits.
         out: Folder of the store and the CSV files; with None, nothing is saved.
         mean: Mean for the normalisation of models that are not from the zoo, one number per channel, for [0,
             1] pixels. None means the normalisation stored with the model, such as a timm model's
@@ -147,6 +148,8 @@ def evaluate(
             that are still correct.
         attack_precision: What the gradients of attacks are computed in: ``float32``, ``tf32`` (CUDA only) or
             ``bf16``; the attacked images are classified in float32.
+        compile: Whether networks are compiled for attacks, by torch.compile: ``on``, ``off``, or ``auto``,
+            where the estimate says that it saves time. Models are judged uncompiled.
         eot: Over how many draws of a random model gradients are taken, and a majority vote of as many
             decides; None means that random models are refused.
         round_to_8_bit: Whether the attacked images are also classified rounded to multiples of 1/255, for the
@@ -265,8 +268,6 @@ def _named(models: object) -> dict[str, Any]:
     if isinstance(models, Mapping) and all(
         isinstance(name, str) and isinstance(model, nn.Module) for name, model in models.items()
     ):
-        if unfit := [name for name in models if not name.isprintable() or not name.strip()]:
-            raise UserError(f"a model's name must be one line of text, not {unfit[0]!r}")
         return {"modules": models} if models else {"models": ()}
     names = (models,) if isinstance(models, str) else models
     if names is not None and not (isinstance(names, Sequence) and all(isinstance(n, str) for n in names)):

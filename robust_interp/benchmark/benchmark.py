@@ -14,7 +14,7 @@ from robust_interp.benchmark.plan import joined, make_plan
 from robust_interp.benchmark.report import Report, compose
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
-from robust_interp.benchmark.settings import load_dataset, resolve_options
+from robust_interp.benchmark.settings import checked_compile, load_dataset, resolve_options
 from robust_interp.benchmark.workers import MeasuringCrew, measuring
 from robust_interp.classifiers.resolve import resolve
 from robust_interp.classifiers.target import Target
@@ -46,6 +46,7 @@ class Benchmark:
         self._request = request
         self._crew: MeasuringCrew | None = None
         self._asked_threads = None if request.threads is None else threads.checked(request.threads)
+        self._compile = checked_compile(request.compile)
         self.dataset = load_dataset(request)
         self.runner = Runner.for_request(request, self.dataset)
         self._named = request.modules or request.models, resolve_options(request)
@@ -129,6 +130,7 @@ class Benchmark:
             UserError: if a model cannot be measured on the device.
         """
         with threads.used(self.choose_threads(store).count):
+            self._choose_compiled(store)
             for part in self.plan.parts:
                 measure.run(part, self.targets, self.runner, store, watch, self._crew)
         store.put_plan(self.plan)
@@ -155,7 +157,11 @@ class Benchmark:
 
     def estimate(self, store: Store, tell: Tell = untold) -> cost.Estimate:
         """How long `run` would take, from timed passes of each architecture; `tell` is told how far it is."""
-        return cost.estimate(self.plan, self.targets, self.runner, store, tell)
+        return cost.estimate(self.plan, self.targets, self.runner, store, self._compile, tell)
+
+    def _choose_compiled(self, store: Store) -> None:
+        if self._compile == "auto" and self._crew is None:  # each worker would have to compile for itself
+            self.runner.compiles = cost.worth_compiling(self.plan, self.targets, self.runner, store)
 
     def machine(self, store: Store) -> dict[str, str | None]:
         """What this run computes on, for `environment.json`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -12,15 +13,26 @@ import torch
 from torch import nn
 
 from robust_interp import attacks
+from robust_interp.benchmark import compiling
+from robust_interp.benchmark.compiling import (
+    LEAST_WORK,
+    Architecture,
+    architecture,
+    can_be_compiled,
+    passes_of,
+    pays,
+)
 from robust_interp.benchmark.pending import left, missing, self_check
 from robust_interp.benchmark.plan import make_plan
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.settings import checked_batch_size, corruptor_of, device_of
+from robust_interp.classifiers.engine import Pass
 from robust_interp.classifiers.ensemble import GRAPHS_KEPT
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.target import Target
 from robust_interp.core import threads
+from robust_interp.core.compiler import CompileTime
 from robust_interp.core.memory import with_fewer
 from robust_interp.core.threads import Threads
 from robust_interp.core.work import Tell, each, untold
@@ -80,7 +92,12 @@ def expected(
 
 
 def estimate(
-    plan: Plan, targets: Sequence[Target], runner: Runner, store: Store, tell: Tell = untold
+    plan: Plan,
+    targets: Sequence[Target],
+    runner: Runner,
+    store: Store,
+    asked: str = "off",
+    tell: Tell = untold,
 ) -> Estimate:
     """How long a run of this plan would take, from timed passes of one model of each architecture.
 
@@ -89,6 +106,7 @@ def estimate(
         targets: Which the cells are of.
         runner: Whose device and dataset the passes are timed with.
         store: What it has is not counted.
+        asked: Whether networks are compiled: ``auto``, ``on`` or ``off``.
         tell: Told how far it is.
 
     Raises:
@@ -100,14 +118,59 @@ def estimate(
     timed = {(cell.classifier.model, at_once(cell, plan.n)): cell.classifier for _, cell in remaining}
     for (_, images), card in each(list(timed.items()), tell, lambda one: one[0][0]):
         timing.seconds(card, images)
-    seconds, is_bound = 0.0, False
+    worth = _worth_compiling(remaining, timing, runner, store, asked)
+    seconds, is_bound = math.fsum(seen.seconds for seen in worth.values()), False
     for part, cell in remaining:
         samples, is_known = left(part, cell, store, runner.dataset.labels)
-        seconds += timing.seconds(cell.classifier, at_once(cell, plan.n)) * cost(cell) * samples
+        seen = worth.get(architecture(cell.classifier)) if can_be_compiled(cell) else None
+        alone = timing.seconds(cell.classifier, at_once(cell, plan.n)) * cost(cell) * samples
+        seconds += alone / (seen.gain if seen else 1)
         if samples:
             in_float32 = cell.perturbation.precision == FLOAT32  # as the passes are timed
             is_bound |= not is_known or attacks.may_stop_early(cell.perturbation) or not in_float32
     return Estimate(seconds, is_bound)
+
+
+def worth_compiling(
+    plan: Plan, targets: Sequence[Target], runner: Runner, store: Store
+) -> dict[Architecture, CompileTime]:
+    """The networks whose attacks would take longer uncompiled, and what compiling them is expected to take.
+
+    Args:
+        plan: With its strong plan, if there is one.
+        targets: Which the cells are of.
+        runner: Whose device and dataset passes are timed with.
+        store: What it has is not counted.
+
+    Raises:
+        UserError: if a model cannot be measured on the device.
+    """
+    remaining = list(_remaining(plan, store, runner.batch_size))
+    return _worth_compiling(remaining, _Timing(targets, runner), runner, store, "auto")
+
+
+def _worth_compiling(
+    remaining: Sequence[tuple[Plan, Cell]], timing: _Timing, runner: Runner, store: Store, asked: str
+) -> dict[Architecture, CompileTime]:
+    of_each: dict[Architecture, list[tuple[Plan, Cell, int]]] = defaultdict(list)
+    for part, cell in remaining:
+        # On CUDA nobody has measured yet when it pays.
+        if can_be_compiled(cell) and (asked == "on" or (asked == "auto" and runner.device.type == "cpu")):
+            samples, _ = left(part, cell, store, runner.dataset.labels)
+            of_each[architecture(cell.classifier)].append((part, cell, samples))
+    found = {}
+    for network, parts in of_each.items():
+        if asked == "auto" and sum(cost(cell) * samples for _, cell, samples in parts) < LEAST_WORK:
+            continue
+        part, cell, _ = parts[0]
+        passes = frozenset[Pass]().union(*(passes_of(one.perturbation) for _, one, _ in parts))
+        images = timing.view(cell.classifier).pixels(CLEAN, 0, min(part.n, runner.batch_size))
+        seen = compiling.expected(cell.classifier, passes, images, timing.load(cell.classifier))
+        a_pass = timing.seconds(cell.classifier, at_once(cell, part.n))
+        seconds = math.fsum(a_pass * cost(one) * samples for _, one, samples in parts)
+        if asked == "on" or pays(seconds, seen):
+            found[network] = seen
+    return found
 
 
 class _Timing:
@@ -125,11 +188,17 @@ class _Timing:
             return math.fsum(self.seconds(one, at_once) for one in members if one) / len(members)
         alike = card.model, card.params_m, at_once  # other seeds and recipes take as long
         if alike not in self._timed:
-            target = self._targets[id(card)]
-            classifier = self._runner.load(target)
-            images = self._runner.on(target.dataset).pixels(CLEAN, 0, at_once)
+            classifier, images = self.load(card), self.view(card).pixels(CLEAN, 0, at_once)
             self._timed[alike] = seconds_per_pass(classifier, images) / card.members
         return self._timed[alike]
+
+    def view(self, card: ModelCard) -> Runner:
+        """The runner of the images as it takes them."""
+        return self._runner.on(self._targets[id(card)].dataset)
+
+    def load(self, card: ModelCard) -> nn.Module:
+        """The classifier that a card is of."""
+        return self._runner.load(self._targets[id(card)])
 
 
 def seconds_per_pass(classifier: nn.Module, images: torch.Tensor) -> float:

@@ -12,7 +12,10 @@ from typing import Any
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.specs import parts_of
+from robust_interp.core.texts import quoted
 from robust_interp.core.units import read_eps
+
+MOST_SEEDS = 10_000  # that a number can stand for: a larger one is meant as a seed
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ def per_channel(text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise ArgumentTypeError(
-            f"{text!r} is not a list with one number per channel, such as 0.5,0.5,0.5"
+            f"{quoted(text)} is not a list with one number per channel, such as 0.5,0.5,0.5"
         ) from None
 
 
@@ -135,15 +138,22 @@ def number(text: str) -> float:
 
 
 def natural(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
+    if not (text.isascii() and text.isdigit()):
         raise ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+    if len(text) > 19 or int(text) >= 2**63:
+        raise ArgumentTypeError(f"{quoted(text)} is larger than any number that can be used here")
     return int(text)
 
 
 def seed_list(text: str) -> tuple[int, ...]:
     """``3`` means 0, 1, 2; ``0,4`` means those, and ``4,`` that one."""
     if "," not in text:
-        return tuple(range(positive(text)))
+        count = positive(text)
+        if count > MOST_SEEDS:
+            raise ArgumentTypeError(
+                f"{count} would be that many seeds; for seed {count} alone write '{count},'"
+            )
+        return tuple(range(count))
     seeds = {natural(part.strip()) for part in text.split(",") if part.strip()}
     if not seeds:
         raise ArgumentTypeError(f"{text!r} contains no seed")

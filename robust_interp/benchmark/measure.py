@@ -11,6 +11,7 @@ from torch import nn
 
 from robust_interp import attacks
 from robust_interp.benchmark.agenda import Agenda, Job, Task
+from robust_interp.benchmark.engines import Engines
 from robust_interp.benchmark.pending import by_target, followed, missing, self_check
 from robust_interp.benchmark.runner import Runner
 from robust_interp.classifiers.ensemble import Ensemble
@@ -77,12 +78,13 @@ class Station:
     """
 
     def __init__(self, runner: Runner, targets: Mapping[str, Target], watch: Watch = unwatched) -> None:
-        self._runner, self._targets, self._step = runner, targets, getattr(watch, "step", None)
+        self._runner, self._targets, self._watch = runner, targets, watch
         self._conditions = ExitStack()
         self._keys: tuple[str, str] | None = None
-        self._models: tuple[nn.Module, nn.Module]  # what is measured, and what the attacks see
+        self._classifier: nn.Module
+        self._engines: Engines  # what the attacks see
         self._unchanged: Unchanged
-        self._attack: tuple[str, attacks.AttackRunner] | None = None  # of the cell with this key
+        self._attack: tuple[str, attacks.AttackRunner, str] | None = None  # of this cell's key, by an engine
         self._task: Task | None = None
 
     def __enter__(self) -> Station:
@@ -119,40 +121,42 @@ class Station:
         """
         if self._keys != (task.target, task.source):
             self.__exit__()
-            self._models = self._set_up(task)
+            self._set_up(task)
             self._keys = task.target, task.source
         view = self._runner.on(self._targets[task.target].dataset)
-        found = view.outcome(task, self._models[0], self._attack_of(task))
+        found = view.outcome(task, self._classifier, *self._attack_of(task))
         self._unchanged.check()
         return found
 
-    def _set_up(self, task: Task) -> tuple[nn.Module, nn.Module]:
+    def _set_up(self, task: Task) -> None:
         classifier, *others = (self._undisturbed(key) for key in (task.target, task.source) if key)
         target = self._targets[task.target]
-        images = self._runner.on(target.dataset).pixels(CLEAN, 0, 1)
-        self._unchanged = Unchanged(classifier, images, target.card.label)
-        if others:
-            return classifier, others[0]
-        return classifier, classifier.attacked_as if isinstance(classifier, Ensemble) else classifier
+        view = self._runner.on(target.dataset)
+        self._unchanged = Unchanged(classifier, view.pixels(CLEAN, 0, 1), target.card.label)
+        own = classifier.attacked_as if isinstance(classifier, Ensemble) else classifier
+        self._classifier = classifier
+        self._engines = Engines(others[0] if others else own, self._runner, view, self._watch)
 
     def _undisturbed(self, key: str) -> nn.Module:
         classifier = self._runner.load(self._targets[key])
         self._conditions.enter_context(undisturbed(classifier))
         return classifier
 
-    def _attack_of(self, task: Task) -> attacks.AttackRunner | None:
+    def _attack_of(self, task: Task) -> tuple[attacks.AttackRunner | None, str]:
+        """The attack of a task, and the engine that runs the model in it."""
         cell = task.cell
         if cell.perturbation.kind != "attack":
-            return None
+            return None, ""
         if self._attack is None or self._attack[0] != cell.key:
             self._runner.check([cell])
-            attack = attacks.AttackRunner(cell.perturbation, self._models[1], self._teller(cell))
-            self._attack = cell.key, attack
-        return self._attack[1]
+            seen, engine = self._engines.of(task)
+            attack = attacks.AttackRunner(cell.perturbation, seen, self._teller(cell))
+            self._attack = cell.key, attack, engine
+        return self._attack[1:]
 
     def _teller(self, cell: Cell) -> Callable[[int], None]:
         """What tells of the steps within a batch: in samples' worth of work."""
-        step, passes = self._step, attacks.passes(cell.perturbation)
+        step, passes = getattr(self._watch, "step", None), attacks.passes(cell.perturbation)
         return (lambda done: step(cell, done / passes)) if step else (lambda done: None)
 
 

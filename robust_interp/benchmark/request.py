@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PROTOCOLS = ("final", "worst")
 AVERAGES = ("probabilities", "logits")
+COMPILE = ("auto", "on", "off")
 JOURNALS = ("auto", "wal", "delete")
 ATTACK_PRECISIONS = ("float32", "tf32", "bf16")
 
@@ -113,7 +114,7 @@ class Request:
         metadata=_about(
             forms.DATASET,
             "test set: digits (included), cifar10, cifar100; or your own images: folder:PATH (one folder a "
-            "class), imagenet:PATH, npz:FILE",
+            "class), imagenet:PATH, npz:FILE, parquet:FILE, hf:NAME",
             usual="that of the checkpoints named in full, else digits",
         ),
     )
@@ -242,6 +243,13 @@ class Request:
             forms.one_of(*ATTACK_PRECISIONS),
             "what the gradients of attacks are computed in: float32, tf32 (CUDA), bf16; the attacked images "
             "are classified in float32",
+        ),
+    )
+    compile: str = field(
+        default="auto",
+        metadata=_about(
+            forms.one_of(*COMPILE),
+            "whether networks are compiled for attacks, by torch.compile; auto: where that saves time",
         ),
     )
     eot: int | None = field(

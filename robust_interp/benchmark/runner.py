@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from contextlib import AbstractContextManager
 from typing import NamedTuple, TypeVar
 
@@ -15,8 +15,15 @@ from robust_interp import attacks, data
 from robust_interp.attacks.expectation import Randomised
 from robust_interp.attacks.precision import check as check_precision
 from robust_interp.benchmark.agenda import Task
+from robust_interp.benchmark.compiling import Architecture
 from robust_interp.benchmark.request import Request
-from robust_interp.benchmark.settings import checked_batch_size, corruptor_of, device_of
+from robust_interp.benchmark.settings import (
+    checked_batch_size,
+    checked_compile,
+    corruptor_of,
+    device_of,
+    sample_count,
+)
 from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.classifiers.target import Target
 from robust_interp.core.errors import UserError
@@ -62,6 +69,11 @@ class Part(NamedTuple):
 class Runner:
     """Measures tasks of one dataset, on one device.
 
+    Attributes:
+        compiles: The networks whose passes under attack are compiled.
+        compiles_all: Whether all networks are compiled.
+        backend: Of torch.compile.
+
     Args:
         dataset: Whose images are classified.
         corruptor: Where the corrupted images come from.
@@ -74,7 +86,11 @@ class Runner:
     ) -> None:
         self.dataset, self.corruptor = dataset, corruptor
         self.device, self.batch_size = device, batch_size
-        self._at_once = batch_size
+        self.compiles: Container[Architecture] = frozenset()
+        self.compiles_all = False
+        self.backend: str | Callable = "inductor"
+        self._at_once, self._n = batch_size, len(dataset)
+        self._uncompiled: dict[str, dict[str, None]] = {}  # names by the reason
         self._views: dict[data.Dataset, Runner] = {}
 
     def on(self, dataset: data.Dataset | None) -> Runner:
@@ -83,6 +99,7 @@ class Runner:
             return self
         if dataset not in self._views:
             self._views[dataset] = Runner(dataset, self.corruptor.on(dataset), self.device, self.batch_size)
+            self._views[dataset]._n = self._n
         return self._views[dataset]
 
     @property
@@ -91,9 +108,25 @@ class Runner:
         return [self, *self._views.values()]
 
     @property
+    def at_once(self) -> int:
+        """How many images go through a model together, at most."""
+        return min(self._at_once, self._n)
+
+    def note_uncompiled(self, name: str, reason: str) -> None:
+        """A network of this name cannot be compiled."""
+        self._uncompiled.setdefault(reason, {})[name] = None
+
+    @property
     def notes(self) -> list[str]:
-        """What a reader must be told of how it was measured: a line if memory did not do for the batches."""
-        return [line for view in self.views for line in view._own_notes]
+        """What a reader must be told of how it was measured.
+
+        A line if memory did not do for the batches, and one for what could not be compiled.
+        """
+        lines = [
+            f"{', '.join(names)}: not compiled, so attacks are slower: {reason}"
+            for reason, names in self._uncompiled.items()
+        ]
+        return [*lines, *(line for view in self.views for line in view._own_notes)]
 
     @property
     def _own_notes(self) -> list[str]:
@@ -149,7 +182,10 @@ class Runner:
         """
         device = device_of(request)
         batch_size = checked_batch_size(request.batch_size, device)
-        return cls(dataset, corruptor_of(request, dataset), device, batch_size)
+        runner = cls(dataset, corruptor_of(request, dataset), device, batch_size)
+        runner.compiles_all = checked_compile(request.compile) == "on"
+        runner._n = sample_count(request.n, dataset)
+        return runner
 
     def ahead(self, wanted: Iterable[tuple[Perturbation, int, int]]) -> AbstractContextManager[None]:
         """Inside, corrupted images may be made beside the measuring, on CPUs that it leaves free.
@@ -200,20 +236,24 @@ class Runner:
             pixels = self.dataset.pixels(start, stop)
         return torch.from_numpy(pixels).to(self.device)
 
-    def outcome(self, task: Task, classifier: nn.Module, attack: attacks.AttackRunner | None) -> Outcome:
+    def outcome(
+        self, task: Task, classifier: nn.Module, attack: attacks.AttackRunner | None, engine: str = ""
+    ) -> Outcome:
         """Measure a task.
 
         Args:
             task: What is measured.
             classifier: Its target's, on this runner's device, undisturbed.
             attack: Its cell's, set up for what is attacked; None where nothing is.
+            engine: What runs the model within the attack; empty for Python code.
         """
         began = time.perf_counter()
         there = np.ones(task.stop - task.start, bool) if task.standing is None else task.standing
         found = self._chunk(task.cell.perturbation, classifier, attack, task.start, there)
         seconds = time.perf_counter() - began
         content = self.dataset.content(np.arange(task.start, task.stop))
-        return Outcome(*found, seconds=seconds, device=str(self.device), content=content)
+        device = f"{self.device} {engine}".strip()
+        return Outcome(*found, seconds=seconds, device=device, content=content)
 
     def cut(self, perturbation: Perturbation, start: int, n: int, standing: np.ndarray | None) -> int:
         """Where the part of a cell from `start` on ends that is measured, and stored, at once.
@@ -316,7 +356,7 @@ class Runner:
         return np.where(np.concatenate(right), ROUNDED_RIGHT, ROUNDED_WRONG).astype(np.uint8)
 
     def _pixels_of(self, perturbation: Perturbation, ids: np.ndarray) -> torch.Tensor:
-        """As `pixels`, of ids in rising order, which may be far apart: no more are loaded at once."""
+        """As `pixels`, of ids in rising order; they may be far apart, and no more are loaded at once."""
         if perturbation.kind != "corruption":
             return torch.from_numpy(data.as_pixels(self.dataset.at(ids))).to(self.device)
         found = []

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from robust_interp import data, zoo
-from robust_interp.benchmark.request import DEFAULT_SEEDS, Request
+from robust_interp.benchmark.forms import MOST_SEEDS
+from robust_interp.benchmark.request import COMPILE, DEFAULT_SEEDS, Request
 from robust_interp.classifiers.resolve import ResolveOptions
 from robust_interp.core.devices import resolve_device
 from robust_interp.core.errors import UserError
@@ -130,6 +131,17 @@ def device_of(request: Request) -> torch.device:
     return resolve_device(request.device or next((str(place) for place in places if place), None))
 
 
+def checked_compile(value: object) -> str:
+    """Whether networks are compiled: ``auto``, ``on`` or ``off``.
+
+    Raises:
+        UserError: if it is none of these.
+    """
+    if value not in COMPILE:
+        raise UserError(f"compile must be one of {', '.join(COMPILE)}, not {value!r}")
+    return str(value)
+
+
 def checked_batch_size(batch_size: object, device: torch.device) -> int:
     """How many samples at once; None is what suits the device.
 
@@ -183,6 +195,8 @@ def train_seeds(seeds: object) -> tuple[int, ...] | None:
     if seeds is None:
         return None
     if (count := whole_number(seeds)) is not None:
+        if count > MOST_SEEDS:
+            raise UserError(f"seeds={count} would be that many seeds; seed {count} alone is ({count},)")
         found: list[int | None] = list(range(count))
     else:
         found = [whole_number(seed) for seed in seeds] if isinstance(seeds, Iterable) else []

@@ -50,6 +50,13 @@ class Classifier(nn.Module):
             device = next((p.device for p in model.parameters()), None)
             self.normalize = Normalize(own_mean, own_std, device)
 
+    def around(self, model: nn.Module) -> Classifier:
+        """The same around another model: its name, normalisation and layout of images."""
+        other = Classifier(model, name=self.name, binary=self.binary)
+        other.normalisation, other.normalize = self.normalisation, self.normalize
+        other.training = self.training
+        return other
+
     @property
     def spares_its_images(self) -> bool:
         """Whether images are surely not changed by a pass: the model gets others, normalised ones."""

@@ -165,12 +165,13 @@ def _pretrained_cfg(
     side = cropped if getattr(processor, "do_center_crop", False) and cropped else resized
     side = side or _side(getattr(config, "image_size", None)) or context.dataset.shape[-1]
     crop_pct = getattr(processor, "crop_pct", None) or (side / resized if resized else 1.0)
+    warps = hasattr(processor, "crop_pct") and side >= 384  # as ConvNeXT's processor does from there on
     return {
         "input_size": (context.channels, side, side),
         "mean": mean,
         "std": std,
-        "crop_pct": min(1.0, crop_pct),
-        "crop_mode": "squash" if _is_squashed(processor) else "center",
+        "crop_pct": 1.0 if warps else min(1.0, crop_pct),
+        "crop_mode": "squash" if warps or _is_squashed(processor) else "center",
         "interpolation": _INTERPOLATIONS[int(getattr(processor, "resample", None) or 2)],
         "num_classes": config.num_labels,
         "blue_first": bool(getattr(processor, "do_flip_channel_order", False)),

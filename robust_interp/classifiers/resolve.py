@@ -29,7 +29,9 @@ from robust_interp.classifiers.prefixes import PREFIXES
 from robust_interp.classifiers.python_modules import from_python
 from robust_interp.classifiers.target import Context, Target, from_module
 from robust_interp.classifiers.zoo_names import from_zoo
+from robust_interp.core.csv_text import defused
 from robust_interp.core.errors import RandomModelError, UserError
+from robust_interp.core.paths import resolved
 from robust_interp.core.registry import is_glob
 from robust_interp.core.work import Tell, untold
 
@@ -121,12 +123,22 @@ def resolve(
     )
     for named in _listed(options.ensemble):
         found += joined(named, found, averaging, dataset.name)
+    for target in found:
+        _check_name(target.card.model)
     own = are_objects and not options.ensemble  # an Ensemble that is an object says it itself
     if (options.average or options.attacks) and (own or all(target.card.members == 1 for target in found)):
         raise UserError("ensemble_average and ensemble_attack need an ensemble: set ensembles or ensemble")
     if options.eot and not any(target.card.eot for target in found):
         raise UserError("eot needs a random model: all of these give the same logits each time")
     return found
+
+
+def _check_name(name: str) -> None:
+    """Refuse a name that a table cannot tell, or that a spreadsheet would take for a formula."""
+    if not name.isprintable() or not name.strip():
+        raise UserError(f"a model's name must be one line of text, not {name!r}")
+    if defused(name) != name:
+        raise UserError(f"a model's name must not begin as a formula of a spreadsheet does, as {name!r} does")
 
 
 def _objects(
@@ -201,7 +213,7 @@ def _others(
     """Those of other kinds, in their order: each once, and two that are called alike as they were typed."""
     once: dict[str | Path, str] = {}
     for name in names:
-        once.setdefault(name if _prefixed(name) else _path(name).resolve(), name)
+        once.setdefault(name if _prefixed(name) else resolved(_path(name)), name)
     context = Context(
         dataset,
         mean=options.mean,

@@ -237,7 +237,8 @@ def measurable(model: nn.Module, name: str = "model") -> tuple[nn.Module, tuple[
     Raises:
         UserError: if its parameters hold no data, or it cannot be copied.
     """
-    model = getattr(model, "_orig_mod", model)
+    if type(model).__module__.startswith("torch._dynamo"):  # another may call a part of its own so
+        model = getattr(model, "_orig_mod", model)
     tensors = [*model.parameters(), *model.buffers()]
     if any(map(nn.parameter.is_lazy, tensors)):
         raise UserError(f"{name} has lazy layers without a shape: call it on an image first")

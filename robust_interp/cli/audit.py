@@ -18,6 +18,7 @@ from robust_interp.cli.options import (
     workers_of,
 )
 from robust_interp.cli.terminal import say
+from robust_interp.core.csv_text import csv_text
 from robust_interp.core.files import write_text
 
 STATUS_OF_FAIL = 3  # exit status; 1 and 2 are those of errors
@@ -137,7 +138,7 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         audited = audit.run(store, watch, crew)
         table = all_in(store, audit.refused, audit.dataset.name)
-    text = table.to_csv(index=False, float_format="%.10g", lineterminator="\n")
+    text = csv_text(table, "%.10g")
     write_text(arguments.out / "audit.csv", text)
     print_audit(audited, audit.dataset.name, arguments.all)
     for line in audit.runner.notes:

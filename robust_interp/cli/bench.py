@@ -22,7 +22,8 @@ def add_to(commands: Commands) -> None:
     parser.set_defaults(configured=parser)
     add_fields(parser, "models attacks corruptions n ensembles ensemble ensemble_average ensemble_attack")
     add_fields(
-        parser, "protocol strong strong_n attack_precision eot round_to_8_bit seed corruptions_dir cache"
+        parser,
+        "protocol strong strong_n attack_precision compile eot round_to_8_bit seed corruptions_dir cache",
     )
     add = parser.add_argument
     add(

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
-from robust_interp.cli.options import Commands, add_command, add_fields, add_plugin
+import numpy as np
+
+from robust_interp.cli.options import Commands, add_command, add_fields, add_plugin, picked
 from robust_interp.cli.terminal import say
 from robust_interp.core.errors import UserError
+
+SHOWN = 5  # files that cannot be read
 
 
 def add_to(commands: Commands) -> None:
@@ -18,10 +23,17 @@ def add_to(commands: Commands) -> None:
         "robust-interp data cifar10 --download",
         run,
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="datasets (default: all)")
-    add_fields(parser, "data_dir cache")
     parser.add_argument(
-        "--download", action="store_true", help="download the named datasets with torchvision"
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="datasets, or sources of your own images, such as folder:PATH (default: all datasets)",
+    )
+    add_fields(parser, "data_dir cache class_map resize crop interpolation skip_unreadable decode_workers")
+    parser.add_argument(
+        "--download",
+        action="store_true",
+        help="download the named datasets with torchvision, and hf:NAME from Hugging Face's hub",
     )
     parser.add_argument(
         "--clear-cache", action="store_true", help="remove the generated corruptions that are kept on disk"
@@ -37,20 +49,48 @@ def run(arguments: argparse.Namespace) -> int:
         return _clear(cache_folder(arguments.cache))
     if arguments.download and not arguments.names:
         raise UserError("name the datasets to download, e.g. robust-interp data cifar10 --download")
-    for name in arguments.names:
-        data.DATASETS[name]  # an unknown name stops everything before a download starts
+    for name in arguments.names:  # an unknown name stops everything before a download starts
+        _ = data.is_source(name) or data.DATASETS[name]
     missing = 0
     for name in arguments.names or data.DATASETS:
         if arguments.download:
             data.download(name, arguments.data_dir)
         try:
-            test = data.load(name, "test", arguments.data_dir)
-            say(f"{name}: ready, {len(test)} test images, fingerprint {test.fingerprint[:12]}")
+            for line in _told(name, arguments):
+                say(line)
         except UserError as error:
             missing += 1
             say(error)
+    if not arguments.names:
+        for kind, source in data.SOURCES.items():
+            say(f"{kind}:{source.what}")
     _tell_of_cache(cache_folder(arguments.cache))
     return 1 if missing and arguments.names else 0
+
+
+def _told(name: str, arguments: argparse.Namespace) -> Iterator[str]:
+    """What there is to say of a dataset or a source.
+
+    Raises:
+        UserError: if it cannot be measured; the message says why.
+    """
+    from robust_interp.benchmark.request import Request
+    from robust_interp.benchmark.settings import load_dataset
+
+    names = "data_dir class_map resize crop interpolation skip_unreadable decode_workers"
+    found = load_dataset(Request(dataset=name, subset="first", **picked(arguments, names)))
+    trouble = found.troubles()
+    classes = f"{found.classes} classes"
+    if (there := len(np.unique(found.labels))) < found.classes:
+        classes += f" ({there} of them have images)"
+    yield (
+        f"{name}: {'not ready' if trouble else 'ready'}, {len(found)} test images of {found.sizes}, "
+        f"{classes}, fingerprint {found.fingerprint[:12]}"
+    )
+    yield from found.notes
+    if trouble:
+        more = f"; {len(trouble) - SHOWN} more" if len(trouble) > SHOWN else ""
+        raise UserError("; ".join(trouble[:SHOWN]) + more)
 
 
 def _tell_of_cache(folder: Path | None) -> None:

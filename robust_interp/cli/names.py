@@ -5,9 +5,12 @@ What is accepted here may still be refused by what uses it, which knows more and
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 
 from robust_interp import attacks, corruptions, data, zoo
@@ -16,6 +19,8 @@ from robust_interp.core.registry import unknown
 from robust_interp.core.specs import parse_spec, split_specs
 
 _OF_THE_ZOO = re.compile(r"[\w*?\[\]!-]+(\.[a-z0-9*?]+_[a-z0-9_*?]+_seed[\d*?]+)?", re.ASCII)
+PREFIXES = ("timm", "hf", "robustbench")  # those of `classifiers.prefixes`, which imports torch
+_OF_A_MODULE = re.compile(r"([A-Za-z_]\w+)(?:\.\w+)*:[A-Za-z_]", re.ASCII)
 _OF_TIMM = re.compile(r"timm:(\w+)", re.ASCII)
 
 
@@ -63,6 +68,15 @@ def check_models(names: Iterable[str], dataset: str, folder: str | None = None, 
             check_architectures([of_timm[1]])
         elif candidates and _OF_THE_ZOO.fullmatch(name) and not Path(name).exists():
             zoo.check_known(name, candidates)
+        elif (of_module := _OF_A_MODULE.match(name)) and not Path(name).exists():
+            _check_module(name, of_module[1])
+
+
+def _check_module(name: str, top: str) -> None:
+    """Refuse the name of what would be in a module that is not there; none is imported."""
+    if top in PREFIXES or find_spec(top) or PathFinder.find_spec(top, [os.getcwd()]):
+        return
+    raise UserError(f"{name}: unknown prefix or module {top}; known prefixes: {', '.join(PREFIXES)}")
 
 
 def check_architectures(names: Iterable[str]) -> None:

@@ -244,6 +244,13 @@ class Reporter:
         self._images += samples
         self._show(cell, ends=True)
 
+    def compiling(self, cell: Cell, begins: bool) -> None:
+        """The model of a cell is about to be compiled, or was: that is no work on samples."""
+        if begins:
+            self._bar.show(f"{cell.classifier.label} compiling", ends=True)
+        else:
+            self._bar.begin()
+
     def step(self, cell: Cell, samples: float) -> None:
         """An attack on a batch of a cell has done so many more samples' worth of work."""
         units = samples * units_of(cell, self._cost)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # they take long to import
     import torch
 
     from robust_interp.cli.progress import Bar, Trainings
-    from robust_interp.data import Dataset
+    from robust_interp.data import ArrayDataset
     from robust_interp.training.recipe import Recipe
     from robust_interp.training.train import Training
     from robust_interp.training.trainer import Status, TrainingError
@@ -171,7 +171,7 @@ def train_missing(
     trainings: Sequence[Training],
     out: Path,
     bar: Bar,
-    training: Dataset | None = None,
+    training: ArrayDataset | None = None,
 ) -> list[Checkpoint | TrainingError]:
     """Train those that have no checkpoint in the zoo folder `out` yet, showing on a `progress.Bar` how far.
 
@@ -208,7 +208,7 @@ def train_missing(
 
 def _can_compile() -> bool:
     """Whether torch.compile works here; if not, a note says why."""
-    from robust_interp.training.compilation import why_not
+    from robust_interp.core.compiler import why_not
 
     if reason := why_not():
         warn(f"note: --compile is left out, torch.compile does not work here: {reason}")
@@ -249,7 +249,7 @@ def _train(
     device: torch.device,
     watch: Trainings,
     compiled: bool,
-    training: Dataset | None,
+    training: ArrayDataset | None,
 ) -> dict[Training, Checkpoint | TrainingError]:
     """Train these side by side, and say what became of each."""
     from robust_interp.training.train import train_together

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
+import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeGuard
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.texts import quoted
 
 DEEPEST = 50  # lists and objects within one another: far beyond what is written, far below what Python takes
+
+_HALF = re.compile("[\ud800-\udfff]")
 
 Form = Callable[[Any], bool]
 
@@ -76,7 +79,8 @@ def check(
 
 
 def is_text(value: Any) -> bool:
-    return isinstance(value, str)
+    """Whether it is a text that can be written: one without half of a character."""
+    return isinstance(value, str) and not _HALF.search(value)
 
 
 def is_count(value: Any) -> bool:
@@ -84,9 +88,9 @@ def is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**63
 
 
-def is_number(value: Any) -> bool:
-    """Whether it is a number that a float can be; no NaN, and not infinite."""
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether it is a number: no NaN, not infinite, and a whole one fits 64 bits."""
+    return math.isfinite(value) if type(value) is float else type(value) is int and abs(value) < 2**63
 
 
 def is_object(value: Any) -> bool:

@@ -77,10 +77,21 @@ def parse_spec(text: str) -> Spec:
         if keyword.arg in params:
             raise UserError(f"cannot read {text!r}: {keyword.arg} is given twice")
         try:
-            params[keyword.arg] = _value(keyword.value, text)
+            params[keyword.arg] = _bounded(_value(keyword.value, text))
         except OverflowError as error:
             raise UserError(f"a number is too large in {text[:40]!r}") from error
     return Spec(node.func.id, params)
+
+
+def _bounded(value: Scalar | OfEps) -> Scalar | OfEps:
+    """The value, if tables and counters have room for it.
+
+    Raises:
+        OverflowError: if not.
+    """
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise OverflowError(value)
+    return value
 
 
 def _value(node: ast.expr, text: str) -> Scalar | OfEps:

@@ -27,3 +27,8 @@ def quoted(value: object) -> str:
     except (ValueError, RecursionError):  # a number of too many digits; lists in lists
         return f"a {type(value).__name__} too large to show"
     return said if len(said) <= LONGEST else f"{said[:LONGEST]}..."
+
+
+def plain_json(text: str) -> str:
+    """A JSON text with the same characters written out as JSON does it."""
+    return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

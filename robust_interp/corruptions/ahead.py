@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -56,13 +59,15 @@ class Maker:
 
     def __init__(self, dataset: Dataset, seed: int, cache: Cache | None = None) -> None:
         self.dataset, self.seed, self.cache = dataset, seed, cache
-        self._shape = dataset.rows(0, 1).shape[1:]
-        one = max(1, int(np.prod(self._shape)))
-        self.block_size = max(1, min(MOST_IMAGES, MOST_BYTES // one))
         self._recent = _Recent(CACHED_BYTES)
         self._stops: dict[Block, int] = {}  # of the blocks that a run is going to ask for
         self._workforce: _Workforce | None = None
         self._workers, self._seconds, self._made = 0, 0.0, 0
+
+    @cached_property
+    def block_size(self) -> int:
+        """How many images a block has."""
+        return max(1, min(MOST_IMAGES, MOST_BYTES // max(1, math.prod(self.dataset.shape))))
 
     def images(self, name: str, severity: int, start: int, stop: int) -> np.ndarray:
         """Samples [start, stop) under a corruption, uint8 (N, C, H, W)."""
@@ -70,7 +75,7 @@ class Maker:
         for first in range(start - start % self.block_size, stop, self.block_size):
             images = self._block(Block(name, severity, first), min(stop, first + self.block_size))
             parts.append(images[max(0, start - first) : stop - first])
-        return np.concatenate(parts) if parts else np.empty((0, *self._shape), np.uint8)
+        return np.concatenate(parts) if parts else np.empty((0, *self.dataset.shape), np.uint8)
 
     @contextmanager
     def ahead(self, wanted: Iterable[Wanted], workers: int) -> Iterator[None]:
@@ -113,12 +118,12 @@ class Maker:
         return images
 
     def _kept(self, block: Block, stop: int) -> np.ndarray | None:
-        found = self.cache.get(self._key(block), self._shape) if self.cache else None
+        found = self.cache.get(self._key(block, stop), self.dataset.shape) if self.cache else None
         return found if found is not None and len(found) >= stop - block.start else None
 
     def _make_here(self, block: Block, stop: int) -> np.ndarray:
         began = time.perf_counter()
-        clean = self.dataset.rows(block.start, stop)
+        clean = self._clean(block, stop)
         images = corrupt(clean, block.name, block.severity, range(block.start, stop), self.seed)
         self._keep(block, images)
         self._seconds += time.perf_counter() - began
@@ -133,25 +138,42 @@ class Maker:
             for block, stop in self._stops.items()
             if block != after
             and CORRUPTIONS.origins(block.name) == [BUILT_IN]  # workers know no plug-ins
-            and not (self.cache and self.cache.has(self._key(block)))
+            and not self._seems_kept(block, stop)
         }
         left = sum(stop - block.start for block, stop in todo.items())
         if left * self._seconds / self._made > WORTH_IT:
-            self._workforce = _Workforce(todo, self._workers, self._make_there)
+            self._workforce = _Workforce(todo, self._workers, self._clean, self._make_there)
 
-    def _make_there(self, worker: Worker, block: Block, stop: int) -> np.ndarray:
-        clean = self.dataset.rows(block.start, stop)
+    def _clean(self, block: Block, stop: int) -> np.ndarray:
+        return self.dataset.rows(block.start, stop)
+
+    def _make_there(self, worker: Worker, block: Block, clean: np.ndarray) -> np.ndarray:
         images = worker.make(clean, block.name, block.severity, block.start, self.seed)
         self._keep(block, images)
         return images
 
+    def _seems_kept(self, block: Block, stop: int) -> bool:
+        """Whether there is a file; images are not read to find out."""
+        if self.cache is None or 0 in self._hashes(block, stop):
+            return False
+        return self.cache.has(self._key(block, stop))
+
     def _keep(self, block: Block, images: np.ndarray) -> None:
         if self.cache:
-            self.cache.put(self._key(block), images)
+            self.cache.put(self._key(block, block.start + len(images)), images)
 
-    def _key(self, block: Block) -> dict[str, object]:
-        """All that the images of a block depend on, but for how many they are."""
-        return {
+    def _hashes(self, block: Block, stop: int) -> np.ndarray:
+        """Of the clean images, where a fingerprint does not stand for their content; 0 of those not read."""
+        found = self.dataset.content(np.arange(block.start, stop))
+        return np.empty(0, np.uint64) if found is None else found
+
+    def _key(self, block: Block, stop: int) -> dict[str, object]:
+        """All that the images of a block depend on."""
+        if 0 in self._hashes(block, stop):
+            self._clean(block, stop)
+        hashes = self._hashes(block, stop)
+        content = {"content": hashlib.sha256(hashes.tobytes()).hexdigest()} if len(hashes) else {}
+        return content | {
             "dataset": self.dataset.fingerprint,
             "seed": self.seed,
             "corruption": block.name,
@@ -168,13 +190,19 @@ class _Workforce:
     Args:
         todo: The blocks, and where each stops.
         count: Of the workers.
-        make: Has a worker make a block up to a stop.
+        clean: The clean images of a block up to a stop; called in order, one call at a time.
+        make: Has a worker make a block of its clean images.
     """
 
     def __init__(
-        self, todo: dict[Block, int], count: int, make: Callable[[Worker, Block, int], np.ndarray]
+        self,
+        todo: dict[Block, int],
+        count: int,
+        clean: Callable[[Block, int], np.ndarray],
+        make: Callable[[Worker, Block, np.ndarray], np.ndarray],
     ) -> None:
-        self._todo, self._make = todo, make
+        self._todo, self._clean, self._make = todo, clean, make
+        self._reading = threading.Lock()
         self._busy: set[Block] = set()
         self._made: dict[Block, np.ndarray] = {}
         self._changed = threading.Condition()
@@ -208,20 +236,30 @@ class _Workforce:
             worker = self._hire()
         except WorkerGone:
             return
-        while (found := self._next()) is not None:
-            block, stop = found
-            images = None
-            try:
-                images = self._make(worker, block, stop)
-            except Exception:  # it is made again where it is asked for, which tells why
-                break
-            finally:
+        while self._serve(worker):
+            pass
+        worker.end()
+
+    def _serve(self, worker: Worker) -> bool:
+        """Have the worker make the next block; False at the end, or if it cannot."""
+        images, block = None, None
+        try:
+            with self._reading:  # files that are decoded in order come fastest
+                if (found := self._next()) is None:
+                    return False
+                block, stop = found
+                clean = self._clean(block, stop)
+            images = self._make(worker, block, clean)
+        except Exception:  # it is made again where it is asked for, which tells why
+            return False
+        finally:
+            if block is not None:
                 with self._changed:
                     self._busy.discard(block)
                     if images is not None:
                         self._made[block] = images
                     self._changed.notify_all()
-        worker.end()
+        return True
 
     def _hire(self) -> Worker:
         worker = Worker()

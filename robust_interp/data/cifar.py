@@ -14,6 +14,7 @@ import numpy as np
 
 from robust_interp.core.errors import UserError
 from robust_interp.data.dataset import DATASETS, Arrays, DatasetType, data_root
+from robust_interp.data.sources import download_source, is_source
 
 
 def _load_cifar(class_name: str) -> Callable[[str, Path], Arrays]:
@@ -45,15 +46,18 @@ def missing_data(class_name: str, root: Path) -> str:
 
 
 def download(name: str, data_dir: str | os.PathLike | None = None) -> None:
-    """Fetch a dataset with torchvision; nothing to do for an embedded one.
+    """Fetch a dataset with torchvision, or ``hf:NAME``; nothing to do for an embedded one.
 
     Args:
-        name: Of a registered dataset.
+        name: Of a registered dataset, or a source.
         data_dir: See `data_root`; it is made if it is not there.
 
     Raises:
         UserError: if the download fails or what arrives is not the official data.
     """
+    if is_source(name):
+        download_source(name)
+        return
     class_name = DATASETS[name].torchvision_class
     if class_name is None:
         return

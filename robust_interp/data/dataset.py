@@ -10,11 +10,13 @@ from __future__ import annotations
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Integral
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,6 +29,7 @@ SPLITS = ("train", "test")
 
 OWN_N = 1000  # images of a source of the user's that are measured unless told otherwise
 
+MOST_CLASSES = 2**15  # predicted labels are stored as 16-bit integers
 FAR = 4  # standard deviations that are no chance
 RANGE_TOLERANCE = 1e-6  # what a float32 round trip through a normalisation may cost
 
@@ -138,6 +141,15 @@ class Dataset(ABC):
             UserError: if one of them is known to be unreadable, or cannot be had in the shape of the others.
         """
 
+    def troubles(self) -> list[str]:
+        """Why samples cannot be measured, one line each, as far as that is seen without decoding them."""
+        return []
+
+    @property
+    def sizes(self) -> str:
+        """The shape of the images, as a listing says it: ``3x32x32``."""
+        return "x".join(map(str, self.shape))
+
     def content(self, ids: np.ndarray) -> np.ndarray | None:
         """Hashes (n,) uint64 of samples that were read, 0 for others; None where the fingerprint has it all.
 
@@ -182,8 +194,8 @@ class ArrayDataset(Dataset):
     """Images that lie in one array, in memory or mapped from a file.
 
     Attributes:
-        images: (N, C, H, W), uint8 or floating point in [0, 1] but for rounding: the array that was given.
-            What is measured are its `rows`.
+        images: (N, C, H, W), uint8 or floating point in [0, 1] but for rounding: the array that was given,
+            or what reads arrays out of a tensor. What is measured are its `rows`.
         order: Which of the images is which sample, (N,); None where they are in the order of the array.
     """
 
@@ -252,16 +264,16 @@ def from_arrays(
     Raises:
         UserError: on any other shape, type or range, normalised images and one-hot labels among them.
     """
-    images = _as_array("images", images)
-    if images.ndim != 4 or images.shape[1] not in (1, 3):
+    rows = _in_parts(images)
+    if rows.ndim != 4 or rows.shape[1] not in (1, 3):
         raise UserError(
-            f"images must be (N, C, H, W) with 1 or 3 channels, not {images.shape}{_hint(images.shape)}"
+            f"images must be (N, C, H, W) with 1 or 3 channels, not {rows.shape}{_hint(rows.shape)}"
         )
-    if not len(images):
+    if not len(rows):
         raise UserError("the dataset has no images")
-    if images.dtype != np.uint8:
-        _check_range(images)
-    return ArrayDataset(name, images, *checked_labels(labels, len(images), classes))
+    if rows.dtype != np.uint8:
+        _check_range(rows)
+    return ArrayDataset(name, rows, *checked_labels(labels, len(rows), classes))
 
 
 def checked_labels(labels: ArrayLike, n: int, classes: int | None = None) -> tuple[np.ndarray, int]:
@@ -283,6 +295,8 @@ def checked_labels(labels: ArrayLike, n: int, classes: int | None = None) -> tup
     classes = high + 1 if classes is None else _whole("classes", classes)
     if low < 0 or high >= classes:
         raise UserError(f"labels run from {low} to {high}, outside 0 to {classes - 1}")
+    if classes > MOST_CLASSES:
+        raise UserError(f"there can be at most {MOST_CLASSES} classes, not {classes}")
     return labels.astype(np.int64), classes
 
 
@@ -293,17 +307,54 @@ def _is_one_hot(labels: np.ndarray) -> bool:
     return bool(((labels != 0).sum(1) == 1).all() and (labels.max(1) == 1).all())
 
 
-def _as_array(what: str, values: ArrayLike) -> np.ndarray:
+def _numbers(tensor: Any) -> np.ndarray:
+    """A tensor as an array; NumPy has no bfloat16."""
+    tensor = tensor.cpu()
+    return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
+
+
+class _Rows:
+    """A tensor (N, ...) that is read as arrays part by part: on a GPU or in bfloat16 they are copies."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor.detach()
+        self.shape, self.ndim, self.dtype = tuple(tensor.shape), tensor.ndim, self[:0].dtype
+        self.min, self.max = self._tensor.min, self._tensor.max
+
+    def __len__(self) -> int:
+        return len(self._tensor)
+
+    def __getitem__(self, which: slice | np.ndarray) -> np.ndarray:
+        return _numbers(self._tensor[which])
+
+
+def _in_parts(images: Any) -> Any:
+    """Images as an array, or as what stands for one where a tensor would have to be copied for it.
+
+    Raises:
+        UserError: as `_as_array`.
+    """
+    if not (place := str(getattr(images, "device", ""))) or not hasattr(images, "detach"):
+        return _as_array("images", images)
+    with _made_of("images"):
+        shared = place == "cpu" and str(images.dtype) != "torch.bfloat16"
+        return _numbers(images.detach()) if shared or not images.ndim else _Rows(images)
+
+
+def _as_array(what: str, values: Any) -> np.ndarray:
     """A NumPy array of an array, a list or a tensor, wherever that lives.
 
     Raises:
         UserError: if there is none, such as of images of several sizes.
     """
+    with _made_of(what):
+        return _numbers(values.detach()) if hasattr(values, "detach") else np.asarray(values)
+
+
+@contextmanager
+def _made_of(what: str) -> Iterator[None]:
     try:
-        if not hasattr(values, "detach"):
-            return np.asarray(values)
-        tensor = values.detach().cpu()
-        return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
+        yield
     except Exception as error:  # whatever the objects in a list raise
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"{what} cannot be made one array of numbers: {reason}") from error

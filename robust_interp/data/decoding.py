@@ -200,7 +200,9 @@ class Stream:
         try:
             return iter(self._loader)
         except OSError as error:
-            raise UserError(f"cannot start processes that decode images: {error}; use --workers 0") from error
+            raise UserError(
+                f"cannot start processes that decode images: {error}; use --decode-workers 0"
+            ) from error
 
     def _taken(
         self, ready: Iterator, count: int, rest: tuple[np.ndarray, np.ndarray] | None = None
@@ -233,7 +235,7 @@ def _next(ready: Iterator) -> tuple[np.ndarray, np.ndarray, str]:
             raise
         reason = next(iter(str(error).splitlines()))
         raise UserError(
-            f"a process that decodes images has ended ({reason}); use fewer with --workers"
+            f"a process that decodes images has ended ({reason}); use fewer with --decode-workers"
         ) from error
     return images.numpy(), hashes.numpy().view(np.uint64), trouble
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -24,6 +25,8 @@ from robust_interp.data.decoding import Decoder, Stream, opened
 from robust_interp.data.preprocessing import AS_THEY_ARE, Preprocessing, of_model
 
 KEPT_BYTES = 256 * 2**20  # decoded images that are kept if all that are measured fit: a thousand at 224
+
+_READING = threading.RLock()  # corrupted images are made of clean ones in threads beside the measuring
 
 PROBED = 32  # images that tell what the others are like
 
@@ -183,9 +186,22 @@ class FileDataset(Dataset):
     def _header(self, place: int) -> Header:
         return header_of(self._encoded, place)
 
+    def troubles(self) -> list[str]:
+        return self._troubles(len(self))
+
+    def _troubles(self, n: int) -> list[str]:
+        return [header.trouble for header in self._scan(range(n)) if header.trouble]
+
+    @property
+    def sizes(self) -> str:
+        found = {header.size for header in self._scan(range(len(self))) if not header.trouble}
+        if len(found) < 2 or (self._preprocessing and self._preprocessing.crop):
+            return super().sizes
+        sides = [f"{min(side)} to {max(side)}" for side in zip(*found, strict=True)]
+        return f"{len(found)} sizes, {sides[0]} high and {sides[1]} wide"
+
     def expect(self, n: int) -> None:
-        troubles = [header.trouble for header in self._scan(range(n)) if header.trouble]
-        if troubles:
+        if troubles := self._troubles(n):
             more = f" (and {len(troubles) - 1} more)" if len(troubles) > 1 else ""
             raise UserError(
                 f"{troubles[0]}{more}: mend or remove it, or leave such out with --skip-unreadable"
@@ -216,7 +232,10 @@ class FileDataset(Dataset):
         return Stream(self._decoder, len(self), self._workers)
 
     def at(self, ids: np.ndarray) -> np.ndarray:
-        ids = np.asarray(ids)
+        with _READING:
+            return self._read(np.asarray(ids))
+
+    def _read(self, ids: np.ndarray) -> np.ndarray:
         if not len(ids):
             return np.zeros((0, *self.shape), np.uint8)
         count = self._expected or len(self)

@@ -12,6 +12,7 @@ from robust_interp.data.dataset import DATASETS, Dataset
 from robust_interp.data.folder import from_folder, from_imagenet
 from robust_interp.data.npz import from_npz
 from robust_interp.data.options import SourceOptions
+from robust_interp.data.tables import download, from_hub, from_parquet
 
 Opener = Callable[[str, SourceOptions], Dataset]
 
@@ -37,6 +38,8 @@ def _npz(text: str, options: SourceOptions) -> Dataset:
 SOURCES = {
     "folder": Kind("PATH: one folder a class, as torchvision's ImageFolder", from_folder),
     "imagenet": Kind("PATH: ImageNet's validation folder in torchvision's layout", from_imagenet),
+    "parquet": Kind("FILE: a Parquet file with a column of images (extra hf)", from_parquet),
+    "hf": Kind("NAME or FOLDER: a data set of Hugging Face that is on this machine (extra hf)", from_hub),
     "npz": Kind("FILE: arrays images and labels, as numpy.savez writes them", _npz),
 }
 
@@ -72,3 +75,15 @@ def open_source(text: str, options: SourceOptions | None = None) -> Dataset:
         return SOURCES[found["kind"]].open(found["rest"], options or SourceOptions())
     except OSError as error:
         raise UserError(f"cannot read {text}: {error.strerror or error}") from error
+
+
+def download_source(text: str) -> None:
+    """Fetch a source that is not on this machine.
+
+    Raises:
+        UserError: if it cannot be fetched; only those of Hugging Face's hub can.
+    """
+    kind, _, name = text.partition(":")
+    if kind != "hf":
+        raise UserError(f"{text} is a place on this machine: only hf:NAME can be downloaded")
+    download(name)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from robust_interp.core.csv_text import csv_text
 from robust_interp.core.files import make_folder, new_file, write_text
 from robust_interp.figures import style
 from robust_interp.figures.origin import Origin
@@ -43,5 +44,5 @@ def with_arrays(
 def write_table(table: pd.DataFrame, path: Path) -> Path:
     """Write a table as CSV, numbers with six significant digits; `path` is without an ending."""
     written = make_folder(path.parent) / f"{path.name}.csv"
-    write_text(written, table.to_csv(index=False, float_format="%.6g", lineterminator="\n"))
+    write_text(written, csv_text(table, "%.6g"))
     return written

@@ -22,6 +22,7 @@ import numpy as np
 
 from robust_interp.attacks import ATTACKS, AttackType
 from robust_interp.core.errors import UserError
+from robust_interp.core.paths import resolved
 from robust_interp.core.registry import Origin, Registry, cause, first_line, imported
 from robust_interp.core.sources import Beside, code_hash
 from robust_interp.core.specs import OfEps
@@ -170,7 +171,7 @@ def load(path: str | Path) -> None:
             that exists already, or if it or a module beside it that it imports has changed since it was
             loaded.
     """
-    path = Path(path).resolve()
+    path = resolved(Path(path))
     try:
         source = path.read_bytes()
     except OSError as error:

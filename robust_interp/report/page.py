@@ -14,8 +14,10 @@ import pandas as pd
 from markupsafe import Markup, escape
 
 from robust_interp import __version__, zoo
+from robust_interp.core.csv_text import csv_text
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import make_folder, write_text
+from robust_interp.core.paths import resolved
 from robust_interp.core.registry import unknown
 from robust_interp.core.work import Tell, portion, untold
 from robust_interp.data import DATASETS
@@ -103,7 +105,7 @@ def write(
     Raises:
         UserError: if a source is not there or not what it should be, or the report cannot be written.
     """
-    if out.resolve() in {path.resolve() for path in sources}:
+    if resolved(out) in {resolved(path) for path in sources}:
         raise UserError(f"{out} contains the results: a report needs a separate folder, set it with --out")
     dataset = combine.dataset_of(sources, dataset)
     tell(0.0, "reading")
@@ -115,7 +117,7 @@ def write(
         write_text(out / "results.csv", export.results_csv(found.results))
     audited = provenance.audits(found.folders, found.dataset)
     if len(audited):
-        text = audited.to_csv(index=False, lineterminator="\n")
+        text = csv_text(audited)
         write_text(out / "audit.csv", text)
     sections = _robustness(found, board, baseline, out, portion(tell, _READ, _ROBUSTNESS))
     tell(_ROBUSTNESS, "coefficients")

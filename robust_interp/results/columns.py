@@ -244,6 +244,14 @@ ON_REQUEST = (  # behind these, each only where a line has it
         of=lambda score: score.rounded_accuracy,
         see="attacks",
     ),
+    Column(
+        "engine",
+        _text,
+        "What ran the model within the attack: `compiled` by torch.compile, or `compiled+eager` in part. "
+        "Empty for the model's own code, which always classifies the attacked images.",
+        of=lambda score: score.engine or None,
+        see="speed",
+    ),
 )
 
 ENTRY = (
@@ -269,7 +277,7 @@ ENTRY = (
         _text,
         "Recipe of the checkpoints' training.",
         of=lambda entry: entry.card.recipe,
-        shown=Shown.ALWAYS,
+        shown=Shown.IF_DIFFERENT,
     ),
     Column(
         "lambda_init",

@@ -206,7 +206,7 @@ def _numbers(path: Path, texts: pd.Series, dtype: Literal["Int64", "float64"]) -
         if numbers.isin([math.inf, -math.inf]).any():
             raise ValueError("it is infinite")
         return numbers.astype(dtype)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise UserError(f"{path} is not a leaderboard: {texts.name} is not a number: {error}") from error
 
 

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 
 import pandas as pd
 
+from robust_interp.core.csv_text import csv_text
+from robust_interp.core.texts import one_line, plain_json
 from robust_interp.results.columns import ACCURACY, FORMS, is_text
 
 _LATEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 PAGE, SPACE = 90, 2  # characters: about what a line of 6.5 inches holds at 10 pt, and between two columns
 _LATEX |= {special: f"\\{special}" for special in "_%&#${}"}
+_LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+_LATEX |= {"[": "{[}", "*": "{*}"}  # which would belong to the \\ before them
+_MARKDOWN = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
+_MARKDOWN |= {special: f"\\{special}" for special in "\\`*[]~"}
 
 
 def to_csv(frame: pd.DataFrame) -> str:
     """Percentages with two decimals, params_m with three; the same rows give the same bytes."""
-    return _texts(frame).to_csv(index=False, lineterminator="\n")
+    return csv_text(_texts(frame))
 
 
 def results_csv(frame: pd.DataFrame) -> str:
     """Tidy results: enough decimals that n x accuracy is a whole number again."""
-    return frame.to_csv(index=False, float_format="%.10g", lineterminator="\n")
+    return csv_text(frame, "%.10g")
 
 
 def to_markdown(frame: pd.DataFrame) -> str:
@@ -42,7 +49,9 @@ def markdown_of(columns: Mapping[str, Sequence[str]], bold: Collection[str] = ()
 
 
 def _markdown(text: str) -> str:
-    return " ".join(text.replace("|", "&#124;").splitlines())
+    """The text as a cell that shows just these characters."""
+    escaped = "".join(_MARKDOWN.get(char, char) for char in one_line(text))
+    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", escaped)  # within a word it is an underscore
 
 
 def to_json(frame: pd.DataFrame) -> str:
@@ -53,7 +62,7 @@ def to_json(frame: pd.DataFrame) -> str:
             continue
         number = int if frame[column].dtype.kind in "iu" else float
         texts[column] = pd.Series([number(text) if text else None for text in texts[column]], dtype=object)
-    return json.dumps(texts.to_dict("records"), indent=1, ensure_ascii=False) + "\n"
+    return plain_json(json.dumps(texts.to_dict("records"), indent=1, ensure_ascii=False)) + "\n"
 
 
 def to_latex(frame: pd.DataFrame) -> str:
@@ -98,4 +107,4 @@ def _texts(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _latex(text: str) -> str:
-    return "".join(_LATEX.get(char, char) for char in text)
+    return "".join(_LATEX.get(char, char) for char in one_line(text))

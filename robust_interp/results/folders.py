@@ -28,13 +28,18 @@ def runs_in(folders: Sequence[Path], dataset: str | None = None) -> tuple[list[l
     What an older version of a plug-in measured is left out where a newer one has measured the same.
 
     Raises:
-        UserError: as `dataset_in` does.
+        UserError: as `dataset_in` does, or if nothing of any run is there to score.
     """
     dataset = dataset_in(folders, dataset)
     runs = []
     for folder in folders:
         with Store(folder, read_only=True) as store:
             runs += [scores(plan, store) for plan in store.plans() if plan.dataset == dataset]
+    if not any(runs):
+        where = ", ".join(map(str, folders))
+        raise UserError(
+            f"no measurement of the finished runs in {where} can be read: repeat their robust-interp bench"
+        )
     return _of_newest_code(runs), dataset
 
 

@@ -97,7 +97,7 @@ def _against(baseline: str, complete: pd.DataFrame, errors: pd.DataFrame) -> dic
 
 
 def _against_alexnet(complete: pd.DataFrame, errors: pd.DataFrame) -> dict[str, pd.Series]:
-    published = 100 * np.array([ALEXNET_ERRORS[name] for name in errors])
+    published = 100 * np.array([ALEXNET_ERRORS[str(name)] for name in errors])
     of_imagenet = [_is_of_imagenet_c(source) for source in complete["corruption_source"]]
     if not any(of_imagenet):
         raise UserError(

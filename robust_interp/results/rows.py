@@ -36,7 +36,7 @@ def row_of_cell(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray, con
         "zero_grad": _zero_gradients([outcome]) if attacked else None,
         "agreement": outcome.agreement if cell.classifier.members > 1 else None,
         "corruption_source": made.source,
-        "device": outcome.device,
+        "device": outcome.places,
         "seconds": round(outcome.seconds, 3),
     }
 

@@ -43,6 +43,7 @@ class Score:
         audit: What the classifier's audit on this dataset came to; empty if there was none.
         precision_check: What the precision of the attack changed, where that is known and not float32.
         rounded_accuracy: The accuracy with whole pixel values, percent; None where that was not measured.
+        engine: What ran the model, where in an attack that was not its own code alone; else empty.
         code: What the code of the plug-ins is known by that made the perturbations; empty without any.
     """
 
@@ -59,6 +60,7 @@ class Score:
     code: str = ""
     precision_check: PrecisionCheck | None = None
     rounded_accuracy: float | None = None
+    engine: str = ""
 
     @property
     def attack_precision(self) -> str:
@@ -186,6 +188,7 @@ def _score(
         rows.not_finite([outcome]),
         (cell.perturbation,),
         code=cell.environment.get("plugin", ""),
+        engine=outcome.engine,
     )
 
 

@@ -20,7 +20,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from robust_interp import zoo
+from robust_interp.core.csv_text import defused
 from robust_interp.core.errors import UserError
+from robust_interp.core.files import make_folder, write_text
 from robust_interp.core.registry import unknown
 from robust_interp.corruptions import SEVERITIES
 from robust_interp.models.merges import Device
@@ -304,15 +306,15 @@ def _add_row(folder: Path, model_name: str | None, accuracies: dict[tuple[str, i
     """RobustBench's table of all corruptions, one line a model."""
     import pandas as pd
 
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "unaggregated_results.csv"
+    path = make_folder(folder) / "unaggregated_results.csv"
+    model_name = defused(model_name)
     table = pd.DataFrame(accuracies, index=[model_name])
     if path.is_file():
         before = pd.read_csv(path, header=[0, 1], index_col=0)
         pairs: Any = before.columns  # the types of pandas do not tell its two levels
         before.columns = pd.MultiIndex.from_tuples((name, int(level)) for name, level in pairs)
         table = pd.concat([before.drop(index=model_name, errors="ignore"), table])
-    table.to_csv(path)
+    write_text(path, table.to_csv())
 
 
 def load(

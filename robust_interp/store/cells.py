@@ -295,7 +295,8 @@ _CELL: dict[str, Form] = {
     "environment": object_of(is_text),
 }
 _PLAN: dict[str, Form] = {
-    **dict.fromkeys(("dataset", "protocol"), is_text),
+    "dataset": is_text,
+    "protocol": lambda value: value in ("final", "worst"),
     "n": lambda value: is_count(value) and value > 0,
     "cells": list_of(is_object),
 }

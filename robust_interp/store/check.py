@@ -96,9 +96,24 @@ def repair(folder: Path) -> Repaired:
 
 def _there(folder: Path) -> Path:
     path = folder / FILE_NAME
-    if not path.is_file():
-        raise UserError(f"there is no store in {folder}")
-    return path
+    if path.is_file():
+        return path
+    raise UserError(f"there is no store in {folder}: {_why_not(folder)}")
+
+
+def _why_not(folder: Path) -> str:
+    """What stands where a results folder should be, and what may have been meant."""
+    if folder.is_file():
+        return "it is a file, and a results folder is needed"
+    if not folder.is_dir():
+        return "there is no such folder"
+    try:
+        nearby = sorted(path.parent for path in folder.glob(f"*/{FILE_NAME}"))
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
+    if nearby:
+        return f"did you mean {nearby[0]}?"
+    return f"it has no {FILE_NAME}, which robust-interp bench --out {folder} writes"
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from operator import methodcaller
 from pathlib import Path
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.paths import resolved
 from robust_interp.store.seal import COLUMNS, COUNTED, KEYS, has_form, seal
 
 PATIENCE = 60  # seconds to wait for another process that writes
@@ -114,7 +115,7 @@ def to_read(path: Path) -> sqlite3.Connection:
         UserError: if it is of a newer version or no store.
         sqlite3.Error: if it cannot be used.
     """
-    where = path.resolve().as_uri()
+    where = resolved(path).as_uri()
     try:
         # Not mode=ro: that would leave behind the file of WAL's shared memory.
         return _probed(f"{where}?mode=rw", path)

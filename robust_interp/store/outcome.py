@@ -34,6 +34,8 @@ class Outcome:
             ROUNDED_RIGHT or ROUNDED_WRONG where the attacked image was also classified with whole pixels.
         deltas: (n,) float32, the size of each sample's change by an attack, in [0, 1] pixels and the attack's
             norm (Linf: its largest change of a pixel); None where nothing was attacked.
+        device: Where it was measured, such as ``cpu``; behind a space what ran, if not Python code: ``cpu
+            compiled``. Several are joined by ``+``.
         content: As of `Dataset.content`, of the samples as they were read; None where that need not be known.
     """
 
@@ -57,6 +59,17 @@ class Outcome:
     def max_delta(self) -> float | None:
         """The largest change of a sample, in the unit of `deltas`; None where nothing was attacked."""
         return None if self.deltas is None else float(self.deltas.max())
+
+    @property
+    def places(self) -> str:
+        """The devices that it was measured on, joined by ``+``."""
+        return "+".join(sorted({one.partition(" ")[0] for one in self.device.split("+")}))
+
+    @property
+    def engine(self) -> str:
+        """What ran the model, joined by ``+``: ``compiled``, ``compiled+eager``; empty for Python code."""
+        found = {one.partition(" ")[2] for one in self.device.split("+")}
+        return "+".join(sorted(one or "eager" for one in found)) if found != {""} else ""
 
     def correct(self, labels: np.ndarray) -> np.ndarray:
         """Which samples count as right, (n,) bool, by the labels of these samples and any that follow.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 
 from robust_interp.models.network import Block
@@ -18,16 +17,3 @@ def compile_blocks(model: nn.Module) -> None:
     blocks: list[nn.Module] = [module for module in model.modules() if isinstance(module, Block)]
     for module in blocks or [model]:
         module.compile(dynamic=False)
-
-
-def why_not() -> str:
-    """Why nothing can be compiled on this machine, in one line; empty if it can."""
-    try:
-        torch.compile(_half)(torch.ones(8))
-    except Exception as error:  # what is raised without a compiler depends on torch's version and system
-        return " ".join(str(error).split())[:200] or type(error).__name__
-    return ""
-
-
-def _half(x: torch.Tensor) -> torch.Tensor:
-    return x / 2

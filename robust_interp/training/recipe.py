@@ -7,7 +7,6 @@ Nothing here imports torch.
 
 from __future__ import annotations
 
-import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable
@@ -21,6 +20,7 @@ from robust_interp.core.registry import unknown
 from robust_interp.data import DATASETS, DatasetType
 
 FOLDER = Path(__file__).parent / "recipes"
+LARGEST = 1e30  # of any number in a recipe: float32 has room for it, and for what is computed with it
 _NOT_FILLED = "call Recipe.filled with the dataset before the recipe is used"
 LONGEST_NAME = 120  # characters, so that a checkpoint's folder name stays below the usual 255 bytes
 
@@ -118,7 +118,7 @@ class Recipe:
         return chosen
 
 
-def _number(low: float, high: float = math.inf, open_low: bool = False) -> Callable[[Any], bool]:
+def _number(low: float, high: float = LARGEST, open_low: bool = False) -> Callable[[Any], bool]:
     """A test for finite numbers in [low, high), or (low, high)."""
 
     def is_valid(value: object) -> bool:
@@ -130,7 +130,7 @@ def _number(low: float, high: float = math.inf, open_low: bool = False) -> Calla
 
 
 def _whole(low: int) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= low
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value < LARGEST
 
 
 def _tuple_of(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -211,7 +211,7 @@ def _values(path: Path, architecture: str, dataset: str) -> dict[str, Any]:
     """The fields that a file gives for an architecture and a dataset."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot read it: {error}") from error
     base, rules = table.pop("extends", ""), table.pop("where", [])
     values = _values(_shipped(str(base)), architecture, dataset) if base else {}

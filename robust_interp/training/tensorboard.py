@@ -17,7 +17,7 @@ def curve_writer(folder: Path) -> Iterator[Callable[[Status], None]]:
     Scalars: ``loss``, ``accuracy`` (%), ``lr``, ``images_per_second`` and ``lambda/<block>``.
 
     Raises:
-        UserError: if TensorBoard is not installed, or the folder cannot be written.
+        UserError: if TensorBoard is not installed, or the folder cannot be written, or is removed meanwhile.
     """
     try:
         from torch.utils.tensorboard import SummaryWriter
@@ -33,6 +33,8 @@ def curve_writer(folder: Path) -> Iterator[Callable[[Status], None]]:
     def report(status: Status) -> None:
         if status.line is None:
             return
+        if not folder.is_dir():  # TensorBoard would go on writing to what nobody can read
+            raise UserError(f"cannot write {folder}: it was removed meanwhile")
         for name, value in scalars(status.line).items():
             writer.add_scalar(name, value, status.line["epoch"])
         writer.flush()

@@ -11,6 +11,7 @@ import dataclasses
 import io
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,16 +28,19 @@ from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.core.devices import by_default
 from robust_interp.core.errors import Stopped, UserError
 from robust_interp.core.files import write_text
+from robust_interp.core.json_values import check as check_form
+from robust_interp.core.json_values import is_object, is_text, read_object
 from robust_interp.core.normalize import Normalize
 from robust_interp.models import default_lambda_init
 from robust_interp.training import resume
 from robust_interp.training.compilation import compile_blocks
 from robust_interp.training.loader import Loader
-from robust_interp.training.recipe import Recipe
+from robust_interp.training.recipe import Recipe, changed, describe
 from robust_interp.training.side_by_side import Group
 from robust_interp.training.trainer import Fit, Status, TrainingError, coefficients
 
 PASSES = 3  # that a step takes: one forward, and a way back as long as two
+LONGEST_NAME = 255 - 40  # bytes of a checkpoint's name: a file's may have 255, and that of a state is longer
 HALF_MAY_CHANGE = 1 / 1000  # predictions that storing half-precision weights may change
 
 
@@ -50,9 +54,19 @@ def destination(architecture: str, dataset: str, recipe: Recipe, seed: int, out:
         seed: The train seed.
 
     Raises:
-        UserError: if that is no checkpoint's name, as for an architecture with a tag.
+        UserError: if that is no checkpoint's name, as for an architecture with a tag, or too long a one for
+            a file system.
     """
     folder = Path(out) / f"{architecture}.{dataset}_{recipe.name}_seed{seed}"
+    if (size := len(os.fsencode(folder.name))) > LONGEST_NAME:
+        raise UserError(
+            f"{folder.name[:40]}...: the name of this checkpoint would have {size} bytes, and may have "
+            f"{LONGEST_NAME}: give the recipe a file and a name of its own, or rename the architecture"
+        )
+    try:
+        folder.exists()
+    except OSError as error:
+        raise UserError(f"cannot write into {out}: {error.strerror}") from error
     if zoo.Checkpoint.at(folder) is None:
         raise UserError(f"{folder.name} is not a checkpoint name: train an architecture without a tag")
     return folder
@@ -289,7 +303,7 @@ def _outcomes(
     fits: dict[Fit, _Job] = {}
     for job in jobs:
         try:
-            _check_not_failed(job.folder)
+            _check_not_failed(job)
         except TrainingError as failure:
             outcomes[job.what] = failure
             continue
@@ -377,15 +391,30 @@ def _restore(job: _Job, fit: Fit) -> bool:
     return True
 
 
-def _check_not_failed(folder: Path) -> None:
-    path = failure_file(folder)
+def _check_not_failed(job: _Job) -> None:
+    """Refuse a training that failed before.
+
+    Raises:
+        TrainingError: then.
+        UserError: if the record of the failure cannot be read, or is of another training of that name.
+    """
+    path = failure_file(job.folder)
     if not path.exists():
         return
     try:
-        reason = json.loads(path.read_text(encoding="utf-8"))["failed"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"cannot read {path}: {error}; remove it to train again") from error
-    raise TrainingError(f"{folder.name} failed before: {reason} (remove {path} to try again)")
+        record = read_object(path)
+        check_form(path, record, {"failed": is_text}, {"recipe": is_object})
+    except UserError as error:
+        raise UserError(f"{error}; remove it to train again") from error
+    differing = [describe(changed(job.recipe, record["recipe"]))] if "recipe" in record else []
+    differing += [
+        f"another {key}"
+        for key, value in job.identity.items()
+        if key != "recipe" and record.get(key, value) != value
+    ]
+    if told := ", ".join(filter(None, differing)):
+        raise UserError(f"{path} is of a failed training with other values, {told}: remove it to train again")
+    raise TrainingError(f"{job.folder.name} failed before: {record['failed']} (remove {path} to try again)")
 
 
 def _check_learning(job: _Job, fit: Fit) -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # listing checkpoints needs no torch
 WEIGHTS, CONFIG, RECORD = "model.safetensors", "config.json", "train.json"
 
 _NAME = re.compile(
-    r"(?P<architecture>\w+)\.(?P<dataset>[a-z0-9]+)_(?P<recipe>[a-z0-9_]+)_seed(?P<seed>\d{1,18})", re.ASCII
+    r"(?P<architecture>\w+)\.(?P<dataset>[a-z0-9]+)_(?P<recipe>[a-z0-9_]+)_seed(?P<seed>\d{1,19})", re.ASCII
 )
 _BLOCK = re.compile(r"stages\.\d{1,4}\.\d{1,4}", re.ASCII)
 
@@ -109,7 +109,7 @@ class Checkpoint:
     def at(cls, folder: Path) -> Checkpoint | None:
         """The checkpoint in a folder, or None if the folder's name is not a checkpoint's."""
         match = _NAME.fullmatch(folder.name)
-        if not match:
+        if not match or int(match["seed"]) >= 2**63:
             return None
         return cls(folder, match["architecture"], match["dataset"], match["recipe"], int(match["seed"]))
 

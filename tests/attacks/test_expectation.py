@@ -38,9 +38,9 @@ class Scaled(nn.Module):
 def test_logits_and_gradients_are_means_over_draws():
     model = Scaled()
     randomised = Randomised(model, 5, seed=0)
-    randomised.begin(sample=7, number=0)
     image = torch.rand(1, 1, 2, 2, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    logits = randomised(image)
+    with randomised.attacked(sample=7, number=0):
+        logits = randomised(image)
     factor = np.mean(model.drawn)
     assert len(set(model.drawn)) == 5
     torch.testing.assert_close(logits, factor * image.flatten(1) @ model.weight.T)
@@ -52,9 +52,9 @@ def test_draws_are_keyed_by_seed_sample_round_pass_and_purpose():
     def drawn(sample, number=0, seed=0, passes=2):
         model = Scaled()
         randomised = Randomised(model, 2, seed)
-        randomised.begin(sample, number)
-        for _ in range(passes):
-            randomised(torch.ones(1, 1, 2, 2))
+        with randomised.attacked(sample, number):
+            for _ in range(passes):
+                randomised(torch.ones(1, 1, 2, 2))
         randomised.votes(torch.ones(1, 1, 2, 2), np.array([sample]))
         return model.drawn
 

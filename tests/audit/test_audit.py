@@ -372,8 +372,8 @@ def test_a_store_from_before_there_were_audits_can_be_read(tmp_path):
     with Store(tmp_path) as store:
         run(store, [(card(), CLEAN, first(8))])
     with closing(sqlite3.connect(tmp_path / FILE_NAME)) as db:
-        db.execute("DROP TABLE audits")
-        db.execute("DROP TABLE counts")
+        for table in ("audits", "counts", "pixels"):
+            db.execute(f"DROP TABLE {table}")
         for table in ("chunks", "labels", "runs"):
             db.execute(f"ALTER TABLE {table} DROP COLUMN digest")
         db.execute("PRAGMA user_version = 0")

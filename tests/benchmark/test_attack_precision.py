@@ -8,7 +8,11 @@ from torch import nn
 
 from robust_interp import evaluate
 from robust_interp.attacks import precision
+from robust_interp.benchmark.benchmark import Benchmark
+from robust_interp.benchmark.request import Request
 from robust_interp.core.errors import UserError
+from robust_interp.data import from_arrays
+from robust_interp.store import Store
 
 # The networks here are untrained, which evaluate remarks on.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -102,3 +106,31 @@ def test_what_is_stored_is_read_on_any_machine(monkeypatch, tmp_path):
 def test_a_precision_that_cannot_be_is_one_line(given, told):
     with pytest.raises(UserError, match=told):
         table(given, device="cpu")
+
+
+def test_the_check_is_part_of_the_work_and_is_told(bf16_units):
+    images, labels, classes = data()
+    benchmark = Benchmark(
+        Request(
+            modules={"net": Blunt()},
+            dataset=from_arrays(images, labels, classes),
+            attacks="fgsm,pgd(steps=2)",
+            eps=(1 / 255, 2 / 255),
+            corruptions="none",
+            attack_precision="bf16",
+            batch_size=8,
+        )
+    )
+    with Store(None) as store:
+        work = [
+            (cell.perturbation.precision, cell.perturbation.column, n) for cell, n in benchmark.work(store)
+        ]
+        told: dict = {}
+        expected = {cell.key: n for cell, n in benchmark.work(store)}
+        benchmark.run(store, lambda cell, n: told.update({cell.key: told.get(cell.key, 0) + n}))
+        assert benchmark.work(store) == []
+    assert [one for one in work if one[0] == "float32"] == [
+        ("float32", "clean", 16),
+        ("float32", "pgd(steps=2)_2", 8),
+    ]
+    assert told == expected

@@ -59,7 +59,7 @@ def test_accuracies_with_whole_pixels_are_those_worked_out_by_hand(linear, datas
         linear,
         dataset,
         attacks="fgsm",
-        eps="0.3,2.7",
+        eps="0.3/255,0.6/255",
         corruptions="none",
         protocol=protocol,
         round_to_8_bit=True,

@@ -13,7 +13,7 @@ from robust_interp.store import Store
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
-ASKED = {"attacks": "fgsm,pgd(steps=2)", "eps": "4", "corruptions": "fog(severity=2)", "workers": 0}
+ASKED = {"attacks": "fgsm,pgd(steps=2)", "eps": "4", "corruptions": "fog(severity=2)", "decode_workers": 0}
 SAME = ["perturbation", "accuracy", "ci_low", "max_delta_255", "zero_grad", "n"]
 
 
@@ -35,7 +35,7 @@ def folder(tmp_path):
 
 def test_a_folder_and_a_file_of_arrays_give_the_numbers_of_arrays(model, folder, tmp_path):
     images, labels = by_class(*pictures(24))
-    arrays = evaluate(model, (images, labels), **ASKED | {"workers": None})
+    arrays = evaluate(model, (images, labels), **ASKED | {"decode_workers": None})
     np.savez(tmp_path / "own.npz", images=images, labels=labels)
     for source in (f"folder:{folder}", f"npz:{tmp_path / 'own.npz'}"):
         found = evaluate(model, source, subset="first", **ASKED)
@@ -57,7 +57,7 @@ def test_the_predictions_are_those_of_cifar10_bit_for_bit(cifar_root, tmp_path):
         model,
         (test.images[:n][order], test.labels[order], 10),
         out=tmp_path / "arrays",
-        **ASKED | {"workers": None},
+        **ASKED | {"decode_workers": None},
     )
     evaluate(
         model,
@@ -171,7 +171,7 @@ def test_workers_change_nothing(model, tmp_path, protocol):
             n=80,
             protocol=protocol,
             batch_size=32,
-            **ASKED | {"workers": workers},
+            **ASKED | {"decode_workers": workers},
         ).drop(columns="seconds")
         for workers in (0, 2)
     ]
@@ -218,3 +218,69 @@ def test_a_loader_gives_the_numbers_of_arrays(model, classes):
 def test_what_is_no_dataset_is_refused(model):
     with pytest.raises(UserError, match=r"dataset must be a name.*not int"):
         evaluate(model, 3)
+
+
+# --- models that take the images in several ways
+
+
+def made_for(side, seed=0):
+    """A linear model whose ``pretrained_cfg`` names an input size."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = linear((3, side, side))
+    model.pretrained_cfg = {
+        "input_size": (3, side, side),
+        "crop_pct": 1.0,
+        "interpolation": "bilinear",
+        "mean": (0.5, 0.5, 0.5),
+        "std": (0.5, 0.5, 0.5),
+    }
+    return model
+
+
+def test_models_of_other_sizes_are_two_groups_with_a_note(folder, tmp_path):
+    models = {"large": made_for(12), "small": made_for(6), "also_small": made_for(6, 1)}
+    with pytest.warns(
+        UserWarning, match=r"take the images in 2 ways \(resize=12,crop=12,bilinear; resize=6,"
+    ):
+        found = evaluate(models, f"folder:{folder}", out=tmp_path / "out", **ASKED | {"attacks": "pgd"})
+    by_model = found.groupby("model")[["preprocessing", "subset_hash"]].first()
+    assert by_model["preprocessing"].tolist() == [
+        "resize=6,crop=6,bilinear",
+        "resize=12,crop=12,bilinear",
+        "resize=6,crop=6,bilinear",
+    ]
+    assert by_model["subset_hash"].nunique() == 2
+    board = pd.read_csv(tmp_path / "out" / "leaderboard.csv")
+    ranks = board.groupby("preprocessing")["rank"].apply(sorted)
+    assert ranks["resize=12,crop=12,bilinear"] == [1]
+    assert ranks["resize=6,crop=6,bilinear"] in ([1, 2], [1, 1])
+    assert board["preprocessing"].tolist() == sorted(board["preprocessing"])  # a group stands together
+
+
+def test_one_preprocessing_for_all_is_one_group(folder):
+    models = {"one": made_for(6), "other": linear((3, 6, 6))}  # without a cfg, too
+    found = evaluate(models, f"folder:{folder}", resize=7, crop=6, interpolation="bicubic", **ASKED)
+    assert set(found["preprocessing"]) == {"resize=7,crop=6,bicubic"}
+    assert found["subset_hash"].nunique() == 1
+
+
+def test_a_model_gets_the_pixels_that_timm_would_give_it(folder):
+    from PIL import Image
+    from timm.data import create_transform, resolve_data_config
+
+    seen, model = [], made_for(6)
+    model.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].detach().clone()))
+    evaluate(
+        model, f"folder:{folder}", n=1, subset="first", attacks="none", corruptions="none", decode_workers=0
+    )
+    transform = create_transform(**resolve_data_config({}, pretrained_cfg=model.pretrained_cfg))
+    expected = transform(Image.open(folder / "a" / "00000.png"))
+    assert any(torch.allclose(batch[0], expected, atol=1e-6) for batch in seen)
+
+
+def test_an_ensemble_of_other_sizes_is_refused(folder):
+    with pytest.raises(UserError, match="its members take the images in several sizes or crops"):
+        evaluate(
+            {"large": made_for(12), "small": made_for(6)}, f"folder:{folder}", ensemble="large+small", **ASKED
+        )

@@ -15,6 +15,7 @@ from robust_interp.benchmark.request import Request
 from robust_interp.classifiers.prefixes import PREFIXES
 from robust_interp.classifiers.target import Context
 from robust_interp.core.errors import UserError
+from robust_interp.data import preprocessing
 
 transformers = pytest.importorskip("transformers")
 
@@ -124,6 +125,22 @@ def test_pixels_are_what_the_processor_makes_of_them(tmp_path, name):
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("ViT", "resize=224,crop=224,bilinear,squash"),
+        ("ConvNeXT", "resize=384,crop=384,bicubic,squash"),
+        ("CLIP", "resize=224,crop=224,bicubic"),
+    ],
+)
+def test_images_of_any_size_are_resized_as_the_processor_does(tmp_path, name, expected):
+    folder = saved(tmp_path / "mine", vit(channels=3), PROCESSORS[name](transformers))
+    images = np.zeros((32, 3, 8, 8), np.uint8)
+    target = PREFIXES["hf"](str(folder), Context(data.from_arrays(images, np.arange(32) % 10, 10)))
+    cfg = target.load("cpu").model.pretrained_cfg
+    assert str(preprocessing.of_model(cfg)) == expected
+
+
 def test_another_size_is_remarked_on(tmp_path):
     torch.manual_seed(0)
     config = transformers.ResNetConfig(
@@ -164,7 +181,7 @@ def test_a_model_of_transformers_that_cannot_be_measured_is_one_line(tmp_path, m
 
 def test_classes_in_another_order_than_the_datasets_are_refused(tmp_path):
     names = list(data.DATASETS["cifar10"].class_names)
-    dataset = data.Dataset("cifar10", np.zeros((32, 3, 8, 8), np.uint8), np.arange(32) % 10, 10)
+    dataset = data.from_arrays(np.zeros((32, 3, 8, 8), np.uint8), np.arange(32) % 10, 10, "cifar10")
     for order, fits in ((names, True), (names[::-1], False)):
         model = vit(3, id2label=dict(enumerate(order)))
         folder = saved(tmp_path / str(fits), model)

@@ -31,6 +31,7 @@ from robust_interp.classifiers.isolation import on_its_device
 from robust_interp.classifiers.prefixes import PREFIXES
 from robust_interp.classifiers.resolve import ResolveOptions, resolve
 from robust_interp.classifiers.target import from_module
+from robust_interp.classifiers.validation import measurable
 from robust_interp.core.errors import UserError
 
 N = 40
@@ -389,6 +390,7 @@ def test_on_another_device_it_is_checked_again(monkeypatch):
     monkeypatch.setattr(
         target, "check_classifier", lambda model, images, classes: places.append(images.device.type)
     )
+    monkeypatch.setattr(target, "output_notes", lambda model, images: ())
     load = target.Loader(linear, data.load("digits"), checked_on=["cpu"])
     for device in ("cpu", "meta", "meta", torch.device("meta")):
         load(device)
@@ -876,6 +878,21 @@ def small():
     return nn.Sequential(nn.Conv2d(1, 4, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 10)).eval()
 
 
+def test_a_model_with_a_part_that_is_called_as_that_of_torch_compile_is_measured_whole():
+    class Whole(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self._orig_mod = linear()
+
+        def forward(self, images):
+            return self._orig_mod(1 - images)
+
+    whole = Whole()
+    assert measurable(whole)[0] is whole
+    compiled = torch.compile(whole, backend="eager")
+    assert measurable(compiled)[0] is whole
+
+
 @pytest.mark.slow
 def test_channels_last_frozen_trained_and_compiled_models_give_the_same_numbers():
     model = small()
@@ -1118,7 +1135,7 @@ def test_a_prefix_is_one_line_in_a_table(here, monkeypatch, digits_test):
     monkeypatch.setitem(PREFIXES, "lent", lent)
     table = robust_interp.evaluate(["lent:5", "their_package.nets:linear"], **QUICK)
     assert clean_of(table)["5"] == clean(linear(5), digits_test)
-    refused("lend:5", "unknown prefix or module lend; known prefixes: timm, robustbench, lent")
+    refused("lend:5", "unknown prefix or module lend; known prefixes: timm, hf, robustbench, lent")
 
 
 def test_classifiers_refuse_a_normalisation_that_cannot_be():

@@ -496,3 +496,37 @@ def test_bench_says_what_is_new_and_writes_what_it_ran_with(command, tiny_zoo, t
     status, out, err = command("bench", *quick)
     assert "2 cells, 2 of them already stored" in err
     assert out.splitlines()[-1].startswith("nothing new to measure; wrote ")
+
+
+# --- data: the user's own images
+
+
+def test_data_shows_a_source_with_its_size_classes_and_fingerprint(command, tmp_path):
+    from support.own_images import pictures, write_folder
+
+    folder = write_folder(tmp_path / "val", *pictures())
+    status, out, err = command("data", f"folder:{folder}", "--decode-workers", "0")
+    assert (status, err) == (0, "")
+    assert re.fullmatch(
+        rf"folder:{folder}: ready, 12 test images of 3x8x8, 3 classes, fingerprint \w{{12}}\n", out
+    )
+    write_folder(folder, *pictures(3, (9, 20)), "abc")
+    (folder / "a" / "00003.png").write_bytes(b"")
+    status, out, _ = command("data", f"folder:{folder}")
+    assert status == 1
+    assert "not ready, 12 test images of 2 sizes, 8 to 9 high and 8 to 20 wide" in out
+    assert "cannot read a/00003.png" in out
+    shown = command("data", f"folder:{folder}", "--skip-unreadable", "--resize", "8", "--crop", "8")
+    assert shown[0] == 0
+    assert "ready, 11 test images of 3x8x8" in shown[1]
+
+
+def test_data_lists_the_kinds_of_sources(command):
+    status, out, _ = command("data")
+    assert status == 0
+    for kind in ("folder:PATH", "imagenet:PATH", "npz:FILE", "parquet:FILE", "hf:NAME"):
+        assert f"\n{kind}" in out
+
+
+def test_data_downloads_only_what_can_be(command, tmp_path):
+    refused(command("data", f"folder:{tmp_path}", "--download"), "only hf:NAME can be downloaded")

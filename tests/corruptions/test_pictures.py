@@ -8,6 +8,7 @@ import robust_interp
 from robust_interp import data
 from robust_interp.core.errors import UserError
 from robust_interp.corruptions import Corruptor, resolve
+from robust_interp.corruptions.cache import Cache
 from robust_interp.corruptions.released import Pictures
 
 SIDE, CLASSES, EACH = 64, ("n02", "n10", "n1"), 3
@@ -120,3 +121,19 @@ def test_grey_images_are_read_grey(released):
     images = np.zeros((9, 1, SIDE, SIDE), np.uint8)
     pictures = Pictures(data.from_arrays(images, LABELS, 3, name="mine"), released)
     assert pictures.images("contrast", 1, 0, 2)[:, 0, 0, 0].tolist() == [40, 42]
+
+
+def test_corrupted_files_are_made_anew_once_a_file_has_changed(tmp_path):
+    """With the same name and size: the fingerprint of a folder is that of names and sizes."""
+
+    def found(grey):
+        for wnid in CLASSES:
+            (tmp_path / "clean" / wnid).mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (SIDE, SIDE), (grey,) * 3).save(tmp_path / "clean" / wnid / "a.bmp")
+        dataset = data.open_source(f"folder:{tmp_path / 'clean'}")
+        corruptor = Corruptor(dataset, 0, cache=Cache(tmp_path / "kept"))
+        return dataset.fingerprint, pixels(corruptor, "brightness", 1, 0, 3).max()
+
+    assert found(51) == (found(51)[0], pytest.approx(0.3, abs=0.005))
+    assert len(list((tmp_path / "kept").rglob("*.images"))) == 1
+    assert found(102) == (found(51)[0], pytest.approx(0.5, abs=0.005))

@@ -341,9 +341,24 @@ def test_wrong_arrays_are_refused_in_one_line(images, labels, classes, message):
     assert "\n" not in str(caught.value)
 
 
+def test_a_tensor_that_must_be_converted_is_never_converted_whole(monkeypatch):
+    images, labels = torch.rand(200, 1, 4, 4).bfloat16().requires_grad_(), np.arange(200) % 10
+    sizes, convert = [], torch.Tensor.float
+    monkeypatch.setattr(torch.Tensor, "float", lambda part: sizes.append(len(part)) or convert(part))
+    found, whole = (data.from_arrays(each, labels) for each in (images, convert(images).detach().numpy()))
+    assert found.fingerprint == whole.fingerprint
+    shuffled = np.random.default_rng(0).permutation(200)
+    assert np.array_equal(found.at(shuffled[:9]), whole.at(shuffled[:9]))
+    mixed = found.in_order(shuffled, "shuffled")
+    assert np.array_equal(mixed.pixels(3, 8), whole.at(shuffled[3:8]))
+    assert max(sizes) <= 64
+    with pytest.raises(UserError, match="images cannot be made one array of numbers"):
+        data.from_arrays(torch.empty(3, 1, 4, 4, device="meta"), [0, 1, 2])
+
+
 def test_bfloat16_images_are_their_values():
     images = torch.rand(3, 3, 4, 4).bfloat16()
-    assert np.array_equal(data.from_arrays(images, THREE).images, images.float().numpy())
+    assert np.array_equal(data.from_arrays(images, THREE).rows(0, 3), images.float().numpy())
 
 
 def test_arrays_and_tensors_are_taken_with_the_number_of_classes_of_their_labels():
@@ -381,3 +396,11 @@ def test_images_in_random_order_are_not_remarked_on_however_few():
 def test_classes_that_hardly_any_image_has_are_not_missed():
     assert labelled([0, 1] * 49 + [2, 3], 5).order_warning(60) is None
     assert labelled([0] * 50 + [1] * 50, 2).order_warning(100) is None  # all of them
+
+
+def test_more_classes_than_stored_predictions_can_tell_apart_are_refused():
+    images = np.zeros((2, 1, 8, 8), np.uint8)
+    assert data.from_arrays(images, [0, 32_767]).classes == 32_768
+    for classes in (32_769, 40_000, 65_536):
+        with pytest.raises(UserError, match=f"at most 32768 classes, not {classes}"):
+            data.from_arrays(images, [5, classes - 1])

@@ -13,7 +13,7 @@ from support.markdown import BLOCKS, ROOT, tables
 
 from robust_interp import data
 from robust_interp.cli.main import main
-from robust_interp.results.columns import OF_PRECISION
+from robust_interp.results.columns import OF_IMAGES, OF_PRECISION, ON_REQUEST
 
 ATTACKS = "fgsm,pgd(steps=2)"
 BOTH = "in_resnet20,preact_resnet20"
@@ -216,8 +216,8 @@ def header(path):
 
 
 def test_every_column_of_the_results_is_described(here):
-    of_precision = [column.name for column in OF_PRECISION]  # not in a table that is all float32
-    assert described("results.csv") == [*header(here / "results" / "results.csv"), *of_precision]
+    more = [column.name for column in (*OF_PRECISION, *OF_IMAGES, *ON_REQUEST)]  # not where no line has them
+    assert described("results.csv") == [*header(here / "results" / "results.csv"), *more]
 
 
 def test_every_column_of_the_leaderboard_is_described(here):

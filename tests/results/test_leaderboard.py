@@ -16,7 +16,7 @@ from support.hand_made import LABELS, attack, card, corruption, ensemble, first,
 from robust_interp.cli.main import main
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
-from robust_interp.results import export, leaderboard
+from robust_interp.results import brief, export, leaderboard
 from robust_interp.results.columns import RESULT_COLUMNS
 from robust_interp.results.combine import gather
 from robust_interp.results.export import results_csv
@@ -599,3 +599,9 @@ def test_a_published_folder_is_read_without_its_images_or_models(store, tmp_path
     two_entries(store)
     assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(FILE_NAME)) == []
     assert len(gather([tmp_path])[0]) == 2
+
+
+def test_a_recipe_that_all_lines_share_is_left_out_for_readers(store):
+    shared = pd.DataFrame(board(store, (card("a"), CLEAN, first(8)), (card("b"), CLEAN, first(9))))
+    assert "recipe" not in brief.for_readers(shared)
+    assert "recipe" in brief.for_readers(shared.assign(recipe=["quick", "paper"]))

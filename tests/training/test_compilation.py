@@ -8,6 +8,7 @@ import torch
 
 from robust_interp import data, zoo
 from robust_interp.cli.main import main
+from robust_interp.core.compiler import why_not
 from robust_interp.models.network import Block
 from robust_interp.training import compilation, train
 from robust_interp.training.loader import Loader
@@ -40,7 +41,7 @@ def losses(compiled):
 
 @pytest.mark.slow
 def test_the_first_twenty_losses_are_those_of_the_plain_step():
-    if reason := compilation.why_not():
+    if reason := why_not():
         pytest.skip(f"torch.compile does not work here: {reason}")
     torch._dynamo.utils.counters.clear()
     found = losses(compiled=True)

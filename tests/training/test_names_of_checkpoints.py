@@ -28,3 +28,15 @@ def test_a_name_that_no_folder_could_have_is_refused_before_the_training(
             train.train(name, "digits", recipe.load("digits", name, "digits"), 0, out)
         one_line(refusal.value, name)
         assert not [path for path in out.rglob("*") if path.is_file()]
+
+
+def test_a_name_too_long_for_a_file_system_is_refused_before_the_training(command, tmp_path, monkeypatch):
+    monkeypatch.setattr(data, "load", None)
+    digits = recipe.load("digits", "in_resnet14", "digits")
+    with pytest.raises(UserError) as refusal:
+        train.destination("net" * 70, "digits", digits, 0, tmp_path)
+    one_line(refusal.value, "the name of this checkpoint would have 230 bytes, and may have 215")
+    status, _, err = command("train", "in_resnet14", "--out", tmp_path / ("z" * 300))
+    assert status == 1
+    one_line(err, "cannot write into", "File name too long")
+    assert not any(tmp_path.iterdir())

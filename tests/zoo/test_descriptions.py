@@ -4,6 +4,14 @@ import json
 
 import pytest
 from support.messages import one_line
+from support.spoilt_json import VALUES, places
+from support.spoilt_json import spoilt as spoilt_json
+
+from robust_interp import data, zoo
+from robust_interp.classifiers.zoo_names import from_zoo
+from robust_interp.core.errors import UserError
+from robust_interp.core.normalize import Normalize
+from robust_interp.report.provenance import coefficients
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -70,3 +78,57 @@ def test_a_description_of_the_wrong_types_is_one_line_that_names_the_checkpoint(
     assert "in_resnet14.digits_none_seed1 " in out
     assert "preact_resnet14.digits_none_seed0 " in out
     assert BROKEN in out + err
+
+
+def whole(kind, folder):
+    """A description with every field that the trainer writes."""
+    content = json.loads((folder / f"{kind}.json").read_text())
+    if kind == "train":
+        blocks = {"stages.0.1": 0.2}
+        line = {"epoch": 1, "lr": 0.1, "loss": 1.0, "lambda": blocks}
+        content |= {"recipe": {"epochs": 2}, "lambda": blocks, "curve": [line]}
+    return content
+
+
+@pytest.mark.parametrize("fault", VALUES)
+@pytest.mark.parametrize("kind", ["train", "config"])
+def test_any_value_of_a_description_may_be_anything(own_zoo, kind, fault):
+    folder = own_zoo / BROKEN
+    content = whole(kind, folder)
+    for at in places(content):
+        (folder / f"{kind}.json").write_text(spoilt_json(content, at, VALUES[fault]))
+        checkpoint = zoo.Checkpoint.at(folder)
+        try:
+            record, config = checkpoint.record, checkpoint.config
+        except UserError as error:
+            message = str(error)
+            assert message.isprintable(), at
+            assert BROKEN in message, at
+            assert len(message) < 600, at
+            continue
+        # What was taken can be used as it is used everywhere.
+        zoo.interval_text(record["lambda_init"])
+        json.dumps([record, config])
+        f"{record['parameters'] / 1e6} {record['clean_accuracy']:.2f} {record['clean_n']}"
+        coefficients([checkpoint], [record["weights_sha256"]])
+        Normalize(config["pretrained_cfg"]["mean"], config["pretrained_cfg"]["std"])
+
+
+@pytest.mark.parametrize("fault", ["a truncated train.json", "mean nan", "parameters null"])
+def test_a_broken_neighbour_is_left_out_with_a_note(own_zoo, fault):
+    SPOILT[fault](own_zoo / BROKEN)
+    candidates = zoo.checkpoints(own_zoo, "digits", only=True)
+    found = from_zoo(["all"], candidates, None, data.load("digits"))
+    assert sum(map(len, found)) == 2
+    (note,) = [note for group in found for target in group for note in target.notes]
+    assert note.startswith(f"broken checkpoint {BROKEN}: ")
+    assert note.endswith("; it is left out")
+    for named in (["in_resnet14"], ["in_resnet14@none"], [BROKEN, "all"]):
+        with pytest.raises(UserError, match=BROKEN):
+            from_zoo(named, candidates, None, data.load("digits"))
+
+
+def test_a_seed_that_no_table_has_room_for_makes_no_name_of_a_checkpoint(tmp_path):
+    assert zoo.Checkpoint.at(tmp_path / f"net.digits_any_seed{2**63 - 1}").seed == 2**63 - 1
+    for seed in (2**63, 10**40):
+        assert zoo.Checkpoint.at(tmp_path / f"net.digits_any_seed{seed}") is None

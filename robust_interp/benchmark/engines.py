@@ -1,0 +1,87 @@
+"""What attacks see of a classifier: itself, a copy with BatchNorm folded, or compiled passes of that.
+
+All of them are one function but for rounding. Verdicts are those of the classifier itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from robust_interp import attacks
+from robust_interp.attacks.expectation import Randomised
+from robust_interp.benchmark.agenda import Task
+from robust_interp.benchmark.compiling import architecture, can_be_compiled, key, passes_of
+from robust_interp.benchmark.runner import Runner
+from robust_interp.classifiers.engine import COMPILED, CannotCompile, Pass, compiled, with_folded_norms
+from robust_interp.core.compiler import learn
+from robust_interp.store.cells import CLEAN
+
+WORTH_A_COPY = 5e3  # passes of an image in one task, from which on BatchNorm is folded
+COMPARED_ON = 16  # images, on which a copy must do what the model does
+NEW = 1.0  # seconds: what compiles faster was compiled before in this process
+
+
+class Engines:
+    """One classifier as the attacks of its tasks see it; each form of it is made when a task is worth it.
+
+    Args:
+        attacked: In eval mode with frozen parameters, on the runner's device.
+        runner: That of the run, which says what is compiled.
+        view: That of the classifier's images.
+        watch: Told of compilations, if it has a method ``compiling``.
+    """
+
+    def __init__(self, attacked: nn.Module, runner: Runner, view: Runner, watch: Any = None) -> None:
+        self._attacked, self._runner, self._view, self._watch = attacked, runner, view, watch
+        self._folded: nn.Module | None = None
+        self._compiled: dict[frozenset[Pass], nn.Module | None] = {}
+
+    def of(self, task: Task) -> tuple[nn.Module, str]:
+        """What the attack of a task sees, and the engine that runs it, empty for Python code."""
+        cell = task.cell
+        if isinstance(self._attacked, Randomised):
+            return self._attacked, ""
+        if (self._runner.compiles_all or self._is_chosen(task)) and can_be_compiled(cell):
+            passes = frozenset(passes_of(cell.perturbation))
+            if passes not in self._compiled:
+                self._compiled[passes] = self._compile(task, passes)
+            if found := self._compiled[passes]:
+                return found, COMPILED
+        worth = attacks.passes(cell.perturbation) * (task.stop - task.start) >= WORTH_A_COPY
+        return (self._plain() if worth else self._folded or self._attacked), ""
+
+    def _is_chosen(self, task: Task) -> bool:
+        return architecture(task.cell.classifier) in self._runner.compiles
+
+    def _plain(self) -> nn.Module:
+        if self._folded is None:
+            images = self._view.pixels(CLEAN, 0, min(COMPARED_ON, self._view.at_once))
+            self._folded = with_folded_norms(self._attacked, images)
+        return self._folded
+
+    def _compile(self, task: Task, passes: frozenset[Pass]) -> nn.Module | None:
+        """For batches of a constant size; None, and noted, where that is not possible."""
+        card, images = task.cell.classifier, self._view.pixels(CLEAN, 0, self._view.at_once)
+        with _told(self._watch, task):
+            try:
+                made, seen = compiled(self._plain(), images, sorted(passes), self._runner.backend)
+            except CannotCompile as error:
+                self._runner.note_uncompiled(card.model, str(error))
+                return None
+        if seen.seconds > NEW:
+            learn(key(card, passes, images), seen)
+        insists = self._runner.compiles_all
+        return made if insists or seen.gain >= 1 else None
+
+
+@contextmanager
+def _told(watch: Any, task: Task) -> Iterator[None]:
+    """Tells a watch of a compilation, where it wants to know: that is no work on samples, and takes long."""
+    tell = getattr(watch, "compiling", lambda cell, begins: None)
+    tell(task.cell, True)
+    yield
+    tell(task.cell, False)

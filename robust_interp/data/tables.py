@@ -1,0 +1,248 @@
+"""Data sets in Hugging Face's formats: Parquet files, saved folders, and names of its hub that are cached.
+
+The library `datasets` (extra ``hf``) maps them from disk. Nothing is downloaded unless it is asked for, and
+no code that comes with a data set is run.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from robust_interp.core.errors import UserError
+from robust_interp.data.dataset import checked_labels
+from robust_interp.data.files import FileDataset
+from robust_interp.data.options import SourceOptions
+
+SPLITS = ("test", "validation", "valid", "val")  # the first of these that is there, else the only one
+
+IMAGES, LABELS = ("image", "img", "pixel_values"), ("label", "labels")
+
+_WITH_SPLIT = re.compile(r"(?P<name>.+?)(\[(?P<split>[\w.-]+)\])?")
+
+
+class Rows:
+    """The encoded images in a column of a table.
+
+    Args:
+        table: A `datasets.Dataset`.
+        column: Of structs with ``bytes`` and ``path``, or of bytes.
+    """
+
+    def __init__(self, table: Any, column: str) -> None:
+        self._table, self._name = table, column
+
+    def __getstate__(self) -> dict:
+        return {"_table": self._table, "_name": self._name}  # the column is mapped anew
+
+    @cached_property
+    def _column(self) -> Any:
+        return self._table.select_columns([self._name]).with_format("arrow")[:].column(0)
+
+    @cached_property
+    def _is_struct(self) -> bool:
+        import pyarrow
+
+        return pyarrow.types.is_struct(self._column.type)
+
+    @cached_property
+    def _paths(self) -> list[str | None]:
+        import pyarrow.compute
+
+        if not self._is_struct or all(field.name != "path" for field in self._column.type):
+            return [None] * len(self._table)
+        return pyarrow.compute.struct_field(self._column, "path").to_pylist()
+
+    @cached_property
+    def names(self) -> Sequence[str]:
+        return [
+            f"row {at}" + (f" ({Path(path).name})" if path else "") for at, path in enumerate(self._paths)
+        ]
+
+    @cached_property
+    def sizes(self) -> Sequence[int]:
+        import pyarrow.compute
+
+        content = pyarrow.compute.struct_field(self._column, "bytes") if self._is_struct else self._column
+        sizes = pyarrow.compute.binary_length(content).to_pylist()
+        return [
+            size if size is not None else os.stat(path).st_size if path else 0
+            for size, path in zip(sizes, self._paths, strict=True)
+        ]
+
+    def open(self, at: int) -> BinaryIO:
+        found = self._column[at].as_py()
+        content = found["bytes"] if isinstance(found, dict) else found
+        if content is None and (path := self._paths[at]):
+            return open(path, "rb")
+        return io.BytesIO(content or b"")
+
+
+def from_parquet(text: str, options: SourceOptions) -> FileDataset:
+    """``parquet:FILE``: a column of images and one of labels.
+
+    Raises:
+        UserError: if `datasets` is missing, or the file cannot be read or has no such columns.
+    """
+    options.refuse("parquet:", "class_map")
+    path = Path(text).expanduser()
+    if not path.is_file():
+        raise UserError(f"there is no file {path}")
+    datasets = _library("parquet:")
+    with _quiet(datasets):
+        table = _read(f"parquet:{text}", lambda: datasets.Dataset.from_parquet(str(path)))
+    return _dataset(f"parquet:{path.stem}", table, options)
+
+
+def from_hub(text: str, options: SourceOptions) -> FileDataset:
+    """``hf:NAME`` or ``hf:NAME[SPLIT]``: a folder that `datasets` can load, or a name that is cached.
+
+    Raises:
+        UserError: if `datasets` is missing, or there is no such data set, split or columns.
+    """
+    options.refuse("hf:", "class_map")
+    found = _loaded(text, download=False)
+    named = _named(text)[0]
+    name = Path(named).expanduser().resolve().name if Path(named).expanduser().is_dir() else named
+    return _dataset(f"hf:{name}", found, options)
+
+
+def download(text: str) -> None:
+    """Fetch ``hf:NAME`` from the hub into the cache of `datasets`.
+
+    Raises:
+        UserError: if it cannot be.
+    """
+    _loaded(text, download=True)
+
+
+def _named(text: str) -> tuple[str, str | None]:
+    """The name and the split of ``NAME[SPLIT]``."""
+    found = _WITH_SPLIT.fullmatch(text)
+    assert found
+    return found["name"], found["split"]
+
+
+def _loaded(text: str, download: bool) -> Any:
+    datasets = _library("hf:")
+    name, split = _named(text)
+    folder = Path(name).expanduser()
+    with _quiet(datasets), _offline(datasets, not download):
+        if folder.is_dir() and any((folder / file).is_file() for file in ("state.json", "dataset_dict.json")):
+            found = _read(f"hf:{text}", lambda: datasets.load_from_disk(str(folder)))
+        else:
+            place = str(folder) if folder.is_dir() else name
+            hint = (
+                ""
+                if folder.is_dir() or download
+                else f": robust-interp data 'hf:{text}' --download fetches it"
+            )
+            found = _read(f"hf:{text}", lambda: datasets.load_dataset(place), hint)
+    if isinstance(found, datasets.Dataset):
+        if split:
+            raise UserError(f"hf:{text}: it has no splits")
+        return found
+    chosen = split or next((each for each in SPLITS if each in found), None)
+    chosen = chosen or (next(iter(found)) if len(found) == 1 else None)
+    if chosen not in found:
+        lacks = f"no split {chosen}" if chosen else "no split called test or validation"
+        raise UserError(f"hf:{text} has {lacks}, only {', '.join(found)}: choose one with hf:{name}[SPLIT]")
+    return found[chosen]
+
+
+def _dataset(name: str, table: Any, options: SourceOptions) -> FileDataset:
+    if not len(table):
+        raise UserError(f"{name} has no rows")
+    images, labels = _columns(name, table)
+    feature = table.features[labels]
+    known = getattr(feature, "num_classes", None)
+    of_rows, classes = _checked(name, table, labels, known)
+    return options.dataset(name, Rows(table, images), of_rows, classes)
+
+
+def _checked(name: str, table: Any, column: str, classes: int | None) -> tuple[np.ndarray, int]:
+    values = table.select_columns([column]).with_format("arrow")[:].column(0).to_numpy()
+    try:
+        return checked_labels(values, len(table), classes)
+    except UserError as error:
+        raise UserError(f"{name}, column {column}: {error}") from error
+
+
+def _columns(name: str, table: Any) -> tuple[str, str]:
+    """Which columns hold the images and the labels.
+
+    Raises:
+        UserError: if that is not clear.
+    """
+    features = table.features
+    images = [column for column in features if type(features[column]).__name__ == "Image"]
+    images = images or [column for column in IMAGES if column in features]
+    whole = [column for column in features if getattr(features[column], "dtype", "").lstrip("u")[:3] == "int"]
+    labels = [column for column in whole if hasattr(features[column], "num_classes")]
+    labels = (
+        labels
+        if len(labels) == 1
+        else [column for column in LABELS if column in whole][:1] or labels or whole
+    )
+    for what, found in (("images", images), ("labels", labels)):
+        if len(found) != 1:
+            raise UserError(
+                f"{name}: it is not clear which column holds the {what} ({', '.join(found) or 'none does'}): "
+                f"it has {', '.join(features)}"
+            )
+    return images[0], labels[0]
+
+
+def _library(source: str) -> Any:
+    try:
+        import datasets
+        import pyarrow  # noqa: F401, which it needs
+    except ImportError as error:
+        raise UserError(f"{source} needs an extra package: pip install 'robust-interp[hf]'") from error
+    return datasets
+
+
+@contextmanager
+def _quiet(datasets: Any) -> Iterator[None]:
+    """Without the bars and remarks of `datasets`, whose settings are put back."""
+    level, bars = datasets.utils.logging.get_verbosity(), datasets.utils.are_progress_bars_disabled()
+    datasets.utils.logging.set_verbosity_error()
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        datasets.utils.logging.set_verbosity(level)
+        if not bars:
+            datasets.enable_progress_bars()
+
+
+@contextmanager
+def _offline(datasets: Any, offline: bool) -> Iterator[None]:
+    """With what is on this machine alone."""
+    before = datasets.config.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = offline or before
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before
+
+
+def _read(source: str, read: Callable[[], Any], hint: str = "") -> Any:
+    """What `datasets` reads.
+
+    Raises:
+        UserError: in one line, where it cannot, for whatever reason.
+    """
+    try:
+        return read()
+    except Exception as error:  # files may be anything, and the network fails in many ways
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"cannot read {source}: {reason[:200]}{hint}") from error

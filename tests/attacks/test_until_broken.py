@@ -1,0 +1,119 @@
+"""`pgd(stop=broken)`: the first iterate of PGD that is misclassified, in batches that stay full."""
+
+import pytest
+import torch
+from support.attacked import EPS, attack, perturbation, predict, tiny, tiny_batch
+from torch import nn
+
+from robust_interp import attacks, evaluate
+from robust_interp.attacks import AttackRunner
+from robust_interp.core.errors import UserError
+
+# The networks here are untrained, which evaluate remarks on.
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+N, STEPS = 23, 5
+
+
+class Sizes(nn.Module):
+    """Notes how many images it was given with a gradient asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.classifier, self.seen = tiny(), []
+
+    def forward(self, images):
+        if images.requires_grad:
+            self.seen.append(len(images))
+        return self.classifier(images)
+
+
+def with_stop(at_once, spec=f"pgd(alpha=4/255,steps={STEPS},stop=broken)", model=None):
+    images, labels = tiny_batch(N)
+    return AttackRunner(perturbation(spec), model or tiny())(images, labels, range(N), at_once)
+
+
+def first_broken(images, labels):
+    """The iterates of plain PGD, one run for each number of steps, up to the first that is misclassified."""
+    found = attack(tiny(), f"pgd(alpha=1e-9,steps=1,eps={EPS})", images, labels).images  # the start
+    standing = predict(tiny(), found) == labels
+    for steps in range(1, STEPS + 1):
+        after = attack(tiny(), f"pgd(alpha=4/255,steps={steps})", images, labels).images
+        found = torch.where(standing.view(-1, 1, 1, 1), after, found)
+        standing &= predict(tiny(), found) == labels
+    return found, standing
+
+
+@pytest.mark.parametrize("at_once", [1, 4, N, None])
+def test_it_is_the_first_iterate_of_pgd_that_is_misclassified(at_once):
+    images, labels = tiny_batch(N)
+    expected, standing = first_broken(images, labels)
+    found = with_stop(at_once).images
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    assert 0 < standing.sum() < N
+    assert torch.equal(predict(tiny(), found) == labels, standing)
+
+
+def test_batches_are_full_until_fewer_samples_are_left_than_one_takes():
+    model = Sizes()
+    with_stop(4, model=model)
+    full = model.seen.index(next(size for size in model.seen if size < 4))
+    assert full > N // 4
+    assert sorted(model.seen[full:], reverse=True) == model.seen[full:]
+    alone = Sizes()
+    with_stop(1, model=alone)
+    assert sum(model.seen) == len(alone.seen) < N * STEPS  # no sample takes a step more
+
+
+def test_restarts_and_targets():
+    _, labels = tiny_batch(N)
+    once = predict(tiny(), with_stop(4).images) == labels
+    again = predict(tiny(), with_stop(4, f"pgd(alpha=4/255,steps={STEPS},stop=broken,restarts=3)").images)
+    assert (again == labels).sum() <= once.sum()
+    aimed = [with_stop(size, "pgd(alpha=4/255,steps=3,stop=broken,target=next)").images for size in (4, N)]
+    torch.testing.assert_close(*aimed, rtol=0, atol=1e-6)
+
+
+def test_samples_without_a_gradient_are_told():
+    class Blind(nn.Module):
+        def forward(self, images):
+            dark = (images[:, 0, 0, 0] < 0.5).float().view(-1, 1, 1, 1)
+            images = images.detach() * dark + images * (1 - dark)
+            return images.flatten(1)[:, :5] * 1e-3 + torch.tensor([9.0, 0, 0, 0, 0])
+
+    images, _ = tiny_batch(N)
+    images[:, 0, 0, 0] = torch.where(torch.arange(N) % 3 == 0, 0.1, 0.9)
+    runner = AttackRunner(perturbation("pgd(steps=2,stop=broken)"), Blind())
+    for at_once in (4, N):
+        found = runner(images, torch.zeros(N, dtype=torch.long), range(N), at_once)
+        assert found.zero_gradient.tolist() == [at % 3 == 0 for at in range(N)]
+
+
+def test_its_row_and_column_name_it():
+    images, labels = tiny_batch(8)
+    asked = {"eps": "2", "corruptions": "none"}
+    frame = evaluate(tiny().model, (images, labels, 5), attacks="pgd,pgd(stop=broken)", **asked)
+    assert frame["perturbation"].tolist() == ["clean", "pgd", "pgd(stop=broken)"]
+    assert perturbation("pgd(stop=broken)", eps=2 / 255).column == "pgd(stop=broken)_2"
+    assert attacks.may_stop_early(perturbation("pgd(stop=broken)"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [("pgd(stop=soon)", "stop must be broken"), ("ifgsm(stop=broken)", "has no parameter 'stop'")],
+)
+def test_what_it_does_not_take_is_one_line(spec, told):
+    with pytest.raises(UserError, match=told):
+        perturbation(spec)
+
+
+@pytest.mark.parametrize(
+    "spec", ["pgd(steps=3,restarts=3)", "apgd_ce(steps=4)", "apgd_t(steps=2)", "square(queries=4)"]
+)
+def test_rounds_in_full_batches_find_the_same(spec):
+    images, labels = tiny_batch(N)
+    model = Sizes()
+    runner = AttackRunner(perturbation(spec), model)
+    together, parts = runner(images, labels, range(N)), runner(images, labels, range(N), 4)
+    torch.testing.assert_close(parts.images, together.images, rtol=0, atol=1e-6)
+    assert (parts.zero_gradient == together.zero_gradient).all()

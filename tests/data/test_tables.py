@@ -1,0 +1,141 @@
+"""Data sets in Hugging Face's formats, read from disk without a network."""
+
+import sys
+
+import numpy as np
+import pytest
+from support.own_images import by_class, encoded, pictures, write_folder
+
+from robust_interp import data
+from robust_interp.core.errors import UserError
+
+datasets = pytest.importorskip("datasets")
+IMAGES, LABELS = pictures(6)
+NAMED = {"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b", "c", "d"])}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def table(features=None, **columns):
+    held = {"image": [{"bytes": encoded(image), "path": None} for image in IMAGES], "label": LABELS.tolist()}
+    return datasets.Dataset.from_dict(held | columns, datasets.Features(features or NAMED))
+
+
+def opened(source, **options):
+    return data.open_source(source, data.SourceOptions(workers=0, **options))
+
+
+def as_the_images(found, classes=4):
+    assert np.array_equal(found.rows(0, 6), IMAGES)
+    assert (found.labels.tolist(), found.classes, found.shape) == (LABELS.tolist(), classes, (3, 8, 8))
+    assert np.array_equal(found.at(np.array([5, 1])), IMAGES[[5, 1]])
+    return True
+
+
+def test_a_parquet_file_of_datasets(tmp_path):
+    table().to_parquet(tmp_path / "own.parquet")
+    found = opened(f"parquet:{tmp_path / 'own.parquet'}")
+    assert as_the_images(found)
+    assert found.name == "parquet:own"
+    found.expect(6)
+    moved = (tmp_path / "own.parquet").rename(tmp_path / "other.parquet")
+    assert opened(f"parquet:{moved}").fingerprint == found.fingerprint
+
+
+def test_a_parquet_file_without_features(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    plain = pyarrow.table({"image": [encoded(image) for image in IMAGES], "label": LABELS.astype(np.uint8)})
+    pyarrow.parquet.write_table(plain, tmp_path / "plain.parquet")
+    assert as_the_images(opened(f"parquet:{tmp_path / 'plain.parquet'}"), classes=3)
+
+
+def test_a_saved_folder_and_its_splits(tmp_path):
+    table().save_to_disk(tmp_path / "alone")
+    found = opened(f"hf:{tmp_path / 'alone'}")
+    assert as_the_images(found)
+    assert found.name == "hf:alone"
+    splits = datasets.DatasetDict({"train": table().select([0]), "validation": table()})
+    splits.save_to_disk(tmp_path / "both")
+    assert as_the_images(opened(f"hf:{tmp_path / 'both'}"))
+    assert len(opened(f"hf:{tmp_path / 'both'}[train]")) == 1
+    with pytest.raises(
+        UserError, match=r"has no split dev, only train, validation: choose one with hf:.*SPLIT"
+    ):
+        opened(f"hf:{tmp_path / 'both'}[dev]")
+
+
+def test_a_folder_of_images_that_datasets_loads(tmp_path):
+    write_folder(tmp_path / "images" / "test", IMAGES, LABELS)
+    found = opened(f"hf:{tmp_path / 'images'}")
+    assert np.array_equal(found.rows(0, 6), by_class(IMAGES, LABELS)[0])
+
+
+def test_rows_in_another_order_are_read_in_it(tmp_path):
+    table().select([3, 1, 2]).save_to_disk(tmp_path / "some")
+    assert np.array_equal(opened(f"hf:{tmp_path / 'some'}").rows(0, 3), IMAGES[[3, 1, 2]])
+
+
+def test_a_row_without_an_image_is_named_or_left_out(tmp_path):
+    content = [{"bytes": encoded(image), "path": f"{at}.png"} for at, image in enumerate(IMAGES)]
+    table(image=[*content[:2], {"bytes": b"none", "path": "2.png"}, *content[3:]]).save_to_disk(
+        tmp_path / "own"
+    )
+    with pytest.raises(UserError, match=r"cannot read row 2 \(2.png\): it is no image"):
+        opened(f"hf:{tmp_path / 'own'}").expect(6)
+    rest = opened(f"hf:{tmp_path / 'own'}", skip_unreadable=True)
+    assert (len(rest), rest.told) == (5, {"skipped": 1})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"label": [-1] * 6}, "column label: labels run from -1"),
+        (
+            {"features": NAMED | {"label": datasets.Value("string")}, "label": list("abcabc")},
+            "which column holds the labels",
+        ),
+        (
+            {
+                "features": {"x": datasets.Value("int64"), "label": NAMED["label"]},
+                "x": [1] * 6,
+                "image": None,
+            },
+            "which column holds the images .none does.: it has x, label",
+        ),
+    ],
+)
+def test_columns_that_are_not_clear_are_refused(tmp_path, change, message):
+    features = change.pop("features", None)
+    if change.get("image", 0) is None:
+        made = datasets.Dataset.from_dict({"x": change["x"], "label": LABELS}, datasets.Features(features))
+    else:
+        made = table(features, **change)
+    made.save_to_disk(tmp_path / "own")
+    with pytest.raises(UserError, match=message):
+        opened(f"hf:{tmp_path / 'own'}")
+
+
+def test_what_is_not_there_is_refused_in_one_line(tmp_path):
+    (tmp_path / "bad.parquet").write_bytes(b"none")
+    for source, message in (
+        (f"parquet:{tmp_path / 'no'}", "there is no file"),
+        (f"parquet:{tmp_path / 'bad.parquet'}", "cannot read parquet:"),
+        ("hf:nobody/nothing", "cannot read hf:nobody/nothing.*--download fetches it"),
+    ):
+        with pytest.raises(UserError, match=message) as refusal:
+            opened(source)
+        assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("source", ["parquet:x.parquet", "hf:x"])
+def test_without_the_extra_one_line_names_it(tmp_path, monkeypatch, source):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.parquet").touch()
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UserError, match=r"needs an extra package: pip install 'robust-interp\[hf\]'"):
+        opened(source)
