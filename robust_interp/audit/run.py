@@ -174,13 +174,18 @@ class Audit:
     def _measure_all(self, store: Store, watch: Watch, crew: Crew) -> None:
         """Measure what `_audited` will look for, of all models at once."""
         jobs: list[Job] = []
+        targets: dict[str, Target] = {}
         for target in self.targets:
             try:
                 if self._lets_gradients_through(self.runner.load(target), self._on(target)):
-                    jobs += self._jobs(target)[0]
+                    of_target, needed, _ = self._jobs(target)
+                    jobs += of_target
+                    targets |= {one.key: one for one in needed}
             except RandomModelError:  # a finding
                 continue
-        carry_out(jobs, self.targets, self.runner, store, watch, crew)
+        for dataset in {self._on(target).dataset for target in targets.values()}:
+            store.put_labels(dataset.fingerprint, dataset.labels)
+        carry_out(jobs, list(targets.values()), self.runner, store, watch, crew)
 
     @cached_property
     def chosen_threads(self) -> Threads | None:

@@ -1,9 +1,8 @@
 """Tasks that are done in any order, by several at once, give what one process gives from first to last."""
 
-import random
-
 import numpy as np
 import pytest
+from support.crews import Several
 from support.one_pixel import Net
 
 from robust_interp.benchmark import agenda as agendas
@@ -35,31 +34,6 @@ def benchmark(protocol="final", models=("a", "b"), attacks="fgsm,pgd(steps=2)"):
         protocol=protocol,
     )
     return Benchmark(request)
-
-
-class Several:
-    """Stands in for workers: takes some tasks at once, and ends one of them by chance."""
-
-    def __init__(self, station, seed, size=4, fails=lambda task: False):
-        self.station, self.chance, self.size, self.fails = station, random.Random(seed), size, fails
-        self.at_hand, self.done = [], []
-        self.alive = None
-
-    @property
-    def has_room(self):
-        return len(self.at_hand) < self.size
-
-    @property
-    def is_busy(self):
-        return bool(self.at_hand)
-
-    def give(self, task):
-        self.at_hand.append(task)
-
-    def take(self):
-        task = self.at_hand.pop(self.chance.randrange(len(self.at_hand)))
-        self.done.append(task)
-        return task, "it was lost" if self.fails(task) else self.station.measure(task)
 
 
 def stored(benchmark, store):

@@ -1,6 +1,7 @@
-"""A Ray that the tests share, and what its workers do in tests; workers import this."""
+"""What workers do in tests, which import this; and a crew that stands in for them."""
 
 import os
+import random
 import signal
 from pathlib import Path
 
@@ -30,3 +31,28 @@ class Doubling:
 
 def other_versions():
     return {"robust_interp": "0.0", "torch": "1.0"}
+
+
+class Several:
+    """Stands in for workers: takes some tasks at once, and ends one of them by chance."""
+
+    def __init__(self, station, seed, size=4, fails=lambda task: False):
+        self.station, self.chance, self.size, self.fails = station, random.Random(seed), size, fails
+        self.at_hand, self.done = [], []
+        self.alive = None
+
+    @property
+    def has_room(self):
+        return len(self.at_hand) < self.size
+
+    @property
+    def is_busy(self):
+        return bool(self.at_hand)
+
+    def give(self, task):
+        self.at_hand.append(task)
+
+    def take(self):
+        task = self.at_hand.pop(self.chance.randrange(len(self.at_hand)))
+        self.done.append(task)
+        return task, "it was lost" if self.fails(task) else self.station.measure(task)
