@@ -160,15 +160,15 @@ def test_threads_are_put_back():
 
 
 def test_bench_measures_on_the_threads_asked_for_and_says_so(command, tiny_zoo, tmp_path, monkeypatch):
-    from robust_interp.benchmark import runner
+    from robust_interp.benchmark.runner import Runner
 
-    seen, measure = [], runner.Runner.measure
+    seen, outcome = [], Runner.outcome
 
     def watched(*arguments, **options):
         seen.append(torch.get_num_threads())
-        return measure(*arguments, **options)
+        return outcome(*arguments, **options)
 
-    monkeypatch.setattr(runner.Runner, "measure", watched)
+    monkeypatch.setattr(Runner, "outcome", watched)
     before = torch.get_num_threads()
     chosen = ["--zoo", tiny_zoo, "--models", "preact_resnet14", "--n", "5", "--attacks", "none"]
     chosen += ["--corruptions", "none", "--threads", before + 1, "--out", tmp_path]

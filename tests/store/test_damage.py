@@ -46,7 +46,12 @@ def scored(folder):
     """The accuracies of all runs by model and column, and what was said of damage."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        runs, _ = runs_in([folder])
+        try:
+            runs, _ = runs_in([folder])
+        except UserError as error:
+            if "no measurement" not in str(error):
+                raise
+            runs = []
     lines = list(dict.fromkeys(str(one.message) for one in told if issubclass(one.category, DamageWarning)))
     return {(s.classifier.label, s.column): s.accuracy for scores in runs for s in scores}, lines
 
