@@ -54,9 +54,10 @@ def disk(radius: float, alias: float) -> np.ndarray:
 
 @corruption
 def glass_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
-    """Pixels take their neighbours' values, from the last pixel to the first, but for those at the border.
+    """Pixels take their neighbours' values, between two blurs.
 
-    It is no swap: in the original, whose pixels are views of one array, the neighbour keeps its value.
+    From the last pixel to the first, but for those at the border. It is no swap: in the original, whose
+    pixels are views of one array, the neighbour keeps its value.
     """
     sigma, reach, rounds = level("glass_blur", severity, image.shape)
     shuffled = (smooth(image, sigma) * 255).astype(np.uint8)  # truncated, as the released arrays were

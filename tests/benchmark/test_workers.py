@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -67,7 +68,14 @@ def is_there(pid):
 
 def started(argv, until):
     """A command in a process of its own, once `until` is true."""
-    run = subprocess.Popen([sys.executable, "-m", "robust_interp", *argv], stderr=subprocess.PIPE, text=True)
+    run = subprocess.Popen(
+        [sys.executable, "-m", "robust_interp", *argv],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=partial(
+            signal.signal, signal.SIGINT, signal.SIG_DFL
+        ),  # a shell's background has it ignored
+    )
     give_up = time.monotonic() + 300
     while not until() and run.poll() is None and time.monotonic() < give_up:
         time.sleep(0.05)
@@ -111,7 +119,7 @@ def test_models_that_are_objects_are_sent(local_ray):
 @pytest.mark.slow
 @pytest.mark.parametrize(("signum", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
 def test_a_run_that_is_ended_leaves_no_worker_and_the_next_goes_on(tiny_zoo, tmp_path, signum, status):
-    out, options = tmp_path / "out", {"attacks": "fgsm,pgd(steps=100)", "models": "preact_resnet14"}
+    out, options = tmp_path / "out", {"attacks": "fgsm,pgd(steps=40)", "models": "preact_resnet14"}
     run = started(bench(tiny_zoo, out, "--workers", "2", **options), lambda: "pgd" in log(out))
     run.send_signal(signum)
     _, errors = run.communicate(timeout=120)

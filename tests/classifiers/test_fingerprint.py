@@ -142,8 +142,8 @@ HIDDEN = {
 @pytest.mark.parametrize("hidden", HIDDEN)
 def test_modules_that_differ_anywhere_have_numbers_of_their_own(tmp_path, hidden):
     make, expected = HIDDEN[hidden]
-    models = {str(value): make(value) for value in expected}
-    wanted = {str(value): accuracies for value, accuracies in expected.items()}
+    models = {f"at {value}": make(value) for value in expected}
+    wanted = {f"at {value}": accuracies for value, accuracies in expected.items()}
     assert numbers(evaluate(models, out=tmp_path / "at once")) == wanted
 
     for name, model in models.items():

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -212,6 +213,9 @@ def test_no_worker_outlives_what_started_it(tmp_path, how):
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=partial(
+            signal.signal, signal.SIGINT, signal.SIG_DFL
+        ),  # a shell's background has it ignored
         cwd=tmp_path,
     )
     assert process.stdout.readline() == "run\n"

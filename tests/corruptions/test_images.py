@@ -292,7 +292,7 @@ def full_size(folder):
     labels = np.zeros(10_000, np.int64)
     np.save(folder / "labels.npy", np.tile(labels, 5).astype(np.uint8))
     images = np.broadcast_to(np.zeros((), np.uint8), (10_000, 3, 32, 32))
-    return data.Dataset("cifar10", images, labels, 10)
+    return data.ArrayDataset("cifar10", images, labels, 10)
 
 
 @pytest.mark.slow

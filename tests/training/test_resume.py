@@ -138,12 +138,12 @@ def test_a_training_that_goes_on_says_so_before_its_first_step(tmp_path, monkeyp
 
 def test_the_work_of_a_training_is_its_passes_weighed_by_the_size_of_the_model():
     short, long = (train.Training("in_resnet14", Recipe("any", epochs=e), 0) for e in (2, 6))
-    work = train.work([short, long], "digits")
+    training = train.data.load("digits", "train")
+    work = train.work([short, long], training)
     (size, passes), (_, more) = work[short], work[long]
     model = zoo.create("in_resnet14", num_classes=10, in_chans=1)
     assert size == sum(p.numel() for p in model.parameters()) / 1e6
-    images = len(train.data.load("digits", "train"))
-    assert passes == pytest.approx(2 * images * 3 * size)  # the way back takes two passes' time
+    assert passes == pytest.approx(2 * len(training) * 3 * size)  # the way back takes two passes' time
     assert more == pytest.approx(3 * passes)
 
 

@@ -293,7 +293,7 @@ def test_a_folder_under_another_architectures_name_is_refused(tmp_path):
     other = checkpoint.folder.rename(tmp_path / "lambda_in_resnet14.digits_quick_seed0")
     with pytest.raises(UserError) as refusal:
         Checkpoint.at(other).load()
-    one_line(refusal, "broken checkpoint", other / CONFIG, "describes another architecture, in_resnet14")
+    one_line(refusal, "broken checkpoint", other / CONFIG, "describes another architecture, 'in_resnet14'")
 
 
 def test_a_checkpoint_of_another_architecture_lists_the_keys(tmp_path):
@@ -618,13 +618,13 @@ def test_a_bare_name_stands_for_the_longest_trained_cifar_10_checkpoint_of_the_l
         ("in_resnet14.digits_quick_seed0", 60, 99.5),
         ("in_resnet20.cifar10_quick_seed0", 160, 99.5),
     ):
-        save(alone / "bundled", name, record={"curve": [{}] * epochs, "clean_accuracy": clean})
+        save(alone / "bundled", name, record={"curve": [{"epoch": 1}] * epochs, "clean_accuracy": clean})
     assert pretrained.default_tag("in_resnet14") == "cifar10_quick_seed1"
     assert pretrained.default_tag("preact_resnet14") is None
 
 
 def test_a_broken_checkpoint_is_no_bare_names(alone):
-    for seed, curve in ((0, [{}] * 22), (1, [{}] * 12), (2, "no curve")):
+    for seed, curve in ((0, [{"epoch": 1}] * 22), (1, [{"epoch": 1}] * 12), (2, "no curve")):
         save(alone / "bundled", f"in_resnet14.cifar10_quick_seed{seed}", record={"curve": curve})
     (alone / "bundled" / "in_resnet14.cifar10_quick_seed0" / RECORD).write_text("{")
     assert pretrained.default_tag("in_resnet14") == "cifar10_quick_seed1"
