@@ -6,7 +6,6 @@ from support.attacked import Tiny, perturbation, tiny, tiny_batch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from robust_interp import zoo
 from robust_interp.attacks import AttackRunner
 from robust_interp.classifiers.classifier import Classifier, with_gradient
 from robust_interp.classifiers.engine import CannotCompile, Pass, compiled

@@ -55,8 +55,7 @@ def test_attacks_are_listed_with_norm_source_and_parameters(listed):
     ]
     assert found["pgd_l2"] == [
         "L2, gradient steps from a random start (Madry et al. 2018, arXiv 1706.06083)",
-        "eps (needed in the spec), alpha=eps/5 (digits: eps/4), steps=20, restarts=1, "
-        "target (optional), stop (optional)",
+        "eps (needed in the spec), alpha=eps/5 (digits: eps/4), steps=20, restarts=1, target (optional)",
     ]
     assert found["square"] == [
         "Linf or L2, random search, without gradients (Andriushchenko et al. 2020, arXiv 1912.00049)",
