@@ -612,6 +612,7 @@ def test_the_command_writes_prints_and_keeps_its_verdicts(tmp_path, tiny_zoo, co
     assert line["audit"].endswith("(n=4,checks=13/14)")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_an_audit_does_not_drop_the_others_of_its_folder(tmp_path, tiny_zoo, command):
     quick = ("--n", 4, "--strongest", "none", "--black-box", "none", "--eps", 16, "--quiet")

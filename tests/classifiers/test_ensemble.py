@@ -373,6 +373,7 @@ def test_transferred_attacks_improve_on_nothing(views):
     assert clean["improvement"].notna().all()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_nothing_of_an_ensemble_depends_on_the_batches(views, tmp_path):
     out, whole = views

@@ -66,6 +66,8 @@ for line in "report", "plot coefficients --models preact_resnet20":
 """
 
 
+@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_what_draws_says_in_one_line_that_matplotlib_is_missing():
     done = subprocess.run([sys.executable, "-c", DRAWING], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["1"] * 2

@@ -456,6 +456,7 @@ def test_plot_coefficients_over_training(command, tmp_path):
     np.testing.assert_allclose(last["coefficient"], final["mean"], atol=1e-3)  # stored in half precision
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_plot_landscape(command, tiny_zoo, tmp_path):
     models = [
@@ -491,6 +492,7 @@ def test_plot_landscape(command, tiny_zoo, tmp_path):
     assert (tmp_path / "landscape_plane_3.png").read_bytes() == before  # from its data alone
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_stability(command, tiny_zoo, tmp_path):
     sizes = ["--n", 1, "--growth-n", 3, "--device", "cpu", "--seeds", "0,"]

@@ -55,6 +55,7 @@ def outcomes(tmp_path_factory):
     return dict(zip(PROGRAMS, fresh.outcomes(programs), strict=True))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("here", ["in a clone", "elsewhere"])
 def test_it_adds_the_same_names_everywhere_and_each_can_be_built(here, outcomes):

@@ -658,6 +658,7 @@ def test_ls_check_says_which_plug_ins_are_broken(install, command, monkeypatch):
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_data_names_a_broken_plug_in_and_goes_on(install, tmp_path):
     site = install("broken", {"datasets": {"gone": "no_such_module:gone"}})
@@ -724,6 +725,7 @@ def test_the_example_package_is_listed(use):
     assert {listed[name] for name in names} == {"robust-interp-example 0.1.0"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_example_package_is_trained_and_benched(use, tmp_path):
     done = use(

@@ -943,6 +943,7 @@ def test_groups_are_sorted_and_filtered_each_by_itself(two_protocols, tmp_path):
     assert console == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @in_browser
 @pytest.mark.parametrize(

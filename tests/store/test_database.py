@@ -419,6 +419,7 @@ def durable_chunks(out, copy):
         return []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_bench_killed_again_and_again_ends_like_an_undisturbed_one(
     undisturbed, tiny_zoo, tmp_path, start_command

@@ -39,6 +39,7 @@ def losses(compiled):
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_first_twenty_losses_are_those_of_the_plain_step():
     if reason := why_not():
