@@ -61,6 +61,8 @@ def _trouble(database: Path) -> Trouble | None:
     frames = np.frombuffer(log, np.uint8, (len(log) - _HEADER) // length * length, _HEADER).reshape(
         -1, length
     )
+    if not len(frames):
+        return None  # begun by another process, which has written nothing yet
     heads = np.ascontiguousarray(frames[:, :_FRAME]).view(">u4")
     ours = (heads[:, 2] == salt1) | (heads[:, 3] == salt2)  # one of an older log has both otherwise
     whole = (heads[:, 2] == salt1) & (heads[:, 3] == salt2)

@@ -87,7 +87,7 @@ def test_a_bench_prints_a_table_and_writes_both_files(small, tmp_path):
     columns = ["model", "seeds", "members", "clean", "fgsm_16", "agreement"]
     assert lines[1].split() == columns  # no rank, which goes by PGD
     assert "no rank: 2 without pgd" in lines
-    assert [line.split()[:2] for line in lines[2:4]] == [["in_resnet14", "1"], ["in_resnet14", "2"]]
+    assert [line.split()[1:3] for line in lines[2:4]] == [["2", "1"], ["2", "2"]]  # seeds, members
     wrote = f"wrote leaderboard.csv, results.csv and environment.json in {tmp_path / 'results'}"
     assert lines[-1].startswith("measured 6 new cells in ")
     assert lines[-1].endswith(wrote)

@@ -360,6 +360,11 @@ def test_a_log_that_ends_too_early_is_named(folder, tmp_path):
     copy = killed(folder, tmp_path / "copy")
     path, file = copy / FILE_NAME, copy / f"{FILE_NAME}-wal"
     assert log.unreadable(path) == ""
+    written = file.read_bytes()
+    for begun in (32, 33, 100):  # the header, and no whole page yet: another process is about to write
+        file.write_bytes(written[:begun])
+        assert log.unreadable(path) == ""
+    file.write_bytes(written)
     whole = file.read_bytes()
     for at in (0, 5, 16, 24, 32 + 4, 32 + 8, 32 + 16, 32 + 24 + 100, len(whole) - 1):
         spoil(file, at, bytes([whole[at] ^ 4]))
