@@ -25,6 +25,7 @@ from robust_interp.attacks.table import ATTACKS, type_of
 from robust_interp.core.errors import UserError
 from robust_interp.core.memory import is_out_of_memory
 from robust_interp.core.random_state import undisturbed_generators
+from robust_interp.core.texts import first_line_of
 from robust_interp.store.cells import FLOAT32, Perturbation
 
 BALL_TOLERANCE = 1e-6  # float32 rounding: |(x + d) - x| may exceed |d| by about 2e-9 in one pixel
@@ -201,7 +202,7 @@ class AttackRunner:
         except Exception as error:
             if self.perturbation.name in ATTACKS or is_out_of_memory(error):
                 raise
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            reason = first_line_of(error)
             raise UserError(
                 f"torchattacks' {self.perturbation.name} fails on sample {sample}: {reason}"
             ) from error

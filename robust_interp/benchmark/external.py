@@ -25,6 +25,7 @@ from robust_interp.classifiers.target import Target
 from robust_interp.core import statistics
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import make_folder, write_text
+from robust_interp.core.texts import first_line_of
 from robust_interp.data.dataset import RANGE_TOLERANCE
 from robust_interp.results import rows
 from robust_interp.results.columns import EXTERNAL_COLUMNS
@@ -117,7 +118,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
             found = {name: held[name] for name in _ARRAYS if name in held.files}
             names = ", ".join(held.files)
     except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line_of(error)
         if "pickle" in reason:  # NumPy advises to load it unsafely
             reason = "it is no zip archive of plain arrays"
         if "context manager" in reason:  # what a .npy file holds

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from robust_interp.core.errors import UserError
 from robust_interp.core.memory import is_out_of_memory
 from robust_interp.core.normalize import Normalize
+from robust_interp.core.texts import first_line_of
 
 
 class Classifier(nn.Module):
@@ -103,7 +104,7 @@ def with_gradient(classifier: nn.Module, images: Tensor) -> tuple[Tensor, Tensor
         except RuntimeError as error:  # which no forward pass without a gradient shows
             if is_out_of_memory(error):
                 raise
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            reason = first_line_of(error)
             raise UserError(f"{classifier.name} cannot be differentiated: {reason}") from error
     return logits, gradient
 

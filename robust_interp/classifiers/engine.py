@@ -22,14 +22,13 @@ from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporar
 from robust_interp.classifiers.classifier import Classifier, with_gradient
 from robust_interp.classifiers.ensemble import Ensemble, MeanLoss
 from robust_interp.classifiers.folding import folded
-from robust_interp.classifiers.layout import alike
+from robust_interp.classifiers.layout import ROUNDING, alike
 from robust_interp.core.compiler import CompileTime, why_not
 
 EAGER, COMPILED = "eager", "compiled"  # as tables name them
 
 FULL_ENOUGH = 0.5  # of the constant size: a smaller batch is faster as it is than with the padding
-ROUNDING = 1e-4  # of the largest logit, in float32
-ROUNDING_IN_BF16 = 0.1
+ROUNDING_IN_BF16 = 0.1  # of the largest logit
 MOST_COMPILATIONS = 1000  # of networks and kinds of passes: torch gives up after eight
 
 
@@ -158,7 +157,7 @@ def _with_folded_norms(classifier: nn.Module, images: Tensor) -> nn.Module:
         return classifier
     copied = classifier.around(model).requires_grad_(False)
     try:
-        same = alike(with_gradient(classifier, images), with_gradient(copied, images), ROUNDING)
+        same = alike(with_gradient(classifier, images), with_gradient(copied, images))
     except Exception:  # the copy is of code that may not have been written for that
         same = False
     return copied if same else classifier

@@ -20,6 +20,7 @@ from robust_interp.classifiers.target import (
     size_note,
 )
 from robust_interp.core.errors import UserError
+from robust_interp.core.texts import reason_of
 
 _NAME_ON_THE_HUB = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 _INTERPOLATIONS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # as PIL numbers them
@@ -106,7 +107,7 @@ def _read(text: str, read: Any) -> Any:
     try:
         return read()
     except Exception as error:  # files may be anything, and the network fails in many ways
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = reason_of(error)
         if "trust_remote_code" in reason:
             reason = "it comes with code of its own, which is not run"
         elif "safetensors" in reason:

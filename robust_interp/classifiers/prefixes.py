@@ -22,6 +22,7 @@ from robust_interp.classifiers.target import (
 from robust_interp.classifiers.weights import with_weights
 from robust_interp.core.errors import UserError
 from robust_interp.core.specs import OfEps, parse_spec
+from robust_interp.core.texts import first_line_of
 
 NOT_ARGUMENTS = {  # of timm.create_model: what the dataset, the prefix or --checkpoint say
     *("pretrained", "checkpoint_path", "num_classes", "in_chans", "features_only"),
@@ -106,7 +107,7 @@ def _of_hub(name: str, context: Context) -> Target:
         except EntryNotFoundError:
             weights = fetched(WEIGHTS_IN_FOLDER[1])
     except Exception as error:  # a download fails in many ways
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line_of(error)
         raise UserError(f"timm:hf-hub:{name}: {reason}") from error
     return described(weights, f"hf-hub:{name}", context)
 

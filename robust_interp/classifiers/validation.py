@@ -13,6 +13,7 @@ from robust_interp.classifiers.classifier import Classifier, with_gradient
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.memory import is_out_of_memory
+from robust_interp.core.texts import first_line_of
 
 CHECKED_ON = 8  # images that a model must classify alone as in a batch, and that gradients are taken of
 REPEATED_ON = 32  # images that it must classify alike each time
@@ -47,7 +48,7 @@ def check_classifier(classifier: nn.Module, images: Tensor, classes: int) -> Non
             raise
         if other := _fixed_batch(classifier, images):
             raise _fixed(classifier, other) from error
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line_of(error)
         raise UserError(
             f"{classifier.name} cannot take {few.dtype} images of shape {tuple(few.shape)}: {reason}"
         ) from error

@@ -36,7 +36,7 @@ from robust_interp.cli.terminal import warn
 from robust_interp.core import threads
 from robust_interp.core.errors import DamageWarning, Stopped, UserError
 from robust_interp.core.memory import is_out_of_memory
-from robust_interp.core.texts import one_line
+from robust_interp.core.texts import first_line_of, one_line
 
 EXIT_STATUS = """\
 exit status:
@@ -76,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line_of(error)
         warn(
             f"robust-interp: out of memory ({reason}); finished work is saved: try a smaller "
             "--batch-size, or another --device"

@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 import robust_interp
 from robust_interp.core import threads
 from robust_interp.core.errors import RandomModelError, UserError
+from robust_interp.core.texts import first_line_of
 
 TRIES = 3  # workers that a task may lose
 STORE_BYTES = (
@@ -168,7 +169,7 @@ def _connect(ray: Any, workers: Workers) -> None:
             **quiet,
         )
     except (ConnectionError, RuntimeError, ValueError, OSError, ImportError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line_of(error)
         where = f"to Ray at {workers.address}" if workers.address else "to a Ray on this machine"
         raise UserError(f"cannot connect {where}: {reason}") from error
 
@@ -365,5 +366,5 @@ class Crew(Generic[T, R]):
         try:
             return self._ray.put(value)
         except Exception as error:  # whatever an object raises when it is pickled
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            reason = first_line_of(error)
             raise UserError(f"cannot be sent to another process: {reason}") from error

@@ -20,6 +20,16 @@ def one_line(text: str) -> str:
     return " ".join(plain(text).splitlines())
 
 
+def first_line_of(error: BaseException) -> str:
+    """The first line of what an exception says; its type where it says nothing."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def reason_of(error: BaseException) -> str:
+    """All that an exception says, in one line; its type where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def quoted(value: object) -> str:
     """A value as Python writes it, cut where it is long."""
     try:

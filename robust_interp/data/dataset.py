@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import Registry, alike, unknown
 from robust_interp.core.specs import OfEps
+from robust_interp.core.texts import first_line_of
 
 SPLITS = ("train", "test")
 
@@ -356,7 +357,7 @@ def _made_of(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # whatever the objects in a list raise
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line_of(error)
         raise UserError(f"{what} cannot be made one array of numbers: {reason}") from error
 
 

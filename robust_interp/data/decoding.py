@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.texts import first_line_of
 from robust_interp.data.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Decoder:
                 raise ValueError(f"it is {image.height}x{image.width}, smaller than the crop: use --resize")
             return np.asarray(self._transform(image))
         except Exception as error:  # Pillow's plug-ins raise anything
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            reason = first_line_of(error)
             raise UserError(f"cannot decode {self._encoded.names[place]}: {reason}") from error
 
 
@@ -262,7 +263,7 @@ class _Check:
                 with self._encoded.open(place) as file:
                     opened(file).load()
             except Exception as error:  # Pillow's plug-ins raise anything
-                reason = next(iter(str(error).splitlines()), type(error).__name__)
+                reason = first_line_of(error)
                 found.append((place, f"cannot read {self._encoded.names[place]}: {reason}"))
         return found
 

@@ -20,6 +20,7 @@ from typing import BinaryIO, NamedTuple, Protocol
 import numpy as np
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.texts import first_line_of
 from robust_interp.data.dataset import OWN_N, Dataset
 from robust_interp.data.decoding import Decoder, Stream, opened
 from robust_interp.data.preprocessing import AS_THEY_ARE, Preprocessing, of_model
@@ -280,4 +281,4 @@ _ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}  # what is at the end, of which so
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    return first_line_of(error)

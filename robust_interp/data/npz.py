@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.texts import first_line_of
 from robust_interp.data.dataset import OWN_N, ArrayDataset, from_arrays
 
 _UNREADABLE = (OSError, ValueError, EOFError, AttributeError, TypeError, KeyError, zipfile.BadZipFile)
@@ -36,7 +37,7 @@ def from_npz(text: str) -> ArrayDataset:
             labels = held["labels"]
             classes = int(held["classes"]) if "classes" in held.files else None
     except _UNREADABLE as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line_of(error)
         if "pickle" in reason:  # NumPy advises to load it unsafely
             reason = "it is no zip archive of plain arrays"
         raise UserError(f"cannot read {path} as an .npz file of arrays: {reason}") from error

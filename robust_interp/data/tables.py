@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.texts import reason_of
 from robust_interp.data.dataset import checked_labels
 from robust_interp.data.files import FileDataset
 from robust_interp.data.options import SourceOptions
@@ -244,5 +245,5 @@ def _read(source: str, read: Callable[[], Any], hint: str = "") -> Any:
     try:
         return read()
     except Exception as error:  # files may be anything, and the network fails in many ways
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = reason_of(error)
         raise UserError(f"cannot read {source}: {reason[:200]}{hint}") from error

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from robust_interp.core.architectures import OURS
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import Registry, unknown
+from robust_interp.core.texts import first_line_of
 
 if TYPE_CHECKING:  # listing names needs no torch
     from torch import nn
@@ -36,7 +37,7 @@ def create(architecture: str, **arguments: Any) -> nn.Module:
     try:
         return timm.create_model(architecture, **arguments)
     except Exception as error:  # constructors refuse their arguments in any way; a download fails in as many
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = first_line_of(error)
         raise UserError(f"cannot build {architecture}: {reason}") from error
 
 

@@ -3,7 +3,7 @@ import pytest
 from robust_interp.core.csv_text import csv_text, defused
 from robust_interp.core.errors import UserError
 from robust_interp.core.json_values import DEEPEST, is_count, is_number, loads
-from robust_interp.core.texts import plain, quoted
+from robust_interp.core.texts import first_line_of, plain, quoted, reason_of
 
 
 @pytest.mark.parametrize(
@@ -69,3 +69,10 @@ def test_numbers_that_nothing_has_room_for_are_none():
     assert not any(map(is_count, (-1, 2**63, 1.0, True)))
     assert is_number(-1.5)
     assert is_count(2**63 - 1)
+
+
+def test_what_an_exception_says_is_cut_to_its_first_line_or_joined_to_one():
+    error = ValueError("no such key\n  in the file\n")
+    assert first_line_of(error) == "no such key"
+    assert reason_of(error) == "no such key in the file"
+    assert first_line_of(KeyboardInterrupt()) == reason_of(KeyboardInterrupt()) == "KeyboardInterrupt"
