@@ -389,7 +389,6 @@ class Runner:
 
 
 def _are_numbers(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return which rows of logits (N, classes) are valid, (N,) bool. A class may be masked by -inf, but
-    not the label."""
+    """Return which rows of logits (N, classes) are valid, (N,) bool; -inf is valid except for the label."""
     is_label = torch.zeros_like(logits, dtype=torch.bool).scatter(1, labels[:, None], value=True)
     return (torch.isfinite(logits) | ((logits == -torch.inf) & ~is_label)).all(1)

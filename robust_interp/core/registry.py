@@ -274,7 +274,7 @@ def nearest(name: str, options: Iterable[str]) -> str | None:
 
 
 def alike(name: str, known: Iterable[str]) -> list[str]:
-    """Return the known names that differ only in case and punctuation: cifar10 for ``CIFAR-10``."""
+    """Return known names that differ from `name` only in case and punctuation: cifar10 for ``CIFAR-10``."""
     return [each for each in known if _bare(each) == _bare(name)]
 
 

@@ -199,7 +199,7 @@ def _keep(db: sqlite3.Connection, table: str, values: Sequence) -> None:
 
 
 def _remove_unreachable(db: sqlite3.Connection) -> None:
-    """Remove the chunks behind a gap: those that the first images of their cell do not lead to."""
+    """Remove the chunks behind a gap in their cell."""
     covered: dict[str, int] = {}
     for cell, start, count in db.execute(
         "SELECT cell, start, count FROM chunks ORDER BY cell, start"

@@ -23,7 +23,7 @@ from robust_interp.store.seal import COLUMNS, COUNTED, KEYS, has_form, seal
 
 PATIENCE = 60  # seconds to wait for another process that is writing
 
-PATIENCE_WITH_WAL = 5  # seconds to wait for processes that have the file open in WAL mode, perhaps for hours
+PATIENCE_WITH_WAL = 5  # seconds to wait for processes in WAL mode, which may keep the file open for hours
 
 NETWORK = {
     "9p", "afs", "beegfs", "ceph", "cephfs", "cifs", "davfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs",
