@@ -206,7 +206,7 @@ def _columns(name: str, table: Any) -> tuple[str, str]:
 def _library(source: str) -> Any:
     try:
         import datasets
-        import pyarrow  # noqa: F401, data sets needs it
+        import pyarrow  # noqa: F401, required by datasets
     except ImportError as error:
         raise UserError(f"{source} needs an extra package: pip install 'robust-interp[hf]'") from error
     return datasets

@@ -328,7 +328,7 @@ def load(
 
     Args:
         name: Name in RobustBench, such as ``Standard``.
-        data set: ``cifar10`` or ``cifar100``.
+        dataset: ``cifar10`` or ``cifar100``.
         threat_model: ``Linf``, ``L2`` or ``corruptions``.
         folder: Folder of the weights in RobustBench's layout, ``<dataset>/<threat model>/<name>.pt``. None
             takes $ROBUSTBENCH_MODEL_DIR, or else ./models as in RobustBench.

@@ -32,7 +32,7 @@ class Recipe:
     Attributes:
         name: Name of the recipe, including overridden fields.
         epochs: Number of epochs.
-        lr: Learning rate before the first step.
+        lr: Learning rate before the first of `steps`.
         steps: Fractions of the training after which the learning rate is divided by 10.
         momentum: Momentum of SGD.
         weight_decay: Weight decay of torch.optim.SGD, on every parameter (for λ see lambda_decay).
