@@ -7,10 +7,9 @@ process that gives the tasks writes to the store.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,10 @@ from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.settings import load_dataset
 from robust_interp.classifiers.resolve import ResolveOptions, resolve
 from robust_interp.classifiers.target import Target
-from robust_interp.core.crew import Crew, Workers, cluster
+from robust_interp.core.crew import Crew, Workers, cluster, log_in
 from robust_interp.core.errors import UserError
 from robust_interp.store import Outcome
 from robust_interp.store.cells import digest
-
-FILE_NAME = "workers.log"
 
 Asked = tuple[Sequence[str] | Mapping[str, nn.Module] | None, ResolveOptions]  # what is resolved, and how
 
@@ -202,7 +199,7 @@ def measuring(
         files = [str(Path(file).resolve()) for file in plugins]
         arguments = (there, sent, known, files)
         try:
-            crew = Crew(filled, Measuring, arguments, name_of, _log_in(folder))
+            crew = Crew(filled, Measuring, arguments, name_of, log_in(folder))
         except UserError as error:
             raise UserError(f"model objects {error}; name them instead, as package.module:factory") from error
         with crew:
@@ -223,12 +220,3 @@ def _on_cpu(models: Sequence[str] | Mapping[str, nn.Module] | None) -> Any:
 
 def _ignored(name: str, error: UserError) -> None:
     """A model that is refused has no task."""
-
-
-def _log_in(folder: Path | None) -> Callable[[str], None]:
-    def log(line: str) -> None:
-        if folder:
-            with (folder / FILE_NAME).open("a", encoding="utf-8") as file:
-                file.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}\n")
-
-    return log

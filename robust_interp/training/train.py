@@ -12,6 +12,7 @@ import io
 import json
 import math
 import os
+import signal
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -84,6 +85,16 @@ class Training:
     architecture: str
     recipe: Recipe
     seed: int
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a training goes on: after so many of its steps, in an epoch counted from 1."""
+
+    step: int
+    steps: int
+    epoch: int
+    epochs: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,7 +261,8 @@ def train_together(
     data_dir: str | None = None,
     device: str | torch.device = "cpu",
     report: Callable[[Training, Status], None] = lambda what, status: None,
-    resumed: Callable[[Training, Fit], None] = lambda what, fit: None,
+    resumed: Callable[[Training, Start], None] = lambda what, start: None,
+    stopping: Callable[[], bool] = lambda: False,
     save_every: int = 1,
     compiled: bool = False,
     training: data.ArrayDataset | None = None,
@@ -265,6 +277,7 @@ def train_together(
         device: That torch computes on.
         report: Called for each at the end of each epoch, and about every half second within one.
         resumed: Called for each that goes on from a state that was kept.
+        stopping: Asked after each step whether to stop, as a signal does.
         save_every: Epochs after which an unfinished training is kept, to go on from.
         compiled: Whether the step is compiled (`compilation.compile_blocks`). It rounds differently, so the
             weights are not those of the plain step bit for bit; a training may go on with or without.
@@ -286,7 +299,7 @@ def train_together(
             stack.enter_context(resume.lock(folder))
         training = training or data.load(dataset, "train", data_dir)
         jobs = _jobs(folders, training, model_args or {}, data_dir, device, compiled)
-        outcomes, caught = _outcomes(jobs, report, resumed, save_every)
+        outcomes, caught = _outcomes(jobs, report, resumed, stopping, save_every)
     if caught:  # too late to stop these trainings, not the next ones
         raise Stopped(caught)
     return outcomes
@@ -295,7 +308,8 @@ def train_together(
 def _outcomes(
     jobs: Sequence[_Job],
     report: Callable[[Training, Status], None],
-    resumed: Callable[[Training, Fit], None],
+    resumed: Callable[[Training, Start], None],
+    stopping: Callable[[], bool],
     save_every: int,
 ) -> tuple[dict[Training, zoo.Checkpoint | TrainingError], int | None]:
     """What becomes of each, as `train_together` returns it; and the signal that came too late, if one did."""
@@ -309,9 +323,10 @@ def _outcomes(
             continue
         fit = job.fit()
         if _restore(job, fit):
-            resumed(job.what, fit)
+            epochs = job.recipe.epochs
+            resumed(job.what, Start(fit.step, fit.steps, min(len(fit.curve) + 1, epochs), epochs))
         fits[fit] = job
-    caught = _run(fits, outcomes, report, save_every)
+    caught = _run(fits, outcomes, report, stopping, save_every)
     for fit, job in fits.items():
         if job.what not in outcomes:
             outcomes[job.what] = _save(job, fit, data.load(job.training.name, "test", job.data_dir))
@@ -339,6 +354,7 @@ def _run(
     jobs: dict[Fit, _Job],
     outcomes: dict[Training, zoo.Checkpoint | TrainingError],
     report: Callable[[Training, Status], None],
+    stopping: Callable[[], bool],
     save_every: int,
 ) -> int | None:
     """Train to the end, keeping the states, and add to the outcomes those that fail.
@@ -348,7 +364,9 @@ def _run(
     """
     group = Group(list(jobs))
     with resume.StopSignals() as stop:
-        for fit, line in group.epochs(lambda fit, status: report(jobs[fit].what, status), stop.__bool__):
+        for fit, line in group.epochs(
+            lambda fit, status: report(jobs[fit].what, status), lambda: bool(stop) or stopping()
+        ):
             job = jobs[fit]
             try:
                 if line:
@@ -360,8 +378,8 @@ def _run(
             if line is None or line["epoch"] % save_every == 0 or line["epoch"] == job.recipe.epochs:
                 tensors, values = fit.state()
                 resume.write(resume.state_file(job.folder), tensors, {"of": job.identity, "fit": values})
-        if group.fits and stop.caught is not None:
-            raise Stopped(stop.caught)
+        if group.fits and (stop or stopping()):
+            raise Stopped(stop.caught or signal.SIGTERM)
     return stop.caught
 
 

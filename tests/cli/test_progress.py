@@ -4,7 +4,6 @@ import io
 import math
 import re
 import time
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -24,7 +23,7 @@ from robust_interp.cli.progress import (
 from robust_interp.core.errors import UserError
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation
 from robust_interp.training.recipe import Recipe
-from robust_interp.training.train import Training
+from robust_interp.training.train import Start, Training
 from robust_interp.training.trainer import Status
 
 
@@ -327,7 +326,7 @@ def test_a_training_that_goes_on_says_from_where_and_what_was_done_is_no_speed(s
     with whole(plain(screen), quiet=False, clock=clock) as bar:
         watch = Trainings(bar, [[what]], {what: 80.0})
         watch.begin()
-        watch.resumed(what, SimpleNamespace(step=30, steps=40, curve=[{}] * 3, recipe=RECIPE))
+        watch.resumed(what, Start(step=30, steps=40, epoch=4, epochs=4))
         assert bar.time.share == 0.75
         clock.wait(6)
         watch(what, at(0.875, 4))
