@@ -228,12 +228,18 @@ class Reporter:
     Args:
         bar: Which expects the work.
         cost: Forward passes of one member's worth of work that a sample of a cell takes.
+
+    Attributes:
+        own: Keys of the cells of which this process or its workers have measured samples.
+        others: Keys of those of which another process on the same store has.
     """
 
     def __init__(self, bar: Bar, cost: Callable[[Cell], int], clock: Clock = time.perf_counter) -> None:
         self._bar, self._cost, self._clock = bar, cost, clock
         self._started, self._images = clock(), 0
         self._workers: list[str] = []
+        self.own: set[str] = set()
+        self.others: set[str] = set()
         self._told = 0.0  # units of the batch at hand that were counted by its steps
         bar.begin()
 
@@ -242,6 +248,7 @@ class Reporter:
         self._bar.finish(kind_of(cell), samples * units_of(cell, self._cost) - self._told)
         self._told = 0.0
         self._images += samples
+        self.own.add(cell.key)
         self._show(cell, ends=True)
 
     def compiling(self, cell: Cell, begins: bool) -> None:
@@ -265,6 +272,7 @@ class Reporter:
     def elsewhere(self, cell: Cell, samples: int) -> None:
         """So many samples of a cell were finished by another process on the same store."""
         self._bar.time.skip(kind_of(cell), samples * units_of(cell, self._cost))
+        self.others.add(cell.key)
         self._show(cell, ends=True)
 
     def _show(self, cell: Cell, ends: bool) -> None:

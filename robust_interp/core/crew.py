@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import signal
 import sys
+import threading
 import time
 import warnings
 from collections import deque
@@ -194,12 +196,24 @@ def cluster(workers: Workers) -> Iterator[Workers]:
     ray = _imported()
     is_ours = not ray.is_initialized()
     if is_ours:
-        _connect(ray, workers)
+        with _own_sigterm():
+            _connect(ray, workers)
     try:
         yield _filled(ray, workers)
     finally:
         if is_ours:
             ray.shutdown()
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Have this process's own handler of SIGTERM again afterwards: Ray's ends it at once, by abort."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _imported() -> Any:
