@@ -7,7 +7,7 @@ process that gives the tasks writes to the store.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from torch import nn
 
 from robust_interp import data
 from robust_interp.benchmark.agenda import Task
+from robust_interp.benchmark.compiling import Architecture
 from robust_interp.benchmark.measure import Station
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
@@ -52,10 +53,16 @@ class Measuring:
         asked: What was resolved, and with which options.
         known: What came of it.
         plugins: Files of plug-ins.
+        compiles: The networks whose passes under attack are compiled.
     """
 
     def __init__(
-        self, request: Request, asked: Sequence[Asked], known: Known, plugins: Sequence[str]
+        self,
+        request: Request,
+        asked: Sequence[Asked],
+        known: Known,
+        plugins: Sequence[str],
+        compiles: Container[Architecture],
     ) -> None:
         if plugins:
             from robust_interp.plugins import load
@@ -68,6 +75,7 @@ class Measuring:
                 f"a worker finds other data under the name {dataset.name}: give the same --data-dir"
             )
         self._runner = Runner.for_request(request, dataset)
+        self._runner.compiles = compiles
         found: dict[str, Target] = {}
         for models, options in asked:
             targets = resolve(models, options, dataset, on_random=_ignored)
@@ -165,6 +173,7 @@ def measuring(
     runner: Runner,
     plugins: Sequence[str | Path] = (),
     folder: Path | None = None,
+    worth_compiling: Callable[[int], Container[Architecture]] = lambda count: (),
 ) -> Iterator[MeasuringCrew]:
     """Workers that measure these targets, until the end.
 
@@ -176,6 +185,7 @@ def measuring(
         runner: Of this process, whose batches they measure in.
         plugins: Files of plug-ins.
         folder: Where a log says which worker did what; None for none.
+        worth_compiling: The networks that so many workers are to compile, if they compute on CPUs.
 
     Raises:
         UserError: if there can be no such workers, or a model that is an object cannot be sent to them.
@@ -197,7 +207,8 @@ def measuring(
             data_dir=str(data.data_root(request.data_dir)),
         )
         files = [str(Path(file).resolve()) for file in plugins]
-        arguments = (there, sent, known, files)
+        compiles = () if filled.gpus else worth_compiling(filled.count or 1)
+        arguments = (there, sent, known, files, compiles)
         try:
             crew = Crew(filled, Measuring, arguments, name_of, log_in(folder))
         except UserError as error:
