@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from robust_interp.benchmark import cost, measure
+from robust_interp.benchmark.compiling import Architecture
 from robust_interp.benchmark.measure import Watch, unwatched
 from robust_interp.benchmark.pending import by_target, missing
 from robust_interp.benchmark.plan import joined, make_plan
@@ -79,7 +80,14 @@ class Benchmark:
             return
         workers = replace(workers, threads=self._asked_threads)
         with measuring(
-            workers, self._request, [self._named], self.targets, self.runner, plugins, folder
+            workers,
+            self._request,
+            [self._named],
+            self.targets,
+            self.runner,
+            plugins,
+            folder,
+            lambda count: self._worth_compiling(store, count),
         ) as self._crew:
             each_of = f"in each of {self._crew.workers.count} workers"
             count = self._crew.workers.threads or 1
@@ -161,8 +169,14 @@ class Benchmark:
         return cost.estimate(self.plan, self.targets, self.runner, store, self._compile, tell)
 
     def _choose_compiled(self, store: Store) -> None:
-        if self._compile == "auto" and self._crew is None:  # each worker would have to compile again
+        if self._compile == "auto" and self._crew is None:
             self.runner.compiles = cost.worth_compiling(self.plan, self.targets, self.runner, store)
+
+    def _worth_compiling(self, store: Store, workers: int) -> Container[Architecture]:
+        """What so many workers on CPUs are to compile, each for itself: timed here, where it is known."""
+        if self._compile != "auto" or self.runner.device.type != "cpu":
+            return ()
+        return frozenset(cost.worth_compiling(self.plan, self.targets, self.runner, store, workers))
 
     def machine(self, store: Store) -> dict[str, str | None]:
         """Return the device, the GPU and the threads of this run, for `environment.json`."""

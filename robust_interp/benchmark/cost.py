@@ -132,7 +132,7 @@ def estimate(
 
 
 def worth_compiling(
-    plan: Plan, targets: Sequence[Target], runner: Runner, store: Store
+    plan: Plan, targets: Sequence[Target], runner: Runner, store: Store, processes: int = 1
 ) -> dict[Architecture, CompileTime]:
     """Return the networks for which compiling saves time, with the expected time and gain of compiling.
 
@@ -141,16 +141,22 @@ def worth_compiling(
         targets: The targets of the cells.
         runner: Gives the device and the images of the timed passes.
         store: The store; what it holds is not counted.
+        processes: Number of processes that share the work; each compiles for itself.
 
     Raises:
         UserError: if a model cannot be measured on the device.
     """
     remaining = list(_remaining(plan, store, runner.batch_size))
-    return _worth_compiling(remaining, _Timing(targets, runner), runner, store, "auto")
+    return _worth_compiling(remaining, _Timing(targets, runner), runner, store, "auto", processes)
 
 
 def _worth_compiling(
-    remaining: Sequence[tuple[Plan, Cell]], timing: _Timing, runner: Runner, store: Store, asked: str
+    remaining: Sequence[tuple[Plan, Cell]],
+    timing: _Timing,
+    runner: Runner,
+    store: Store,
+    asked: str,
+    processes: int = 1,
 ) -> dict[Architecture, CompileTime]:
     of_each: dict[Architecture, list[tuple[Plan, Cell, int]]] = defaultdict(list)
     for part, cell in remaining:
@@ -160,7 +166,10 @@ def _worth_compiling(
             of_each[architecture(cell.classifier)].append((part, cell, samples))
     found = {}
     for network, parts in of_each.items():
-        if asked == "auto" and sum(cost(cell) * samples for _, cell, samples in parts) < LEAST_WORK:
+        if (
+            asked == "auto"
+            and sum(cost(cell) * samples for _, cell, samples in parts) < LEAST_WORK * processes
+        ):
             continue
         part, cell, _ = parts[0]
         passes = frozenset[Pass]().union(*(passes_of(one.perturbation) for _, one, _ in parts))
@@ -168,7 +177,7 @@ def _worth_compiling(
         seen = compiling.expected(cell.classifier, passes, images, timing.load(cell.classifier))
         a_pass = timing.seconds(cell.classifier, at_once(cell, part.n))
         seconds = math.fsum(a_pass * cost(one) * samples for _, one, samples in parts)
-        if asked == "on" or pays(seconds, seen):
+        if asked == "on" or pays(seconds / processes, seen):
             found[network] = seen
     return found
 

@@ -376,7 +376,7 @@ BESIDE = {
     ),
     "workers": About(
         forms.COUNT,
-        "worker processes to measure in, by Ray: pip install 'robust-interp[ray]'",
+        "worker processes, by Ray: pip install 'robust-interp[ray]'",
         usual="none; with --ray one per GPU",
     ),
     "ray": About(

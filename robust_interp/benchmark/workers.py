@@ -7,10 +7,9 @@ process writes to the store.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +17,17 @@ from torch import nn
 
 from robust_interp import data
 from robust_interp.benchmark.agenda import Task
+from robust_interp.benchmark.compiling import Architecture
 from robust_interp.benchmark.measure import Station
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.settings import load_dataset
 from robust_interp.classifiers.resolve import ResolveOptions, resolve
 from robust_interp.classifiers.target import Target
-from robust_interp.core.crew import Crew, Workers, cluster
+from robust_interp.core.crew import Crew, Workers, cluster, log_in
 from robust_interp.core.errors import UserError
 from robust_interp.store import Outcome
 from robust_interp.store.cells import digest
-
-FILE_NAME = "workers.log"
 
 Asked = tuple[Sequence[str] | Mapping[str, nn.Module] | None, ResolveOptions]  # models, how to resolve them
 
@@ -55,10 +53,16 @@ class Measuring:
         asked: The models to resolve, and the options for it.
         known: The data and the targets that the main process found.
         plugins: Plug-in files to load.
+        compiles: The networks to compile for attacks.
     """
 
     def __init__(
-        self, request: Request, asked: Sequence[Asked], known: Known, plugins: Sequence[str]
+        self,
+        request: Request,
+        asked: Sequence[Asked],
+        known: Known,
+        plugins: Sequence[str],
+        compiles: Container[Architecture],
     ) -> None:
         if plugins:
             from robust_interp.plugins import load
@@ -71,6 +75,7 @@ class Measuring:
                 f"a worker finds other data under the name {dataset.name}: give the same --data-dir"
             )
         self._runner = Runner.for_request(request, dataset)
+        self._runner.compiles = compiles
         found: dict[str, Target] = {}
         for models, options in asked:
             targets = resolve(models, options, dataset, on_random=_ignored)
@@ -168,6 +173,7 @@ def measuring(
     runner: Runner,
     plugins: Sequence[str | Path] = (),
     folder: Path | None = None,
+    worth_compiling: Callable[[int], Container[Architecture]] = lambda count: (),
 ) -> Iterator[MeasuringCrew]:
     """Start workers that measure these targets, and stop them at the end of the context.
 
@@ -179,6 +185,7 @@ def measuring(
         runner: Runner of this process; the workers use its batch size.
         plugins: Plug-in files, which every worker loads.
         folder: Folder of the log of the workers; None writes no log.
+        worth_compiling: Returns the networks to compile, for a number of workers that run on CPUs.
 
     Raises:
         UserError: if the workers cannot be started, or a model object cannot be sent to them.
@@ -200,9 +207,10 @@ def measuring(
             data_dir=str(data.data_root(request.data_dir)),
         )
         files = [str(Path(file).resolve()) for file in plugins]
-        arguments = (there, sent, known, files)
+        compiles = () if filled.gpus else worth_compiling(filled.count or 1)
+        arguments = (there, sent, known, files, compiles)
         try:
-            crew = Crew(filled, Measuring, arguments, name_of, _log_in(folder))
+            crew = Crew(filled, Measuring, arguments, name_of, log_in(folder))
         except UserError as error:
             raise UserError(f"model objects {error}; name them instead, as package.module:factory") from error
         with crew:
@@ -223,12 +231,3 @@ def _on_cpu(models: Sequence[str] | Mapping[str, nn.Module] | None) -> Any:
 
 def _ignored(name: str, error: UserError) -> None:
     """Ignore a refused model: no task names it."""
-
-
-def _log_in(folder: Path | None) -> Callable[[str], None]:
-    def log(line: str) -> None:
-        if folder:
-            with (folder / FILE_NAME).open("a", encoding="utf-8") as file:
-                file.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}\n")
-
-    return log

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Set
 
 from robust_interp.benchmark.forms import named_path
 from robust_interp.cli.options import Commands, add_command, add_fields, add_measuring, picked, workers_of
@@ -90,10 +91,20 @@ def run(arguments: argparse.Namespace) -> int:
         errors.print(f"warning: {line}", highlight=False, markup=False)
     for line in report.notes:
         say(line)
-    cells, seconds = len(work), duration(time.perf_counter() - started)
-    new = f"measured {cells} new cell{'s' * (cells != 1)} in {seconds}" if cells else "nothing new to measure"
+    new = measured(watch.own, watch.others, duration(time.perf_counter() - started))
     say(f"{new}; wrote leaderboard.csv, results.csv and environment.json in {arguments.out}")
     return 0
+
+
+def measured(own: Set[str], others: Set[str], seconds: str) -> str:
+    """Who has measured what is new: this process some cells, and another one on the same folder others."""
+    if not own | others:
+        return "nothing new to measure"
+    in_part, more = len(own & others), len(others - own)
+    said = f"measured {len(own)} new cell{'s' * (len(own) != 1)} in {seconds}"
+    beside = [f"{in_part} of them together with another process"] * bool(in_part)
+    beside += [f"{more}{' more' * bool(own)} came from another process"] * bool(more)
+    return ", ".join([said, *beside])
 
 
 def _check_names(arguments: argparse.Namespace) -> None:

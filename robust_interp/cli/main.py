@@ -113,8 +113,10 @@ def _discard_output() -> None:
 def _stopped_by_signals() -> Iterator[None]:
     """End a command on SIGTERM and SIGHUP as on Ctrl-C; one that is ignored, as under nohup, stays so."""
     before: dict[int, Any] = {}
+    caught: list[int] = []
 
     def stop(signum: int, _: FrameType | None) -> None:
+        caught.append(signum)
         raise Stopped(signum)
 
     if threading.current_thread() is threading.main_thread():
@@ -124,6 +126,10 @@ def _stopped_by_signals() -> Iterator[None]:
                 before[signum] = signal.signal(signum, stop)
     try:
         yield
+    except KeyboardInterrupt as interrupt:
+        if caught and not isinstance(interrupt, Stopped):  # as Ray passes on what a handler raises
+            raise Stopped(caught[0]) from interrupt
+        raise
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)

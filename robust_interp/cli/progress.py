@@ -20,8 +20,8 @@ from robust_interp.core.work import Tell
 from robust_interp.store.cells import Cell
 
 if TYPE_CHECKING:
-    from robust_interp.training.train import Training
-    from robust_interp.training.trainer import Fit, Status
+    from robust_interp.training.train import Start, Training
+    from robust_interp.training.trainer import Status
 
 SHOWN_AFTER = 5.0  # seconds that work may take without a word, where it usually takes less
 PLAIN_EVERY = 10.0  # seconds between plain lines
@@ -228,12 +228,18 @@ class Reporter:
     Args:
         bar: Which expects the work.
         cost: Forward passes of one member's worth of work that a sample of a cell takes.
+
+    Attributes:
+        own: Keys of the cells of which this process or its workers have measured samples.
+        others: Keys of those of which another process on the same store has.
     """
 
     def __init__(self, bar: Bar, cost: Callable[[Cell], int], clock: Clock = time.perf_counter) -> None:
         self._bar, self._cost, self._clock = bar, cost, clock
         self._started, self._images = clock(), 0
         self._workers: list[str] = []
+        self.own: set[str] = set()
+        self.others: set[str] = set()
         self._told = 0.0  # units of the batch at hand that were counted by its steps
         bar.begin()
 
@@ -242,6 +248,7 @@ class Reporter:
         self._bar.finish(kind_of(cell), samples * units_of(cell, self._cost) - self._told)
         self._told = 0.0
         self._images += samples
+        self.own.add(cell.key)
         self._show(cell, ends=True)
 
     def compiling(self, cell: Cell, begins: bool) -> None:
@@ -265,6 +272,7 @@ class Reporter:
     def elsewhere(self, cell: Cell, samples: int) -> None:
         """So many samples of a cell were finished by another process on the same store."""
         self._bar.time.skip(kind_of(cell), samples * units_of(cell, self._cost))
+        self.others.add(cell.key)
         self._show(cell, ends=True)
 
     def _show(self, cell: Cell, ends: bool) -> None:
@@ -299,6 +307,7 @@ class Trainings:
         self._groups = {what: group for group in groups for what in group}
         self._shares = dict.fromkeys(self._groups, 0.0)
         self._labels = _labels(list(self._groups))
+        self._workers: list[str] = []
         for what in self._groups:
             bar.time.expect({self._kind(what): units[what]})
 
@@ -306,13 +315,21 @@ class Trainings:
         """A group is about to be trained."""
         self._bar.begin()
 
-    def resumed(self, what: Training, fit: Fit) -> None:
+    def resumed(self, what: Training, start: Start) -> None:
         """A training goes on from a state that was kept; prints from where."""
-        self._shares[what] = share = fit.step / fit.steps
-        self._bar.time.skip(self._kind(what), share * self._units[what])
-        epoch = min(len(fit.curve) + 1, fit.recipe.epochs)
-        line = f"goes on from epoch {epoch}/{fit.recipe.epochs}, step {fit.step}/{fit.steps}"
+        self._set_back(what, start.step / start.steps)
+        line = f"goes on from epoch {start.epoch}/{start.epochs}, step {start.step}/{start.steps}"
         warn(f"{self._labels[what]} {line}")
+
+    def begins(self, what: Training) -> None:
+        """A worker begins with a training, or again, as another one was lost."""
+        if not self._bar.time.has_begun:
+            self._bar.begin()
+        self._set_back(what, 0.0)
+
+    def alive(self, alive: int, workers: int) -> None:
+        """So many of the workers can train now."""
+        self._workers = [f"{alive} of {workers} workers"]
 
     def __call__(self, what: Training, status: Status) -> None:
         """Where a training is."""
@@ -330,6 +347,11 @@ class Trainings:
         if self._bar.time.has_begun:
             self._bar.show(f"{self._labels[what]}  failed")
 
+    def _set_back(self, what: Training, share: float) -> None:
+        """A training is where it is without having been trained to there just now."""
+        self._bar.time.skip(self._kind(what), (share - self._shares[what]) * self._units[what])
+        self._shares[what] = share
+
     def _kind(self, what: Training) -> Kind:
         return "+".join(dict.fromkeys(one.architecture for one in self._groups[what])), "training"
 
@@ -342,6 +364,7 @@ class Trainings:
             f"accuracy {status.accuracy:.2f} %",
             f"lr {status.lr:g}",
             f"{status.images_per_second:.0f} images/s",
+            *self._workers,
         ]
         name = f"{self._labels[what]}  epoch {status.epoch}/{status.epochs}"
         self._bar.show(name, numbers, ends, must=is_over)

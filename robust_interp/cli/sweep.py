@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from robust_interp.benchmark.forms import name_list, named_path, positive
 from robust_interp.cli import train as train_command
-from robust_interp.cli.options import Commands, add_command, add_fields, interval, picked
+from robust_interp.cli.options import Commands, add_command, add_fields, interval, picked, workers_of
 from robust_interp.cli.terminal import say
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
@@ -112,6 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
     with (
         Store(arguments.out, journal=arguments.store_journal) as store,
         whole(errors, arguments.quiet) as bar,
+        ExitStack() as stack,
     ):
         done = train_command.finished(arguments, trainings, folder)
         all_done = len(done) == len(trainings)
@@ -121,6 +123,9 @@ def run(arguments: argparse.Namespace) -> int:
         trained = sweep.trained(asked, outcomes)
         made = tuple(checkpoint.name for checkpoint in trained.checkpoints)
         benchmark = Benchmark(replace(request, models=made))
+        stack.enter_context(
+            benchmark.in_workers(workers_of(arguments), store, arguments.plugin, arguments.out)
+        )
         bar.time.forget()  # what is left is known exactly now
         bar.time.expect(cells_work(benchmark.work(store), cost))
         benchmark.load(store, lambda _, what: bar.show(f"loading {what}"))

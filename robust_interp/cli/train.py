@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +18,10 @@ from robust_interp.cli.options import (
     add_models,
     add_plugin,
     add_quiet,
+    add_workers,
     interval,
     use_threads,
+    workers_of,
 )
 from robust_interp.cli.terminal import say, warn
 from robust_interp.core.errors import UserError
@@ -27,10 +30,12 @@ if TYPE_CHECKING:  # they take long to import
     import torch
 
     from robust_interp.cli.progress import Bar, Trainings
+    from robust_interp.core.crew import Workers
     from robust_interp.data import ArrayDataset
     from robust_interp.training.recipe import Recipe
     from robust_interp.training.train import Training
     from robust_interp.training.trainer import Status, TrainingError
+    from robust_interp.training.workers import Outcomes, Setting
     from robust_interp.zoo import Checkpoint
 
 AT_ONCE_ON_CUDA = 5  # the paper's number of seeds
@@ -99,6 +104,7 @@ def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> Non
         f"(default: {','.join(map(str, seeds))})",
     )
     add_fields(parser, "data_dir device threads", threads=ALL_CPUS)
+    add_workers(parser)
     add(
         "--at-once",
         type=positive,
@@ -186,23 +192,21 @@ def train_missing(
     from robust_interp.core.devices import resolve_device
     from robust_interp.training.train import check, work
 
+    workers = workers_of(arguments)
     use_threads(arguments)
-    device = resolve_device(arguments.device)
     ready = finished(arguments, trainings, out)
     for done in ready.values():
         say(f"{done.folder} exists already, skipped")
     outcomes: dict[Training, Checkpoint | TrainingError] = {**ready}
     missing = [what for what in trainings if what not in outcomes]
-    compiled = arguments.compile and bool(missing) and _can_compile()
-    side_by_side = arguments.at_once or (AT_ONCE_ON_CUDA if device.type == "cuda" else 1)
-    groups = [missing[at : at + side_by_side] for at in range(0, len(missing), side_by_side)]
     check(missing, arguments.dataset, out)
     if missing:
+        compiled = arguments.compile and _can_compile()
         training = training or data.load(arguments.dataset, "train", arguments.data_dir)
-    sizes = work(missing, training) if training else {}
-    watch = Trainings(bar, groups, {what: passes for what, (_, passes) in sizes.items()})
-    for group in groups:
-        outcomes |= _train(arguments, group, out, device, watch, compiled, training)
+        units = {what: passes for what, (_, passes) in work(missing, training).items()}
+        course = _Course(arguments, out, compiled, training, lambda groups: Trainings(bar, groups, units))
+        device = resolve_device(arguments.device)
+        outcomes |= course.in_workers(missing, device, workers) if workers else course.here(missing, device)
     return [outcomes[what] for what in trainings]
 
 
@@ -242,39 +246,110 @@ def finished(
     return found
 
 
-def _train(
-    arguments: argparse.Namespace,
-    trainings: Sequence[Training],
-    out: Path,
-    device: torch.device,
-    watch: Trainings,
-    compiled: bool,
-    training: ArrayDataset | None,
-) -> dict[Training, Checkpoint | TrainingError]:
-    """Train these side by side, and say what became of each."""
-    from robust_interp.training.train import train_together
-    from robust_interp.training.trainer import TrainingError
+@dataclass(frozen=True)
+class _Course:
+    """How what is missing is trained.
 
-    with ExitStack() as stack:
-        curves = {what: stack.enter_context(_curve_writer(arguments, what, out)) for what in trainings}
+    Attributes:
+        out: The zoo folder.
+        compiled: Whether the step is.
+        training: The training split.
+        watch: What shows how far groups of trainings are.
+    """
+
+    arguments: argparse.Namespace
+    out: Path
+    compiled: bool
+    training: ArrayDataset
+    watch: Callable[[Sequence[Sequence[Training]]], Trainings]
+
+    def _at_once(self, is_on_cuda: bool) -> int:
+        return self.arguments.at_once or (AT_ONCE_ON_CUDA if is_on_cuda else 1)
+
+    def here(self, missing: Sequence[Training], device: torch.device) -> Outcomes:
+        """Train in this process; what became of each."""
+        from robust_interp.training.train import train_together
+        from robust_interp.training.workers import shared
+
+        groups = shared(missing, self._at_once(device.type == "cuda"), 1)
+        watch = self.watch(groups)
+        outcomes: Outcomes = {}
+        for group in groups:
+            with ExitStack() as stack:
+                report = self._reporting(group, watch, stack)
+                watch.begin()
+                found = train_together(
+                    group,
+                    self.arguments.dataset,
+                    self.out,
+                    data_dir=self.arguments.data_dir,
+                    device=device,
+                    report=report,
+                    resumed=watch.resumed,
+                    save_every=self.arguments.save_every,
+                    compiled=self.compiled,
+                    training=self.training,
+                )
+            _tell(found, watch)
+            outcomes |= found
+        return outcomes
+
+    def in_workers(self, missing: Sequence[Training], device: torch.device, workers: Workers) -> Outcomes:
+        """Train in worker processes; what became of each."""
+        from robust_interp.core.crew import cluster, log_in
+        from robust_interp.training.workers import shared, train_groups
+
+        workers = replace(
+            workers,
+            count=workers.count and min(workers.count, len(missing)),
+            gpus=0 if self.arguments.device and device.type == "cpu" else workers.gpus,
+            threads=self.arguments.threads,
+        )
+        outcomes: Outcomes = {}
+        with cluster(workers) as filled, ExitStack() as stack:
+            groups = shared(missing, self._at_once(bool(filled.gpus)), filled.count or 1)
+            watch = self.watch(groups)
+            setting = self._setting("cuda" if filled.gpus else "cpu")
+            report = self._reporting(missing, watch, stack)
+            for found in train_groups(filled, groups, setting, report, watch, log_in(self.out)):
+                _tell(found, watch)
+                outcomes |= found
+        return outcomes
+
+    def _setting(self, device: str) -> Setting:
+        from robust_interp import data
+        from robust_interp.training.workers import Setting
+
+        return Setting(
+            self.arguments.dataset,
+            self.training.fingerprint,
+            self.out,
+            str(data.data_root(self.arguments.data_dir)),
+            device,
+            self.arguments.save_every,
+            self.compiled,
+            tuple(str(Path(file).resolve()) for file in self.arguments.plugin),
+        )
+
+    def _reporting(
+        self, trainings: Sequence[Training], watch: Trainings, stack: ExitStack
+    ) -> Callable[[Training, Status], None]:
+        """What shows where trainings are, and writes their curves; closed with the stack."""
+        curves = {
+            what: stack.enter_context(_curve_writer(self.arguments, what, self.out)) for what in trainings
+        }
 
         def report(what: Training, status: Status) -> None:
             watch(what, status)
             curves[what](status)
 
-        watch.begin()
-        outcomes = train_together(
-            trainings,
-            arguments.dataset,
-            out,
-            data_dir=arguments.data_dir,
-            device=device,
-            report=report,
-            resumed=watch.resumed,
-            save_every=arguments.save_every,
-            compiled=compiled,
-            training=training,
-        )
+        return report
+
+
+def _tell(outcomes: Outcomes, watch: Trainings) -> None:
+    """Say what became of trainings."""
+    from robust_interp.training.trainer import TrainingError
+
     for what, outcome in outcomes.items():
         if isinstance(outcome, TrainingError):
             watch.failed(what)
@@ -282,7 +357,6 @@ def _train(
         else:
             accuracy = outcome.record["clean_accuracy"]
             say(f"wrote {outcome.folder}: clean accuracy {accuracy:.2f} %")
-    return outcomes
 
 
 def _curve_writer(

@@ -9,12 +9,17 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import signal
 import sys
+import threading
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import robust_interp
@@ -27,6 +32,7 @@ STORE_BYTES = (
     200 * 2**20
 )  # shared memory of a Ray that is started here; weights and arrays pass through it once
 LOOK = 0.5  # seconds between two checks for a signal while waiting for results
+FILE_NAME = "workers.log"
 ALIKE = ("torch", "torchattacks")  # packages that must have the same version in all workers
 
 T = TypeVar("T")
@@ -106,8 +112,61 @@ class _Post:
     def _made(self, make: Callable, arguments: Sequence) -> None:
         self._object = make(*arguments)
 
-    def do(self, task: Any) -> _Answer:
-        return _answered(lambda: self._object(task))
+    def do(self, task: Any, mailbox: Any, number: int) -> _Answer:
+        """Do a task; with a mailbox, telling how far it is as the worker of this number."""
+        if mailbox is None:
+            return _answered(lambda: self._object(task))
+        told = Told(mailbox, number)
+        try:
+            return _answered(lambda: self._object(task, told))
+        finally:
+            told.wait()
+
+
+class _Mailbox:
+    """Between workers and the process that gives tasks: news go one way, the wish to stop the other."""
+
+    def __init__(self) -> None:
+        self._news: list[tuple[int, Any]] = []
+        self._is_to_stop = False
+
+    def put(self, number: int, news: Any) -> bool:
+        self._news.append((number, news))
+        return self._is_to_stop
+
+    def take(self) -> list[tuple[int, Any]]:
+        found, self._news = self._news, []
+        return found
+
+    def stop(self) -> None:
+        self._is_to_stop = True
+
+
+class Told:
+    """What a task in a worker tells its news to.
+
+    Attributes:
+        is_to_stop: Whether it is to come to an end and keep what it has.
+    """
+
+    def __init__(self, mailbox: Any, number: int) -> None:
+        self._ray, self._mailbox, self._number = _imported(), mailbox, number
+        self._sent: list[Any] = []
+        self.is_to_stop = False
+
+    def __call__(self, news: Any) -> None:
+        """Tell news, of values as JSON has them; it takes no time."""
+        self._sent.append(self._mailbox.put.remote(self._number, news))
+        ready, self._sent = self._ray.wait(self._sent, num_returns=len(self._sent), timeout=0)
+        self._hear(ready)
+
+    def wait(self) -> None:
+        """Wait until all has arrived."""
+        self._hear(self._sent)
+
+    def _hear(self, answers: list[Any]) -> None:
+        with suppress(self._ray.exceptions.RayError):  # without the mailbox a task can still be done
+            self.is_to_stop |= any(self._ray.get(answers))
 
 
 def _answered(call: Callable[[], Any]) -> _Answer:
@@ -143,12 +202,24 @@ def cluster(workers: Workers) -> Iterator[Workers]:
     ray = _imported()
     is_ours = not ray.is_initialized()
     if is_ours:
-        _connect(ray, workers)
+        with _own_sigterm():
+            _connect(ray, workers)
     try:
         yield _filled(ray, workers)
     finally:
         if is_ours:
             ray.shutdown()
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Have this process's own handler of SIGTERM again afterwards: Ray's ends it at once, by abort."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _imported() -> Any:
@@ -208,6 +279,8 @@ class Crew(Generic[T, R]):
         arguments: Arguments of `make`, which are sent once to each machine.
         name: Returns the name of a task.
         log: Called with a line of text for each worker and each task.
+        news: Called with a task and what it reports while it runs. If given, the object is called with the
+            task and a `Told`.
 
     Raises:
         UserError: if the arguments cannot be sent to another process.
@@ -216,10 +289,11 @@ class Crew(Generic[T, R]):
     def __init__(
         self,
         workers: Workers,
-        make: Callable[..., Callable[[T], R]],
+        make: Callable[..., Callable[..., R]],
         arguments: Sequence,
         name: Callable[[T], str] = str,
         log: Callable[[str], None] = lambda line: None,
+        news: Callable[[T, Any], None] | None = None,
     ) -> None:
         self._ray, self._workers, self._make, self._name, self._log = _imported(), workers, make, name, log
         self._sent = [self._put(value) for value in arguments]
@@ -228,8 +302,12 @@ class Crew(Generic[T, R]):
         self._crew: set[_Worker] = set()
         self._idle: list[_Worker] = []
         self._begun = self._failed = 0
+        self._news = news
+        self._mailbox: Any = None
 
     def __enter__(self) -> Crew[T, R]:
+        if self._news:
+            self._mailbox = self._ray.remote(_Mailbox).options(num_cpus=0).remote()
         for _ in range(self._workers.count or 0):
             self._start()
         return self
@@ -237,6 +315,8 @@ class Crew(Generic[T, R]):
     def __exit__(self, *_: object) -> None:
         for worker in list(self._crew):
             self._drop(worker)
+        if self._mailbox:
+            self._end(self._mailbox)
 
     @property
     def alive(self) -> tuple[int, int]:
@@ -285,9 +365,21 @@ class Crew(Generic[T, R]):
             if done := self._look():
                 return done
 
+    def stop(self, seconds: float) -> None:
+        """Give no more tasks; have those at hand come to an end, and wait for that, so long at most."""
+        self._todo.clear()
+        until = time.monotonic() + seconds
+        with suppress(self._ray.exceptions.RayError, UserError):
+            if self._mailbox:
+                self._ray.get(self._mailbox.stop.remote(), timeout=seconds)
+            while self.is_busy and time.monotonic() < until:
+                self._look()
+                self._todo.clear()  # a lost one is not done again
+
     def _look(self) -> tuple[T, R | str] | None:
         """Wait at most LOOK seconds for a reply; return a finished task, if there is one."""
         ready, _ = self._ray.wait(list(self._pending), num_returns=1, timeout=LOOK)
+        self._hear()
         for reference in ready:
             worker, given = self._pending.pop(reference)
             found = self._arrived(reference, worker, given)
@@ -295,10 +387,26 @@ class Crew(Generic[T, R]):
                 return given.task, found
         return None
 
+    def _hear(self) -> None:
+        """Pass on what tasks have told of themselves; all of it arrives before their answers."""
+        if not self._mailbox or not self._news:
+            return
+        try:
+            told = self._ray.get(self._mailbox.take.remote())
+        except self._ray.exceptions.RayError as error:
+            self._mailbox = None
+            self._log(f"no more is told of how far tasks are: {first_line_of(error)}")
+            return
+        at_hand = {worker.number: given for worker, given in self._pending.values() if given}
+        for number, news in told:
+            if given := at_hand.get(number):
+                self._news(given.task, news)
+
     def _assign(self) -> None:
         while self._todo and self._idle:
             worker, given = self._idle.pop(), self._todo.popleft()
-            self._pending[worker.handle.do.remote(given.task)] = worker, given
+            sent = worker.handle.do.remote(given.task, self._mailbox, worker.number)
+            self._pending[sent] = worker, given
 
     def _arrived(self, reference: Any, worker: _Worker, given: _Given[T] | None) -> R | str | None:
         """Return the result of a task; None if the task is repeated, or for a reply of a starting worker."""
@@ -329,8 +437,11 @@ class Crew(Generic[T, R]):
     def _drop(self, worker: _Worker) -> None:
         self._crew.discard(worker)
         self._pending = {ref: one for ref, one in self._pending.items() if one[0] is not worker}
+        self._end(worker.handle)
+
+    def _end(self, handle: Any) -> None:
         with suppress(Exception):  # the worker or the cluster has ended
-            self._ray.kill(worker.handle)
+            self._ray.kill(handle)
 
     def _refuse(self, worker: _Worker, why: str) -> None:
         self._drop(worker)
@@ -375,3 +486,14 @@ class Crew(Generic[T, R]):
         except Exception as error:  # pickling an object may raise anything
             reason = first_line_of(error)
             raise UserError(f"cannot be sent to another process: {reason}") from error
+
+
+def log_in(folder: Path | None) -> Callable[[str], None]:
+    """What writes each line, with the time, to the end of the log in a folder; None for no log."""
+
+    def log(line: str) -> None:
+        if folder:
+            with (folder / FILE_NAME).open("a", encoding="utf-8") as file:
+                file.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}\n")
+
+    return log

@@ -13,6 +13,7 @@ import io
 import json
 import math
 import os
+import signal
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -92,6 +93,16 @@ class Training:
     architecture: str
     recipe: Recipe
     seed: int
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a training goes on: after so many of its steps, in an epoch counted from 1."""
+
+    step: int
+    steps: int
+    epoch: int
+    epochs: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,7 +281,8 @@ def train_together(
     data_dir: str | None = None,
     device: str | torch.device = "cpu",
     report: Callable[[Training, Status], None] = lambda what, status: None,
-    resumed: Callable[[Training, Fit], None] = lambda what, fit: None,
+    resumed: Callable[[Training, Start], None] = lambda what, start: None,
+    stopping: Callable[[], bool] = lambda: False,
     save_every: int = 1,
     compiled: bool = False,
     training: data.ArrayDataset | None = None,
@@ -285,7 +297,8 @@ def train_together(
         data_dir: The data folder, see `data.data_root`.
         device: Device to train on.
         report: Called with each training and its status at the end of an epoch, and about every half second.
-        resumed: Called with each training that continues from a saved state.
+        resumed: Called with each training that continues from a saved state, and where.
+        stopping: Called after each step; returns whether to stop, as a signal does.
         save_every: Number of epochs between two saves of the state.
         compiled: Whether to compile the training step (`compilation.compile_blocks`). It rounds differently,
             so the weights differ slightly. A training may be resumed with or without it.
@@ -308,7 +321,7 @@ def train_together(
             stack.enter_context(resume.lock(folder))
         training = training or data.load(dataset, "train", data_dir)
         jobs = _jobs(folders, training, model_args or {}, data_dir, device, compiled)
-        outcomes, caught = _outcomes(jobs, report, resumed, save_every)
+        outcomes, caught = _outcomes(jobs, report, resumed, stopping, save_every)
     if caught:  # these trainings are finished; stop what the caller does next
         raise Stopped(caught)
     return outcomes
@@ -317,7 +330,8 @@ def train_together(
 def _outcomes(
     jobs: Sequence[_Job],
     report: Callable[[Training, Status], None],
-    resumed: Callable[[Training, Fit], None],
+    resumed: Callable[[Training, Start], None],
+    stopping: Callable[[], bool],
     save_every: int,
 ) -> tuple[dict[Training, zoo.Checkpoint | TrainingError], int | None]:
     """Return the outcomes for `train_together`, and a signal that came too late to stop them, or None."""
@@ -331,9 +345,10 @@ def _outcomes(
             continue
         fit = job.fit()
         if _restore(job, fit):
-            resumed(job.what, fit)
+            epochs = job.recipe.epochs
+            resumed(job.what, Start(fit.step, fit.steps, min(len(fit.curve) + 1, epochs), epochs))
         fits[fit] = job
-    caught = _run(fits, outcomes, report, save_every)
+    caught = _run(fits, outcomes, report, stopping, save_every)
     for fit, job in fits.items():
         if job.what not in outcomes:
             outcomes[job.what] = _save(job, fit, data.load(job.training.name, "test", job.data_dir))
@@ -361,6 +376,7 @@ def _run(
     jobs: dict[Fit, _Job],
     outcomes: dict[Training, zoo.Checkpoint | TrainingError],
     report: Callable[[Training, Status], None],
+    stopping: Callable[[], bool],
     save_every: int,
 ) -> int | None:
     """Train to the end, save the states, and add failed trainings to `outcomes`.
@@ -373,7 +389,9 @@ def _run(
     """
     group = Group(list(jobs))
     with resume.StopSignals() as stop:
-        for fit, line in group.epochs(lambda fit, status: report(jobs[fit].what, status), stop.__bool__):
+        for fit, line in group.epochs(
+            lambda fit, status: report(jobs[fit].what, status), lambda: bool(stop) or stopping()
+        ):
             job = jobs[fit]
             try:
                 if line:
@@ -385,8 +403,8 @@ def _run(
             if line is None or line["epoch"] % save_every == 0 or line["epoch"] == job.recipe.epochs:
                 tensors, values = fit.state()
                 resume.write(resume.state_file(job.folder), tensors, {"of": job.identity, "fit": values})
-        if group.fits and stop.caught is not None:
-            raise Stopped(stop.caught)
+        if group.fits and (stop or stopping()):
+            raise Stopped(stop.caught or signal.SIGTERM)
     return stop.caught
 
 

@@ -102,6 +102,8 @@ def test_auto_compiles_where_the_estimate_says_that_it_pays(monkeypatch, seconds
         }
         benchmark = planned("auto", {"net": Tiny()})
         worth = cost.worth_compiling(benchmark.plan, benchmark.targets, benchmark.runner, store)
+        # Two processes have half of the work each, and both would have to compile.
+        assert not cost.worth_compiling(benchmark.plan, benchmark.targets, benchmark.runner, store, 2)
     assert bool(worth) == pays
     assert found["off"] == 19 + attacked
     assert found["on"] == pytest.approx(19 + seconds + attacked / gain)

@@ -4,11 +4,11 @@ import io
 import math
 import re
 import time
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
+from robust_interp.cli.bench import measured
 from robust_interp.cli.main import main
 from robust_interp.cli.progress import (
     Reporter,
@@ -24,7 +24,7 @@ from robust_interp.cli.progress import (
 from robust_interp.core.errors import UserError
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation
 from robust_interp.training.recipe import Recipe
-from robust_interp.training.train import Training
+from robust_interp.training.train import Start, Training
 from robust_interp.training.trainer import Status
 
 
@@ -278,6 +278,43 @@ def test_a_benchmark_with_nothing_to_do_shows_nothing(screen):
     assert screen.getvalue() == ""
 
 
+def test_a_benchmark_counts_its_own_cells_and_those_of_another_process(screen):
+    other = ModelCard("other", {"weights": "1"}, params_m=1.0)
+    mine, both, theirs = cell(SMALL), cell(SMALL, PGD), cell(other)
+    with whole(plain(screen), quiet=True) as bar:
+        watch = Reporter(bar, cost)
+        for of in (mine, both, both):
+            watch(of, 5)
+        for of in (both, theirs):
+            watch.elsewhere(of, 5)
+    assert (watch.own, watch.others) == ({mine.key, both.key}, {both.key, theirs.key})
+    assert measured(watch.own, watch.others, "9 s") == (
+        "measured 2 new cells in 9 s, 1 of them together with another process, "
+        "1 more came from another process"
+    )
+    assert measured({"a"}, set(), "9 s") == "measured 1 new cell in 9 s"
+    assert measured(set(), {"a", "b"}, "9 s") == "measured 0 new cells in 9 s, 2 came from another process"
+    assert measured(set(), set(), "9 s") == "nothing new to measure"
+
+
+def test_a_training_that_begins_again_is_where_its_state_is(screen, clock, capsys):
+    first, second = seeds(0, 1)
+    with whole(plain(screen), quiet=False, clock=clock) as bar:
+        watch = Trainings(bar, [[first], [second]], {first: 100.0, second: 100.0})
+        watch.begins(first)
+        clock.wait(10)
+        watch(first, at(0.75, 3))
+        assert bar.time.share == 0.375
+        watch.begins(first)  # its worker was lost
+        assert bar.time.share == 0.0
+        watch.resumed(first, Start(step=20, steps=40, epoch=3, epochs=4))
+        assert bar.time.share == 0.25
+        clock.wait(10)
+        watch(first, at(1.0, 4, ends=True))
+        assert bar.time.share == 0.5
+    assert "in_resnet20 seed 0 goes on from epoch 3/4, step 20/40" in capsys.readouterr().err
+
+
 def test_an_attack_tells_of_its_steps_what_the_plan_says_it_costs(digits_classifier, digits_test):
     """FGSM and PGD take as many passes as they are planned with, but for the last one, which judges."""
     from robust_interp import attacks
@@ -327,7 +364,7 @@ def test_a_training_that_goes_on_says_from_where_and_what_was_done_is_no_speed(s
     with whole(plain(screen), quiet=False, clock=clock) as bar:
         watch = Trainings(bar, [[what]], {what: 80.0})
         watch.begin()
-        watch.resumed(what, SimpleNamespace(step=30, steps=40, curve=[{}] * 3, recipe=RECIPE))
+        watch.resumed(what, Start(step=30, steps=40, epoch=4, epochs=4))
         assert bar.time.share == 0.75
         clock.wait(6)
         watch(what, at(0.875, 4))

@@ -5,7 +5,7 @@ import sys
 import threading
 
 import pytest
-from support.crews import Doubling, other_versions
+from support.crews import Doubling, Waiting, other_versions
 
 from robust_interp.core import crew as crews
 from robust_interp.core.crew import Crew, Workers, cluster
@@ -38,6 +38,25 @@ def test_tasks_of_lost_workers_are_done_again_three_times_at_most(tmp_path, loca
     assert len(list(tmp_path.glob("9.*"))) == 3
     assert len([line for line in lines if "was lost" in line]) == 4
     assert any(line.endswith(": (8, 'dies once')") for line in lines)  # which worker did what
+
+
+@pytest.mark.slow
+def test_tasks_tell_of_themselves_and_can_be_stopped(local_ray):
+    told, lines, one_more = [], [], 3
+    with (
+        cluster(TWO) as workers,
+        Crew(workers, Waiting, (), log=lines.append, news=lambda *news: told.append(news)) as crew,
+    ):
+        for number in range(2 + one_more):
+            crew.give(number)
+        crew.wait(2)
+        crew.stop(seconds=30)
+        assert not crew.is_busy
+    at_hand = {task for task, _ in told}
+    assert len(at_hand) <= 2
+    assert all(news == [task, "waits"] for task, news in told)
+    done = [line for line in lines if not line.startswith("worker ") or " is process " not in line]
+    assert len(done) == len(at_hand)  # what was at hand has ended, and nothing else was begun
 
 
 @pytest.mark.slow

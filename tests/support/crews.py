@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import time
 from pathlib import Path
 
 
@@ -27,6 +28,17 @@ class Doubling:
 
             raise UserError(f"{number} is wrong")
         return 2 * number
+
+
+class Waiting:
+    """Tells of itself until it is told to stop."""
+
+    def __call__(self, task, told):
+        began = time.monotonic()
+        while not told.is_to_stop and time.monotonic() < began + 60:
+            told([task, "waits"])
+            time.sleep(0.02)
+        return f"{task} was stopped" if told.is_to_stop else f"{task} was not"
 
 
 def other_versions():

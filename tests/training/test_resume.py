@@ -126,8 +126,8 @@ def test_a_training_that_goes_on_says_so_before_its_first_step(tmp_path, monkeyp
         run(tmp_path, at_step(2, lambda: signal.raise_signal(signal.SIGINT)))
     told = []
 
-    def resumed(what, fit):
-        told.append((what.seed, fit.step, fit.steps))
+    def resumed(what, start):
+        told.append((what.seed, start.step, start.steps))
         raise MemoryError  # enough seen
 
     trainings = [train.Training("in_resnet14", RECIPE, seed) for seed in (1, 0)]
