@@ -103,6 +103,11 @@ class Dataset(ABC):
     def fingerprint(self) -> str:
         """A hash that stands for the images and labels in the keys of cells."""
 
+    @property
+    @abstractmethod
+    def places(self) -> np.ndarray:
+        """Of each sample its place in the data set's own order, (N,)."""
+
     @abstractmethod
     def at(self, ids: np.ndarray) -> np.ndarray:
         """The samples of these ids (n,), as uint8 or as float32 in [0, 1]: (n, C, H, W)."""
@@ -213,6 +218,10 @@ class ArrayDataset(Dataset):
     def shape(self) -> tuple[int, int, int]:
         C, H, W = self.images.shape[1:]
         return C, H, W
+
+    @property
+    def places(self) -> np.ndarray:
+        return np.arange(len(self)) if self.order is None else self.order
 
     def at(self, ids: np.ndarray) -> np.ndarray:
         return _in_range(self.images[ids if self.order is None else self.order[ids]])
@@ -378,11 +387,14 @@ def _check_range(images: np.ndarray) -> None:
     if not np.issubdtype(images.dtype, np.floating):
         raise UserError(f"images must be uint8 or floating point in [0, 1], not {images.dtype}")
     low, high = float(images.min()), float(images.max())
-    if not (low >= -RANGE_TOLERANCE and high <= 1 + RANGE_TOLERANCE):  # a NaN fails here too
-        raise UserError(
-            f"images run from {low:.4g} to {high:.4g}: inputs must be in [0, 1]; "
-            "put the normalisation inside the model (or pass its mean and std)"
-        )
+    if np.isnan(low):
+        raise UserError("images have values that are NaN: inputs must be in [0, 1]")
+    if low >= -RANGE_TOLERANCE and high <= 1 + RANGE_TOLERANCE:
+        return
+    hint = "put the normalisation inside the model (or pass its mean and std)"
+    if low >= 0 and 2 < high <= 255:
+        hint = "divide them by 255, or save them as uint8"
+    raise UserError(f"images run from {low:.4g} to {high:.4g}: inputs must be in [0, 1]; {hint}")
 
 
 def data_root(data_dir: str | os.PathLike | None = None) -> Path:

@@ -162,6 +162,10 @@ class FileDataset(Dataset):
         return C, H, W
 
     @property
+    def places(self) -> np.ndarray:
+        return self._order
+
+    @property
     def channels(self) -> int:
         """3; 1 where all images that are looked at are grey."""
         if self._channels is None:
