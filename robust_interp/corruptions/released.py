@@ -124,9 +124,9 @@ PICTURES = {".jpeg", ".jpg", ".png"}
 class Pictures:
     """Folders ``<corruption>/<severity>/<class>/<picture>``, as of ImageNet-C and Tiny-ImageNet-C.
 
-    The pictures are taken as they are: neither resized nor cropped. A sample's is the one that is called as its
-    file is, whatever the ending. Of samples without such names, the pictures by class and name must be in the
-    dataset's own order. The corruptions may lie in folders of groups, as in ``noise/gaussian_noise``.
+    The pictures are taken as they are: neither resized nor cropped. A sample's is the one that is called as
+    its file is, whatever the ending. Of samples without such names, the pictures by class and name must be
+    in the dataset's own order. The corruptions may lie in folders of groups, as in ``noise/gaussian_noise``.
 
     Raises:
         UserError: if there is no corruption in the folder.
@@ -209,8 +209,8 @@ class Pictures:
         order = self.dataset.places
         if len(labels) != len(self.dataset) or not np.array_equal(labels[order], self.dataset.labels):
             raise UserError(
-                f"{place} must hold the {len(self.dataset)} images of {self.dataset.name}, by their names or in "
-                f"the same order, class by class; it holds {len(labels)} of {len(classes)} classes"
+                f"{place} must hold the {len(self.dataset)} images of {self.dataset.name}, by their names or "
+                f"in the same order, class by class; it holds {len(labels)} of {len(classes)} classes"
             )
         return [listed[at] for at in order]
 

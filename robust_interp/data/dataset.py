@@ -388,7 +388,7 @@ def _check_range(images: np.ndarray) -> None:
         raise UserError(f"images must be uint8 or floating point in [0, 1], not {images.dtype}")
     low, high = float(images.min()), float(images.max())
     if np.isnan(low):
-        raise UserError("images have values that are NaN: inputs must be in [0, 1]")
+        raise UserError("images have values that are NaN: inputs must be in [0, 1]; replace those")
     if low >= -RANGE_TOLERANCE and high <= 1 + RANGE_TOLERANCE:
         return
     hint = "put the normalisation inside the model (or pass its mean and std)"

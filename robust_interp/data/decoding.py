@@ -106,8 +106,8 @@ class Decoder:
             crop = self._preprocessing.crop
             if crop and not self._preprocessing.resize and (image.height < crop[0] or image.width < crop[1]):
                 raise UserError(
-                    f"{self._encoded.names[place]} is {image.height}x{image.width}, smaller than the crop: use "
-                    "--resize"
+                    f"{self._encoded.names[place]} is {image.height}x{image.width}, smaller than the crop: "
+                    "use --resize"
                 )
             return np.asarray(self._transform(image))
         except UserError:

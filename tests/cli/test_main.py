@@ -86,7 +86,7 @@ def test_a_bench_prints_a_table_and_writes_both_files(small, tmp_path):
     assert lines[0].startswith("digits, n = 10, protocol final")
     columns = ["model", "seeds", "members", "clean", "fgsm_16", "agreement"]
     assert lines[1].split() == columns  # no rank, which goes by PGD
-    assert "no rank: 2 without pgd" in lines
+    assert "no rank: 2 without a column pgd_<eps>, which ranks go by" in lines
     assert [line.split()[1:3] for line in lines[2:4]] == [["2", "1"], ["2", "2"]]  # seeds, members
     wrote = f"wrote leaderboard.csv, results.csv and environment.json in {tmp_path / 'results'}"
     assert lines[-1].startswith("measured 6 new cells in ")

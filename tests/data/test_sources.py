@@ -292,7 +292,7 @@ def test_a_file_of_arrays_that_is_damaged_is_refused(tmp_path, save, part):
     content = bytearray((tmp_path / "own.npz").read_bytes())
     content[part * len(content) // 40] ^= 0x10  # within the images, which come first
     (tmp_path / "own.npz").write_bytes(content)
-    with pytest.raises(UserError, match="cannot read .*own.npz"):
+    with pytest.raises(UserError, match=r"cannot read .*own\.npz"):
         opened(f"npz:{tmp_path / 'own.npz'}")
 
 
@@ -326,3 +326,17 @@ def test_an_unknown_kind_of_source_is_answered_with_the_near_one():
 def test_labels_of_any_integer_type(kind):
     found = data.from_arrays(np.zeros((3, 1, 2, 2), np.uint8), np.array([0, 2, 1], kind))
     assert (found.labels.dtype, found.labels.tolist(), found.classes) == (np.int64, [0, 2, 1], 3)
+
+
+@pytest.mark.parametrize(("text", "message"), [("npz:", "npz:FILE"), ("folder:", "folder:PATH")])
+def test_a_source_that_names_nothing_is_answered_with_its_form(text, message):
+    with pytest.raises(UserError, match=f"{text} names nothing: {message}"):
+        data.is_source(text)
+
+
+def test_a_file_or_folder_without_its_kind_is_answered_with_the_kind(folder, tmp_path):
+    (tmp_path / "own.npz").write_bytes(b"")
+    for path, kind in ((tmp_path / "own.npz", "npz"), (folder, "folder")):
+        with pytest.raises(UserError, match=f"is meant, {kind}:{path}"):
+            data.is_source(str(path))
+    assert not data.is_source("own.npz")
