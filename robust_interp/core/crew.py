@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 import robust_interp
 from robust_interp.core import threads
 from robust_interp.core.errors import RandomModelError, UserError
+from robust_interp.core.extras import install
 from robust_interp.core.texts import first_line_of
 
 TRIES = 3  # workers that a task may lose
@@ -151,7 +152,7 @@ def _imported() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise UserError("workers need Ray: pip install 'robust-interp[ray]'") from error
+        raise UserError(f"workers need Ray: {install('ray')}") from error
     return ray
 
 

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from robust_interp import __version__, zoo
 from robust_interp.cli.console import console
+from robust_interp.core.extras import install
 from robust_interp.store import FILE_NAME, Store
 
 OPTIONS = "--models in_resnet14 --n 10 --attacks fgsm --eps 16 --corruptions none --device cpu"
@@ -71,7 +72,7 @@ for line in "report", "plot coefficients --models preact_resnet20":
 def test_what_draws_says_in_one_line_that_matplotlib_is_missing():
     done = subprocess.run([sys.executable, "-c", DRAWING], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["1"] * 2
-    told = "robust-interp: figures need matplotlib: pip install 'robust-interp[plots]'"
+    told = f"robust-interp: figures need matplotlib: {install('plots')}"
     assert done.stderr.splitlines() == [told] * 2
 
 
