@@ -1,4 +1,4 @@
-"""Arrays in a file of NumPy: ``images`` and ``labels``. Nothing is unpickled."""
+"""Read the arrays ``images`` and ``labels`` of a NumPy file. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _AT_ONCE = 2**20  # bytes
 
 
 def from_npz(text: str) -> ArrayDataset:
-    """``npz:FILE``: as `from_arrays` takes them; optionally ``classes``, how many there are.
+    """Open ``npz:FILE`` with the arrays ``images``, ``labels`` and optionally ``classes``; see `from_arrays`.
 
-    Images that `numpy.savez` wrote stay in the file; those of `numpy.savez_compressed` are read into memory.
+    Images written by `numpy.savez` are memory-mapped; those of `numpy.savez_compressed` are read into memory.
 
     Args:
         text: The path.
 
     Raises:
-        UserError: if it cannot be read, or its arrays are none of images and labels.
+        UserError: if the file cannot be read, or its arrays are not valid images and labels.
     """
     path = Path(text).expanduser()
     found = read_arrays(path, ("images", "labels"), ("classes",), mapped=("images",))
