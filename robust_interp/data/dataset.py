@@ -92,6 +92,7 @@ class Dataset(ABC):
     classes: int
     told: Mapping[str, str | int]
     notes: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()  # of own images, where the source has them
     default_n: int | None = None
 
     def __len__(self) -> int:

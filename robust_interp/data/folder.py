@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -73,7 +73,15 @@ def from_folder(text: str, options: SourceOptions) -> FileDataset:
         if unknown := [name for name in names if name not in mapped]:
             raise UserError(f"{options.class_map} has no line for the folder {unknown[0]}")
         labels, notes = mapped, ()
-    return _dataset(f"folder:{root.resolve().name}", root, names, labels, classes, options, notes)
+    found = _dataset(f"folder:{root.resolve().name}", root, names, labels, classes, options, notes)
+    found.class_names = tuple(_called(at, names, labels) for at in range(classes))
+    return found
+
+
+def _called(label: int, names: Iterable[str], labels: Mapping[str, int]) -> str:
+    """Return the name of a class: its folder, or its folders; what cannot be printed is a question mark."""
+    text = ", ".join(name for name in names if labels[name] == label)
+    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def from_imagenet(text: str, options: SourceOptions) -> FileDataset:

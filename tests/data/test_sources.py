@@ -340,3 +340,13 @@ def test_a_file_or_folder_without_its_kind_is_answered_with_the_kind(folder, tmp
         with pytest.raises(UserError, match=f"is meant, {kind}:{path}"):
             data.is_source(str(path))
     assert not data.is_source("own.npz")
+
+
+def test_the_folders_are_the_names_of_the_classes_in_any_subset(folder, tmp_path):
+    (folder / "c").rename(folder / "c\x1b[31m")
+    found = opened(f"folder:{folder}")
+    assert found.class_names == ("a", "b", "c?[31m")
+    assert data.in_subset(found, "random", 1).class_names == found.class_names
+    table = tmp_path / "map.csv"
+    table.write_text("folder,label\na,2\nb,0\nc\x1b[31m,2\n")
+    assert opened(f"folder:{folder}", class_map=str(table)).class_names == ("b", "", "a, c?[31m")
