@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +24,8 @@ from robust_interp.classifiers.target import Target
 from robust_interp.core import statistics
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import make_folder, write_text
-from robust_interp.core.texts import first_line_of
 from robust_interp.data.dataset import RANGE_TOLERANCE
+from robust_interp.data.npz import read_arrays
 from robust_interp.results import rows
 from robust_interp.results.columns import EXTERNAL_COLUMNS
 from robust_interp.results.export import results_csv
@@ -35,7 +34,6 @@ from robust_interp.store.cells import attack_column, digest, in_255
 
 NAME = "external"
 FILE_NAME = f"{NAME}.csv"
-_ARRAYS = ("images", "indices", "labels")
 _SAME = ("file_sha256", "model", "weights_sha256", "train_seed", "members", "dataset", "column")
 
 
@@ -83,7 +81,7 @@ def read(path: Path, dataset: data.Dataset, norm: str, eps: float) -> External:
             labels are not those of the data set.
     """
     eps = attacks.check_eps(eps, norm)
-    arrays = _arrays(path)
+    arrays = read_arrays(path, ("images",), ("indices", "labels"))
     images = _in_range(path, arrays["images"], dataset)
     ids = _indices(path, arrays.get("indices"), len(images), dataset)
     if "labels" in arrays:
@@ -114,23 +112,6 @@ def common_images(targets: Iterable[Target]) -> data.Dataset | None:
             "the models take the images in several ways: set one for all with --resize and --crop"
         )
     return first
-
-
-def _arrays(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with np.load(path, allow_pickle=False) as held:
-            found = {name: held[name] for name in _ARRAYS if name in held.files}
-            names = ", ".join(held.files)
-    except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        reason = first_line_of(error)
-        if "pickle" in reason:  # NumPy advises to load it unsafely
-            reason = "it is no zip archive of plain arrays"
-        if "context manager" in reason:  # what a .npy file holds
-            reason = "it is a single array: write it with numpy.savez(FILE, images=ARRAY)"
-        raise UserError(f"cannot read {path} as an .npz file of arrays: {reason}") from error
-    if "images" not in found:
-        raise UserError(f"{path} has no array 'images', only {names or 'nothing'}")
-    return found
 
 
 def _in_range(path: Path, images: np.ndarray, dataset: data.Dataset) -> np.ndarray:

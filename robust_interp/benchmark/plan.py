@@ -49,7 +49,7 @@ def make_plan(
     asked = [CLEAN, *corruptions.resolve(request.corruptions, corruptor), *attacked]
     n = sample_count(request.n, dataset)
     cells = _cells(cards, asked, request.protocol, dataset)
-    plan = Plan(dataset.name, n, request.protocol, tuple(cells))
+    plan = Plan(dataset.name, n, request.protocol, tuple(cells), class_names=dataset.class_names)
     if strong is None:
         return plan
     rows = [one for one in asked if one.name == RANKED_BY["final"]]

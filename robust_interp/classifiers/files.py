@@ -75,11 +75,7 @@ def _of_ours(checkpoint: zoo.Checkpoint, context: Context) -> Target:
     """Make a target of a checkpoint of this package, with the same card as if it were in the zoo."""
     cfg = checkpoint.config["pretrained_cfg"]
     check_fits(str(checkpoint.folder), cfg["num_classes"], cfg["input_size"][0], context)
-    target = from_checkpoint(checkpoint, context.dataset)
-    if checkpoint.dataset == context.dataset.name:
-        return target
-    note = f"{checkpoint.name} was trained on {checkpoint.dataset}, not on {context.dataset.name}"
-    return replace(target, card=replace(target.card, recorded_clean=None), notes=(note,))
+    return from_checkpoint(checkpoint, context.dataset)
 
 
 def described(path: Path, name: str, context: Context) -> Target:

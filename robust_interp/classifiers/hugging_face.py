@@ -20,6 +20,7 @@ from robust_interp.classifiers.target import (
     size_note,
 )
 from robust_interp.core.errors import UserError
+from robust_interp.core.extras import install
 from robust_interp.core.texts import reason_of
 
 _NAME_ON_THE_HUB = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
@@ -84,7 +85,7 @@ def _transformers() -> Any:
     try:
         import transformers
     except ImportError as error:
-        raise UserError("hf: needs an extra package: pip install 'robust-interp[hf]'") from error
+        raise UserError(f"hf: needs an extra package: {install('hf')}") from error
     return transformers
 
 

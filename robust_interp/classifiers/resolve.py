@@ -200,12 +200,32 @@ def _of_the_zoo(
     if seeds is not None and not len(seeds):
         raise UserError("no train seed given: 3 means 0, 1, 2; None means all")
     found: list[Target] = []
-    candidates = zoo.checkpoints_for(dataset.name, options.zoo, options.only_zoo)
+    candidates = _candidates(names, options, dataset)
     for seeds_of_one in from_zoo(names, candidates, seeds, dataset, tell):
         found += seeds_of_one
         if options.ensembles and len(seeds_of_one) > 1:
             found += averaged(seeds_of_one, averaging)
     return found
+
+
+def _candidates(names: Sequence[str], options: ResolveOptions, dataset: data.Dataset) -> list[zoo.Checkpoint]:
+    """The dataset's checkpoints; for images of the user's own, those of a dataset with as many classes.
+
+    Raises:
+        UserError: if there is none, or those that are named are of several datasets.
+    """
+    if dataset.name in data.DATASETS:
+        return zoo.checkpoints_for(dataset.name, options.zoo, options.only_zoo)
+    fit = zoo.checkpoints_that_fit(
+        dataset.classes, dataset.channels, dataset.name, options.zoo, options.only_zoo
+    )
+    trained_on = sorted({checkpoint.dataset for checkpoint in zoo.select(names, fit)})
+    if len(trained_on) > 1:
+        raise UserError(
+            f"the checkpoints were trained on {' and '.join(trained_on)}: name those of one, such as "
+            f"'*.{trained_on[0]}_*'"
+        )
+    return fit
 
 
 def _others(

@@ -54,9 +54,13 @@ def check_classifier(classifier: nn.Module, images: Tensor, classes: int) -> Non
             f"{classifier.name} cannot take {few.dtype} images of shape {tuple(few.shape)}: {reason}"
         ) from error
     if logits.shape != (len(few), classes):
+        hint = ""
+        if logits.ndim == 2 and logits.shape[1] > classes:
+            hint = "; if its labels are those of the model, say how many classes there are: with the images, "
+            hint += f"(images, labels, {logits.shape[1]}), in an .npz file as classes, or with --class-map"
         raise UserError(
             f"{classifier.name} returns logits of shape {tuple(logits.shape)}; "
-            f"the dataset needs {(len(few), classes)}"
+            f"the dataset needs {(len(few), classes)}{hint}"
         )
     if logits.dtype not in (torch.float32, torch.float64):
         raise UserError(

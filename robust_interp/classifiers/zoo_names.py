@@ -28,7 +28,7 @@ def from_zoo(
         patterns: 'all', architectures, full names of checkpoints, or globs.
         candidates: The checkpoints to choose from.
         seeds: Train seeds to take; None takes all.
-        dataset: The data set that the checkpoints were trained on, and are measured on.
+        dataset: The data set that the checkpoints are measured on.
         tell: Called with the progress of reading the checkpoints.
 
     Raises:
@@ -85,7 +85,13 @@ def from_checkpoint(checkpoint: zoo.Checkpoint, dataset: data.Dataset) -> Target
         weights_sha256=checkpoint.sha256,
         recorded_clean=record["clean_accuracy"],
     )
-    return Target(card, Loader(lambda: fast(classifier_of(checkpoint)), dataset), dataset=dataset)
+    notes: tuple[str, ...] = ()
+    if checkpoint.dataset != dataset.name:
+        card = replace(card, recorded_clean=None)
+        notes = (f"{checkpoint.name} was trained on {checkpoint.dataset}, not on {dataset.name}",)
+    return Target(
+        card, Loader(lambda: fast(classifier_of(checkpoint)), dataset), dataset=dataset, notes=notes
+    )
 
 
 def classifier_of(checkpoint: zoo.Checkpoint) -> Classifier:

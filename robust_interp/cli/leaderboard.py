@@ -262,12 +262,12 @@ def _classes(arguments: argparse.Namespace) -> int:
     from robust_interp.cli.console import print_classes
     from robust_interp.results import classes
     from robust_interp.results.export import FORMATS
-    from robust_interp.results.folders import of_models, runs_in
+    from robust_interp.results.folders import class_names_in, of_models, runs_in
 
     runs, dataset = runs_in(arguments.folders, arguments.dataset)
     runs = of_models(runs, arguments.models)
-    count: int | None = None
-    names: tuple[str, ...] = ()
+    names = class_names_in(arguments.folders, dataset)
+    count = len(names) or None
     if dataset in data.DATASETS:
         count, names = data.DATASETS[dataset].classes, data.DATASETS[dataset].class_names
     table = classes.by_class(runs, arguments.column, count, names)

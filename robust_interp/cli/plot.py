@@ -261,5 +261,7 @@ def _curve(arguments: argparse.Namespace) -> int:
     written = files.with_table(figure, table, files.stem(arguments.out, "curve"), origin)
     shown = ["entry", "series", "x", "norm", "n", "seeds", "accuracy", "band_low", "band_high"]
     say(export.to_markdown(table[shown]), end="")
+    if old := curves.trained_again(runs):
+        say(f"of models that were trained again, only the newest weights are drawn: {', '.join(old)}")
     say(f"wrote {', '.join(map(str, written))}")
     return 0

@@ -191,9 +191,12 @@ def track(
 
         def tell(share: float, what: str) -> None:
             nonlocal told
-            if share > told:
+            if share > told and not told:  # the first part pays for what is imported with it
+                bar.time.skip(kind, share)
+                bar.begin()
+            elif share > told:
                 bar.finish(kind, share - told)
-                told = share
+            told = max(told, share)
             bar.show(name if share >= 1 else f"{name} {what}".strip(), ends=True)
 
         yield tell

@@ -94,6 +94,11 @@ def _radius(text: str, norm: str) -> float:
     try:
         if norm == "L2":
             return float(text)
+        if text.strip() and float(text.partition("/")[0]) == 0:
+            raise UserError(
+                "--eps 0 allows the clean images alone, whose accuracy stands beside that of every radius: "
+                "give the one that the images were made for"
+            )
         (eps,) = read_eps(text)
     except UserError:  # which says more
         raise

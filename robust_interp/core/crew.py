@@ -25,6 +25,7 @@ from typing import Any, Generic, TypeVar
 import robust_interp
 from robust_interp.core import threads
 from robust_interp.core.errors import RandomModelError, UserError
+from robust_interp.core.extras import install
 from robust_interp.core.texts import first_line_of
 
 TRIES = 3  # lost workers after which a task has failed
@@ -228,7 +229,7 @@ def _imported() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise UserError("workers need Ray: pip install 'robust-interp[ray]'") from error
+        raise UserError(f"workers need Ray: {install('ray')}") from error
     return ray
 
 

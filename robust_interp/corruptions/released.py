@@ -38,7 +38,7 @@ def released(dataset: Dataset, folder: Path) -> Released:
     """What a folder holds of a dataset's images.
 
     Args:
-        dataset: The clean ones, in official order.
+        dataset: The clean ones, in any order.
         folder: Of released images, or the folder above it.
 
     Raises:
@@ -60,7 +60,9 @@ class Arrays:
         self.dataset = dataset
         self.folder = folder / name if (folder / name).is_dir() else folder
         labels = _open_array(self.folder / "labels.npy")
-        if labels.shape != (5 * len(dataset),) or not np.array_equal(labels, np.tile(dataset.labels, 5)):
+        order = dataset.places
+        fits = labels.shape == (5 * len(dataset),)
+        if not fits or not (labels.reshape(5, -1)[:, order] == dataset.labels).all():
             raise UserError(
                 f"{self.folder / 'labels.npy'} must contain the {dataset.name} test labels five times"
             )
@@ -80,7 +82,7 @@ class Arrays:
     def images(self, name: str, severity: int, start: int, stop: int) -> np.ndarray:
         first = (severity - 1) * len(self.dataset)
         rows = open_released(self.folder, name, self.dataset)
-        return rows[first + start : first + stop].transpose(0, 3, 1, 2)
+        return rows[first + self.dataset.places[start:stop]].transpose(0, 3, 1, 2)
 
 
 def open_released(folder: Path, name: str, dataset: Dataset) -> np.ndarray:
@@ -122,9 +124,9 @@ PICTURES = {".jpeg", ".jpg", ".png"}
 class Pictures:
     """Folders ``<corruption>/<severity>/<class>/<picture>``, as of ImageNet-C and Tiny-ImageNet-C.
 
-    The pictures are taken as they are: neither resized nor cropped. In the order of classes by name, and of
-    files by name within, they must be those of the dataset. The corruptions may lie in folders of groups, as
-    in ``noise/gaussian_noise``.
+    The pictures are taken as they are: neither resized nor cropped. A sample's is the one that is called as
+    its file is, whatever the ending. Of samples without such names, the pictures by class and name must be
+    in the dataset's own order. The corruptions may lie in folders of groups, as in ``noise/gaussian_noise``.
 
     Raises:
         UserError: if there is no corruption in the folder.
@@ -138,13 +140,15 @@ class Pictures:
                 f"<corruption>/<severity>/<class> in {folder}, as ImageNet-C has them"
             )
         self._listed: tuple[Path, list[str]] | None = None  # the folder that was listed last
+        self._matched: tuple[Path, list[str]] | None = None  # likewise, as `_names`
 
     def source(self, name: str) -> str:
         """Such as ``released(ImageNet-C, files 0123456789ab)``: a digest of all names and sizes."""
         sha = hashlib.sha256()
         for severity in SEVERITIES:
             place = self._place(name, severity)
-            for picture in self._names(place):
+            self._names(place)
+            for picture in self._all_names(place):
                 sha.update(f"{severity}/{picture} {os.stat(place / picture).st_size}\n".encode())
         constants = constants_of(self.dataset.shape)
         benchmark = "" if constants == CIFAR_C else f"{constants}, "
@@ -184,7 +188,34 @@ class Pictures:
         raise UserError(f"{self.folder} has no folder {name}/{severity}")
 
     def _names(self, place: Path) -> list[str]:
-        """The pictures of a severity, as ``class/file``, in the dataset's order."""
+        """Of each sample its picture in a severity, as ``class/file``."""
+        if self._matched and self._matched[0] == place:
+            return self._matched[1]
+        listed = self._all_names(place)
+        by_name = {os.path.splitext(name)[0]: name for name in listed}
+        wanted = [self.dataset.name_of(at) for at in range(len(self.dataset))]
+        found = [by_name.get(os.path.splitext(name)[0], "") for name in wanted]
+        if not any(found):
+            found = self._in_order(place, listed)
+        elif "" in found:
+            raise UserError(f"{place} has no picture of {wanted[found.index('')]}")
+        self._matched = place, found
+        return found
+
+    def _in_order(self, place: Path, listed: list[str]) -> list[str]:
+        """The pictures of samples that have other names, or none."""
+        classes = sorted({name.partition("/")[0] for name in listed})
+        labels = np.searchsorted(classes, [name.partition("/")[0] for name in listed])
+        order = self.dataset.places
+        if len(labels) != len(self.dataset) or not np.array_equal(labels[order], self.dataset.labels):
+            raise UserError(
+                f"{place} must hold the {len(self.dataset)} images of {self.dataset.name}, by their names or "
+                f"in the same order, class by class; it holds {len(labels)} of {len(classes)} classes"
+            )
+        return [listed[at] for at in order]
+
+    def _all_names(self, place: Path) -> list[str]:
+        """The pictures of a severity, as ``class/file``, sorted by class and then by file."""
         if self._listed and self._listed[0] == place:
             return self._listed[1]
         try:
@@ -195,12 +226,6 @@ class Pictures:
             ]
         except OSError as error:
             raise UserError(f"cannot read {place}: {error.strerror}") from error
-        labels = np.repeat(np.arange(len(classes)), [len(files) for files in names])
-        if not np.array_equal(labels, self.dataset.labels):
-            raise UserError(
-                f"{place} must hold the {len(self.dataset)} images of {self.dataset.name} in the same order, "
-                f"class by class; it holds {len(labels)} of {len(classes)} classes"
-            )
         self._listed = place, [name for files in names for name in files]
         return self._listed[1]
 

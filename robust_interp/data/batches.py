@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import closing
 from dataclasses import replace
 from typing import IO, Any
 
@@ -56,18 +57,19 @@ def from_batches(
             temporary folder is full.
     """
     classes = _known_classes(source) if classes is None else classes
-    spool, labels = _Spool(), list[np.ndarray]()
-    count = 0
-    for images, of_images in _batches(source, workers):
-        left = len(images) if n is None else n - count
-        spool.add(images[:left])
-        labels.append(of_images[:left])
-        count += len(images[:left])
-        if count == n:
-            break
-    if not count:
-        raise UserError("the dataset yields no images")
-    found = ArrayDataset("custom", spool.images(), *checked_labels(np.concatenate(labels), count, classes))
+    labels, count = list[np.ndarray](), 0
+    with closing(_Spool()) as spool:
+        for images, of_images in _batches(source, workers):
+            left = len(images) if n is None else n - count
+            spool.add(images[:left])
+            labels.append(of_images[:left])
+            count += len(images[:left])
+            if count == n:
+                break
+        if not count:
+            raise UserError("the dataset yields no images")
+        mapped = spool.images()
+    found = ArrayDataset("custom", mapped, *checked_labels(np.concatenate(labels), count, classes))
     return replace(found, notes=tuple(_notes(source, found, n)))
 
 
@@ -178,18 +180,23 @@ class _Spool:
         self._count += len(images)
 
     def images(self) -> np.ndarray:
+        """Memory-map all images. The mapping stays valid after `close`."""
         self._file.flush()
         assert self._shape
         kind = np.uint8 if self._is_whole else np.float32
         return np.memmap(self._file, kind, "r", 0, (self._count, *self._shape))
+
+    def close(self) -> None:
+        self._file.close()
 
     def _write(self, images: np.ndarray) -> None:
         self._file.write(np.ascontiguousarray(images).data)
 
     def _widen(self) -> None:
         """Rewrite the file as float32."""
-        before = self.images() if self._count else None
+        before, file = self.images() if self._count else None, self._file
         self._file, self._is_whole = _nameless(), False
+        file.close()
         for at in range(0, self._count, AT_ONCE):
             assert before is not None
             self._write(as_pixels(before[at : at + AT_ONCE]))

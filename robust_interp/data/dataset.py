@@ -92,6 +92,7 @@ class Dataset(ABC):
     classes: int
     told: Mapping[str, str | int]
     notes: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()  # of own images, where the source has them
     default_n: int | None = None
 
     def __len__(self) -> int:
@@ -106,6 +107,11 @@ class Dataset(ABC):
     @abstractmethod
     def fingerprint(self) -> str:
         """Hash of the images and labels, part of the keys of cells."""
+
+    @property
+    @abstractmethod
+    def places(self) -> np.ndarray:
+        """Of each sample its place in the data set's own order, (N,)."""
 
     @abstractmethod
     def at(self, ids: np.ndarray) -> np.ndarray:
@@ -227,6 +233,10 @@ class ArrayDataset(Dataset):
     def shape(self) -> tuple[int, int, int]:
         C, H, W = self.images.shape[1:]
         return C, H, W
+
+    @property
+    def places(self) -> np.ndarray:
+        return np.arange(len(self)) if self.order is None else self.order
 
     def at(self, ids: np.ndarray) -> np.ndarray:
         return _in_range(self.images[ids if self.order is None else self.order[ids]])
@@ -392,11 +402,14 @@ def _check_range(images: np.ndarray) -> None:
     if not np.issubdtype(images.dtype, np.floating):
         raise UserError(f"images must be uint8 or floating point in [0, 1], not {images.dtype}")
     low, high = float(images.min()), float(images.max())
-    if not (low >= -RANGE_TOLERANCE and high <= 1 + RANGE_TOLERANCE):  # a NaN fails here too
-        raise UserError(
-            f"images run from {low:.4g} to {high:.4g}: inputs must be in [0, 1]; "
-            "put the normalisation inside the model (or pass its mean and std)"
-        )
+    if np.isnan(low):
+        raise UserError("images have values that are NaN: inputs must be in [0, 1]; replace those")
+    if low >= -RANGE_TOLERANCE and high <= 1 + RANGE_TOLERANCE:
+        return
+    hint = "put the normalisation inside the model (or pass its mean and std)"
+    if low >= 0 and 2 < high <= 255:
+        hint = "divide them by 255, or save them as uint8"
+    raise UserError(f"images run from {low:.4g} to {high:.4g}: inputs must be in [0, 1]; {hint}")
 
 
 def data_root(data_dir: str | os.PathLike | None = None) -> Path:

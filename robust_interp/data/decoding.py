@@ -99,8 +99,8 @@ class Decoder:
             UserError: always; it says that the images have several sizes.
         """
         raise UserError(
-            "the images are of several sizes, and nothing says how to bring them to one: use --resize and "
-            "--crop, such as --resize 256 --crop 224"
+            "the images are of several sizes, and nothing says how to bring them to one: use both --resize "
+            "and --crop, such as --resize 256 --crop 224"
         )
 
     def _decoded(self, at: int) -> np.ndarray:
@@ -111,11 +111,19 @@ class Decoder:
                 image = opened(file).convert("L" if self._channels == 1 else "RGB")
             crop = self._preprocessing.crop
             if crop and not self._preprocessing.resize and (image.height < crop[0] or image.width < crop[1]):
-                raise ValueError(f"it is {image.height}x{image.width}, smaller than the crop: use --resize")
+                raise UserError(
+                    f"{self._encoded.names[place]} is {image.height}x{image.width}, smaller than the crop: "
+                    "use --resize"
+                )
             return np.asarray(self._transform(image))
+        except UserError:
+            raise
         except Exception as error:  # Pillow's plug-ins raise anything
             reason = first_line_of(error)
-            raise UserError(f"cannot decode {self._encoded.names[place]}: {reason}") from error
+            raise UserError(
+                f"cannot decode {self._encoded.names[place]}: {reason}; mend or remove it, or leave such out "
+                "with --skip-unreadable"
+            ) from error
 
 
 def hash_of(image: np.ndarray) -> int:
@@ -230,7 +238,7 @@ class Stream:
 def _checked(found: tuple[np.ndarray, np.ndarray, str]) -> tuple[np.ndarray, np.ndarray]:
     images, hashes, trouble = found
     if trouble:
-        raise UserError(f"{trouble}; mend or remove it, or leave such out with --skip-unreadable")
+        raise UserError(trouble)
     return images, hashes
 
 

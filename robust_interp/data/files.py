@@ -115,7 +115,7 @@ class FileDataset(Dataset):
         return ({"preprocessing": how} if how else {}) | self._subset
 
     def in_order(self, order: np.ndarray, subset: str) -> FileDataset:
-        return FileDataset(
+        found = FileDataset(
             self.name,
             self._encoded,
             self._all_labels,
@@ -126,6 +126,8 @@ class FileDataset(Dataset):
             self._subset | {"subset": subset},
             self.notes,
         )
+        found.class_names = self.class_names
+        return found
 
     def fitted(self, cfg: Mapping) -> Dataset:
         """Return the data set with the model's preprocessing, unless another was chosen before."""
@@ -148,6 +150,7 @@ class FileDataset(Dataset):
                 self.notes,
             )
             view._headers, view._channels = self._headers, key[1]
+            view.class_names = self.class_names
         return self._views[key]
 
     def _stay(self, chosen: Preprocessing, channels: int) -> bool:
@@ -160,6 +163,10 @@ class FileDataset(Dataset):
     def shape(self) -> tuple[int, int, int]:
         C, H, W = self._decoder.shape
         return C, H, W
+
+    @property
+    def places(self) -> np.ndarray:
+        return self._order
 
     @property
     def channels(self) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -35,10 +36,21 @@ class Files:
 
     @cached_property
     def sizes(self) -> list[int]:
-        return [os.stat(self.root / name).st_size for name in self.names]
+        """Of each file its bytes; 0 of one that is not there, as a link to nothing: opening it says so."""
+        return [_size(self.root / name) for name in self.names]
 
     def open(self, at: int) -> BinaryIO:
-        return open(self.root / self.names[at], "rb")
+        path = self.root / self.names[at]
+        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for ever
+            raise OSError("it is no file")
+        return open(path, "rb")
+
+
+def _size(path: Path) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
 
 
 def from_folder(text: str, options: SourceOptions) -> FileDataset:
@@ -61,7 +73,15 @@ def from_folder(text: str, options: SourceOptions) -> FileDataset:
         if unknown := [name for name in names if name not in mapped]:
             raise UserError(f"{options.class_map} has no line for the folder {unknown[0]}")
         labels, notes = mapped, ()
-    return _dataset(f"folder:{root.resolve().name}", root, names, labels, classes, options, notes)
+    found = _dataset(f"folder:{root.resolve().name}", root, names, labels, classes, options, notes)
+    found.class_names = tuple(_called(at, names, labels) for at in range(classes))
+    return found
+
+
+def _called(label: int, names: Iterable[str], labels: Mapping[str, int]) -> str:
+    """Return the name of a class: its folder, or its folders; what cannot be printed is a question mark."""
+    text = ", ".join(name for name in names if labels[name] == label)
+    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def from_imagenet(text: str, options: SourceOptions) -> FileDataset:
@@ -108,13 +128,25 @@ def _by_class(root: Path) -> dict[str, list[str]]:
     return found
 
 
-def _below(root: Path, folder: str) -> list[str]:
-    return [
-        (Path(where).relative_to(root) / file).as_posix()
-        for where, _, files in sorted(os.walk(root / folder, followlinks=True))
-        for file in sorted(files)
-        if file.lower().endswith(SUFFIXES)
-    ]
+def _below(root: Path, folder: str) -> Iterator[str]:
+    for where, files in sorted(_walk(root, folder)):
+        for file in sorted(files):
+            if file.lower().endswith(SUFFIXES):
+                yield (where.relative_to(root) / file).as_posix()
+
+
+def _walk(root: Path, folder: str) -> Iterator[tuple[Path, list[str]]]:
+    """Every folder from one on and its files, as `os.walk` goes.
+
+    Raises:
+        UserError: at a link in a circle, by which the same images would be found many times.
+    """
+    for where, folders, files in os.walk(root / folder, followlinks=True):
+        for link in filter(Path.is_symlink, (Path(where, name) for name in folders)):
+            above = [link.parent, *(each for each in link.parent.parents if each.is_relative_to(root))]
+            if any(each.resolve().is_relative_to(link.resolve()) for each in above):
+                raise UserError(f"{link} is a link to a folder that it lies in: remove it")
+        yield Path(where), files
 
 
 def _order_note(names: list[str]) -> tuple[str, ...]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -12,7 +14,7 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.texts import first_line_of
 from robust_interp.data.dataset import OWN_N, ArrayDataset, from_arrays
 
-_UNREADABLE = (OSError, ValueError, EOFError, AttributeError, TypeError, KeyError, zipfile.BadZipFile)
+_AT_ONCE = 2**20  # bytes
 
 
 def from_npz(text: str) -> ArrayDataset:
@@ -27,42 +29,99 @@ def from_npz(text: str) -> ArrayDataset:
         UserError: if the file cannot be read, or its arrays are not valid images and labels.
     """
     path = Path(text).expanduser()
+    found = read_arrays(path, ("images", "labels"), ("classes",), mapped=("images",))
     try:
-        with np.load(path, allow_pickle=False) as held:
-            if missing := {"images", "labels"} - set(held.files):
-                names = ", ".join(held.files) or "nothing"
-                raise UserError(f"{path} has no array {min(missing)!r}, only {names}")
-            mapped = _mapped(path, "images.npy")
-            images = held["images"] if mapped is None else mapped
-            labels = held["labels"]
-            classes = int(held["classes"]) if "classes" in held.files else None
-    except _UNREADABLE as error:
-        reason = first_line_of(error)
-        if "pickle" in reason:  # NumPy's message suggests allow_pickle=True, which is unsafe
-            reason = "it is no zip archive of plain arrays"
-        raise UserError(f"cannot read {path} as an .npz file of arrays: {reason}") from error
-    try:
-        found = from_arrays(images, labels, classes, f"npz:{path.stem}")
+        classes = found["classes"].item() if "classes" in found and found["classes"].ndim == 0 else None
+        if "classes" in found and classes is None:
+            raise UserError("classes must be how many there are, a single number")
+        dataset = from_arrays(found["images"], found["labels"], classes, f"npz:{path.stem}")
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
-    return replace(found, default_n=OWN_N)
+    return replace(dataset, default_n=OWN_N)
 
 
-def _mapped(path: Path, name: str) -> np.ndarray | None:
-    """Memory-map an array of the archive; None if it is compressed or has an unknown .npy version."""
-    with zipfile.ZipFile(path) as archive:
-        told = archive.getinfo(name)
-        if told.compress_type != zipfile.ZIP_STORED:
-            return None
+def read_arrays(
+    path: Path, needed: Iterable[str], others: Iterable[str] = (), mapped: Iterable[str] = ()
+) -> dict[str, np.ndarray]:
+    """Arrays of an .npz file, by name. Its checksums are compared; nothing is unpickled.
+
+    Args:
+        path: Of the file.
+        needed: Arrays that must be there.
+        others: Arrays that may be.
+        mapped: Those of them that stay in the file, where they are not compressed.
+
+    Raises:
+        UserError: if it cannot be read, is damaged, or lacks an array.
+    """
+    found = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            held = [name.removesuffix(".npy") for name in archive.namelist()]
+            if missing := [name for name in needed if name not in held]:
+                names = ", ".join(held) or "nothing"
+                raise UserError(f"{path} has no array {missing[0]!r}, only {names}")
+            for name in (each for each in (*needed, *others) if each in held):
+                where = _mapped(path, archive, f"{name}.npy") if name in mapped else None
+                found[name] = _read(archive, f"{name}.npy") if where is None else where
+    except UserError:
+        raise
+    except Exception as error:  # a damaged archive raises anything
+        raise UserError(f"cannot read {path} as an .npz file of arrays: {_reason(path, error)}") from error
+    return found
+
+
+def _reason(path: Path, error: Exception) -> str:
+    if isinstance(error, zipfile.BadZipFile):
         with path.open("rb") as file:
-            file.seek(told.header_offset)
-            head = file.read(30)  # the local file header ends with the lengths of name and extra field
-            file.seek(int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little"), 1)
-            version = np.lib.format.read_magic(file)
-            read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-            if version not in read:
-                return None
-            shape, fortran, kind = read[version](file)
-            if kind.hasobject:
-                raise ValueError("it holds pickled objects")
-            return np.memmap(path, kind, "r", file.tell(), shape, "F" if fortran else "C")
+            if file.read(6) == np.lib.format.MAGIC_PREFIX:
+                return "it is a single array: write it with numpy.savez(FILE, images=ARRAY)"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return first_line_of(error)
+
+
+def _read(archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    with archive.open(name) as member:
+        try:
+            found = np.lib.format.read_array(member, allow_pickle=False)
+        except ValueError as error:
+            if "pickle" not in str(error):
+                raise
+            raise _of_objects(name) from error  # NumPy advises to load it unsafely
+        _check_rest(member)
+        return found
+
+
+def _of_objects(name: str) -> ValueError:
+    array = name.removesuffix(".npy")
+    return ValueError(f"{array} holds Python objects, which are never unpickled: save an array of numbers")
+
+
+def _check_rest(member: IO[bytes]) -> None:
+    """Read a member of an archive to its end, where its checksum is compared."""
+    while member.read(_AT_ONCE):
+        pass
+
+
+def _mapped(path: Path, archive: zipfile.ZipFile, name: str) -> np.ndarray | None:
+    """An array of the archive, mapped from the file; None where it is compressed or laid out otherwise."""
+    told = archive.getinfo(name)
+    if told.compress_type != zipfile.ZIP_STORED:
+        return None
+    with path.open("rb") as file:
+        file.seek(told.header_offset)
+        head = file.read(30)  # of the member: two lengths at its end say where the data begin
+        file.seek(int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little"), 1)
+        version = np.lib.format.read_magic(file)
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        if version not in read:
+            return None
+        shape, fortran, kind = read[version](file)
+        if kind.hasobject:
+            raise _of_objects(name)
+        if 0 in shape:  # nothing can be mapped
+            return None
+        with archive.open(name) as member:
+            _check_rest(member)
+        return np.memmap(path, kind, "r", file.tell(), shape, "F" if fortran else "C")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import unknown
@@ -43,7 +44,7 @@ SOURCES = {
     "npz": Kind("FILE: arrays images and labels, as numpy.savez writes them", _npz),
 }
 
-_FORM = re.compile(r"(?P<kind>[a-z]+):(?P<rest>.+)", re.DOTALL)
+_FORM = re.compile(r"(?P<kind>[a-z]+):(?P<rest>.*)", re.DOTALL)
 
 
 def is_source(text: str) -> bool:
@@ -55,7 +56,21 @@ def is_source(text: str) -> bool:
     found = _FORM.fullmatch(text)
     if found and found["kind"] not in SOURCES:
         raise unknown("source", found["kind"], [*SOURCES, *DATASETS])
+    if found and not found["rest"]:
+        raise UserError(f"{text} names nothing: {text}{SOURCES[found['kind']].what}")
+    if not found and text not in DATASETS and (kind := _kind_of(Path(text))):
+        raise UserError(f"{text} is no data set's name: if the file or folder is meant, {kind}:{text}")
     return found is not None
+
+
+def _kind_of(path: Path) -> str | None:
+    """The kind of source that a file or folder may be; None where there is none."""
+    try:
+        if path.suffix in (".npz", ".parquet") and path.is_file():
+            return path.suffix[1:]
+        return "folder" if len(path.parts) > 1 and path.is_dir() else None
+    except (OSError, ValueError):  # no name of a file
+        return None
 
 
 def open_source(text: str, options: SourceOptions | None = None) -> Dataset:

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.extras import install
 from robust_interp.core.texts import reason_of
 from robust_interp.data.dataset import checked_labels
 from robust_interp.data.files import FileDataset
@@ -208,7 +209,7 @@ def _library(source: str) -> Any:
         import datasets
         import pyarrow  # noqa: F401, required by datasets
     except ImportError as error:
-        raise UserError(f"{source} needs an extra package: pip install 'robust-interp[hf]'") from error
+        raise UserError(f"{source} needs an extra package: {install('hf')}") from error
     return datasets
 
 

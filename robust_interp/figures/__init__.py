@@ -5,8 +5,9 @@ they look and writes them.
 """
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.extras import install
 
 try:
     import matplotlib  # noqa: F401
 except ImportError as error:  # an extra: a benchmark draws nothing
-    raise UserError("figures need matplotlib: pip install 'robust-interp[plots]'") from error
+    raise UserError(f"figures need matplotlib: {install('plots')}") from error

@@ -142,6 +142,13 @@ def _measured(runs: Iterable[Sequence[Score]]) -> list[tuple[str, list[Score]]]:
     ]
 
 
+def trained_again(runs: Sequence[Sequence[Score]]) -> list[str]:
+    """The models and train seeds of which older weights were measured, too, which no point is of."""
+    kept = {id(score) for run in _newest(runs) for score in run}
+    old = [score.classifier.label for run in runs for score in run if id(score) not in kept]
+    return list(dict.fromkeys(old))
+
+
 def _newest(runs: Iterable[Sequence[Score]]) -> list[list[Score]]:
     """Without what was measured of a train seed's old weights: a seed that was trained again is one seed."""
     runs = [list(run) for run in runs]

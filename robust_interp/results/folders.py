@@ -43,6 +43,12 @@ def runs_in(folders: Sequence[Path], dataset: str | None = None) -> tuple[list[l
     return _of_newest_code(runs), dataset
 
 
+def class_names_in(folders: Sequence[Path], dataset: str) -> tuple[str, ...]:
+    """Return the names of the classes of own images, of the last finished run that has them; else nothing."""
+    named = [plan.class_names for folder in folders for plan in _plans(folder) if plan.dataset == dataset]
+    return next((names for names in reversed(named) if names), ())
+
+
 def dataset_in(folders: Sequence[Path], dataset: str | None = None) -> str:
     """The dataset of the finished runs in results folders: the one named, else the only one.
 

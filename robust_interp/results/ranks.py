@@ -49,7 +49,8 @@ def why_not(line: pd.Series, columns: Mapping[str, str]) -> str:
     if line["source"] != "measured":
         return f"quoted ({line['source']})"
     if (column := columns.get(line["protocol"])) is None:
-        return f"without {RANKED_BY.get(line['protocol'], 'an attack')}"
+        series = RANKED_BY.get(line["protocol"])
+        return f"without {f'a column {series}_<eps>, which ranks go by' if series else 'an attack'}"
     if pd.isna(line[column]):
         return f"without {column}"
     return "from files (their images are unknown) or attacked by transfer"

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from robust_interp import zoo
 from robust_interp.core.csv_text import defused
 from robust_interp.core.errors import UserError
+from robust_interp.core.extras import install
 from robust_interp.core.files import make_folder, write_text
 from robust_interp.core.registry import unknown
 from robust_interp.corruptions import SEVERITIES
@@ -65,7 +66,7 @@ def robustbench(download: bool = False) -> Iterator[ModuleType]:
         except ImportError as error:
             raise UserError(
                 f"RobustBench needs a package that is missing: {error}; "
-                "install all of them with pip install 'robust-interp[robustbench]'"
+                f"install all of them with {install('robustbench')}"
             ) from error
         robustbench_names.register(zoo.checkpoints())
         _require_known(modules)
@@ -93,7 +94,7 @@ def _require_installed() -> None:
     except metadata.PackageNotFoundError as error:
         raise UserError(
             "RobustBench is not installed (the robustbench that comes with torchattacks is only a stub): "
-            "pip install 'robust-interp[robustbench]'"
+            f"{install('robustbench')}"
         ) from error
     spec = util.find_spec("robustbench")
     places = list(spec.submodule_search_locations or ()) if spec else []

@@ -228,6 +228,7 @@ class Plan:
         protocol: ``final`` or ``worst``.
         cells: The cells.
         strong: Plan of the stronger attacks, with its own number of images; None without such attacks.
+        class_names: Name of each class of own images, if known; no part of the key.
     """
 
     dataset: str
@@ -235,6 +236,7 @@ class Plan:
     protocol: str
     cells: tuple[Cell, ...]
     strong: Plan | None = None
+    class_names: tuple[str, ...] = ()
 
     @property
     def parts(self) -> list[Plan]:
@@ -265,7 +267,8 @@ class Plan:
     def _fields(self) -> dict:
         fields = {"dataset": self.dataset, "n": self.n, "protocol": self.protocol}
         strong = {"strong": self.strong._fields()} if self.strong else {}
-        return fields | {"cells": [cell.to_json() for cell in self.cells]} | strong
+        named = {"class_names": list(self.class_names)} if self.class_names else {}
+        return fields | {"cells": [cell.to_json() for cell in self.cells]} | strong | named
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
@@ -280,10 +283,11 @@ class Plan:
 
     @classmethod
     def _from_fields(cls, fields: dict) -> Plan:
-        check("a plan", fields, _PLAN)
+        check("a plan", fields, _PLAN, {"class_names": list_of(is_text)})
         cells = tuple(Cell.from_json(cell) for cell in fields["cells"])
         strong = cls._from_fields(fields["strong"]) if "strong" in fields else None
-        return cls(**_known(cls, fields) | {"cells": cells, "strong": strong})
+        named = tuple(fields.get("class_names", ()))
+        return cls(**_known(cls, fields) | {"cells": cells, "strong": strong, "class_names": named})
 
 
 # Checks of stored values: (required fields, optional fields).

@@ -138,6 +138,7 @@ class Fit:
         self.loss_sum, self.correct = torch.zeros((), device=device), torch.zeros((), device=device)
         self.rng = torch.get_rng_state()  # of torch's CPU generator, used by dropout
         self._session = self.step, time.perf_counter()  # first step and start time, to estimate the time left
+        self._before = 0, 0.0  # images of this epoch, and its seconds, before this session
 
     @property
     def steps(self) -> int:
@@ -163,6 +164,7 @@ class Fit:
         """Set the model to train mode, and start the clock of the time estimate."""
         self.model.train()
         self._session = self.step, time.perf_counter()
+        self._before = self._seen, self.epoch_seconds
 
     def train_step(self, images: Tensor, labels: Tensor) -> None:
         """Do one training step. The model must be in train mode.
@@ -207,13 +209,25 @@ class Fit:
         self.curve.append(line)
         self.seconds += self.epoch_seconds
         self.epoch_seconds = 0.0
+        self._before = 0, 0.0
         self.loss_sum.zero_()
         self.correct.zero_()
         return replace(status, line=line)
 
+    @property
+    def _seen(self) -> int:
+        """Samples of the epoch at hand that are done."""
+        return len(self.loader.labels) - len(self.loader.left)
+
+    @property
+    def _rate(self) -> float:
+        """Images a second of the epoch at hand, of this session: another one may have been slower."""
+        seen, seconds = self._before if self._seen > self._before[0] else (0, 0.0)
+        return (self._seen - seen) / (self.epoch_seconds - seconds)
+
     def status(self) -> Status:
         """Return the progress. At least one step of the epoch must be done. Waits for the device."""
-        seen = len(self.loader.labels) - len(self.loader.left)
+        seen = self._seen
         first, started = self._session
         done = max(1, self.step - first)
         return Status(
@@ -222,7 +236,7 @@ class Fit:
             loss=self.loss_sum.item() / seen,
             accuracy=100 * self.correct.item() / seen,
             lr=self.optimizer.param_groups[0]["lr"],
-            images_per_second=seen / self.epoch_seconds,
+            images_per_second=self._rate,
             share=self.step / self.steps,
             seconds_left=(time.perf_counter() - started) / done * (self.steps - self.step),
             line=None,

@@ -11,6 +11,7 @@ from robust_interp.zoo.catalogue import (
     check_known,
     checkpoints,
     checkpoints_for,
+    checkpoints_that_fit,
     implied_dataset,
     select,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "check_writable",
     "checkpoints",
     "checkpoints_for",
+    "checkpoints_that_fit",
     "create",
     "implied_dataset",
     "interval_text",

@@ -70,6 +70,39 @@ def checkpoints_for(
     )
 
 
+def checkpoints_that_fit(
+    classes: int, channels: int, dataset: str, zoo: str | os.PathLike | None = None, only: bool = False
+) -> list[Checkpoint]:
+    """The checkpoints for images of a user's own, at least one, in the order of `checkpoints`.
+
+    Args:
+        classes: That the images have.
+        channels: Likewise.
+        dataset: What messages call the images.
+        zoo: A folder of checkpoints to search first.
+        only: Whether to search only that folder.
+
+    Raises:
+        UserError: if there is none, or as `checkpoints` does.
+    """
+    of_all = checkpoints(zoo, None, only)
+    cfgs = [checkpoint.config["pretrained_cfg"] for checkpoint in of_all]
+    made_for = [(cfg["num_classes"], cfg["input_size"][0]) for cfg in cfgs]
+    found = [
+        checkpoint for checkpoint, one in zip(of_all, made_for, strict=True) if one == (classes, channels)
+    ]
+    if found:
+        return found
+    there = " or ".join(f"{one[0]} classes and {one[1]} channels" for one in dict.fromkeys(made_for))
+    raise UserError(
+        f"no checkpoint in {zoo if only else 'the zoo'} is for {classes} classes and {channels} channels, as "
+        f"{dataset} has"
+        + (f" (they are for {there})" if there else "")
+        + ": name a folder with --zoo, or other "
+        "models, such as timm:NAME with --checkpoint FILE"
+    )
+
+
 _FULL_NAME = re.compile(r"[\w-]+\.([a-z0-9]+)_\w+_seed[0-9]+", re.ASCII)
 
 
@@ -148,6 +181,10 @@ def _of_recipe(recipe: str, found: list[Checkpoint]) -> list[Checkpoint]:
 
 def _no_checkpoint(pattern: str, candidates: list[Checkpoint]) -> UserError:
     have = sorted({c.architecture for c in candidates})
+    if "+" in pattern:
+        return UserError(
+            f"{pattern} is no model: name its members, and the ensemble with --ensemble {pattern}"
+        )
     _check_dataset(pattern, candidates)
     if not is_glob(pattern) and is_model(pattern):
         datasets = ", ".join(sorted({c.dataset for c in candidates}))

@@ -140,23 +140,25 @@ def test_two_normalisations_of_one_model_are_two_classifiers_in_a_store(tmp_path
 
 # --- the images --------------------------------------------------------------------------------------
 
+NORMALISE = "put the normalisation inside the model"
+
 
 @pytest.mark.parametrize(
-    ("change", "shown"),
+    ("change", "shown", "hint"),
     [
-        (lambda x: (x - 0.5) / 0.25, "from -2 to 2"),
-        (lambda x: x * 255, "from 0 to 255"),
-        (lambda x: x - 1e-3, r"from -0\.001 to 0\.999"),
-        (lambda x: x + 1e-3, r"from 0\.001 to 1\.001"),
-        (lambda x: np.where(x == 0, np.nan, x), "nan"),
+        (lambda x: (x - 0.5) / 0.25, "run from -2 to 2", NORMALISE),
+        (lambda x: x * 255, "run from 0 to 255", "divide them by 255, or save them as uint8"),
+        (lambda x: x - 1e-3, r"run from -0\.001 to 0\.999", NORMALISE),
+        (lambda x: x + 1e-3, r"run from 0\.001 to 1\.001", NORMALISE),
+        (lambda x: np.where(x == 0, np.nan, x), "have values that are NaN", "replace those"),
     ],
 )
-def test_images_outside_zero_to_one_are_refused(change, shown, tmp_path):
+def test_images_outside_zero_to_one_are_refused(change, shown, hint, tmp_path):
     images, labels = batch()
     images[0, 0, 0, :2] = (0, 1)
-    with pytest.raises(UserError, match=f"images run {shown}" if shown != "nan" else "images run") as caught:
+    with pytest.raises(UserError, match=f"images {shown}") as caught:
         evaluate(Small(), (change(images), labels, 5), out=tmp_path)
-    assert "inputs must be in [0, 1]; put the normalisation inside the model" in str(caught.value)
+    assert f"inputs must be in [0, 1]; {hint}" in str(caught.value)
     assert_one_line(caught)
     assert not list(tmp_path.iterdir())
 

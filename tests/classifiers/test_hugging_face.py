@@ -15,6 +15,7 @@ from robust_interp.benchmark.request import Request
 from robust_interp.classifiers.prefixes import PREFIXES
 from robust_interp.classifiers.target import Context
 from robust_interp.core.errors import UserError
+from robust_interp.core.extras import install
 from robust_interp.data import preprocessing
 
 transformers = pytest.importorskip("transformers")
@@ -176,7 +177,7 @@ def test_a_model_of_transformers_that_cannot_be_measured_is_one_line(tmp_path, m
     (own / "theirs.py").write_text("raise SystemExit('run')")
     refused(f"hf:{own}", "it comes with code of its own, which is not run")
     monkeypatch.setitem(sys.modules, "transformers", None)
-    refused(f"hf:{own}", "hf: needs an extra package: pip install 'robust-interp[hf]'")
+    refused(f"hf:{own}", f"hf: needs an extra package: {install('hf')}")
 
 
 def test_classes_in_another_order_than_the_datasets_are_refused(tmp_path):

@@ -345,6 +345,26 @@ def test_one_zoo_folder_can_be_the_only_one(here, tiny_zoo):
         resolve(objects, ResolveOptions(only_zoo=True), data.load("digits"))
 
 
+def test_checkpoints_are_measured_on_own_images_with_as_many_classes(here, tiny_zoo, digits_test):
+    images, labels = (part[:8] for part in digits_test)
+    own = data.from_arrays(images, labels, 10)
+    found = resolve(["in_resnet14"], ResolveOptions(zoo=tiny_zoo, only_zoo=True), own)
+    assert [target.card.label for target in found] == [
+        "in_resnet14 seed 0",
+        "in_resnet14 seed 1",
+        "in_resnet14 x2",
+    ]
+    assert found[0].notes == ("in_resnet14.digits_none_seed0 was trained on digits, not on custom",)
+    assert found[0].card.recorded_clean is None
+    other = data.from_arrays(images, labels, 12)
+    with pytest.raises(
+        UserError, match=r"is for 12 classes and 1 channels.*they are for 10 classes and 1 channels"
+    ):
+        resolve(["in_resnet14"], ResolveOptions(zoo=tiny_zoo, only_zoo=True), other)
+    with pytest.raises(UserError, match=r"--ensemble in_resnet14\+preact_resnet14"):
+        resolve(["in_resnet14+preact_resnet14"], ResolveOptions(zoo=tiny_zoo, only_zoo=True), own)
+
+
 def test_what_is_named_alike_and_is_not_the_same_is_told_apart(here):
     for folder in ("a/mine", "b/mine"):  # copies, even
         saved_by_timm(network(7), here / folder, {"in_chans": 1})

@@ -4,6 +4,7 @@ import csv
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from support.hand_made import attack, card, first, run
@@ -57,6 +58,14 @@ def test_a_curve_has_its_numbers_beside_it(command, folder, tmp_path):
     ]
     assert read(tmp_path / "figures" / "curve.svg").n == 10
     assert "| net | pgd | 2.00 |" in out
+
+
+def test_a_curve_says_whose_older_weights_it_leaves_out(command, folder, tmp_path):
+    again = replace(card("net", 1), identity={"weights": "trained again"})
+    with Store(folder) as store:
+        run(store, [(again, CLEAN, first(9)), (again, attack("pgd", 2), first(5))])
+    _, out, _ = command("plot", "curve", folder, "-o", tmp_path / "figures")
+    assert "only the newest weights are drawn: net seed 1" in out
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from robust_interp import __version__, zoo
 from robust_interp.cli.console import console
+from robust_interp.core.extras import install
 from robust_interp.store import FILE_NAME, Store
 
 OPTIONS = "--models in_resnet14 --n 10 --attacks fgsm --eps 16 --corruptions none --device cpu"
@@ -71,7 +72,7 @@ for line in "report", "plot coefficients --models preact_resnet20":
 def test_what_draws_says_in_one_line_that_matplotlib_is_missing():
     done = subprocess.run([sys.executable, "-c", DRAWING], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["1"] * 2
-    told = "robust-interp: figures need matplotlib: pip install 'robust-interp[plots]'"
+    told = f"robust-interp: figures need matplotlib: {install('plots')}"
     assert done.stderr.splitlines() == [told] * 2
 
 
@@ -86,7 +87,7 @@ def test_a_bench_prints_a_table_and_writes_both_files(small, tmp_path):
     assert lines[0].startswith("digits, n = 10, protocol final")
     columns = ["model", "seeds", "members", "clean", "fgsm_16", "agreement"]
     assert lines[1].split() == columns  # no rank, which goes by PGD
-    assert "no rank: 2 without pgd" in lines
+    assert "no rank: 2 without a column pgd_<eps>, which ranks go by" in lines
     assert [line.split()[1:3] for line in lines[2:4]] == [["2", "1"], ["2", "2"]]  # seeds, members
     wrote = f"wrote leaderboard.csv, results.csv and environment.json in {tmp_path / 'results'}"
     assert lines[-1].startswith("measured 6 new cells in ")

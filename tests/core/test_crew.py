@@ -10,6 +10,7 @@ from support.crews import Doubling, Waiting, other_versions
 from robust_interp.core import crew as crews
 from robust_interp.core.crew import Crew, Workers, cluster
 from robust_interp.core.errors import UserError
+from robust_interp.core.extras import install
 
 TWO = Workers(2, gpus=0)
 
@@ -100,7 +101,7 @@ def test_without_ray_one_line_names_the_extra(tmp_path):
     command = [sys.executable, "-c", code, tmp_path]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert run.returncode == 1
-    assert run.stderr == "robust-interp: workers need Ray: pip install 'robust-interp[ray]'\n"
+    assert run.stderr == f"robust-interp: workers need Ray: {install('ray')}\n"
 
 
 def test_without_the_option_nothing_of_ray_is_imported():

@@ -1,5 +1,7 @@
 """Folders, ImageNet's folder and files of arrays as datasets: what is read, and what is refused."""
 
+import os
+
 import numpy as np
 import pytest
 import torchvision
@@ -171,6 +173,33 @@ def test_an_image_that_breaks_only_when_it_is_decoded_is_named(folder):
         found.rows(0, 12)
 
 
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_what_is_no_file_is_named_and_nothing_waits_for_it(folder, kind):
+    odd = folder / "b" / "00000x.png"
+    odd.symlink_to(folder / "nowhere") if kind == "link" else os.mkfifo(odd)
+    found = opened(f"folder:{folder}")
+    with pytest.raises(UserError, match=r"cannot read b/00000x\.png: (No such file|it is no file)"):
+        found.expect(13)
+    assert len(opened(f"folder:{folder}", skip_unreadable=True)) == 12
+
+
+@pytest.mark.parametrize("target", [".", "..", "../..", "../../beside"])
+def test_a_link_in_a_circle_is_named_and_not_followed(folder, target):
+    beside = folder.parent / "beside"
+    beside.mkdir()
+    (beside / "back").symlink_to(folder / "b")
+    (folder / "b" / "more").symlink_to(target)
+    with pytest.raises(UserError, match=r"b/more(/back)? is a link to a folder that it lies in"):
+        opened(f"folder:{folder}")
+
+
+def test_a_link_to_another_folder_is_followed(folder, tmp_path):
+    other = tmp_path.parent / f"{tmp_path.name}_other"
+    write_folder(other, *pictures(3))
+    (folder / "b" / "more").symlink_to(other / "a")
+    assert len(opened(f"folder:{folder}")) > 12
+
+
 def test_images_of_several_sizes_are_refused_with_a_hint(tmp_path):
     images, labels = pictures(3)
     write_folder(tmp_path, images, labels)
@@ -178,8 +207,9 @@ def test_images_of_several_sizes_are_refused_with_a_hint(tmp_path):
     found = opened(f"folder:{tmp_path}")
     with pytest.raises(UserError, match=r"several sizes.*--resize 256 --crop 224"):
         found.expect(8)
-    with pytest.raises(UserError, match="several sizes"):
+    with pytest.raises(UserError, match="several sizes") as refusal:
         found.rows(0, 8)
+    assert "skip" not in str(refusal.value)  # all of them can be read
 
 
 def test_images_of_more_than_eight_bits_are_refused(tmp_path):
@@ -235,7 +265,16 @@ def test_a_file_of_arrays_may_say_how_many_classes_there_are(tmp_path):
         ({"images": pictures()[0]}, "no array 'labels'"),
         ({"x": pictures()[0], "labels": pictures()[1]}, "no array 'images', only x, labels"),
         ({"images": pictures()[0], "labels": np.eye(3)[pictures()[1]]}, "one-hot: pass labels.argmax"),
-        ({"images": np.array([{}], object), "labels": [0]}, "no zip archive of plain arrays|cannot read"),
+        ({"images": np.array([{}], object), "labels": [0]}, "images holds Python objects.* never unpickled"),
+        ({"images": pictures()[0], "labels": np.array([0, None])}, "labels holds Python objects"),
+        ({"images": pictures()[0][:0], "labels": []}, "no images"),
+        ({"images": pictures()[0] / 1.0, "labels": pictures()[1]}, "run from 0 to 255.* divide them by 255"),
+        ({"images": pictures()[0] * np.nan, "labels": pictures()[1]}, "values that are NaN"),
+        ({"images": pictures()[0], "labels": pictures()[1], "classes": [3, 3]}, "classes must be how many"),
+        (
+            {"images": pictures()[0], "labels": pictures()[1], "classes": 3.5},
+            "classes must be a whole number",
+        ),
     ],
 )
 def test_a_wrong_file_of_arrays_is_refused_in_one_line(tmp_path, arrays, message):
@@ -243,6 +282,24 @@ def test_a_wrong_file_of_arrays_is_refused_in_one_line(tmp_path, arrays, message
     with pytest.raises(UserError, match=message) as refusal:
         opened(f"npz:{tmp_path / 'own.npz'}")
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("part", range(2, 20, 3))
+def test_a_file_of_arrays_that_is_damaged_is_refused(tmp_path, save, part):
+    images, labels = pictures()
+    save(tmp_path / "own.npz", images=images, labels=labels)
+    content = bytearray((tmp_path / "own.npz").read_bytes())
+    content[part * len(content) // 40] ^= 0x10  # within the images, which come first
+    (tmp_path / "own.npz").write_bytes(content)
+    with pytest.raises(UserError, match=r"cannot read .*own\.npz"):
+        opened(f"npz:{tmp_path / 'own.npz'}")
+
+
+def test_a_single_array_is_answered_with_how_to_write_several(tmp_path):
+    np.save(tmp_path / "own.npy", pictures()[0])
+    with pytest.raises(UserError, match=r"a single array: write it with numpy\.savez"):
+        opened(f"npz:{tmp_path / 'own.npy'}")
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"no archive"])
@@ -269,3 +326,27 @@ def test_an_unknown_kind_of_source_is_answered_with_the_near_one():
 def test_labels_of_any_integer_type(kind):
     found = data.from_arrays(np.zeros((3, 1, 2, 2), np.uint8), np.array([0, 2, 1], kind))
     assert (found.labels.dtype, found.labels.tolist(), found.classes) == (np.int64, [0, 2, 1], 3)
+
+
+@pytest.mark.parametrize(("text", "message"), [("npz:", "npz:FILE"), ("folder:", "folder:PATH")])
+def test_a_source_that_names_nothing_is_answered_with_its_form(text, message):
+    with pytest.raises(UserError, match=f"{text} names nothing: {message}"):
+        data.is_source(text)
+
+
+def test_a_file_or_folder_without_its_kind_is_answered_with_the_kind(folder, tmp_path):
+    (tmp_path / "own.npz").write_bytes(b"")
+    for path, kind in ((tmp_path / "own.npz", "npz"), (folder, "folder")):
+        with pytest.raises(UserError, match=f"is meant, {kind}:{path}"):
+            data.is_source(str(path))
+    assert not data.is_source("own.npz")
+
+
+def test_the_folders_are_the_names_of_the_classes_in_any_subset(folder, tmp_path):
+    (folder / "c").rename(folder / "c\x1b[31m")
+    found = opened(f"folder:{folder}")
+    assert found.class_names == ("a", "b", "c?[31m")
+    assert data.in_subset(found, "random", 1).class_names == found.class_names
+    table = tmp_path / "map.csv"
+    table.write_text("folder,label\na,2\nb,0\nc\x1b[31m,2\n")
+    assert opened(f"folder:{folder}", class_map=str(table)).class_names == ("b", "", "a, c?[31m")

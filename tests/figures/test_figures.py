@@ -11,6 +11,7 @@ from matplotlib.colors import to_rgb
 
 from robust_interp.analysis.coefficients import describe
 from robust_interp.core.errors import UserError
+from robust_interp.core.extras import install
 from robust_interp.figures import coefficients, landscape, origin, robustness, stability, style
 from robust_interp.figures.origin import Origin
 
@@ -410,7 +411,7 @@ def test_without_matplotlib_one_line_says_what_to_install():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("robust_interp.core.errors.UserError")  # which a command prints without the rest
-    assert last.endswith("pip install 'robust-interp[plots]'")
+    assert last.endswith(install("plots"))
 
 
 def test_a_figure_that_cannot_be_written(tmp_path):

@@ -54,7 +54,7 @@ def test_quoted_lines_and_boards_without_pgd_say_so(folder):
     assert about_ranks(quoted, ranked_by(quoted)) == "no rank: 2 quoted (paper)"
     without = board.drop(columns=[name for name in board if name.startswith("pgd")]).assign(rank=pd.NA)
     assert ranked_by(without) == {}
-    assert about_ranks(without, {}) == "no rank: 2 without pgd"
+    assert about_ranks(without, {}) == "no rank: 2 without a column pgd_<eps>, which ranks go by"
 
 
 def test_each_protocol_has_a_column_of_its_own(folder):
