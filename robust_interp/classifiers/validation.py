@@ -72,6 +72,28 @@ def check_classifier(classifier: nn.Module, images: Tensor, classes: int) -> Non
         )
 
 
+@torch.no_grad()
+def plain_logits(classifier: nn.Module, images: Tensor, classes: int) -> Tensor | None:
+    """The logits of a network that is like one that `check_classifier` has passed but for its weights.
+
+    That all is well with such a network one forward pass shows.
+
+    Args:
+        classifier, images, classes: As of `check_classifier`.
+
+    Returns:
+        (N, classes) and finite; None where they are not, and `check_classifier` is to say why, or to pass it.
+    """
+    try:
+        logits = classifier(images.clone())
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        return None
+    is_one = logits.shape == (len(images), classes) and logits.dtype in (torch.float32, torch.float64)
+    return logits if is_one and logits.isfinite().all() else None
+
+
 FIXED = (1, 2, 4, 8, 16, 32, 64, 100, 128, 256)  # batch sizes that a model may be made for
 
 
@@ -263,14 +285,15 @@ def measurable(model: nn.Module, name: str = "model") -> tuple[nn.Module, tuple[
 
 
 @torch.no_grad()
-def output_notes(classifier: nn.Module, images: Tensor) -> tuple[str, ...]:
+def output_notes(classifier: nn.Module, images: Tensor, logits: Tensor | None = None) -> tuple[str, ...]:
     """A line for each sign that outputs blunt the gradient of an attack, and so make a model seem robust.
 
     Args:
         classifier: On the device of the images.
         images: (N, C, H, W) pixels in [0, 1].
+        logits: What it returns for them, (N, classes), where that is known.
     """
-    logits, name = classifier(images.clone()), classifier.name
+    logits, name = classifier(images.clone()) if logits is None else logits, classifier.name
     if kind := as_probabilities(logits):
         return (
             f"{name}: its outputs are {kind}, not logits; attacks on those see little of the gradient, "

@@ -10,7 +10,7 @@ from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.target import Loader, Target, fast
 from robust_interp.core.errors import UserError
 from robust_interp.core.work import Tell, each, untold
-from robust_interp.store.cells import ModelCard
+from robust_interp.store.cells import ModelCard, digest
 
 
 def from_zoo(
@@ -37,12 +37,13 @@ def from_zoo(
     if absent := sorted(set(seeds or ()) - {checkpoint.seed for checkpoint in chosen}):
         raise UserError(f"no checkpoint with train seed {absent[0]} among the given models")
     groups: dict[tuple, list[Target]] = {}
+    passed: Passed = {}
     named = {pattern.partition("@")[0] for pattern in patterns}
     broken = _broken_plugins(chosen, named)
     for checkpoint in each(chosen, tell, lambda checkpoint: checkpoint.name):
         if checkpoint.architecture not in broken and (seeds is None or checkpoint.seed in seeds):
             try:
-                target = from_checkpoint(checkpoint, dataset)
+                target = from_checkpoint(checkpoint, dataset, passed)
             except UserError as error:
                 if {checkpoint.architecture, checkpoint.name} & named:
                     raise
@@ -62,16 +63,30 @@ def from_zoo(
     return found
 
 
-def from_checkpoint(checkpoint: zoo.Checkpoint, dataset: data.Dataset) -> Target:
-    """One of the zoo's checkpoints, or one like them; nothing but its descriptions is read yet."""
+# The devices on which a network has passed its check, by all that it is but for its weights.
+Passed = dict[tuple[str, data.Dataset], set[str]]
+
+
+def from_checkpoint(
+    checkpoint: zoo.Checkpoint, dataset: data.Dataset, passed: Passed | None = None
+) -> Target:
+    """One of the zoo's checkpoints, or one like them; nothing but its descriptions is read yet.
+
+    Args:
+        checkpoint: Which one.
+        dataset: What it is measured on.
+        passed: Shared by several, of which those that differ in their weights alone are checked in full once.
+    """
     cfg, record = checkpoint.config["pretrained_cfg"], checkpoint.record
     dataset = dataset.fitted(cfg)
-    known = {
+    code = {
         "architecture": checkpoint.architecture,
         "arguments": checkpoint.config["model_args"],
-        "weights": checkpoint.sha256,
         "normalisation": [cfg["mean"], cfg["std"]],
     } | zoo.MODELS.code(checkpoint.architecture)
+    known = code | {"weights": checkpoint.sha256}
+    kind = digest([code, cfg["num_classes"], cfg["input_size"]]), dataset
+    alike = ({} if passed is None else passed).setdefault(kind, set())
     card = ModelCard(
         checkpoint.architecture,
         known,
@@ -83,7 +98,8 @@ def from_checkpoint(checkpoint: zoo.Checkpoint, dataset: data.Dataset) -> Target
         weights_sha256=checkpoint.sha256,
         recorded_clean=record["clean_accuracy"],
     )
-    return Target(card, Loader(lambda: fast(classifier_of(checkpoint)), dataset), dataset=dataset)
+    load = Loader(lambda: fast(classifier_of(checkpoint)), dataset, alike_passed_on=alike)
+    return Target(card, load, dataset=dataset)
 
 
 def classifier_of(checkpoint: zoo.Checkpoint) -> Classifier:
