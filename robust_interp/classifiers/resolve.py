@@ -27,8 +27,8 @@ from robust_interp.classifiers.ensembles import Averaging, averaged, from_ensemb
 from robust_interp.classifiers.files import from_path, is_path
 from robust_interp.classifiers.prefixes import PREFIXES
 from robust_interp.classifiers.python_modules import from_python
-from robust_interp.classifiers.target import Context, Target, from_module
-from robust_interp.classifiers.zoo_names import from_zoo
+from robust_interp.classifiers.target import Context, Target, Tried, from_module
+from robust_interp.classifiers.zoo_names import NOTHING_TRIED, from_zoo
 from robust_interp.core.csv_text import defused
 from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.paths import resolved
@@ -57,6 +57,8 @@ class ResolveOptions:
         attacks: What attacks on the ensembles are made on, one ensemble each.
         eot: Over how many draws random models are attacked and judged; 0 refuses them.
         seed: Of these draws.
+        check_each: Whether each checkpoint of the zoo is checked in full; otherwise one of those that differ
+            in their weights alone is, and the others by one forward pass.
     """
 
     zoo: str | None = None
@@ -72,6 +74,7 @@ class ResolveOptions:
     attacks: str | Sequence[str] | None = None
     eot: int = 0
     seed: int = 0
+    check_each: bool = False
 
 
 OnRandom = Callable[[str, RandomModelError], None]
@@ -96,6 +99,7 @@ def resolve(
     dataset: data.Dataset,
     tell: Tell = untold,
     on_random: OnRandom = refuse,
+    tried: Tried = NOTHING_TRIED,
 ) -> list[Target]:
     """The targets for the given names, each once, followed by their ensembles.
 
@@ -108,6 +112,8 @@ def resolve(
         dataset: What they are measured on.
         tell: Told how far the reading of the zoo's checkpoints is.
         on_random: Called for each that is random, with its name and the error; it is left out then.
+        tried: What came of loading checkpoints of the zoo before: those that could not be measured are left
+            out with a note, if they are not named.
 
     Raises:
         UserError: if one cannot be found, loaded or measured, or an option does not go with what is named.
@@ -119,7 +125,7 @@ def resolve(
     found = (
         _objects(models, options, dataset, on_random)
         if isinstance(models, Mapping)
-        else _named(models, options, averaging, dataset, tell, on_random)
+        else _named(models, options, averaging, dataset, tell, on_random, tried)
     )
     for named in _listed(options.ensemble):
         found += joined(named, found, averaging, dataset.name)
@@ -163,6 +169,7 @@ def _named(
     dataset: data.Dataset,
     tell: Tell,
     on_random: OnRandom,
+    tried: Tried,
 ) -> list[Target]:
     names = models or tuple(name for named in _listed(options.ensemble) for name in member_names(named))
     names = _for_checkpoint(names) if options.checkpoint else names or ("all",)
@@ -172,7 +179,7 @@ def _named(
         _refuse_idle(options, ("seeds",), "models that are not from the zoo")
     elif not others:
         _refuse_idle(options, ("mean", "std", "weights_key"), "models from the zoo")
-    found = _of_the_zoo(of_the_zoo, options, averaging, dataset, tell) if of_the_zoo else []
+    found = _of_the_zoo(of_the_zoo, options, averaging, dataset, tell, tried) if of_the_zoo else []
     return _once([*found, *_others(others, options, dataset, on_random)])
 
 
@@ -194,13 +201,16 @@ def _of_the_zoo(
     averaging: Averaging,
     dataset: data.Dataset,
     tell: Tell,
+    tried: Tried,
 ) -> list[Target]:
     seeds = range(options.seeds) if isinstance(options.seeds, int) else options.seeds
     if seeds is not None and not len(seeds):
         raise UserError("no train seed given: 3 means 0, 1, 2; None means all")
     found: list[Target] = []
     candidates = zoo.checkpoints_for(dataset.name, options.zoo, options.only_zoo)
-    for seeds_of_one in from_zoo(names, candidates, seeds, dataset, tell):
+    for seeds_of_one in from_zoo(
+        names, candidates, seeds, dataset, tell, tried, None if options.check_each else {}
+    ):
         found += seeds_of_one
         if options.ensembles and len(seeds_of_one) > 1:
             found += averaged(seeds_of_one, averaging)

@@ -39,6 +39,8 @@ from robust_interp.store.cells import ModelCard, digest
 
 Load = Callable[[torch.device | str], nn.Module]
 
+Tried = Mapping[str, Load | UserError]  # by a target's key: how it loads, or why it could not be measured
+
 
 @dataclass(frozen=True, eq=False)
 class Target:

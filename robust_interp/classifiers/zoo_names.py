@@ -7,10 +7,17 @@ from dataclasses import replace
 
 from robust_interp import data, zoo
 from robust_interp.classifiers.classifier import Classifier
-from robust_interp.classifiers.target import Loader, Target, fast
+from robust_interp.classifiers.target import Loader, Target, Tried, fast
 from robust_interp.core.errors import UserError
 from robust_interp.core.work import Tell, each, untold
 from robust_interp.store.cells import ModelCard, digest
+
+SHOWN = 4  # of broken checkpoints, where all are
+
+NOTHING_TRIED: Tried = {}
+
+# The devices on which a network has passed its check, by all that it is but for its weights.
+Passed = dict[tuple[str, data.Dataset], set[str]]
 
 
 def from_zoo(
@@ -19,6 +26,8 @@ def from_zoo(
     seeds: Sequence[int] | None,
     dataset: data.Dataset,
     tell: Tell = untold,
+    tried: Tried = NOTHING_TRIED,
+    passed: Passed | None = None,
 ) -> list[list[Target]]:
     """The checkpoints that are named, one list for each model: an architecture, recipe and interval of λ.
 
@@ -28,6 +37,8 @@ def from_zoo(
         seeds: Train seeds to take; None is every one.
         dataset: The one that they were trained on, and are measured on.
         tell: Told how far the reading of their files is.
+        tried: What came of loading some of them before: those that could not be measured are broken.
+        passed: As of `from_checkpoint`.
 
     Raises:
         UserError: if a pattern or a seed finds nothing, or a checkpoint that is named, or the plug-in of a
@@ -37,13 +48,12 @@ def from_zoo(
     if absent := sorted(set(seeds or ()) - {checkpoint.seed for checkpoint in chosen}):
         raise UserError(f"no checkpoint with train seed {absent[0]} among the given models")
     groups: dict[tuple, list[Target]] = {}
-    passed: Passed = {}
     named = {pattern.partition("@")[0] for pattern in patterns}
     broken = _broken_plugins(chosen, named)
     for checkpoint in each(chosen, tell, lambda checkpoint: checkpoint.name):
         if checkpoint.architecture not in broken and (seeds is None or checkpoint.seed in seeds):
             try:
-                target = from_checkpoint(checkpoint, dataset, passed)
+                target = _as_tried(from_checkpoint(checkpoint, dataset, passed), tried)
             except UserError as error:
                 if {checkpoint.architecture, checkpoint.name} & named:
                     raise
@@ -52,7 +62,7 @@ def from_zoo(
             card = target.card
             groups.setdefault((card.model, card.recipe, card.lambda_init), []).append(target)
     if broken and not groups:
-        raise UserError("; ".join(broken.values()))
+        raise UserError("; ".join(list(broken.values())[:SHOWN] + ["..."] * (len(broken) > SHOWN)))
     found = list(groups.values())
     for group in found:
         if absent := sorted(set(seeds or ()) - {target.card.train_seed for target in group}):
@@ -63,8 +73,16 @@ def from_zoo(
     return found
 
 
-# The devices on which a network has passed its check, by all that it is but for its weights.
-Passed = dict[tuple[str, data.Dataset], set[str]]
+def _as_tried(target: Target, tried: Tried) -> Target:
+    """A target that loads as it did before.
+
+    Raises:
+        UserError: if it could not be measured.
+    """
+    before = tried.get(target.key)
+    if isinstance(before, UserError):
+        raise before
+    return replace(target, load=before) if before else target
 
 
 def from_checkpoint(
@@ -75,7 +93,8 @@ def from_checkpoint(
     Args:
         checkpoint: Which one.
         dataset: What it is measured on.
-        passed: Shared by several, of which those that differ in their weights alone are checked in full once.
+        passed: Shared by several, of which those that differ in their weights alone are checked in full once;
+            None checks it in full whatever others did.
     """
     cfg, record = checkpoint.config["pretrained_cfg"], checkpoint.record
     dataset = dataset.fitted(cfg)
