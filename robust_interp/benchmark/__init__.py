@@ -1,1 +1,1 @@
-"""Measuring: a request becomes a plan of cells, and those that are not stored yet are measured."""
+"""Measuring: turn a request into a plan of cells, and measure those that are not stored yet."""

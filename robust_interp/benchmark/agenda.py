@@ -1,7 +1,8 @@
-"""Which parts of cells are to be measured next: by what the store has, what is taken, and what follows what.
+"""Scheduling: which part of which cell is measured next.
 
-A task is a part of a cell, of some consecutive samples. It carries names and ranges, and so can be done in
-this process or in any other that knows the same targets.
+It depends on what is stored, what other processes have claimed, and which cells must be finished first.
+A task is a range of consecutive images of one cell. It holds only names and ranges, so that any process with
+the same targets can measure it.
 """
 
 from __future__ import annotations
@@ -19,19 +20,20 @@ from robust_interp.store import Store
 from robust_interp.store.cells import Cell, Perturbation, Plan
 from robust_interp.store.finished import finished
 
-PAUSE = 0.2  # seconds between two looks at what other processes have finished
+PAUSE = 0.2  # seconds between two checks of what other processes have finished
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What is measured at once.
+    """A unit of work: consecutive images of one cell.
 
     Attributes:
-        target: Key of the target that the cell is of.
-        cell: Of which it is a part.
-        start: The first sample, counted from 0; `stop` is the first one that is left out.
-        standing: Which of these samples no earlier attack has broken, (stop - start,) bool; None for all.
-        source: Key of the target that the attack is made on; empty for the one that is measured.
+        target: Key of the target that is measured.
+        cell: The cell this task is a part of.
+        start: Index of the first image, counted from 0.
+        stop: Index after the last image.
+        standing: Mask of the images that no earlier attack has broken, (stop - start,) bool; None means all.
+        source: Key of the target that the attack is computed on; empty means the measured target.
     """
 
     target: str
@@ -44,15 +46,19 @@ class Task:
 
 @dataclass(eq=False)
 class Job:
-    """The first `n` samples of a cell.
+    """The first `n` images of a cell, which are measured as one or more tasks.
 
     Attributes:
-        plan: Says how many samples have the cells that this one follows.
-        target: As of its tasks; `source` likewise.
-        follows: The cells whose broken samples are not attacked again.
-        is_ready: Whether these are finished, so that it is known which samples still stand.
-        standing: Which of the samples do, (n,) bool; None for all.
-        elsewhere: Samples that other processes have measured, once it is finished.
+        plan: The plan of the cell; the cells in `follows` are finished at `plan.n` images.
+        cell: The cell to measure.
+        n: Number of images.
+        target: Key of the target that is measured.
+        source: Key of the target that the attack is computed on; empty means the measured target.
+        follows: Cells that must be finished first; images that they broke are not attacked again.
+        is_ready: Whether these cells are finished and `standing` is set.
+        standing: Mask of the images that they did not break, (n,) bool; None means all.
+        elsewhere: Number of images that were not stored at the start and that this process has not measured.
+            For a finished job, these are the images that other processes measured.
     """
 
     plan: Plan
@@ -66,32 +72,32 @@ class Job:
     elsewhere: int = 0
 
 
-# Where a part of a cell ends: of its perturbation, the first sample, n, and which samples still stand.
+# (perturbation, first image, n, mask of the images not broken yet) -> index after the last image of a task
 Cut = Callable[[Perturbation, int, int, np.ndarray | None], int]
 
 
 class Agenda:
-    """The tasks of some jobs, each given out once what it follows is finished.
+    """A scheduler: hands out the tasks of jobs, each after the cells it depends on are finished.
 
-    Other processes may be at work on the same store; what they have taken is left to them, and taken over
-    from one that is gone.
+    Several processes may measure into the same store. Tasks that another process has claimed are not handed
+    out, unless that process has ended.
 
     Args:
-        jobs: In the order in which they are given out, as far as one can be done.
-        store: What has some of it already, and says what is taken.
-        labels: (N,) of the dataset.
-        cut: Where a part of a cell ends that is measured at once.
+        jobs: The jobs in order of priority.
+        store: The store with the results so far and the claims of all processes.
+        labels: Labels of the data set, (N,).
+        cut: Returns the index after the last image of a task.
 
     Attributes:
-        given_up: Why each task that was given up could not be done.
-        elsewhere: Cells with the number of their samples that other processes have measured meanwhile.
+        given_up: For each failed task, the reason.
+        elsewhere: Finished cells, each with the number of its images that other processes measured.
     """
 
     def __init__(self, jobs: Sequence[Job], store: Store, labels: np.ndarray, cut: Cut) -> None:
         self._jobs, self._store, self._labels, self._cut = list(jobs), store, labels, cut
-        self._open = list(range(len(self._jobs)))  # a heap: may have a task
-        self._later: set[int] = set()  # have none until something else is finished
-        self._after: dict[str, set[int]] = defaultdict(set)  # which of them, by the cell that they wait for
+        self._open = list(range(len(self._jobs)))  # a heap of the jobs that may have a task now
+        self._later: set[int] = set()  # jobs that have none before something else is finished
+        self._after: dict[str, set[int]] = defaultdict(set)  # key of a cell -> jobs that wait for it
         self._at_hand: dict[Task, int] = {}
         self._pause, self._looked = PAUSE, time.monotonic()
         self.given_up: list[str] = []
@@ -101,11 +107,11 @@ class Agenda:
 
     @property
     def is_over(self) -> bool:
-        """Whether everything is finished or given up."""
+        """Whether every job is finished or given up."""
         return not self._open and not self._later
 
     def next(self) -> Task | None:
-        """A task that can be done now; None if there is none before another one is finished."""
+        """Return a task that can be measured now; None if all others wait for an unfinished one."""
         if not self._open and self._later and time.monotonic() - self._looked > self._pause:
             self._look()
         while self._open:
@@ -124,7 +130,7 @@ class Agenda:
         return None
 
     def finish(self, task: Task) -> None:
-        """A task is done, and its outcome stored."""
+        """Mark a task as finished. Its outcome must be stored already."""
         number = self._at_hand.pop(task)
         job = self._jobs[number]
         job.elsewhere -= task.stop - task.start
@@ -132,7 +138,7 @@ class Agenda:
             self._reopen({number})
 
     def give_up(self, task: Task, why: str) -> None:
-        """A task cannot be done: its cell, and what follows that, are left out."""
+        """Mark a task as failed, and drop its cell and all cells of the same target that depend on it."""
         given_up = self._jobs[self._at_hand.pop(task)]
         self.given_up.append(why)
         lost = {given_up.cell.key}
@@ -144,7 +150,7 @@ class Agenda:
         heapq.heapify(self._open)
 
     def _look(self) -> None:
-        """See whether other processes have finished something, or left it."""
+        """Check what other processes have finished or abandoned."""
         began = time.monotonic()
         self._reopen(set(self._later))
         for number in list(self._open):
@@ -156,7 +162,7 @@ class Agenda:
         self._looked = time.monotonic()
         self._pause = max(
             PAUSE, 10 * (self._looked - began)
-        )  # a long list is not looked through all the time
+        )  # checking a long list must not take most of the time
 
     def _reopen(self, numbers: set[int]) -> None:
         for number in numbers & self._later:
@@ -178,7 +184,7 @@ class Agenda:
         return Task(job.target, job.cell, start, stop, standing, job.source)
 
     def _prepare(self, number: int, job: Job) -> bool:
-        """Find out which samples still stand; whether that is known already."""
+        """Set `job.standing`. Return False if a cell that the job follows is not finished."""
         before = []
         for cell in job.follows:
             _, outcome = finished(cell, self._store, job.plan.n)

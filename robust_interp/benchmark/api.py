@@ -38,7 +38,7 @@ R = TypeVar("R")
 
 
 def _with_hints(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, whose TypeError for an unknown keyword argument names the near one."""
+    """Wrap a function so that its TypeError for an unknown keyword argument suggests a similar name."""
     known = inspect.signature(function).parameters
 
     @functools.wraps(function)
@@ -110,8 +110,8 @@ def evaluate(
         dataset: A registered name; a source: ``folder:PATH``, ``imagenet:PATH``, ``npz:FILE``,
             ``parquet:FILE`` or ``hf:NAME``; (images, labels) or (images, labels, number of classes): images
             are (N, C, H, W) in [0, 1] or uint8, labels (N,); or a torch Dataset or DataLoader, or batches of
-            (images, labels), alone or as (loader, number of classes). None means that of the checkpoints
-            named in full, else digits.
+            (images, labels), alone or as (loader, number of classes). None means the data set of the
+            checkpoints that are named in full, otherwise digits.
         out: Folder of the store and the CSV files; with None, nothing is saved.
         mean: Mean for the normalisation of models that are not from the zoo, one number per channel, for [0,
             1] pixels. None means the normalisation stored with the model, such as a timm model's
@@ -120,7 +120,7 @@ def evaluate(
         attacks: Specs such as ``pgd(alpha=eps/4, steps=50)``, separated by commas or in a list; 'none' or ()
             means no attack.
         eps: Linf radii: numbers in [0, 1] pixels, e.g. ``(2/255, 4/255)``, or texts as on the command line,
-            e.g. ``"2,4"`` in units of 1/255; None means the defaults of the dataset.
+            e.g. ``"2,4"`` in units of 1/255; None means the defaults of the data set.
         corruptions: noise, common, extra, all, names such as ``fog(severity=3)``, separated by commas or in a
             list; 'none' or () means no corruption.
         seeds: Train seeds to take from the zoo (3 means 0, 1, 2); None means all.
@@ -132,32 +132,34 @@ def evaluate(
             ``member:0``, ``mean-gradient``. Each listed way is measured separately.
         n: Number of test images, from the first on, or 'all'. None means 200 for digits, 1000 for CIFAR and
             for sources such as ``folder:PATH``, and all images for arrays.
-        subset: Which images the first n are: ``first`` in the order of the dataset, ``random``, or
-            ``stratified``: each class as often as in the whole set. None means stratified for images of your
-            own that lie class by class (for arrays: if n is smaller than their number), else first.
+        subset: Which images the first n are: ``first`` in the order of the data set, ``random``, or
+            ``stratified``: each class as often as in the whole set. None means stratified for your own
+            images if they are sorted by class (for arrays: if n is smaller than their number), else first.
         subset_seed: Seed of the random and stratified subsets.
         class_map: CSV file with the columns ``folder`` and ``label``, for ``folder:PATH``.
-        resize: Pixels that the shorter side of image files becomes, for all models alike. None means as each
-            model's ``pretrained_cfg`` says, and the images as they are for a model without one.
-        crop: Height and width of the centre that is cropped after that; None likewise.
-        interpolation: Of `resize`: ``bilinear`` (default), ``bicubic``, ``nearest`` or ``lanczos``.
+        resize: Length in pixels that the shorter side of image files is resized to, for all models. None
+            uses the ``pretrained_cfg`` of each model, and does not resize for a model without one.
+        crop: Height and width in pixels of the centre crop after resizing. None means the same as for
+            `resize`.
+        interpolation: Interpolation of `resize`: ``bilinear`` (default), ``bicubic``, ``nearest``,
+            ``lanczos``.
         skip_unreadable: Whether image files that cannot be decoded are left out; each is decoded to find out.
         decode_workers: Processes that decode image files; 0 decodes in this one. None means one for each
             CPU, 8 at most.
         protocol: ``final``: each attack on all images; ``worst``: cheap attacks first, each on the images
             that are still correct.
-        attack_precision: What the gradients of attacks are computed in: ``float32``, ``tf32`` (CUDA only) or
+        attack_precision: Precision of the gradients of attacks: ``float32``, ``tf32`` (CUDA only) or
             ``bf16``; the attacked images are classified in float32.
         compile: Whether networks are compiled for attacks, by torch.compile: ``on``, ``off``, or ``auto``,
-            where the estimate says that it saves time. Models are judged uncompiled.
-        eot: Over how many draws of a random model gradients are taken, and a majority vote of as many
-            decides; None means that random models are refused.
+            which compiles where the estimate says that it saves time. Predictions are computed uncompiled.
+        eot: Number of draws of a random model: attacks use the gradient of the mean logits of that many
+            draws, and the prediction is the majority vote of as many. None refuses random models.
         round_to_8_bit: Whether the attacked images are also classified rounded to multiples of 1/255, for the
             column ``rounded_accuracy``.
         batch_size: Images per batch; None means 250 on the CPU and 1000 on CUDA.
         device: cpu, cuda, cuda:1; None means the device of the model objects, otherwise CUDA if available.
         seed: Seed of every random draw of the measurement, from 0: attack starts and generated corruptions.
-        data_dir: Folder of the dataset files; None means $ROBUST_INTERP_DATA, then ~/.cache/robust-interp.
+        data_dir: Folder of the data set files; None means $ROBUST_INTERP_DATA, then ~/.cache/robust-interp.
         corruptions_dir: Folder of released images: the CIFAR-10-C / CIFAR-100-C arrays, or ImageNet-C's
             pictures; None generates corruptions.
         cache: Folder in which generated corruptions are kept for later calls, or 'off'; None means
@@ -175,7 +177,7 @@ def evaluate(
         threads: CPU threads per operation, at least 1; None means $OMP_NUM_THREADS, or the fastest number in
             a short test on the largest model.
         workers: Number of worker processes on this machine to measure in, by Ray (``robust-interp[ray]``);
-            None measures in this process. A Ray that this program has begun itself is used.
+            None measures in this process. A Ray instance that the calling program has started is used.
 
     Raises:
         UserError: if the request cannot be measured; the message says why.
@@ -193,7 +195,8 @@ def evaluate(
     )
     folder = Path(out) if out is not None else None
     with ExitStack() as stack:
-        # Building a model draws random numbers; and a model that another thread measures may be elsewhere.
+        # Building a model draws random numbers. A model object that another thread measures may be on
+        # another device for the moment.
         stack.enter_context(undisturbed_generators())
         for module in request.modules.values():
             stack.enter_context(on_its_device(module))
@@ -223,17 +226,17 @@ _TRANSLATED = (
     "attacks",
     "corruptions",
     "workers",
-)  # the others are fields of a request
+)  # all other arguments are fields of Request
 
 
 _PATHS = ("out", "class_map", "data_dir", "corruptions_dir", "cache", "zoo", "checkpoint")
 
 
 def _check_texts(given: Mapping[str, Any]) -> None:
-    """Refuse arguments that are no path, or no text, where they must be one.
+    """Check the arguments that must be a path or a text.
 
     Raises:
-        UserError: naming the first of them.
+        UserError: naming the first that is not.
     """
     for name in _PATHS:
         if given[name] is not None and not (isinstance(given[name], str | os.PathLike) and str(given[name])):
@@ -244,10 +247,10 @@ def _check_texts(given: Mapping[str, Any]) -> None:
 
 
 def _specs(name: str, specs: str | Sequence[str]) -> str:
-    """Texts as one, joined by commas.
+    """Join texts by commas.
 
     Raises:
-        UserError: if they are none.
+        UserError: if `specs` is neither a text nor a list of texts.
     """
     if isinstance(specs, str):
         return specs
@@ -258,7 +261,7 @@ def _specs(name: str, specs: str | Sequence[str]) -> str:
 
 
 def _named(models: object) -> dict[str, Any]:
-    """The field of a Request that what was given as `models` belongs in."""
+    """Return the field of Request that holds the argument `models`, with its value."""
     if isinstance(models, nn.Module):
         return {"modules": {type(models).__name__: models}}
     if isinstance(models, Mapping) and all(
@@ -274,7 +277,7 @@ def _named(models: object) -> dict[str, Any]:
 
 
 def _given(dataset: object, n: object, subset: object, workers: int | None) -> str | data.Dataset | None:
-    """The name of a dataset, or what was given in its place."""
+    """Return the name of a data set as it is, and arrays, loaders or batches as a data set."""
     if dataset is None or isinstance(dataset, str):
         return dataset
     source, *classes = dataset if isinstance(dataset, tuple) and len(dataset) == 2 else (dataset,)

@@ -1,4 +1,4 @@
-"""A benchmark from its request to its report."""
+"""A benchmark, from the request to the report."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ from robust_interp.store.cells import Cell, ModelCard, Plan, digest
 
 
 class Benchmark:
-    """A request worked out: data read, names resolved, every cell known. Nothing is measured yet.
+    """A request with its data read, its model names resolved and its cells listed. Nothing is measured yet.
 
     Attributes:
-        targets: What is measured.
-        plan: The cells of all of them, and under `strong` those of the columns ``strong_<eps>``.
-        runner: Measures them.
+        dataset: The data set of the request.
+        targets: The targets to measure.
+        plan: The cells of all targets; `plan.strong` holds those of the columns ``strong_<eps>``.
+        runner: Computes the predictions.
 
     Args:
-        request: What is asked for.
-        tell: Told how far the reading of the models' descriptions is.
+        request: The settings of the run.
+        tell: Called with the progress of reading the model descriptions, 0 to 1, and the current name.
 
     Raises:
         UserError: for anything in the request that cannot be measured.
@@ -64,16 +65,16 @@ class Benchmark:
         plugins: Sequence[str | Path] = (),
         folder: Path | None = None,
     ) -> Iterator[None]:
-        """Within, worker processes measure; there are none where there is nothing to measure.
+        """Start worker processes that measure inside this context, unless everything is stored already.
 
         Args:
-            workers: How many, and where; None is this process alone.
-            store: What it has is not to be measured.
-            plugins: Files of plug-ins, which a worker must read, too.
-            folder: Where a log says which worker did what; None for none.
+            workers: Number and place of the workers; None measures in this process.
+            store: The store with the results so far.
+            plugins: Plug-in files, which every worker loads, too.
+            folder: Folder of the log of the workers; None writes no log.
 
         Raises:
-            UserError: if there can be no such workers.
+            UserError: if the workers cannot be started.
         """
         if workers is None or not self._cells_missing(store):
             yield
@@ -89,7 +90,7 @@ class Benchmark:
         self._crew = None
 
     def _planned(self, request: Request) -> Plan:
-        """One plan of all targets, each on the images as it takes them."""
+        """Return one plan of all targets. Each target is measured on the images in its own preprocessing."""
         cards: dict[Runner, list[ModelCard]] = {}
         for target in self.targets:
             cards.setdefault(self.runner.on(target.dataset), []).append(target.card)
@@ -98,18 +99,18 @@ class Benchmark:
         )
 
     def load(self, store: Store, tell: Tell = untold) -> None:
-        """Load every model that is still to be measured, so that `run` finds them loaded.
+        """Load every model that is still to be measured. `run` then starts at once.
 
         Checkpoints that cannot be measured and are not named are left out of the run, with a warning.
 
         Args:
-            store: What it has is not to be measured.
-            tell: Told how far it is.
+            store: The store with the results so far.
+            tell: Called with the progress, 0 to 1, and the name of the model.
 
         Raises:
             UserError: if a model that is named cannot be measured on the device, or none can.
         """
-        if self._crew:  # each loads what it needs
+        if self._crew:  # each worker loads the models it needs
             tell(0.0, "in workers")
             self._crew.wait()
             tell(1.0, "")
@@ -119,9 +120,9 @@ class Benchmark:
         self._is_loaded = True
 
     def _loaded(self, store: Store, tell: Tell) -> dict[str, UserError]:
-        """Load what is to be measured; why it cannot be, by the keys of those targets."""
+        """Load the targets that are still to be measured; return the error of each failed one by its key."""
         needed, cells = set[str](), self._cells_missing(store)
-        self.runner.check(cells)  # before the models, which may take long
+        self.runner.check(cells)  # before the models, since loading may take long
         for card in {id(cell.classifier): cell.classifier for cell in cells}.values():
             needed |= {digest(one) for one in [card.identity, *card.identity.get("ensemble", ())]}
         todo = [target for target in self.targets if digest(target.card.identity) in needed]
@@ -148,11 +149,11 @@ class Benchmark:
         self.plan = self._planned(self._request)
 
     def run(self, store: Store, watch: Watch = unwatched) -> Report:
-        """Measure what is missing, chunk by chunk, and score everything that was asked for.
+        """Measure all missing cells, chunk by chunk, and score all cells of the plan.
 
         Args:
-            store: What keeps it, and may hold some of it already.
-            watch: Told of each batch of samples that was finished.
+            store: The store that results are written to; what it holds already is not measured again.
+            watch: Called with the cell and the number of images after each finished batch.
 
         Raises:
             UserError: if a model that is named cannot be measured on the device, or none can.
@@ -170,40 +171,40 @@ class Benchmark:
         return report
 
     def report(self, store: Store) -> Report:
-        """Score what the store has of everything that was asked for.
+        """Score all cells of the plan, as far as they are stored.
 
         Raises:
-            LookupError: if an attack that skips broken samples is not finished.
+            LookupError: if an attack that skips broken images is not finished.
         """
         return compose(self.plan, self.targets, self.runner, store)
 
     def missing(self, store: Store) -> list[tuple[Target, list[Cell]]]:
-        """The cells of each target that the store does not have, but for those of the strong plan."""
+        """Return the cells of each target that are not stored, without those of the strong plan."""
         return by_target(missing(self.plan, store), self.targets)
 
     def work(self, store: Store) -> list[tuple[Cell, int]]:
-        """The cells that are still to be measured, and at how many samples, if none is left out."""
+        """Return the cells to measure, each with the number of its missing images (an upper bound)."""
         return cost.work(self.plan, store, self.runner.batch_size)
 
     def estimate(self, store: Store, tell: Tell = untold) -> cost.Estimate:
-        """How long `run` would take, from timed passes of each architecture; `tell` is told how far it is."""
+        """Estimate how long `run` takes, from timed passes of each architecture; `tell` gets the progress."""
         try:
             return cost.estimate(self.plan, self.targets, self.runner, store, self._compile, tell)
-        except UserError:  # one that is timed cannot be measured: it may be left out
+        except UserError:  # a model that is timed cannot be measured; it may be left out
             self.load(store, tell)
             return cost.estimate(self.plan, self.targets, self.runner, store, self._compile, tell)
 
     def _choose_compiled(self, store: Store) -> None:
-        if self._compile == "auto" and self._crew is None:  # each worker would have to compile for itself
+        if self._compile == "auto" and self._crew is None:  # each worker would have to compile again
             self.runner.compiles = cost.worth_compiling(self.plan, self.targets, self.runner, store)
 
     def machine(self, store: Store) -> dict[str, str | None]:
-        """What this run computes on, for `environment.json`."""
+        """Return the device, the GPU and the threads of this run, for `environment.json`."""
         threads_used = str(self.choose_threads(store))
         return {"device": str(self.runner.device), "gpu": environment.gpu(), "threads": threads_used}
 
     def choose_threads(self, store: Store) -> Threads:
-        """How many CPU threads suit what is still to be measured: tried out on the largest of the models.
+        """Return the number of CPU threads for this run, from a short test on the largest model to measure.
 
         Raises:
             UserError: if that model cannot be measured.

@@ -1,4 +1,4 @@
-"""Which networks are worth compiling, and what is compiled of them."""
+"""Decide which networks are compiled for attacks, and which of their passes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from robust_interp.classifiers.engine import Pass
 from robust_interp.core.compiler import CompileTime, learned
 from robust_interp.store.cells import Cell, ModelCard, Perturbation, digest
 
-LEAST_WORK = 1e5  # forward passes of an image: fewer take less time than any compilation
-SECONDS_A_LAYER, GAIN = 2.0, 1.4  # before a network was compiled here: of its first compilation, and by it
+LEAST_WORK = 1e5  # forward passes of one image: fewer take less time than any compilation
+SECONDS_A_LAYER, GAIN = 2.0, 1.4  # assumed compile time and speed-up of a network not compiled here before
 
-Architecture = tuple[str, float]  # networks of one share a compilation
+Architecture = tuple[str, float]  # networks of the same architecture share a compilation
 
 
 def architecture(card: ModelCard) -> Architecture:
-    """What a network has in common with those of other train seeds and recipes, and with their ensembles."""
+    """Return name and parameters per member in millions: equal for all train seeds, recipes and ensembles."""
     return card.model, round((card.params_m or 0.0) / card.members, 6)
 
 
 def passes_of(perturbation: Perturbation) -> set[Pass]:
-    """The kinds of passes that an attack gains by if compiled: none where it takes one sample at a time."""
+    """Return the kinds of passes of an attack to compile; none if it takes one image at a time."""
     if perturbation.kind != "attack" or attacks.is_alone(perturbation):
         return set()
     kind = type_of(perturbation.name)
@@ -34,21 +34,22 @@ def passes_of(perturbation: Perturbation) -> set[Pass]:
 
 
 def can_be_compiled(cell: Cell) -> bool:
-    """Whether a cell gains by a compiled network.
+    """Return whether a compiled network can make a cell faster.
 
-    A random model draws outside of what is compiled, and what a plug-in's attack does with it is not known.
+    Random models are excluded since they draw outside of the compiled code. Attacks of plug-ins are excluded
+    since it is unknown how they use the network.
     """
     known = "plugin" not in cell.environment and not cell.classifier.eot
     return known and bool(passes_of(cell.perturbation))
 
 
 def key(card: ModelCard, passes: Iterable[Pass], images: torch.Tensor) -> str:
-    """What a compilation is known by: the network, the kinds of passes, the batch, and torch.
+    """Return the key of a compilation: a hash of the network, the kinds of passes, the batch, and torch.
 
     Args:
-        card: Of the network.
-        passes: That are compiled.
-        images: A batch (N, C, H, W), on the device where it is compiled for.
+        card: The model card of the network.
+        passes: The kinds of passes that are compiled.
+        images: A batch (N, C, H, W) on the device to compile for.
     """
     kinds = sorted(map(list, passes))
     parts = [*architecture(card), kinds, list(images.shape), images.device.type, str(torch.__version__)]
@@ -58,11 +59,11 @@ def key(card: ModelCard, passes: Iterable[Pass], images: torch.Tensor) -> str:
 def expected(
     card: ModelCard, passes: Iterable[Pass], images: torch.Tensor, network: nn.Module
 ) -> CompileTime:
-    """What a compilation will take, as it did before, or by the number of layers."""
+    """Return the expected time and gain of a compilation: as measured before, or by the number of layers."""
     layers = sum(hasattr(module, "weight") and module.weight is not None for module in network.modules())
     return learned(key(card, passes, images)) or CompileTime(SECONDS_A_LAYER * layers / card.members, GAIN)
 
 
 def pays(seconds: float, seen: CompileTime) -> bool:
-    """Whether attacks that take so many seconds uncompiled take less with a compilation."""
+    """Return whether compiling saves time for attacks that take `seconds` without it."""
     return seconds * (1 - 1 / seen.gain) > seen.seconds

@@ -1,4 +1,4 @@
-"""A whole run in a TOML file: keys are the fields of a request, units those of the command line."""
+"""The settings of a run in a TOML file: keys are fields of `Request`, units are those of the command line."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ KEYS: dict[str, About] = ABOUT | BESIDE
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The fields that a file gives, as a `Request` takes them.
+    """Read a file; return the fields that it sets, as `Request` takes them.
 
     Raises:
-        UserError: naming file and key, if it cannot be read, a key is unknown or a value cannot be one.
+        UserError: naming file and key, if the file cannot be read, a key is unknown or a value is invalid.
     """
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -35,16 +35,16 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def save(path: Path, given: Mapping[str, Any]) -> None:
-    """Write `text` to a file.
+    """Write the settings to a file, in the form of `text`.
 
     Raises:
-        UserError: if it cannot be written.
+        UserError: if the file cannot be written.
     """
     write_text(path, text(given))
 
 
 def text(given: Mapping[str, Any]) -> str:
-    """A file that `read` gives back as `given`: every field, with what it is; unset ones as a comment."""
+    """Return settings as TOML that `read` reads back: each field with its help, unset ones as comments."""
     return "\n".join(_lines(name, about, given.get(name)) for name, about in KEYS.items())
 
 

@@ -1,4 +1,4 @@
-"""What measuring costs: in forward passes, in seconds, and with how many threads it is fastest."""
+"""The cost of measuring in forward passes and in seconds, and the fastest number of threads."""
 
 from __future__ import annotations
 
@@ -40,35 +40,35 @@ from robust_interp.data import Dataset
 from robust_interp.store import Store
 from robust_interp.store.cells import CLEAN, FLOAT32, Cell, ModelCard, Plan, digest
 
-TRIED_ON = 64  # images whose gradient is taken to find the fastest number of threads
+TRIED_ON = 64  # images in the gradient that is timed to find the fastest number of threads
 
-TIMED_ON, TIMED_FOR = 64, 0.5  # images at once, and at least so many seconds: one pass alone may be held up
+TIMED_ON, TIMED_FOR = 64, 0.5  # images per timed pass; seconds of timing, since a single pass may be delayed
 
 
 class Estimate(NamedTuple):
-    """How long a run takes; `is_bound` if it may be less, since samples that prove broken are left out."""
+    """Seconds that a run takes. If `is_bound`, they are an upper bound, since broken images are skipped."""
 
     seconds: float
     is_bound: bool
 
 
 def cost(cell: Cell) -> int:
-    """Forward passes of one member's worth of work that a sample of this cell takes."""
+    """Return the cost of one image of a cell, in forward passes of a single network."""
     members, view = cell.classifier.members, cell.classifier.attacked_as
     attacked = 1 if view.startswith("member:") else members
     again = attacks.gradients(cell.perturbation) * max(0, attacked - GRAPHS_KEPT)
-    return (attacks.passes(cell.perturbation) - 1) * attacked + again + members  # these to predict
+    return (attacks.passes(cell.perturbation) - 1) * attacked + again + members  # `members`: to predict
 
 
 def at_once(cell: Cell, n: int) -> int:
-    """How many of `n` images go through the model at once while a cell is measured, TIMED_ON at most."""
+    """Return how many of `n` images go through the model at once in a cell, at most TIMED_ON."""
     return 1 if attacks.is_alone(cell.perturbation) else min(TIMED_ON, n)
 
 
 def work(plan: Plan, store: Store, batch_size: int) -> list[tuple[Cell, int]]:
-    """The cells that are still to be measured, and at how many samples, if none is left out.
+    """Return the cells to measure, each with the number of its missing images (an upper bound).
 
-    Those are among them that the precision of attacks is checked with, at the first batch.
+    This includes the float32 cells of the first batch that check attacks in another precision.
     """
     return [(cell, part.n - store.covered(cell.key)) for part, cell in _remaining(plan, store, batch_size)]
 
@@ -76,13 +76,13 @@ def work(plan: Plan, store: Store, batch_size: int) -> list[tuple[Cell, int]]:
 def expected(
     request: Request, dataset: Dataset, cards: Sequence[ModelCard], store: Store
 ) -> list[tuple[Cell, int]]:
-    """`work` for models that need not be there yet, of which only what is told of them is known.
+    """Return the same as `work` for models that need not exist yet, from their model cards alone.
 
     Args:
-        request: What is asked for of them.
-        dataset: The one that it names.
-        cards: The models.
-        store: What it has is not counted.
+        request: The settings of the run.
+        dataset: The data set of the request.
+        cards: The model cards.
+        store: The store; what it holds is not counted.
 
     Raises:
         UserError: for anything in the request that cannot be measured.
@@ -99,22 +99,22 @@ def estimate(
     asked: str = "off",
     tell: Tell = untold,
 ) -> Estimate:
-    """How long a run of this plan would take, from timed passes of one model of each architecture.
+    """Estimate how long a run of this plan takes, from timed passes of one model of each architecture.
 
     Args:
-        plan: With its strong plan, if there is one.
-        targets: Which the cells are of.
-        runner: Whose device and dataset the passes are timed with.
-        store: What it has is not counted.
+        plan: The plan, including its strong plan if it has one.
+        targets: The targets of the cells.
+        runner: Gives the device and the images of the timed passes.
+        store: The store; what it holds is not counted.
         asked: Whether networks are compiled: ``auto``, ``on`` or ``off``.
-        tell: Told how far it is.
+        tell: Called with the progress, 0 to 1, and the name of the model.
 
     Raises:
         UserError: if a model cannot be measured on the device.
     """
     timing, remaining = _Timing(targets, runner), list(_remaining(plan, store, runner.batch_size))
     runner.check(cell for _, cell in remaining)
-    # Told by what is timed, not by cells: the first cell of an architecture takes seconds, the others none.
+    # Progress counts timings, not cells: only the first cell of an architecture takes time.
     timed = {(cell.classifier.model, at_once(cell, plan.n)): cell.classifier for _, cell in remaining}
     for (_, images), card in each(list(timed.items()), tell, lambda one: one[0][0]):
         timing.seconds(card, images)
@@ -126,7 +126,7 @@ def estimate(
         alone = timing.seconds(cell.classifier, at_once(cell, plan.n)) * cost(cell) * samples
         seconds += alone / (seen.gain if seen else 1)
         if samples:
-            in_float32 = cell.perturbation.precision == FLOAT32  # as the passes are timed
+            in_float32 = cell.perturbation.precision == FLOAT32  # timed passes are in float32
             is_bound |= not is_known or attacks.may_stop_early(cell.perturbation) or not in_float32
     return Estimate(seconds, is_bound)
 
@@ -134,13 +134,13 @@ def estimate(
 def worth_compiling(
     plan: Plan, targets: Sequence[Target], runner: Runner, store: Store
 ) -> dict[Architecture, CompileTime]:
-    """The networks whose attacks would take longer uncompiled, and what compiling them is expected to take.
+    """Return the networks for which compiling saves time, with the expected time and gain of compiling.
 
     Args:
-        plan: With its strong plan, if there is one.
-        targets: Which the cells are of.
-        runner: Whose device and dataset passes are timed with.
-        store: What it has is not counted.
+        plan: The plan, including its strong plan if it has one.
+        targets: The targets of the cells.
+        runner: Gives the device and the images of the timed passes.
+        store: The store; what it holds is not counted.
 
     Raises:
         UserError: if a model cannot be measured on the device.
@@ -154,7 +154,7 @@ def _worth_compiling(
 ) -> dict[Architecture, CompileTime]:
     of_each: dict[Architecture, list[tuple[Plan, Cell, int]]] = defaultdict(list)
     for part, cell in remaining:
-        # On CUDA nobody has measured yet when it pays.
+        # It has not been measured when compiling pays on CUDA.
         if can_be_compiled(cell) and (asked == "on" or (asked == "auto" and runner.device.type == "cpu")):
             samples, _ = left(part, cell, store, runner.dataset.labels)
             of_each[architecture(cell.classifier)].append((part, cell, samples))
@@ -174,7 +174,7 @@ def _worth_compiling(
 
 
 class _Timing:
-    """Seconds of a forward pass of models, each architecture timed once."""
+    """Seconds of the forward passes of models; each architecture is timed once."""
 
     def __init__(self, targets: Sequence[Target], runner: Runner) -> None:
         self._runner, self._timed = runner, dict[tuple, float]()
@@ -182,31 +182,31 @@ class _Timing:
         self._singles = {digest(one.card.identity): one.card for one in targets if one.card.members == 1}
 
     def seconds(self, card: ModelCard, at_once: int) -> float:
-        """A pass of one image through one member, of so many images at once."""
+        """Return the seconds per image and member of a forward pass of `at_once` images."""
         members = [self._singles.get(digest(one)) for one in card.identity.get("ensemble", ())]
-        if members and None not in members:  # an ensemble is as slow as its members: they need not be loaded
+        if members and None not in members:  # from the times of its members, without loading the ensemble
             return math.fsum(self.seconds(one, at_once) for one in members if one) / len(members)
-        alike = card.model, card.params_m, at_once  # other seeds and recipes take as long
+        alike = card.model, card.params_m, at_once  # other train seeds and recipes take equally long
         if alike not in self._timed:
             classifier, images = self.load(card), self.view(card).pixels(CLEAN, 0, at_once)
             self._timed[alike] = seconds_per_pass(classifier, images) / card.members
         return self._timed[alike]
 
     def view(self, card: ModelCard) -> Runner:
-        """The runner of the images as it takes them."""
+        """Return the runner of the images in the preprocessing of this model."""
         return self._runner.on(self._targets[id(card)].dataset)
 
     def load(self, card: ModelCard) -> nn.Module:
-        """The classifier that a card is of."""
+        """Return the classifier that a model card describes."""
         return self._runner.load(self._targets[id(card)])
 
 
 def seconds_per_pass(classifier: nn.Module, images: torch.Tensor) -> float:
-    """Seconds that a forward pass takes for each of these images.
+    """Measure the seconds of a forward pass per image.
 
     Args:
-        classifier: On the device of the images.
-        images: (N, C, H, W) pixels in [0, 1], taken at once.
+        classifier: The classifier, on the device of the images.
+        images: One batch of pixels in [0, 1], (N, C, H, W); fewer are used if memory runs out.
     """
     with undisturbed(classifier), torch.no_grad():
         count = with_fewer(lambda count: len(classifier(images[:count])), len(images))
@@ -219,16 +219,16 @@ def seconds_per_pass(classifier: nn.Module, images: torch.Tensor) -> float:
 
 
 def choose_threads(targets: Sequence[Target], runner: Runner, n: int, asked: int | None) -> Threads:
-    """How many CPU threads suit these targets on `n` samples, tried out on a gradient of the largest.
+    """Choose the number of CPU threads, by timing a gradient of the largest target.
 
     Args:
-        targets: What is to be measured.
-        runner: Where, and in batches of which size.
-        n: The samples of the run.
-        asked: What the user said, who is obeyed; None tries it out.
+        targets: The targets to measure.
+        runner: Gives the device and the batch size.
+        n: Number of images of the run.
+        asked: Number of threads that the user set, which is used as it is; None chooses by timing.
 
     Raises:
-        UserError: if the largest cannot be measured.
+        UserError: if the largest target cannot be measured.
     """
     if runner.device.type != "cpu" or not targets:
         return threads.choose(asked, None)
@@ -250,7 +250,7 @@ def _take_gradient(model: nn.Module, images: torch.Tensor) -> None:
 
 
 def _remaining(plan: Plan, store: Store, batch_size: int) -> Iterator[tuple[Plan, Cell]]:
-    """What is still to be measured, and as part of which plan: this one, its strong one, or of a check."""
+    """Yield the cells to measure, each with its plan: this one, its strong one, or the one of a check."""
     for cell in missing(plan, store):
         yield from _with_check(plan, cell, store, batch_size)
     if plan.strong:
@@ -261,7 +261,7 @@ def _remaining(plan: Plan, store: Store, batch_size: int) -> Iterator[tuple[Plan
 
 
 def _with_check(plan: Plan, cell: Cell, store: Store, batch_size: int) -> Iterator[tuple[Plan, Cell]]:
-    """A cell, behind the one that its precision is checked with, if that is to be measured, too."""
+    """Yield a cell, and before it the float32 cell that checks its precision, if that one is missing."""
     first = min(plan.n, batch_size)
     if (reference := self_check(plan, cell)) and store.covered(reference.whole.key) < first:
         yield replace(plan, n=first), reference

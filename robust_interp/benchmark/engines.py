@@ -1,6 +1,6 @@
-"""What attacks see of a classifier: itself, a copy with BatchNorm folded, or compiled passes of that.
+"""Forms of a classifier for attacks: as it is, a copy with BatchNorm folded, or compiled passes of that copy.
 
-All of them are one function but for rounding. Verdicts are those of the classifier itself.
+All forms compute the same function except for rounding. Predictions always come from the classifier itself.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from robust_interp.classifiers.engine import COMPILED, CannotCompile, Pass, comp
 from robust_interp.core.compiler import learn
 from robust_interp.store.cells import CLEAN
 
-WORTH_A_COPY = 5e3  # passes of an image in one task, from which on BatchNorm is folded
-COMPARED_ON = 16  # images, on which a copy must do what the model does
-NEW = 1.0  # seconds: what compiles faster was compiled before in this process
+WORTH_A_COPY = 5e3  # image passes in one task from which on folding BatchNorm pays
+COMPARED_ON = 16  # images on which the copy must agree with the model
+NEW = 1.0  # seconds: a faster compilation was cached in this process, and its time is not recorded
 
 
 class Engines:
-    """One classifier as the attacks of its tasks see it; each form of it is made when a task is worth it.
+    """The forms of one classifier for attacks. Each form is created when a task is large enough for it.
 
     Args:
-        attacked: In eval mode with frozen parameters, on the runner's device.
-        runner: That of the run, which says what is compiled.
-        view: That of the classifier's images.
-        watch: Told of compilations, if it has a method ``compiling``.
+        attacked: The attacked classifier, in eval mode with frozen parameters, on the runner's device.
+        runner: The runner of the run, which says which networks are compiled.
+        view: The runner of the images in the classifier's preprocessing.
+        watch: Its method ``compiling``, if it has one, is called before and after a compilation.
     """
 
     def __init__(self, attacked: nn.Module, runner: Runner, view: Runner, watch: Any = None) -> None:
@@ -41,7 +41,7 @@ class Engines:
         self._compiled: dict[frozenset[Pass], nn.Module | None] = {}
 
     def of(self, task: Task) -> tuple[nn.Module, str]:
-        """What the attack of a task sees, and the engine that runs it, empty for Python code."""
+        """Return the module to attack in a task, and the name of its engine, empty for Python code."""
         cell = task.cell
         if isinstance(self._attacked, Randomised):
             return self._attacked, ""
@@ -64,7 +64,7 @@ class Engines:
         return self._folded
 
     def _compile(self, task: Task, passes: frozenset[Pass]) -> nn.Module | None:
-        """For batches of a constant size; None, and noted, where that is not possible."""
+        """Compile for batches of a constant size; None if that fails, which is noted, or gains nothing."""
         card, images = task.cell.classifier, self._view.pixels(CLEAN, 0, self._view.at_once)
         with _told(self._watch, task):
             try:
@@ -80,7 +80,7 @@ class Engines:
 
 @contextmanager
 def _told(watch: Any, task: Task) -> Iterator[None]:
-    """Tells a watch of a compilation, where it wants to know: that is no work on samples, and takes long."""
+    """Report a compilation to a watch that has the method ``compiling``: it takes long without progress."""
     tell = getattr(watch, "compiling", lambda cell, begins: None)
     tell(task.cell, True)
     yield

@@ -1,7 +1,7 @@
-"""Adversarial images that were made elsewhere: read, checked against the dataset's images, and judged.
+"""External adversarial images: read them, compare them with the data set, and measure accuracies on them.
 
-They are no cells of the store. What a store holds can be measured again from its description; these rest on a
-file. So their accuracies are in a table of their own, and are neither ranked nor averaged with our attacks.
+They are not cells of the store: a stored cell can be measured again from its description, but these images
+depend on a file. So their accuracies have a separate table, and are not ranked or averaged with our attacks.
 """
 
 from __future__ import annotations
@@ -41,13 +41,16 @@ _SAME = ("file_sha256", "model", "weights_sha256", "train_seed", "members", "dat
 
 @dataclass(frozen=True)
 class External:
-    """Images from a file, each within a ball around one of the dataset's.
+    """Adversarial images from a file, each within a ball around an image of the data set.
 
     Attributes:
-        images: (N, C, H, W), float32 in [0, 1].
-        ids: Which of the dataset's samples they were made of, (N,).
-        deltas: How far each is from that, (N,), in `norm` and [0, 1] pixels.
-        eps: The radius, in [0, 1] pixels.
+        file: Name of the file.
+        sha256: Hash of the file.
+        images: Adversarial images, (N, C, H, W), float32 in [0, 1].
+        ids: Index of the original image in the data set for each image, (N,).
+        deltas: Distance of each image from the original one, (N,), in `norm` and [0, 1] pixels.
+        norm: ``Linf`` or ``L2``.
+        eps: Radius of the ball, in [0, 1] pixels.
     """
 
     file: str
@@ -60,7 +63,7 @@ class External:
 
     @property
     def column(self) -> str:
-        """What its accuracy is called: ``external_8``, ``external_l2_0.5``."""
+        """Name of the accuracy in tables: ``external_8``, ``external_l2_0.5``."""
         return attack_column(NAME, self.norm, in_255(self.eps) if self.norm == "Linf" else self.eps)
 
 
@@ -68,15 +71,16 @@ def read(path: Path, dataset: data.Dataset, norm: str, eps: float) -> External:
     """Read and check a file that `numpy.savez` wrote; nothing is unpickled.
 
     Args:
-        path: With ``images`` (N, C, H, W), uint8 or floating point in [0, 1], and, unless they are the first
-            N of the dataset, ``indices`` (N,): of which sample each was made. ``labels`` (N,) need not be
-            there; if they are, they must be the dataset's.
+        path: An ``.npz`` file. It holds ``images`` (N, C, H, W), uint8 or floating point in [0, 1];
+            ``indices`` (N,), the data set index of each original image, which may be missing for the first N
+            images; and optionally ``labels`` (N,), which must equal those of the data set.
+        dataset: The data set that the images were made from.
         norm: ``Linf`` or ``L2``.
-        eps: The radius that they must keep, in [0, 1] pixels.
+        eps: Largest allowed distance from the original image, in [0, 1] pixels.
 
     Raises:
-        UserError: if it cannot be read, one of the images is not in [0, 1] or not within the radius, or
-            labels in it are not those of the dataset.
+        UserError: if the file cannot be read, an image is not in [0, 1] or not within the radius, or its
+            labels are not those of the data set.
     """
     eps = attacks.check_eps(eps, norm)
     arrays = _arrays(path)
@@ -99,10 +103,10 @@ def read(path: Path, dataset: data.Dataset, norm: str, eps: float) -> External:
 
 
 def common_images(targets: Iterable[Target]) -> data.Dataset | None:
-    """The images as all of these models take them; None for those of the run.
+    """Return the data set in the preprocessing that all models share; None means the data set of the run.
 
     Raises:
-        UserError: if they take them in several ways.
+        UserError: if the models use different preprocessing.
     """
     first, *others = dict.fromkeys(target.dataset for target in targets)
     if others:
@@ -172,7 +176,7 @@ def _check_labels(path: Path, labels: np.ndarray, own: np.ndarray) -> None:
 
 
 def judge(external: External, target: Target, runner: Runner) -> dict:
-    """The line of one model: its accuracy on the images, and on those of the dataset that they were made of.
+    """Return the table row of one model: its accuracy on the external images and on the original ones.
 
     Raises:
         UserError: if the model cannot be measured on the runner's device.
@@ -205,13 +209,13 @@ def judge(external: External, target: Target, runner: Runner) -> dict:
 
 
 def _content(dataset: data.Dataset, ids: np.ndarray) -> list[str]:
-    """A hash of the images of these ids, where the fingerprint does not cover them."""
+    """Return a hash of these images, or an empty list if the fingerprint covers them."""
     hashes = dataset.content(ids)
     return [] if hashes is None else [hashlib.sha256(hashes.tobytes()).hexdigest()]
 
 
 def _right(runner: Runner, classifier: torch.nn.Module, images: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Which images the classifier has right, (n,) bool, taken in batches that the device has memory for."""
+    """Return which images are classified correctly, (n,) bool, in batches that fit in memory."""
 
     def in_batch(part: np.ndarray) -> np.ndarray:
         pixels = torch.from_numpy(images[part]).to(runner.device)
@@ -222,13 +226,13 @@ def _right(runner: Runner, classifier: torch.nn.Module, images: np.ndarray, ids:
 
 
 def write(folder: Path, lines: Iterable[dict]) -> pd.DataFrame:
-    """Add lines to the folder's external.csv; one of the same file, model and radius is replaced.
+    """Add rows to external.csv in a folder; rows of the same file, model and radius are replaced.
 
     Returns:
-        The new lines.
+        The new rows.
 
     Raises:
-        UserError: if the file that is there is another table.
+        UserError: if the existing file has other columns or cannot be read.
     """
     new = pd.DataFrame(lines)[EXTERNAL_COLUMNS]
     path, text = make_folder(folder) / FILE_NAME, results_csv(new)
@@ -241,7 +245,7 @@ def write(folder: Path, lines: Iterable[dict]) -> pd.DataFrame:
 
 
 def _texts(text: str) -> pd.DataFrame:
-    """A CSV table as it is written, so that what is there is not rounded anew."""
+    """Read a CSV table as text, so that existing numbers are not rounded again."""
     return pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
 
 

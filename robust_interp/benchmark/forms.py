@@ -1,4 +1,4 @@
-"""How the values of a run are written: as text on a command line, as TOML in a file. No torch here."""
+"""How setting values are written: as text on the command line, as TOML in a file. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from robust_interp.core.specs import parts_of
 from robust_interp.core.texts import quoted
 from robust_interp.core.units import read_eps
 
-MOST_SEEDS = 10_000  # that a number can stand for: a larger one is meant as a seed
+MOST_SEEDS = 10_000  # largest number of seeds; a larger number was probably meant as a seed
 
 
 @dataclass(frozen=True)
 class Form:
-    """How the values of one kind are written.
+    """How values of one kind are written.
 
     Attributes:
-        read: The text of a command line as a value; raises ArgumentTypeError for a text that is none.
-        metavar: What stands for the text in ``--help``; None is the option's name.
-        types: The TOML types of one value in a file.
-        words: Those in words, for messages.
-        is_list: Whether a file may list several, which a command line joins by commas.
-        read_list: Such a list as a value, where that is not what the joined text means.
-        choices: The only texts there are.
-        bare: What the option means without a text; None if it needs one.
-        write: A value as one of TOML; by default a tuple as a list.
+        read: Converts command-line text to a value; raises ArgumentTypeError for invalid text.
+        metavar: Placeholder of the value in ``--help``; None uses the name of the option.
+        types: Allowed TOML types of one value.
+        words: Description of these types for messages.
+        is_list: Whether a file may give a list, which the command line writes joined by commas.
+        read_list: Converts a list from a file; None joins the items by commas and calls `read`.
+        choices: Allowed texts; None allows all.
+        bare: Value of the option without an argument; None requires one.
+        write: Converts a value to TOML; by default a tuple to a list.
     """
 
     read: Callable[[str], Any] = str
@@ -45,10 +45,10 @@ class Form:
     write: Callable[[Any], Any] = lambda value: list(value) if isinstance(value, tuple) else value
 
     def from_file(self, value: object) -> Any:
-        """The value that a TOML value stands for.
+        """Convert a TOML value.
 
         Raises:
-            ArgumentTypeError: if it is of another type, or no such value.
+            ArgumentTypeError: if its type or value is not allowed.
         """
         items = value if self.is_list and isinstance(value, list) else [value]
         if not all(type(item) in self.types for item in items):
@@ -61,10 +61,7 @@ class Form:
 
 
 def name_list(text: str) -> tuple[str, ...]:
-    """Names, each perhaps with arguments in brackets: commas in those separate no names.
-
-    Nor do those in the path of a file or folder that is there.
-    """
+    """Split a list of names at commas, except in brackets and in the path of an existing file or folder."""
     parts, names, start = parts_of(text), [], 0
     while start < len(parts):
         stops = range(len(parts), start, -1)
@@ -80,7 +77,7 @@ def _is_there(name: str) -> bool:
 
 
 def path_text(text: str) -> str:
-    """A folder or a file; an empty text would be the folder one is in."""
+    """Read the path of a folder or file; refuse an empty text, which would mean the current folder."""
     if not text:
         raise ArgumentTypeError("it is empty: name a folder or a file, or . for this folder")
     return text
@@ -91,7 +88,7 @@ def named_path(text: str) -> Path:
 
 
 def per_channel(text: str) -> tuple[float, ...]:
-    """A mean or std: one number a channel."""
+    """Read a mean or standard deviation: one number per channel."""
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
@@ -101,7 +98,7 @@ def per_channel(text: str) -> tuple[float, ...]:
 
 
 def eps_list(text: str) -> tuple[float, ...]:
-    """Radii in units of 1/255 as [0, 1] pixels."""
+    """Read radii in units of 1/255; return them in [0, 1] pixels."""
     try:
         return read_eps(text)
     except UserError as error:
@@ -109,8 +106,8 @@ def eps_list(text: str) -> tuple[float, ...]:
 
 
 def dataset_name(text: str) -> str:
-    """A dataset's name, whatever its case and hyphens."""
-    from robust_interp.data import named  # not for --help
+    """Read the name of a data set; case and hyphens do not matter."""
+    from robust_interp.data import named  # a slow import, which --help must not need
 
     return named(text)
 
@@ -127,7 +124,7 @@ def positive(text: str) -> int:
 
 
 def number(text: str) -> float:
-    """One from 0."""
+    """Read a finite number of at least 0."""
     try:
         value = float(text)
     except ValueError:
@@ -146,7 +143,7 @@ def natural(text: str) -> int:
 
 
 def seed_list(text: str) -> tuple[int, ...]:
-    """``3`` means 0, 1, 2; ``0,4`` means those, and ``4,`` that one."""
+    """Read train seeds: ``3`` means 0, 1, 2; ``0,4`` means 0 and 4; ``4,`` means only 4."""
     if "," not in text:
         count = positive(text)
         if count > MOST_SEEDS:
@@ -161,12 +158,12 @@ def seed_list(text: str) -> tuple[int, ...]:
 
 
 def _each_seed(seeds: list[int]) -> tuple[int, ...]:
-    """``[4]`` is that seed, where ``4`` is how many."""
+    """Convert a list from a file: ``[4]`` means seed 4, while ``4`` without brackets is a number of seeds."""
     return seed_list("".join(f"{seed}," for seed in seeds))
 
 
 def _in_255(radii: tuple[float, ...]) -> list[float]:
-    """Radii in [0, 1] pixels in units of 1/255: the shortest numbers that are read as just these."""
+    """Convert radii from [0, 1] pixels to units of 1/255, as the shortest numbers that read back exactly."""
     return [_shortest(value * 255, value) for value in radii]
 
 
@@ -191,9 +188,9 @@ SEEDS = Form(seed_list, "SEEDS", (int,), "a whole number or a list of them", Tru
 NUMBER = Form(number, "X", (int, float), "a number")
 COUNT = Form(positive, "N", (int,), "a whole number")
 COUNT_OR_ALL = Form(sample_count, "N", (int, str), "a whole number or 'all'")
-WHOLE = Form(int, "N", (int,), "a whole number")  # the run says which one it cannot use
+WHOLE = Form(int, "N", (int,), "a whole number")  # its range is checked by the run
 SEED = Form(natural, "N", (int,), "a whole number")
-SWITCH = Form("True".__eq__, types=(bool,), words="true or false")  # options of their own: --no-ensembles
+SWITCH = Form("True".__eq__, types=(bool,), words="true or false")  # two options: --ensembles, --no-ensembles
 
 
 def one_of(*choices: str) -> Form:

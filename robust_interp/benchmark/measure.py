@@ -1,4 +1,4 @@
-"""Measures what the store lacks of a plan: task by task, in this process or by a crew of others."""
+"""Measure the cells of a plan that are not stored yet, task by task, in this process or in workers."""
 
 from __future__ import annotations
 
@@ -22,45 +22,47 @@ from robust_interp.core.errors import UserError
 from robust_interp.store import Outcome, Store
 from robust_interp.store.cells import CLEAN, Cell, Perturbation, Plan
 
-IDLE = 0.05  # seconds to wait where nothing can be done before another process has finished something
+IDLE = 0.05  # seconds to sleep while all remaining tasks are claimed by other processes
 
-Keep = Callable[[Task, Outcome], None]  # puts what a task yielded into a store
+Keep = Callable[[Task, Outcome], None]  # stores the outcome of a task
 
-Watch = Callable[[Cell, int], None]  # called with a cell and how many of its samples were just finished
+# Called with a cell and the number of its images that were just finished. It may have more methods:
+# step(cell, images), compiling(cell, begins), elsewhere(cell, images) and alive(workers, total).
+Watch = Callable[[Cell, int], None]
 
 
 def unwatched(cell: Cell, samples: int) -> None:
-    """Nobody is told."""
+    """Ignore the progress; the default watch."""
 
 
 def _nobody_is_told(alive: int, workers: int) -> None:
-    """Nor of workers."""
+    """Ignore the number of workers."""
 
 
 class Crew(Protocol):
-    """What does tasks, several at once or one after the other."""
+    """An executor of tasks: one worker or a pool of workers."""
 
     @property
     def has_room(self) -> bool:
-        """Whether it can take one more task."""
+        """Whether it can accept another task."""
         ...
 
     @property
     def is_busy(self) -> bool:
-        """Whether a task is at hand."""
+        """Whether a task was submitted and not returned yet."""
         ...
 
     @property
     def alive(self) -> tuple[int, int] | None:
-        """How many workers can do tasks now, and how many there are to be; None where there are none."""
+        """Number of workers that are ready, and number requested; None for an executor without workers."""
         ...
 
     def give(self, task: Task) -> None:
-        """Begin with a task."""
+        """Submit a task."""
         ...
 
     def take(self) -> tuple[Task, Outcome | str]:
-        """Wait for a task that is done; its outcome, or why it cannot be done by anyone.
+        """Wait for a task to finish; return it with its outcome, or with the reason why it failed.
 
         Raises:
             UserError: if its target cannot be measured.
@@ -69,12 +71,14 @@ class Crew(Protocol):
 
 
 class Station:
-    """Does tasks one after the other in this process; a classifier and an attack are kept while they last.
+    """An executor that measures tasks one after the other in this process.
+
+    The classifier and the attack are kept until a task needs others.
 
     Args:
-        runner: With what.
-        targets: By their keys.
-        watch: Told of the steps of attacks, where it wants to know.
+        runner: Computes the predictions of a task.
+        targets: The targets by key.
+        watch: Its method ``step``, if it has one, is called after each pass of an attack.
     """
 
     def __init__(self, runner: Runner, targets: Mapping[str, Target], watch: Watch = unwatched) -> None:
@@ -82,9 +86,9 @@ class Station:
         self._conditions = ExitStack()
         self._keys: tuple[str, str] | None = None
         self._classifier: nn.Module
-        self._engines: Engines  # what the attacks see
+        self._engines: Engines  # the forms of the classifier for attacks
         self._unchanged: Unchanged
-        self._attack: tuple[str, attacks.AttackRunner, str] | None = None  # of this cell's key, by an engine
+        self._attack: tuple[str, attacks.AttackRunner, str] | None = None  # key of the cell, attack, engine
         self._task: Task | None = None
 
     def __enter__(self) -> Station:
@@ -114,10 +118,10 @@ class Station:
         return task, self.measure(task)
 
     def measure(self, task: Task) -> Outcome:
-        """Do a task.
+        """Measure a task.
 
         Raises:
-            UserError: if its target cannot be measured, or has changed meanwhile.
+            UserError: if its target cannot be measured, or was modified in the meantime.
         """
         if self._keys != (task.target, task.source):
             self.__exit__()
@@ -143,7 +147,7 @@ class Station:
         return classifier
 
     def _attack_of(self, task: Task) -> tuple[attacks.AttackRunner | None, str]:
-        """The attack of a task, and the engine that runs the model in it."""
+        """Return the attack of a task, and the engine that runs the model in the attack."""
         cell = task.cell
         if cell.perturbation.kind != "attack":
             return None, ""
@@ -155,7 +159,7 @@ class Station:
         return self._attack[1:]
 
     def _teller(self, cell: Cell) -> Callable[[int], None]:
-        """What tells of the steps within a batch: in samples' worth of work."""
+        """Return the progress callback of an attack, which converts passes to a fractional image count."""
         step, passes = getattr(self._watch, "step", None), attacks.passes(cell.perturbation)
         return (lambda done: step(cell, done / passes)) if step else (lambda done: None)
 
@@ -168,25 +172,25 @@ def run(
     watch: Watch = unwatched,
     crew: Crew | None = None,
 ) -> None:
-    """Measure what is missing of a plan of these targets, chunk by chunk.
+    """Measure the cells of a plan that are not stored yet, chunk by chunk.
 
     Args:
-        plan: Whose own cells are measured, not those of its strong plan.
-        targets: Which the cells are of.
-        runner: Measures in this process, and says where a chunk ends.
-        store: What keeps them, and tells what other processes have taken.
-        watch: Told of each batch that was finished.
-        crew: Does the tasks; None is this process.
+        plan: The plan; the cells of its strong plan are not measured.
+        targets: The targets of the cells.
+        runner: Measures in this process, and sets the size of a chunk.
+        store: The store for the results; it also holds the claims of other processes.
+        watch: Called with the cell and the number of images after each finished batch.
+        crew: Executes the tasks; None measures in this process.
 
     Raises:
-        UserError: if a target cannot be measured; where this process measures, before any is.
+        UserError: if a target cannot be measured; without `crew`, before anything is measured.
     """
     cells = missing(plan, store)
     todo = by_target(cells, targets)
     runner.expect((target for target, _ in todo), plan.n)
     if crew is None:
         runner.check(cells)
-        for target, _ in todo:  # all: a bad one fails before the hours
+        for target, _ in todo:  # load all first: a broken model fails at once, not after hours
             runner.load(target)
     for view in dict.fromkeys(runner.on(target.dataset) for target in targets):
         store.put_labels(view.dataset.fingerprint, view.dataset.labels)
@@ -198,7 +202,7 @@ def run(
 
 
 def _by_view(todo: Iterable[tuple[Target, Iterable[Cell]]], runner: Runner) -> dict[Runner, list[Cell]]:
-    """Cells by the images that they are measured on."""
+    """Group cells by the runner of the images that they are measured on."""
     found: dict[Runner, list[Cell]] = {}
     for target, cells in todo:
         found.setdefault(runner.on(target.dataset), []).extend(cells)
@@ -206,7 +210,7 @@ def _by_view(todo: Iterable[tuple[Target, Iterable[Cell]]], runner: Runner) -> d
 
 
 def _corrupted(cells: Iterable[Cell], store: Store, n: int) -> list[tuple[Perturbation, int, int]]:
-    """The corruptions of cells, each once, and the samples [start, n) that one of the cells lacks."""
+    """Return each corruption of these cells once, with the range [start, n) of images that are not stored."""
     starts: dict[str, int] = {}
     found: dict[str, Perturbation] = {}
     for cell in cells:
@@ -220,14 +224,14 @@ def _corrupted(cells: Iterable[Cell], store: Store, n: int) -> list[tuple[Pertur
 def jobs_of(
     plan: Plan, cells: Iterable[Cell], target: Target, runner: Runner, source: Target | None = None
 ) -> list[Job]:
-    """What is to be done for cells of one target, the self-checks of attacks in another precision included.
+    """Return the jobs for cells of one target, including the self-checks of attacks in another precision.
 
     Args:
-        plan: Which the cells are of: it says how many samples, and what a cell follows.
-        cells: In an order in which each comes after those that it follows.
-        target: Which the cells are of.
-        runner: Says how many samples a self-check takes.
-        source: What the attacks are made on; None is the target itself.
+        plan: The plan of the cells; it gives the number of images and the cells that each one follows.
+        cells: The cells; each comes after those that it follows.
+        target: The target of the cells.
+        runner: Gives the number of images of a self-check, one batch.
+        source: The target that the attacks are computed on; None means `target`.
     """
     found, key = [], target.key
     for cell in cells:
@@ -247,15 +251,15 @@ def carry_out(
     watch: Watch = unwatched,
     crew: Crew | None = None,
 ) -> None:
-    """Do jobs until the store has all of them, whoever does them.
+    """Measure jobs until all of them are stored, by this or by other processes.
 
     Args:
-        jobs: In an order in which each comes after those that it follows.
-        targets: All that their tasks name.
-        runner, store, watch, crew: As of `run`.
+        jobs: The jobs; each comes after those that it follows.
+        targets: All targets that the jobs name.
+        runner, store, watch, crew: See `run`.
 
     Raises:
-        UserError: if a target cannot be measured; or, when all others are done, if a crew could not do one.
+        UserError: if a target cannot be measured; or, after all other jobs, if a task failed in the workers.
     """
     agenda = Agenda(jobs, store, runner.dataset.labels, runner.cut)
     by_key = {target.key: target for target in targets}

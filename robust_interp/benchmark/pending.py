@@ -1,4 +1,4 @@
-"""What of a plan is still to be measured: by what the store has, and what earlier attacks have broken."""
+"""Which cells and images of a plan are still to be measured, given the results that are stored."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from robust_interp.store.finished import finished
 
 
 def missing(plan: Plan, store: Store) -> list[Cell]:
-    """The cells that the store does not have for all samples, nor the whole ones, each once.
+    """Return the unfinished cells of a plan, each once.
 
-    An ensemble that is attacked in several ways has its other cells in common.
+    An ensemble that is attacked in several ways shares its other cells among them.
 
     Args:
-        plan: Whose own cells are looked for, not those of its strong plan.
-        store: Where.
+        plan: The plan; the cells of its strong plan are left out.
+        store: The store with the results so far.
     """
     todo: dict[str, Cell] = {}
     for cell in plan.cells:
@@ -30,16 +30,16 @@ def missing(plan: Plan, store: Store) -> list[Cell]:
 
 
 def is_finished(cell: Cell, store: Store, n: int) -> bool:
-    """Whether the store has the first `n` samples of a cell, or of the whole one."""
+    """Return whether the first `n` images of a cell are stored, or those of the same cell without skips."""
     return max(store.covered(cell.key), store.covered(cell.whole.key)) >= n
 
 
 def by_target(cells: Iterable[Cell], targets: Sequence[Target]) -> list[tuple[Target, list[Cell]]]:
-    """The cells of each target that has some.
+    """Group cells by target. Targets without cells are left out.
 
     Args:
-        cells: Each of the card of one of the targets, which is the same object.
-        targets: In the order of what is returned.
+        cells: The cells; their model cards are the same objects as those of the targets.
+        targets: The targets, in the order of the result.
     """
     of_card: dict[int, list[Cell]] = {}
     for cell in cells:
@@ -48,17 +48,17 @@ def by_target(cells: Iterable[Cell], targets: Sequence[Target]) -> list[tuple[Ta
 
 
 def left(plan: Plan, cell: Cell, store: Store, labels: np.ndarray) -> tuple[int, bool]:
-    """At how many samples a cell is still to be measured, and whether no more will be left out.
+    """Return how many images of a cell are still to be measured.
 
     Args:
-        plan: Which the cell is of.
-        cell: Any of its cells.
-        store: What it and those that it follows are looked for in.
-        labels: (N,) of the whole dataset.
+        plan: The plan of the cell.
+        cell: A cell of the plan.
+        store: The store with the results so far.
+        labels: Labels of the whole data set, (N,).
 
     Returns:
-        The number, an upper bound as long as a cell that this one follows is not finished; and whether it is
-        exact.
+        The number of images, and whether it is exact. It is an upper bound while a cell that this one
+        follows is not finished.
     """
     before = [finished(other, store, plan.n)[1] for other in followed(plan, cell)]
     standing = still_standing([outcome for outcome in before if outcome], labels)
@@ -68,17 +68,17 @@ def left(plan: Plan, cell: Cell, store: Store, labels: np.ndarray) -> tuple[int,
 
 
 def self_check(plan: Plan, cell: Cell) -> Cell | None:
-    """The cell that this one is held against, on the first batch: the same attack in float32.
+    """Return the cell that an attack in another precision is compared with: the same attack in float32.
 
-    Of each target one attack in another precision is checked, at the middle one of its radii: PGD where that
-    is among them, else the costliest.
+    For each target one such attack is checked, on the first batch and at the middle radius: PGD if it is
+    among them, otherwise the most expensive one.
 
     Args:
-        plan: Which the cell is of.
-        cell: Any of its cells.
+        plan: The plan of the cell.
+        cell: A cell of the plan.
 
     Returns:
-        None where the cell is not the one that is checked.
+        The float32 cell; None if `cell` is not checked.
     """
     if cell.perturbation.precision == FLOAT32:
         return None
@@ -93,16 +93,16 @@ def _place_in_check(cell: Cell) -> tuple[bool, int]:
 
 
 def followed(plan: Plan, cell: Cell) -> list[Cell]:
-    """The cells of the same target that this one follows: what they broke is not attacked again."""
+    """Return the cells that this one follows: images that they broke are not attacked again."""
     return [other for other in plan.cells_of(cell.classifier) if other.whole.key in cell.skips]
 
 
 def still_standing(before: Sequence[Outcome], labels: np.ndarray) -> np.ndarray | None:
-    """Which samples none of these has broken, (n,) bool; None for all.
+    """Return which images are correct in all outcomes, (n,) bool; None if there are no outcomes.
 
     Args:
-        before: Outcomes of the same n samples.
-        labels: (N,) of these samples and any that follow.
+        before: Outcomes of the same n images.
+        labels: Labels of at least these n images, (N,).
     """
     if not before:
         return None

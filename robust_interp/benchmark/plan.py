@@ -1,4 +1,4 @@
-"""A request as a plan: which cells are to be measured, on how many samples, and in which order."""
+"""Turn a request into a plan: the cells to measure, their order, and the number of images."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from robust_interp.store.cells import CLEAN, FLOAT32, Cell, ModelCard, Perturbat
 def make_plan(
     request: Request, dataset: data.Dataset, corruptor: corruptions.Corruptor, cards: Sequence[ModelCard]
 ) -> Plan:
-    """Every cell that a request asks for of these models.
+    """Make the plan with all cells that a request asks for.
 
     Args:
-        request: What is asked for.
-        dataset: The one that it names.
-        corruptor: Where its corrupted images come from.
-        cards: The models, in the order of the cells.
+        request: The settings of the run.
+        dataset: The data set of the request.
+        corruptor: Gives the corrupted images.
+        cards: The model cards, in the order of the cells.
 
     Raises:
-        UserError: for an attack, a corruption, a radius or a number of samples that cannot be.
+        UserError: for an invalid attack, corruption, radius or number of images.
     """
     if request.protocol not in PROTOCOLS:
         raise UserError(f"protocol must be one of {', '.join(PROTOCOLS)}, not {request.protocol!r}")
@@ -61,10 +61,10 @@ def make_plan(
 
 
 def joined(plans: Sequence[Plan]) -> Plan:
-    """One plan of several that ask for the same of different models.
+    """Join plans of different models that are otherwise equal.
 
     Args:
-        plans: At least one.
+        plans: The plans, at least one.
     """
     first, *_ = plans
     cells = tuple(cell for plan in plans for cell in plan.cells)
@@ -76,10 +76,10 @@ def joined(plans: Sequence[Plan]) -> Plan:
 
 
 def _checked_strong(request: Request) -> str | None:
-    """The attacks that make the columns ``strong_<eps>``; None for no such columns.
+    """Return the attack specs of the columns ``strong_<eps>``; None for no such columns.
 
     Raises:
-        UserError: if they are no text, or only their number of samples is given.
+        UserError: if they are not a text, or only `strong_n` is given.
     """
     strong = request.strong
     if strong is not None and (not isinstance(strong, str) or not strong.strip()):
@@ -91,8 +91,9 @@ def _checked_strong(request: Request) -> str | None:
 
 
 def _check_stronger(attacked: Sequence[Perturbation], usual: Sequence[Perturbation]) -> None:
-    """Refuse attacks none of which is stronger than the row's PGD: their worst is no strong number."""
-    work = attacks.passes(usual[0])  # an attack that stops where an image is broken searches, however long
+    """Raise UserError if none of the attacks is stronger than the usual PGD."""
+    # An attack that stops once an image is broken is a search: it counts as stronger even with fewer passes.
+    work = attacks.passes(usual[0])
     if not any(attacks.may_stop_early(one) or attacks.passes(one) > work for one in attacked):
         named = ", ".join(dict.fromkeys(one.name for one in attacked))
         raise UserError(f"strong needs an attack stronger than pgd, such as {STRONG}, not {named} alone")
@@ -105,7 +106,7 @@ def _strong_plan(
     cards: Sequence[ModelCard],
     attacked: Iterable[Perturbation],
 ) -> Plan:
-    """The same models under the row's PGD and stronger attacks, on samples of their own."""
+    """Return the plan of the same models under PGD and stronger attacks, on its own number of images."""
     once = {perturbation.column: perturbation for perturbation in [CLEAN, *attacked]}
     n = sample_count(min(STRONG_N, plan.n) if n is None else n, dataset)
     return Plan(dataset.name, n, "worst", tuple(_cells(cards, once.values(), "worst", dataset)))
@@ -121,10 +122,10 @@ def _cells(
 
 
 def make_cell(card: ModelCard, dataset: data.Dataset, perturbation: Perturbation) -> Cell:
-    """One measurement, in the environment of this process.
+    """Make a cell with the package versions of this process.
 
     Raises:
-        UserError: if the package that computes the attack is not there.
+        UserError: if the package of the attack is not installed.
     """
     environment = {"precision": FLOAT32, "torch": str(torch.__version__)}
     if perturbation.kind == "attack":
@@ -134,12 +135,13 @@ def make_cell(card: ModelCard, dataset: data.Dataset, perturbation: Perturbation
 
 
 def cheap_first(cells: list[Cell]) -> list[Cell]:
-    """Protocol ``worst``: the cheap attacks first, each following those before it in the same ball.
+    """Order cells for protocol ``worst``: cheap attacks first.
 
-    Only what still stands is attacked: what counts is whether a sample survives all of them.
+    An image counts only if it survives all attacks. So each attack skips the images that are misclassified
+    when clean or broken by an earlier attack in the same ball.
 
     Args:
-        cells: Of one target, exactly one of them clean.
+        cells: The cells of one target; exactly one of them is clean.
     """
     (clean,) = (cell for cell in cells if cell.perturbation.kind == "clean")
     before: dict[tuple | None, tuple[str, ...]] = {}
@@ -156,14 +158,14 @@ def cheap_first(cells: list[Cell]) -> list[Cell]:
 
 
 def radii(request: Request, dataset: data.Dataset) -> tuple[list[float], Mapping]:
-    """The radii in [0, 1] pixels, and the parameters of attacks that the dataset sets otherwise.
+    """Return the radii of a run and the default attack parameters of its data set.
 
     Returns:
-        The radii, each once, from the smallest on; and the parameters by attack, CIFAR-10's for a dataset
-        without any of its own.
+        The distinct radii in [0, 1] pixels in ascending order; and the parameters by attack, those of
+        CIFAR-10 for a data set that is not registered.
 
     Raises:
-        UserError: if the radii that are asked for are none.
+        UserError: if the requested radii are invalid.
     """
     kind = data.DATASETS[dataset.name] if dataset.name in data.DATASETS else data.DATASETS["cifar10"]
     usual = tuple(value / 255 for value in kind.eps_255)
@@ -179,19 +181,19 @@ def _checked_radii(eps: object) -> list[float]:
 
 
 def _fitting(attacked: list[Perturbation], dataset: data.Dataset) -> list[Perturbation]:
-    """The attacks, none of which asks for more classes or a larger ball than the dataset has."""
+    """Return the attacks unchanged, after checking that classes and image size suffice for each."""
     for perturbation in attacked:
         attacks.check_fits(perturbation, dataset.classes, dataset.shape)
     return attacked
 
 
 def _place_by_cost(cell: Cell) -> tuple[bool, int]:
-    """By passes and not by `cost`, so that single models and ensembles have one order."""
+    """Sort by passes, not by `cost`, so that single models and ensembles have the same order."""
     return cell.perturbation.kind == "attack", attacks.passes(cell.perturbation)
 
 
 def _plugin(perturbation: Perturbation) -> dict[str, str]:
-    """The code of the plug-in that an attack or a corruption is of, if it is of one."""
+    """Return the identity of the code of a plug-in's attack or corruption; empty for built-in ones."""
     registries: dict[str, Registry] = {"attack": attacks.ATTACKS, "corruption": corruptions.CORRUPTIONS}
     registry = registries.get(perturbation.kind)
     return registry.code(perturbation.name) if registry else {}

@@ -21,9 +21,12 @@ from robust_interp.store.finished import outcome_of
 
 @dataclass(frozen=True)
 class Report:
-    """The result of a run: results.csv and the leaderboard as tables, and warnings.
+    """The result of a run.
 
     Attributes:
+        results: The table results.csv.
+        leaderboard: The table leaderboard.csv.
+        warnings: Lines that the user should act on.
         notes: Informational lines.
     """
 
@@ -34,13 +37,13 @@ class Report:
 
 
 def compose(plan: Plan, targets: Sequence[Target], runner: Runner, store: Store) -> Report:
-    """Score everything that a plan asks for and the store has.
+    """Score the stored cells of a plan.
 
     Args:
-        plan: Whose cells are finished where they follow others.
-        targets: Which the cells are of, for what a reader must be told of them.
-        runner: What measured them.
-        store: What holds them.
+        plan: The plan; cells that follow others must be finished.
+        targets: The targets of the cells; their remarks become warnings.
+        runner: The runner that measured them; its notes become warnings.
+        store: The store with the results.
 
     Raises:
         LookupError: if a cell that follows others is not finished.
@@ -64,7 +67,7 @@ def compose(plan: Plan, targets: Sequence[Target], runner: Runner, store: Store)
 
 
 def _view_warnings(plan: Plan) -> list[str]:
-    """A line where models take the images in several ways."""
+    """Return a warning if the models use different preprocessing."""
     ways = list(dict.fromkeys(str(cell.told.get("preprocessing", "as they are")) for cell in plan.cells))
     if len(ways) < 2:
         return []
@@ -75,7 +78,7 @@ def _view_warnings(plan: Plan) -> list[str]:
 
 
 def _coverage(plan: Plan, dataset: data.Dataset) -> list[str]:
-    """How many classes the images cover, where they are not the first in the dataset's own order."""
+    """Return a note on the number of classes covered by a random or stratified subset."""
     subset = dataset.told.get("subset")
     return [f"subset {subset}: {dataset.coverage(plan.n)}"] if subset else []
 
@@ -96,7 +99,7 @@ def _attack_warnings(plan: Plan) -> list[str]:
 
 
 def _saved(plan: Plan, store: Store) -> list[str]:
-    """How much of the attacks' work was left out because a sample was broken already."""
+    """Return a note on the share of attack work that was skipped because images were already broken."""
     work = saved = 0
     for cell in (cell for cell in plan.cells if cell.skips):
         outcome = outcome_of(cell, store, plan.n)

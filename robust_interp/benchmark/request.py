@@ -1,7 +1,7 @@
-"""What to measure: every field of a run, declared once. No torch here.
+"""The settings of a run, each declared once. Imports no torch.
 
-From these declarations come the options of the commands (`cli.options`), the keys of ``--config`` files
-(`config`) and what `evaluate` is given, whose written-out signature a test holds against them.
+The command-line options (`cli.options`) and the keys of ``--config`` files (`config`) are made from these
+declarations. A test compares them with the signature of `evaluate`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ COMPILE = ("auto", "on", "off")
 JOURNALS = ("auto", "wal", "delete")
 ATTACK_PRECISIONS = ("float32", "tf32", "bf16")
 
-STRONG = forms.SPECS_OR_NONE.bare  # what --strong means without a list
+STRONG = forms.SPECS_OR_NONE.bare  # attacks of --strong without a list
 STRONG_N = 200
 
-DEFAULT_SEEDS = (0, 1, 2)  # of the embedded default run
+DEFAULT_SEEDS = (0, 1, 2)  # train seeds of the default run
 
 ATTACKS = (
     "attacks, e.g. 'fgsm,pgd(alpha=eps/4,steps=50,restarts=5),pgd_l2(eps=0.5)': fgsm, ifgsm, mifgsm, pgd, "
@@ -40,13 +40,13 @@ ATTACKS = (
 
 @dataclass(frozen=True)
 class About:
-    """What is known of a field besides its name and default.
+    """Description of a setting besides its name and default.
 
     Attributes:
         form: How its values are written.
-        help: What it is, in a phrase.
-        unit: What its numbers are in; '' for counts and for what is no number.
-        usual: What stands for the default, in words; None is the default itself.
+        help: Help text, one phrase.
+        unit: Unit of its numbers; '' for counts and for values that are not numbers.
+        usual: Description of the default for the help; None shows the default value.
     """
 
     form: Form
@@ -55,7 +55,7 @@ class About:
     usual: str | None = None
 
     def text(self, default: object, usual: str | None = None) -> str:
-        """The help of an option with this default; `usual` as the attribute, where a command has its own."""
+        """Return the help of an option with this default; `usual` replaces the attribute of this name."""
         unit = f", in {self.unit}" if self.unit else ""
         usual = usual or self.usual or _in_words(default)
         return f"{self.help}{unit} (default: {usual})"
@@ -73,12 +73,12 @@ def _about(form: Form, help: str, unit: str = "", usual: str | None = None) -> d
 
 @dataclass(frozen=True)
 class Request:
-    """What to measure. None stands for the dataset's or the machine's default.
+    """The settings of a run. None means the default of the data set or of the machine.
 
     In Python eps is in [0, 1] pixels; on a command line and in a file it is in units of 1/255.
 
     Attributes:
-        modules: Models that came as objects, by name; measured instead of `models`.
+        modules: Model objects by name, which are measured instead of `models`.
     """
 
     models: tuple[str, ...] | None = field(
@@ -361,7 +361,7 @@ ABOUT: dict[str, About] = {
     each.name: each.metadata["about"] for each in fields(Request) if "about" in each.metadata
 }
 
-# What a whole run takes besides its request.
+# Settings of a run that are not fields of Request.
 BESIDE = {
     "out": About(forms.FOLDER, "folder of the store and the CSV files"),
     "plugin": About(

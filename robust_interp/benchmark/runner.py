@@ -1,4 +1,4 @@
-"""Measures tasks on one device: data -> classifier -> perturbation -> per-sample predictions."""
+"""Measure tasks on one device: images -> perturbation -> classifier -> prediction per image."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ from robust_interp.store import (
 )
 from robust_interp.store.cells import Cell, Perturbation
 
-AT_RISK = {"cpu": 1e5, "cuda": 1e7}  # passes of one image that a kill may cost, if one batch takes fewer
+AT_RISK = {"cpu": 1e5, "cuda": 1e7}  # image passes lost at most by a kill, unless a single batch takes more
 
 R = TypeVar("R")
 
 
 class Batch(NamedTuple):
-    """What was found of a batch of samples, as an `Outcome` holds it."""
+    """Results of some images, in the form of `Outcome`."""
 
     predictions: np.ndarray
     flags: np.ndarray
@@ -58,7 +58,7 @@ class Batch(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The same of a part of them, by their ids."""
+    """Results of a part of these images, with their ids."""
 
     ids: np.ndarray
     predictions: np.ndarray
@@ -67,19 +67,19 @@ class Part(NamedTuple):
 
 
 class Runner:
-    """Measures tasks of one dataset, on one device.
+    """Measures tasks of one data set on one device.
 
     Attributes:
-        compiles: The networks whose passes under attack are compiled.
+        compiles: Architectures that are compiled for attacks.
         compiles_all: Whether all networks are compiled.
-        backend: Of torch.compile.
+        backend: Backend of torch.compile.
 
     Args:
-        dataset: Whose images are classified.
-        corruptor: Where the corrupted images come from.
-        device: Where it is measured.
-        batch_size: Samples at once.
-        n: How many of them are measured; None is all.
+        dataset: The data set whose images are classified.
+        corruptor: Gives the corrupted images.
+        device: Device that computes.
+        batch_size: Number of images per batch.
+        n: Number of images that are measured; None is all.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class Runner:
         self.compiles_all = False
         self.backend: str | Callable = "inductor"
         self._at_once, self._n = batch_size, len(dataset) if n is None else n
-        self._uncompiled: dict[str, dict[str, None]] = {}  # names by the reason
+        self._uncompiled: dict[str, dict[str, None]] = {}  # reason -> names of networks
         self._views: dict[data.Dataset, Runner] = {}
 
     def on(self, dataset: data.Dataset | None) -> Runner:
-        """This runner for the images as a model takes them; itself for those of the run."""
+        """Return the runner for a data set in a model's preprocessing; None is the data set of the run."""
         if dataset is None or dataset is self.dataset:
             return self
         if dataset not in self._views:
@@ -111,24 +111,21 @@ class Runner:
 
     @property
     def views(self) -> list[Runner]:
-        """This one, and those of the images as models take them."""
+        """This runner, and those for the preprocessing of single models."""
         return [self, *self._views.values()]
 
     @property
     def at_once(self) -> int:
-        """How many images go through a model together, at most."""
+        """Largest number of images that go through a model at once."""
         return min(self._at_once, self._n)
 
     def note_uncompiled(self, name: str, reason: str) -> None:
-        """A network of this name cannot be compiled."""
+        """Note that a network cannot be compiled."""
         self._uncompiled.setdefault(reason, {})[name] = None
 
     @property
     def notes(self) -> list[str]:
-        """What a reader must be told of how it was measured.
-
-        A line if memory did not do for the batches, and one for what could not be compiled.
-        """
+        """Notes for the report: networks that were not compiled, and batches that did not fit in memory."""
         lines = [
             f"{', '.join(names)}: not compiled, so attacks are slower: {reason}"
             for reason, names in self._uncompiled.items()
@@ -145,15 +142,15 @@ class Runner:
         ]
 
     def in_parts(self, ids: np.ndarray, work: Callable[[np.ndarray], R], batches: int = 1) -> list[R]:
-        """What `work` returns for each part of some samples, as large as there is memory for.
+        """Apply `work` to parts of some images, and return its results. Out of memory halves the batch size.
 
         Args:
-            ids: Of the samples, in any number.
-            work: Is given the ids of a part.
-            batches: How many batches a part is made of, which `work` takes one after the other.
+            ids: Ids of the images, (n,).
+            work: Called with the ids of a part.
+            batches: Number of batches per part; `work` processes them one after the other.
 
         Raises:
-            UserError: if there is not even memory for one image.
+            UserError: if memory does not suffice for one image.
         """
         found: list[R] = []
         while len(ids):
@@ -184,14 +181,14 @@ class Runner:
 
     @classmethod
     def for_request(cls, request: Request, dataset: data.Dataset) -> Runner:
-        """One with the device, batch size and corruptions that a request asks for.
+        """Make a runner with the device, batch size and corruptions of a request.
 
         Args:
-            request: What is asked for; None in it stands for the machine's best.
-            dataset: The one that it names.
+            request: The settings of the run.
+            dataset: The data set of the request.
 
         Raises:
-            UserError: if one of them cannot be.
+            UserError: if a setting is invalid.
         """
         device = device_of(request)
         batch_size = checked_batch_size(request.batch_size, device)
@@ -201,47 +198,47 @@ class Runner:
         return runner
 
     def ahead(self, wanted: Iterable[tuple[Perturbation, int, int]]) -> AbstractContextManager[None]:
-        """Inside, corrupted images may be made beside the measuring, on CPUs that it leaves free.
+        """Return a context in which free CPUs compute corrupted images in the background.
 
         Args:
-            wanted: As of `Corruptor.ahead`.
+            wanted: The corruptions, each with its range [start, stop) of images; see `Corruptor.ahead`.
         """
         busy = torch.get_num_threads() if self.device.type == "cpu" else 1
         return self.corruptor.ahead(wanted, spare_cpus(busy))
 
     def check(self, cells: Iterable[Cell]) -> None:
-        """Refuse cells that are in a precision that the device is no good at; a short test may tell.
+        """Check that the device supports the precision of all cells. This may run a short test.
 
         Raises:
-            UserError: if there is one.
+            UserError: if it does not, or is slower in it than in float32.
         """
         for precision in dict.fromkeys(cell.perturbation.precision for cell in cells):
             check_precision(precision, self.device)
 
     def expect(self, targets: Iterable[Target], n: int) -> None:
-        """Tell the images of these targets that the first `n` are going to be measured.
+        """Announce to the data sets of these targets that their first `n` images will be measured.
 
         Raises:
-            UserError: if one of them cannot be read.
+            UserError: if an image cannot be read.
         """
         for dataset in {self.on(target.dataset).dataset for target in targets}:
             dataset.expect(n)
 
     def load(self, target: Target) -> nn.Module:
-        """The target's classifier on this runner's device.
+        """Load the classifier of a target on this runner's device.
 
         Raises:
-            UserError: if it cannot be measured there.
+            UserError: if it cannot be measured on this device.
         """
         return target.load(self.device)
 
     def pixels(self, perturbation: Perturbation, start: int, stop: int) -> torch.Tensor:
-        """Images (N, C, H, W) in [0, 1] on this runner's device, corrupted if the perturbation says so.
+        """Return images (N, C, H, W) in [0, 1] on this runner's device, corrupted for a corruption.
 
         Args:
-            perturbation: Any; an attack is not made here.
-            start: The first image, counted from 0.
-            stop: The first one that is left out.
+            perturbation: A corruption, or any other, which gives the clean images.
+            start: Index of the first image, counted from 0.
+            stop: Index after the last image.
         """
         if perturbation.kind == "corruption":
             pixels = self.corruptor.pixels(perturbation, start, stop)
@@ -255,10 +252,10 @@ class Runner:
         """Measure a task.
 
         Args:
-            task: What is measured.
-            classifier: Its target's, on this runner's device, undisturbed.
-            attack: Its cell's, set up for what is attacked; None where nothing is.
-            engine: What runs the model within the attack; empty for Python code.
+            task: The task.
+            classifier: Classifier of its target, on this runner's device, inside `undisturbed`.
+            attack: Attack of its cell, set up for the attacked classifier; None without an attack.
+            engine: Name of the engine that runs the model in the attack; empty for Python code.
         """
         began = time.perf_counter()
         there = np.ones(task.stop - task.start, bool) if task.standing is None else task.standing
@@ -269,26 +266,26 @@ class Runner:
         return Outcome(*found, seconds=seconds, device=device, content=content)
 
     def cut(self, perturbation: Perturbation, start: int, n: int, standing: np.ndarray | None) -> int:
-        """Where the part of a cell from `start` on ends that is measured, and stored, at once.
+        """Return the index after the last image of a task that begins at `start`.
 
         Args:
-            perturbation: Of the cell.
-            start: Its first sample.
-            n: How many samples of the cell are measured.
-            standing: Which of them still stand, (n,) bool; None for all.
+            perturbation: Perturbation of the cell.
+            start: Index of the first image of the task.
+            n: Number of images of the cell.
+            standing: Mask of the images that are not broken yet, (n,) bool; None means all.
         """
         size = self._batches(perturbation) * self.batch_size
         if standing is None:
-            # At multiples of the size: a run that goes on cuts as one that never stopped.
+            # Cut at multiples of the size, so that a resumed run has the same tasks as an uninterrupted one.
             return min(n, (start // size + 1) * size)
         left = np.flatnonzero(standing[start:])
         return start + int(left[size]) if len(left) > size else n
 
     def keep_content(self, store: Store, task: Task, outcome: Outcome) -> None:
-        """Keep what the images of a task were, or refuse them if they are not what was measured before.
+        """Store the hashes of the images of a task, or compare them with those stored before.
 
         Raises:
-            UserError: naming one that has changed.
+            UserError: if an image has changed, naming it.
         """
         if outcome.content is None:
             return
@@ -302,7 +299,7 @@ class Runner:
             ) from changed
 
     def _batches(self, perturbation: Perturbation) -> int:
-        """How many batches are taken as one: several where some of their samples are done before others."""
+        """Return the number of batches per part: several if an attack may stop early for some images."""
         if attacks.is_alone(perturbation) or not attacks.may_stop_early(perturbation):
             return 1
         lost = self.batch_size * attacks.passes(perturbation)
@@ -316,7 +313,7 @@ class Runner:
         start: int,
         standing: np.ndarray,
     ) -> Batch:
-        """Those samples from `start` on that still stand; the others are inherited as broken."""
+        """Measure the images from `start` on that are in the mask; flag the others as INHERITED."""
         predictions = np.full(len(standing), -1, np.int32)
         flags = np.full(len(standing), INHERITED, np.uint8)
         deltas = np.zeros(len(standing), np.float32) if attack else None
@@ -360,7 +357,7 @@ class Runner:
         return Part(ids, predictions, flags | found, deltas)
 
     def _rounded(self, classifier: nn.Module, images: torch.Tensor, ids: np.ndarray) -> np.ndarray:
-        """Which images (n, C, H, W) are right once their pixels are multiples of 1/255, as flags (n,)."""
+        """Classify images (n, C, H, W) rounded to multiples of 1/255; return flags (n,)."""
         whole, right = (255 * images).round() / 255, []
         for at in range(0, len(ids), self._at_once):
             part = ids[at : at + self._at_once]
@@ -369,7 +366,7 @@ class Runner:
         return np.where(np.concatenate(right), ROUNDED_RIGHT, ROUNDED_WRONG).astype(np.uint8)
 
     def _pixels_of(self, perturbation: Perturbation, ids: np.ndarray) -> torch.Tensor:
-        """As `pixels`, of ids in rising order; they may be far apart, and no more are loaded at once."""
+        """Return the images of ascending ids, see `pixels`. At most len(ids) images are loaded at once."""
         if perturbation.kind != "corruption":
             return torch.from_numpy(data.as_pixels(self.dataset.at(ids))).to(self.device)
         found = []
@@ -383,12 +380,12 @@ class Runner:
     def predictions(
         self, classifier: nn.Module, images: torch.Tensor, ids: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """What a classifier takes images for, as an `Outcome` holds it: predictions and flags, (n,) each.
+        """Classify images. Return predictions and flags in the form of `Outcome`, (n,) each.
 
         Args:
-            classifier: On this runner's device.
-            images: (n, C, H, W) in [0, 1] there.
-            ids: Of the samples, (n,).
+            classifier: The classifier, on this runner's device.
+            images: Images in [0, 1] on the same device, (n, C, H, W).
+            ids: Ids of the images, (n,).
         """
         flags = np.zeros(len(ids), dtype=np.uint8)
         with torch.no_grad():
@@ -398,13 +395,13 @@ class Runner:
                 logits, agreed = classifier.with_agreement(images)
                 flags |= np.where(agreed.cpu().numpy(), AGREE, DISAGREE).astype(np.uint8)
             else:
-                logits = classifier(images.clone())  # which a model may work on in place
+                logits = classifier(images.clone())  # a model may modify its input in place
         finite = _are_numbers(logits, torch.from_numpy(self.dataset.labels[ids]).to(logits.device))
         flags |= np.where(finite.cpu().numpy(), 0, NOT_FINITE).astype(np.uint8)
         return torch.where(finite, logits.argmax(1), -1).cpu().numpy().astype(np.int32), flags
 
 
 def _are_numbers(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Whose logits (N, classes) are finite, (N,) bool; -inf is the mask of a class that is not the label."""
+    """Return which rows of logits (N, classes) are valid, (N,) bool; -inf is valid except for the label."""
     is_label = torch.zeros_like(logits, dtype=torch.bool).scatter(1, labels[:, None], value=True)
     return (torch.isfinite(logits) | ((logits == -torch.inf) & ~is_label)).all(1)

@@ -1,4 +1,4 @@
-"""What a request says besides its cells: the dataset, how models are named, and how it is measured."""
+"""Read and check the settings of a request: data set, model options, device, batch size, seeds."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from robust_interp.store import CHUNK
 
 
 def load_dataset(request: Request) -> data.Dataset:
-    """The dataset that a request names or brings, else the one of the checkpoints that it names.
+    """Load the data set that a request names or contains, otherwise that of the checkpoints that it names.
 
     Raises:
-        UserError: if it cannot be read, or what is said of its images cannot be.
+        UserError: if it cannot be read, or an option for its images is invalid.
     """
     preprocessing = fixed(request.resize, request.crop, request.interpolation)
     if isinstance(request.dataset, str) and data.is_source(request.dataset):
@@ -57,10 +57,10 @@ def _arrays(request: Request) -> data.Dataset:
 
 
 def _refuse_for_arrays(request: Request, preprocessing: Preprocessing | None) -> None:
-    """Refuse what only image files have a use for.
+    """Refuse options that apply to image files only.
 
     Raises:
-        UserError: naming the first that was given.
+        UserError: naming the first such option.
     """
     given = {
         "resize and crop": preprocessing,
@@ -72,10 +72,10 @@ def _refuse_for_arrays(request: Request, preprocessing: Preprocessing | None) ->
 
 
 def resolve_options(request: Request) -> ResolveOptions:
-    """What a request says of its models besides their names.
+    """Return the options of a request for its models.
 
     Raises:
-        UserError: if its train seeds are none, or whether there are ensembles is not True or False.
+        UserError: if a seed, `eot` or `ensembles` is invalid.
     """
     if not isinstance(request.ensembles, bool | np.bool_):
         raise UserError(f"ensembles must be True or False, not {request.ensembles!r}")
@@ -99,10 +99,10 @@ def resolve_options(request: Request) -> ResolveOptions:
 
 
 def corruptor_of(request: Request, dataset: data.Dataset) -> Corruptor:
-    """Where the corrupted images of a request come from.
+    """Make the source of the corrupted images of a request.
 
     Raises:
-        UserError: if its seed is none.
+        UserError: if the seed is invalid.
     """
     folder = Path(request.corruptions_dir) if request.corruptions_dir else None
     kept = cache_folder(request.cache)
@@ -110,20 +110,20 @@ def corruptor_of(request: Request, dataset: data.Dataset) -> Corruptor:
 
 
 def device_of(request: Request) -> torch.device:
-    """The device asked for, else the one that the modules are on, else the machine's best.
+    """Return the requested device, otherwise that of the model objects, otherwise the best of this machine.
 
     Raises:
-        UserError: if there is no such device here.
+        UserError: if this machine has no such device.
     """
     places = [_place(module) for module in request.modules.values()]
     return resolve_device(request.device or next((str(place) for place in places if place), None))
 
 
 def checked_compile(value: object) -> str:
-    """Whether networks are compiled: ``auto``, ``on`` or ``off``.
+    """Return the setting `compile`.
 
     Raises:
-        UserError: if it is none of these.
+        UserError: if it is not ``auto``, ``on`` or ``off``.
     """
     if value not in COMPILE:
         raise UserError(f"compile must be one of {', '.join(COMPILE)}, not {value!r}")
@@ -131,19 +131,19 @@ def checked_compile(value: object) -> str:
 
 
 def checked_batch_size(batch_size: object, device: torch.device) -> int:
-    """How many samples at once; None is what suits the device.
+    """Return the batch size; None gives the default of the device.
 
     Raises:
-        UserError: if it is not a whole number from 1.
+        UserError: if it is not a whole number of at least 1.
     """
     return counted("batch size", batch_size, 1) or (4 * CHUNK if device.type == "cuda" else CHUNK)
 
 
 def sample_count(n: object, dataset: data.Dataset) -> int:
-    """How many of the first samples `n` stands for: a number, 'all', or None for the dataset's default.
+    """Return the number of images for `n`: a number, 'all', or None for the default of the data set.
 
     Raises:
-        UserError: if the dataset has not so many, or it is no number.
+        UserError: if it is invalid, or larger than the data set.
     """
     if n is None and dataset.name in data.DATASETS:
         n = data.DATASETS[dataset.name].default_n
@@ -158,10 +158,10 @@ def sample_count(n: object, dataset: data.Dataset) -> int:
 
 
 def checked_seed(seed: object) -> int:
-    """`seed` if it is one of random draws.
+    """Return an attack seed.
 
     Raises:
-        UserError: if it is not a whole number of at least 0 to 2**63 - 1.
+        UserError: if it is not a whole number from 0 to 2**63 - 1.
     """
     number = whole_number(seed)
     if number is None or not 0 <= number < 2**63:
@@ -170,10 +170,10 @@ def checked_seed(seed: object) -> int:
 
 
 def train_seeds(seeds: object) -> tuple[int, ...] | None:
-    """The train seeds that are meant: 3 means 0, 1, 2; None is every one.
+    """Return the train seeds: 3 gives 0, 1, 2; a list is taken as it is; None means all.
 
     Raises:
-        UserError: if it is neither a whole number from 1 nor several from 0.
+        UserError: if it is neither a whole number of at least 1 nor a list of whole numbers of at least 0.
     """
     if seeds is None:
         return None
@@ -205,10 +205,10 @@ def counted(name: str, value: object, least: int) -> int | None:
 
 
 def whole_number(value: object) -> int | None:
-    """A whole number of any type, NumPy's too, as an int; None for anything else, a bool among it."""
+    """Convert an integer of any type, also NumPy's, to int; return None for anything else, including bool."""
     return None if isinstance(value, bool) or not isinstance(value, Integral) else int(value)
 
 
 def _place(module: nn.Module) -> torch.device | None:
-    """The device that a module is on; None if it has no parameters with data."""
+    """Return the device of a module; None if it has no parameters with data."""
     return next((parameter.device for parameter in module.parameters() if not parameter.is_meta), None)

@@ -1,7 +1,7 @@
-"""Measuring in worker processes: what a worker knows, and a crew that does the tasks of a plan.
+"""Measuring in worker processes.
 
-A worker is given the request, and resolves the names in it once; a task names one of the targets. Only the
-process that gives the tasks writes to the store.
+Each worker gets the request and resolves its model names once; a task names one of the targets. Only the main
+process writes to the store.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from robust_interp.store.cells import digest
 
 FILE_NAME = "workers.log"
 
-Asked = tuple[Sequence[str] | Mapping[str, nn.Module] | None, ResolveOptions]  # what is resolved, and how
+Asked = tuple[Sequence[str] | Mapping[str, nn.Module] | None, ResolveOptions]  # models, how to resolve them
 
 
 @dataclass(frozen=True)
 class Known:
-    """What a worker must find as it is here.
+    """Data and targets of the main process, which every worker must find, too.
 
     Attributes:
-        fingerprint: Of the dataset.
-        targets: The key of each target, by what a worker knows it by.
+        fingerprint: Fingerprint of the data set.
+        targets: The keys of the targets, by their ids from `marks`.
     """
 
     fingerprint: str
@@ -51,10 +51,10 @@ class Measuring:
     """Measures tasks in a worker.
 
     Args:
-        request: With the device and the batches of a worker.
-        asked: What was resolved, and with which options.
-        known: What came of it.
-        plugins: Files of plug-ins.
+        request: The settings of the run, with the device and the batch size of a worker.
+        asked: The models to resolve, and the options for it.
+        known: The data and the targets that the main process found.
+        plugins: Plug-in files to load.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Measuring:
         self._station = Station(self._runner, self._targets)
 
     def __call__(self, task: Task) -> tuple[Outcome, list[str]]:
-        """Measure a task; its outcome, and what is to be told of how it was measured."""
+        """Measure a task; return its outcome and the notes of the runner."""
         if task.target not in self._targets or (task.source and task.source not in self._targets):
             label = task.cell.classifier.label
             raise UserError(
@@ -89,10 +89,10 @@ class Measuring:
 
 
 def marks(targets: Iterable[Target], are_objects: bool) -> dict[str, Target]:
-    """Targets by what they are known by in every process.
+    """Return targets by an id that is the same in every process.
 
-    The bits of its logits are left out, which another CPU or number of threads may round otherwise. An object
-    is known by its name: it is sent from here, and its source code stays here.
+    The id leaves out the hash of the logits, since another CPU or number of threads may round differently. A
+    model object is identified by its name only: the object is sent to the worker, but its source code is not.
     """
     return {
         digest(
@@ -114,17 +114,17 @@ def _without_bits(identity: dict) -> dict:
 
 
 def name_of(task: Task) -> str:
-    """What a log calls it."""
+    """Return the name of a task in the log."""
     cell = task.cell
     return f"{cell.classifier.label} {cell.perturbation.column}, images {task.start + 1} to {task.stop}"
 
 
 class MeasuringCrew:
-    """A crew that measures.
+    """A pool of worker processes that measure tasks.
 
     Attributes:
-        workers: How many there are, with what.
-        notes: What is to be told of how it was measured.
+        workers: Number and resources of the workers.
+        notes: Notes of the workers for the report, as the keys of a dict.
     """
 
     def __init__(self, workers: Workers, crew: Crew[Task, tuple[Outcome, list[str]]]) -> None:
@@ -144,7 +144,7 @@ class MeasuringCrew:
         return self._crew.alive
 
     def wait(self) -> None:
-        """Wait until a worker can measure."""
+        """Wait until a worker is ready."""
         self._crew.wait()
 
     def give(self, task: Task) -> None:
@@ -169,19 +169,19 @@ def measuring(
     plugins: Sequence[str | Path] = (),
     folder: Path | None = None,
 ) -> Iterator[MeasuringCrew]:
-    """Workers that measure these targets, until the end.
+    """Start workers that measure these targets, and stop them at the end of the context.
 
     Args:
-        workers: How many, and where.
-        request: What is asked for.
-        asked: What was resolved, and with which options; model objects alone, or names.
-        targets: What came of it.
-        runner: Of this process, whose batches they measure in.
-        plugins: Files of plug-ins.
-        folder: Where a log says which worker did what; None for none.
+        workers: Number and place of the workers.
+        request: The settings of the run.
+        asked: The models to resolve, and the options for it; either all are objects, or all are names.
+        targets: The targets that these models resolved to.
+        runner: Runner of this process; the workers use its batch size.
+        plugins: Plug-in files, which every worker loads.
+        folder: Folder of the log of the workers; None writes no log.
 
     Raises:
-        UserError: if there can be no such workers, or a model that is an object cannot be sent to them.
+        UserError: if the workers cannot be started, or a model object cannot be sent to them.
     """
     if runner.device.type == "cpu" and request.device is not None and workers.gpus is None:
         workers = replace(workers, gpus=0)
@@ -210,7 +210,7 @@ def measuring(
 
 
 def _on_cpu(models: Sequence[str] | Mapping[str, nn.Module] | None) -> Any:
-    """Names as they are; of a module that is elsewhere a copy: a worker may not have that device."""
+    """Copy modules to the CPU, since a worker may not have their device; names are returned unchanged."""
     if not isinstance(models, Mapping):
         return models
     found = {}
@@ -222,7 +222,7 @@ def _on_cpu(models: Sequence[str] | Mapping[str, nn.Module] | None) -> Any:
 
 
 def _ignored(name: str, error: UserError) -> None:
-    """A model that is refused has no task."""
+    """Ignore a refused model: no task names it."""
 
 
 def _log_in(folder: Path | None) -> Callable[[str], None]:

@@ -1,1 +1,1 @@
-"""What is attacked: any model as a classifier of pixels, ensembles of them, and how names become them."""
+"""Models as classifiers of pixels, ensembles of classifiers, and the loading of models by name."""

@@ -1,4 +1,4 @@
-"""What a module keeps as attributes that are no state of torch's: dicts, arrays and small objects."""
+"""Texts of the attributes of modules that torch does not count as state: dicts, arrays and small objects."""
 
 from __future__ import annotations
 
@@ -15,30 +15,33 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-MOST = 10_000  # values that are looked at in one model: a data set in a list is not copied into a text
+MOST = 10_000  # values that are read per model, so that a data set in a list is not copied into a text
 
-LIBRARIES = {"torch", "torchvision", "timm", "robust_interp"}  # whose settings are in their repr and state
+LIBRARIES = {"torch", "torchvision", "timm", "robust_interp"}  # the repr and state of their modules suffice
 _OF_TORCH = frozenset(vars(nn.Module()))
 _VALUES = (type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, PurePath, Enum)
 _OPAQUE = (type, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType)
-_HOLDERS = (types.SimpleNamespace, Namespace)  # those of Python's own library that only hold values
+_HOLDERS = (types.SimpleNamespace, Namespace)  # standard library classes that only hold values
 
 
 def held(model: nn.Module, known: Iterable[str] = ()) -> str:
-    """What the modules of a model keep besides state and submodules, as a text; '' for nothing of the kind.
+    """Return the attributes of a model's modules, other than state and submodules, as one text.
 
-    Looked at are dicts, lists, sets, arrays, tensors, numbers and texts, private ones too, and objects of
-    these; modules that are not registered, with their state. Functions and open files are not.
+    Dicts, lists, sets, arrays, tensors, numbers, strings and objects of these are read, private ones too.
+    So is the state of modules that are not registered as submodules. Functions and open files are not.
 
     Args:
-        model: Modules of torch and timm in it are passed over.
-        known: Names ``module.attribute`` of what is known of it otherwise.
+        model: The model. Modules of torch, torchvision, timm and this package in it are skipped.
+        known: Names ``module.attribute`` to leave out.
+
+    Returns:
+        One line per attribute; '' if there is none.
     """
     return "\n".join(f"{name}={text}" for name, text in attributes(model, known).items())
 
 
 def attributes(model: nn.Module, known: Iterable[str] = ()) -> dict[str, str]:
-    """The same, each attribute as a text under its name ``module.attribute``."""
+    """Return the same attributes as `held`, each as a text by its name ``module.attribute``."""
     reader = _Reader(model)
     known = set(known)
     parts = {}
@@ -52,10 +55,10 @@ def attributes(model: nn.Module, known: Iterable[str] = ()) -> dict[str, str]:
 
 
 class _Reader:
-    """Values as texts that are equal where the values are; '' for what cannot be seen into."""
+    """Turns values into texts. Equal values have equal texts; a value that cannot be read is ''."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._inside = {id(module) for module in model.modules()}  # or being read: a value may hold itself
+        self._inside = {id(module) for module in model.modules()}  # and what is being read: no cycles
         self._left = MOST
 
     def text(self, value: object) -> str:
@@ -72,7 +75,7 @@ class _Reader:
         return f"{type(value).__qualname__}({','.join(parts)})" if parts else ""
 
     def _parts(self, value: object) -> Iterator[str]:
-        """Those of a value that holds others."""
+        """Yield the texts of the values in a container, partial, module or plain object."""
         if isinstance(value, Mapping):
             yield from (f"{self.text(key)}:{self.text(each)}" for key, each in value.items())
         elif isinstance(value, tuple | list):
@@ -91,7 +94,7 @@ class _Reader:
 
 
 def _is_plain_object(value: object) -> bool:
-    """Whether an object is of a class of the user's, not a logger, lock or file of Python's library."""
+    """Whether an object's class is the user's, so not a logger, lock or file of the standard library."""
     if isinstance(value, _OPAQUE) or not hasattr(value, "__dict__"):
         return False
     library = type(value).__module__.partition(".")[0]
@@ -100,13 +103,13 @@ def _is_plain_object(value: object) -> bool:
 
 
 def _array(value: np.ndarray | np.generic | Tensor) -> str:
-    """Type, shape and SHA-256 of the bytes of an array or a tensor; '' where there are none to read."""
+    """Return type, shape and SHA-256 of the bytes of an array or tensor; '' if the bytes cannot be read."""
     try:
         array = value.detach().cpu().contiguous() if isinstance(value, Tensor) else np.asarray(value)
         if isinstance(array, Tensor):
             content = array.view(-1).view(torch.uint8).numpy().tobytes()
         else:
             content = b"" if array.dtype.hasobject else array.tobytes()
-    except (RuntimeError, TypeError, NotImplementedError):  # sparse ones, those on no device
+    except (RuntimeError, TypeError, NotImplementedError):  # sparse tensors, tensors on the meta device
         return ""
     return f"{array.dtype}{tuple(array.shape)}{hashlib.sha256(content).hexdigest()}"

@@ -21,15 +21,15 @@ class Classifier(nn.Module):
         model: Maps normalised images (N, C, H, W) to logits (N, classes).
         mean: Per-channel mean to subtract, in [0, 1] pixels; None if the model takes pixels.
         std: Per-channel standard deviation to divide by.
-        name: What messages call it.
-        binary: Whether one output z for an image, before a sigmoid, stands for the logits [0, z].
+        name: Its name in messages.
+        binary: Whether a model with one output z per image (before a sigmoid) gets the logits [0, z].
 
     Raises:
-        UserError: if mean and std cannot be those of pixels in [0, 1]; at a call, if the images have other
-            channels than these, or if the model does not return logits.
+        UserError: if mean and std are not valid for pixels in [0, 1]; when called, if the images have another
+            number of channels than mean and std, or if the model does not return logits.
     """
 
-    mean: Tensor  # (channels, 1, 1), where there is a normalisation
+    mean: Tensor  # (channels, 1, 1), if there is a normalisation
     std: Tensor
 
     def __init__(
@@ -52,7 +52,7 @@ class Classifier(nn.Module):
             self.normalize = Normalize(own_mean, own_std, device)
 
     def around(self, model: nn.Module) -> Classifier:
-        """The same around another model: its name, normalisation and layout of images."""
+        """Return a classifier of another model with the same name, normalisation and memory layout."""
         other = Classifier(model, name=self.name, binary=self.binary)
         other.normalisation, other.normalize = self.normalisation, self.normalize
         other.training = self.training
@@ -60,7 +60,7 @@ class Classifier(nn.Module):
 
     @property
     def spares_its_images(self) -> bool:
-        """Whether images are surely not changed by a pass: the model gets others, normalised ones."""
+        """Whether a forward pass cannot change its input, because the model gets a normalised copy."""
         return self.normalisation is not None
 
     def forward(self, images: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ class Classifier(nn.Module):
         return outputs
 
     def outputs(self, images: Tensor) -> Tensor:
-        """What the model itself returns for images (N, C, H, W) in [0, 1]."""
+        """Return the model's own output tensor for images (N, C, H, W) in [0, 1]."""
         if self.normalisation and images.shape[1] != len(self.normalisation[0]):
             channels = f"{len(self.normalisation[0])} channels; the images have {images.shape[1]}"
             raise UserError(f"{self.name} is normalised with {channels}")
@@ -86,12 +86,13 @@ class Classifier(nn.Module):
 
 
 def with_gradient(classifier: nn.Module, images: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Logits for images (N, C, H, W), and the gradient that comes back to these.
+    """Return the logits for images (N, C, H, W), and a gradient with respect to the images.
 
-    The gradient is of a sum that weighs each class differently; None if none comes back.
+    The gradient is that of a sum of the logits in which each class has another weight. It is None if no
+    gradient reaches the images.
 
     Raises:
-        UserError: if the way back through the model fails.
+        UserError: if the forward or backward pass raises a RuntimeError other than out of memory.
     """
     with torch.enable_grad():
         pixels = images.clone().requires_grad_()
@@ -99,9 +100,9 @@ def with_gradient(classifier: nn.Module, images: Tensor) -> tuple[Tensor, Tensor
             logits = classifier(pixels.clone())
             if not logits.requires_grad:
                 return logits, None
-            weights = torch.arange(1, logits.shape[1] + 1, device=logits.device)  # tells the classes apart
+            weights = torch.arange(1, logits.shape[1] + 1, device=logits.device)  # different for each class
             (gradient,) = torch.autograd.grad((logits * weights).sum(), pixels, allow_unused=True)
-        except RuntimeError as error:  # which no forward pass without a gradient shows
+        except RuntimeError as error:  # may occur only when a gradient is computed
             if is_out_of_memory(error):
                 raise
             reason = first_line_of(error)
@@ -112,10 +113,10 @@ def with_gradient(classifier: nn.Module, images: Tensor) -> tuple[Tensor, Tensor
 def _normalisation(
     mean: Sequence[float] | None, std: Sequence[float] | None, name: str
 ) -> list[list[float]] | None:
-    """Mean and std as lists, or None for neither.
+    """Return mean and std as lists, or None if both are None.
 
     Raises:
-        UserError: if they cannot be those of pixels in [0, 1].
+        UserError: if they are not valid for pixels in [0, 1].
     """
     if mean is None or std is None:
         if mean is std:
@@ -144,14 +145,14 @@ def _normalisation(
 
 
 def _logits(output: object) -> object:
-    """What a model's output holds under the name of logits, as transformers' outputs do; else all of it."""
+    """Return the item or attribute `logits` of an output, as in transformers, else the output itself."""
     if isinstance(output, Mapping):
         return output.get("logits", output)
     return getattr(output, "logits", output)
 
 
 def _described(output: object) -> str:
-    """What a model returned, for a message: 'a tuple of Tensor, Tensor', 'a dict with out, aux'."""
+    """Describe an output for a message: 'a tuple of Tensor, Tensor', 'a dict with out, aux'."""
     kind = f"a {type(output).__name__}"
     if isinstance(output, Mapping):
         return f"{kind} with {', '.join(map(str, list(output)[:5]))}" if output else kind

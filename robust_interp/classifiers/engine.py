@@ -1,7 +1,8 @@
-"""How the passes of attacks run: as the model's own code, or compiled by torch.compile.
+"""Run the passes of attacks compiled by torch.compile instead of eagerly.
 
-What is compiled is a pass of a batch of one constant size. The weights are inputs of it, so that all networks
-of an architecture share one compilation. A model is only ever judged by its own code.
+A pass of a batch of one constant size is compiled. The weights are inputs of the compiled function, so that
+all networks of an architecture share one compilation. The final predictions always come from the
+eager model.
 """
 
 from __future__ import annotations
@@ -25,40 +26,39 @@ from robust_interp.classifiers.folding import folded
 from robust_interp.classifiers.layout import ROUNDING, alike
 from robust_interp.core.compiler import CompileTime, why_not
 
-EAGER, COMPILED = "eager", "compiled"  # as tables name them
+EAGER, COMPILED = "eager", "compiled"  # names in tables
 
-FULL_ENOUGH = 0.5  # of the constant size: a smaller batch is faster as it is than with the padding
-ROUNDING_IN_BF16 = 0.1  # of the largest logit
-MOST_COMPILATIONS = 1000  # of networks and kinds of passes: torch gives up after eight
+FULL_ENOUGH = 0.5  # share of the constant size; a smaller batch is faster eagerly than padded
+ROUNDING_IN_BF16 = 0.1  # tolerance, as a share of the largest logit
+MOST_COMPILATIONS = 1000  # per process, over all architectures and kinds of passes; torch's default is 8
 
 
 class Pass(NamedTuple):
-    """A kind of pass, which has a compilation of its own.
+    """A kind of pass. Each kind is compiled separately.
 
     Attributes:
-        follows: Whether its gradient is asked for.
-        bf16: Whether it runs under autocast to bfloat16.
+        follows: Whether a gradient is computed.
+        bf16: Whether the pass runs under autocast to bfloat16.
     """
 
     follows: bool
     bf16: bool = False
 
 
-class CannotCompile(Exception):  # noqa: N818  not a failure: a reason to run as before
-    """A model that stays uncompiled; the message says why, in a few words."""
+class CannotCompile(Exception):  # noqa: N818  not an error: the model runs eagerly
+    """Raised when a model cannot be compiled. The message is a short reason."""
 
 
 class ConstantBatches(nn.Module):
-    """A classifier whose passes run compiled, in batches of a constant size that is filled up with zeros.
+    """A classifier whose passes run compiled, in batches of a constant size, padded with zeros.
 
-    Passes of another kind than was prepared, and batches that would be filled up by half or more, run as the
-    classifier's own code.
+    Passes of a kind that is not in `passes`, and batches that would be half padding or more, run eagerly.
 
     Args:
-        classifier: In eval mode, with frozen parameters.
-        size: Of the batches.
-        passes: The kinds that are compiled.
-        backend: Of torch.compile.
+        classifier: The classifier, in eval mode, with frozen parameters.
+        size: Number of images in a compiled batch.
+        passes: The kinds of passes to compile.
+        backend: The backend of torch.compile.
     """
 
     def __init__(
@@ -86,13 +86,13 @@ class ConstantBatches(nn.Module):
         if missing >= FULL_ENOUGH * self._size:
             return self.classifier(images.clone())
         filled = F.pad(images, (0, 0, 0, 0, 0, 0, 0, missing)) if missing else images
-        filled = filled.clone(memory_format=torch.contiguous_format)  # one layout, or it is compiled anew
+        filled = filled.clone(memory_format=torch.contiguous_format)  # another layout would be recompiled
         on_cuda = images.is_cuda
         if on_cuda:
             torch.compiler.cudagraph_mark_step_begin()
         with _without_modes(), _limits():
             logits = _compiled(self._backend, "reduce-overhead" if on_cuda else None)(self.classifier, filled)
-            # A CUDA graph writes its next result to the same place.
+            # The next replay of the CUDA graph overwrites this tensor.
             return logits[: len(images)].clone() if on_cuda else logits[: len(images)]
 
 
@@ -102,14 +102,14 @@ def _pass(classifier: nn.Module, images: Tensor) -> Tensor:
 
 @cache
 def _compiled(backend: str | Callable, mode: str | None) -> Callable[[nn.Module, Tensor], Tensor]:
-    """One for all classifiers: torch itself tells which of them can share what was compiled."""
+    """Return the compiled pass. All classifiers share it; torch recompiles where their guards differ."""
     mode = mode if backend == "inductor" else None
     return torch.compile(_pass, dynamic=False, fullgraph=True, backend=backend, mode=mode)
 
 
 @contextmanager
 def _without_modes() -> Iterator[None]:
-    """Outside of an attack's modes, such as that of its draws: what is compiled would depend on them."""
+    """Disable the attack's torch function modes, such as that of its random draws, while compiling."""
     with ExitStack() as stack:
         for _ in _get_current_function_mode_stack():
             stack.enter_context(_pop_mode_temporarily())
@@ -122,7 +122,7 @@ def _limits() -> Iterator[None]:
     import torch._functorch.config as functorch
 
     most = MOST_COMPILATIONS
-    # Some attacks go back through one pass several times, so that its buffers may not be given away.
+    # Some attacks backpropagate through one pass several times, so its buffers must not be donated.
     limits = dynamo.patch(recompile_limit=most, accumulated_recompile_limit=most)
     with limits, functorch.patch(donated_buffer=False):
         yield
@@ -130,7 +130,7 @@ def _limits() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What torch logs of a compilation says nothing to a user, who is told if it fails."""
+    """Silence torch's logs and warnings during a compilation; failures are reported by `CannotCompile`."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -142,11 +142,14 @@ def _quiet() -> Iterator[None]:
 
 
 def with_folded_norms(classifier: nn.Module, images: Tensor) -> nn.Module:
-    """A copy of a classifier with its BatchNorm folded; itself where that is not possible, or not the same.
+    """Return a copy of a classifier with its BatchNorm layers folded into the convolutions.
+
+    Return the classifier itself if that is not possible, or changes logits or gradients by more than
+    rounding.
 
     Args:
-        classifier: In eval mode with frozen parameters; of an ensemble, its members are copied.
-        images: (N, C, H, W) pixels in [0, 1], on which both are compared.
+        classifier: A classifier in eval mode with frozen parameters. Each member of an ensemble is folded.
+        images: Pixels (N, C, H, W) in [0, 1] on which the copy is compared with the original.
     """
     return _of_each(classifier, lambda one: _with_folded_norms(one, images))
 
@@ -158,7 +161,7 @@ def _with_folded_norms(classifier: nn.Module, images: Tensor) -> nn.Module:
     copied = classifier.around(model).requires_grad_(False)
     try:
         same = alike(with_gradient(classifier, images), with_gradient(copied, images))
-    except Exception:  # the copy is of code that may not have been written for that
+    except Exception:  # the model's code may not work with folded layers
         same = False
     return copied if same else classifier
 
@@ -169,15 +172,19 @@ def compiled(
     passes: Sequence[Pass],
     backend: str | Callable = "inductor",
 ) -> tuple[nn.Module, CompileTime]:
-    """A classifier that runs compiled, and what that took.
+    """Compile a classifier, and check the result against the eager one.
 
     Args:
-        classifier: In eval mode with frozen parameters; of an ensemble, its members are compiled.
-        images: (N, C, H, W) pixels in [0, 1]: a batch of the size that is compiled for.
-        passes: The kinds that are to be compiled.
+        classifier: A classifier in eval mode with frozen parameters. Each member of an ensemble is compiled.
+        images: Pixels (N, C, H, W) in [0, 1]; N becomes the constant batch size.
+        passes: The kinds of passes to compile.
+        backend: The backend of torch.compile.
+
+    Returns:
+        The compiled classifier, the seconds that compiling took, and the mean speed-up of a pass.
 
     Raises:
-        CannotCompile: if it cannot be compiled, or then gives other logits or gradients.
+        CannotCompile: if torch cannot compile it, or its logits or gradients differ by more than rounding.
     """
     times: list[CompileTime] = []
 
@@ -195,12 +202,12 @@ def compiled(
 def _checked(classifier: nn.Module, made: nn.Module, images: Tensor, kind: Pass) -> CompileTime:
     if any(isinstance(module, torch.jit.ScriptModule) for module in classifier.modules()):
         raise CannotCompile("it is TorchScript")
-    _run(classifier, images, kind)  # the first is slower
+    _run(classifier, images, kind)  # warm-up
     before, alone = _run(classifier, images, kind)
     try:
         _, first = _run(made, images, kind)
         after, again = _run(made, images, kind)
-    except Exception as error:  # whatever dynamo, inductor or the C++ compiler make of a model
+    except Exception as error:  # dynamo, inductor and the C++ compiler raise many kinds
         raise CannotCompile(_reason(error.__cause__ or error)) from error
     if not alike(before, after, ROUNDING_IN_BF16 if kind.bf16 else ROUNDING):
         raise CannotCompile("its compiled pass gives other logits or gradients")
@@ -208,7 +215,7 @@ def _checked(classifier: nn.Module, made: nn.Module, images: Tensor, kind: Pass)
 
 
 def _run(classifier: nn.Module, images: Tensor, kind: Pass) -> tuple[tuple[Tensor, Tensor | None], float]:
-    """Logits and gradient of a pass, in float32, and the seconds that it took."""
+    """Return the logits (in float32) and the gradient of a pass, and its time in seconds."""
     started = time.perf_counter()
     with torch.autocast(images.device.type, torch.bfloat16, enabled=kind.bf16):
         if kind.follows:
@@ -224,12 +231,12 @@ def _reason(error: BaseException) -> str:
     if machine := why_not():
         return f"nothing can be compiled on this machine ({machine})"
     lines = [line.strip() for line in str(error).splitlines()]
-    told = [line for line in lines if line and not line.endswith("raised:")]  # torch's own words come first
+    told = [line for line in lines if line and not line.endswith("raised:")]  # torch's message comes first
     return f"torch.compile fails on it ({next(iter(told), type(error).__name__)[:120]})"
 
 
 def _of_each(classifier: nn.Module, make: Callable[[nn.Module], nn.Module]) -> nn.Module:
-    """What `make` makes of a classifier; an ensemble of what it makes of its members."""
+    """Apply `make` to a classifier, or to each member of an ensemble."""
     if isinstance(classifier, Ensemble):
         members = [make(member) for member in classifier.members]
         return Ensemble(members, classifier.average, classifier.attack, classifier.name)

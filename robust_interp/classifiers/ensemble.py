@@ -12,11 +12,11 @@ from torch.utils.checkpoint import checkpoint
 
 from robust_interp.core.errors import UserError
 
-AVERAGES = ("probabilities", "logits")  # of an ensemble's members
+AVERAGES = ("probabilities", "logits")  # what an ensemble can average; the first is the default
 
 WHITE_BOX, MEAN_GRADIENT = "white-box", "mean-gradient"
 
-GRAPHS_KEPT = 2  # members that need not run again for a gradient: an ensemble of two costs no more time
+GRAPHS_KEPT = 2  # members without activation checkpointing, so that an ensemble of two is not slower
 
 
 class Ensemble(nn.Module):
@@ -56,13 +56,13 @@ class Ensemble(nn.Module):
         return self.averaged(_each(self.members, images))
 
     def averaged(self, each: Tensor) -> Tensor:
-        """The members' logits (members, N, classes) as those of the ensemble."""
+        """Average the members' logits (members, N, classes) to the ensemble's logits (N, classes)."""
         if self.average == "logits":
             return each.mean(dim=0)
         return each.log_softmax(dim=2).logsumexp(dim=0) - math.log(len(each))
 
     def with_agreement(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """The result of `forward`, and for which images all members predict the same class, (N,) bool."""
+        """Return the logits, and a mask (N,) of the images for which all members predict the same class."""
         each = _each(self.members, images)
         classes = each.argmax(dim=2)
         return self.averaged(each), (classes == classes[0]).all(dim=0)
@@ -78,10 +78,11 @@ class Ensemble(nn.Module):
 
 
 class MeanLoss(nn.Module):
-    """A classifier whose cross-entropy is the mean of its members' cross-entropies, and so its gradient.
+    """A classifier whose cross-entropy is the mean of its members' cross-entropies, gradient included.
 
-    Its probabilities are the geometric means of the members', (N, classes + 1). Where the members differ they
-    sum to less than 1; the rest is one class more, without which cross-entropy would scale it away.
+    It returns log-probabilities (N, classes + 1): the geometric means of the members' probabilities. If the
+    members differ, these sum to less than 1. The last class takes the rest; without it, the softmax in the
+    cross-entropy would normalise them.
     """
 
     def __init__(self, members: nn.ModuleList, name: str) -> None:
@@ -91,16 +92,16 @@ class MeanLoss(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         known = _each(self.members, images).log_softmax(dim=2).mean(dim=0)
-        # Members that agree leave no rest, and its logarithm must stay finite.
+        # If the members agree, the rest is 0; its logarithm must stay finite.
         total = known.logsumexp(dim=1, keepdim=True).clamp(max=-torch.finfo(known.dtype).eps)
         return torch.cat([known, torch.log(-torch.expm1(total))], dim=1)
 
 
 def _modules(members: object) -> list[nn.Module]:
-    """The modules that a list of them holds; one module, which may hold others, is no list.
+    """Return the modules of a list or ModuleList.
 
     Raises:
-        UserError: if it is anything else.
+        UserError: if `members` is anything else, such as a single module or a list with other objects.
     """
     is_list = isinstance(members, Iterable) and not isinstance(members, str)
     if isinstance(members, nn.Module) and not isinstance(members, nn.ModuleList):
@@ -114,15 +115,16 @@ def _modules(members: object) -> list[nn.Module]:
 
 
 def check_ensemble(members: int, average: str, attack: str, name: str) -> None:
-    """Refuse arguments that `Ensemble` would refuse, before anything is loaded.
+    """Check the arguments of an `Ensemble` before its members are loaded.
 
     Args:
-        members: How many there are.
-        average: As of `Ensemble`, like `attack`.
-        name: What messages call the ensemble.
+        members: Number of members.
+        average: See `Ensemble`.
+        attack: See `Ensemble`.
+        name: Name of the ensemble in messages.
 
     Raises:
-        UserError: if there is no member, or `average` or `attack` is none of an ensemble's.
+        UserError: if there is no member, or `average` or `attack` is not valid.
     """
     if not members:
         raise UserError("an ensemble needs at least one member")
@@ -135,10 +137,10 @@ def check_ensemble(members: int, average: str, attack: str, name: str) -> None:
 
 
 def _member(attack: str) -> int:
-    """K of ``member:K``.
+    """Return K of ``member:K``.
 
     Raises:
-        UserError: if `attack` is not of this form.
+        UserError: if `attack` does not have this form.
     """
     match = re.fullmatch(r"member:([0-9]{1,9})", str(attack))
     if match is None:
@@ -148,7 +150,7 @@ def _member(attack: str) -> int:
 
 
 def _each(members: nn.ModuleList, images: Tensor) -> Tensor:
-    """Each member's logits for the images, (members, N, classes)."""
+    """Return the members' logits for the images, (members, N, classes)."""
     again = len(members) - GRAPHS_KEPT
     return torch.stack(
         [
@@ -161,5 +163,5 @@ def _each(members: nn.ModuleList, images: Tensor) -> Tensor:
 
 
 def _on_a_copy(member: nn.Module, images: Tensor) -> Tensor:
-    logits = member(images.clone())  # one that works in place would change what the others are given
-    return logits.float() if logits.dtype == torch.bfloat16 else logits  # of an attack in bf16
+    logits = member(images.clone())  # a member may change its input in place
+    return logits.float() if logits.dtype == torch.bfloat16 else logits  # in an attack under autocast

@@ -1,4 +1,4 @@
-"""Ensembles of targets as targets: of a model's train seeds, of what a name joins, and as objects."""
+"""Make targets of ensembles: of a model's train seeds, of names joined by ``+``, or of `Ensemble` objects."""
 
 from __future__ import annotations
 
@@ -14,37 +14,42 @@ from robust_interp.store.cells import ModelCard, digest
 
 @dataclass(frozen=True)
 class Averaging:
-    """How members make an ensemble: what is averaged, and what attacks are made on (one ensemble each)."""
+    """How members form an ensemble.
+
+    Attributes:
+        average: What is averaged: ``probabilities`` or ``logits``.
+        attacks: Values of `Ensemble.attack`; there is one ensemble for each.
+    """
 
     average: str = AVERAGES[0]
     attacks: tuple[str, ...] = (WHITE_BOX,)
 
 
 def averaged(members: Sequence[Target], averaging: Averaging) -> list[Target]:
-    """One ensemble of the members for each way in which it is attacked.
+    """Return one ensemble of the members for each value in `averaging.attacks`.
 
     Raises:
-        UserError: if there is no member, or no ensemble is averaged or attacked so.
+        UserError: if the members cannot form an ensemble, or a value of `averaging` is not valid.
     """
     return [_ensemble(members, averaging.average, attack) for attack in averaging.attacks]
 
 
 def member_names(named: str) -> list[str]:
-    """What an ensemble's name joins: ``in_resnet20+preact_resnet20`` is two."""
+    """Split an ensemble's name at ``+``: ``in_resnet20+preact_resnet20`` has two members."""
     return [part.strip() for part in named.split("+")]
 
 
 def joined(named: str, found: Sequence[Target], averaging: Averaging, dataset: str) -> list[Target]:
-    """The ensembles of what `named` joins among the single models found, but for those that are there.
+    """Return the ensembles of the single models named by `named`, without those already in `found`.
 
     Args:
         named: Names, full names of checkpoints, globs or 'all', joined by ``+``.
-        found: The models of the run, with the ensembles that are there already.
-        averaging: How the members make an ensemble.
-        dataset: Its name, which stands in the full name of a checkpoint.
+        found: The targets of the run, including its ensembles.
+        averaging: How the members form an ensemble.
+        dataset: Name of the data set, a part of the full name of a checkpoint.
 
     Raises:
-        UserError: if a part names none of them, or all parts together fewer than two.
+        UserError: if a part matches no model, or all parts together match fewer than two.
     """
     singles = [target for target in found if target.card.members == 1]
     members: dict[int, Target] = {}
@@ -61,10 +66,10 @@ def joined(named: str, found: Sequence[Target], averaging: Averaging, dataset: s
 
 
 def from_ensemble(name: str, ensemble: Ensemble, context: Context) -> Target:
-    """An ensemble that is an object: averaged and attacked as it says itself.
+    """Make a target of an `Ensemble` object, with its own `average` and `attack`.
 
     Raises:
-        UserError: if a member cannot be measured on this dataset.
+        UserError: if a member cannot be measured on this data set.
     """
     members = [
         from_module(f"{name} member {at}", member, context) for at, member in enumerate(ensemble.members)
@@ -79,7 +84,7 @@ def _answers(card: ModelCard, part: str, dataset: str) -> bool:
 
 
 def _ensemble(members: Sequence[Target], average: str, attack: str, name: str | None = None) -> Target:
-    """An ensemble's target; how it is averaged and attacked stands in its name, where not as by default."""
+    """Make an ensemble's target. Its name includes `average` and `attack` if they are not the defaults."""
     members, cards = tuple(members), [member.card for member in members]
     if random := [card.label for card in cards if card.eot]:
         raise UserError(f"{random[0]} is random: an ensemble of random models cannot be measured")
@@ -105,7 +110,7 @@ def _ensemble(members: Sequence[Target], average: str, attack: str, name: str | 
     )
     return Target(
         card,
-        # No check of its own: of what each member is, so is their average.
+        # The ensemble itself is not checked; its members are, when they are loaded.
         lambda device: Ensemble([member.load(device) for member in members], average, attack, card.label),
         _twins(card.label, cards),
         views[0],
@@ -113,7 +118,7 @@ def _ensemble(members: Sequence[Target], average: str, attack: str, name: str | 
 
 
 def _total(numbers: Sequence[float | None]) -> float | None:
-    """Their sum; None where one is not known."""
+    """Return the sum; None if a number is None."""
     known = [number for number in numbers if number is not None]
     return sum(known) if len(known) == len(numbers) else None
 
@@ -123,7 +128,7 @@ def _joint(texts: Iterable[str]) -> str:
 
 
 def _twins(label: str, cards: Sequence[ModelCard]) -> tuple[str, ...]:
-    """A line for each classifier that is several members."""
+    """Return a note for each model that is several members at once."""
     alike: dict[str, list[str]] = {}
     for card in cards:
         alike.setdefault(digest(card.identity), []).append(card.label)

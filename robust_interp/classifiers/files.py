@@ -1,4 +1,4 @@
-"""Checkpoint folders and weights files as targets."""
+"""Make targets of checkpoint folders and weights files."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar", ".th
 WEIGHTS_IN_FOLDER = (zoo.WEIGHTS, "pytorch_model.bin")
 
 
-_OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|.*\\")  # which no name of another kind looks like
+_OF_WINDOWS = re.compile(r"[A-Za-z]:[\\/]|.*\\")  # no other kind of name looks like a Windows path
 
 
 def is_path(name: str) -> bool:
-    """Whether a name is meant as a folder or a file."""
+    """Whether a name is the path of a folder or file."""
     written_as_one = os.sep in name or _OF_WINDOWS.match(name) or name.endswith(WEIGHTS_SUFFIXES)
     return bool(written_as_one) or (Path(name) / zoo.CONFIG).is_file()
 
 
 def from_path(path: Path, context: Context) -> Target:
-    """A checkpoint folder, ours or timm's, or a weights file beside a config.json.
+    """Make a target of a checkpoint folder (ours or timm's) or of a weights file beside a config.json.
 
     Raises:
-        UserError: if it is none of these, or does not fit the dataset.
+        UserError: if the path is none of these, or the model does not fit the data set.
     """
     if path.is_dir():
         return _folder(path, context)
@@ -50,7 +50,7 @@ def from_path(path: Path, context: Context) -> Target:
         raise UserError(f"there is no folder or file {path}")
     if (path.parent / zoo.CONFIG).is_file():
         return described(path, f"{path.resolve().parent.name}/{path.name}", context)
-    weights_files.read_state(path)  # which says if it is no weights file at all
+    weights_files.read_state(path)  # raises if it is not a weights file at all
     raise UserError(
         f"{path} does not name an architecture, and there is no {zoo.CONFIG} beside it: use "
         f"--models timm:NAME --checkpoint {path}"
@@ -72,7 +72,7 @@ def _folder(folder: Path, context: Context) -> Target:
 
 
 def _of_ours(checkpoint: zoo.Checkpoint, context: Context) -> Target:
-    """A checkpoint as the trainer writes them, with the same card as if it were in the zoo."""
+    """Make a target of a checkpoint of this package, with the same card as if it were in the zoo."""
     cfg = checkpoint.config["pretrained_cfg"]
     check_fits(str(checkpoint.folder), cfg["num_classes"], cfg["input_size"][0], context)
     target = from_checkpoint(checkpoint, context.dataset)
@@ -83,15 +83,15 @@ def _of_ours(checkpoint: zoo.Checkpoint, context: Context) -> Target:
 
 
 def described(path: Path, name: str, context: Context) -> Target:
-    """Weights beside a config.json as timm writes it, as a target.
+    """Make a target of a weights file beside a config.json in timm's format.
 
     Args:
-        path: Of the weights file.
-        name: What the model is called.
-        context: What it is to be measured on.
+        path: Path of the weights file.
+        name: Name of the model.
+        context: The data set and the other settings of the model.
 
     Raises:
-        UserError: if the description has another format, or does not fit the dataset or the weights.
+        UserError: if config.json has another format, or does not fit the data set or the weights.
     """
     config = _config(path.parent / zoo.CONFIG)
     cfg, arguments = config["pretrained_cfg"], dict(config.get("model_args") or {})

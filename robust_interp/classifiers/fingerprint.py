@@ -1,4 +1,4 @@
-"""What a model that came as an object is known by in the keys of its cells."""
+"""Hashes that identify a model given as an object in the keys of its cells."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from robust_interp.classifiers.classifier import Classifier, with_gradient
 
 
 def behaviour(classifier: nn.Module, images: Tensor) -> str:
-    """SHA-256 of the logits at a few images (N, C, H, W), and of the gradients that come back to them.
+    """Return the SHA-256 of the logits for a few images (N, C, H, W) and of a gradient at them.
 
-    No hash of code or state sees everything that an object's output depends on; this sees the output.
+    A hash of code and state cannot cover everything that the output depends on. This one covers the output.
 
     Raises:
-        UserError: if the way back through the model fails.
+        UserError: if the forward or backward pass fails.
     """
     logits, gradient = with_gradient(classifier, images)
     parts = [logits.detach(), *([gradient] if logits.requires_grad else [])]
@@ -30,14 +30,16 @@ def behaviour(classifier: nn.Module, images: Tensor) -> str:
 
 
 def rewritten(classifier: Classifier, images: Tensor) -> set[str]:
-    """The attributes that a pass through a model writes anew, such as a count of calls or its last images.
+    """Return the attributes that a forward pass changes, such as a call counter or the last images.
+
+    They depend on earlier calls, so they must not be part of the model's identity.
 
     Args:
-        classifier: Was called before: what only the first call sets is none of them.
-        images: (N, C, H, W) in [0, 1].
+        classifier: A classifier that was called before, so that what only the first call sets is not found.
+        images: Pixels (N, C, H, W) in [0, 1].
 
     Returns:
-        Names ``module.attribute``: they say what was asked of the model, and not what it is.
+        The names of the attributes, as ``module.attribute``.
     """
     before = attributes(classifier.model)
     with torch.no_grad():
@@ -47,13 +49,15 @@ def rewritten(classifier: Classifier, images: Tensor) -> set[str]:
 
 
 def identity(model: nn.Module, passing: Collection[str] = ()) -> dict:
-    """What a model that came as an object is known by: its code, structure, settings and state.
+    """Return the identity of a model given as an object: a hash of its code, structure, settings and state.
 
     Args:
-        passing: Attributes, as ``module.attribute``, that are left out.
+        model: The model.
+        passing: Attributes to leave out, as ``module.attribute``.
 
     Returns:
-        The name of its class, and one SHA-256 over all of these: it stands in the keys of cells.
+        The name of the class (``class``) and one SHA-256 (``state_sha256``). Both are part of the cells'
+        keys.
     """
     sha = hashlib.sha256(repr(model).encode())
     for kind in sorted({type(module) for module in model.modules()}, key=lambda kind: kind.__qualname__):
@@ -63,18 +67,18 @@ def identity(model: nn.Module, passing: Collection[str] = ()) -> dict:
         settings = {key: value for key, value in _settings(module).items() if f"{name}.{key}" not in passing}
         sha.update(f"{name}{settings}".encode())
         known |= {f"{name}.{key}" for key in settings}
-    # not the state dict, which lacks some buffers: a classifier's mean and std among them
+    # The state dict lacks non-persistent buffers, such as a classifier's mean and std.
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         sha.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
         sha.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     for weights in _quantised(model):
         sha.update(weights.detach().cpu().contiguous().numpy().tobytes())
-    sha.update(held(model, known).encode())  # nothing where there is nothing: older keys stay
+    sha.update(held(model, known).encode())  # '' leaves the hash as in older versions
     return {"class": type(model).__qualname__, "state_sha256": sha.hexdigest()}
 
 
 def _quantised(model: nn.Module) -> Iterator[Tensor]:
-    """The weights of quantised modules, in float32: they are neither parameters nor buffers."""
+    """Yield weights and biases of quantised modules in float32; they are neither parameters nor buffers."""
     for module in model.modules():
         weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
         if "quantized" in type(module).__module__ and callable(weight) and callable(bias):
@@ -84,7 +88,7 @@ def _quantised(model: nn.Module) -> Iterator[Tensor]:
 
 
 def _settings(module: nn.Module) -> dict:
-    """What its constructor kept as plain values, such as a temperature."""
+    """Return the public attributes of a module with plain values, such as a temperature."""
     return {
         key: value
         for key, value in sorted(vars(module).items())
@@ -94,12 +98,12 @@ def _settings(module: nn.Module) -> dict:
 
 def _is_plain(value: object, deepest: int = 50) -> bool:
     if isinstance(value, tuple | list):
-        return deepest > 0 and all(_is_plain(each, deepest - 1) for each in value)  # one may hold itself
+        return deepest > 0 and all(_is_plain(each, deepest - 1) for each in value)  # it may contain itself
     return value is None or isinstance(value, bool | int | float | str)
 
 
 def _source(kind: type) -> str:
     try:
         return inspect.getsource(kind)
-    except (OSError, TypeError):  # typed at a prompt, or built in
+    except (OSError, TypeError):  # defined at a prompt, or built in
         return kind.__qualname__

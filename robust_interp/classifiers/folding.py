@@ -1,7 +1,7 @@
-"""BatchNorm folded into the convolutions before it: the same function but for rounding, in fewer passes.
+"""Fold BatchNorm layers into the preceding convolutions: the same function up to rounding, with fewer layers.
 
-Only a copy is changed. The order of its layers is read by torch.fx; the copy itself runs the model's own
-code, so that nothing else about it can differ.
+Only a copy of the model is changed. torch.fx is used to read the order of the layers, but the copy runs the
+model's own code, so that nothing else can differ.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ _FOLDED = {nn.BatchNorm1d: nn.Conv1d, nn.BatchNorm2d: nn.Conv2d, nn.BatchNorm3d:
 
 
 def folded(model: nn.Module) -> nn.Module | None:
-    """A copy of a model in which each BatchNorm that directly follows a convolution is part of that.
+    """Return a copy of a model in which each BatchNorm directly after a convolution is folded into it.
 
     Args:
-        model: In eval mode.
+        model: The model, in eval mode.
 
     Returns:
-        None where there is none, or where the order of the layers cannot be read.
+        The copy; None if there is no such BatchNorm, or the order of the layers cannot be read.
     """
     kinds = {type(module) for module in model.modules()}
     if not any(norm in kinds and conv in kinds for norm, conv in _FOLDED.items()):
         return None
     try:
-        pairs = list(_pairs(copy.deepcopy(model)))  # a copy: the model's code runs, and may note what it sees
+        pairs = list(_pairs(copy.deepcopy(model)))  # a copy, as tracing runs the model's code
         copied = copy.deepcopy(model) if pairs else model
-    except Exception:  # code of others, on what it was not written for
+    except Exception:  # foreign code may fail in any way when traced or copied
         return None
     for conv, norm in pairs:
         layers: Any = copied.get_submodule(conv), copied.get_submodule(norm)
@@ -42,7 +42,7 @@ def folded(model: nn.Module) -> nn.Module | None:
 
 
 def _pairs(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """Names of convolutions and of the BatchNorm that alone gets what they give, both met once in a pass."""
+    """Yield the names of each convolution and the BatchNorm that is its only user, both called just once."""
     graph = fx.Tracer().trace(model)
     modules = dict(model.named_modules(remove_duplicate=False))
     named = Counter(map(id, modules.values()))

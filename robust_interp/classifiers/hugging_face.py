@@ -1,4 +1,4 @@
-"""``hf:FOLDER_OR_NAME`` as a target: an image classifier of transformers, with what its processor does."""
+"""Make a target of ``hf:FOLDER_OR_NAME``: a transformers image classifier, with its image processor."""
 
 from __future__ import annotations
 
@@ -23,17 +23,21 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.texts import reason_of
 
 _NAME_ON_THE_HUB = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
-_INTERPOLATIONS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # as PIL numbers them
+_INTERPOLATIONS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # in Pillow's order
 
 
 def from_hugging_face(text: str, context: Context) -> Target:
-    """An image classifier of transformers: a folder, or a name on the hub, whose files may be cached.
+    """Make a target of a transformers image classifier.
 
     Only safetensors are read, and no code that comes with a model is run.
 
+    Args:
+        text: A folder, or a name on the hub (downloaded, or read from the cache).
+        context: The data set and the other settings of the model.
+
     Raises:
-        UserError: if transformers is missing, or there is no such model, or it cannot be measured on this
-            dataset.
+        UserError: if transformers is missing, there is no such model, or it cannot be measured on this data
+            set.
     """
     transformers = _transformers()
     folder = Path(text).expanduser()
@@ -46,7 +50,7 @@ def from_hugging_face(text: str, context: Context) -> Target:
         _check(text, config, context)
         model = _model(text, place, config, options)
         cfg = _pretrained_cfg(text, place, config, context, options)
-    for named in (model.config, *model.modules()):  # it is the same wherever it lies
+    for named in (model.config, *model.modules()):  # the path must not be part of the identity
         if hasattr(named, "name_or_path"):
             named.name_or_path = ""
     if cfg and cfg.pop("blue_first"):
@@ -54,17 +58,17 @@ def from_hugging_face(text: str, context: Context) -> Target:
     name = folder.resolve().name if folder.is_dir() else text
     notes: tuple[str, ...] = ()
     if cfg:
-        model.pretrained_cfg = cfg  # in timm's words, which everything else reads
+        model.pretrained_cfg = cfg  # timm's format, which the other modules read
         context = context.fitted(cfg)
         notes = size_note(name, cfg["input_size"], context) + replaced_note(name, model, context)
     return from_module(name, model, context, notes=notes)
 
 
 class BlueFirst(nn.Module):
-    """A model that takes its channels in the opposite order, as of images (N, 3, H, W) in RGB.
+    """A model of BGR images that is called with RGB images (N, 3, H, W).
 
     Args:
-        model: Takes them in BGR.
+        model: The model; it takes images in BGR.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -85,7 +89,7 @@ def _transformers() -> Any:
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Without the bars and remarks of transformers, whose settings are put back."""
+    """Silence the progress bars and logs of transformers; restore its settings afterwards."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -99,10 +103,10 @@ def _quiet(transformers: Any) -> Iterator[None]:
 
 
 def _read(text: str, read: Any) -> Any:
-    """What transformers reads.
+    """Call `read`, and turn any exception into a UserError of one line.
 
     Raises:
-        UserError: in one line, where it cannot, for whatever reason.
+        UserError: if `read` fails.
     """
     try:
         return read()
@@ -118,7 +122,7 @@ def _read(text: str, read: Any) -> Any:
 
 
 def _check(text: str, config: Any, context: Context) -> None:
-    """Refuse what a configuration says cannot be measured on this dataset."""
+    """Refuse a model whose configuration shows that it cannot be measured on this data set."""
     if config.model_type == "timm_wrapper":
         raise UserError(f"hf:{text} is a timm model: use timm:hf-hub:{text}, or its folder")
     if config.problem_type == "multi_label_classification":
@@ -153,9 +157,9 @@ def _model(text: str, place: str, config: Any, options: dict) -> Any:
 def _pretrained_cfg(
     text: str, place: str, config: Any, context: Context, options: dict
 ) -> dict[str, Any] | None:
-    """What the image processor of a model does, as timm's pretrained_cfg says it; None where there is none.
+    """Return the settings of a model's image processor as a timm pretrained_cfg; None if there is none.
 
-    `blue_first` says whether it turns the order of the channels round.
+    The added key `blue_first` says whether the processor reverses the order of the channels.
     """
     try:
         processor = _transformers().AutoImageProcessor.from_pretrained(place, **options)
@@ -166,7 +170,7 @@ def _pretrained_cfg(
     side = cropped if getattr(processor, "do_center_crop", False) and cropped else resized
     side = side or _side(getattr(config, "image_size", None)) or context.dataset.shape[-1]
     crop_pct = getattr(processor, "crop_pct", None) or (side / resized if resized else 1.0)
-    warps = hasattr(processor, "crop_pct") and side >= 384  # as ConvNeXT's processor does from there on
+    warps = hasattr(processor, "crop_pct") and side >= 384  # ConvNextImageProcessor: no crop
     return {
         "input_size": (context.channels, side, side),
         "mean": mean,
@@ -180,14 +184,14 @@ def _pretrained_cfg(
 
 
 def _normalisation(processor: Any, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and std that do to pixels in [0, 1] what a processor does to bytes: scale, shift, normalise."""
+    """Return mean and std for pixels in [0, 1], equal to a processor's scaling, shift and normalisation."""
     scale = 255 * processor.rescale_factor if getattr(processor, "do_rescale", True) else 255.0
     scale = 1.0 if abs(scale - 1) < 1e-9 else scale
     shift = 1.0 if getattr(processor, "rescale_offset", False) else 0.0
     means, stds = [0.0] * channels, [1.0] * channels
     if getattr(processor, "do_normalize", None):
         means, stds = _each(processor.image_mean, channels), _each(processor.image_std, channels)
-    # EfficientNet's divides by std once more.
+    # EfficientNetImageProcessor divides by std once more.
     again = (
         _each(processor.image_std, channels) if getattr(processor, "include_top", False) else [1.0] * channels
     )
@@ -198,21 +202,21 @@ def _normalisation(processor: Any, channels: int) -> tuple[tuple[float, ...], tu
 
 
 def _is_squashed(processor: Any) -> bool:
-    """Whether a processor resizes both sides, whatever the image's shape, and crops nothing."""
+    """Whether a processor resizes to a fixed height and width, ignoring the aspect ratio, without a crop."""
     size: Any = getattr(processor, "size", None)
     has_both = bool(size.get("height") if hasattr(size, "get") else getattr(size, "height", None))
     return has_both and not getattr(processor, "do_center_crop", False)
 
 
 def _each(values: float | Sequence[float], channels: int) -> list[float]:
-    """One number per channel, also where one stands for all."""
+    """Return one number per channel; a single number is repeated."""
     if isinstance(values, int | float):
         return [float(values)] * channels
     return [float(value) for value in values]
 
 
 def _side(size: Any) -> int | None:
-    """The side of a square in one of the forms that processors have for it; None where there is none."""
+    """Return the side of a square size, in any of the forms used by processors; None if there is none."""
     if isinstance(size, int):
         return size
     for key in ("shortest_edge", "height"):

@@ -1,4 +1,4 @@
-"""The conditions of a measurement, and everything as it was found afterwards."""
+"""Set the conditions of a measurement, and restore the previous state afterwards."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from robust_interp.core.random_state import one_at_a_time, undisturbed_generator
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """The conditions of a measurement, and everything as it was found afterwards.
+    """Set the conditions of a measurement, and restore the previous state afterwards.
 
-    Inside: eval mode, frozen parameters, gradients possible, float32 without autocast or TF32, deterministic
-    cuDNN; a default device that is set is the model's; no other thread measures. Restored: the mode of every
-    module, requires_grad, buffers, torch's settings and the global random generators.
+    Inside: eval mode, frozen parameters, gradients enabled, float32 without autocast or TF32, deterministic
+    cuDNN. The default device is the model's, and only one thread measures at a time. Restored: the mode of
+    every module, requires_grad, buffers, torch's settings and the global random generators.
 
     Args:
-        model: On any device; it is changed in place, and back again whatever is raised inside.
+        model: The model, on any device. It is changed in place, and restored even after an exception.
     """
     with one_at_a_time(), _as_found(model), _torch_settings(), _default_device(model):
         _to_eval(model)
@@ -32,7 +32,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _as_found(model: nn.Module) -> Iterator[None]:
-    """Restores the mode of every module, requires_grad and the buffers of a model."""
+    """Restore the mode of every module, requires_grad and the buffers of a model afterwards."""
     training = [(module, module.training) for module in model.modules() if hasattr(module, "training")]
     requires_grad = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     buffers = [
@@ -50,13 +50,13 @@ def _as_found(model: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for module, name, buffer, before in buffers:
                 buffer.copy_(before)
-                setattr(module, name, buffer)  # a forward may have put another in its place
+                setattr(module, name, buffer)  # forward may have replaced it
 
 
 def _to_eval(model: nn.Module) -> None:
     try:
         model.eval()
-    except NotImplementedError:  # a program of torch.export: it stays as it was recorded
+    except NotImplementedError:  # a torch.export program: its mode is fixed
         for module in model.modules():
             module.training = False
 
@@ -75,17 +75,17 @@ def _torch_settings() -> Iterator[None]:
 
 
 def _default_device(model: nn.Module) -> AbstractContextManager:
-    """Attacks make tensors without naming a device: those go where the model is, whatever default is set."""
+    """Make the model's device the default: attacks create tensors without naming a device."""
     place = next((parameter.device for parameter in model.parameters()), None)
     return by_default(place) if place else nullcontext()
 
 
 @contextmanager
 def on_its_device(model: nn.Module) -> Iterator[None]:
-    """Brings every parameter and buffer back to where it was, wherever the inside moves the model.
+    """Move every parameter and buffer back to its device afterwards, if the model was moved inside.
 
     Args:
-        model: With its gradients, which come back with the parameters.
+        model: The model; gradients of its parameters are moved back, too.
     """
     parts = [
         (module, name, tensor, tensor.device)
@@ -98,7 +98,7 @@ def on_its_device(model: nn.Module) -> Iterator[None]:
         for module, name, tensor, device in parts:
             if getattr(module, name).device == device:
                 continue
-            setattr(module, name, tensor)  # where a move put another in its place
+            setattr(module, name, tensor)  # moving may have replaced the tensor
             tensor.data = tensor.data.to(device)
             if tensor.grad is not None:
                 tensor.grad.data = tensor.grad.data.to(device)

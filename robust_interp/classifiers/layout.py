@@ -1,6 +1,6 @@
-"""Channels last for models that came as objects: convolutions on a CPU are faster in it.
+"""Use the channels-last memory format for models given as objects: it makes convolutions on a CPU faster.
 
-Only the images are laid out otherwise, and convolutions keep that layout. The model is not touched.
+Only the images are converted; convolutions keep their memory format. The model is not changed.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from robust_interp.classifiers.classifier import Classifier, with_gradient
 
-ROUNDING = 1e-4  # of the largest logit, in float32
-GRADIENT_ROUNDING = 100  # times that, of the norm of a sample's gradient
+ROUNDING = 1e-4  # tolerance of logits in float32, as a share of the largest logit
+GRADIENT_ROUNDING = 100  # times ROUNDING: tolerance of an image's gradient, as a share of its norm
 
 
 class ChannelsLast(nn.Module):
-    """The same images (N, C, H, W), channels last in memory where they are on a CPU."""
+    """Converts images (N, C, H, W) on a CPU to the channels-last memory format."""
 
     def forward(self, images: Tensor) -> Tensor:
         if images.device.type != "cpu":
@@ -24,14 +24,15 @@ class ChannelsLast(nn.Module):
 
 
 def use_channels_last(classifier: Classifier, images: Tensor) -> bool:
-    """Give a model its images channels last, if it has convolutions and does the same with them.
+    """Make a classifier convert its images to channels last, if that can help and keeps its results.
 
     Args:
-        classifier: In eval mode with frozen parameters.
-        images: (N, C, H, W) pixels in [0, 1], of which logits and gradients are taken in both layouts.
+        classifier: A classifier in eval mode with frozen parameters. It is changed in place.
+        images: Pixels (N, C, H, W) in [0, 1] on which logits and gradients are compared in both formats.
 
     Returns:
-        Whether it was done. A model that fails, or differs by more than rounding, is left as it was.
+        Whether the classifier was changed. If it fails in channels last, or its logits or gradients differ by
+        more than rounding, it stays as it was.
     """
     plain = classifier.normalize
     if not _may_gain(classifier.model, images):
@@ -40,7 +41,7 @@ def use_channels_last(classifier: Classifier, images: Tensor) -> bool:
     classifier.normalize = nn.Sequential(plain, ChannelsLast())
     try:
         after = with_gradient(classifier, images)
-    except Exception:  # a view of a layout that the model takes for granted may fail in any way
+    except Exception:  # a model may rely on the default memory format, as with view()
         after = None
     if after is None or not alike(before, after):
         classifier.normalize = plain
@@ -49,7 +50,7 @@ def use_channels_last(classifier: Classifier, images: Tensor) -> bool:
 
 
 def _may_gain(model: nn.Module, images: Tensor) -> bool:
-    """Whether it has convolutions of images of several channels on a CPU; code of TorchScript shows none."""
+    """Whether channels last can help: several channels on a CPU, and convolutions not yet in that format."""
     weights = [module.weight for module in model.modules() if isinstance(module, nn.Conv2d)]
     already = any(_is_channels_last(weight) for weight in weights)
     return bool(weights) and not already and images.shape[1] > 1 and images.device.type == "cpu"
@@ -62,19 +63,19 @@ def _is_channels_last(tensor: Tensor) -> bool:
 def alike(
     before: tuple[Tensor, Tensor | None], after: tuple[Tensor, Tensor | None], rounding: float = ROUNDING
 ) -> bool:
-    """Whether logits (N, classes), and the gradients that come back to images, differ by rounding at most.
+    """Whether logits (N, classes) and gradients (N, C, H, W) of two models differ by rounding at most.
 
-    Gradients are compared sample by sample, and most must be the same: where a unit is at its kink, rounding
-    decides which of two gradients there is.
+    Gradients are compared per image, and more than half of them must agree: at the kink of a ReLU, rounding
+    decides which of two gradients is returned.
 
     Args:
-        before: Both; None for a gradient that did not come back.
-        after: The same of what ought to be the same function.
-        rounding: Of logits, as a share of the largest one.
+        before: Logits and gradient of the first model, as from `with_gradient`.
+        after: Logits and gradient of the second model.
+        rounding: Tolerance of the logits, as a share of the largest one.
     """
     (logits, gradient), (logits_after, gradient_after) = before, after
     differ = (logits - logits_after).detach().abs().max()
-    if not differ <= rounding * logits.detach().abs().max():  # nor where some are not finite
+    if not differ <= rounding * logits.detach().abs().max():  # also if one is not finite
         return False
     if gradient is None or gradient_after is None:
         return gradient is gradient_after

@@ -1,4 +1,4 @@
-"""Names with a prefix that says how the rest is read, such as ``timm:NAME``, as targets."""
+"""Make targets of names with a prefix, such as ``timm:NAME``."""
 
 from __future__ import annotations
 
@@ -24,19 +24,22 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.specs import OfEps, parse_spec
 from robust_interp.core.texts import first_line_of
 
-NOT_ARGUMENTS = {  # of timm.create_model: what the dataset, the prefix or --checkpoint say
+NOT_ARGUMENTS = {  # arguments of timm.create_model that the data set, the prefix or --checkpoint set
     *("pretrained", "checkpoint_path", "num_classes", "in_chans", "features_only"),
     *("pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "scriptable", "exportable", "no_jit"),
 }
 
 
 def from_timm(text: str, context: Context) -> Target:
-    """A model that timm builds, with the weights of a file, else with those that timm has for it.
+    """Make a target of a timm model, with the weights of ``--checkpoint`` or else timm's pretrained ones.
 
-    As in timm, ``local-dir:FOLDER`` and ``hf-hub:NAME`` name the folder that has its config.json and weights.
+    Args:
+        text: A timm name with optional arguments, ``NAME(key=value)``; or ``local-dir:FOLDER`` or
+            ``hf-hub:NAME``, as in timm.
+        context: The data set and the other settings of the model.
 
     Raises:
-        UserError: if timm has no such model or weights, or they do not fit the dataset.
+        UserError: if timm has no such model or weights, or they do not fit the data set.
     """
     where, colon, place = text.partition(":")
     if colon and where in ("local-dir", "hf-hub", "hf_hub"):
@@ -62,10 +65,10 @@ def from_timm(text: str, context: Context) -> Target:
 
 
 def from_robustbench(text: str, context: Context) -> Target:
-    """A model of RobustBench's zoo for this dataset, ``NAME`` or ``NAME(threat=L2)``; it takes pixels.
+    """Make a target of a RobustBench model for this data set, ``NAME`` or ``NAME(threat=L2)``.
 
     Raises:
-        UserError: if RobustBench has no such model, or it does not fit the dataset.
+        UserError: if RobustBench has no such model, or it does not fit the data set.
     """
     from robust_interp import robustbench_bridge
 
@@ -89,8 +92,8 @@ PREFIXES: dict[str, Callable[[str, Context], Target]] = {
 
 
 def _of_hub(name: str, context: Context) -> Target:
-    """A timm model of Hugging Face's hub, ``NAME`` or ``NAME@REVISION``, whose files may be cached."""
-    import huggingface_hub  # which timm needs
+    """Make a target of a timm model on the Hugging Face hub, ``NAME`` or ``NAME@REVISION``."""
+    import huggingface_hub  # a dependency of timm
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     repository, _, revision = name.partition("@")
@@ -113,13 +116,13 @@ def _of_hub(name: str, context: Context) -> Target:
 
 
 def parse_call(text: str) -> tuple[str, dict]:
-    """``name`` or ``name(key=value, ...)`` as the name, which may hold dots, and its arguments.
+    """Parse ``name`` or ``name(key=value, ...)``.
 
     Returns:
-        The name, and the values by key: numbers, words, True and False.
+        The name, which may contain dots, and the arguments: numbers, words, True and False by key.
 
     Raises:
-        UserError: if the brackets cannot be read.
+        UserError: if the arguments cannot be parsed.
     """
     name, bracket, rest = text.partition("(")
     try:
@@ -132,8 +135,8 @@ def parse_call(text: str) -> tuple[str, dict]:
 
 
 def _check_pretrained(name: str, context: Context) -> None:
-    """Refuse what timm would meet with random weights: a head or a first layer that it has none for."""
-    import timm  # which registers our models, too
+    """Refuse a model without pretrained weights that fit: timm would initialise layers at random."""
+    import timm  # also registers our models
 
     zoo.check_registered(name)
     try:

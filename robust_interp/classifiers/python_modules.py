@@ -1,4 +1,4 @@
-"""``package.module:factory`` as a target: what a function of an importable module makes, or what it holds."""
+"""Make a target of ``package.module:factory``: a function that returns a model, or a model in a module."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from robust_interp.core.errors import UserError
 
 
 def from_python(text: str, context: Context) -> Target:
-    """What a function of an importable module makes, or the torch module that it holds.
+    """Make a target of the model that a factory returns, or of a torch module that a Python module contains.
 
     Args:
-        text: ``package.module:factory``, with arguments in brackets if it takes some, or
-            ``package.module:object``.
-        context: What it is made for: a function with `num_classes` or `in_chans` is given the dataset's.
+        text: ``package.module:factory``, with optional arguments in brackets, or ``package.module:object``.
+        context: The data set and the other settings. A factory with the parameters `num_classes` or
+            `in_chans` gets those of the data set.
 
     Raises:
-        UserError: if the module cannot be imported, or gives no model that can be measured.
+        UserError: if the module cannot be imported, or there is no model that can be measured.
     """
     module_name, _, call = text.partition(":")
     attribute, arguments = parse_call(call)
@@ -45,10 +45,10 @@ def from_python(text: str, context: Context) -> Target:
 
 def _imported(module_name: str, text: str) -> ModuleType:
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # where python -m looks, too
+        sys.path.insert(0, os.getcwd())  # as with python -m
     try:
         return importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # a module may run anything
+    except (Exception, SystemExit) as error:  # importing runs foreign code
         missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{module_name}.".startswith(f"{missing}."):
             raise UserError(
@@ -63,7 +63,7 @@ def _made(text: str, factory: object, arguments: dict, context: Context) -> nn.M
         raise UserError(f"{text} is a {kind}, not a torch module or a function that returns one")
     try:
         signature = inspect.signature(factory)
-    except (TypeError, ValueError):  # of some built in
+    except (TypeError, ValueError):  # some built-ins have no signature
         signature = inspect.Signature()
     from_dataset = {"num_classes": context.dataset.classes, "in_chans": context.channels}
     arguments = {key: value for key, value in from_dataset.items() if key in signature.parameters} | arguments

@@ -1,12 +1,12 @@
-"""From names and options to targets: the only entry point.
+"""Make targets of names and options: the entry point of this package.
 
-`resolve` hands each name to the module that knows its kind, which makes a target of it:
+`resolve` passes each name to the module for its kind, which makes a target of it:
 
 * a name of the zoo, a glob or 'all': `zoo_names`
 * ``timm:NAME``, ``hf:NAME``, ``robustbench:NAME``: `prefixes`
 * ``package.module:factory``, with any other word before the colon: `python_modules`
 * a folder or a file: `files`
-* a module that is an object: `target`; an ensemble, of objects or of any of these: `ensembles`
+* a torch module: `target`; an `Ensemble` object, or an ensemble of any of these: `ensembles`
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ _PREFIXED = re.compile(r"(?![A-Za-z]:[\\/])(?P<prefix>[\w.-]+):(?P<rest>.+)", re
 
 @dataclass(frozen=True)
 class ResolveOptions:
-    """What is said of the models besides their names. None stands for the default.
+    """Options of the models besides their names. None stands for the default.
 
     Attributes:
-        zoo: A folder of checkpoints besides the usual ones.
-        only_zoo: Whether to look for checkpoints in that folder alone.
-        checkpoint: A weights file for the one registered name, ``timm:NAME`` or factory that is named.
-        mean: What the images of models not from the zoo are normalised with, in [0, 1] pixels; None is what
-            comes with the model.
-        std: Likewise.
-        weights_key: Which of several state dicts in a weights file is meant, of models not from the zoo.
-        seeds: Train seeds to take from the zoo (3 means 0, 1, 2); None is every one.
-        ensembles: Whether the seeds of a model also make an ensemble.
-        ensemble: More ensembles, each of what its ``+`` joins among the models.
-        average: What the ensembles average.
-        attacks: What attacks on the ensembles are made on, one ensemble each.
-        eot: Over how many draws random models are attacked and judged; 0 refuses them.
-        seed: Of these draws.
-        check_each: Whether each checkpoint of the zoo is checked in full; otherwise one of those that differ
-            in their weights alone is, and the others by one forward pass.
+        zoo: A folder of checkpoints in addition to the usual ones.
+        only_zoo: Whether to look for checkpoints only in that folder.
+        checkpoint: A weights file for the one registered name, ``timm:NAME`` or factory in the names.
+        mean: Per-channel mean to normalise the images with, in [0, 1] pixels, for models not from the zoo;
+            None takes the model's own.
+        std: Per-channel standard deviation, as `mean`.
+        weights_key: Key of the state dict in a weights file with several, for models not from the zoo.
+        seeds: Train seeds to take from the zoo (3 means 0, 1, 2); None takes all.
+        ensembles: Whether the train seeds of a model also form an ensemble.
+        ensemble: More ensembles; each is a text of names joined by ``+``.
+        average: What the ensembles average: ``probabilities`` or ``logits``.
+        attacks: Values of `Ensemble.attack`; there is one ensemble for each.
+        eot: Number of draws over which random models are attacked and classified; 0 refuses random models.
+        seed: Seed of these draws.
+        check_each: Whether to check each checkpoint of the zoo in full. If not, one of those that differ only
+            in their weights is checked in full, and the others with one forward pass.
     """
 
     zoo: str | None = None
@@ -81,7 +81,7 @@ OnRandom = Callable[[str, RandomModelError], None]
 
 
 def refuse(name: str, error: RandomModelError) -> None:
-    """A model that is random is an error."""
+    """Raise the error: the default of `on_random`."""
     raise error
 
 
@@ -101,22 +101,23 @@ def resolve(
     on_random: OnRandom = refuse,
     tried: Tried = NOTHING_TRIED,
 ) -> list[Target]:
-    """The targets for the given names, each once, followed by their ensembles.
+    """Return the targets for the given names, without duplicates, and their ensembles.
 
-    A model that has to be built to be described (an object, a factory, a file of weights) is checked on this
-    dataset here; a checkpoint of the zoo when it is loaded.
+    An object, a factory or a weights file is built and checked on this data set here, a checkpoint of the zoo
+    only when it is loaded.
 
     Args:
-        models: Names, or modules by name; None is what the ensembles join, else 'all'.
-        options: What is said of them besides.
-        dataset: What they are measured on.
-        tell: Told how far the reading of the zoo's checkpoints is.
-        on_random: Called for each that is random, with its name and the error; it is left out then.
-        tried: What came of loading checkpoints of the zoo before: those that could not be measured are left
-            out with a note, if they are not named.
+        models: Names, or modules by name; None takes the members of `options.ensemble`, or else 'all'.
+        options: Options of the models.
+        dataset: The data set that the models are measured on.
+        tell: Called with the progress of reading the zoo's checkpoints.
+        on_random: Called with name and error for each random model that is refused. If it returns, the model
+            is left out.
+        tried: Results of earlier attempts to load targets. A checkpoint that failed is left out with
+            a note, unless it is named itself.
 
     Raises:
-        UserError: if one cannot be found, loaded or measured, or an option does not go with what is named.
+        UserError: if a model cannot be found, loaded or measured, or an option does not fit the models.
     """
     if models is not None and not models:
         raise UserError("no model given; use 'all' for every checkpoint of the dataset")
@@ -131,7 +132,7 @@ def resolve(
         found += joined(named, found, averaging, dataset.name)
     for target in found:
         _check_name(target.card.model)
-    own = are_objects and not options.ensemble  # an Ensemble that is an object says it itself
+    own = are_objects and not options.ensemble  # Ensemble objects have their own settings
     if (options.average or options.attacks) and (own or all(target.card.members == 1 for target in found)):
         raise UserError("ensemble_average and ensemble_attack need an ensemble: set ensembles or ensemble")
     if options.eot and not any(target.card.eot for target in found):
@@ -140,7 +141,7 @@ def resolve(
 
 
 def _check_name(name: str) -> None:
-    """Refuse a name that a table cannot tell, or that a spreadsheet would take for a formula."""
+    """Refuse a name that is blank or not printable, or that a spreadsheet would read as a formula."""
     if not name.isprintable() or not name.strip():
         raise UserError(f"a model's name must be one line of text, not {name!r}")
     if defused(name) != name:
@@ -184,14 +185,14 @@ def _named(
 
 
 def _prefixed(name: str) -> re.Match | None:
-    """The parts of ``prefix:rest``; None for any other name, a path with a colon in it among them."""
+    """Match ``prefix:rest``; None for any other name, such as an existing path with a colon."""
     found = _PREFIXED.fullmatch(name)
     is_there = os.sep in name and found and found["prefix"] not in PREFIXES and _path(name).exists()
     return None if is_there else found
 
 
 def _is_of_the_zoo(name: str) -> bool:
-    """Whether a name is one for the zoo: an architecture, a checkpoint's name, a glob or 'all'."""
+    """Whether a name refers to the zoo: an architecture, a checkpoint's name, a glob or 'all'."""
     return not _prefixed(name) and not is_path(name)
 
 
@@ -220,7 +221,10 @@ def _of_the_zoo(
 def _others(
     names: Iterable[str], options: ResolveOptions, dataset: data.Dataset, on_random: OnRandom
 ) -> list[Target]:
-    """Those of other kinds, in their order: each once, and two that are called alike as they were typed."""
+    """Make the targets of names that are not from the zoo, in order, without duplicates.
+
+    Targets with the same label are renamed to the names that the user typed.
+    """
     once: dict[str | Path, str] = {}
     for name in names:
         once.setdefault(name if _prefixed(name) else resolved(_path(name)), name)
@@ -259,12 +263,12 @@ def _other(name: str, context: Context) -> Target:
 
 
 def _called(name: str, target: Target) -> Target:
-    """Under the name that was typed: of two folders called alike, say."""
+    """Rename a target to the name that the user typed."""
     return replace(target, card=replace(target.card, model=name))
 
 
 def _once(found: Iterable[Target]) -> list[Target]:
-    """Each once: a folder that is named may be one of the zoo's, too."""
+    """Remove duplicates: a folder named by its path may also be in the zoo."""
     once: dict[str, Target] = {}
     for target in found:
         once.setdefault(target.key, target)
@@ -272,7 +276,7 @@ def _once(found: Iterable[Target]) -> list[Target]:
 
 
 def _for_checkpoint(names: Sequence[str]) -> Sequence[str]:
-    """The names for a run with a checkpoint: a single registered one is meant as ``timm:NAME``."""
+    """Return the names for ``--checkpoint``: a single registered name stands for ``timm:NAME``."""
     if len(names) != 1 or names[0] == "all" or is_glob(names[0]) or not _is_of_the_zoo(names[0]):
         return names
     return [f"timm:{names[0]}"]

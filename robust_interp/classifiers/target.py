@@ -1,6 +1,6 @@
-"""What is measured: a target is a card, which says what it is without loading it, and a way to load it.
+"""Targets: models and ensembles to measure. A target has a card that describes it, and a function to load it.
 
-Every name, file and object comes to one of these, and each is checked here, once on a device.
+Every name, file and object becomes a target. It is checked here, once per device.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ Tried = Mapping[str, Load | UserError]  # by a target's key: how it loads, or wh
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """Something to measure.
+    """A model or ensemble to measure.
 
     Attributes:
-        card: What it is.
-        load: Gives it as a classifier of pixels on a device. The first time on a device it is checked there,
-            which raises a UserError where it cannot be measured.
-        notes: What a reader of its numbers must be told.
-        dataset: The images as it takes them; None for those of the run.
+        card: Description of the model, available without loading it.
+        load: Returns the classifier of pixels on a given device. The first call on a device checks it there,
+            and raises a UserError if it cannot be measured.
+        notes: Notes for a reader of its results.
+        dataset: The data set, preprocessed for this model; None uses the data set of the run.
     """
 
     card: ModelCard
@@ -61,29 +61,30 @@ class Target:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Its notes, and what was noticed when it was loaded."""
+        """The notes, and those of the check when it was loaded."""
         noticed = self.load.notes if isinstance(self.load, Loader) else ()
         return tuple(dict.fromkeys((*self.notes, *noticed)))
 
     @property
     def key(self) -> str:
-        """The same for two targets that are one model under one name."""
+        """Hash of name, identity and attacked model: equal for duplicates."""
         return digest([self.card.label, self.card.identity, self.card.attacked_as])
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a model is loaded for, and what was said of it besides its name.
+    """The data set that a model is loaded for, and the options of the model.
 
     Attributes:
-        checkpoint: A weights file.
-        weights_key: Which of several state dicts in a weights file is meant.
-        mean: What its images are normalised with, in [0, 1] pixels; None is what comes with the model, such
-            as a timm model's ``pretrained_cfg``, and nothing for any other model.
-        std: Likewise.
-        is_fitted: Whether the dataset's images are as the model takes them.
-        eot: Over how many draws a random model is attacked and judged; 0 refuses it.
-        seed: Of these draws.
+        dataset: The data set that the model is measured on.
+        checkpoint: A weights file; None for the model's own weights.
+        mean: Per-channel mean to normalise the images with, in [0, 1] pixels; None takes the mean and std
+            that come with the model, as in timm's ``pretrained_cfg``, or no normalisation.
+        std: Per-channel standard deviation, as `mean`.
+        weights_key: Key of the state dict in a weights file with several.
+        is_fitted: Whether the data set is already preprocessed for the model.
+        eot: Number of draws over which a random model is attacked and classified; 0 refuses it.
+        seed: Seed of these draws.
     """
 
     dataset: data.Dataset
@@ -100,24 +101,24 @@ class Context:
         return self.dataset.channels
 
     def fitted(self, cfg: Mapping[str, Any]) -> Context:
-        """With the images as a model takes them that has this ``pretrained_cfg``; the first one counts."""
+        """Preprocess the data set as in a ``pretrained_cfg``; later calls change nothing."""
         if self.is_fitted or not cfg:
             return self
         return replace(self, dataset=self.dataset.fitted(cfg), is_fitted=True)
 
 
 class Loader:
-    """How a target loads: built once, and checked once on each device but those where it was already.
+    """The `load` of a target: builds the classifier once, and checks it once per device.
 
     Args:
-        build: Makes the classifier of pixels, on any device.
-        dataset: What it is checked on.
-        checked_on: The devices, as texts, where it was checked.
-        alike_passed_on: Those where one has passed that differs from it in its weights alone, which is then
-            checked by one forward pass. Shared by all that are alike, and added to.
+        build: Returns the classifier of pixels, on any device.
+        dataset: The data set whose images are used for the check.
+        checked_on: Names of devices on which the classifier was already checked.
+        alike_passed_on: Names of devices on which one that differs only in its weights has passed the
+            check; there one forward pass is enough. All such classifiers share the set, and add to it.
 
     Attributes:
-        notes: What looked wrong with its outputs when it was checked here.
+        notes: Notes on the outputs from the last check.
     """
 
     def __init__(
@@ -154,17 +155,18 @@ class Loader:
 def from_module(
     name: str, model: nn.Module, context: Context, sha256: str | None = None, notes: tuple[str, ...] = ()
 ) -> Target:
-    """A model that is an object, checked and told from others where it is.
+    """Check a torch module on its device, and make a target of it.
 
     Args:
-        name: What it is called.
-        model: Maps images (N, C, H, W) to logits (N, classes): normalised ones, if there is a normalisation.
-        context: The dataset, and the normalisation that was given.
-        sha256: Hash of the weights file it was made from; None is a hash of its state.
-        notes: What a reader of its numbers must be told already.
+        name: Name of the model.
+        model: Maps images (N, C, H, W) to logits (N, classes). With a normalisation, it gets normalised
+            images.
+        context: The data set and the other settings of the model.
+        sha256: Hash of the weights file that the model was loaded from; None takes a hash of code and state.
+        notes: Notes to add to the target's.
 
     Raises:
-        UserError: if it cannot be measured on this dataset.
+        UserError: if the model cannot be measured on this data set.
     """
     model, changed = measurable(model, name)
     notes += changed
@@ -184,7 +186,7 @@ def from_module(
             )
     classifier = Classifier(model, mean, std, name, binary=context.dataset.classes == 2)
     place = _place(classifier, "cpu")
-    classifier.to(place)  # buffers may have been elsewhere
+    classifier.to(place)  # buffers may be on another device
     measured: nn.Module = classifier
     try:
         try:
@@ -205,19 +207,19 @@ def from_module(
 
 
 def fast(model: nn.Module) -> nn.Module:
-    """Channels last: a sixth less time under attack on a CPU, and every timm model allows it."""
+    """Convert a timm model to channels last: attacks on a CPU take a sixth less time."""
     return model.to(memory_format=torch.channels_last)
 
 
 def check_fits(what: str, classes: int, channels: int, context: Context, hint: str = "") -> None:
-    """Refuse a model that was made for other classes or channels than the dataset's.
+    """Refuse a model whose number of classes or channels is not the data set's.
 
     Args:
-        what: What the message calls the model.
-        classes: How many it tells apart.
-        channels: Of the images that it takes.
-        context: What it is to be measured on.
-        hint: What could be done instead, for the message.
+        what: Description of the model for the message.
+        classes: Number of classes of the model.
+        channels: Number of channels of the images that the model takes.
+        context: The data set and the other settings of the model.
+        hint: What the user can do instead, added to the message.
 
     Raises:
         UserError: if either differs.
@@ -231,7 +233,7 @@ def check_fits(what: str, classes: int, channels: int, context: Context, hint: s
 
 
 def size_note(name: str, size: Sequence[int], context: Context) -> tuple[str, ...]:
-    """A note if the images are of another size (C, H, W) than those that a model was made for."""
+    """Return a note if the images have another height or width than `size` (C, H, W), the model's."""
     shape = context.dataset.shape
     if tuple(size[1:]) == shape[1:]:
         return ()
@@ -240,7 +242,7 @@ def size_note(name: str, size: Sequence[int], context: Context) -> tuple[str, ..
 
 
 def replaced_note(name: str, model: nn.Module, context: Context) -> tuple[str, ...]:
-    """A note if the mean and std that were given stand in for others that the model came with."""
+    """Return a note if the mean and std of the user replace those of the model's ``pretrained_cfg``."""
     cfg, mean, std = timm_cfg(model), context.mean, context.std
     if not cfg or mean is None or std is None:
         return ()
@@ -253,19 +255,19 @@ def replaced_note(name: str, model: nn.Module, context: Context) -> tuple[str, .
 
 
 def timm_cfg(model: nn.Module) -> Mapping[str, Any]:
-    """What timm says of a model that it made, its ``pretrained_cfg``; empty for any other model."""
+    """Return the ``pretrained_cfg`` of a model; empty if it has none."""
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel | OneAtATime):
         model = model.module
     return getattr(model, "pretrained_cfg", None) or {}
 
 
 def _place(classifier: nn.Module, otherwise: torch.device | str) -> str:
-    """The device that a classifier is on, as the text of it; `otherwise` if it has no parameters."""
+    """Return the name of the classifier's device; `otherwise` if it has no parameters."""
     return str(next((parameter.device for parameter in classifier.parameters()), otherwise))
 
 
 def _spread(dataset: data.Dataset) -> np.ndarray:
-    """The ids of a few images, spread over the set, which may be sorted by class."""
+    """Return the ids of a few images, spread evenly over the data set, which may be sorted by class."""
     return np.unique(np.linspace(0, len(dataset) - 1, REPEATED_ON).astype(int))
 
 
@@ -274,7 +276,7 @@ def _pixels(dataset: data.Dataset, ids: np.ndarray, device: str) -> torch.Tensor
 
 
 def _known(classifier: Classifier, dataset: data.Dataset, place: str) -> tuple[dict, tuple[str, ...]]:
-    """What it is known by: its code, state, and what it does to a few images. And what looks wrong there."""
+    """Check a classifier on a few images, and return its identity and notes."""
     spread = _spread(dataset)
     images = _pixels(dataset, spread, place)
     with undisturbed(classifier):
@@ -286,7 +288,7 @@ def _known(classifier: Classifier, dataset: data.Dataset, place: str) -> tuple[d
 def _checked(
     classifier: Classifier, images: torch.Tensor, dataset: data.Dataset, ids: np.ndarray
 ) -> tuple[dict, tuple[str, ...]]:
-    """As `_known`, by these images (N, C, H, W) of the dataset; from then on in the layout that suits it."""
+    """Do the work of `_known` on these images (N, C, H, W), and switch to channels last if that helps."""
     labels = torch.from_numpy(dataset.labels[ids]).to(images.device)
     check_classifier(classifier, images, dataset.classes)
     passing = rewritten(classifier, images)
@@ -297,14 +299,14 @@ def _checked(
             f"{classifier.name}: BatchNorm statistics look unset: with them the clean accuracy is "
             "at chance level, with batch statistics it is well above",
         )
-    use_channels_last(classifier, images[:CHECKED_ON])  # what it is known by was read before
+    use_channels_last(classifier, images[:CHECKED_ON])  # after the identity was computed
     return known | {"normalisation": classifier.normalisation}, notes
 
 
 def _known_randomised(
     classifier: Classifier, randomised: Randomised, dataset: data.Dataset, place: str
 ) -> tuple[dict, tuple[str, ...]]:
-    """As `_known`, of a classifier that draws random numbers."""
+    """Do the same as `_known` for a classifier that draws random numbers."""
     images = _pixels(dataset, _spread(dataset), place)
     with undisturbed(randomised):
         refuse_batch_statistics(classifier)
@@ -326,7 +328,10 @@ def _known_randomised(
 def _own_normalisation(
     model: nn.Module, dataset: data.Dataset
 ) -> tuple[Sequence[float], Sequence[float]] | tuple[None, None]:
-    """A timm model's own mean and std, the dataset's if those are for other channels; else none."""
+    """Return the mean and std of a model's ``pretrained_cfg``; (None, None) if it has none.
+
+    If they have another number of channels, return those of the registered data set.
+    """
     cfg = timm_cfg(model)
     if not cfg:
         return None, None
@@ -341,7 +346,7 @@ def _own_normalisation(
 
 
 def _normalised_inside(model: nn.Module) -> tuple[Sequence[float], Sequence[float]] | None:
-    """Mean and std of a timm model below `model` that no Classifier applies; None if there is none."""
+    """Return mean and std of a timm model inside `model` that no Classifier applies, or None."""
     if isinstance(model, Classifier) and model.normalisation:
         return None
     cfg = timm_cfg(model)

@@ -1,4 +1,4 @@
-"""Which models can be measured, and the notes about them."""
+"""Check whether a model can be measured, and collect notes about it."""
 
 from __future__ import annotations
 
@@ -15,35 +15,36 @@ from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.memory import is_out_of_memory
 from robust_interp.core.texts import first_line_of
 
-CHECKED_ON = 8  # images that a model must classify alone as in a batch, and that gradients are taken of
-REPEATED_ON = 32  # images that it must classify alike each time
+CHECKED_ON = 8  # images on which single images are compared with the batch, and gradients are computed
+REPEATED_ON = 32  # images on which repeated forward passes are compared
 REPEATS = 3
 
 NORMS = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
 LEAST_LOSS = 2.0**-24  # cross-entropy of a probability that float32 rounds to 1
-MAY_SATURATE = 0.1  # share of the images; of digits it is 0.4 % at most with each bundled network
+MAY_SATURATE = 0.1  # share of the images; the bundled networks reach 0.4 % at most, on digits
 
 
 @torch.no_grad()
 def check_classifier(classifier: nn.Module, images: Tensor, classes: int) -> None:
-    """Refuse what cannot be measured, on one small batch.
+    """Refuse a classifier that cannot be measured, using one small batch.
 
     Args:
         classifier: Maps pixels to logits, in eval mode, on the device of the images.
-        images: (N, C, H, W) pixels in [0, 1], of several classes; REPEATED_ON of them do.
-        classes: Number of classes of the dataset.
+        images: Pixels (N, C, H, W) in [0, 1] of several classes; REPEATED_ON of them are enough.
+        classes: Number of classes of the data set.
 
     Raises:
-        UserError: if the logits are not (N, classes) in single or double precision, depend on the other
-            images of the batch, or are not alike each time, with a gradient and without.
+        RandomModelError: if repeated passes, with or without a gradient, give different logits or gradients.
+        UserError: if the logits are not (N, classes) in float32 or float64, or depend on the other images of
+            the batch, or a pass fails.
     """
     few = images[:CHECKED_ON]
     try:
-        logits = classifier(few.clone())  # a model may work in place on what it is given
+        logits = classifier(few.clone())  # a model may change its input in place
     except UserError:
         raise
-    except Exception as error:  # and refuse its input in any way
+    except Exception as error:  # and may raise anything
         if is_out_of_memory(error):
             raise
         if other := _fixed_batch(classifier, images):
@@ -74,15 +75,15 @@ def check_classifier(classifier: nn.Module, images: Tensor, classes: int) -> Non
 
 @torch.no_grad()
 def plain_logits(classifier: nn.Module, images: Tensor, classes: int) -> Tensor | None:
-    """The logits of a network that is like one that `check_classifier` has passed but for its weights.
-
-    That all is well with such a network one forward pass shows.
+    """Check a classifier with one forward pass, if another with other weights has passed `check_classifier`.
 
     Args:
-        classifier, images, classes: As of `check_classifier`.
+        classifier: The classifier, in eval mode, on the device of the images.
+        images: Pixels (N, C, H, W) in [0, 1].
+        classes: Number of classes of the data set.
 
     Returns:
-        (N, classes) and finite; None where they are not, and `check_classifier` is to say why, or to pass it.
+        The logits (N, classes); None if they have another form or are not finite.
     """
     try:
         logits = classifier(images.clone())
@@ -94,16 +95,16 @@ def plain_logits(classifier: nn.Module, images: Tensor, classes: int) -> Tensor 
     return logits if is_one and logits.isfinite().all() else None
 
 
-FIXED = (1, 2, 4, 8, 16, 32, 64, 100, 128, 256)  # batch sizes that a model may be made for
+FIXED = (1, 2, 4, 8, 16, 32, 64, 100, 128, 256)  # likely sizes of a fixed batch dimension
 
 
 def _fixed_batch(classifier: nn.Module, images: Tensor, only: int | None = None) -> int:
-    """The batch size that a classifier was made for, if it refuses others; 0 if it is none of these.
+    """Return the only batch size that a classifier accepts; 0 if it accepts others, or none in FIXED.
 
     Args:
-        classifier: On the device of the images.
-        images: (N, C, H, W).
-        only: The size that it took; then it is asked whether it takes one image, and all.
+        classifier: The classifier, on the device of the images.
+        images: Images (N, C, H, W).
+        only: A size that it accepts. Then only batches of 1 and N are tried. None tries the sizes in FIXED.
     """
 
     def takes(count: int) -> bool:
@@ -127,7 +128,7 @@ def _fixed(classifier: nn.Module, size: int) -> UserError:
 
 
 def _cause(classifier: nn.Module) -> str:
-    """Why the images of a batch may influence one another in eval mode, in a phrase."""
+    """Return a phrase that says why the images of a batch may influence one another in eval mode."""
     if name := _part(classifier, lambda part: part.training):
         return f"its part {name} stays in train mode after eval()"
     if name := _part(classifier, lambda part: isinstance(part, NORMS) and part.running_mean is None):
@@ -136,15 +137,15 @@ def _cause(classifier: nn.Module) -> str:
 
 
 def _part(classifier: nn.Module, is_it: Callable[[nn.Module], bool]) -> str:
-    """The name of the first part of a classifier that is so; '' if none is."""
+    """Return the name of the first submodule for which `is_it` is true; '' if there is none."""
     return next((name.removeprefix("model.") for name, part in classifier.named_modules() if is_it(part)), "")
 
 
 def _check_repeats(classifier: nn.Module, images: Tensor) -> None:
-    """Refuse a model that answers differently when asked again, or while a gradient is followed.
+    """Refuse a model whose logits differ between two passes, or with and without a gradient.
 
-    It is asked of images halfway between two: a majority vote over noisy copies is unanimous on most images,
-    and not there.
+    The images are the means of two images each. On plain images, a model that takes a majority vote over
+    noisy copies would mostly give the same answer.
     """
     halfway = (images + images.roll(1, 0)) / 2
     first, name = classifier(halfway.clone()), classifier.name
@@ -166,12 +167,12 @@ def _check_repeats(classifier: nn.Module, images: Tensor) -> None:
 
 
 class Unchanged:
-    """Tells whether a model has changed since: one that learns from, or counts, what it is asked.
+    """Checks that a model does not change during a measurement, such as by learning from its inputs.
 
     Args:
         classifier: Maps pixels to logits, in the conditions of a measurement.
-        images: (N, C, H, W) in [0, 1], on its device; one or two do.
-        name: What the message calls it.
+        images: Pixels (N, C, H, W) in [0, 1] on the classifier's device; one or two are enough.
+        name: Name of the model in the message.
     """
 
     def __init__(self, classifier: nn.Module, images: Tensor, name: str) -> None:
@@ -179,10 +180,10 @@ class Unchanged:
         self._logits = self._now()
 
     def check(self) -> None:
-        """Refuse a model that has changed.
+        """Check that the model has not changed since this object was made.
 
         Raises:
-            RandomModelError: if its logits are no longer those of before.
+            RandomModelError: if its logits have changed.
         """
         if not _alike(self._logits, self._now()):
             raise RandomModelError(
@@ -196,20 +197,20 @@ class Unchanged:
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:
-    """Whether logits (N, classes) are equal but for rounding."""
+    """Whether logits (N, classes) are equal up to rounding."""
     scale = torch.where(one.isfinite(), one.abs(), 0).max().item()
     return torch.allclose(one, other, rtol=1e-3, atol=max(1e-4, 1e-5 * scale), equal_nan=True)
 
 
 def _same_gradient(one: Tensor, other: Tensor) -> bool:
-    """Whether gradients (N, C, H, W) are equal but for rounding, where both are finite."""
+    """Whether gradients (N, C, H, W) are equal up to rounding, where both are finite."""
     change = torch.nan_to_num(one - other, 0.0, 0.0, 0.0).flatten(1).abs().amax(1)
     largest = torch.nan_to_num(one, 0.0, 0.0, 0.0).flatten(1).abs().amax(1)
     return bool((change <= 1e-3 * largest).all())
 
 
 def refuse_batch_statistics(classifier: nn.Module) -> None:
-    """Refuse a random model that normalises by the batch: given one image at a time, it would be another.
+    """Refuse a random model that uses batch statistics: its result would depend on the batch size.
 
     Raises:
         UserError: if a BatchNorm stays in train mode, or has no running statistics.
@@ -224,10 +225,10 @@ def refuse_batch_statistics(classifier: nn.Module) -> None:
 
 
 class OneAtATime(nn.Module):
-    """A model that is given one image after the other: logits (N, classes) for images (N, C, H, W).
+    """Calls a model with one image at a time: logits (N, classes) for images (N, C, H, W).
 
     Args:
-        module: Of which the images of a batch would influence one another.
+        module: A model in which the images of a batch influence one another.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -239,28 +240,28 @@ class OneAtATime(nn.Module):
 
 
 def _is_quantised_by_batch(part: nn.Module) -> bool:
-    """Whether a part rounds its input by the range of the batch that it is given."""
+    """Whether a module is dynamically quantised: it rounds its input by the range of the batch."""
     return "quantized.dynamic" in type(part).__module__
 
 
 def measurable(model: nn.Module, name: str = "model") -> tuple[nn.Module, tuple[str, ...]]:
-    """The model that is measured for one that was given, and what a reader must be told of the difference.
+    """Return the model that is measured in place of a given one, and notes on the differences.
 
-    A model in another precision is measured as a float32 copy: half precision rounds gradients to zero, which
-    an attack cannot follow. Of a compiled one, the module that was compiled is measured. A dynamically
-    quantised one is given one image at a time, as each batch would be rounded by its own range.
+    A model in another precision is replaced by a float32 copy, because half precision rounds gradients to
+    zero. A model from torch.compile is replaced by the original module. A dynamically quantised model is
+    called with one image at a time, because it would round each batch by its own range.
 
     Args:
-        model: In any state; it is not changed.
-        name: What messages call it.
+        model: The model; it is not changed.
+        name: Name of the model in messages.
 
     Returns:
-        The same model, or a copy, and a line for each difference.
+        The model itself or its replacement, and a note for each difference.
 
     Raises:
-        UserError: if its parameters hold no data, or it cannot be copied.
+        UserError: if its parameters have no data, or it cannot be copied.
     """
-    if type(model).__module__.startswith("torch._dynamo"):  # another may call a part of its own so
+    if type(model).__module__.startswith("torch._dynamo"):  # other models may have a part named _orig_mod
         model = getattr(model, "_orig_mod", model)
     tensors = [*model.parameters(), *model.buffers()]
     if any(map(nn.parameter.is_lazy, tensors)):
@@ -275,10 +276,10 @@ def measurable(model: nn.Module, name: str = "model") -> tuple[nn.Module, tuple[
     if not others and not any(tensor.is_inference() for tensor in tensors):
         return model, ()
     try:
-        # Outside inference mode the copy of an inference tensor is an ordinary one.
+        # Outside inference mode, a copy of an inference tensor is a normal tensor.
         with torch.inference_mode(False), torch.no_grad():
             copied = copy.deepcopy(model).float()
-    except Exception as error:  # modules may hold what cannot be copied
+    except Exception as error:  # modules may contain what cannot be copied
         raise UserError(f"{name} is not in float32 and cannot be copied: {error}".splitlines()[0]) from error
     notes = (f"{name} is in {', '.join(others)}: a float32 copy is measured",) if others else ()
     return copied, notes
@@ -286,12 +287,14 @@ def measurable(model: nn.Module, name: str = "model") -> tuple[nn.Module, tuple[
 
 @torch.no_grad()
 def output_notes(classifier: nn.Module, images: Tensor, logits: Tensor | None = None) -> tuple[str, ...]:
-    """A line for each sign that outputs blunt the gradient of an attack, and so make a model seem robust.
+    """Return a note if the outputs weaken the gradient of attacks, so that the model seems more robust.
+
+    That is so for probabilities instead of logits, and for a loss that saturates.
 
     Args:
-        classifier: On the device of the images.
-        images: (N, C, H, W) pixels in [0, 1].
-        logits: What it returns for them, (N, classes), where that is known.
+        classifier: The classifier, on the device of the images.
+        images: Pixels (N, C, H, W) in [0, 1].
+        logits: Its logits for the images, (N, classes), if they are known.
     """
     logits, name = classifier(images.clone()) if logits is None else logits, classifier.name
     if kind := as_probabilities(logits):
@@ -312,14 +315,15 @@ def output_notes(classifier: nn.Module, images: Tensor, logits: Tensor | None = 
 
 @torch.no_grad()
 def one_output_notes(classifier: Classifier, images: Tensor) -> tuple[str, ...]:
-    """A line for a model with one output for two classes.
+    """Return a note for a model with one output for two classes.
 
     Args:
-        classifier: On the device of the images.
-        images: (N, C, H, W) pixels in [0, 1].
+        classifier: The classifier, on the device of the images.
+        images: Pixels (N, C, H, W) in [0, 1].
 
     Raises:
-        UserError: if the outputs look like those of a sigmoid, which all mean the second class as logits.
+        UserError: if the outputs look like those of a sigmoid. As logits, they would all mean the second
+            class.
     """
     outputs = classifier.outputs(images.clone())
     if outputs.numel() != len(images):
@@ -332,7 +336,7 @@ def one_output_notes(classifier: Classifier, images: Tensor) -> tuple[str, ...]:
 
 
 def as_probabilities(logits: Tensor) -> str:
-    """What outputs (N, classes) are that look like probabilities, in a phrase; '' for logits."""
+    """Return a phrase that describes outputs (N, classes) that look like probabilities; '' for logits."""
     if not logits.isfinite().all() or logits.min() < 0 or logits.min() == logits.max():
         return ""
     sums = logits.sum(1)
@@ -342,13 +346,15 @@ def as_probabilities(logits: Tensor) -> str:
 
 
 def stale_batch_norm(classifier: nn.Module, images: Tensor, labels: Tensor, classes: int) -> bool:
-    """Whether BatchNorm's running statistics look unset: at chance with them, well above with the batch's.
+    """Whether BatchNorm's running statistics look unset.
+
+    With them, the accuracy is at chance level; with the statistics of the batch, it is far above.
 
     Args:
-        classifier: On the device of the images; it is left as it was.
-        images: (N, C, H, W) pixels in [0, 1] of all classes; a few dozen do.
-        labels: (N,) class indices.
-        classes: Number of classes of the dataset.
+        classifier: The classifier, on the device of the images; it is restored.
+        images: Pixels (N, C, H, W) in [0, 1] of all classes; a few dozen are enough.
+        labels: Class indices (N,).
+        classes: Number of classes of the data set.
     """
     norms = [m for m in classifier.modules() if isinstance(m, NORMS)]
     chance = 1 / classes

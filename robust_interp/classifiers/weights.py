@@ -1,4 +1,4 @@
-"""A model with the weights of a file."""
+"""Make a target of a model and a weights file."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from robust_interp.classifiers.target import Context, Target, from_module
 def with_weights(
     name: str, model: nn.Module, path: Path, context: Context, notes: tuple[str, ...] = ()
 ) -> Target:
-    """A model with the weights of a file, and with the normalisation that the file holds, if any.
+    """Load weights into a model and make a target of it.
 
     Args:
-        name: What it is called.
-        model: Of the architecture that the weights are for; they are loaded into it.
-        path: The file.
-        context: What it is to be measured on; a normalisation that it says comes before the file's. And which
-            of several state dicts in the file is meant.
-        notes: What a reader of its numbers must be told already.
+        name: Name of the model.
+        model: The model; the weights are loaded into it.
+        path: Path of the weights file.
+        context: The data set and the other settings. Its `mean` and `std` take precedence over a
+            normalisation in the file; its `weights_key` chooses one of several state dicts.
+        notes: Notes to add to the target's.
 
     Raises:
         UserError: if the file cannot be read or does not fit, or the model cannot be measured.

@@ -1,4 +1,4 @@
-"""Names of the zoo's checkpoints as targets."""
+"""Make targets of the zoo's checkpoints by name."""
 
 from __future__ import annotations
 
@@ -29,20 +29,22 @@ def from_zoo(
     tried: Tried = NOTHING_TRIED,
     passed: Passed | None = None,
 ) -> list[list[Target]]:
-    """The checkpoints that are named, one list for each model: an architecture, recipe and interval of λ.
+    """Select checkpoints, and return one list of targets for each architecture, recipe and interval of λ.
+
+    A broken checkpoint, or one of a broken plug-in, is left out with a note unless a pattern names it itself.
 
     Args:
-        patterns: 'all', architectures, full names or globs.
+        patterns: 'all', architectures, full names of checkpoints, or globs.
         candidates: The checkpoints to choose from.
-        seeds: Train seeds to take; None is every one.
-        dataset: The one that they were trained on, and are measured on.
-        tell: Told how far the reading of their files is.
-        tried: What came of loading some of them before: those that could not be measured are broken.
-        passed: As of `from_checkpoint`.
+        seeds: Train seeds to take; None takes all.
+        dataset: The data set that the checkpoints were trained on, and are measured on.
+        tell: Called with the progress of reading the checkpoints.
+        tried: Results of earlier attempts to load targets; a checkpoint that failed is broken.
+        passed: As for `from_checkpoint`.
 
     Raises:
-        UserError: if a pattern or a seed finds nothing, or a checkpoint that is named, or the plug-in of a
-            model that is, is broken; those that are not named are left out, with a note.
+        UserError: if a pattern or a seed matches nothing, a checkpoint or architecture that is named itself
+            is broken, or nothing is left.
     """
     chosen = zoo.select(patterns, candidates)
     if absent := sorted(set(seeds or ()) - {checkpoint.seed for checkpoint in chosen}):
@@ -74,10 +76,10 @@ def from_zoo(
 
 
 def _as_tried(target: Target, tried: Tried) -> Target:
-    """A target that loads as it did before.
+    """Return the target with its earlier `load`.
 
     Raises:
-        UserError: if it could not be measured.
+        UserError: if the earlier attempt to load it failed.
     """
     before = tried.get(target.key)
     if isinstance(before, UserError):
@@ -88,13 +90,13 @@ def _as_tried(target: Target, tried: Tried) -> Target:
 def from_checkpoint(
     checkpoint: zoo.Checkpoint, dataset: data.Dataset, passed: Passed | None = None
 ) -> Target:
-    """One of the zoo's checkpoints, or one like them; nothing but its descriptions is read yet.
+    """Make a target of a checkpoint in the zoo's format. Its weights are not loaded yet.
 
     Args:
-        checkpoint: Which one.
-        dataset: What it is measured on.
-        passed: Shared by several, of which those that differ in their weights alone are checked in full once;
-            None checks it in full whatever others did.
+        checkpoint: The checkpoint.
+        dataset: The data set that it is measured on.
+        passed: Shared by several checkpoints; of those that differ only in their weights, one is checked in
+            full. None checks this one in full.
     """
     cfg, record = checkpoint.config["pretrained_cfg"], checkpoint.record
     dataset = dataset.fitted(cfg)
@@ -122,7 +124,7 @@ def from_checkpoint(
 
 
 def classifier_of(checkpoint: zoo.Checkpoint) -> Classifier:
-    """A checkpoint as a classifier of pixels, with the normalisation that it was trained with.
+    """Load a checkpoint as a classifier of pixels, with the normalisation of its training.
 
     Raises:
         UserError: if its weights cannot be read or do not fit.
@@ -132,10 +134,10 @@ def classifier_of(checkpoint: zoo.Checkpoint) -> Classifier:
 
 
 def _broken_plugins(chosen: Sequence[zoo.Checkpoint], named: Set[str]) -> dict[str, str]:
-    """The architectures whose plug-in cannot be used, and why: they are left out of 'all' and globs.
+    """Return the architectures whose plug-in is broken, each with a note that says why.
 
     Raises:
-        UserError: if a model of one is named itself.
+        UserError: if such an architecture, or a checkpoint of one, is in `named`.
     """
     broken = {}
     for architecture in dict.fromkeys(checkpoint.architecture for checkpoint in chosen):

@@ -1,1 +1,1 @@
-"""What every other part of the package may use."""
+"""Helpers that every other part of the package may import."""

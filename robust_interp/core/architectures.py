@@ -1,4 +1,4 @@
-"""The names of our networks. No torch here: a misspelt one is refused before torch is loaded."""
+"""The names of our networks. Imports no torch, so that a misspelt name is refused quickly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RESNETS = {
     "exp_lambda_in_resnet{}": _FEW,
 }
 
-# layout -> what it stands for
+# layout -> arguments of the network
 RESNEXT_LAYOUTS = {
     "20_4x16d": {"depth": 20, "cardinality": 4, "base_width": 16},
     "29_8x64d": {"depth": 29, "cardinality": 8, "base_width": 64},

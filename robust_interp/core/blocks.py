@@ -1,22 +1,22 @@
-"""Where a residual block stands in its network, read from its name: without a model, and without torch."""
+"""The position of a residual block in its network, read from its name, without a model and without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-STAGES = 3  # of every network of ours; they have as many blocks each
+STAGES = 3  # number of stages of all our networks; all stages have the same number of blocks
 
 
 def places(blocks: Iterable[str]) -> dict[str, dict[str, int]]:
-    """The place of each block of one network.
+    """Return the position of each block of one network.
 
     Args:
-        blocks: Names ``stages.<stage>.<i>``, both counted from 0, of all blocks that carry a λ: the last
-            block of a stage is one of them, so that the names tell how many there are.
+        blocks: Names ``stages.<stage>.<i>`` of all blocks with a λ, both numbers counted from 0. The last
+            block of a stage must be included, since it gives the number of blocks.
 
     Returns:
-        Name -> ``stage``, from 0; ``depth``, which residual block of the network it is, from 1; and
-        ``blocks``, how many the network has.
+        For each name: ``stage``, counted from 0; ``depth``, the index of the residual block in the network,
+        counted from 1; and ``blocks``, the number of residual blocks of the network.
     """
     numbers = {block: tuple(map(int, block.split(".")[1:])) for block in blocks}
     per_stage = 1 + max((i for _, i in numbers.values()), default=0)

@@ -1,4 +1,4 @@
-"""torch.compile on this machine: whether it works, and what compiling and running took before."""
+"""torch.compile on this machine: whether it works, and the compile times and gains measured before."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
 
-FILE_NAME = "robust_interp_compile_times.json"  # beside what was compiled: both are lost together
+FILE_NAME = "robust_interp_compile_times.json"  # in the cache folder of torch.compile: cleared together
 
 
 class CompileTime(NamedTuple):
-    """What was seen of a compilation.
+    """Measured time and gain of a compilation.
 
     Attributes:
-        seconds: That it took; less the next time, since the compiled code is kept.
-        gain: How many times as fast the compiled code was.
+        seconds: Time of compiling; the next time is shorter, since torch caches the compiled code.
+        gain: Speed-up of the compiled code, a factor.
     """
 
     seconds: float
@@ -25,7 +25,7 @@ class CompileTime(NamedTuple):
 
 
 def why_not() -> str:
-    """Why nothing can be compiled on this machine, in one line; empty if it can."""
+    """Return in one line why torch.compile does not work on this machine; empty if it works."""
     import torch
 
     try:
@@ -40,7 +40,7 @@ def _half(x: Any) -> Any:
 
 
 def learned(key: str) -> CompileTime | None:
-    """What was seen the last time of what is named so; None if nothing was, or the file cannot be read."""
+    """Return the last measurement of a key; None if there is none, or the file cannot be read."""
     try:
         return CompileTime(*map(float, json.loads(_file().read_text(encoding="utf-8"))[key]))
     except (OSError, ValueError, TypeError, KeyError):
@@ -48,7 +48,7 @@ def learned(key: str) -> CompileTime | None:
 
 
 def learn(key: str, seen: CompileTime) -> None:
-    """Remember it; where the file cannot be written, nothing is remembered."""
+    """Store the measurement of a key. If the file cannot be written, nothing is stored."""
     path = _file()
     try:
         known = json.loads(path.read_text(encoding="utf-8"))

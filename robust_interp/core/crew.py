@@ -1,7 +1,7 @@
-"""Workers in other processes, on this machine or in a cluster: the one module that knows Ray.
+"""A pool of worker processes, on this machine or in a cluster. This is the only module that uses Ray.
 
-A worker is a process with one object, made there once, which is called with one task after another. A task
-whose worker is lost is done again by another one, three times at most.
+A worker is a process with one object, which is created once and called with one task after another. If a
+worker is lost, another one repeats its task. A task fails after it has lost three workers.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from robust_interp.core import threads
 from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.texts import first_line_of
 
-TRIES = 3  # workers that a task may lose
+TRIES = 3  # lost workers after which a task has failed
 STORE_BYTES = (
     200 * 2**20
-)  # shared memory of a Ray that is started here: weights and arrays go through it once
-LOOK = 0.5  # seconds between two looks for a signal while tasks are at hand
-ALIKE = ("torch", "torchattacks")  # packages whose version must be the same everywhere
+)  # shared memory of a Ray that is started here; weights and arrays pass through it once
+LOOK = 0.5  # seconds between two checks for a signal while waiting for results
+ALIKE = ("torch", "torchattacks")  # packages that must have the same version in all workers
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -35,13 +35,13 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Workers:
-    """How many workers there are, and where.
+    """Number, place and resources of the workers.
 
     Attributes:
-        count: Of them; None is one for each GPU, or the part of it that a worker takes.
-        address: Of a running Ray: ``auto`` or ``ray://HOST:PORT``; None starts one on this machine.
-        gpus: GPUs, or the part of one, that each takes; None is an equal part of all, at most one.
-        threads: CPU threads of each; None is an equal part of this machine's CPUs, and 1 in a cluster.
+        count: Number of workers; None starts one per GPU (or per GPU share).
+        address: Address of a running Ray, ``auto`` or ``ray://HOST:PORT``; None starts Ray on this machine.
+        gpus: GPUs per worker, such as 0.5; None is an equal share of all GPUs, at most 1.
+        threads: CPU threads per worker; None is an equal share of this machine's CPUs, or 1 in a cluster.
     """
 
     count: int | None = None
@@ -65,7 +65,7 @@ class _Given(Generic[T]):
 
 @dataclass(frozen=True)
 class _Answer:
-    """What a worker sends back: a value, or the one line that says what is wrong, and which kind that is."""
+    """Reply of a worker: a value, or an error message in one line and its kind."""
 
     value: Any = None
     error: str = ""
@@ -74,31 +74,31 @@ class _Answer:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a worker is."""
+    """Host and process id of a worker."""
 
     host: str
     pid: int
 
 
 class _Post:
-    """Runs in a worker: makes its object, and calls it."""
+    """The Ray actor of a worker: creates the object of the worker and calls it."""
 
     def greet(self, versions: dict[str, str], folder: str, path: list[str]) -> _Answer:
-        """Be as the process that gives the tasks: what is sent after this can be read."""
+        """Check versions, and set the working folder and the import path for unpickling what is sent next."""
         here = own_versions()
         if different := [name for name in versions if here.get(name) != versions[name]]:
             found, needed = (
                 ", ".join(f"{name} {known.get(name)}" for name in different) for known in (here, versions)
             )
             return _Answer(error=f"{platform.node()} has {found}, not {needed}", kind="version")
-        with suppress(OSError):  # another machine's folders may be others
+        with suppress(OSError):  # another machine may not have this folder
             os.chdir(folder)
         sys.path += [place for place in path if place not in sys.path]
-        warnings.simplefilter("ignore")  # what there is to say is in the notes
+        warnings.simplefilter("ignore")  # the runner's notes report what matters
         return _Answer(_Place(platform.node(), os.getpid()))
 
     def open(self, count: int, make: Callable, *arguments: Any) -> _Answer:
-        """Make the object, and use `count` threads from now on."""
+        """Create the object of the worker, and use `count` threads from now on."""
         self._threads = threads.used(count)
         self._threads.__enter__()
         return _answered(lambda: self._made(make, arguments))
@@ -120,19 +120,25 @@ def _answered(call: Callable[[], Any]) -> _Answer:
 
 
 def own_versions() -> dict[str, str]:
-    """What must be the same in every worker."""
+    """Return the versions that must be the same in every worker."""
     found = {"robust_interp": robust_interp.__version__, "python": platform.python_version()}
     return found | {name: importlib.metadata.version(name) for name in ALIKE}
 
 
 @contextmanager
 def cluster(workers: Workers) -> Iterator[Workers]:
-    """A Ray to start workers in, until the end; and how many there are to be, with what.
+    """Connect to Ray or start it, and stop it at the end of the context.
 
-    One that this program has begun itself is used, and left running.
+    A Ray that the calling program has already initialised is used and left running.
+
+    Args:
+        workers: The requested workers.
+
+    Yields:
+        The same workers, with all numbers filled in.
 
     Raises:
-        UserError: if Ray is not installed or cannot be reached, or it has no room for so many workers.
+        UserError: if Ray is not installed or cannot be reached, or has not enough CPUs or GPUs.
     """
     ray = _imported()
     is_ours = not ray.is_initialized()
@@ -193,14 +199,15 @@ def _filled(ray: Any, workers: Workers) -> Workers:
 
 
 class Crew(Generic[T, R]):
-    """Workers that do tasks, each one at a time.
+    """A pool of workers, each of which executes one task at a time.
 
     Args:
-        workers: As `cluster` gives them.
-        make: A class or function of a module: makes the object that does the tasks, in each worker.
-        arguments: Its arguments, which are sent once to each machine.
-        name: What a task is called.
-        log: Called with a line for each worker and each task.
+        workers: The workers, from `cluster`.
+        make: A class or function at the top level of a module. It is called once in each worker, and returns
+            the object that is called with the tasks.
+        arguments: Arguments of `make`, which are sent once to each machine.
+        name: Returns the name of a task.
+        log: Called with a line of text for each worker and each task.
 
     Raises:
         UserError: if the arguments cannot be sent to another process.
@@ -233,17 +240,17 @@ class Crew(Generic[T, R]):
 
     @property
     def alive(self) -> tuple[int, int]:
-        """How many workers can do tasks now, and how many there are to be."""
+        """Number of workers that are ready, and number requested."""
         return sum(worker.is_open for worker in self._crew), self._workers.count or 0
 
     @property
     def has_room(self) -> bool:
-        """Whether a worker has nothing to do, or will have when it is there."""
+        """Whether there are fewer tasks than workers, including workers that are starting."""
         return self._at_hand < len(self._crew)
 
     @property
     def is_busy(self) -> bool:
-        """Whether a task is at hand."""
+        """Whether a task was submitted and not returned yet."""
         return self._at_hand > 0
 
     @property
@@ -251,27 +258,27 @@ class Crew(Generic[T, R]):
         return len(self._todo) + sum(given is not None for _, given in self._pending.values())
 
     def give(self, task: T) -> None:
-        """Begin with a task."""
+        """Submit a task."""
         self._todo.append(_Given(task))
         self._assign()
 
     def wait(self, count: int = 1) -> None:
-        """Wait until so many workers can do tasks.
+        """Wait until `count` workers are ready.
 
         Raises:
-            UserError: if none can be used.
+            UserError: if no worker can be used.
         """
         while self.alive[0] < count:
             self._look()
 
     def take(self) -> tuple[T, R | str]:
-        """Wait for a task that is done.
+        """Wait for a task to finish.
 
         Returns:
-            The task, and what came of it; a text is why no worker could do it.
+            The task and its result, or a text with the reason why it failed.
 
         Raises:
-            UserError: if a worker says so of the task, or none can be used.
+            UserError: if the task raised one in a worker, or no worker can be used.
         """
         while True:
             self._assign()
@@ -279,7 +286,7 @@ class Crew(Generic[T, R]):
                 return done
 
     def _look(self) -> tuple[T, R | str] | None:
-        """Wait a while for a worker to answer; a task that is done."""
+        """Wait at most LOOK seconds for a reply; return a finished task, if there is one."""
         ready, _ = self._ray.wait(list(self._pending), num_returns=1, timeout=LOOK)
         for reference in ready:
             worker, given = self._pending.pop(reference)
@@ -294,11 +301,11 @@ class Crew(Generic[T, R]):
             self._pending[worker.handle.do.remote(given.task)] = worker, given
 
     def _arrived(self, reference: Any, worker: _Worker, given: _Given[T] | None) -> R | str | None:
-        """What came of a task; None where it is done again, and of a worker that has begun."""
+        """Return the result of a task; None if the task is repeated, or for a reply of a starting worker."""
         try:
             answer: _Answer = self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, self._ray.exceptions.RaySystemError):  # not read in the worker
+            if isinstance(error.cause, self._ray.exceptions.RaySystemError):  # unpickling failed there
                 reason = next(iter(str(error.cause).splitlines())).removeprefix("System error: ")
                 raise UserError(f"a worker cannot read what it was sent: {reason}") from error
             raise error.cause or error from None
@@ -322,7 +329,7 @@ class Crew(Generic[T, R]):
     def _drop(self, worker: _Worker) -> None:
         self._crew.discard(worker)
         self._pending = {ref: one for ref, one in self._pending.items() if one[0] is not worker}
-        with suppress(Exception):  # it is gone, or the cluster is
+        with suppress(Exception):  # the worker or the cluster has ended
             self._ray.kill(worker.handle)
 
     def _refuse(self, worker: _Worker, why: str) -> None:
@@ -365,6 +372,6 @@ class Crew(Generic[T, R]):
     def _put(self, value: Any) -> Any:
         try:
             return self._ray.put(value)
-        except Exception as error:  # whatever an object raises when it is pickled
+        except Exception as error:  # pickling an object may raise anything
             reason = first_line_of(error)
             raise UserError(f"cannot be sent to another process: {reason}") from error

@@ -1,4 +1,4 @@
-"""Tables as CSV texts that a spreadsheet opens as they are: no name in them is taken for a formula."""
+"""Tables as CSV text that is safe to open in a spreadsheet: no text in it is taken for a formula."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from robust_interp.core.texts import plain
 
-if TYPE_CHECKING:  # it is imported by what makes the tables
+if TYPE_CHECKING:  # not imported here, since pandas is slow to import
     import pandas as pd
 
-_FORMULA = tuple("=+-@＝＋－＠\t")  # what a spreadsheet takes for the beginning of one
+_FORMULA = tuple("=+-@＝＋－＠\t")  # characters that begin a formula in a spreadsheet
 
 
 def csv_text(frame: pd.DataFrame, float_format: str | None = None) -> str:
-    """The table with a head and without its index, lines ended by a newline; the same gives the same bytes.
+    """Return a table as CSV with a header and without its index. Lines end with a newline on every system.
 
-    Texts that a spreadsheet would take for a formula begin with an apostrophe. Numbers are as they are.
+    Texts that a spreadsheet would take for a formula get a leading apostrophe. Numbers are not changed.
     """
     texts = {at for at, kind in enumerate(frame.dtypes) if kind.kind == "O"}
     safe = frame.copy(deep=False)
@@ -27,7 +27,7 @@ def csv_text(frame: pd.DataFrame, float_format: str | None = None) -> str:
 
 
 def defused(value: Any) -> Any:
-    """A cell of a CSV file: texts are plain, and none but a number begins as a formula does."""
+    """Return a value for a CSV file: control characters are escaped, formulas get a leading apostrophe."""
     if not isinstance(value, str):
         return value
     text = plain(value)

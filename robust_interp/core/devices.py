@@ -1,4 +1,4 @@
-"""The device that torch computes on."""
+"""Choice of the torch device."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from robust_interp.core.errors import UserError
 
 
 def resolve_device(name: str | None) -> torch.device:
-    """The device called `name`; by default CUDA where there is one, else the CPU.
+    """Return the device called `name`; None means CUDA if available, otherwise the CPU.
 
     Raises:
-        UserError: if there is no such device here.
+        UserError: if this machine has no such device.
     """
     name = name or ("cuda" if torch.cuda.is_available() else "cpu")
     if str(name).partition(":")[0] == "mps":
         raise UserError("device 'mps' is not supported, because it computes nothing in float64: use cpu")
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device).item()  # which a meta device cannot do
+        torch.zeros(1, device=device).item()  # fails on a meta device
     except (TypeError, RuntimeError, AssertionError, NotImplementedError) as error:
         raise UserError(f"cannot use device {name!r}: {str(error).splitlines()[0]}") from error
     return device
 
 
 def by_default(device: torch.device) -> AbstractContextManager:
-    """Inside, what names no device is made on this one, if the user has set another default than the CPU."""
+    """Return a context with `device` as torch's default device; no effect while the default is the CPU."""
     return nullcontext() if torch.get_default_device().type == "cpu" else device

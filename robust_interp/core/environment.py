@@ -1,4 +1,4 @@
-"""Where and with what a run was made, for `environment.json` beside its tables."""
+"""The machine and the software versions of a run, for `environment.json` beside its tables."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ CPU_FEATURES = (
     "avx512_bf16",
     "amx_bf16",
     "amx_tile",
-)  # that speed depends on
+)  # features that affect the speed
 
 
 def describe(command: Sequence[str], more: Mapping[str, object]) -> dict:
-    """The facts of this process, as JSON values.
+    """Return the facts about this process as JSON values.
 
     Args:
-        command: The command line, with the program's name first.
-        more: What the caller knows besides, such as the device and the threads.
+        command: The command line, beginning with the name of the program.
+        more: Further facts, such as the device and the threads.
     """
     return {
         "command": shlex.join(command),
@@ -59,13 +59,13 @@ def describe(command: Sequence[str], more: Mapping[str, object]) -> dict:
 
 
 def write(folder: Path, command: Sequence[str], more: Mapping[str, object]) -> None:
-    """Write `describe` to `environment.json` in a folder that is there."""
+    """Write the result of `describe` to `environment.json` in an existing folder."""
     text = json.dumps(describe(command, more), indent=1, ensure_ascii=False)
     write_text(folder / FILE_NAME, text + "\n")
 
 
 def libjpeg() -> str | None:
-    """The library that Pillow compresses JPEG with, and its version; None without Pillow or JPEG."""
+    """Return name and version of Pillow's JPEG library; None without Pillow or JPEG."""
     try:
         from PIL import features
     except ImportError:
@@ -76,10 +76,10 @@ def libjpeg() -> str | None:
 
 
 def git_state(folder: Path) -> str | None:
-    """The commit of the checkout that `folder` is, with a plus if files differ from it; else None."""
+    """Return the commit of a git checkout, with a plus if files differ from it; None for any other folder."""
     try:
         if Path(_git(folder, "rev-parse", "--show-toplevel")) != folder.resolve():
-            return None  # a repository of the user's, around an installed package
+            return None  # the package is installed inside a repository of the user
         commit = _git(folder, "rev-parse", "--short=12", "HEAD")
         return commit + ("+" if _git(folder, "status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):
@@ -94,10 +94,10 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def cpu(root: Path = Path("/")) -> dict:
-    """Model and the features of it that decide how fast reduced precision is; where Linux tells them.
+    """Return the CPU model and, on Linux, its features that affect the speed of reduced precision.
 
     Args:
-        root: Where /proc is.
+        root: Parent folder of /proc.
     """
     try:
         lines = (root / "proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -119,6 +119,6 @@ def _version(name: str) -> str | None:
 
 
 def gpu() -> str | None:
-    """The name of the first CUDA device, if torch is loaded and sees one."""
+    """Return the name of the first CUDA device; None without one, or if torch is not imported."""
     torch = sys.modules.get("torch")
     return torch.cuda.get_device_name(0) if torch is not None and torch.cuda.is_available() else None

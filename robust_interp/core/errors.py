@@ -1,13 +1,13 @@
-"""What a user is told of what goes wrong: each message is one line that says what to do."""
+"""Exceptions for the user. Each message is one line that says what to do."""
 
 from robust_interp.core.texts import one_line
 
 
 class UserError(ValueError):
-    """A mistake in the request, not in the program. The command line prints it without a traceback.
+    """A mistake of the user, not of the program. The command line prints it without a traceback.
 
     Args:
-        message: In one line; control characters in what it quotes are written out.
+        message: The message. It is put into one line, with control characters escaped.
     """
 
     def __init__(self, message: str) -> None:
@@ -19,7 +19,7 @@ class RandomModelError(UserError):
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal that ends a command as Ctrl-C does.
+    """A signal that ends a command in the same way as Ctrl-C.
 
     Attributes:
         signum: The signal's number.
@@ -31,4 +31,4 @@ class Stopped(KeyboardInterrupt):
 
 
 class DamageWarning(UserWarning):
-    """Something that is stored is damaged, and was left out. The command line prints it as a line."""
+    """Stored data is damaged and was ignored. The command line prints the warning as one line."""

@@ -1,10 +1,10 @@
-"""Files and folders that appear whole or not at all.
+"""Atomic writing of files and folders.
 
-What is written first has a temporary name in the same folder, and takes its own in one step: no reader, and
-no process that is killed, ever meets half of it. The temporary name begins with a dot and carries a
-random number, so that two processes never write to the same one, not even those of two containers, whose ids
-may be equal; it is removed again whatever goes wrong. What a killed process left is removed by the next one
-that writes to the folder: it is known by not being locked.
+A file is first written under a temporary name in the same folder and then renamed. So no reader sees half of
+a file, even if the writing process is killed. The temporary name begins with a dot and contains a random
+number, so that two processes never use the same name. (Two containers may have equal process ids.) The
+temporary file is removed on every error. Temporary files of a killed process are no longer locked; the next
+process that writes to the folder removes them.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from pathlib import Path
 from robust_interp.core.errors import UserError
 
 _TEMPORARY = re.compile(r"\.part\d+\..+", re.DOTALL)
-_UNTOUCHED = 0  # seconds since 1970 that a temporary file says it was changed at, until it is written
+_UNTOUCHED = 0  # modification time of a temporary file until it is written
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file by this text, as UTF-8.
+    """Write a text file as UTF-8, replacing an existing file atomically.
 
     Args:
-        path: In a folder that exists.
-        text: Written as it is, line ends included.
+        path: Path of the file. Its folder must exist.
+        text: Content, written unchanged, including line ends.
 
     Raises:
-        UserError: if it cannot be written; the file that was there is kept.
+        UserError: if it cannot be written; an existing file is kept.
     """
-    write_bytes(path, text.encode("utf-8", "backslashreplace"))  # a file's name need not be UTF-8
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))  # a file name in it may not be valid UTF-8
 
 
 def make_folder(path: Path) -> Path:
-    """The folder, made with those above it where they are missing.
+    """Create a folder and its parents unless they exist. Return the folder.
 
     Raises:
-        UserError: if it cannot be made.
+        UserError: if it cannot be created.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -52,22 +52,22 @@ def make_folder(path: Path) -> Path:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """The same as `write_text`, for bytes."""
+    """Write bytes to a file, see `write_text`."""
     with new_file(path) as part, part.open("wb") as file:
         file.write(content)
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """A temporary path, for what writes its files itself; in the end it takes the place of `path`.
+    """Yield a temporary path to write to, which is renamed to `path` at the end of the context.
 
-    It ends like `path`, for writers that go by the ending.
+    It has the same extension as `path`, for libraries that choose the format by the extension.
 
     Args:
-        path: In a folder that exists. A file of that name is replaced.
+        path: Path of the file, which is replaced if it exists. Its folder must exist.
 
     Raises:
-        UserError: if it cannot be written; the file that was there is kept.
+        UserError: if it cannot be written; an existing file is kept.
     """
     part = _temporary(path)
     try:
@@ -81,7 +81,7 @@ def new_file(path: Path) -> Iterator[Path]:
                 _settle(part)
                 part.replace(path)
             finally:
-                with suppress(OSError):  # it has its own name now
+                with suppress(OSError):  # it was renamed
                     part.unlink()
     except OSError as error:
         raise _refusal(path, error) from error
@@ -89,13 +89,13 @@ def new_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder to fill, which at the end is called `path`.
+    """Yield a temporary folder to fill, which is renamed to `path` at the end of the context.
 
     Args:
-        path: The folders above it are made if they are missing.
+        path: Path of the folder. Missing parents are created.
 
     Raises:
-        UserError: if it cannot be written, or `path` holds something already, which is kept.
+        UserError: if it cannot be written, or `path` is a file or a folder that is not empty, which is kept.
     """
     with scratch_folder(path) as part:
         yield part
@@ -106,13 +106,13 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def scratch_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder to fill beside `path`, for which it is meant; it is removed at the end.
+    """Yield a temporary folder beside `path`, which is removed at the end of the context.
 
     Args:
-        path: The folders above it are made if they are missing.
+        path: Path of the final file or folder. Missing parents are created.
 
     Raises:
-        UserError: if nothing can be written there.
+        UserError: if the folder cannot be created.
     """
     part = _temporary(path)
     try:
@@ -131,7 +131,7 @@ def _temporary(path: Path) -> Path:
 
 
 def _check_replaceable(path: Path) -> None:
-    """Refuse a folder, and a device, which a file of that name would take the place of."""
+    """Raise OSError if `path` is a folder, a device or another special file, which must not be replaced."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "there is a folder of that name")
     if path.exists() and not path.is_file():
@@ -145,13 +145,16 @@ def _refusal(path: Path, error: OSError) -> UserError:
 
 
 def _settle(path: Path) -> None:
-    """Wait until a file is on the disk: its new name may otherwise outlive a power cut, and its bytes not."""
+    """Flush a file to disk. Otherwise its new name may survive a power cut while its content is lost."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def _made_file(path: Path) -> int | None:
-    """A file that says that nothing was written to it yet, open unless that keeps it from being renamed."""
+    """Create a file marked as unwritten. Return its descriptor, or None on Windows, where it is closed.
+
+    Windows cannot rename an open file.
+    """
     file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
     os.utime(path, (_UNTOUCHED, _UNTOUCHED))
     if sys.platform == "win32":
@@ -161,22 +164,22 @@ def _made_file(path: Path) -> int | None:
 
 
 def _made_folder(path: Path) -> int | None:
-    """An empty folder, open where the system can open one."""
+    """Create an empty folder. Return its descriptor; None on Windows, which cannot open folders."""
     path.mkdir(parents=True)
     return None if sys.platform == "win32" else os.open(path, os.O_RDONLY)
 
 
 @contextmanager
 def lock_file(path: Path) -> Iterator[bool]:
-    """Whether a file is locked by this process alone, until the end, when it is removed.
+    """Lock a file until the end of the context, when it is removed. Yield False if another process holds it.
 
-    What a killed process left locks nothing. Where the system has no flock, as on Windows, nothing is locked.
+    The lock of a killed process is released by the system. On Windows, which has no flock, nothing is locked.
 
     Args:
-        path: In a folder that exists; made where it is missing.
+        path: Path of the lock file, which is created if needed. Its folder must exist.
 
     Raises:
-        UserError: if it cannot be made.
+        UserError: if it cannot be created.
     """
     if sys.platform == "win32":
         yield True
@@ -199,7 +202,7 @@ def lock_file(path: Path) -> Iterator[bool]:
 
 @contextmanager
 def _locked(part: Path, make: Callable[[Path], int | None]) -> Iterator[None]:
-    """Make something temporary, and hold the lock by which it is known not to be left over."""
+    """Create a temporary file or folder, and hold its lock, which shows that it is still in use."""
     file = _held(part, make, wait=True)
     try:
         yield
@@ -209,10 +212,10 @@ def _locked(part: Path, make: Callable[[Path], int | None]) -> Iterator[None]:
 
 
 def _held(path: Path, make: Callable[[Path], int | None], wait: bool) -> int | None:
-    """What was made, open and locked; unlocked where the file system has no locks.
+    """Create and lock a file or folder; return its descriptor. It stays unlocked if the system has no locks.
 
     Raises:
-        BlockingIOError: if another process holds it and is not to be waited for.
+        BlockingIOError: if another process holds the lock and `wait` is False.
     """
     while True:
         file = make(path)
@@ -228,10 +231,10 @@ def _held(path: Path, make: Callable[[Path], int | None], wait: bool) -> int | N
 
 
 def _is_locked(file: int, wait: bool) -> bool:
-    """Lock an open file; whether the file system can.
+    """Lock an open file. Return whether the file system supports locks.
 
     Raises:
-        BlockingIOError: if another process holds it and is not to be waited for.
+        BlockingIOError: if another process holds the lock and `wait` is False.
     """
     if sys.platform == "win32":
         return False
@@ -241,7 +244,7 @@ def _is_locked(file: int, wait: bool) -> bool:
         fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         raise
-    except OSError:  # as on some network file systems
+    except OSError:  # some network file systems have no locks
         return False
     return True
 
@@ -254,7 +257,7 @@ def _is_at(path: Path, file: int) -> bool:
 
 
 def _remove_left_over(folder: Path) -> None:
-    """Remove what killed processes left in a folder."""
+    """Remove the temporary files that killed processes left in a folder."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if _TEMPORARY.fullmatch(entry.name):
@@ -262,9 +265,9 @@ def _remove_left_over(folder: Path) -> None:
 
 
 def remove_unlocked(path: Path) -> None:
-    """Remove a file or a folder that no process holds locked, where that can be told."""
+    """Remove a file or folder if no process has locked it. Without support for locks nothing is removed."""
     with suppress(OSError):
-        # Never by way of a link, and without waiting for the other end of a pipe.
+        # Do not follow links, and do not wait for the other end of a pipe.
         file = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
         try:
             if _is_locked(file, wait=False) and _is_at(path, file):

@@ -1,4 +1,4 @@
-"""JSON that others wrote: read without surprises, and held against the form that it must have."""
+"""Read JSON from untrusted sources safely, and check its structure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 from robust_interp.core.errors import UserError
 from robust_interp.core.texts import quoted
 
-DEEPEST = 50  # lists and objects within one another: far beyond what is written, far below what Python takes
+DEEPEST = 50  # largest nesting: far more than this package writes, far less than Python's recursion limit
 
 _HALF = re.compile("[\ud800-\udfff]")
 
@@ -21,10 +21,10 @@ Form = Callable[[Any], bool]
 
 
 def loads(text: str | bytes) -> Any:
-    """The value that a JSON text stands for.
+    """Parse a JSON text.
 
     Raises:
-        ValueError: if it is none, or nested too deeply.
+        ValueError: if it is not JSON, or nested too deeply.
     """
     try:
         value = json.loads(text)
@@ -43,10 +43,10 @@ def _inner(value: Any) -> list:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
+    """Read a JSON file that contains an object.
 
     Raises:
-        UserError: if it cannot be read, or is none.
+        UserError: if it cannot be read, or contains anything else.
     """
     try:
         value = loads(path.read_text(encoding="utf-8"))
@@ -63,13 +63,16 @@ def check(
     needed: Mapping[str, Form],
     known: Mapping[str, Form] = MappingProxyType({}),
 ) -> None:
-    """Refuse an object that lacks what is needed, or holds it, or what is known, in another form.
+    """Check the fields of an object. Fields that are in neither mapping are ignored.
 
     Args:
-        where: What it is of, as a message says it.
+        where: Name of the object in messages.
+        content: The object.
+        needed: Checks of the required fields.
+        known: Checks of the optional fields.
 
     Raises:
-        UserError: then.
+        UserError: if a required field is missing or a check fails.
     """
     if missing := [key for key in needed if key not in content]:
         raise UserError(f"{where} lacks {', '.join(missing)}")
@@ -79,17 +82,17 @@ def check(
 
 
 def is_text(value: Any) -> bool:
-    """Whether it is a text that can be written: one without half of a character."""
+    """Return whether a value is a text that UTF-8 can encode: one without lone surrogates."""
     return isinstance(value, str) and not _HALF.search(value)
 
 
 def is_count(value: Any) -> bool:
-    """Whether it is a whole number from 0 that fits 64 bits."""
+    """Return whether a value is a whole number of at least 0 that fits in 64 bits."""
     return type(value) is int and 0 <= value < 2**63
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether it is a number: no NaN, not infinite, and a whole one fits 64 bits."""
+    """Return whether a value is a finite number; a whole number must fit in 64 bits."""
     return math.isfinite(value) if type(value) is float else type(value) is int and abs(value) < 2**63
 
 
@@ -102,10 +105,10 @@ def or_null(form: Form) -> Form:
 
 
 def list_of(form: Form, length: int | None = None) -> Form:
-    """A form of lists, of any length or of one."""
+    """Return a check for lists whose items pass `form`; `length` None allows any length."""
     return lambda value: isinstance(value, list) and all(map(form, value)) and length in (None, len(value))
 
 
 def object_of(form: Form) -> Form:
-    """A form of objects by the values, whatever their names."""
+    """Return a check for objects whose values pass `form`; any names are allowed."""
     return lambda value: isinstance(value, dict) and all(map(form, value.values()))

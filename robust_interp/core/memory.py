@@ -1,4 +1,4 @@
-"""Running out of memory: what it looks like, and going on with less at once. No torch here."""
+"""Detect out-of-memory errors, and retry with smaller batches. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TypeVar
 
 R = TypeVar("R")
 
-# of CUDA, HIP and MPS; of torch's allocator on a CPU
+# messages of CUDA, HIP and MPS, and of torch's allocator on a CPU
 _WORDING = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an exception says that there was not enough memory, on whatever device."""
+    """Return whether an exception reports a lack of memory, on any device."""
     if isinstance(error, MemoryError):
         return True
     if not isinstance(error, RuntimeError):
@@ -26,7 +26,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def _give_back() -> None:
-    """Free what a failed try has left behind. Call it outside the `except`, which holds the frames."""
+    """Free the memory of a failed attempt. Call it outside the `except` block, which holds the frames."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -34,14 +34,14 @@ def _give_back() -> None:
 
 
 def with_fewer(work: Callable[[int], R], count: int) -> R:
-    """What `work` returns for `count` images, or for half as many until there is memory for them.
+    """Call `work` for `count` images, and halve the number until memory suffices. Return its result.
 
     Args:
-        work: Is given how many images it may use at once.
-        count: From 1.
+        work: Called with the number of images to process at once.
+        count: Number of images, at least 1.
 
     Raises:
-        RuntimeError, MemoryError: as `work` raised it, if one image does not fit.
+        RuntimeError, MemoryError: the error of `work`, if memory does not suffice for one image.
     """
     while True:
         try:

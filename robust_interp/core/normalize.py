@@ -1,4 +1,4 @@
-"""The normalisation of images, as a layer."""
+"""The normalisation of images as a layer."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from torch import Tensor, nn
 
 
 class Normalize(nn.Module):
-    """(images - mean) / std, per channel. Its constants are no part of the state dict.
+    """Computes (images - mean) / std per channel. Its constants are not part of the state dict.
 
     Args:
-        mean, std: in [0, 1] pixels, one value per channel.
+        mean: Mean in [0, 1] pixels, one value per channel.
+        std: Standard deviation in [0, 1] pixels, one value per channel.
+        device: Device of the constants.
+        dtype: Type of the constants.
     """
 
     mean: Tensor
@@ -31,5 +34,5 @@ class Normalize(nn.Module):
             self.register_buffer(name, constant, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, C, H, W) pixels in [0, 1] -> the same, normalised."""
+        """Normalise pixels in [0, 1], (N, C, H, W)."""
         return (x - self.mean) / self.std

@@ -1,4 +1,4 @@
-"""Paths as users name them."""
+"""Paths given by the user."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from robust_interp.core.errors import UserError
 
 
 def resolved(path: Path) -> Path:
-    """The path that this one is, without links.
+    """Return the absolute path with all symbolic links resolved.
 
     Raises:
-        UserError: if its links lead around in a circle.
+        UserError: if the links form a loop.
     """
     try:
         return path.resolve()

@@ -1,4 +1,4 @@
-"""How exactly torch computes in float32: its settings, old and new, set and put back."""
+"""Precision of float32 in torch: set and restore its old and its new settings."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from contextlib import contextmanager
 
 import torch
 
-_BACKENDS, _PARTS = ("cuda", "mkldnn"), ("matmul", "conv", "rnn")  # of the switches that torch 2.9 brought
+_BACKENDS, _PARTS = ("cuda", "mkldnn"), ("matmul", "conv", "rnn")  # of the new settings, from torch 2.9 on
 
-Switch = tuple[str, str]  # what torch calls its backend, and its operation
+Switch = tuple[str, str]  # torch's names of a backend and an operation
 
 
 @contextmanager
 def float32(*, tf32: bool = False, deterministic: bool = True) -> Iterator[None]:
-    """Inside, products and convolutions of float32 are computed in it, whatever torch is set to outside.
+    """Context in which float32 products and convolutions are really computed in float32.
 
     Args:
-        tf32: Whether TF32 may stand in on CUDA.
-        deterministic: Whether cuDNN must compute the same each time; otherwise it looks for what is fastest.
+        tf32: Whether CUDA may use TF32 instead.
+        deterministic: Whether cuDNN must be deterministic; otherwise it searches for the fastest algorithm.
     """
     old_ones = _old_ones_can_be_read()
     before = {} if old_ones else _switched({"cuda": "tf32" if tf32 else "ieee", "mkldnn": "ieee"})
@@ -42,7 +42,7 @@ def float32(*, tf32: bool = False, deterministic: bool = True) -> Iterator[None]
 
 @contextmanager
 def float32_by_default() -> Iterator[None]:
-    """Inside, new tensors are float32, as those of attacks and models are, whatever is set outside."""
+    """Context in which new tensors are float32, as attacks and models expect."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -52,7 +52,7 @@ def float32_by_default() -> Iterator[None]:
 
 
 def _old_ones_can_be_read() -> bool:
-    """Whether the settings that all of torch has can be read: not once the new switches were used."""
+    """Return whether the old settings can be read; torch refuses that once the new ones were used."""
     try:
         torch.get_float32_matmul_precision()
         return torch.backends.cudnn.allow_tf32 is not None
@@ -61,13 +61,13 @@ def _old_ones_can_be_read() -> bool:
 
 
 def _switched(values: dict[str, str]) -> dict[Switch, str]:
-    """Set the switches of each backend.
+    """Set the new settings of each backend.
 
-    A switch that was never set follows the one above it, which reading does not show; so one is set only if
-    those above it were not enough.
+    A setting that was never set follows its parent, and reading does not show whether it was set. So a
+    setting is changed only if changing its parents was not enough.
 
     Returns:
-        What those that were changed must be set to afterwards.
+        The old values of the settings that were changed.
     """
     whole = ("generic", "all")
     before = {whole: _get(whole)}

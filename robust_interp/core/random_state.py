@@ -1,4 +1,4 @@
-"""The global random generators, left as they were, and what keeps threads out of each other's way."""
+"""Restore the global random generators, and let one thread measure at a time."""
 
 from __future__ import annotations
 
@@ -10,24 +10,23 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-# The generators, torch's precision and its number of threads belong to the process, and a model may be shared
-# by threads, whole or in part. So it is one lock for all: two measurements run one after the other. It may be
-# taken again by the thread that has it.
+# The generators, torch's precision and its number of threads are global to the process, and threads may share
+# models or parts of them. So one lock serialises all measurements. It is reentrant.
 _ONE_AT_A_TIME = threading.RLock()
 
 
 @contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Inside, no other thread measures: it waits at the entrance until this one leaves."""
+    """Context that only one thread can be in at a time; other threads wait."""
     with _ONE_AT_A_TIME:
         yield
 
 
 @contextmanager
 def undisturbed_generators() -> Iterator[None]:
-    """Puts the global generators of torch (on every device), numpy and Python back as they were.
+    """Context that restores the global generators of torch (on every device), NumPy and Python at its end.
 
-    One thread at a time: what another one sets in between would be lost.
+    Only one thread can be in it at a time, since changes by other threads would be lost.
     """
     with one_at_a_time(), _restored():
         yield

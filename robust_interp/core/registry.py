@@ -1,6 +1,6 @@
-"""Named plug-ins, and the spec strings that call them: ``pgd(eps=2/255, alpha=eps/4, steps=20)``.
+"""Registries of named entries: built in, from installed plug-ins, or from plug-in files.
 
-Nothing here imports torch, so that listing names and reading a command line stay fast.
+Imports no torch, so that listing names and reading a command line stay fast.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from robust_interp.core.sources import Beside, code_hash
 
 T = TypeVar("T")
 
-SHOWN = 30  # names in a message; timm knows a thousand
+SHOWN = 30  # largest number of names in a message; timm has more than a thousand
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an entry comes from.
+    """The source of an entry.
 
     Attributes:
-        name: What listings and messages call it: a distribution with its version, or a file.
-        code: What its code is known by in the key of a cell; None for what comes with this package, whose
-            results do not change unnoticed.
+        name: Name in listings and messages: a distribution with its version, or a file.
+        code: Identifier of its code in the key of a cell; None for built-in entries, whose results must
+            not change between versions.
     """
 
     name: str
@@ -46,16 +46,16 @@ BUILT_IN = Origin("robust-interp")
 
 
 class Registry(Generic[T]):
-    """Named things of one kind: built in, of installed plug-ins, or of plug-in files.
+    """Named entries of one kind: built in, from installed plug-ins, or from plug-in files.
 
-    The names of installed plug-ins are read from their entry points. Their code is imported when one of
-    these names is looked up, and no sooner. Unknown names are answered with the near ones.
+    The names of installed plug-ins are read from their entry points. Their code is only imported when one of
+    these names is looked up. The error for an unknown name suggests similar ones.
 
     Args:
-        kind: What messages call an entry, e.g. ``attack``.
-        group: The entry-point group of installed plug-ins; None if there can be none.
-        holds: The type of every entry; Callable, which is no class to a type checker, is one.
-        names: What a name must match to be written on a command line and in a folder's name.
+        kind: Name of the kind in messages, e.g. ``attack``.
+        group: Entry-point group of installed plug-ins; None allows none.
+        holds: Type of the entries, a class or ``Callable``.
+        names: Regular expression for names, which must be usable on a command line and in folder names.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Registry(Generic[T]):
         self.holds = holds
         self.names = names
         self._added: dict[str, tuple[T, Origin]] = {}
-        self._installed: dict[str, tuple[T, Origin]] = {}  # those that were looked up
+        self._installed: dict[str, tuple[T, Origin]] = {}  # entries of installed plug-ins that were imported
         self._broken: dict[str, str] = {}
 
     @cached_property
@@ -77,35 +77,35 @@ class Registry(Generic[T]):
         return points
 
     def add(self, name: str, entry: T, origin: Origin = BUILT_IN) -> T:
-        """Register `entry`; a name can be taken once.
+        """Register an entry under a name, which must be free. Return the entry.
 
         Args:
-            name: What it is looked up by.
-            entry: Of the kind that this registry holds.
-            origin: Where it comes from; by default this package.
+            name: Name of the entry.
+            entry: The entry.
+            origin: Source of the entry; by default this package.
 
         Raises:
-            UserError: if the name is taken, naming both origins, or cannot be one.
+            UserError: if the name is invalid, or taken; the message then names both sources.
         """
         if not re.fullmatch(self.names, name):
             raise UserError(f"{self.kind} {name!r}: its name must match {self.names}")
-        # What is built in does not look at the metadata: every import of this package would pay for it.
+        # For built-in entries the entry points are not read, since that would slow down every import.
         if name in self._added or (origin is not BUILT_IN and name in self):
             raise UserError(self._claimed(name, [*self.origins(name), origin]))
         self._added[name] = entry, origin
         return entry
 
     def remove(self, name: str) -> None:
-        """Take out a name that was added.
+        """Remove a name that was added.
 
         Raises:
-            KeyError: if it was not.
+            KeyError: if it was not added.
         """
         del self._added[name]
 
     @contextmanager
     def lent(self, name: str, entry: T) -> Iterator[None]:
-        """`entry` is registered under `name` within the context only."""
+        """Register an entry for the duration of the context."""
         self.add(name, entry)
         try:
             yield
@@ -113,10 +113,10 @@ class Registry(Generic[T]):
             self.remove(name)
 
     def __getitem__(self, name: str) -> T:
-        """The entry; that of an installed plug-in is imported.
+        """Return the entry of a name; an installed plug-in is imported.
 
         Raises:
-            UserError: if the name is unknown, claimed twice, or its plug-in is broken.
+            UserError: if the name is unknown or declared twice, or its plug-in is broken.
         """
         return self._found(name)[0]
 
@@ -127,21 +127,21 @@ class Registry(Generic[T]):
         return iter(dict.fromkeys([*self._added, *self._points]))
 
     def origins(self, name: str) -> list[Origin]:
-        """All that claim a name, without importing any; more than one is a conflict."""
+        """Return all sources that declare a name, without importing them; more than one is a conflict."""
         added = [self._added[name][1]] if name in self._added else []
         return [*added, *map(_distribution, self._points.get(name, []))]
 
     def at_hand(self, name: str) -> T | None:
-        """The entry if it is here without importing anything: built in, of a file, or looked up before."""
+        """Return the entry if it is available without an import; otherwise None."""
         found = self._added.get(name) or self._installed.get(name)
         return found[0] if found else None
 
     def troubles(self, look_up: Callable[[str], object] | None = None) -> dict[str, str]:
-        """The names that cannot be used, and why.
+        """Return the names that cannot be used, with the reasons.
 
         Args:
-            look_up: Called with each name that is claimed once; it raises UserError for one that cannot be
-                used. Without it only names that are claimed twice are told, and nothing is imported.
+            look_up: Called with each name that is declared once; raises UserError if it cannot be used. None
+                reports only names that are declared twice, and imports nothing.
         """
         found = {}
         for name in self:
@@ -155,7 +155,7 @@ class Registry(Generic[T]):
         return found
 
     def code(self, name: str) -> dict[str, str]:
-        """What tells a plug-in's code in the key of a cell: ``{"plugin": ...}``; {} for any other name.
+        """Return the code of a plug-in for the key of a cell, ``{"plugin": ...}``; {} for any other name.
 
         Raises:
             UserError: if the plug-in cannot be used.
@@ -199,15 +199,16 @@ class Registry(Generic[T]):
 
 
 def first_line(entry: object) -> str:
-    """What the first line of its docstring says, without the full stop; empty where there is none."""
+    """Return the first line of an entry's docstring without the full stop; empty without a docstring."""
     return (inspect.getdoc(entry) or "").partition("\n")[0].removesuffix(".")
 
 
 def imported(load: Callable[[], Any]) -> Any:
-    """What `load`, which imports foreign code, returns. A model must not take another's place in timm.
+    """Call `load`, which imports foreign code, and return its result. Replacing a timm model is an error.
 
     Raises:
-        Exception: whatever that code raises; UserError if that would end the process.
+        UserError: if the code tries to end the process.
+        Exception: any other exception of the code.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="Overwriting .* in registry")
@@ -219,7 +220,7 @@ def imported(load: Callable[[], Any]) -> Any:
 
 
 def cause(error: BaseException, file: str | None = None) -> str:
-    """An error in one line; with the line of `file` that it comes from, if it comes from there."""
+    """Return an error as one line of text, with the line number if it was raised in `file`."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     if isinstance(error, SyntaxError) and error.filename == file:
         lines, error = [error.lineno], SyntaxError(error.msg)
@@ -236,7 +237,7 @@ def _distribution(point: EntryPoint) -> Origin:
 
 
 def _source_hash(point: EntryPoint) -> str:
-    """Of the module's file and its own imports: an editable install changes without a new version."""
+    """Return the hash of a module and its own imports, since an editable install keeps its version."""
     if not (name := getattr(sys.modules.get(point.module), "__file__", None)):
         return ""
     file = Path(name)
@@ -244,12 +245,13 @@ def _source_hash(point: EntryPoint) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str], also: Mapping[str, str] | None = None) -> UserError:
-    """The error for a name that is not there: near names if there are any, else the first of all.
+    """Make the error for an unknown name. It suggests similar names, or lists the known ones.
 
     Args:
-        kind: What it would be a name of, such as ``attack``.
-        known: The names that are there.
-        also: Other words for them, as of other libraries: ``{"n_examples": "n"}``.
+        kind: Kind of the name, such as ``attack``.
+        name: The unknown name.
+        known: The known names.
+        also: Known names by their names in other libraries, such as ``{"n_examples": "n"}``.
     """
     known = sorted(known)
     meant = [(also or {}).get(name, ""), *alike(name, known)]
@@ -262,7 +264,7 @@ def unknown(kind: str, name: str, known: Iterable[str], also: Mapping[str, str] 
 
 
 def nearest(name: str, options: Iterable[str]) -> str | None:
-    """The option that was meant: batch_size by ``batchsize``, n by ``n_examples``; None if none is near."""
+    """Return the most similar option: batch_size for ``batchsize``, n for ``n_examples``; None if none is."""
     meant = {option.replace("_", ""): option for option in options}
     words = re.split("[-_]", name.lower())
     close = difflib.get_close_matches("".join(words), meant, n=1, cutoff=0.6)
@@ -272,7 +274,7 @@ def nearest(name: str, options: Iterable[str]) -> str | None:
 
 
 def alike(name: str, known: Iterable[str]) -> list[str]:
-    """Those of the names that differ in case, hyphens and the like alone: cifar10 of ``CIFAR-10``."""
+    """Return known names that differ from `name` only in case and punctuation: cifar10 for ``CIFAR-10``."""
     return [each for each in known if _bare(each) == _bare(name)]
 
 
@@ -281,18 +283,20 @@ def _bare(name: str) -> str:
 
 
 def is_glob(pattern: str) -> bool:
-    """Whether a name holds one of the characters ``*``, ``?`` and ``[``, which make it a pattern."""
+    """Return whether a name is a pattern: whether it contains ``*``, ``?`` or ``[``."""
     return bool(re.search(r"[*?\[]", pattern))
 
 
 def all_matching(kind: str, patterns: Iterable[str], names: Iterable[str]) -> list[str]:
-    """The names that any of the patterns stands for, each once.
+    """Return the names that match any of the patterns, each once.
 
     Args:
-        kind: What the names are of, as a message says it.
+        kind: Kind of the names in messages.
+        patterns: Shell-style patterns or names.
+        names: The known names.
 
     Raises:
-        UserError: for a pattern that matches none.
+        UserError: for a pattern that matches no name.
     """
     names, found = list(names), list[str]()
     for pattern in patterns:
@@ -303,5 +307,5 @@ def all_matching(kind: str, patterns: Iterable[str], names: Iterable[str]) -> li
 
 
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
-    """The names that a shell-style pattern matches, case-sensitively, in their own order."""
+    """Return the names that match a shell-style pattern, case-sensitively, in their given order."""
     return [name for name in names if fnmatch.fnmatchcase(name, pattern)]

@@ -1,4 +1,4 @@
-"""What the code of a plug-in is: its file, and every module beside it that it imports, directly or not."""
+"""Hash the code of a plug-in: its file, and all its own modules that it imports, directly or indirectly."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-INSTALLED = {"site-packages", "dist-packages"}  # folders where everything lies beside everything
+INSTALLED = {"site-packages", "dist-packages"}  # folders shared by unrelated packages
 
 
 @dataclass(frozen=True)
 class Beside:
-    """Where a plug-in's own modules lie.
+    """Location of a plug-in's own modules.
 
     Attributes:
-        folder: Whatever is imported from below it belongs to the plug-in.
-        root: Where the names of imports that are not relative start.
+        folder: Folder of the plug-in; all modules below it belong to the plug-in.
+        root: Folder that absolute imports start from.
     """
 
     folder: Path
@@ -26,11 +26,11 @@ class Beside:
 
     @classmethod
     def of_file(cls, file: Path, module: str = "") -> Beside:
-        """That of a file: its folder; of a module in a package, such as ``package.module``: the package.
+        """Return the location for a plug-in: the folder of a file, or the package of an installed module.
 
         Args:
-            file: Of the plug-in.
-            module: Its name among the installed modules; none is that of a file which is no module.
+            file: File of the plug-in.
+            module: Name of the installed module, such as ``package.module``; empty for a plug-in file.
         """
         file = file.resolve()
         depth = module.count(".") + (file.name == "__init__.py")
@@ -39,15 +39,15 @@ class Beside:
 
 
 def code_hash(file: Path, source: bytes, beside: Beside) -> str:
-    """SHA-256 of a plug-in's source, and of the sources of all modules beside it that it imports.
+    """Return the SHA-256 of a plug-in's source and of all its own modules that it imports.
 
     Args:
-        file: Of the plug-in.
-        source: What it holds.
-        beside: Where its own modules lie.
+        file: File of the plug-in.
+        source: Content of this file.
+        beside: Location of its own modules.
 
     Returns:
-        In hexadecimal digits; of a plug-in that imports nothing from beside itself, that of its source alone.
+        Hexadecimal digits. For a plug-in without own modules it is the hash of `source`.
     """
     sha = hashlib.sha256(source)
     for path, content in sorted(_imported(file.resolve(), source, beside).items()):
@@ -57,7 +57,7 @@ def code_hash(file: Path, source: bytes, beside: Beside) -> str:
 
 
 def _imported(file: Path, source: bytes, beside: Beside) -> dict[Path, bytes]:
-    """The modules beside a plug-in that it imports, directly or through one another, and what they hold."""
+    """Return the plug-in's own modules that it imports, directly or indirectly, with their content."""
     found = {file: source}
     todo = [file]
     while todo:
@@ -71,10 +71,10 @@ def _imported(file: Path, source: bytes, beside: Beside) -> dict[Path, bytes]:
 
 
 def _imports_of(file: Path, source: bytes, beside: Beside) -> Iterator[Path]:
-    """The files that the imports of one module may mean, those inside its functions among them."""
+    """Yield the files that the imports of one module may refer to, including imports inside functions."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError):  # which an import of it says better
+    except (SyntaxError, ValueError):  # importing the module reports it with a better message
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -88,7 +88,7 @@ def _imports_of(file: Path, source: bytes, beside: Beside) -> Iterator[Path]:
 
 
 def _files(name: str, root: Path, loaded: bool = True) -> Iterator[Path]:
-    """The files of a module and of the packages that it is in, from `root` on, and where Python has them."""
+    """Yield the possible files of a module and its parent packages: below `root`, and of loaded modules."""
     parts = name.split(".")
     for count in range(1, len(parts) + 1):
         place = root.joinpath(*parts[:count])
@@ -99,7 +99,7 @@ def _files(name: str, root: Path, loaded: bool = True) -> Iterator[Path]:
 
 
 def _is_beside(path: Path, beside: Beside) -> bool:
-    own = Path(__file__).resolve().parents[1]  # this package is known by its version
+    own = Path(__file__).resolve().parents[1]  # this package, which is identified by its version
     if not path.is_relative_to(beside.folder) or path.is_relative_to(own) or path.suffix != ".py":
         return False
     below = path.relative_to(beside.folder).parts

@@ -1,4 +1,4 @@
-"""Spec strings that users write: ``pgd(eps=2/255, alpha=eps/4, steps=20)``. Nothing is evaluated."""
+"""Parse spec strings of users: ``pgd(eps=2/255, alpha=eps/4, steps=20)``. No code is evaluated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeGuard
 
 from robust_interp.core.errors import UserError
 
-LONGEST_SPEC = 500  # characters; Python's parser gives up on deep nesting only far beyond
+LONGEST_SPEC = 500  # characters; too short for nesting that Python's parser cannot handle
 
 Scalar = bool | int | float | str
 
@@ -26,7 +26,7 @@ class OfEps:
 
 @dataclass(frozen=True)
 class Spec:
-    """A name with its parameters, as written by a user; `params` keeps their order."""
+    """A name with its parameters, as the user wrote them; `params` keeps their order."""
 
     name: str
     params: dict[str, Scalar | OfEps] = field(default_factory=dict)
@@ -37,12 +37,12 @@ class Spec:
 
 
 def split_specs(text: str) -> list[str]:
-    """Split a text at the commas that stand outside brackets; empty parts are dropped."""
+    """Split a text at the commas outside brackets; drop empty parts and surrounding spaces."""
     return [part.strip() for part in parts_of(text) if part.strip()]
 
 
 def parts_of(text: str) -> list[str]:
-    """What stands between the commas of a text that are outside brackets, as it is."""
+    """Split a text at the commas outside brackets; keep the parts unchanged."""
     parts, depth, start = [], 0, 0
     for found in re.finditer("[(),]", text):
         depth += (found[0] == "(") - (found[0] == ")")
@@ -53,9 +53,9 @@ def parts_of(text: str) -> list[str]:
 
 
 def parse_spec(text: str) -> Spec:
-    """Read ``name`` or ``name(key=value, ...)``. Values are numbers, fractions, shares of eps or words.
+    """Parse ``name`` or ``name(key=value, ...)``. Values are numbers, fractions, shares of eps or words.
 
-    Nothing is evaluated: the text is parsed and only these forms are accepted.
+    No code is evaluated: the text is parsed and only these forms are accepted.
 
     Raises:
         UserError: if the text is anything else.
@@ -84,10 +84,10 @@ def parse_spec(text: str) -> Spec:
 
 
 def _bounded(value: Scalar | OfEps) -> Scalar | OfEps:
-    """The value, if tables and counters have room for it.
+    """Return the value unchanged.
 
     Raises:
-        OverflowError: if not.
+        OverflowError: if it is an integer that does not fit in 64 bits.
     """
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise OverflowError(value)

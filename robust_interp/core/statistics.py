@@ -1,4 +1,4 @@
-"""Accuracy with its uncertainty. Works on plain arrays; percentages are 0 to 100."""
+"""Accuracies with their uncertainty. Works on plain arrays; percentages are 0 to 100."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Z_95 = 1.959963984540054  # standard normal quantile at 0.975
 
 
 def wilson(correct: float, n: int) -> tuple[float, float]:
-    """95 % Wilson score interval of a proportion, in percent.
+    """Return the 95 % Wilson score interval of a proportion, in percent.
 
     Args:
-        correct: Successes, 0 to n. A sum of shares, each in [0, 1], gives an interval that is no narrower
-            than it should be: no such share varies more than a yes or no of the same mean.
-        n: Trials, at least 1.
+        correct: Number of successes, 0 to n. It may be a sum of shares in [0, 1]; the interval is then
+            conservative, since a share has no more variance than a Bernoulli variable of the same mean.
+        n: Number of trials, at least 1.
 
     Raises:
-        ValueError: for counts outside these.
+        ValueError: for numbers outside these ranges.
 
     Source: E. B. Wilson, *Probable Inference, the Law of Succession, and Statistical Inference*, 1927.
     """
@@ -34,36 +34,39 @@ def wilson(correct: float, n: int) -> tuple[float, float]:
 
 
 def mean_std(values: ArrayLike) -> tuple[float, float]:
-    """Mean and standard deviation (ddof 1) of values (n,) over train seeds; the deviation of one is NaN.
+    """Return mean and standard deviation (ddof 1) of values over train seeds, (n,).
 
-    Their order does not matter, not even to the last bit.
+    The standard deviation of one value is NaN. The order of the values does not change any bit of the result.
     """
     values = np.sort(np.asarray(values, dtype=float))
     return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else math.nan
 
 
 def t_interval_of(mean: float, std: float, n: int) -> tuple[float, float]:
-    """95 % interval of the mean over train seeds, by Student's t.
+    """Return the 95 % interval of a mean over train seeds, by Student's t.
 
-    Of two seeds it is wide (12.7 standard errors to each side) and that is as it should be.
+    For two seeds it is rightly wide: 12.7 standard errors to each side.
 
     Args:
-        mean: Over the seeds.
-        std: Their standard deviation (ddof 1).
-        n: How many they are, at least 1; of a single one the interval is NaN.
+        mean: Mean over the seeds.
+        std: Standard deviation over the seeds (ddof 1).
+        n: Number of seeds, at least 1; for one seed the interval is NaN.
     """
     return _around(mean, std / math.sqrt(n), n - 1)
 
 
 def welch_interval(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> tuple[float, float]:
-    """95 % interval of mean(a) - mean(b): values over train seeds, (n,) and (m,), of unlike variances."""
+    """Return the 95 % interval of mean(a) - mean(b) for values over train seeds, (n,) and (m,).
+
+    The variances may differ.
+    """
     return welch_interval_of((*mean_std(a), len(a)), (*mean_std(b), len(b)))
 
 
 def welch_interval_of(a: tuple[float, float, int], b: tuple[float, float, int]) -> tuple[float, float]:
-    """The same, where `a` and `b` are each mean, standard deviation (ddof 1) and number of seeds.
+    """Return the same interval from mean, standard deviation (ddof 1) and number of seeds of `a` and `b`.
 
-    NaN where one of them has fewer than two values; without any spread it is the difference alone.
+    It is NaN if one of them has fewer than two seeds. Without any spread both limits are the difference.
 
     Source: B. L. Welch, *The Generalization of 'Student's' Problem when Several Different Population
     Variances are Involved*, 1947.
@@ -78,7 +81,7 @@ def welch_interval_of(a: tuple[float, float, int], b: tuple[float, float, int]) 
 
 
 def _around(centre: float, error: float, degrees: float) -> tuple[float, float]:
-    from scipy.special import stdtrit  # takes a moment to import, and most commands do without
+    from scipy.special import stdtrit  # slow to import, and most commands do not need it
 
     half = float(stdtrit(degrees, 0.975)) * error if error else 0.0
     return centre - half, centre + half
@@ -89,10 +92,10 @@ class McNemar:
     """A paired test of two classifiers on the same images.
 
     Attributes:
-        b: Discordant pairs that only the first has right.
-        c: Discordant pairs that only the second has right.
+        b: Number of images that only the first classifies correctly.
+        c: Number of images that only the second classifies correctly.
         p: Two-sided exact p-value.
-        mid_p: The same counting what is as extreme as the data by half: less conservative.
+        mid_p: The mid-p value: outcomes as extreme as the observed one count half. It is less conservative.
     """
 
     b: int
@@ -102,14 +105,14 @@ class McNemar:
 
 
 def mcnemar_exact(b: int, c: int) -> McNemar:
-    """McNemar's exact test from its discordant counts; without any of them p is 1.
+    """Compute McNemar's exact test from the discordant counts. If both are 0, p is 1.
 
     Args:
-        b: Images that only the first classifier has right, from 0.
-        c: Images that only the second has right, from 0.
+        b: Number of images that only the first classifier classifies correctly, at least 0.
+        c: Number of images that only the second classifies correctly, at least 0.
 
     Raises:
-        ValueError: for counts below 0.
+        ValueError: for negative counts.
 
     Source: M. W. Fagerland, S. Lydersen, P. Laake, *The McNemar test for binary matched-pairs data:
     mid-p and asymptotic are better than exact conditional*, 2013.
@@ -120,17 +123,19 @@ def mcnemar_exact(b: int, c: int) -> McNemar:
 
 
 def mcnemar_stratified(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> McNemar:
-    """McNemar's exact test over several strata, such as train seeds, of the same images.
+    """Compute McNemar's exact test over several strata, such as train seeds, of the same images.
 
-    Discordant counts are summed over the strata. The strata share their images, so that the discordant pairs
-    of one image are not independent, and a binomial test of the sums would find far too much. The exact null
-    distribution here flips the sign of an image's whole balance (strata that only the first has right, less
-    those that only the second has): each image counts once. One stratum gives `mcnemar_exact`.
-    It speaks of images: whether the difference between these weights would hold on others of their kind.
-    Whether it would hold for other train seeds is what `welch_interval` is for.
+    Discordant counts are summed over the strata. The strata share their images, so the discordant pairs of
+    one image are not independent, and a binomial test of the sums would be far too liberal. The balance of an
+    image is the number of strata in which only the first classifier is correct, minus the number in which
+    only the second is. The exact null distribution flips the sign of this balance, so each image counts once.
+    One stratum gives the result of `mcnemar_exact`.
+
+    The test is about images: whether the difference of these weights would hold on other images of the same
+    kind. For other train seeds use `welch_interval`.
 
     Args:
-        pairs: Per stratum which samples each classifier has right: two boolean arrays (n,).
+        pairs: For each stratum, which images each classifier classifies correctly: two boolean arrays (n,).
     """
     differences = np.array([np.subtract(first, second, dtype=int) for first, second in pairs])  # (strata, n)
     balance = differences.sum(axis=0)
@@ -139,10 +144,10 @@ def mcnemar_stratified(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> McNema
 
 
 def _sign_flips(sizes: np.ndarray, observed: int) -> tuple[float, float]:
-    """Exact p and mid-p of a sum of `sizes` (n,) whose signs are fair coins, against `observed`."""
+    """Return exact p and mid-p of `observed` as a sum of `sizes` (n,) with independent random signs."""
     from scipy.stats import binom
 
-    law = np.ones(1)  # law[k]: probability that the sizes with a plus add up to k
+    law = np.ones(1)  # law[k]: probability that the sizes with a positive sign add up to k
     for size, count in zip(*np.unique(sizes[sizes > 0], return_counts=True), strict=True):
         plus = np.zeros(size * count + 1)
         plus[::size] = binom.pmf(np.arange(count + 1), count, 0.5)
@@ -162,7 +167,7 @@ class Interval:
 
 
 def paired_difference(first: np.ndarray, second: np.ndarray) -> Interval:
-    """How much more of the same samples `first` has right than `second` (boolean arrays (n,)).
+    """Return the difference of two accuracies on the same images, `first` minus `second`, boolean (n,) each.
 
     Source: D. G. Bonett, R. M. Price, *Adjusted Wald Confidence Interval for a Difference of Binomial
     Proportions Based on Paired Data*, 2012: one discordant pair of each kind is added.
@@ -174,7 +179,7 @@ def paired_difference(first: np.ndarray, second: np.ndarray) -> Interval:
 
 
 def holm(p_values: ArrayLike) -> np.ndarray:
-    """`p_values` (m,) adjusted so that the chance of any false finding among them is kept; never above 1.
+    """Return p-values (m,) adjusted by Holm's method, which controls the family-wise error rate; at most 1.
 
     Source: S. Holm, *A Simple Sequentially Rejective Multiple Test Procedure*, 1979.
     """
@@ -187,43 +192,44 @@ def holm(p_values: ArrayLike) -> np.ndarray:
 
 
 def mce(errors: ArrayLike, baseline: ArrayLike) -> float:
-    """Mean corruption error in percent of a baseline's: 100 times the mean of the corruptions' quotients.
+    """Return the mean corruption error (mCE): 100 times the mean of error / baseline error over corruptions.
 
-    With what each error is above the clean one instead of the errors, it is the *relative* mCE.
+    If the clean error is subtracted from all errors before, the result is the *relative* mCE.
 
     Args:
-        errors: Per corruption (c,) the error, averaged over severities; `baseline` those of the baseline.
+        errors: Error for each corruption, averaged over severities, (c,).
+        baseline: The same errors of the baseline, (c,).
 
     Returns:
-        NaN where an error of the baseline is 0: the quotient is undefined.
+        The mCE in percent; NaN if an error of the baseline is 0.
 
     Source: Hendrycks & Dietterich, *Benchmarking Neural Network Robustness to Common Corruptions and
     Perturbations*, ICLR 2019, section 4.2.
     """
     errors, baseline = np.asarray(errors, dtype=float), np.asarray(baseline, dtype=float)
-    if np.isclose(baseline, 0, atol=1e-9).any():  # differences of percentages carry their rounding
+    if np.isclose(baseline, 0, atol=1e-9).any():  # differences of percentages have rounding errors
         return math.nan
     return float(100 * (errors / baseline).mean())
 
 
 def attack_success(clean: np.ndarray, robust: np.ndarray) -> float | None:
-    """Attack success rate in percent: of the samples that are right when clean, those that are broken.
+    """Return the attack success rate in percent: the share of the images correct when clean that is broken.
 
     Args:
-        clean: Which samples are right when clean, (n,) bool.
-        robust: Which are right under the attack, (n,) bool; the same samples.
+        clean: Which images are correct when clean, (n,) bool.
+        robust: Which of the same images are correct under the attack, (n,) bool.
 
     Returns:
-        100 x |clean and not robust| / |clean|; None where no sample is right when clean.
+        100 x |clean and not robust| / |clean|; None if no image is correct when clean.
     """
     return 100 * float((clean & ~robust).sum() / clean.sum()) if clean.any() else None
 
 
 def robust(clean: np.ndarray, attacked: list[np.ndarray]) -> np.ndarray:
-    """Which samples survive everything, (n,) bool.
+    """Return which images are correct when clean and under all attacks, (n,) bool.
 
     Args:
-        clean: Which are right when clean, (n,) bool.
-        attacked: Per attack which are right under it, (n,) bool each; the same samples.
+        clean: Which images are correct when clean, (n,) bool.
+        attacked: For each attack, which of the same images are correct under it, (n,) bool each.
     """
     return np.logical_and.reduce([clean, *attacked])

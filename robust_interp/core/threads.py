@@ -1,8 +1,8 @@
-"""How many CPU threads to use, and how they wait for one another.
+"""Number of CPU threads, and their waiting policy.
 
-An OpenMP thread that waits spins by default. Beside other work its core is then not free for the thread that
-it waits for, and two threads can take five times as long as one. So the command asks for passive waiting,
-counts only the CPUs that this process may use, and tries out which number of threads is fastest.
+By default a waiting OpenMP thread spins. On a busy machine it then blocks the core that the thread it waits
+for needs, and two threads can take five times as long as one. So the command asks for passive waiting, counts
+only the CPUs that this process may use, and measures which number of threads is fastest.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from pathlib import Path
 
 from robust_interp.core.errors import UserError
 
-WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # a user who set one of them has chosen
-COUNTING = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # or one of these
-ROUNDS = 3  # tries of each number of threads, in turn: the machine's load changes
-AT_LEAST, AT_MOST = 0.05, 4.0  # seconds: of one try, so that a time slice matters little; of all of them
-WORTH_IT = 0.9  # more threads are taken if they take at most this share of the time of fewer ones
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # the user's choice if one of them is set
+COUNTING = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # likewise for the number of threads
+ROUNDS = 3  # trials of each number of threads, interleaved since the load of the machine changes
+AT_LEAST, AT_MOST = 0.05, 4.0  # seconds: shortest trial, much longer than a time slice; limit for all trials
+WORTH_IT = 0.9  # more threads are used if they take at most this share of the time
 
 
 @dataclass(frozen=True)
 class Threads:
-    """How many threads a run uses, and why.
+    """The number of threads of a run, with the reason.
 
     Attributes:
-        count: From 1.
-        cpus: CPUs that this process may use.
-        why: In a few words, for the header of the run.
+        count: Number of threads, at least 1.
+        cpus: Number of CPUs that this process may use.
+        why: Reason in a few words, for the header of the run.
     """
 
     count: int
@@ -45,23 +45,23 @@ class Threads:
 
 
 def wait_passively(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Ask OpenMP for threads that sleep while they wait, unless the user has set how they wait.
+    """Ask OpenMP for threads that sleep while they wait, unless the user has set a waiting policy.
 
-    It takes effect only before torch is loaded.
+    Must be called before torch is imported.
 
     Args:
-        environ: Where it is asked for; the environment of this process.
+        environ: Environment variables, which are changed; by default those of this process.
     """
     if not any(name in environ for name in WAITING):
         environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 
 def available_cpus(environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> int:
-    """CPUs that this process may use, at least 1: by its affinity, its cgroup's quota and SLURM's allocation.
+    """Return the number of CPUs for this process, by affinity, cgroup quota and SLURM; at least 1.
 
     Args:
-        environ: Where SLURM says what it allots.
-        root: Where /proc and /sys are.
+        environ: Environment variables, with SLURM's allocation.
+        root: Parent folder of /proc and /sys.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limits = [affinity, *_quotas(root)]
@@ -71,16 +71,17 @@ def available_cpus(environ: Mapping[str, str] = os.environ, root: Path = Path("/
 
 
 def spare_cpus(busy: int) -> int:
-    """CPUs for work beside that of `busy` threads: what those leave, and of several CPUs one at least.
+    """Return the number of CPUs for background work while `busy` threads are running.
 
-    For work that the threads have to wait for anyway unless it is done meanwhile.
+    These are the CPUs that the threads leave free, but at least one of several CPUs: the work is needed in
+    any case, and the threads would have to wait for it otherwise. With a single CPU it is 0.
     """
     cpus = available_cpus()
     return max(1, cpus - busy) if cpus > 1 else 0
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """CPUs' worth of time that the cgroups of this process, and those above them, may use."""
+    """Yield the CPU quotas of this process's cgroups and their parents, as numbers of CPUs."""
     for line in _lines(root / "proc/self/cgroup"):
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -109,7 +110,7 @@ def _quota_v1(folder: Path) -> float | None:
 
 
 def _share(quota: str, period: str) -> float | None:
-    """None for no limit: 'max', or -1."""
+    """Return quota / period; None for no limit ('max' or -1)."""
     return int(quota) / int(period) if quota.isdecimal() and period.isdecimal() and int(period) else None
 
 
@@ -121,14 +122,14 @@ def _lines(path: Path) -> list[str]:
 
 
 def choose(asked: int | None, step: Callable[[], object] | None) -> Threads:
-    """The number of threads for work that repeats `step`.
+    """Choose the number of threads for work that repeats `step`.
 
     Args:
-        asked: What the user said, who is obeyed; None tries it out.
-        step: A piece of the work; None where there is none on the CPU.
+        asked: Number that the user set, which is used as it is; None chooses by measuring.
+        step: One step of the work; None if it does not run on the CPU.
 
     Raises:
-        UserError: if `asked` is no number of threads.
+        UserError: if `asked` is not a valid number of threads.
     """
     import torch
 
@@ -144,10 +145,10 @@ def choose(asked: int | None, step: Callable[[], object] | None) -> Threads:
 
 
 def checked(count: object) -> int:
-    """`count` if it is a number of threads.
+    """Return a number of threads.
 
     Raises:
-        UserError: if it is not a whole number from 1.
+        UserError: if it is not a whole number from 1 to 4096.
     """
     if isinstance(count, bool) or not isinstance(count, Integral) or not 1 <= int(count) <= 4096:
         raise UserError(f"threads must be a whole number of at least 1, not {count!r}")
@@ -155,10 +156,13 @@ def checked(count: object) -> int:
 
 
 def fastest(step: Callable[[], object], most: int) -> int:
-    """The smallest of 1, 2, 4, ..., `most` threads with which no other takes much less time for `step`."""
+    """Time `step` with 1, 2, 4, ..., `most` threads, and return the best number of threads.
+
+    A larger number must save at least 10 % of the time of the best smaller one, see WORTH_IT.
+    """
     counts = sorted({*(2**power for power in range(most.bit_length())), most})
     times: dict[int, list[float]] = {count: [] for count in counts}
-    step()  # the first one has things to set up
+    step()  # warm-up
     started = time.perf_counter()
     for _ in range(ROUNDS):
         for count in counts:
@@ -183,7 +187,7 @@ def _seconds(step: Callable[[], object]) -> float:
 
 @contextmanager
 def used(count: int) -> Iterator[None]:
-    """Inside, torch uses `count` threads for one operation."""
+    """Context in which torch uses `count` threads per operation."""
     import torch
 
     before = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""Radii in the forms that users write: in units of 1/255 as text, in [0, 1] pixels as numbers."""
+"""Parse radii of users: texts are in units of 1/255, numbers in [0, 1] pixels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numbers import Real
 
 from robust_interp.core.errors import UserError
 
-LEAST_255 = 0.5  # in units of 1/255: below it, a list is taken for one in [0, 1] pixels, as MNIST's 0.3 is
+LEAST_255 = 0.5  # smaller numbers are probably meant in [0, 1] pixels, such as MNIST's 0.3, and refused
 
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _FRACTION = re.compile(rf"({_NUMBER})\s*/\s*({_NUMBER})", re.ASCII)
@@ -17,14 +17,14 @@ _SIGNED = re.compile(rf"[+-]?{_NUMBER}|nan|inf", re.ASCII)
 
 
 def read_eps(text: str) -> tuple[float, ...]:
-    """Linf radii, separated by commas, as [0, 1] pixels: ``8`` and ``8/255`` are the same.
+    """Read Linf radii separated by commas; return them in [0, 1] pixels. ``8`` and ``8/255`` are the same.
 
     Args:
-        text: Each a number in units of 1/255, or a fraction whose denominator is 255.
+        text: The radii; each is a number in units of 1/255, or a fraction with denominator 255.
 
     Raises:
-        UserError: for anything else, with what may have been meant: a list of plain numbers all below 0.5 is
-            taken for one in [0, 1] pixels; 0.3/255 is not.
+        UserError: for anything else, with a suggestion. Plain numbers that are all below 0.5 are refused,
+            too, since they are probably meant in [0, 1] pixels; write 0.3/255 for such a radius.
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
@@ -55,13 +55,13 @@ def _in_255(part: str, text: str) -> float:
 
 
 def eps_in_pixels(eps: object) -> tuple[float, ...]:
-    """Linf radii as Python code gives them: numbers in [0, 1] pixels, or texts as on the command line.
+    """Return Linf radii given in Python code, in [0, 1] pixels.
 
     Args:
-        eps: One of them, or several.
+        eps: A number in [0, 1] pixels, a text as on the command line, or several of them.
 
     Raises:
-        UserError: if one is no radius; a number above 1 is taken for one in units of 1/255.
+        UserError: if one is not a valid radius; for a number above 1 it suggests the same number over 255.
     """
     if isinstance(eps, str):
         return read_eps(eps)
@@ -71,7 +71,7 @@ def eps_in_pixels(eps: object) -> tuple[float, ...]:
             raise UserError("give at least one radius, e.g. eps=(1/255, 2/255, 4/255)")
         return found
     value = math.nan if isinstance(eps, bool) or not isinstance(eps, Real) else float(eps)
-    if not 0 < value <= 255:  # a NaN is not either
+    if not 0 < value <= 255:  # also false for NaN
         raise UserError(f"eps must be above 0 and at most 1 in [0, 1] pixels (such as 8/255), not {eps}")
     if value > 1:
         raise UserError(

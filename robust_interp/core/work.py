@@ -1,4 +1,4 @@
-"""How far long work is. It is told through a plain function: the work does not know what shows it."""
+"""Progress of long work, reported by a callback, so that the work does not depend on how it is displayed."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-Tell = Callable[[float, str], None]  # called with the share that is done, in [0, 1], and what is at hand
+Tell = Callable[[float, str], None]  # called with the finished share, in [0, 1], and the name of the item
 
 
 def untold(share: float, what: str) -> None:
-    """Tells nobody."""
+    """Ignore the progress; the default callback."""
 
 
 def each(items: Sequence[T], tell: Tell, name: Callable[[T], str] = str) -> Iterator[T]:
-    """The items one by one, as work of which each is an equal part.
+    """Yield the items and report the progress, as if each took equally long.
 
     Args:
-        tell: Told before each item, and after the last one.
-        name: What an item is called.
+        items: The items.
+        tell: Called before each item, and after the last one.
+        name: Returns the name of an item.
     """
     what = ""
     for at, item in enumerate(items):
@@ -31,11 +32,12 @@ def each(items: Sequence[T], tell: Tell, name: Callable[[T], str] = str) -> Iter
 
 
 def portion(tell: Tell, start: float, stop: float, name: str = "") -> Tell:
-    """What a part of the work tells: its own share is that between two shares of the whole.
+    """Return the progress callback of one part of the work.
 
     Args:
-        tell: Of the whole.
-        start: The share of the whole, in [0, 1], that is done before the part; `stop` after it.
-        name: Put before what the part has at hand.
+        tell: Progress callback of the whole work.
+        start: Share of the whole work, in [0, 1], that is finished before the part.
+        stop: Share that is finished after the part.
+        name: Prefix of the names of the part's items.
     """
     return lambda share, what: tell(start + share * (stop - start), f"{name} {what}".strip())

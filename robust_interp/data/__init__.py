@@ -1,11 +1,10 @@
-"""Datasets: images in [0, 1], labels and sample ids, in one fixed order.
+"""Data sets: images in [0, 1] and labels in a fixed order; an image's id is its position.
 
-`digits` ships with scikit-learn and needs no download. CIFAR-10 and CIFAR-100 are read from files that are
-there; nothing is downloaded unless `robust-interp data --download` is asked to. `sources` are
-a user's own images.
+`digits` is part of scikit-learn and needs no download. CIFAR-10 and CIFAR-100 are read from local files; only
+`robust-interp data --download` downloads them. `sources` reads a user's own images.
 """
 
-from robust_interp.data import digits  # noqa: F401, registers it
+from robust_interp.data import digits  # noqa: F401, registers the data set
 from robust_interp.data.batches import from_batches, is_source_of_batches
 from robust_interp.data.cifar import download, missing_data
 from robust_interp.data.dataset import (

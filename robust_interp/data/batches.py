@@ -1,7 +1,7 @@
-"""Images that come in batches: of a DataLoader, a torch Dataset, or anything that yields them.
+"""Make a data set of a DataLoader, a torch Dataset, or any iterable of batches.
 
-They are read once, into a file without a name that vanishes with the process, and are mapped from there: many
-attacks then take each image many times, and none of them has to be in memory.
+The images are read once and written to an unnamed temporary file, which is memory-mapped. So each image can
+be used many times without keeping all of them in memory.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from robust_interp.core.errors import UserError
 from robust_interp.data.dataset import ArrayDataset, as_pixels, checked_labels, from_arrays
 from robust_interp.data.decoding import worker_count
 
-IMAGES, LABELS = ("pixel_values", "images", "image"), ("labels", "label")  # in batches that are dicts
+IMAGES, LABELS = ("pixel_values", "images", "image"), ("labels", "label")  # keys of batches that are dicts
 
-AT_ONCE = 64  # images of a torch Dataset that are read together
+AT_ONCE = 64  # images of a torch Dataset that are read per batch
 
 
 def is_source_of_batches(value: object) -> bool:
-    """Whether a value is a torch Dataset or DataLoader, or yields batches, as a list of them does."""
+    """Whether a value is a torch Dataset, a DataLoader, or an iterable of batches such as a list of them."""
     if isinstance(value, str | bytes | Mapping | np.ndarray) or hasattr(value, "detach"):
         return False
     if isinstance(value, tuple | list):
@@ -40,19 +40,20 @@ def _is_batch(value: Any) -> bool:
 def from_batches(
     source: Any, classes: int | None = None, n: int | None = None, workers: int | None = None
 ) -> ArrayDataset:
-    """A dataset of what a source yields, in that order.
+    """Read all images of a source, in its order, and make a data set of them.
 
     Args:
-        source: A torch Dataset of (image, label); a DataLoader or another iterable of batches: (images,
-            labels), or dicts with ``pixel_values`` or ``image`` and ``labels`` or ``label``. Images are as
-            `from_arrays` takes them, or Pillow's.
-        classes: Number of classes; None is what ``classes`` of the torch Dataset says, else the largest
-            label + 1.
-        n: How many to read; None is all of them.
-        workers: Processes that read a torch Dataset; None is one for each CPU.
+        source: A torch Dataset of (image, label); or a DataLoader or other iterable of batches. A batch is
+            (images, labels), or a dict with ``pixel_values``, ``images`` or ``image`` and ``labels`` or
+            ``label``. Images are arrays or tensors as for `from_arrays`, or Pillow images.
+        classes: Number of classes; None takes the length of the torch Dataset's ``classes``, or else the
+            largest label + 1.
+        n: Number of images to read; None reads all.
+        workers: Number of processes that read a torch Dataset; None chooses it, see `worker_count`.
 
     Raises:
-        UserError: if it yields anything else, images of several shapes, or nothing; or if there is no room.
+        UserError: if the source yields anything else, images of several shapes, or nothing; or if the
+            temporary folder is full.
     """
     classes = _known_classes(source) if classes is None else classes
     spool, labels = _Spool(), list[np.ndarray]()
@@ -83,7 +84,7 @@ def _notes(source: Any, found: ArrayDataset, n: int | None) -> Iterator[str]:
 
 
 def _known_classes(source: Any) -> int | None:
-    """What the torch Dataset, perhaps in a DataLoader or a Subset, says that its classes are."""
+    """Return the length of `classes` of a torch Dataset, or of the one in a DataLoader or Subset; or None."""
     while hasattr(source, "dataset"):
         source = source.dataset
     named = getattr(source, "classes", None)
@@ -91,7 +92,7 @@ def _known_classes(source: Any) -> int | None:
 
 
 def _batches(source: Any, workers: int | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Images (n, C, H, W) and labels (n,) of each batch, checked."""
+    """Yield the checked images (n, C, H, W) and labels (n,) of each batch."""
     for at, batch in enumerate(_of_dataset(source, workers) if _is_map_style(source) else source):
         try:
             found = from_arrays(*_parts(batch))
@@ -101,7 +102,7 @@ def _batches(source: Any, workers: int | None) -> Iterator[tuple[np.ndarray, np.
 
 
 def _is_map_style(source: Any) -> bool:
-    """Whether a source is a torch Dataset, which has items of one image, and no sequence of batches."""
+    """Whether a source is a torch Dataset with an item per image, not a DataLoader or a list of batches."""
     if isinstance(source, tuple | list) or not (hasattr(source, "__getitem__") and isinstance(source, Sized)):
         return False
     return not hasattr(source, "batch_sampler")
@@ -123,7 +124,7 @@ def _of_dataset(source: Any, workers: int | None) -> Iterator[tuple[list, list]]
 
 
 def _parts(batch: Any) -> tuple[Any, Any]:
-    """Images and labels, or one of each."""
+    """Return the images and labels of a batch, or the image and label of an item."""
     if isinstance(batch, Mapping):
         images = next((batch[name] for name in IMAGES if name in batch), None)
         labels = next((batch[name] for name in LABELS if name in batch), None)
@@ -136,7 +137,7 @@ def _parts(batch: Any) -> tuple[Any, Any]:
 
 
 def _array(image: Any) -> np.ndarray:
-    """An image (C, H, W): Pillow's as uint8, anything else as it is."""
+    """Convert an image to an array: a Pillow image to uint8 (C, H, W), anything else without a change."""
     if hasattr(image, "getbands"):
         grey = image.mode in ("1", "L", "LA")
         array = np.asarray(image.convert("L" if grey else "RGB"))
@@ -145,7 +146,7 @@ def _array(image: Any) -> np.ndarray:
 
 
 class _Spool:
-    """Images in a file without a name: as uint8 if they all are whole 255ths, else as float32."""
+    """An unnamed temporary file of images: uint8 if all pixels are exact multiples of 1/255, else float32."""
 
     def __init__(self) -> None:
         self._file = _nameless()
@@ -153,8 +154,10 @@ class _Spool:
         self._is_whole, self._count = True, 0
 
     def add(self, images: np.ndarray) -> None:
-        """Raises:
-        UserError: if they have another shape, or there is no room.
+        """Append images.
+
+        Raises:
+            UserError: if they have another shape, or the temporary folder is full.
         """
         self._shape = self._shape or images.shape[1:]
         if images.shape[1:] != self._shape:
@@ -184,7 +187,7 @@ class _Spool:
         self._file.write(np.ascontiguousarray(images).data)
 
     def _widen(self) -> None:
-        """Write all that is there as float32."""
+        """Rewrite the file as float32."""
         before = self.images() if self._count else None
         self._file, self._is_whole = _nameless(), False
         for at in range(0, self._count, AT_ONCE):
@@ -197,7 +200,7 @@ def _nameless() -> IO[bytes]:
 
 
 def _in_255ths(images: np.ndarray) -> np.ndarray | None:
-    """The uint8 that pixels are of, bit for bit; None if they are not."""
+    """Convert pixels to uint8 if that is exact, bit for bit; else return None."""
     if images.dtype == np.uint8:
         return images
     found = np.rint(images * 255).astype(np.uint8)

@@ -1,6 +1,6 @@
 """CIFAR-10 and CIFAR-100 in torchvision's folder layout.
 
-They are read by torchvision's own classes, which check the files' MD5 before they unpickle them.
+torchvision's own classes read them, and check the MD5 of the files before unpickling.
 """
 
 from __future__ import annotations
@@ -36,7 +36,12 @@ def _torchvision_class(class_name: str) -> Any:
 
 
 def missing_data(class_name: str, root: Path) -> str:
-    """Why a torchvision dataset, such as CIFAR10, cannot be read below `root`, and what to do about it."""
+    """Return a message that says why a torchvision data set, such as CIFAR10, cannot be read, and what to do.
+
+    Args:
+        class_name: Name of the torchvision class.
+        root: The data folder.
+    """
     folder = root / _torchvision_class(class_name).base_folder
     state = "is damaged (wrong MD5)" if folder.exists() else "does not exist"
     return (
@@ -46,14 +51,14 @@ def missing_data(class_name: str, root: Path) -> str:
 
 
 def download(name: str, data_dir: str | os.PathLike | None = None) -> None:
-    """Fetch a dataset with torchvision, or ``hf:NAME``; nothing to do for an embedded one.
+    """Download a registered data set with torchvision, or ``hf:NAME``. Does nothing for digits.
 
     Args:
-        name: Of a registered dataset, or a source.
-        data_dir: See `data_root`; it is made if it is not there.
+        name: Name of a registered data set, or a source.
+        data_dir: The data folder, see `data_root`; it is created if it does not exist.
 
     Raises:
-        UserError: if the download fails or what arrives is not the official data.
+        UserError: if the download fails or the files are not the official ones.
     """
     if is_source(name):
         download_source(name)
@@ -69,7 +74,7 @@ def download(name: str, data_dir: str | os.PathLike | None = None) -> None:
         raise UserError(f"cannot download {name} into {root}: {error}") from error
 
 
-# In the order of their labels, as the official archives name them.
+# Class names of the official archives, in the order of the labels.
 _OF_CIFAR10 = "airplane automobile bird cat deer dog frog horse ship truck"
 _OF_CIFAR100 = """
 apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel

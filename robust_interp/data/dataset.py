@@ -1,8 +1,6 @@
-"""Datasets: images in [0, 1], labels and sample ids, in one fixed order.
+"""Data sets: images in [0, 1] and labels in a fixed order; an image's id is its position.
 
-`digits` ships with scikit-learn and needs no download. CIFAR-10 and CIFAR-100 are read in torchvision's
-folder layout by torchvision's own classes, which check the files' MD5 before they unpickle them; nothing
-is downloaded unless `robust-interp data --download` is asked to.
+This module has the base class, data sets of arrays in memory, and the registry of data sets by name.
 """
 
 from __future__ import annotations
@@ -28,30 +26,36 @@ from robust_interp.core.texts import first_line_of
 
 SPLITS = ("train", "test")
 
-OWN_N = 1000  # images of a source of the user's that are measured unless told otherwise
+OWN_N = 1000  # default number of measured images for a user's own data set
 
-MOST_CLASSES = 2**31  # predicted labels are stored as integers of 16 bits, or 32 where need be
-FAR = 4  # standard deviations that are no chance
-RANGE_TOLERANCE = 1e-6  # what a float32 round trip through a normalisation may cost
+MOST_CLASSES = 2**31  # predicted labels are stored as integers of 16 or 32 bits
+FAR = 4  # standard deviations below the expected number of classes at which `order_warning` warns
+RANGE_TOLERANCE = 1e-6  # error of a float32 round trip through a normalisation
 
 Arrays = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
 class DatasetType:
-    """What is known of a dataset before its files are read.
+    """Description of a registered data set, available before its files are read.
 
     Attributes:
-        load: (split, root folder) -> images (N, C, H, W), uint8 or float32 in [0, 1], and labels (N,).
-        mean: Per-channel mean of the training pixels in [0, 1]; `std` is their standard deviation.
+        name: Name of the data set.
+        load: Function (split, root folder) -> images (N, C, H, W), uint8 or float32 in [0, 1], and labels
+            (N,).
+        classes: Number of classes.
+        shape: Shape (C, H, W) of the images.
+        mean: Per-channel mean of the training pixels in [0, 1].
+        std: Per-channel standard deviation of the training pixels.
         eps_255: Default Linf radii in units of 1/255.
-        attack_defaults: Parameters that differ from the paper's on this dataset.
-        default_n: Samples a benchmark measures unless told otherwise.
+        attack_defaults: Attack parameters whose default differs from the paper's on this data set.
+        default_n: Default number of images that a benchmark measures.
         crop_padding: Pixels of zero padding before the random crop in training.
-        flip: Whether a mirrored image keeps its class.
-        torchvision_class: Class that reads and downloads the files; None for an embedded dataset.
-        corruption_archive: Folder name of the released corruption arrays, if there are any.
-        class_names: Of each class its name; none where they have none.
+        flip: Whether a mirrored image keeps its class, so that training may flip images.
+        torchvision_class: Name of the torchvision class that reads and downloads the files; None if the data
+            set is embedded.
+        corruption_archive: Folder name of the released corruption arrays; None if there are none.
+        class_names: Names of the classes; empty if they have none.
     """
 
     name: str
@@ -71,16 +75,16 @@ class DatasetType:
 
 
 class Dataset(ABC):
-    """Images in one fixed order, with their labels; sample i has id i.
+    """Images with labels in a fixed order; image i has id i.
 
     Attributes:
-        name: What tables call it.
-        labels: (N,) int64.
-        classes: How many there are; a label is below it.
-        default_n: How many samples a benchmark measures unless told otherwise; None is all of them.
-        told: What a row says of the images where it is not the usual: ``preprocessing``, ``subset``,
-            ``skipped``.
-        notes: What a reader of the numbers must be told, one line each.
+        name: Name in tables.
+        labels: Class indices (N,), int64.
+        classes: Number of classes; every label is smaller.
+        default_n: Default number of images that a benchmark measures; None measures all.
+        told: Values of the columns ``preprocessing``, ``subset`` and ``skipped``, as far as they are not the
+            default.
+        notes: Notes for a reader of the results, one line each.
     """
 
     name: str
@@ -96,32 +100,32 @@ class Dataset(ABC):
     @property
     @abstractmethod
     def shape(self) -> tuple[int, int, int]:
-        """Of each image: (C, H, W)."""
+        """Shape (C, H, W) of each image."""
 
     @property
     @abstractmethod
     def fingerprint(self) -> str:
-        """A hash that stands for the images and labels in the keys of cells."""
+        """Hash of the images and labels, part of the keys of cells."""
 
     @abstractmethod
     def at(self, ids: np.ndarray) -> np.ndarray:
-        """The samples of these ids (n,), as uint8 or as float32 in [0, 1]: (n, C, H, W)."""
+        """Return the images (n, C, H, W) with these ids (n,), as uint8 or as float32 in [0, 1]."""
 
     @abstractmethod
     def in_order(self, order: np.ndarray, subset: str) -> Dataset:
-        """The same samples in another order.
+        """Return the same images in another order.
 
         Args:
-            order: Which comes where, (N,).
-            subset: What rows call that order.
+            order: Ids (N,) of the images in the new order.
+            subset: Name of the order, for the column ``subset``.
         """
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """Samples [start, stop) as uint8, or as float32 in [0, 1]."""
+        """Return the images [start, stop) as uint8 or as float32 in [0, 1]."""
         return self.at(np.arange(start, min(stop, len(self))))
 
     def pixels(self, start: int, stop: int) -> np.ndarray:
-        """Samples [start, stop) as float32 NCHW in [0, 1]."""
+        """Return the images [start, stop) as float32 (n, C, H, W) in [0, 1]."""
         return as_pixels(self.rows(start, stop))
 
     @property
@@ -129,58 +133,62 @@ class Dataset(ABC):
         return self.shape[0]
 
     def fitted(self, cfg: Mapping) -> Dataset:
-        """The images as a model takes them, of which timm's ``pretrained_cfg`` is `cfg` ({}: it has none).
+        """Return the data set with the preprocessing of a model.
 
-        Arrays are taken as they are by every model.
+        Data sets of arrays are returned without a change, as all models take the same arrays.
+
+        Args:
+            cfg: The model's timm ``pretrained_cfg``; {} if it has none.
         """
         return self
 
-    def expect(self, n: int) -> None:  # noqa: B027, arrays need not be told
-        """Be told that the first `n` samples are going to be measured.
+    def expect(self, n: int) -> None:  # noqa: B027, arrays need no preparation
+        """Prepare for measuring the first `n` images.
 
         Raises:
-            UserError: if one of them is known to be unreadable, or cannot be had in the shape of the others.
+            UserError: if one of them is known to be unreadable, or has another shape than the others.
         """
 
     def troubles(self) -> list[str]:
-        """Why samples cannot be measured, one line each, as far as that is seen without decoding them."""
+        """Return why images cannot be measured, one line each, as far as found without decoding them."""
         return []
 
     @property
     def sizes(self) -> str:
-        """The shape of the images, as a listing says it: ``3x32x32``."""
+        """The shape of the images for a listing, such as ``3x32x32``."""
         return "x".join(map(str, self.shape))
 
     def content(self, ids: np.ndarray) -> np.ndarray | None:
-        """Hashes (n,) uint64 of samples that were read, 0 for others; None where the fingerprint has it all.
+        """Return hashes (n,) uint64 of the images with these ids, 0 for those not read yet.
 
-        A fingerprint may stand for files without their content. These hashes then tell whether it changed.
+        They show whether the content of files has changed, if the fingerprint does not cover it. None if the
+        fingerprint covers the content.
         """
         return None
 
     def name_of(self, at: int) -> str:
-        """What messages call a sample."""
+        """Return the name of an image in messages."""
         return f"image {at}"
 
     @property
     def is_by_class(self) -> bool:
-        """Whether the images lie class by class, so that the first ones are of a few classes alone."""
+        """Whether the images are sorted by class, so that the first ones cover few classes."""
         changes, classes = np.count_nonzero(np.diff(self.labels)), len(np.unique(self.labels))
         return 1 < classes < len(self) and changes == classes - 1
 
     def coverage(self, n: int) -> str:
-        """One line: how many of the classes the first n cover."""
+        """Return a line that says how many classes the first n images cover."""
         covered, there = (len(np.unique(labels)) for labels in (self.labels[:n], self.labels))
         of_all = f" (of {self.classes})" if there < self.classes else ""
         return f"the first {n} of {len(self)} images cover {covered} of {there} classes{of_all}"
 
     def order_warning(self, n: int) -> str | None:
-        """One line where the first n hold fewer classes than n images in random order would; else None.
+        """Return a warning if the first n images cover fewer classes than n images in random order would.
 
-        Data that lie class by class are so: accuracy on the first of them is that of a few classes.
+        That is so for data sorted by class. None if there is nothing to warn of.
         """
         sizes = np.unique(self.labels, return_counts=True)[1]
-        missed = (1 - sizes / len(self)).clip(0) ** n  # at least the chance that a class is not among n
+        missed = (1 - sizes / len(self)).clip(0) ** n  # upper bound: probability that a class is missing
         covered, usual = len(np.unique(self.labels[:n])), len(sizes) - missed.sum()
         if n >= len(self) or covered >= usual - FAR * np.sqrt((missed * (1 - missed)).sum()) - 1e-6:
             return None
@@ -192,12 +200,18 @@ class Dataset(ABC):
 
 @dataclass(frozen=True, eq=False)
 class ArrayDataset(Dataset):
-    """Images that lie in one array, in memory or mapped from a file.
+    """A data set of one array, in memory or mapped from a file.
 
     Attributes:
-        images: (N, C, H, W), uint8 or floating point in [0, 1] but for rounding: the array that was given,
-            or what reads arrays out of a tensor. What is measured are its `rows`.
-        order: Which of the images is which sample, (N,); None where they are in the order of the array.
+        name: See `Dataset`.
+        images: The given array (N, C, H, W), or a wrapper that reads a tensor in parts; uint8, or floating
+            point in [0, 1] up to rounding. The methods clip it to [0, 1].
+        labels: See `Dataset`.
+        classes: See `Dataset`.
+        order: Positions (N,) in the array of the images in order; None keeps the order of the array.
+        told: See `Dataset`.
+        notes: See `Dataset`.
+        default_n: See `Dataset`.
     """
 
     name: str
@@ -226,7 +240,7 @@ class ArrayDataset(Dataset):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over the images and labels, in their order."""
+        """SHA-256 of the images and labels, in order."""
         sha = hashlib.sha256()
         sha.update(f"{self.rows(0, 0).dtype}{self.images.shape}".encode())
         for start in range(0, len(self), _AT_ONCE):
@@ -236,34 +250,34 @@ class ArrayDataset(Dataset):
         return sha.hexdigest()
 
 
-_AT_ONCE = 64  # images that are copied where the whole array would take too much memory
+_AT_ONCE = 64  # images per copy, to save memory
 
 
 def as_pixels(images: np.ndarray) -> np.ndarray:
-    """A float32 copy of `images` in [0, 1]: uint8 scaled just as torchvision's ToTensor does; floats stay."""
+    """Convert images to float32 in [0, 1]: uint8 is scaled as by torchvision's ToTensor, floats clipped."""
     if images.dtype == np.uint8:
         return images.astype(np.float32) / np.float32(255)
     return _in_range(images)
 
 
 def _in_range(images: np.ndarray) -> np.ndarray:
-    """uint8 as it is; a float32 copy of anything else, without what rounding has put outside [0, 1]."""
+    """Return uint8 images without a change, and others as a float32 copy clipped to [0, 1]."""
     return images if images.dtype == np.uint8 else images.clip(0, 1).astype(np.float32, copy=False)
 
 
 def from_arrays(
     images: ArrayLike, labels: ArrayLike, classes: int | None = None, name: str = "custom"
 ) -> ArrayDataset:
-    """A dataset from a user's own arrays or tensors, checked.
+    """Check a user's arrays or tensors, and make a data set of them.
 
     Args:
-        images: (N, C, H, W), uint8, or floating point in [0, 1] (rounding of up to 1e-6 is clamped).
-        labels: (N,) class indices of any integer type.
-        classes: Number of classes; by default the largest label + 1.
-        name: What tables call it.
+        images: Images (N, C, H, W), uint8, or floating point in [0, 1] (rounding of up to 1e-6 is clipped).
+        labels: Class indices (N,) of any integer type.
+        classes: Number of classes; None takes the largest label + 1.
+        name: Name of the data set in tables.
 
     Raises:
-        UserError: on any other shape, type or range, normalised images and one-hot labels among them.
+        UserError: for any other shape, type or range, such as normalised images or one-hot labels.
     """
     rows = _in_parts(images)
     if rows.ndim != 4 or rows.shape[1] not in (1, 3):
@@ -278,15 +292,15 @@ def from_arrays(
 
 
 def checked_labels(labels: ArrayLike, n: int, classes: int | None = None) -> tuple[np.ndarray, int]:
-    """Labels (n,) as int64, and the number of classes.
+    """Check labels, and return them as int64 (n,) with the number of classes.
 
     Args:
-        labels: As they were given: class indices of any integer type.
-        n: How many there must be.
-        classes: None is the largest label + 1.
+        labels: Class indices (n,) of any integer type.
+        n: Number of images.
+        classes: Number of classes; None takes the largest label + 1.
 
     Raises:
-        UserError: if they are anything else, one-hot vectors among it.
+        UserError: if the labels are anything else, such as one-hot vectors.
     """
     labels = _as_array("labels", labels)
     if labels.shape != (n,) or not np.issubdtype(labels.dtype, np.integer):
@@ -309,13 +323,13 @@ def _is_one_hot(labels: np.ndarray) -> bool:
 
 
 def _numbers(tensor: Any) -> np.ndarray:
-    """A tensor as an array; NumPy has no bfloat16."""
+    """Convert a tensor to an array; bfloat16, which NumPy lacks, to float32."""
     tensor = tensor.cpu()
     return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
 
 
 class _Rows:
-    """A tensor (N, ...) that is read as arrays part by part: on a GPU or in bfloat16 they are copies."""
+    """A tensor (N, ...) on a GPU or in bfloat16, which is copied to NumPy arrays in parts."""
 
     def __init__(self, tensor: Any) -> None:
         self._tensor = tensor.detach()
@@ -330,10 +344,10 @@ class _Rows:
 
 
 def _in_parts(images: Any) -> Any:
-    """Images as an array, or as what stands for one where a tensor would have to be copied for it.
+    """Return images as an array, or as `_Rows` if they are a tensor that would have to be copied.
 
     Raises:
-        UserError: as `_as_array`.
+        UserError: see `_as_array`.
     """
     if not (place := str(getattr(images, "device", ""))) or not hasattr(images, "detach"):
         return _as_array("images", images)
@@ -343,10 +357,10 @@ def _in_parts(images: Any) -> Any:
 
 
 def _as_array(what: str, values: Any) -> np.ndarray:
-    """A NumPy array of an array, a list or a tensor, wherever that lives.
+    """Convert an array, a list or a tensor on any device to a NumPy array.
 
     Raises:
-        UserError: if there is none, such as of images of several sizes.
+        UserError: if that is impossible, such as for images of several sizes.
     """
     with _made_of(what):
         return _numbers(values.detach()) if hasattr(values, "detach") else np.asarray(values)
@@ -356,13 +370,13 @@ def _as_array(what: str, values: Any) -> np.ndarray:
 def _made_of(what: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # whatever the objects in a list raise
+    except Exception as error:  # objects in a list may raise anything
         reason = first_line_of(error)
         raise UserError(f"{what} cannot be made one array of numbers: {reason}") from error
 
 
 def _hint(shape: tuple[int, ...]) -> str:
-    """What to do with images (N, H, W, C), as of PIL, or (N, H, W); '' for others."""
+    """Return a hint for images of shape (N, H, W, C) or (N, H, W); '' for others."""
     if len(shape) == 4 and shape[3] in (1, 3):
         return ": transpose them with numpy.transpose(images, (0, 3, 1, 2))"
     return ": add the channel with images[:, None]" if len(shape) == 3 else ""
@@ -386,10 +400,10 @@ def _check_range(images: np.ndarray) -> None:
 
 
 def data_root(data_dir: str | os.PathLike | None = None) -> Path:
-    """The data folder: `data_dir`, else $ROBUST_INTERP_DATA, else ~/.cache/robust-interp.
+    """Return the data folder: `data_dir`, else $ROBUST_INTERP_DATA, else ~/.cache/robust-interp.
 
     Raises:
-        UserError: if it is in the home folder of a user who has none.
+        UserError: if it starts with ``~`` and the user has no home folder.
     """
     chosen = data_dir or os.environ.get("ROBUST_INTERP_DATA") or "~/.cache/robust-interp"
     try:
@@ -399,21 +413,21 @@ def data_root(data_dir: str | os.PathLike | None = None) -> Path:
 
 
 def named(text: str) -> str:
-    """The name of the dataset that is meant, whatever its case and hyphens: cifar10 of ``CIFAR-10``.
+    """Return the registered name for a name in any case, with or without hyphens: cifar10 for ``CIFAR-10``.
 
-    A text that means none, or several, stays as it is: looking it up then says so.
+    A text that matches none or several is returned without a change; looking it up then raises an error.
     """
     found = alike(text, DATASETS)
     return found[0] if len(found) == 1 else text
 
 
 def load(name: str, split: str = "test", data_dir: str | os.PathLike | None = None) -> ArrayDataset:
-    """Read one split of a registered dataset.
+    """Read one split of a registered data set.
 
     Args:
-        name: Such as ``digits``; see `named`.
+        name: Name of the data set, such as ``digits``; see `named`.
         split: ``train`` or ``test``.
-        data_dir: See `data_root`.
+        data_dir: The data folder, see `data_root`.
 
     Raises:
         UserError: if the name or the split is unknown, or the files are missing or not the official ones.
@@ -424,7 +438,7 @@ def load(name: str, split: str = "test", data_dir: str | os.PathLike | None = No
     images, labels = kind.load(split, data_root(data_dir))
     try:
         return from_arrays(images, labels, kind.classes, name)
-    except UserError as error:  # a plug-in's may hold anything
+    except UserError as error:  # a plug-in may return anything
         raise UserError(f"dataset {name}: {error}") from error
 
 

@@ -1,4 +1,4 @@
-"""Decodes images in worker processes, ahead of what is asked for next; torch's DataLoader runs them."""
+"""Decode images ahead of time in the worker processes of torch's DataLoader."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ if TYPE_CHECKING:
 
     from robust_interp.data.files import Encoded
 
-CHUNK_BYTES = 4 * 2**20  # of pixels that a worker hands over at once
+CHUNK_BYTES = 4 * 2**20  # bytes of pixels that a worker returns at once
 
 WORTH_WORKERS = 64  # images; fewer are decoded before workers have started
 
-MOST_WORKERS = 8  # unless more are asked for
+MOST_WORKERS = 8  # limit of the default number of workers
 
 
 def opened(file: BinaryIO) -> Image.Image:
-    """An image of which only the beginning was read.
+    """Open an image with Pillow; only its header is read.
 
     Raises:
-        Exception: what Pillow's plug-ins raise, if it is none.
+        ValueError: if Pillow cannot identify it, or its pixels have more than 8 bits.
+        Exception: any exception of Pillow's plug-ins, if the file is damaged.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -43,12 +44,12 @@ def opened(file: BinaryIO) -> Image.Image:
 
 
 class Decoder:
-    """Decodes the samples of a list of ids, as torch's DataLoader asks it to.
+    """Decodes batches of images: a map-style data set for torch's DataLoader, indexed by lists of ids.
 
     Args:
-        encoded: Where the images are.
-        order: Which of them the samples are, (N,).
-        preprocessing: What brings them to one shape.
+        encoded: The encoded images.
+        order: Positions (N,) in `encoded` of the images of the data set, in order.
+        preprocessing: Brings the images to one shape.
         channels: 1 for grey images, 3 for RGB.
     """
 
@@ -61,21 +62,24 @@ class Decoder:
         self._shape: tuple[int, ...] | None = None
 
     def __getstate__(self) -> dict:
-        return vars(self) | {"_transform": None}  # made anew where it is used
+        return vars(self) | {"_transform": None}  # each process creates its own
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(C, H, W) of every sample: that of the first.
+        """Shape (C, H, W) of the images, taken from the first.
 
         Raises:
-            UserError: if that cannot be decoded.
+            UserError: if the first image cannot be decoded.
         """
         if self._shape is None:
             self._shape = self._decoded(0).shape
         return self._shape
 
     def __getitem__(self, ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray, str]:
-        """The samples as uint8 (n, C, H, W), their hashes (n,) uint64 from 1, and why not, if so."""
+        """Return the images (n, C, H, W) as uint8, their hashes (n,) as uint64, and an error message.
+
+        The message is '' unless an image cannot be decoded; then both arrays are empty.
+        """
         images = np.empty((len(ids), *self.shape), np.uint8)
         hashes = np.zeros(len(ids), np.uint64)
         try:
@@ -89,8 +93,10 @@ class Decoder:
         return images, hashes, ""
 
     def refuse_sizes(self) -> None:
-        """Raises:
-        UserError: which says that images have several sizes.
+        """Raise an error.
+
+        Raises:
+            UserError: always; it says that the images have several sizes.
         """
         raise UserError(
             "the images are of several sizes, and nothing says how to bring them to one: use --resize and "
@@ -113,13 +119,13 @@ class Decoder:
 
 
 def hash_of(image: np.ndarray) -> int:
-    """A hash from 1 to 2**64 - 1 of an image, uint8 (C, H, W)."""
+    """Return a hash from 1 to 2**64 - 1 of a uint8 image (C, H, W)."""
     found = hashlib.blake2b(np.ascontiguousarray(image).data, digest_size=8).digest()
     return int.from_bytes(found, "little") or 1
 
 
 class _Turns:
-    """The lists of ids that the workers decode next: what was asked for, or all of them in turn, for ever."""
+    """A sampler of lists of ids: those in `asked`; if that is None, all ids below `stop`, endlessly."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -138,12 +144,12 @@ class _Turns:
 
 
 class Stream:
-    """Decoded samples. After samples in sequence, those that follow are decoded ahead.
+    """Reads decoded images. If images are read in sequence, the next ones are decoded ahead.
 
     Args:
-        decoder: Of the samples.
-        n: How many of the first samples are asked for in sequence.
-        workers: Processes that decode; None is one for each CPU, and none for few images.
+        decoder: Decodes the images.
+        n: Number of images that are read in sequence, repeatedly from the first.
+        workers: Number of worker processes; 0 decodes in this process; None chooses it, see `worker_count`.
     """
 
     def __init__(self, decoder: Decoder, n: int, workers: int | None = None) -> None:
@@ -151,18 +157,18 @@ class Stream:
         self._loader: Any = None
         self._turns = _Turns(1)
         self._ready: Iterator | None = None
-        self._at = -1  # the sample that comes next
+        self._at = -1  # id of the next image in sequence
         self._rest: tuple[np.ndarray, np.ndarray] | None = None
 
     def until(self, n: int) -> None:
-        """Be told that samples in sequence are the first `n`, again and again."""
+        """Set the number of images that are read in sequence, repeatedly from the first."""
         self._n, self._at = n, -1
 
     def read(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Samples (n, C, H, W) and their hashes (n,).
+        """Return the images (n, C, H, W) with these ids, and their hashes (n,).
 
         Raises:
-            UserError: naming one that cannot be decoded.
+            UserError: if an image cannot be decoded; the message names it.
         """
         start, stop = int(ids[0]), int(ids[-1]) + 1
         if not self._workers:
@@ -208,7 +214,7 @@ class Stream:
     def _taken(
         self, ready: Iterator, count: int, rest: tuple[np.ndarray, np.ndarray] | None = None
     ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray] | None]:
-        """The next `count` samples, and what of the last chunk is left."""
+        """Return the next `count` images with their hashes, and the unused rest of the last chunk."""
         images = np.empty((count, *self._decoder.shape), np.uint8)
         hashes, at = np.empty(count, np.uint64), 0
         while True:
@@ -242,7 +248,7 @@ def _next(ready: Iterator) -> tuple[np.ndarray, np.ndarray, str]:
 
 
 def _as_tensors(found: tuple[np.ndarray, np.ndarray, str]) -> tuple:
-    """What goes through shared memory."""
+    """Convert to tensors, which workers pass through shared memory."""
     import torch
 
     images, hashes, trouble = found
@@ -250,13 +256,13 @@ def _as_tensors(found: tuple[np.ndarray, np.ndarray, str]) -> tuple:
 
 
 class _Check:
-    """Decodes images only to see whether they can be, as torch's DataLoader asks it to."""
+    """Checks whether images can be decoded: a map-style data set for torch's DataLoader."""
 
     def __init__(self, encoded: Encoded) -> None:
         self._encoded = encoded
 
     def __getitem__(self, places: Sequence[int]) -> list[tuple[int, str]]:
-        """Those that cannot, and why."""
+        """Return the position of each image that cannot be decoded, with the reason."""
         found = []
         for place in places:
             try:
@@ -269,11 +275,14 @@ class _Check:
 
 
 def unreadable(encoded: Encoded, workers: int | None = None) -> dict[int, str]:
-    """The images that cannot be decoded, and why: every one is decoded.
+    """Decode every image, and return the reason for each that cannot be decoded.
 
     Args:
-        encoded: The images.
-        workers: As of `Stream`.
+        encoded: The encoded images.
+        workers: Number of worker processes, as in `Stream`.
+
+    Returns:
+        The reasons by position in `encoded`.
     """
     from torch.utils.data import DataLoader
 
@@ -293,7 +302,13 @@ def unreadable(encoded: Encoded, workers: int | None = None) -> dict[int, str]:
 
 
 def worker_count(asked: int | None, images: int) -> int:
-    """How many processes decode so many images."""
+    """Return the number of worker processes for so many images.
+
+    Args:
+        asked: The number that the user chose; None means none for few images, and otherwise one per CPU, but
+            at most MOST_WORKERS.
+        images: Number of images.
+    """
     if asked is not None:
         return asked
     if images < WORTH_WORKERS:

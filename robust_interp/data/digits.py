@@ -1,4 +1,4 @@
-"""The embedded digits of scikit-learn: 1,797 real images of 8 x 8 pixels."""
+"""The digits that are part of scikit-learn: 1,797 real images of 8 x 8 pixels."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Images that lie encoded somewhere, JPEG or PNG say, and are decoded when they are asked for.
+"""Data sets of encoded images, such as JPEG or PNG files, which are decoded on demand.
 
-They never are in memory all at once. Worker processes decode ahead of what is asked for next. As the images
-are only read while they are measured, the fingerprint is that of a manifest: of each image its path, size in
-bytes and label, and how it is preprocessed. A hash of every decoded image is taken on the way; who stores
-results compares it (`Dataset.content`).
+Large data sets are never in memory as a whole; worker processes decode ahead. Because images are only read
+while they are measured, the fingerprint is the hash of a manifest: path, size in bytes and label of each
+image, and the preprocessing. A hash of each decoded image is kept as well, so that stored results can be
+checked against it (`Dataset.content`).
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ from robust_interp.data.dataset import OWN_N, Dataset
 from robust_interp.data.decoding import Decoder, Stream, opened
 from robust_interp.data.preprocessing import AS_THEY_ARE, Preprocessing, of_model
 
-KEPT_BYTES = 256 * 2**20  # decoded images that are kept if all that are measured fit: a thousand at 224
+KEPT_BYTES = 256 * 2**20  # size of the cache of decoded images, if all measured ones fit: 1,700 of 224 x 224
 
-_READING = threading.RLock()  # corrupted images are made of clean ones in threads beside the measuring
+_READING = threading.RLock()  # corrupted images are computed in other threads, which read clean ones
 
-PROBED = 32  # images that tell what the others are like
+PROBED = 32  # images whose headers decide on the number of channels and on preprocessing
 
-GREY = ("1", "L", "LA")
+GREY = ("1", "L", "LA")  # Pillow's modes
 
 
 class Encoded(Protocol):
-    """Where the encoded images are, in their own order."""
+    """A sequence of encoded images."""
 
     @property
     def names(self) -> Sequence[str]:
-        """Of each image what it is called: a relative path, with ``/``."""
+        """Name of each image: a relative path with ``/``, or a row of a table."""
 
     @property
     def sizes(self) -> Sequence[int]:
-        """Of each image its length in bytes."""
+        """Size of each image in bytes."""
 
     def open(self, at: int) -> BinaryIO:
-        """One image, to read.
+        """Open an image for reading.
 
         Raises:
-            OSError: if it cannot be.
+            OSError: if it cannot be opened.
         """
 
 
 class Header(NamedTuple):
-    """What the beginning of an image says.
+    """The header of an encoded image.
 
     Attributes:
-        size: (H, W) pixels.
-        mode: As of Pillow.
-        trouble: Why it cannot be read; empty if it seems it can.
+        size: Height and width in pixels.
+        mode: Pillow's mode, such as ``RGB``.
+        trouble: Why the image cannot be read; empty if no error was found.
     """
 
     size: tuple[int, int]
@@ -68,18 +68,18 @@ class Header(NamedTuple):
 
 
 class FileDataset(Dataset):
-    """Encoded images, with one way in which all models take them or none chosen yet.
+    """A data set of encoded images.
 
     Args:
-        name: What tables call it.
-        encoded: The images.
-        labels: (N,), of the images in their own order.
-        classes: How many there are.
-        order: Which of the images are the samples, (n,).
-        preprocessing: None until `fitted` chooses: then images are as they are.
-        workers: Processes that decode; 0 decodes in this one.
-        told: As of `Dataset`.
-        notes: Likewise.
+        name: Name in tables.
+        encoded: The encoded images.
+        labels: Class indices (N,), in the order of `encoded`.
+        classes: Number of classes.
+        order: Positions (n,) in `encoded` of the images of the data set, in order.
+        preprocessing: Preprocessing for all models; None lets `fitted` choose that of each model.
+        workers: Number of worker processes; 0 decodes in this process; None chooses it, see `worker_count`.
+        told: See `Dataset`.
+        notes: See `Dataset`.
     """
 
     default_n = OWN_N
@@ -105,7 +105,7 @@ class FileDataset(Dataset):
         self._views: dict[tuple[str, int], FileDataset] = {}
         self._channels: int | None = None
         self._hashes = np.zeros(len(order), np.uint64)
-        self._expected = 0  # how many of the first are going to be measured, once that is known
+        self._expected = 0  # number of images that will be measured; 0: not known
         self._kept: np.ndarray | None = None
         self._is_kept = np.zeros(0, bool)
 
@@ -128,12 +128,12 @@ class FileDataset(Dataset):
         )
 
     def fitted(self, cfg: Mapping) -> Dataset:
-        """In the model's own preprocessing, unless one was chosen already."""
+        """Return the data set with the model's preprocessing, unless another was chosen before."""
         if self._preprocessing is not None or not cfg.get("input_size"):
             return self
         chosen = of_model(cfg)
         key = str(chosen), 1 if cfg["input_size"][0] == 1 else 3
-        if self._stay(chosen, key[1]):  # so that models with and without a cfg are measured on the same
+        if self._stay(chosen, key[1]):  # so that models with and without a cfg share one data set
             return self
         if key not in self._views:
             self._views[key] = view = FileDataset(
@@ -151,7 +151,7 @@ class FileDataset(Dataset):
         return self._views[key]
 
     def _stay(self, chosen: Preprocessing, channels: int) -> bool:
-        """Whether every image stays as it is."""
+        """Whether this preprocessing changes no image."""
         if channels != self.channels or not all(chosen.keeps(header.size) for header in self._probed):
             return False
         return all(chosen.keeps(header.size) for header in self._scan(range(len(self))) if not header.trouble)
@@ -163,7 +163,7 @@ class FileDataset(Dataset):
 
     @property
     def channels(self) -> int:
-        """3; 1 where all images that are looked at are grey."""
+        """Number of channels: 1 if all probed images are grey, else 3."""
         if self._channels is None:
             self._channels = 1 if all(header.mode in GREY for header in self._probed) else 3
         return self._channels
@@ -177,7 +177,7 @@ class FileDataset(Dataset):
         return found
 
     def _scan(self, ids: Iterable[int]) -> list[Header]:
-        """The headers of samples, each image looked at once."""
+        """Return the headers of images; each is read only once."""
         places = [int(self._order[at]) for at in ids]
         todo = [place for place in dict.fromkeys(places) if place not in self._headers]
         with ThreadPoolExecutor(8) as pool:
@@ -215,7 +215,7 @@ class FileDataset(Dataset):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the manifest: paths, sizes and labels in the order of the samples, and preprocessing."""
+        """SHA-256 of the manifest: paths, sizes and labels of the images in order, and the preprocessing."""
         sha = hashlib.sha256()
         how = str(self._preprocessing or AS_THEY_ARE)
         sha.update(json.dumps(["files", self.classes, self.channels, how]).encode())
@@ -261,7 +261,7 @@ class FileDataset(Dataset):
 
 
 def header_of(encoded: Encoded, place: int) -> Header:
-    """What an image seems to be, by its beginning and its end: JPEG and PNG that were cut off are found."""
+    """Read the header of an image. The end of JPEG and PNG files is checked, too, to find truncated ones."""
     try:
         with encoded.open(place) as file:
             image = opened(file)
@@ -275,7 +275,7 @@ def header_of(encoded: Encoded, place: int) -> Header:
         return Header((0, 0), "", f"cannot read {encoded.names[place]}: {_reason(error)}")
 
 
-_ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}  # what is at the end, of which some write a little more
+_ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}  # end markers; some programs write more bytes after them
 
 
 def _reason(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Folders of images: one folder a class, in torchvision's layout; ImageNet's validation folder."""
+"""Read folders of images in torchvision's layout, one folder per class, and ImageNet's validation folder."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ IMAGENET_CLASSES = 1000
 
 @dataclass(frozen=True)
 class Files:
-    """Images that are files below a folder.
+    """Images that are files in a folder or its subfolders.
 
     Attributes:
-        names: Paths relative to `root`, with ``/``.
+        root: The folder.
+        names: Paths of the images relative to `root`, with ``/``.
     """
 
     root: Path
@@ -41,14 +42,14 @@ class Files:
 
 
 def from_folder(text: str, options: SourceOptions) -> FileDataset:
-    """``folder:PATH``: the folders in it are the classes, sorted by name as text.
+    """Open ``folder:PATH``. Its subfolders are the classes, sorted as text or given by a class map.
 
     Args:
         text: The path.
-        options: With a class map, that says which folder is which class.
+        options: Options of the source; its `class_map` assigns classes to the subfolders.
 
     Raises:
-        UserError: if there is no such folder, or a class in it has no image.
+        UserError: if there is no such folder, or a subfolder has no image or no class.
     """
     root = _there(text)
     names = _by_class(root)
@@ -64,12 +65,12 @@ def from_folder(text: str, options: SourceOptions) -> FileDataset:
 
 
 def from_imagenet(text: str, options: SourceOptions) -> FileDataset:
-    """``imagenet:PATH``: the validation folder, or the folder above it, with one folder for each wnid.
+    """Open ``imagenet:PATH``: ImageNet's validation folder or its parent, with one folder per wnid.
 
-    The 1,000 wnids in sorted order are the classes. Some of them may be missing, as in subsets of ImageNet.
+    The classes are the 1,000 wnids in sorted order. Folders may be missing, as in subsets of ImageNet.
 
     Raises:
-        UserError: if there is no such folder, or its folders are not called by ImageNet's wnids.
+        UserError: if there is no such folder, or a subfolder is not named by a wnid.
     """
     from timm.data import ImageNetInfo
 
@@ -95,7 +96,7 @@ def _there(text: str) -> Path:
 
 
 def _by_class(root: Path) -> dict[str, list[str]]:
-    """The images of each folder in `root`, sorted as torchvision sorts them: paths relative to `root`."""
+    """Return the paths, relative to `root`, of the images in each subfolder, in torchvision's order."""
     folders = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
     if not folders:
         raise UserError(f"{root} has no folders: it must have one for each class, with images in it")
@@ -117,7 +118,7 @@ def _below(root: Path, folder: str) -> list[str]:
 
 
 def _order_note(names: list[str]) -> tuple[str, ...]:
-    """A line where folders are called by numbers, and sorting them as text is another order."""
+    """Return a note if the folders are named by numbers, and their order as text is not the numeric one."""
     if not all(name.isascii() and name.isdigit() for name in names) or names == sorted(names, key=int):
         return ()
     first = ", ".join(names[:4])
@@ -128,14 +129,15 @@ def _order_note(names: list[str]) -> tuple[str, ...]:
 
 
 def read_class_map(path: Path) -> tuple[dict[str, int], int]:
-    """The class of each folder, and how many classes there are: one more than the largest.
+    """Read the class of each folder, and the number of classes: the largest label + 1.
 
     Args:
-        path: A CSV file with the columns ``folder`` and ``label``. Folders that are not there may be named,
-            and several may be one class.
+        path: A CSV file with the columns ``folder`` and ``label``. Several folders may have the same label;
+            folders that do not exist are ignored.
 
     Raises:
-        UserError: if it cannot be read, or a label is no whole number from 0.
+        UserError: if the file cannot be read, a folder has two lines, or a label is not a whole number from
+            0.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:

@@ -1,4 +1,4 @@
-"""Arrays in a file of NumPy: ``images`` and ``labels``. Nothing is unpickled."""
+"""Read the arrays ``images`` and ``labels`` of a NumPy file. Nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _UNREADABLE = (OSError, ValueError, EOFError, AttributeError, TypeError, KeyErro
 
 
 def from_npz(text: str) -> ArrayDataset:
-    """``npz:FILE``: as `from_arrays` takes them; optionally ``classes``, how many there are.
+    """Open ``npz:FILE`` with the arrays ``images``, ``labels`` and optionally ``classes``; see `from_arrays`.
 
-    Images that `numpy.savez` wrote stay in the file; those of `numpy.savez_compressed` are read into memory.
+    Images written by `numpy.savez` are memory-mapped; those of `numpy.savez_compressed` are read into memory.
 
     Args:
         text: The path.
 
     Raises:
-        UserError: if it cannot be read, or its arrays are none of images and labels.
+        UserError: if the file cannot be read, or its arrays are not valid images and labels.
     """
     path = Path(text).expanduser()
     try:
@@ -38,7 +38,7 @@ def from_npz(text: str) -> ArrayDataset:
             classes = int(held["classes"]) if "classes" in held.files else None
     except _UNREADABLE as error:
         reason = first_line_of(error)
-        if "pickle" in reason:  # NumPy advises to load it unsafely
+        if "pickle" in reason:  # NumPy's message suggests allow_pickle=True, which is unsafe
             reason = "it is no zip archive of plain arrays"
         raise UserError(f"cannot read {path} as an .npz file of arrays: {reason}") from error
     try:
@@ -49,14 +49,14 @@ def from_npz(text: str) -> ArrayDataset:
 
 
 def _mapped(path: Path, name: str) -> np.ndarray | None:
-    """An array of the archive, mapped from the file; None where it is compressed or laid out otherwise."""
+    """Memory-map an array of the archive; None if it is compressed or has an unknown .npy version."""
     with zipfile.ZipFile(path) as archive:
         told = archive.getinfo(name)
         if told.compress_type != zipfile.ZIP_STORED:
             return None
         with path.open("rb") as file:
             file.seek(told.header_offset)
-            head = file.read(30)  # of the member: two lengths at its end say where the data begin
+            head = file.read(30)  # the local file header ends with the lengths of name and extra field
             file.seek(int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little"), 1)
             version = np.lib.format.read_magic(file)
             read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

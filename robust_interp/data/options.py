@@ -1,4 +1,4 @@
-"""What is said of a source of images besides where it is."""
+"""Options of a source of images."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from robust_interp.data.preprocessing import Preprocessing
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What is said of a source of images besides where it is.
+    """Options of a source of images, besides its place.
 
     Attributes:
-        class_map: A CSV file that says which folder is which class.
-        preprocessing: How all models take the images; None is each in its own way.
-        skip_unreadable: Whether images that cannot be decoded are left out, instead of refused.
-        workers: Processes that decode; None is one for each CPU.
+        class_map: Path of a CSV file with the class of each folder; None numbers the sorted folders.
+        preprocessing: Preprocessing for all models; None uses that of each model.
+        skip_unreadable: Whether images that cannot be decoded are left out instead of refused.
+        workers: Number of processes that decode images; None chooses it, see `worker_count`.
     """
 
     class_map: str | None = None
@@ -31,17 +31,17 @@ class SourceOptions:
     def dataset(
         self, name: str, encoded: Encoded, labels: np.ndarray, classes: int, notes: tuple[str, ...] = ()
     ) -> FileDataset:
-        """The dataset of encoded images.
+        """Make a data set of encoded images.
 
         Args:
-            name: What tables call it.
-            encoded: The images.
-            labels: (N,).
-            classes: How many there are.
-            notes: What a reader must be told.
+            name: Name of the data set in tables.
+            encoded: The encoded images.
+            labels: Class indices (N,).
+            classes: Number of classes.
+            notes: Notes for a reader of the results.
 
         Raises:
-            UserError: if none of them can be decoded, and those are left out.
+            UserError: if unreadable images are left out, and no image can be read.
         """
         order, told = np.arange(len(labels)), dict[str, str | int]()
         if self.skip_unreadable and (bad := unreadable(encoded, self.workers)):
@@ -58,10 +58,14 @@ class SourceOptions:
         )
 
     def refuse(self, source: str, *names: str) -> None:
-        """Refuse those of the options that a kind of source has no use for.
+        """Refuse options that a kind of source does not support.
+
+        Args:
+            source: Name of the kind of source for the message.
+            names: Names of the attributes that must not be set.
 
         Raises:
-            UserError: naming the first that was given.
+            UserError: if one of them is set.
         """
         for name in names:
             if getattr(self, name):

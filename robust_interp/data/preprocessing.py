@@ -1,7 +1,7 @@
-"""How an image of any size becomes the pixels that a model takes: resized and cropped, nothing more.
+"""Preprocess images of any size for a model: resize and crop.
 
-The model's own way is that of timm: its ``pretrained_cfg`` says size, crop_pct, crop_mode and interpolation.
-Normalisation is no part of it: what is measured and attacked are pixels in [0, 1].
+A model's own preprocessing is timm's: size, crop_pct, crop_mode and interpolation of its ``pretrained_cfg``.
+It does not include the normalisation, because attacks work on pixels in [0, 1].
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """A resize of the shorter side, then a crop of the centre. Without either, images are as they are.
+    """A resize followed by a centre crop. Without either, images are not changed.
 
     Attributes:
-        resize: What the sides become, (H, W) pixels: two equal ones mean the shorter side.
-        crop: (H, W) pixels of the centre.
-        interpolation: Of the resize.
-        mode: ``center``; or timm's ``squash`` and ``border``, which lose nothing of the image.
-        config: What timm makes it from, for one that is a model's own.
+        resize: Height and width in pixels after resizing; two equal numbers resize the shorter side. None
+            does not resize.
+        crop: Height and width in pixels of the centre crop; None does not crop.
+        interpolation: Interpolation of the resize.
+        mode: ``center``, or timm's ``squash`` or ``border``, which keep the whole image.
+        config: timm's data config, for a model's own preprocessing; None otherwise.
     """
 
     resize: tuple[int, int] | None = None
@@ -39,18 +40,18 @@ class Preprocessing:
     config: Mapping[str, Any] | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
-        """As a row tells it: ``resize=256,crop=224,bicubic``; empty for images as they are."""
+        """Text for tables: ``resize=256,crop=224,bicubic``; empty if images are not changed."""
         sizes = (("resize", self.resize), ("crop", self.crop))
         parts = [f"{name}={_sides(size)}" for name, size in sizes if size]
         parts += [self.interpolation] if self.resize else []
         return ",".join(parts if self.mode == "center" else [*parts, self.mode])
 
     def keeps(self, size: tuple[int, int]) -> bool:
-        """Whether an image of this size (H, W) stays as it is."""
+        """Whether an image of this size (H, W) is not changed."""
         return self.resize in (None, size) and self.crop in (None, size)
 
     def transform(self) -> Callable[[Image.Image], Any]:
-        """What makes an image of the right size of one of any size."""
+        """Return the transform from a Pillow image to an array or tensor (C, H, W)."""
         if self.config:
             from timm.data import create_transform
 
@@ -70,7 +71,7 @@ AS_THEY_ARE = Preprocessing()
 
 
 def of_model(cfg: Mapping) -> Preprocessing:
-    """That of a model with this ``pretrained_cfg``, as timm evaluates it; none where it names no size."""
+    """Return timm's evaluation preprocessing for a ``pretrained_cfg``; AS_THEY_ARE without an input size."""
     if not cfg.get("input_size"):
         return AS_THEY_ARE
     from timm.data import resolve_data_config
@@ -78,22 +79,22 @@ def of_model(cfg: Mapping) -> Preprocessing:
     config = resolve_data_config({}, pretrained_cfg=dict(cfg))
     height, width = config["input_size"][-2:]
     mode = config["crop_mode"] or "center"
-    if mode == "border":  # which is filled with the mean
+    if mode == "border":  # timm fills the border with the mean
         mode += "({})".format(" ".join(f"{value:g}" for value in config["mean"]))
     resize = (math.floor(height / config["crop_pct"]), math.floor(width / config["crop_pct"]))
     return Preprocessing(resize, (height, width), config["interpolation"], mode, config)
 
 
 def fixed(resize: int | None, crop: int | None, interpolation: str | None) -> Preprocessing | None:
-    """The one that a user sets for all models; None where nothing is set.
+    """Return the preprocessing that the user sets for all models; None if nothing is set.
 
     Args:
-        resize: The shorter side, in pixels.
-        crop: Both sides of the centre.
-        interpolation: Of the resize; None is bilinear.
+        resize: Length in pixels of the shorter side after resizing.
+        crop: Side in pixels of the square centre crop.
+        interpolation: Interpolation of the resize; None is bilinear.
 
     Raises:
-        UserError: if it cannot be.
+        UserError: if the values are not valid or do not fit together.
     """
     if interpolation is not None and interpolation not in INTERPOLATIONS:
         raise unknown("interpolation", str(interpolation), INTERPOLATIONS)

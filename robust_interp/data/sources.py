@@ -1,4 +1,4 @@
-"""Sources of images that a command line names: ``folder:PATH``, ``npz:FILE`` and the like."""
+"""Sources of images on the command line, such as ``folder:PATH`` and ``npz:FILE``."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Kind:
     """A kind of source.
 
     Attributes:
-        what: What follows its prefix, and what is there, for a listing.
-        open: Opens one.
+        what: What follows the prefix, and a description, for a listing.
+        open: Function that opens a source of this kind.
     """
 
     what: str
@@ -47,10 +47,10 @@ _FORM = re.compile(r"(?P<kind>[a-z]+):(?P<rest>.+)", re.DOTALL)
 
 
 def is_source(text: str) -> bool:
-    """Whether a text names a source and no dataset by its name.
+    """Whether a text is a source, such as ``folder:PATH``, and not the name of a registered data set.
 
     Raises:
-        UserError: if it has the form of one, and there is no such kind of source.
+        UserError: if it has the form of a source, but the kind is unknown.
     """
     found = _FORM.fullmatch(text)
     if found and found["kind"] not in SOURCES:
@@ -59,14 +59,14 @@ def is_source(text: str) -> bool:
 
 
 def open_source(text: str, options: SourceOptions | None = None) -> Dataset:
-    """The dataset of a source, in its own order.
+    """Open a source as a data set, in its own order.
 
     Args:
-        text: Such as ``folder:images/val``.
-        options: What is said of it besides.
+        text: The source, such as ``folder:images/val``.
+        options: Options of the source; None takes the defaults.
 
     Raises:
-        UserError: if there is no such kind of source, it cannot be read, or an option does not go with it.
+        UserError: if the kind of source is unknown, it cannot be read, or does not support an option.
     """
     found = _FORM.fullmatch(text)
     if found is None or found["kind"] not in SOURCES:
@@ -78,10 +78,10 @@ def open_source(text: str, options: SourceOptions | None = None) -> Dataset:
 
 
 def download_source(text: str) -> None:
-    """Fetch a source that is not on this machine.
+    """Download a source; only ``hf:NAME`` can be downloaded.
 
     Raises:
-        UserError: if it cannot be fetched; only those of Hugging Face's hub can.
+        UserError: if it is another kind of source, or the download fails.
     """
     kind, _, name = text.partition(":")
     if kind != "hf":

@@ -1,6 +1,6 @@
-"""Which images the first n are: the order in which a dataset is measured.
+"""Choose the order in which a data set is measured, and so which images are the first n.
 
-A subset is no selection but an order of all images, so that a larger n only adds to what was measured.
+A subset is an order of all images, not a selection, so that a larger n only adds images.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from robust_interp.data.dataset import Dataset
 SUBSETS = ("first", "random", "stratified")
 FIRST, RANDOM, STRATIFIED = SUBSETS
 
-MOST_SEED = 2**32 - 1  # that NumPy's frozen generator takes
+MOST_SEED = 2**32 - 1  # the largest seed of numpy.random.RandomState
 
 
 def in_subset(dataset: Dataset, subset: str, seed: int = 0) -> Dataset:
-    """A dataset in the order of a subset.
+    """Return a data set in the order of a subset.
 
     Args:
-        dataset: In its own order.
-        subset: ``first`` is that order; ``random`` another one; in ``stratified`` the first n hold each class
-            as often as all images do, for every n, but for rounding.
-        seed: Of the random draws.
+        dataset: The data set in its own order.
+        subset: ``first`` keeps the order; ``random`` shuffles it; ``stratified`` shuffles it so that for
+            every n, the first n images have the class frequencies of the whole data set, up to rounding.
+        seed: Seed of the shuffle.
 
     Raises:
-        UserError: for another subset or a seed out of range.
+        UserError: if the subset is unknown or the seed is out of range.
     """
     if subset not in SUBSETS:
         raise unknown("subset", str(subset), SUBSETS)
@@ -35,21 +35,21 @@ def in_subset(dataset: Dataset, subset: str, seed: int = 0) -> Dataset:
         raise UserError(f"subset_seed must be a whole number from 0 to {MOST_SEED}, not {seed}")
     if subset == FIRST:
         return dataset
-    order = np.random.RandomState(seed).permutation(len(dataset))  # its stream never changes
+    order = np.random.RandomState(seed).permutation(len(dataset))  # stable across NumPy versions
     if subset == STRATIFIED:
         order = _stratified(dataset.labels, order, seed)
     return dataset.in_order(order, f"{subset}@{seed}")
 
 
 def _stratified(labels: np.ndarray, shuffled: np.ndarray, seed: int) -> np.ndarray:
-    """An order (N,) of ids in which the images of each class lie evenly.
+    """Return an order (N,) of ids in which the images of each class are spread evenly.
 
-    The j-th of the k images of a class is at (j + u) / k of the way, with u in (0, 1) of the class.
+    The ids are sorted by (j + u) / k for the j-th of the k images of a class, with u in (0, 1) per class.
 
     Args:
-        labels: (N,).
+        labels: Class indices (N,).
         shuffled: The ids (N,) in random order.
-        seed: Of the order of the classes.
+        seed: Seed of the values u.
     """
     _, kind, sizes = np.unique(labels[shuffled], return_inverse=True, return_counts=True)
     by_class = np.argsort(kind, kind="stable")

@@ -1,6 +1,6 @@
-"""Data sets in Hugging Face's formats: Parquet files, saved folders, and names of its hub that are cached.
+"""Read data sets in Hugging Face's formats: Parquet files, saved folders, and cached data sets of the hub.
 
-The library `datasets` (extra ``hf``) maps them from disk. Nothing is downloaded unless it is asked for, and
+The library `datasets` (extra ``hf``) memory-maps them. Nothing is downloaded unless the user asks for it, and
 no code that comes with a data set is run.
 """
 
@@ -23,7 +23,7 @@ from robust_interp.data.dataset import checked_labels
 from robust_interp.data.files import FileDataset
 from robust_interp.data.options import SourceOptions
 
-SPLITS = ("test", "validation", "valid", "val")  # the first of these that is there, else the only one
+SPLITS = ("test", "validation", "valid", "val")  # the first that exists is used, else the only split
 
 IMAGES, LABELS = ("image", "img", "pixel_values"), ("label", "labels")
 
@@ -35,14 +35,14 @@ class Rows:
 
     Args:
         table: A `datasets.Dataset`.
-        column: Of structs with ``bytes`` and ``path``, or of bytes.
+        column: Name of the column. Its values are structs with ``bytes`` and ``path``, or bytes.
     """
 
     def __init__(self, table: Any, column: str) -> None:
         self._table, self._name = table, column
 
     def __getstate__(self) -> dict:
-        return {"_table": self._table, "_name": self._name}  # the column is mapped anew
+        return {"_table": self._table, "_name": self._name}  # each process maps the column itself
 
     @cached_property
     def _column(self) -> Any:
@@ -88,10 +88,10 @@ class Rows:
 
 
 def from_parquet(text: str, options: SourceOptions) -> FileDataset:
-    """``parquet:FILE``: a column of images and one of labels.
+    """Open ``parquet:FILE``, a Parquet file with a column of images and one of labels.
 
     Raises:
-        UserError: if `datasets` is missing, or the file cannot be read or has no such columns.
+        UserError: if `datasets` is missing, or the file cannot be read or lacks these columns.
     """
     options.refuse("parquet:", "class_map")
     path = Path(text).expanduser()
@@ -104,10 +104,11 @@ def from_parquet(text: str, options: SourceOptions) -> FileDataset:
 
 
 def from_hub(text: str, options: SourceOptions) -> FileDataset:
-    """``hf:NAME`` or ``hf:NAME[SPLIT]``: a folder that `datasets` can load, or a name that is cached.
+    """Open ``hf:NAME`` or ``hf:NAME[SPLIT]``, where NAME is a folder or a cached data set of the hub.
 
     Raises:
-        UserError: if `datasets` is missing, or there is no such data set, split or columns.
+        UserError: if `datasets` is missing, or there is no such data set or split, or it lacks images or
+            labels.
     """
     options.refuse("hf:", "class_map")
     found = _loaded(text, download=False)
@@ -117,16 +118,16 @@ def from_hub(text: str, options: SourceOptions) -> FileDataset:
 
 
 def download(text: str) -> None:
-    """Fetch ``hf:NAME`` from the hub into the cache of `datasets`.
+    """Download ``hf:NAME`` from the hub into the cache of `datasets`.
 
     Raises:
-        UserError: if it cannot be.
+        UserError: if the download fails.
     """
     _loaded(text, download=True)
 
 
 def _named(text: str) -> tuple[str, str | None]:
-    """The name and the split of ``NAME[SPLIT]``."""
+    """Split ``NAME[SPLIT]`` into name and split; the split is None if it is missing."""
     found = _WITH_SPLIT.fullmatch(text)
     assert found
     return found["name"], found["split"]
@@ -178,10 +179,10 @@ def _checked(name: str, table: Any, column: str, classes: int | None) -> tuple[n
 
 
 def _columns(name: str, table: Any) -> tuple[str, str]:
-    """Which columns hold the images and the labels.
+    """Return the names of the columns of images and labels.
 
     Raises:
-        UserError: if that is not clear.
+        UserError: if they cannot be determined.
     """
     features = table.features
     images = [column for column in features if type(features[column]).__name__ == "Image"]
@@ -205,7 +206,7 @@ def _columns(name: str, table: Any) -> tuple[str, str]:
 def _library(source: str) -> Any:
     try:
         import datasets
-        import pyarrow  # noqa: F401, which it needs
+        import pyarrow  # noqa: F401, required by datasets
     except ImportError as error:
         raise UserError(f"{source} needs an extra package: pip install 'robust-interp[hf]'") from error
     return datasets
@@ -213,7 +214,7 @@ def _library(source: str) -> Any:
 
 @contextmanager
 def _quiet(datasets: Any) -> Iterator[None]:
-    """Without the bars and remarks of `datasets`, whose settings are put back."""
+    """Silence the progress bars and logs of `datasets`; restore its settings afterwards."""
     level, bars = datasets.utils.logging.get_verbosity(), datasets.utils.are_progress_bars_disabled()
     datasets.utils.logging.set_verbosity_error()
     datasets.disable_progress_bars()
@@ -227,7 +228,7 @@ def _quiet(datasets: Any) -> Iterator[None]:
 
 @contextmanager
 def _offline(datasets: Any, offline: bool) -> Iterator[None]:
-    """With what is on this machine alone."""
+    """Forbid downloads if `offline` is true; restore the setting afterwards."""
     before = datasets.config.HF_HUB_OFFLINE
     datasets.config.HF_HUB_OFFLINE = offline or before
     try:
@@ -237,10 +238,10 @@ def _offline(datasets: Any, offline: bool) -> Iterator[None]:
 
 
 def _read(source: str, read: Callable[[], Any], hint: str = "") -> Any:
-    """What `datasets` reads.
+    """Call `read`, and turn any exception into a UserError of one line.
 
     Raises:
-        UserError: in one line, where it cannot, for whatever reason.
+        UserError: if `read` fails.
     """
     try:
         return read()

@@ -1,21 +1,20 @@
-"""RobustBench 1.1.1 as it can be used: what is broken in it is mended here, in memory, and nowhere else.
+"""Access to RobustBench 1.1.1, whose bugs are patched at run time.
 
-`robustbench()` gives the package for the length of a ``with`` block; no installed file is changed. What it
-mends, and how:
+`robustbench()` patches the package inside a ``with`` block; no installed file is changed. The patches:
 
 =============================================  ==========================================================
-what is broken                                 inside the block
+problem in RobustBench                         inside the block
 =============================================  ==========================================================
-torchattacks' wheel holds a stub of that name  refused, with what to install
-imports pkg_resources, gone from setuptools    a stand-in with the one function it uses
-imports autoattack; pyautoattack is installed  pyautoattack under that name, taking the arguments given
-`aa_state_path`: flags are averaged as bool    as float; resuming, which pyautoattack cannot, is refused
+torchattacks' wheel contains a stub of it      error that says what to install
+imports pkg_resources, gone from setuptools    replaced by a module with the one function that is used
+imports autoattack; pyautoattack is installed  pyautoattack under that name, with adapted arguments
+`aa_state_path`: flags are averaged as bool    as float; resuming, which pyautoattack lacks, is an error
 CIFAR-C loaders lack the argument `prepr`      called without it
-mCE divides by AlexNet, an ImageNet row        for CIFAR the mean error (what is reported as mCE there)
-downloads what is missing, unasked             refused, saying what is missing; `download=True` allows it
+mCE divides by AlexNet's row (for ImageNet)    mean error for CIFAR (RobustBench reports it as mCE)
+downloads missing files without being asked    error that says what is missing, unless `download=True`
 =============================================  ==========================================================
 
-`load` gives a model of RobustBench's zoo, from weights that are there.
+`load` returns a model of RobustBench's zoo from local weights.
 """
 
 from robust_interp.robustbench_bridge.bridge import (

@@ -1,4 +1,4 @@
-"""Access to RobustBench: a repaired package, its models and its published rows."""
+"""Access to RobustBench: the patched package, its models and its published results."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from robust_interp.robustbench_bridge import robustbench_names
 from robust_interp.store.cells import digest
 from robust_interp.zoo.weights_files import mistaken_for_weights
 
-MODEL_DIR = "ROBUSTBENCH_MODEL_DIR"  # the environment variable that names the folder of weights
+MODEL_DIR = "ROBUSTBENCH_MODEL_DIR"  # environment variable with the folder of weights
 DATASETS = ("cifar10", "cifar100")
 THREAT_MODELS = ("Linf", "L2", "corruptions")
-PUBLISHED = "robustbench.csv"  # its rows, among our leaderboards
+PUBLISHED = "robustbench.csv"  # its published results, in the folder of our leaderboards
 _MEND = "pip install --force-reinstall --no-deps robustbench==1.1.1"
 _ATTACK_SEED = 0
 
 
 @contextmanager
 def robustbench(download: bool = False) -> Iterator[ModuleType]:
-    """The package robustbench, repaired within the `with` block.
+    """Patch the package robustbench inside a `with` block, and yield it.
 
     ``with robustbench() as rb: rb.benchmark(classifier, n_examples=200, eps=8/255, data_dir=...)`` measures
-    anything that maps (N, 3, 32, 32) pixels in [0, 1] to logits, such as a `Classifier`. Its AutoAttack then
-    starts from a fixed seed.
+    anything that maps pixels (N, 3, 32, 32) in [0, 1] to logits, such as a `Classifier`. AutoAttack uses a
+    fixed seed.
 
     Args:
         download: Whether missing data and weights may be downloaded.
@@ -87,7 +87,7 @@ def _set(namespace: MutableMapping, name: str, value: Any) -> Iterator[None]:
 
 
 def _require_installed() -> None:
-    """Refuse without RobustBench, or where the `robustbench` to be imported is torchattacks' stub."""
+    """Raise a UserError if RobustBench is not installed, or was overwritten by torchattacks' stub."""
     try:
         metadata.distribution("robustbench")
     except metadata.PackageNotFoundError as error:
@@ -109,7 +109,7 @@ def _defines(path: Path, function: str) -> bool:
 
 
 def missing_modules() -> dict[str, ModuleType]:
-    """Stand-ins for what RobustBench imports and its dependencies do not bring."""
+    """Return replacements for modules that RobustBench imports but does not depend on."""
     modules = {}
     if not _is_importable("pkg_resources"):
         modules["pkg_resources"] = _module("pkg_resources", resource_filename=_resource_filename)
@@ -123,7 +123,7 @@ def missing_modules() -> dict[str, ModuleType]:
 def _is_importable(name: str) -> bool:
     try:
         return util.find_spec(name) is not None
-    except ValueError:  # None stands in sys.modules, or a module that was made by hand
+    except ValueError:  # sys.modules has None, or a module without a spec
         return sys.modules[name] is not None
 
 
@@ -138,7 +138,7 @@ def _resource_filename(package: str, name: str) -> str:
 
 
 def _autoattack() -> tuple[type, type]:
-    """pyautoattack's attack and state as RobustBench calls them.
+    """Return pyautoattack's attack and state classes with the interface that RobustBench expects.
 
     Raises:
         UserError: if pyautoattack is not installed.
@@ -180,7 +180,7 @@ def _autoattack() -> tuple[type, type]:
     class State(original.EvaluationState):
         @property
         def robust_flags(self) -> Tensor:
-            return super().robust_flags.float()  # of which RobustBench takes the mean
+            return super().robust_flags.float()  # RobustBench computes their mean
 
     return Attack, State
 
@@ -198,7 +198,7 @@ def _logged(logger: logging.Logger, path: str | os.PathLike) -> Iterator[None]:
         handler.close()
 
 
-# What is replaced or used within its modules, as RobustBench 1.1.1 has it.
+# Names in the modules of RobustBench 1.1.1 that are patched or used.
 _KNOWN = {
     "data": ("CORRUPTIONS_DICT", "_clean_dataset_loaders", "_load_dataset", "datasets", "zenodo_download"),
     "eval": ("AutoAttack", "all_models", "clean_accuracy", "corruptions_evaluation"),
@@ -207,7 +207,7 @@ _KNOWN = {
 
 
 def _require_known(modules: dict[str, ModuleType]) -> None:
-    """Refuse a RobustBench that is built otherwise: a mend would be put where nothing looks for it."""
+    """Raise a UserError if RobustBench lacks a name in _KNOWN: the patches would have no effect."""
     for module, names in _KNOWN.items():
         lacking = [name for name in names if not hasattr(modules[module], name)]
         if lacking:
@@ -216,12 +216,12 @@ def _require_known(modules: dict[str, ModuleType]) -> None:
 
 
 def _mends(modules: dict[str, ModuleType], download: bool) -> list[tuple[str, str, Any]]:
-    """(module, name, what it is within the block)"""
+    """Return the patches as (module, name, new value)."""
     data, evaluation = modules["data"], modules["eval"]
     mends: list[tuple[str, str, Any]] = [
         ("eval", "corruptions_evaluation", _corruptions_evaluation(data, evaluation))
     ]
-    if "pyautoattack" in evaluation.AutoAttack.__module__:  # imported before, under a simpler alias
+    if "pyautoattack" in evaluation.AutoAttack.__module__:  # the user aliased it before
         attack, state = _autoattack()
         mends += [("eval", "AutoAttack", attack), ("eval", "EvaluationState", state)]
     if not download:
@@ -272,7 +272,7 @@ def _corruptions_evaluation(data: ModuleType, evaluation: ModuleType) -> Callabl
     def corruptions_evaluation(
         batch_size: int,
         data_dir: str,
-        dataset: Any,  # RobustBench's own kinds of names, which are there only within the block
+        dataset: Any,  # RobustBench's enums, importable only inside the block
         threat_model: Any,
         device: Device,
         model: nn.Module,
@@ -281,7 +281,7 @@ def _corruptions_evaluation(data: ModuleType, evaluation: ModuleType) -> Callabl
         prepr: Callable,
         model_name: str | None,
     ) -> tuple[float, float]:
-        """Accuracy and error, each the mean over all corruptions and severities."""
+        """Return accuracy and error, each averaged over all corruptions and severities."""
         if dataset.value not in DATASETS:
             rest = device, model, n_examples, to_disk, prepr, model_name
             return original(batch_size, data_dir, dataset, threat_model, *rest)
@@ -303,7 +303,7 @@ def _corruptions_evaluation(data: ModuleType, evaluation: ModuleType) -> Callabl
 
 
 def _add_row(folder: Path, model_name: str | None, accuracies: dict[tuple[str, int], float]) -> None:
-    """RobustBench's table of all corruptions, one line a model."""
+    """Write a model's row to RobustBench's table of all corruptions."""
     import pandas as pd
 
     path = make_folder(folder) / "unaggregated_results.csv"
@@ -311,7 +311,7 @@ def _add_row(folder: Path, model_name: str | None, accuracies: dict[tuple[str, i
     table = pd.DataFrame(accuracies, index=[model_name])
     if path.is_file():
         before = pd.read_csv(path, header=[0, 1], index_col=0)
-        pairs: Any = before.columns  # the types of pandas do not tell its two levels
+        pairs: Any = before.columns  # pandas' type stubs lack the two levels
         before.columns = pd.MultiIndex.from_tuples((name, int(level)) for name, level in pairs)
         table = pd.concat([before.drop(index=model_name, errors="ignore"), table])
     write_text(path, table.to_csv())
@@ -324,19 +324,19 @@ def load(
     folder: str | os.PathLike | None = None,
     download: bool = False,
 ) -> nn.Module:
-    """A model of RobustBench's zoo, in eval mode, on [0, 1] pixels.
+    """Load a model of RobustBench's zoo, in eval mode. It takes pixels in [0, 1].
 
     Args:
         name: Name in RobustBench, such as ``Standard``.
         dataset: ``cifar10`` or ``cifar100``.
         threat_model: ``Linf``, ``L2`` or ``corruptions``.
-        folder: Of the weights, laid out as RobustBench does, ``<dataset>/<threat model>/<name>.pt``; by
-            default $ROBUSTBENCH_MODEL_DIR, or ./models as in RobustBench.
+        folder: Folder of the weights in RobustBench's layout, ``<dataset>/<threat model>/<name>.pt``. None
+            takes $ROBUSTBENCH_MODEL_DIR, or else ./models as in RobustBench.
         download: Whether missing weights may be downloaded.
 
     Raises:
-        UserError: for an unknown name, missing weights, a web page instead of weights, or weights that cannot
-            be loaded without running code from their file.
+        UserError: if the name is unknown, weights are missing, are a web page, or cannot be loaded without
+            running code from their file.
     """
     for what, value, allowed in (
         ("dataset", dataset, DATASETS),
@@ -353,7 +353,7 @@ def load(
             model = package.load_model(name, folder, dataset, threat_model)
         except UserError:
             raise
-        except Exception as error:  # in as many ways as there are files and networks
+        except Exception as error:  # files and networks may raise anything
             _refuse_mistaken(files)
             reason = str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
             raise UserError(f"cannot load {name} from {files[0].parent}: {reason}") from error
@@ -363,18 +363,23 @@ def load(
 def weights(
     name: str, dataset: str, threat_model: str, folder: str | os.PathLike | None = None
 ) -> list[Path]:
-    """The files that `load` reads, for the same arguments; some models have several.
+    """Return the paths of the weights files that `load` reads. Some models have several.
+
+    Args:
+        name: See `load`.
+        dataset: See `load`.
+        threat_model: See `load`.
+        folder: See `load`.
 
     Raises:
-        UserError: for a name that RobustBench does not have for this `dataset` and `threat_model`; or as
-            `robustbench` does.
+        UserError: if RobustBench has no such model for this data set and threat model; or see `robustbench`.
     """
     with robustbench() as package:
         return _weights(package, name, dataset, threat_model, _model_dir(folder))
 
 
 def sha256(name: str, dataset: str, threat_model: str) -> str:
-    """Hash of the weights that `load` reads for these arguments, in all of their files."""
+    """Return one hash of all weights files that `load` reads for these arguments."""
     hashes = []
     for path in weights(name, dataset, threat_model):
         with path.open("rb") as file:
@@ -383,7 +388,7 @@ def sha256(name: str, dataset: str, threat_model: str) -> str:
 
 
 def published_clean(name: str, dataset: str, threat_model: str) -> float | None:
-    """The clean accuracy in percent that RobustBench published for a model; None if there is none."""
+    """Return the clean accuracy in percent that RobustBench published for a model; None if there is none."""
     path = zoo.bundled("leaderboards") / PUBLISHED
     if not path.is_file():
         return None
@@ -404,7 +409,7 @@ def _weights(package: ModuleType, name: str, dataset: str, threat_model: str, fo
     import torch
 
     timm_name = f"{name.lower().replace('-', '_')}_{dataset}_{threat_model.lower()}"
-    if timm.is_model(timm_name):  # which RobustBench prefers
+    if timm.is_model(timm_name):  # RobustBench tries timm first
         cfg: Any = timm.get_pretrained_cfg(timm_name)
         return [Path(cfg.file or Path(torch.hub.get_dir()) / "checkpoints" / Path(cfg.url).name)]
     kinds = package.eval.all_models
@@ -430,7 +435,7 @@ def _require_weights(name: str, files: list[Path]) -> None:
 
 
 def _refuse_mistaken(files: list[Path]) -> None:
-    """Google Drive answers too many requests with a web page, which RobustBench keeps as weights."""
+    """Raise a UserError if a file is not weights, such as a web page of Google Drive saved by RobustBench."""
     for path in filter(Path.is_file, files):
         if found := mistaken_for_weights(path):
             raise UserError(f"{path} {found}")

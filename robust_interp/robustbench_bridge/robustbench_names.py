@@ -1,13 +1,13 @@
-"""The names by which RobustBench finds our trained networks: ``<architecture>_<dataset>_<threat model>``.
+"""Register our trained networks with timm as ``<architecture>_<dataset>_<threat model>`` for RobustBench.
 
-Before its own zoo, `robustbench.utils.load_model(name, dataset, threat_model)` asks timm for such a name,
-and it feeds [0, 1] pixels. So a name stands for a checkpoint with the normalisation inside, and its cfg has
-mean 0 and std 1: ``in_resnet20_cifar10_linf``; ``_l2`` and ``_corruptions`` are the same network.
+`robustbench.utils.load_model(name, dataset, threat_model)` looks for such a name in timm before its own zoo,
+and passes pixels in [0, 1] to the model. So these models include the normalisation, and their cfg has mean 0
+and std 1. For example, ``in_resnet20_cifar10_linf``, ``..._l2`` and ``..._corruptions`` are the same network.
 
-The names are registered when `robustbench()` is first entered, for each checkpoint of one of our
-architectures and one of RobustBench's datasets that the zoo (./model_zoo, then the package) has then. Of
-several it is the longest training, and of that the lowest seed. They are for RobustBench only:
-`robust-interp` lists and measures the checkpoints.
+`robustbench()` registers the names, one checkpoint of the zoo (./model_zoo, then the package) for each pair
+of our architectures and RobustBench's data sets: the one with the most epochs, then the first in the zoo's
+order, which sorts by recipe and seed. The names are for RobustBench only; `robust-interp` uses the
+checkpoints directly.
 """
 
 from __future__ import annotations
@@ -38,10 +38,15 @@ _OURS = in_resnet.ARCHITECTURES | in_resnext.ARCHITECTURES
 def _on_pixels(
     build: Callable[..., InterpolationNet], mean: Sequence[float], std: Sequence[float]
 ) -> Callable[..., InterpolationNet]:
-    """What builds the same networks with the normalisation before their first convolution.
+    """Return a function like `build` whose networks begin with a normalisation.
 
-    It is the first layer of the stem, so that all ways into the network pass it and no key of the state dict
-    changes: weights of the network itself fit, RobustBench's `custom_checkpoint` among them.
+    The normalisation is the first layer of the stem, so that no key of the state dict changes. So weights of
+    the original network fit, also those of RobustBench's `custom_checkpoint`.
+
+    Args:
+        build: Builds the network.
+        mean: Per-channel mean, in [0, 1] pixels.
+        std: Per-channel standard deviation.
     """
 
     def build_on_pixels(**arguments: Any) -> InterpolationNet:
@@ -55,13 +60,13 @@ def _on_pixels(
 
 
 def chosen(candidates: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """Of the candidates one checkpoint for each of our architectures and RobustBench's datasets."""
+    """Choose one of the candidates for each of our architectures and RobustBench's data sets."""
     chosen: dict[tuple[str, str], tuple[float, Checkpoint]] = {}
-    for checkpoint in candidates:  # which come in the order of recipe and seed
+    for checkpoint in candidates:  # sorted by recipe and seed
         key = checkpoint.architecture, checkpoint.dataset
         if checkpoint.architecture not in _OURS or checkpoint.dataset not in DATASETS:
             continue
-        with suppress(UserError):  # a broken one is named when it is asked for, and breaks no import
+        with suppress(UserError):  # a broken checkpoint must not break RobustBench
             epochs = _epochs(checkpoint)
             if checkpoint.config and (key not in chosen or epochs > chosen[key][0]):
                 chosen[key] = epochs, checkpoint
@@ -105,11 +110,11 @@ def _register(name: str, checkpoint: Checkpoint) -> None:
     register_model(entrypoint)
 
 
-default_cfgs: dict[str, Any] = {}  # where timm looks for those of this module's names
+default_cfgs: dict[str, Any] = {}  # timm reads the cfgs of this module's names here
 
 
 def register(candidates: Iterable[Checkpoint]) -> None:
-    """Register with timm the names of the checkpoints that are chosen of these, but for those it has."""
+    """Register names for the chosen candidates with timm, without those registered before."""
     named = {
         f"{checkpoint.architecture}_{checkpoint.dataset}_{threat_model}": checkpoint
         for checkpoint in chosen(candidates)

@@ -1,4 +1,4 @@
-"""What a measurement is and what it is keyed by, and the database of finished ones. No torch here."""
+"""The description of a measurement, its key, and the database of finished measurements. Imports no torch."""
 
 from robust_interp.store.database import CHUNK, FILE_NAME, ChangedError, Store
 from robust_interp.store.outcome import (

@@ -1,7 +1,7 @@
-"""What one measurement is: plain descriptions that need neither torch nor the data.
+"""The description of a measurement: plain data classes that need neither torch nor the images.
 
-A cell's key is a hash of everything that its result depends on, and of nothing else, so that a result
-is computed once and found again whatever the command that asks for it.
+The key of a cell is a hash of everything that its result depends on, and of nothing else. So a result is
+computed once, and every command that needs it finds it.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ FLOAT32 = "float32"
 
 @dataclass(frozen=True)
 class Perturbation:
-    """What is done to the images before they are classified.
+    """A change of the images before they are classified.
 
     Attributes:
         kind: ``clean``, ``attack`` or ``corruption``.
         name: Registered name, e.g. ``pgd`` or ``shot_noise``.
         column: Name of its accuracy in tables, e.g. ``pgd_2``.
-        params: Every parameter of the attack (eps and alpha in [0, 1] pixels) or the corruption's severity.
+        params: All parameters of the attack (eps and alpha in [0, 1] pixels) or the corruption's severity.
         source: Corruptions only: ``released``, or ``generated@<seed>``.
         seed: Random attacks only: the attack seed.
-        norm: Attacks only: what eps and the change of an image are measured in. It follows from name and
-            params, which the key holds.
-        precision: Attacks only: what their gradients are computed in: ``float32``, ``tf32`` or ``bf16``. The
-            key says it where it is not float32.
-        rounded: Attacks only: whether the attacked images are also classified with whole pixel values. The
-            key says it where they are.
+        norm: Attacks only: norm of eps and of the change of an image. It is not part of the key, since name
+            and params determine it.
+        precision: Attacks only: precision of the gradients, ``float32``, ``tf32`` or ``bf16``. It is part of
+            the key unless it is float32.
+        rounded: Attacks only: whether the attacked images are also classified rounded to multiples of 1/255.
+            It is part of the key if True.
     """
 
     kind: str
@@ -57,31 +57,31 @@ class Perturbation:
     rounded: bool = False
 
     def number(self, name: str) -> float | None:
-        """A parameter that is a number, or None where there is none of this name."""
+        """Return a numeric parameter; None if there is no number of this name."""
         value = self.params.get(name)
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
     def integer(self, name: str) -> int:
-        """A parameter that is a whole number, such as a severity; 1 where there is none of this name."""
+        """Return an integer parameter, such as a severity; 1 if there is no number of this name."""
         value = self.number(name)
         return 1 if value is None else int(value)
 
     @property
     def eps_255(self) -> float | None:
-        """Linf radius in units of 1/255, or None where there is none."""
+        """Linf radius in units of 1/255; None for other norms or without a radius."""
         eps = self.number("eps")
         return None if eps is None or self.norm != "Linf" else in_255(eps)
 
     @property
     def ball(self) -> tuple[str, float] | None:
-        """Norm and radius of what an attack may do, Linf in units of 1/255; None where there is no radius."""
+        """Norm and radius of an attack, for Linf in units of 1/255; None without a radius."""
         eps = self.number("eps")
         if self.kind != "attack" or eps is None:
             return None
         return self.norm, eps if self.eps_255 is None else self.eps_255
 
     def describe(self) -> dict:
-        """The part of a cell's key that this perturbation is (its column name is not)."""
+        """Return what a cell's key holds of this perturbation; the column name is not part of it."""
         return {"kind": self.kind, "name": self.name, "params": dict(sorted(self.params.items()))} | {
             key: value
             for key, value, usual in (
@@ -99,14 +99,22 @@ CLEAN = Perturbation("clean", "clean", "clean")
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a table says of a classifier, and the identity that its cells are keyed by.
+    """The description of a classifier in tables, and its identity in the keys of cells.
 
     Attributes:
+        model: Name of the architecture; for an ensemble the names of its members, joined by ``+``.
         identity: Architecture with its arguments, weights hash and normalisation; for an ensemble those of
-            its members and how they are averaged.
-        attacked_as: What attacks on an ensemble are made on, such as ``member:0``; empty if on all of it.
-        recorded_clean: Clean accuracy in percent that the checkpoint claims, if it claims one.
-        eot: Of a randomised classifier, over how many draws it is attacked and judged; 0 for any other.
+            its members and the kind of average.
+        recipe: Name of the training recipe.
+        lambda_init: Interval in which act(λ) started, such as ``0.20-0.25``.
+        train_seed: Seed of the training; None if unknown, or for an ensemble.
+        seeds: The train seed, or those of the members of an ensemble.
+        members: Number of members; 1 for a single model.
+        params_m: Parameters in millions, for an ensemble the sum over its members; None if unknown.
+        weights_sha256: Hash of the weights.
+        recorded_clean: Clean accuracy in percent according to the checkpoint; None if it records none.
+        attacked_as: Part of an ensemble that attacks are computed on, such as ``member:0``; empty for all.
+        eot: Number of draws of a randomised classifier, in attacks and predictions; 0 for any other.
     """
 
     model: str
@@ -132,13 +140,18 @@ class ModelCard:
 
 @dataclass(frozen=True)
 class Cell:
-    """One classifier, one dataset, one perturbation, and the versions that computed it.
+    """One measurement: one classifier, one data set, one perturbation, and the versions that computed it.
 
     Attributes:
-        told: What a row says of the images besides the dataset, where it is not the usual: ``preprocessing``,
-            ``subset``, ``skipped``. The fingerprint covers all that the predictions depend on.
-        skips: Protocol ``worst`` only: the keys of the whole cells, clean first, whose broken samples are not
-            attacked again but inherited as broken.
+        classifier: The model card.
+        dataset: Name of the data set.
+        fingerprint: Hash of the data set: of everything that the predictions depend on.
+        perturbation: The perturbation.
+        environment: Names and versions of the software that the result depends on.
+        skips: Protocol ``worst`` only: keys of other cells, clean first. The images that they broke are not
+            attacked again, but inherited as broken.
+        told: More columns on the images, if they differ from the usual: ``preprocessing``, ``subset``,
+            ``skipped``.
     """
 
     classifier: ModelCard
@@ -151,46 +164,46 @@ class Cell:
 
     @cached_property
     def key(self) -> str:
-        """SHA-256 over everything the predictions depend on."""
+        """SHA-256 of everything that the predictions depend on."""
         parts = {
             "victim": self.classifier.identity,
             "dataset": self.fingerprint,
             "perturbation": self.perturbation.describe(),
             "environment": self.environment,
         }
-        # A set: what is broken by any of them does not depend on their order.
+        # Sorted: which images are broken by any of them does not depend on the order.
         parts |= {"skips": sorted(self.skips)} if self.skips else {}
         return digest(parts | ({"attacked_as": self.attacked_as} if self.attacked_as else {}))
 
     @cached_property
     def whole(self) -> Cell:
-        """The same measurement of every sample."""
+        """The same cell without `skips`: every image is measured."""
         return replace(self, skips=()) if self.skips else self
 
     @property
     def in_float32(self) -> Cell:
-        """The same attack with gradients in float32, on the samples that this one does not skip."""
+        """The same cell with gradients in float32; it skips the same images."""
         return replace(self, perturbation=replace(self.perturbation, precision=FLOAT32))
 
     def has_own_number(self, protocol: str) -> bool:
-        """Whether an accuracy can be told of it alone; `protocol` ``worst`` asks for clean besides."""
+        """Return whether the cell gives an accuracy alone; with protocol ``worst``, together with clean."""
         return len(self.skips) <= (1 if protocol == "worst" else 0)
 
     @property
     def attacked_as(self) -> str:
-        """What the attack was made on, where that is not the classifier itself."""
+        """Part of an ensemble that the attack is computed on; empty for the classifier itself."""
         return self.classifier.attacked_as if self.perturbation.kind == "attack" else ""
 
     def to_json(self) -> dict:
-        """As JSON values, which `from_json` reads."""
+        """Return the cell as JSON values, which `from_json` reads."""
         fields = asdict(self)
         if not self.told:
             del fields["told"]
-        return {"victim": fields.pop("classifier")} | fields  # its name in files
+        return {"victim": fields.pop("classifier")} | fields  # files keep the older name
 
     @classmethod
     def from_json(cls, fields: dict) -> Cell:
-        """What `to_json` made, of this version or an older one; unknown fields are left out.
+        """Read the result of `to_json`, also of an older version; unknown fields are ignored.
 
         Raises:
             UserError, LookupError, TypeError: if it is anything else.
@@ -207,10 +220,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """What one run asks for: cells of one dataset, all measured on its first `n` samples.
+    """The cells of one run, all of one data set and measured on its first `n` images.
 
     Attributes:
-        strong: What it asks for besides, of samples of its own: the worst of stronger attacks.
+        dataset: Name of the data set.
+        n: Number of images.
+        protocol: ``final`` or ``worst``.
+        cells: The cells.
+        strong: Plan of the stronger attacks, with its own number of images; None without such attacks.
     """
 
     dataset: str
@@ -221,11 +238,11 @@ class Plan:
 
     @property
     def parts(self) -> list[Plan]:
-        """This plan and, if there is one, that of the stronger attacks."""
+        """This plan and, if it has one, that of the stronger attacks."""
         return [self, self.strong] if self.strong else [self]
 
     def cells_of(self, classifier: ModelCard) -> list[Cell]:
-        """Its own cells of a classifier, whose card is the same object."""
+        """Return its own cells of a classifier; the card must be the same object."""
         return self._by_card.get(id(classifier), [])
 
     @cached_property
@@ -237,12 +254,12 @@ class Plan:
 
     @cached_property
     def key(self) -> str:
-        """SHA-256 over all that it asks for."""
+        """SHA-256 of the plan."""
         described = [self.dataset, self.n, self.protocol, [cell.key for cell in self.cells]]
         return digest([*described, self.strong.key] if self.strong else described)
 
     def to_json(self) -> str:
-        """As a JSON text, which `from_json` reads."""
+        """Return the plan as JSON text, which `from_json` reads."""
         return json.dumps(self._fields())
 
     def _fields(self) -> dict:
@@ -252,9 +269,9 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """What `to_json` made, of this version or an older one; unknown fields are left out.
+        """Read the result of `to_json`, also of an older version; unknown fields are ignored.
 
-        Whether it then still is the plan that it was, its key tells.
+        The caller compares `key` to see whether the plan is still the same.
 
         Raises:
             ValueError, LookupError, TypeError, AttributeError: if it is anything else.
@@ -269,7 +286,7 @@ class Plan:
         return cls(**_known(cls, fields) | {"cells": cells, "strong": strong})
 
 
-# The forms of what is stored: what must be there, and what has a form where it is there.
+# Checks of stored values: (required fields, optional fields).
 _CARD: tuple[dict[str, Form], dict[str, Form]] = (
     {"model": is_text, "identity": is_object, "seeds": list_of(is_count)},
     {
@@ -303,24 +320,24 @@ _PLAN: dict[str, Form] = {
 
 
 def _known(kind: type, values: dict) -> dict:
-    """Those of the values that are fields of a dataclass."""
+    """Return the values that are fields of a dataclass."""
     names = {field.name for field in fields(kind)}
     return {name: value for name, value in values.items() if name in names}
 
 
 def digest(value: object) -> str:
-    """SHA-256 of a JSON value, the same whatever the order of its keys."""
+    """Return the SHA-256 of a JSON value; the order of its keys does not matter."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def attack_column(name: str, norm: str, radius: float | None, changed: str = "") -> str:
-    """The column of an attack: ``pgd_2``, ``apgd_ce_l2_0.5``, ``pgd_l2(steps=40)_0.5``.
+    """Return the column name of an attack: ``pgd_2``, ``apgd_ce_l2_0.5``, ``pgd_l2(steps=40)_0.5``.
 
     Args:
-        name: Of the attack, or of what is the worst of several.
-        norm: Written behind the name unless that ends with it, or it is Linf.
-        radius: Linf in units of 1/255, any other in [0, 1] pixels; None where there is none.
-        changed: Parameters that are not the usual ones, in brackets.
+        name: Name of the attack, or of the worst of several attacks.
+        norm: Norm, appended to the name unless the name ends with it or it is Linf.
+        radius: Radius, for Linf in units of 1/255, for any other norm in [0, 1] pixels; None without one.
+        changed: Parameters that differ from their defaults, in brackets.
     """
     suffix = norm.lower()
     label = name if norm == "Linf" or name.lower().endswith(suffix) else f"{name}_{suffix}"
@@ -328,5 +345,5 @@ def attack_column(name: str, norm: str, radius: float | None, changed: str = "")
 
 
 def in_255(pixels: float) -> float:
-    """A distance in [0, 1] pixels in units of 1/255, free of the division's rounding (2/255 gives 2.0)."""
+    """Convert a distance from [0, 1] pixels to units of 1/255, without rounding noise (2/255 gives 2.0)."""
     return float(f"{pixels * 255:.10g}")

@@ -1,4 +1,4 @@
-"""A store read from end to end: all that is damaged; and built anew of what is sound."""
+"""Check a whole store for damage, and rebuild it from its sound rows."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from robust_interp.store.database import FILE_NAME, Store
 from robust_interp.store.pages import records
 from robust_interp.store.seal import COLUMNS, COUNTED, KEYS, is_sound
 
-KEPT = ("chunks", "labels", "runs", "audits", "pixels")  # tables, but for what is counted anew
+KEPT = ("chunks", "labels", "runs", "audits", "pixels")  # tables that are copied; `counts` is computed again
 
-# What a file built anew has no cure for. What SQLite leaves out of its log is lost once that was opened.
+# Faults that rebuilding cannot repair. What SQLite drops from a damaged log is lost once it opens the file.
 NOT_IN_THE_FILE = (Fault.MISSING, Fault.FOREIGN, Fault.LOG)
 
-_FAULTS_SHOWN = 100  # of a file's structure, at most
+_FAULTS_SHOWN = 100  # largest number of faults of a file's structure that are listed
 
 _SPOILT = (sqlite3.Error, UnicodeError)
 
 
 class Repaired(NamedTuple):
-    """What a repair came to.
+    """The result of a repair.
 
     Attributes:
-        damage: What was found.
-        kept: How many rows of each table were kept; empty if nothing had to be built anew.
-        old: Where the damaged file is kept; None likewise.
-        left: What the store still lacks.
+        damage: Damage before the repair.
+        kept: Number of rows kept of each table; empty if the file was not rebuilt.
+        old: Path of the damaged file, which is kept; None if the file was not rebuilt.
+        left: Damage after the repair.
     """
 
     damage: Damage
@@ -46,13 +46,13 @@ class Repaired(NamedTuple):
 
 
 def check(folder: Path) -> Damage:
-    """Read all of a store.
+    """Read a whole store and check it.
 
     Returns:
-        What is damaged or missing: nothing if the store is sound.
+        What is damaged or missing; empty if the store is sound.
 
     Raises:
-        UserError: if there is no store, or it is of a newer version.
+        UserError: if there is no store, or a newer version wrote it.
     """
     path = _there(folder)
     damage = Damage()
@@ -76,12 +76,12 @@ def check(folder: Path) -> Damage:
 
 
 def repair(folder: Path) -> Repaired:
-    """Build a damaged store anew of all rows that are sound; the damaged file is kept beside it.
+    """Rebuild a damaged store from its sound rows. The damaged file is kept beside it.
 
-    Other processes that write to the store meanwhile are refused at their next write.
+    Other processes that have the store open get an error at their next write.
 
     Raises:
-        UserError: as `check` does; or if another process is writing, or the folder cannot be written.
+        UserError: as in `check`; or if another process is writing, or the folder cannot be written.
     """
     path, damage = _there(folder), check(folder)
     if not damage.beyond(*NOT_IN_THE_FILE):
@@ -102,7 +102,7 @@ def _there(folder: Path) -> Path:
 
 
 def _why_not(folder: Path) -> str:
-    """What stands where a results folder should be, and what may have been meant."""
+    """Return why there is no store in a folder, with a suggestion."""
     if folder.is_file():
         return "it is a file, and a results folder is needed"
     if not folder.is_dir():
@@ -118,7 +118,7 @@ def _why_not(folder: Path) -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Keep others from writing, as far as SQLite can still tell; what it has not merged yet is left alone."""
+    """Lock the database against other writers, if SQLite still can. The log is not merged into the file."""
     with closing(sqlite3.connect(path, timeout=connection.PATIENCE, isolation_level=None)) as db:
         try:
             db.execute("BEGIN IMMEDIATE")
@@ -129,15 +129,15 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _build(path: Path, copy: Path, new: Path) -> dict[str, int]:
-    """Make a new store of what can be read of one.
+    """Make a new store from the readable rows of a damaged one.
 
     Args:
-        path: The damaged one; its bytes are read, and left as they are.
-        copy: Where a copy for SQLite to read may be made.
-        new: The new one.
+        path: The damaged file, which is not changed.
+        copy: Path for a copy of it, which SQLite reads.
+        new: Path of the new file.
 
     Returns:
-        How many rows of each table it has.
+        Number of rows of each table in the new file.
     """
     for end in ("", "-wal"):
         if Path(f"{path}{end}").exists():
@@ -151,14 +151,14 @@ def _build(path: Path, copy: Path, new: Path) -> dict[str, int]:
             kept = {table: _count(db, table) for table in KEPT}
             for table in COUNTED:
                 put(db, "counts", table, kept[table])
-        db.execute("PRAGMA journal_mode=DELETE")  # one file, with no log to be left behind
+        db.execute("PRAGMA journal_mode=DELETE")  # leaves a single file without a log
     with new.open("rb") as file:
         os.fsync(file.fileno())
     return kept
 
 
 def _copy_by_query(copy: Path, db: sqlite3.Connection) -> bool:
-    """Take over the sound rows that SQLite finds; whether the store has digests, which is so if in doubt."""
+    """Copy the sound rows that SQLite can read. Return whether the store has digests; True if unknown."""
     try:
         source = connection.to_read(copy)
         is_sealed = connection.format_of(source, copy) > 0
@@ -168,7 +168,7 @@ def _copy_by_query(copy: Path, db: sqlite3.Connection) -> bool:
         for table in KEPT:
             columns = ", ".join(COLUMNS[table]) + (", digest" if is_sealed else ", NULL")
             key = ", ".join(f"{name} DESC" for name in COLUMNS[table][: KEYS[table]])
-            # From both ends: what lies behind a page that cannot be read is found from the other one.
+            # In both directions: rows behind an unreadable page can be reached from the other end.
             for order in ("", f" ORDER BY {key}"):
                 with suppress(*_SPOILT):
                     for row in source.execute(f"SELECT {columns} FROM {table}{order}"):
@@ -179,18 +179,18 @@ def _copy_by_query(copy: Path, db: sqlite3.Connection) -> bool:
 
 
 def _copy_by_page(path: Path, db: sqlite3.Connection) -> None:
-    """Take over the sound rows of any page; not of audits: what is found may be an older one."""
+    """Copy the sound rows of all pages; not those of audits, since a page may hold an outdated one."""
     tables = {len(COLUMNS[table]) + 1: table for table in ("chunks", "labels", "runs")}
     for row in records(path):
         table = tables.get(len(row))
         if table == "chunks" and isinstance(row[6], int):
-            row[6] = float(row[6])  # as its column says
+            row[6] = float(row[6])  # SQLite stores whole REALs as integers
         if table and is_sound(table, row, True):
             _keep(db, table, row[:-1])
 
 
 def _keep(db: sqlite3.Connection, table: str, values: Sequence) -> None:
-    """Add a row; of several with one key the first, and of runs the last that finished."""
+    """Add a row. Of several rows with the same key the first is kept; of runs, the one finished last."""
     named = " AND ".join(f"{name} = ?" for name in COLUMNS[table][: KEYS[table]])
     order = COLUMNS["runs"].index("finished")
     there = db.execute(f"SELECT * FROM {table} WHERE {named}", values[: KEYS[table]]).fetchone()
@@ -199,7 +199,7 @@ def _keep(db: sqlite3.Connection, table: str, values: Sequence) -> None:
 
 
 def _remove_unreachable(db: sqlite3.Connection) -> None:
-    """Remove the chunks that do not follow one another from the first sample of their cell on."""
+    """Remove the chunks behind a gap in their cell."""
     covered: dict[str, int] = {}
     for cell, start, count in db.execute(
         "SELECT cell, start, count FROM chunks ORDER BY cell, start"
@@ -215,15 +215,15 @@ def _count(db: sqlite3.Connection, table: str) -> int:
 
 
 def _put_aside(path: Path) -> Path:
-    """Give a database another name besides its own, and its log no other than that."""
+    """Copy or link the database to a new name, and move its log there."""
     number = 1
     while (old := path.with_name(f"{path.name}.damaged{number}")).exists():
         number += 1
     try:
         os.link(path, old)
-    except OSError:  # not every file system can
+    except OSError:  # the file system has no hard links
         shutil.copyfile(path, old)
-    # A log that stayed would be taken for one of the new database.
+    # SQLite would take a remaining log for that of the new database.
     with suppress(FileNotFoundError):
         Path(f"{path}-wal").replace(f"{old}-wal")
     Path(f"{path}-shm").unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""The database file: how it is opened, which format it has, and how an older one becomes the newest.
+"""The database file: open it, find its format, and upgrade older formats.
 
-It is in WAL mode, in which readers and a writer are not in each other's way. Its processes then share memory,
-so they must be on one machine. On a file system of several machines a rollback journal is used, which needs
-locks only, and so it is where memory cannot be shared.
+It is in WAL mode, in which readers and a writer do not block each other. WAL mode needs memory that the
+processes share, so they must be on one machine. On a network file system, or where memory cannot be shared, a
+rollback journal is used, which only needs file locks.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.paths import resolved
 from robust_interp.store.seal import COLUMNS, COUNTED, KEYS, has_form, seal
 
-PATIENCE = 60  # seconds to wait for another process that writes
+PATIENCE = 60  # seconds to wait for another process that is writing
 
-PATIENCE_WITH_WAL = 5  # seconds to wait for those that have the file open in WAL mode, which may take hours
+PATIENCE_WITH_WAL = 5  # seconds to wait for processes in WAL mode, which may keep the file open for hours
 
 NETWORK = {
     "9p", "afs", "beegfs", "ceph", "cephfs", "cifs", "davfs", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs",
     "nfs4", "pvfs2", "s3fs", "smb3", "smbfs", "sshfs", "weka", "wekafs",
-}  # file systems, as Linux calls them  # fmt: skip
+}  # names of file systems in Linux  # fmt: skip
 
-_AT_ONCE, _AT_TIMES = 1, 1000  # pages of the log after which they are moved into the file
+_AT_ONCE, _AT_TIMES = 1, 1000  # WAL checkpoint after this many pages: durable writes; light writes
 
-_CHOSEN = 0x52494A44  # PRAGMA application_id of a file whose rollback journal was asked for
+_CHOSEN = 0x52494A44  # PRAGMA application_id of a file whose rollback journal the user asked for
 
-FORMAT = 2  # PRAGMA user_version; 0 are stores from before rows had digests, 1 those without `pixels`
+FORMAT = 2  # PRAGMA user_version; format 0 has no digests, format 1 has no table `pixels`
 
-OLDEST = {"chunks", "labels", "runs"}  # the tables that every store of format 0 has
+OLDEST = {"chunks", "labels", "runs"}  # tables of every store of format 0
 
 _SCHEMA = {
     "chunks": """CREATE TABLE chunks (
@@ -60,7 +60,7 @@ _SCHEMA = {
     "counts": "CREATE TABLE counts (name TEXT PRIMARY KEY, rows INTEGER NOT NULL, digest BLOB) WITHOUT ROWID",
 }
 
-# Tables that any store may be given besides: they are of work that is under way, and hold no result.
+# Tables of work in progress, which hold no results. They are created in stores of every format.
 BESIDE = (
     """CREATE TABLE IF NOT EXISTS holders (
     name TEXT PRIMARY KEY, machine TEXT NOT NULL, pid INTEGER NOT NULL, beat INTEGER NOT NULL
@@ -74,23 +74,23 @@ BESIDE = (
 
 
 def to_write(path: Path | str, journal: str = "auto") -> sqlite3.Connection:
-    """Open a database in the newest format; one that is not there is made.
+    """Open a database for writing; create it or upgrade it to the newest format if needed.
 
     Args:
-        path: Of the file, or ``:memory:``.
-        journal: ``wal`` or ``delete`` (SQLite's rollback journal); ``auto`` is ``delete`` on a network file
-            system, where it was chosen before and where memory cannot be shared, else ``wal``.
+        path: Path of the file, or ``:memory:``.
+        journal: ``wal`` or ``delete`` (SQLite's rollback journal). ``auto`` is ``delete`` on a network file
+            system, if it was chosen before, or if memory cannot be shared; otherwise ``wal``.
 
     Raises:
-        UserError: if it is of a newer version or no store, is open elsewhere with another journal, or is on
-            a file system without locks.
+        UserError: if a newer version wrote it, it is not a store, another process has it open with another
+            journal, or the file system has no locks.
         sqlite3.Error: if it cannot be used.
     """
     if isinstance(path, Path):
         _check_locks(path.parent)
     db = _plain(sqlite3.connect(path, timeout=PATIENCE, isolation_level=None))
     try:
-        format_of(db, path)  # before anything is written to what may be no store
+        format_of(db, path)  # checked before writing, since the file may not be a store
         _use_journal(db, path, journal)
         db.execute("PRAGMA synchronous=FULL")
         with transaction(db):
@@ -109,15 +109,15 @@ def to_write(path: Path | str, journal: str = "auto") -> sqlite3.Connection:
 
 
 def to_read(path: Path) -> sqlite3.Connection:
-    """Open a database that is there; where nothing can be written, not even beside it, as it lies on disk.
+    """Open an existing database for reading. In a read-only folder it is opened as immutable.
 
     Raises:
-        UserError: if it is of a newer version or no store.
+        UserError: if a newer version wrote it, or it is not a store.
         sqlite3.Error: if it cannot be used.
     """
     where = resolved(path).as_uri()
     try:
-        # Not mode=ro: that would leave behind the file of WAL's shared memory.
+        # Not mode=ro: it would leave the shared-memory file of WAL mode behind.
         return _probed(f"{where}?mode=rw", path)
     except sqlite3.OperationalError:
         return _probed(f"{where}?immutable=1", path)
@@ -136,13 +136,13 @@ def _probed(uri: str, path: Path) -> sqlite3.Connection:
 
 
 def _plain(db: sqlite3.Connection) -> sqlite3.Connection:
-    """Texts that are damaged can be read, to be found damaged."""
+    """Let damaged texts be read without an error, so that they are found by their digest."""
     db.text_factory = methodcaller("decode", "utf-8", "surrogateescape")
     return db
 
 
 def _use_journal(db: sqlite3.Connection, path: Path | str, journal: str) -> None:
-    """Switch to WAL mode or from it: the one thing that SQLite does not wait for itself."""
+    """Set the journal mode. Wait for other processes here, since SQLite does not wait for this switch."""
     if journal == "auto":
         was_chosen = db.execute("PRAGMA application_id").fetchone() == (_CHOSEN,)
         is_apart = isinstance(path, Path) and (on_network(path) or not _shares_memory(path.parent))
@@ -152,7 +152,7 @@ def _use_journal(db: sqlite3.Connection, path: Path | str, journal: str) -> None
     while True:
         try:
             db.execute(f"PRAGMA journal_mode={journal}")
-            # People copy the file and leave the log: it holds no more than what is just being written.
+            # Users may copy the file without its log. So the log is emptied after each write.
             db.execute(f"PRAGMA wal_autocheckpoint={_AT_ONCE}")
             return
         except sqlite3.OperationalError as error:
@@ -169,10 +169,10 @@ def _use_journal(db: sqlite3.Connection, path: Path | str, journal: str) -> None
 
 
 def _check_locks(folder: Path) -> None:
-    """Refuse a file system without locks, which SQLite would take for another process that writes.
+    """Check that files in a folder can be locked. Otherwise SQLite reports that another process is writing.
 
     Raises:
-        UserError: if no file can be locked there.
+        UserError: if no file can be locked.
     """
     if sys.platform == "win32":
         return
@@ -189,7 +189,7 @@ def _check_locks(folder: Path) -> None:
 
 
 def _shares_memory(folder: Path) -> bool:
-    """Whether processes can share the memory that a file in a folder stands for, as the log needs it."""
+    """Return whether files in a folder can be mapped into memory, which WAL mode needs."""
     with tempfile.TemporaryFile(dir=folder) as file:
         try:
             file.truncate(mmap.PAGESIZE)
@@ -200,11 +200,11 @@ def _shares_memory(folder: Path) -> bool:
 
 
 def on_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
-    """Whether a path is on a file system that several machines may share, where the system tells.
+    """Return whether a path is on a network file system; False if the system does not say.
 
     Args:
-        path: It need not be there.
-        mounts: The table of what is mounted, as Linux has it.
+        path: A path, which need not exist.
+        mounts: Linux's table of mounted file systems.
     """
     try:
         lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
@@ -222,7 +222,7 @@ def on_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
 
 @contextmanager
 def lightly(db: sqlite3.Connection) -> Iterator[None]:
-    """Within, WAL mode waits for no disk: for what a power cut may take, and only that."""
+    """Context of writes that need not survive a power cut: in WAL mode they do not wait for the disk."""
     is_log = db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     db.execute(f"PRAGMA synchronous={'NORMAL' if is_log else 'FULL'}")
     db.execute(f"PRAGMA wal_autocheckpoint={_AT_TIMES}")
@@ -235,7 +235,7 @@ def lightly(db: sqlite3.Connection) -> Iterator[None]:
 
 @contextmanager
 def transaction(db: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
-    """All that is done within, or nothing of it; `kind` DEFERRED is for reading what belongs together."""
+    """Run the context as one transaction; `kind` DEFERRED is for several reads at one moment."""
     db.execute(f"BEGIN {kind}")
     try:
         yield
@@ -247,10 +247,11 @@ def transaction(db: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[Non
 
 
 def format_of(db: sqlite3.Connection, path: Path | str) -> int:
-    """The format of a store; 0 for a database without tables.
+    """Return the format of a store; 0 for a database without tables.
 
     Raises:
-        UserError: if it is of a newer version, damaged, or no store.
+        UserError: if a newer version wrote it.
+        sqlite3.DatabaseError: if it is damaged or not a store.
     """
     ((version,),) = db.execute("PRAGMA user_version")
     if version > FORMAT:
@@ -272,7 +273,7 @@ def format_of(db: sqlite3.Connection, path: Path | str) -> int:
 
 
 def _tables(db: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
-    """The columns of each table."""
+    """Return the columns of each table."""
     names = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
     return {
         name: tuple(column for (column,) in db.execute("SELECT name FROM pragma_table_info(?)", (name,)))
@@ -281,7 +282,7 @@ def _tables(db: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
 
 
 def _renew(db: sqlite3.Connection, version: int) -> None:
-    """Make the tables that are missing, and seal the rows of format 0, if they have the right form."""
+    """Create missing tables, and add digests to the rows of format 0 that have a valid form."""
     there = _tables(db)
     for table, statement in _SCHEMA.items():
         if table not in there:
@@ -301,6 +302,6 @@ def _renew(db: sqlite3.Connection, version: int) -> None:
 
 
 def put(db: sqlite3.Connection, table: str, *values: object) -> None:
-    """Write a row with its digest; one of the same key is replaced."""
+    """Write a row with its digest; a row of the same key is replaced."""
     marks = ", ".join("?" * (len(values) + 1))
     db.execute(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", (*values, seal(table, values)))

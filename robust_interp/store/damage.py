@@ -1,4 +1,4 @@
-"""What is damaged in a store, gathered while it is read: one line each kind, however many there are."""
+"""Damage in a store, collected while it is read and reported in one line per kind."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 class Fault(Enum):
-    """A kind of damage: what it is called, alone and in the plural, and what becomes of it."""
+    """A kind of damage: its name in the singular and in the plural, and its consequence."""
 
     CHUNK = (
         "batch of predictions is damaged or missing",
@@ -63,7 +63,7 @@ class Fault(Enum):
 
 
 class Damage:
-    """What was found damaged, by kind."""
+    """Damage that was found, by kind."""
 
     def __init__(self) -> None:
         self._found: dict[Fault, dict[str, None]] = {}
@@ -72,21 +72,21 @@ class Damage:
         return bool(self._found)
 
     def note(self, fault: Fault, which: str) -> None:
-        """Remember one, named in a few words; the same one only once."""
+        """Add one case, named in a few words; the same case is added only once."""
         self._found.setdefault(fault, {})[which] = None
 
     def take(self, other: Damage) -> None:
-        """Add what another one has, and empty it."""
+        """Move all cases of `other` to this object."""
         for fault, found in other._found.items():
             self._found.setdefault(fault, {}).update(found)
         other._found = {}
 
     def beyond(self, *faults: Fault) -> bool:
-        """Whether there is anything besides these kinds."""
+        """Return whether there is damage of any other kind than these."""
         return not self._found.keys() <= set(faults)
 
     def lines(self, path: Path | str) -> list[str]:
-        """A line each kind, which names the first one; `path` is the database's."""
+        """Return one line per kind, which names the first case; `path` is the path of the database."""
         return [_line(path, fault, list(self._found[fault])) for fault in Fault if fault in self._found]
 
 

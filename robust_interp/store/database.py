@@ -1,13 +1,13 @@
-"""Every finished chunk of a cell, durable at once: one SQLite file in WAL mode.
+"""The store: the finished chunks of all cells, in one SQLite file.
 
-A cell always covers the first samples of its dataset, without gaps. `append` checks inside one transaction
-what is there already, so that two processes on one store, or a run that was killed, can neither lose a
-finished chunk nor count a sample twice; a larger n goes on where the smaller one ended. Processes at work on
-one store at once take different parts of it (`claim`); a part that is finished before those ahead of it waits
-for them in a table of its own.
+The stored images of a cell are always the first ones of its data set, without gaps. `append` checks inside
+one transaction what is stored already. So neither a second process nor a killed run can lose a finished chunk
+or count an image twice, and a run with a larger n continues where the smaller one ended. Concurrent processes
+measure different parts of a cell (`claim`). A part that is finished before the parts ahead of it waits in the
+table `waiting`.
 
-Every row is checked when it is read. A damaged chunk is left out with all that follows it in its cell, until
-what is measured again takes their place. Damage is named, one line each kind, when the store is closed.
+Every row is checked when it is read. A damaged chunk and all later chunks of its cell are ignored until they
+are measured again. Damage is reported when the store is closed, in one line per kind.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from robust_interp.store.seal import COLUMNS, is_sound, read_plan
 
 FILE_NAME = "cells.sqlite"
 
-CHUNK = 250  # samples stored at a time, at most: what a kill can cost
+CHUNK = 250  # largest number of images in a row of the table `chunks`
 
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT)
 
 
 class ChangedError(Exception):
-    """An image is not what it was when it was measured.
+    """An image has changed since it was measured.
 
     Attributes:
-        at: Which one, counted from 0.
+        at: Index of the image, counted from 0.
     """
 
     def __init__(self, at: int) -> None:
@@ -60,7 +60,7 @@ def _row(cell: str, start: int, part: Outcome) -> tuple:
 
 
 def _outcome(row: tuple) -> Outcome:
-    """What `_row` made the row of."""
+    """Inverse of `_row`."""
     _, _, count, predictions, flags, deltas, seconds, device, _ = row
     return Outcome(
         unpacked(predictions, count),
@@ -75,20 +75,21 @@ class Store:
     """The finished cells in one folder; ``Store(None)`` keeps them in memory.
 
     Args:
-        read_only: Write nothing, so that the folder need not be writable. The store must be there.
-        journal: How SQLite keeps a transaction whole: ``auto``, ``wal`` or ``delete``; see `connection`.
+        folder: The results folder; None keeps the store in memory.
+        read_only: Whether nothing is written. The store must exist; the folder need not be writable.
+        journal: Journal mode of SQLite: ``auto``, ``wal`` or ``delete``; see `connection`.
 
     Attributes:
-        damage: What was found damaged so far.
+        damage: Damage that was found so far.
 
     Raises:
-        UserError: if the folder cannot be written, or the file is not a store or one of a newer version.
+        UserError: if the folder cannot be written, the file is not a store, or a newer version wrote it.
     """
 
     def __init__(self, folder: Path | None, read_only: bool = False, journal: str = "auto") -> None:
         self.path: Path | str = folder / FILE_NAME if folder else ":memory:"
         self.damage = Damage()
-        self._sound: dict[str, int] = {}  # by cell, how many of its first samples were checked
+        self._sound: dict[str, int] = {}  # key of a cell -> number of its first images that were checked
         self._counted: set[str] = set()  # tables whose number of rows was checked
         try:
             if folder and not read_only:
@@ -106,10 +107,10 @@ class Store:
             raise self._refusal(f"cannot use {self.path} as a store", error) from error
 
     def close(self) -> None:
-        """Use it no more; what was written is on the disk already.
+        """Close the store. Everything written is on the disk already.
 
         Warns:
-            DamageWarning: one line each kind of damage that was found.
+            DamageWarning: one line for each kind of damage that was found.
         """
         self._leases.close()
         self._db.close()
@@ -124,15 +125,15 @@ class Store:
         self.close()
 
     def _place(self) -> tuple[int, int] | None:
-        """Which file lies at the path; None in memory."""
+        """Return the identity of the file at the path; None for a store in memory."""
         if isinstance(self.path, str):
             return None
         found = os.stat(self.path)
         return found.st_dev, found.st_ino
 
     def _refusal(self, what: str, error: Exception) -> UserError:
-        """One line for what SQLite says, with a hint where the file is at fault."""
-        # Those that are not SQLite's own are of what a damaged file led to.
+        """Make a one-line error from an exception, with a hint if the file is damaged."""
+        # Other exceptions than those of SQLite and the system are caused by a damaged file.
         code = getattr(error, "sqlite_errorcode", 0 if isinstance(error, OSError) else sqlite3.SQLITE_CORRUPT)
         hint = ""
         if code & 0xFF in _DAMAGED and isinstance(self.path, Path):
@@ -164,18 +165,18 @@ class Store:
             raise self._refusal(f"cannot read {self.path}", error) from error
 
     def _has(self, table: str) -> bool:
-        """Whether there is this table, which stores of older formats that are opened to read may lack."""
+        """Return whether a table exists; a store of an older format that is opened read-only may lack it."""
         return bool(self._rows("SELECT 1 FROM sqlite_master WHERE name = ?", table))
 
     def _select(self, table: str, where: str = "", *values: object) -> list[tuple]:
-        """Whole rows of a table, each with its digest last; None stands for it in a store without digests."""
+        """Return rows of a table, each with its digest as the last value; None in a store without digests."""
         columns = ", ".join(COLUMNS[table]) + (", digest" if self._sealed else ", NULL")
         return self._rows(f"SELECT {columns} FROM {table} {where}", *values)
 
     def _chunks(self, cell: str, begin: int, end: int) -> list[tuple]:
-        """The rows of a cell that are sound and follow one another from sample `begin` on, up to `end`.
+        """Return the sound rows of a cell from image `begin` up to `end`, without gaps.
 
-        What follows a damaged or missing one is not among them.
+        The rows after a damaged or missing one are left out.
         """
         where = "WHERE cell = ? AND start < ? ORDER BY start" if not begin else ""
         where = where or "WHERE cell = ? AND start < ? AND start >= ? ORDER BY start"
@@ -189,8 +190,8 @@ class Store:
         return found
 
     def covered(self, cell: str) -> int:
-        """How many of the first samples of a cell, named by its key, are finished and sound."""
-        known = self._sound.get(cell, 0)  # need not be checked again, as long as nobody has removed them
+        """Return how many of the first images of a cell, given by its key, are finished and undamaged."""
+        known = self._sound.get(cell, 0)  # checked before; only whether they were removed is checked again
         if known:
             query = "SELECT COALESCE(SUM(count), 0) FROM chunks WHERE cell = ? AND start < ?"
             known = known if self._rows(query, cell, known) == [(known,)] else 0
@@ -199,21 +200,20 @@ class Store:
         return self._sound[cell]
 
     def claim(self, cell: str, n: int, cut: Callable[[int], int]) -> Part | None:
-        """Take a part of a cell that is neither finished nor taken by another process.
+        """Claim a part of a cell that is neither finished nor claimed by another process.
 
-        Taken is what lies between two samples, until it is appended, the store is closed, or this process is
-        gone.
+        The claim ends when the part is appended, the store is closed, or this process ends.
 
         Args:
-            cell: Its key.
-            n: How many of the first samples are to be finished.
-            cut: Where a part that begins at a sample would end.
+            cell: Key of the cell.
+            n: Number of images to measure.
+            cut: Maps the first image of a part to the index after its last image.
 
         Returns:
-            The first sample and the first one that is left out; None if there is no such part now.
+            The index of the first image and the index after the last one; None if no part is free.
 
         Raises:
-            UserError: if it cannot be written.
+            UserError: if the store cannot be written.
         """
         if self.covered(cell) >= n:
             return None
@@ -222,18 +222,18 @@ class Store:
             return self._leases.take(cell, self.covered(cell), n, waiting, cut)
 
     def append(self, cell: str, start: int, outcome: Outcome) -> None:
-        """Add samples from `start` on; those that are there already are left as they are.
+        """Add the outcome of images from `start` on; images that are stored already are not changed.
 
-        Damaged ones, and what follows them in the cell, are replaced. What this process has claimed may come
-        before what is ahead of it, and waits for that.
+        Damaged chunks, and those after them in the cell, are replaced. A part that this process has claimed
+        may be appended before the parts ahead of it.
 
         Args:
-            cell: Its key.
-            start: Of the first sample, counted from 0.
-            outcome: Of that sample and those that follow it.
+            cell: Key of the cell.
+            start: Index of the first image, counted from 0.
+            outcome: Outcome of this image and those that follow.
 
         Raises:
-            UserError: if that would leave a gap before what was not claimed, or it cannot be written.
+            UserError: if an unclaimed part would leave a gap, or the store cannot be written.
         """
         with self._write() as db:
             covered = self.covered(cell)
@@ -252,7 +252,7 @@ class Store:
             self._connected(db, cell)
 
     def _add(self, db: sqlite3.Connection, cell: str, covered: int, start: int, outcome: Outcome) -> None:
-        """Add to the first samples of a cell, which are `covered`, those that follow them."""
+        """Add images to a cell whose first `covered` images are stored; `start` is at most `covered`."""
         if covered >= start + len(outcome):
             return
         self._remove_beyond(cell, covered)
@@ -260,7 +260,7 @@ class Store:
             put(db, "chunks", *_row(cell, start + at, outcome[at : at + CHUNK]))
 
     def _connected(self, db: sqlite3.Connection, cell: str) -> list[Part]:
-        """Add what waits and now follows what is finished; the parts that still wait."""
+        """Add waiting parts that now follow the finished ones. Return the parts that still wait."""
         parts = []
         query = f"SELECT {', '.join(COLUMNS['chunks'])}, digest FROM waiting WHERE cell = ? ORDER BY start"
         for row in self._rows(query, cell):
@@ -274,7 +274,7 @@ class Store:
         return parts
 
     def _remove_beyond(self, cell: str, covered: int) -> None:
-        """Remove what a cell has besides its first samples that are sound."""
+        """Remove all rows of a cell except the sound ones of its first `covered` images."""
         ((there,),) = self._rows("SELECT COUNT(*) FROM chunks WHERE cell = ?", cell)
         sound = self._chunks(cell, 0, covered) if covered else []
         if there == len(sound):
@@ -284,14 +284,14 @@ class Store:
             put(self._db, "chunks", *values)
 
     def read(self, cell: str, n: int) -> Outcome | None:
-        """The first `n` samples of a cell, or None if not all of them are finished and sound."""
+        """Return the outcome of the first `n` images of a cell; None unless all are stored and undamaged."""
         rows = self._chunks(cell, 0, n)
         if not rows or rows[-1][1] + rows[-1][2] < n:
             return None
         _, starts, counts, predictions, flags, deltas, seconds, devices, _ = zip(*rows, strict=True)
         attacked = deltas[0] is not None
         if any((delta is not None) != attacked for delta in deltas):
-            return None  # of no use together
+            return None  # chunks with and without deltas cannot be joined
         share = (n - starts[-1]) / counts[-1]
         return Outcome(
             np.concatenate([*map(unpacked, predictions, counts)])[:n],
@@ -302,7 +302,7 @@ class Store:
         )
 
     def put_labels(self, fingerprint: str, labels: np.ndarray) -> None:
-        """Keep all labels (N,) of a dataset, named by its fingerprint; damaged or other ones are replaced."""
+        """Store all labels (N,) of a data set, given by its fingerprint; different ones are replaced."""
         values = fingerprint, packed_labels(labels)
         there = self._select("labels", "WHERE dataset = ?", fingerprint)
         if there and there[0][:2] == values and is_sound("labels", there[0], self._sealed):
@@ -313,10 +313,11 @@ class Store:
             self._put(db, "labels", "dataset", *values)
 
     def labels(self, fingerprint: str, n: int = 1) -> np.ndarray:
-        """All labels of a dataset that was measured here, named by its fingerprint; (N,).
+        """Return all labels (N,) of a measured data set.
 
         Args:
-            n: How many it must have at least.
+            fingerprint: Fingerprint of the data set.
+            n: Smallest valid number of labels.
 
         Raises:
             UserError: if they are missing or damaged.
@@ -331,15 +332,15 @@ class Store:
         )
 
     def put_pixels(self, fingerprint: str, start: int, hashes: np.ndarray) -> None:
-        """Keep what consecutive images of a dataset were when they were measured, and compare it.
+        """Store the hashes of measured images, and compare them with those stored before.
 
         Args:
-            fingerprint: Of the dataset, which does not cover their content.
-            start: The first of them.
-            hashes: (n,) uint64, 0 for an image that was not read.
+            fingerprint: Fingerprint of the data set, which does not cover the content of the images.
+            start: Index of the first image.
+            hashes: Hashes of consecutive images, (n,) uint64; 0 for an image that was not read.
 
         Raises:
-            ChangedError: if one of them is known with another hash.
+            ChangedError: if an image is stored with another hash.
         """
         known = self.pixels(fingerprint, start + len(hashes))[start:]
         both = (known != 0) & (hashes != 0)
@@ -350,10 +351,10 @@ class Store:
                 put(db, "pixels", fingerprint, start, np.where(both, known, hashes).astype("<u8").tobytes())
 
     def pixels(self, fingerprint: str, n: int) -> np.ndarray:
-        """The hashes (n,) uint64 of the first images of a dataset, 0 where nothing is known."""
+        """Return the hashes of the first `n` images of a data set, (n,) uint64; 0 if unknown."""
         found = np.zeros(n, np.uint64)
         if not self._has("pixels"):
-            return found  # a store from before there were any, opened to read
+            return found  # a store of an older format, opened read-only
         for row in self._select("pixels", "WHERE dataset = ? AND start < ?", fingerprint, n):
             if not is_sound("pixels", row, self._sealed):
                 self.damage.note(Fault.PIXELS, _short(fingerprint))
@@ -364,27 +365,28 @@ class Store:
         return found
 
     def content(self, fingerprint: str, n: int) -> str:
-        """A hash of what the first `n` images were, '' where that is not known of all of them."""
+        """Return a hash of the content of the first `n` images; '' unless it is known for all of them."""
         found = self.pixels(fingerprint, n)
         return hashlib.sha256(found.tobytes()).hexdigest() if found.all() else ""
 
     def _put(self, db: sqlite3.Connection, table: str, key: str, *values: object) -> None:
-        """Write a row of a table whose rows are counted; `key` names its first columns, joined by commas."""
+        """Write a row of a table in COUNTED, and count it; `key` names its key columns, joined by commas."""
         named = values[: len(key.split(","))]
         marks = ", ".join("?" * len(named))
         is_new = not self._rows(f"SELECT 1 FROM {table} WHERE ({key}) = ({marks})", *named)
         put(db, table, *values)
         for row in self._select("counts", "WHERE name = ?", table):
-            # One that is damaged stays so, and is named, until the store is repaired.
+            # A damaged count is not changed: it is reported until the store is repaired.
             if is_new and is_sound("counts", row, self._sealed):
                 put(db, "counts", table, row[1] + 1)
 
     def _check_count(self, table: str) -> None:
-        """Note if a table has lost rows: a damaged page can hide them from every query."""
+        """Check the number of rows of a table, since a damaged page can hide rows from every query."""
         if table in self._counted or not self._sealed:
             return
         self._counted.add(table)
-        # Both at one moment, as others may write; not by an index, which may be whole where the table is not.
+        # One query for both numbers, since other processes may write. The index may be sound while the table
+        # is damaged, so it is not used.
         query = f"SELECT *, (SELECT COUNT(*) FROM {table} NOT INDEXED) FROM counts WHERE name = ?"
         told = self._rows(query, table)
         if not told or not is_sound("counts", told[0][:-1], True):
@@ -393,14 +395,14 @@ class Store:
             self.damage.note(Fault.LOST, f"{table}: {told[0][-1]} of {told[0][1]} are there")
 
     def put_plan(self, plan: Plan) -> None:
-        """Remember a finished run, so that its tables can be rebuilt without a model or the data."""
+        """Store the plan of a finished run, so that its tables can be rebuilt without models and data."""
         with self._write() as db:
-            # A damaged row may tell a number without bounds.
+            # A damaged row may hold any number.
             ((newest,),) = self._rows("SELECT COALESCE(MAX(finished), 0) FROM runs WHERE finished < 1 << 53")
             self._put(db, "runs", "plan", plan.key, plan.dataset, newest + 1, plan.to_json())
 
     def plans(self) -> list[Plan]:
-        """The finished runs that can be read, oldest first."""
+        """Return the plans of finished runs that can be read, oldest first."""
         self._check_count("runs")
         found = []
         for row in self._select("runs"):
@@ -414,29 +416,29 @@ class Store:
         return [plan for _, plan in sorted(found, key=lambda one: one[0])]
 
     def put_audit(self, classifier: str, fingerprint: str, verdict: str, text: str) -> None:
-        """Keep what an audit came to; an older one of the same classifier and dataset is replaced.
+        """Store the result of an audit; an older one of the same classifier and data set is replaced.
 
         Args:
-            classifier: Its hash.
-            fingerprint: Of the dataset.
-            verdict: One word for a table.
-            text: As JSON, what that rests on.
+            classifier: Hash of the classifier.
+            fingerprint: Fingerprint of the data set.
+            verdict: Conclusion, such as ``pass(n=200)``.
+            text: The lines of the audit as JSON.
         """
         with self._write() as db:
             self._put(db, "audits", "victim, dataset", classifier, fingerprint, verdict, text)
 
     def audits(self) -> list[str]:
-        """What was kept of every audit, by dataset and classifier."""
+        """Return the JSON texts of all audits, ordered by data set and classifier."""
         return [row[3] for row in self._audits("ORDER BY dataset, victim")]
 
     def verdict(self, classifier: str, fingerprint: str) -> str:
-        """What a classifier's audit on a dataset came to, by their hashes; empty if it was not audited."""
+        """Return the conclusion of the audit of a classifier on a data set; empty if it was not audited."""
         found = self._audits("WHERE victim = ? AND dataset = ?", classifier, fingerprint)
         return next((row[2] for row in found if row[:2] == (classifier, fingerprint)), "")
 
     def _audits(self, where: str, *values: object) -> Iterator[tuple]:
         if not self._has("audits"):
-            return  # a store from before there were audits, opened to read
+            return  # a store of an older format, opened read-only
         self._check_count("audits")
         for row in self._select("audits", where, *values):
             if is_sound("audits", row, self._sealed):
@@ -445,11 +447,11 @@ class Store:
                 self.damage.note(Fault.AUDIT, f"of the model {_short(row[0])}")
 
     def note_missing(self, cell: Cell, n: int) -> None:
-        """Note that the first `n` samples of a cell, which a finished run asked for, are not all there."""
+        """Note that a finished run asked for the first `n` images of a cell, and some of them are missing."""
         self.damage.note(Fault.MISSING, f"{cell.classifier.label} {cell.perturbation.column}, n = {n}")
 
     def check(self) -> None:
-        """Read everything, and note what is damaged, and what finished runs asked for and is not there."""
+        """Read the whole store; note damage, and measurements of finished runs that are missing."""
         for (cell,) in self._rows("SELECT DISTINCT cell FROM chunks"):
             self.covered(cell)
         self._check_count("labels")
@@ -467,9 +469,9 @@ class Store:
                     self.note_missing(cell, plan.n)
 
 
-_ALL = 2**62  # beyond every sample
+_ALL = 2**62  # larger than the index of any image
 
 
 def _short(text: object) -> str:
-    """The first of a hash that may be damaged, safe to print."""
+    """Return the beginning of a hash, which may be damaged, safe to print."""
     return ascii(text).strip("'")[:12]

@@ -1,4 +1,4 @@
-"""What is stored of a cell that was measured before."""
+"""Read the stored outcomes of cells."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from robust_interp.store.outcome import Outcome
 
 
 def finished(cell: Cell, store: Store, n: int) -> tuple[Cell, Outcome | None]:
-    """The first `n` samples of a cell, and which cell they are of.
+    """Return the stored outcome of the first `n` images of a cell.
 
     Returns:
-        The cell that measures every sample where that is stored, else the cell with what it skips; and its
-        outcome, None where it is not finished.
+        The same cell without skips if that is stored, otherwise the cell itself; and its outcome, None if it
+        is not finished.
     """
     outcome = store.read(cell.whole.key, n)
     return (cell.whole, outcome) if outcome else (cell, store.read(cell.key, n))
 
 
 def outcome_of(cell: Cell, store: Store, n: int) -> Outcome:
-    """The first `n` samples of a cell that must be finished, as `finished` finds them.
+    """Return the outcome of the first `n` images of a cell, see `finished`.
 
     Raises:
         LookupError: if it is not finished.

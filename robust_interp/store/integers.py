@@ -1,4 +1,4 @@
-"""Class indices as bytes: 16 bits each, as every store has them, and 32 where a class is above 32,767."""
+"""Class indices as bytes: 16 bits each, or 32 bits each if a class is above 32,767."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import numpy as np
 
 LARGEST = np.iinfo(np.int16).max
 
-_WIDE = b"\xff\xff\xff\xff"  # ahead of labels of 32 bits: -1 is no label
+_WIDE = b"\xff\xff\xff\xff"  # prefix of 32-bit labels; 16-bit labels cannot start with it, as none is -1
 
 
 def packed(predictions: np.ndarray) -> bytes:
-    """Predicted classes (n,), -1 for none."""
+    """Pack predicted classes, (n,); -1 means no class."""
     return predictions.astype(_kind(predictions)).tobytes()
 
 
 def unpacked(content: bytes, count: int) -> np.ndarray:
-    """What `packed` made of so many predictions.
+    """Unpack `count` predictions from the result of `packed`.
 
     Raises:
-        ValueError: if it is of another number.
+        ValueError: if the length does not fit `count`.
     """
     kind = {2 * count: "<i2", 4 * count: "<i4"}.get(len(content))
     if kind is None:
@@ -27,16 +27,16 @@ def unpacked(content: bytes, count: int) -> np.ndarray:
 
 
 def packed_labels(labels: np.ndarray) -> bytes:
-    """Labels (N,), from 0."""
+    """Pack labels, (N,), at least 0."""
     kind = _kind(labels)
     return (b"" if kind == "<i2" else _WIDE) + labels.astype(kind).tobytes()
 
 
 def unpacked_labels(content: bytes) -> np.ndarray:
-    """What `packed_labels` made.
+    """Unpack labels from the result of `packed_labels`.
 
     Raises:
-        ValueError: if it did not.
+        ValueError: if the length is not a whole number of labels.
     """
     if content.startswith(_WIDE):
         return np.frombuffer(content, "<i4", offset=len(_WIDE))

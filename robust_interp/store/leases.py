@@ -1,12 +1,12 @@
-"""Several processes at work on one store: which part of a cell each has taken.
+"""Leases: which process measures which part of a cell, when several processes share a store.
 
-A process takes a part before it measures it, so that two on one store do half of the work each. It gives a
-sign of life every few seconds. What a process had taken is free again once it is gone: at once where its
-number can be looked up, else when it has given no sign for a while. Nothing rests on that: a process that was
-only asleep adds what it has measured, and samples that are there already are left as they are.
+A process leases a part before it measures it, so that two processes share the work. It writes a heartbeat
+every few seconds. The leases of a process that has ended are freed: at once if its process id can be checked
+on this machine, otherwise when its heartbeat has stopped for a while. Correctness does not depend on leases:
+a process that was only suspended can still store its results, and stored images are not changed.
 
-Times are told by the reader's own clock, from the moment when it first saw a sign: clocks of two machines may
-differ.
+The age of a heartbeat is measured by the reader's clock, from the moment when the reader first saw it, since
+clocks of two machines may differ.
 """
 
 from __future__ import annotations
@@ -24,45 +24,45 @@ from pathlib import Path
 
 from robust_interp.store.connection import lightly
 
-BEAT = 5.0  # seconds between two signs of life
-EXPIRY = 60.0  # seconds without one, after which a process is taken for gone
-LOOK = 1.0  # seconds between two looks at the other processes
+BEAT = 5.0  # seconds between two heartbeats
+EXPIRY = 60.0  # seconds without a heartbeat after which a process is considered ended
+LOOK = 1.0  # seconds between two checks of the other processes
 
 _SIGN = """INSERT INTO holders VALUES (?, ?, ?, 0)
 ON CONFLICT (name) DO UPDATE SET beat = holders.beat + 1"""
 
-Part = tuple[int, int]  # the first sample, and the first one that is left out
+Part = tuple[int, int]  # a range of images: index of the first one, index after the last one
 
 
 class Leases:
-    """What this process has taken in one database, and what others have.
+    """The leases of this process in one database, and those of other processes.
 
     Args:
-        db: In its transactions the methods are called, `close` apart.
-        path: Of the database; None for one in memory, which nobody else sees.
+        db: The database. All methods except `close` must be called inside a transaction.
+        path: Path of the database; None for a database in memory.
     """
 
     def __init__(self, db: sqlite3.Connection, path: Path | None) -> None:
         self._db, self._path = db, path
         self._holder = (uuid.uuid4().hex, machine(), os.getpid())
-        self._signs: dict[str, tuple[object, float]] = {}  # by process, its last sign and when it was seen
+        self._signs: dict[str, tuple[object, float]] = {}  # process -> its last heartbeat, time it was seen
         self._looked = -LOOK
         self._heart: _Heart | None = None
 
     def take(
         self, cell: str, first: int, n: int, done: Iterable[Part], cut: Callable[[int], int]
     ) -> Part | None:
-        """Take the first part of a cell that is free.
+        """Lease the first free part of a cell.
 
         Args:
-            cell: Its key.
-            first: How many of the first samples are finished.
-            n: How many are to be.
-            done: Parts beyond these that are finished, too.
-            cut: Where a part that begins at a sample would end.
+            cell: Key of the cell.
+            first: Number of its first images that are finished.
+            n: Number of images to measure.
+            done: Finished parts behind them.
+            cut: Maps the first image of a part to the index after its last image.
 
         Returns:
-            None if there is none: it is finished, or others are at work on what is left.
+            The part; None if none is free: all are finished, or leased by other processes.
         """
         self._begin()
         self._bury()
@@ -78,25 +78,25 @@ class Leases:
         return None
 
     def holds(self, cell: str, start: int) -> bool:
-        """Whether this process has taken the part of a cell that begins there."""
+        """Return whether this process has leased the part of a cell that begins at `start`."""
         query = "SELECT 1 FROM leases WHERE (cell, start, holder) = (?, ?, ?)"
         return bool(self._db.execute(query, (cell, start, self._holder[0])).fetchall())
 
     def release(self, cell: str, start: int) -> None:
-        """Give back the part of a cell that begins there, if this process has it."""
+        """Release the part of a cell that begins at `start`, if this process has leased it."""
         where = "WHERE (cell, start, holder) = (?, ?, ?)"
         self._db.execute(f"DELETE FROM leases {where}", (cell, start, self._holder[0]))
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release all leases of this process."""
         if self._heart:
             self._heart.stop()
-            with suppress(sqlite3.Error):  # then it expires
+            with suppress(sqlite3.Error):  # the leases will expire
                 self._forget(self._holder[0])
             self._heart = None
 
     def _begin(self) -> None:
-        """Be known as alive."""
+        """Start the heartbeat, unless it is running."""
         if self._heart or not self._path:
             return
         self._db.execute(_SIGN, self._holder)
@@ -104,7 +104,7 @@ class Leases:
         self._heart.start()
 
     def _bury(self) -> None:
-        """Free what processes that are gone had taken."""
+        """Free the leases of processes that have ended."""
         if time.monotonic() - self._looked < LOOK:
             return
         self._looked = now = time.monotonic()
@@ -127,7 +127,7 @@ class Leases:
 
 
 class _Heart(threading.Thread):
-    """Gives the signs of life of a process, while it is at work on what takes long."""
+    """A thread that writes the heartbeat of this process while it measures."""
 
     def __init__(self, path: Path, holder: tuple[str, str, int]) -> None:
         super().__init__(name="signs of life", daemon=True)
@@ -138,15 +138,15 @@ class _Heart(threading.Thread):
         self.join()
 
     def run(self) -> None:
-        where = f"{self._path.resolve().as_uri()}?mode=rw"  # not to make one that was removed
+        where = f"{self._path.resolve().as_uri()}?mode=rw"  # does not create a file that was removed
         with suppress(sqlite3.Error), closing(sqlite3.connect(where, uri=True, isolation_level=None)) as db:
             while not self._end.wait(BEAT):
-                with suppress(sqlite3.Error), lightly(db):  # busy, or full: the next one may succeed
+                with suppress(sqlite3.Error), lightly(db):  # if busy or full, the next heartbeat may succeed
                     db.execute(_SIGN, self._holder)
 
 
 def machine() -> str:
-    """Where a number means one process: the machine since it was started, and the namespace."""
+    """Return the scope in which a process id is unique: host name, boot id and process namespace."""
     found = [platform.node()]
     with suppress(OSError):
         found.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip())
@@ -155,7 +155,7 @@ def machine() -> str:
 
 
 def _is_gone(pid: object) -> bool:
-    """Whether there is surely no process of this number on this machine."""
+    """Return whether certainly no process on this machine has this id."""
     if sys.platform == "win32" or not isinstance(pid, int):
         return False
     try:
@@ -163,5 +163,5 @@ def _is_gone(pid: object) -> bool:
     except (ProcessLookupError, OverflowError):
         return True
     except OSError:
-        pass  # of another user
+        pass  # it belongs to another user
     return False

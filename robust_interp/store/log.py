@@ -1,7 +1,7 @@
-"""SQLite's write-ahead log: whether it can be read to its end.
+"""Check that SQLite's write-ahead log can be read to its end.
 
-SQLite ends the log, without a word, at the first page whose checksum does not fit: what was stored after
-that is gone. So the checksums are worked out here before it is opened. The format is SQLite's, see
+At the first page with a wrong checksum SQLite silently ignores the rest of the log, and the newest results
+are lost. So the checksums are verified here before SQLite opens the file. The format is described at
 https://www.sqlite.org/fileformat2.html#walformat.
 """
 
@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-_HEADER, _FRAME = 32, 24  # bytes ahead of the log, and ahead of each page in it
+_HEADER, _FRAME = 32, 24  # bytes of the log's header, and of the header of each page in it
 
-_TRIES, _PAUSE = 3, 0.02  # another process may be writing: only what stays as it is is damaged
+_TRIES, _PAUSE = 3, 0.02  # read several times, since another process may be writing
 
 
 class Trouble(NamedTuple):
-    """Where a log cannot be read, and the bytes there, by which it is known again."""
+    """Position at which a log cannot be read (-1: its header), and the bytes there, for comparison."""
 
     frame: int
     seen: bytes
@@ -30,7 +30,7 @@ class Trouble(NamedTuple):
 
 
 def unreadable(database: Path) -> str:
-    """Where the log of a database cannot be read any further; empty if it is sound or there is none."""
+    """Return from where on the log of a database cannot be read; empty if it is sound or does not exist."""
     first = _trouble(database)
     for _ in range(_TRIES - 1):
         if first is None:
@@ -50,7 +50,7 @@ def _trouble(database: Path) -> Trouble | None:
     if len(log) < _HEADER or not any(log[:_HEADER]):
         return None
     if len(begin) == 20 and begin[18:20] != b"\x02\x02":
-        return Trouble(-1, begin)  # it does not say that it has a log, and SQLite would not look at it
+        return Trouble(-1, begin)  # the database is not marked as WAL, so SQLite would ignore the log
     magic, _, size, _, salt1, salt2, sum1, sum2 = struct.unpack(">8I", log[:_HEADER])
     words = np.dtype(">u4" if magic & 1 else "<u4")
     if magic & ~1 != 0x377F0682 or _sums(np.frombuffer(log[:24], words)[None], (0, 0))[0] != (sum1, sum2):
@@ -62,9 +62,9 @@ def _trouble(database: Path) -> Trouble | None:
         -1, length
     )
     if not len(frames):
-        return None  # begun by another process, which has written nothing yet
+        return None  # another process has created the log and written nothing yet
     heads = np.ascontiguousarray(frames[:, :_FRAME]).view(">u4")
-    ours = (heads[:, 2] == salt1) | (heads[:, 3] == salt2)  # one of an older log has both otherwise
+    ours = (heads[:, 2] == salt1) | (heads[:, 3] == salt2)  # in pages of an older log both salts differ
     whole = (heads[:, 2] == salt1) & (heads[:, 3] == salt2)
     content = np.ascontiguousarray(np.concatenate([frames[:, :8], frames[:, _FRAME:]], axis=1)).view(words)
     sums = _sums(content, (sum1, sum2))
@@ -76,17 +76,17 @@ def _trouble(database: Path) -> Trouble | None:
 
 
 def _sums(content: np.ndarray, before: tuple[int, int]) -> list[tuple[int, int]]:
-    """The running checksums after each row of 32-bit words (k, m), m even; modulo 2**32.
+    """Return the running checksums after each row of 32-bit words (k, m), m even; modulo 2**32.
 
-    A pair of words (x, y) takes (a, b) to (a + x + b, b + y + a + x + b). That is linear, so that a row adds
-    its words weighted by Fibonacci numbers.
+    A pair of words (x, y) maps (a, b) to (a + x + b, b + y + a + x + b). This is linear, so a row adds its
+    words weighted by Fibonacci numbers.
     """
     count = content.shape[1]
     fibonacci = [0, 1]
     while len(fibonacci) < count + 2:
         fibonacci.append((fibonacci[-1] + fibonacci[-2]) & 0xFFFFFFFF)
     series = np.array(fibonacci, np.uint64)
-    left = np.arange(count, 0, -1)  # words from each one on, itself included
+    left = np.arange(count, 0, -1)  # number of words from each one to the end of the row
     values = content.astype(np.uint64)
     to_a, to_b = ((values * series[at] & np.uint64(0xFFFFFFFF)).sum(1) for at in (left - 1, left))
     (a, b), found = before, []

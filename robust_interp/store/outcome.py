@@ -1,4 +1,4 @@
-"""What a cell yields for consecutive samples."""
+"""The outcome of a cell for consecutive images."""
 
 from __future__ import annotations
 
@@ -6,37 +6,39 @@ from dataclasses import dataclass
 
 import numpy as np
 
-ZERO_GRADIENT = 1  # flag bits of a sample
+ZERO_GRADIENT = 1  # flag bits of an image
 
 NOT_FINITE = 2
 
-AGREE = 4  # of ensembles: all members predict the same class, or not; neither bit where that was not noted
+AGREE = 4  # ensembles: whether all members predict the same class; neither bit is set if that is unknown
 
 DISAGREE = 8
 
 INHERITED = 16
 
-ROUNDED_RIGHT = 32  # of attacks: right or wrong with whole pixel values; neither where that was not measured
+ROUNDED_RIGHT = 32  # attacks: whether the image rounded to 8 bits is correct; neither bit if not measured
 
 ROUNDED_WRONG = 64
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a cell yields for consecutive samples.
+    """The outcome of a cell for consecutive images.
 
     Attributes:
-        predictions: (n,) predicted labels, of any signed integer type; -1 where the logits or the images were
-            not finite, or where the sample is inherited.
-        flags: (n,) uint8; ZERO_GRADIENT where the attack's gradient was exactly zero, NOT_FINITE where a
-            gradient, an image or the logits were not finite, INHERITED where nothing was measured because a
-            cell that this one follows had broken the sample; AGREE or DISAGREE of an ensemble's members;
-            ROUNDED_RIGHT or ROUNDED_WRONG where the attacked image was also classified with whole pixels.
-        deltas: (n,) float32, the size of each sample's change by an attack, in [0, 1] pixels and the attack's
-            norm (Linf: its largest change of a pixel); None where nothing was attacked.
-        device: Where it was measured, such as ``cpu``; behind a space what ran, if not Python code: ``cpu
-            compiled``. Several are joined by ``+``.
-        content: As of `Dataset.content`, of the samples as they were read; None where that need not be known.
+        predictions: Predicted labels, (n,), of any signed integer type; -1 if the logits or the image were
+            not finite, or the image is inherited.
+        flags: Flag bits, (n,) uint8. ZERO_GRADIENT: the attack's gradient was exactly zero. NOT_FINITE: a
+            gradient, the image or the logits were not finite. INHERITED: not measured, because a cell that
+            this one follows broke the image. AGREE or DISAGREE: the members of an ensemble.
+            ROUNDED_RIGHT or ROUNDED_WRONG: the attacked image, classified rounded to multiples of 1/255.
+        deltas: Size of the change of each image by an attack, (n,) float32, in [0, 1] pixels and the norm of
+            the attack; None without an attack.
+        seconds: Time that measuring took.
+        device: Device, such as ``cpu``; for compiled passes with the engine, ``cpu compiled``. Several
+            are joined by ``+``.
+        content: Hashes of the images as they were read, see `Dataset.content`; None if the fingerprint of
+            the data set covers them.
     """
 
     predictions: np.ndarray
@@ -51,43 +53,43 @@ class Outcome:
 
     def __getitem__(self, part: slice) -> Outcome:
         predictions = self.predictions[part]
-        seconds = self.seconds * len(predictions) / len(self)  # its share
+        seconds = self.seconds * len(predictions) / len(self)
         deltas = None if self.deltas is None else self.deltas[part]
         return Outcome(predictions, self.flags[part], deltas, seconds, self.device)
 
     @property
     def max_delta(self) -> float | None:
-        """The largest change of a sample, in the unit of `deltas`; None where nothing was attacked."""
+        """Largest change of an image, in the unit of `deltas`; None without an attack."""
         return None if self.deltas is None else float(self.deltas.max())
 
     @property
     def places(self) -> str:
-        """The devices that it was measured on, joined by ``+``."""
+        """Devices that measured it, joined by ``+``."""
         return "+".join(sorted({one.partition(" ")[0] for one in self.device.split("+")}))
 
     @property
     def engine(self) -> str:
-        """What ran the model, joined by ``+``: ``compiled``, ``compiled+eager``; empty for Python code."""
+        """Engines that ran the model, joined by ``+``: ``compiled``, ``compiled+eager``; empty for eager."""
         found = {one.partition(" ")[2] for one in self.device.split("+")}
         return "+".join(sorted(one or "eager" for one in found)) if found != {""} else ""
 
     def correct(self, labels: np.ndarray) -> np.ndarray:
-        """Which samples count as right, (n,) bool, by the labels of these samples and any that follow.
+        """Return which images count as correct, (n,) bool, given the labels of at least these images.
 
-        A sample whose gradient was zero or not finite was not attacked, and so is not counted as robust; one
-        that is inherited is broken.
+        An image with a zero or non-finite gradient was not attacked, so it does not count as correct. An
+        inherited image is broken.
         """
         return (self.predictions == labels[: len(self)]) & (self.flags & (ZERO_GRADIENT | NOT_FINITE) == 0)
 
     @property
     def correct_rounded(self) -> np.ndarray:
-        """Which samples count as right with whole pixels, (n,) bool; none where that was not measured."""
+        """Images that are correct when rounded to multiples of 1/255, (n,) bool; False if not measured."""
         right = (self.flags & ROUNDED_RIGHT).astype(bool)
         return right & (self.flags & (ZERO_GRADIENT | NOT_FINITE) == 0)
 
     @property
     def agreement(self) -> float | None:
-        """Percentage of the samples whose class all members of an ensemble agree on; None if not noted."""
+        """Percentage of images on which all members of an ensemble agree; None if unknown."""
         if not (self.flags & (AGREE | DISAGREE)).all():
             return None
         return 100 * float((self.flags & AGREE).astype(bool).mean())

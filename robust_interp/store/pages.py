@@ -1,7 +1,7 @@
-"""The rows in a database's pages, read past SQLite: of a damaged file, whatever page is whole.
+"""Read rows directly from the pages of a damaged database, without SQLite.
 
-Neither the file's header nor the tree above a page is needed, so that one flipped bit there loses nothing.
-The format is SQLite's, see https://www.sqlite.org/fileformat2.html.
+Neither the file header nor the parent pages are needed, so that a flipped bit in them loses no row. The
+format is described at https://www.sqlite.org/fileformat2.html.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ from pathlib import Path
 
 _TABLE_LEAF, _INDEX_LEAF, _INDEX_INTERIOR = 0x0D, 0x0A, 0x02
 _USUAL_SIZE = 4096
-_LONGEST = 1 << 30  # bytes of a row; SQLite's own limit
-_INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # bytes, by serial type
+_LONGEST = 1 << 30  # largest number of bytes of a row, SQLite's limit
+_INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # serial type -> number of bytes
 
 
 def records(database: Path) -> Iterator[list]:
-    """Every row that can be read, of any table and index, with all its columns as they are stored.
+    """Yield every readable row of all tables and indexes, with its columns as they are stored.
 
-    A REAL without a fraction is stored as an integer. Rows of pages that are no longer in use may be among
-    them.
+    SQLite stores a REAL without a fraction as an integer. Rows of unused pages may be included.
 
     Args:
-        database: It and the log beside it are read; nobody may be writing to them.
+        database: Path of the database; its log is read, too. No process may be writing to it.
     """
     pages = _pages(database)
     for number in pages:
@@ -31,7 +30,7 @@ def records(database: Path) -> Iterator[list]:
 
 
 def _pages(database: Path) -> dict[int, bytes]:
-    """The pages by number, from 1; the newest of each."""
+    """Return the newest version of each page by its number, counted from 1."""
     content = database.read_bytes()
     (size,) = struct.unpack(">H", content[16:18])
     size = 65536 if size == 1 else size
@@ -41,7 +40,7 @@ def _pages(database: Path) -> dict[int, bytes]:
     log = Path(f"{database}-wal")
     frames = log.read_bytes()[32:] if log.exists() else b""
     for at in range(0, len(frames) - size - 23, size + 24):
-        if frames[at + 8 : at + 16] == frames[8:16]:  # else of an older log
+        if frames[at + 8 : at + 16] == frames[8:16]:  # other salts mark pages of an older log
             pages[int.from_bytes(frames[at : at + 4], "big")] = frames[at + 24 : at + 24 + size]
     return pages
 
@@ -60,11 +59,11 @@ def _of_page(pages: dict[int, bytes], number: int) -> Iterator[list]:
 
 
 def _payload(pages: dict[int, bytes], page: bytes, kind: int, at: int) -> bytes:
-    """The bytes of the row that begins there, with those on pages of their own."""
-    at += 4 if kind == _INDEX_INTERIOR else 0  # the page below
+    """Return the bytes of the row that begins at `at`, including those on overflow pages."""
+    at += 4 if kind == _INDEX_INTERIOR else 0  # number of the child page
     length, at = _varint(page, at)
     if kind == _TABLE_LEAF:
-        _, at = _varint(page, at)  # its number
+        _, at = _varint(page, at)  # row id
     if length > _LONGEST:
         raise ValueError("longer than any row")
     usable = len(page)
@@ -96,7 +95,7 @@ def _record(payload: bytes) -> list:
 
 
 def _value(payload: bytes, kind: int, at: int) -> tuple[object, int]:
-    """A value by its serial type, and where the next one begins."""
+    """Decode a value of a serial type; return it and the position of the next one."""
     if kind == 0:
         return None, at
     if kind in (8, 9):
@@ -113,7 +112,7 @@ def _value(payload: bytes, kind: int, at: int) -> tuple[object, int]:
 
 
 def _varint(content: bytes, at: int) -> tuple[int, int]:
-    """A number of one to nine bytes, and where the next one begins."""
+    """Decode a number of one to nine bytes; return it and the position behind it."""
     number = 0
     for place in range(8):
         byte = content[at + place]

@@ -1,7 +1,7 @@
-"""What the rows of the store are made of, and the digest by which a damaged one is known.
+"""The columns of the store's tables, and the digests that detect damaged rows.
 
-A row's digest covers its table, its key and all that it says, so that neither a flipped bit nor a row in the
-place of another can pass for what was written. Stores from before there were digests are judged by form.
+The digest of a row covers its table, its key and all values, so that a flipped bit and an exchanged row are
+both detected. Rows of older stores, which have no digests, are only checked for a valid form.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ KEYS = {
     "audits": 2,
     "counts": 1,
     "pixels": 2,
-}  # how many columns name a row
+}  # number of leading columns that form the key
 
-COUNTED = ("labels", "runs", "audits")  # tables of which `counts` says how many rows were ever written
+COUNTED = ("labels", "runs", "audits")  # tables whose number of rows is kept in the table `counts`
 
 _FLAGS = ZERO_GRADIENT | NOT_FINITE | AGREE | DISAGREE | INHERITED
 
 
 def seal(table: str, values: Sequence) -> bytes:
-    """The digest (16 bytes) of a row: its table, and its values in the order of COLUMNS."""
-    # Bytes follow, each with its length ahead. What ascii() writes is alike in every Python.
+    """Return the digest (16 bytes) of a row: of its table, and its values in the order of COLUMNS."""
+    # Values of type bytes follow the head, which holds their lengths. ascii() is the same in every Python.
     head: list[object] = []
     blobs = [b""]
     for value in values:
@@ -56,21 +56,22 @@ def seal(table: str, values: Sequence) -> bytes:
 
 
 def is_sound(table: str, row: Sequence, sealed: bool) -> bool:
-    """Whether a row says what was written.
+    """Return whether a row is undamaged.
 
     Args:
-        row: Its values in the order of COLUMNS, then its digest.
-        sealed: Whether the store has digests; one that has none is judged by its form.
+        table: Name of the table.
+        row: The values in the order of COLUMNS, then the digest.
+        sealed: Whether the store has digests; without them the form of the row is checked.
     """
     values = row[:-1]
     if not sealed:
         return has_form(table, values)
-    # A digest is no secret: others may have sealed anything.
+    # Anybody can compute a digest, so the form is checked, too.
     return row[-1] == seal(table, values) and _fits(table, values)
 
 
 def read_plan(key: str, dataset: str, text: str) -> Plan | None:
-    """The plan that a row of `runs` tells; None if this version does not read it, or reads another one."""
+    """Return the plan of a row of `runs`; None if this version cannot read it, or gets another key."""
     try:
         plan = Plan.from_json(text)
         return plan if (plan.key, plan.dataset) == (key, dataset) else None
@@ -79,7 +80,7 @@ def read_plan(key: str, dataset: str, text: str) -> Plan | None:
 
 
 def has_form(table: str, values: Sequence) -> bool:
-    """Whether a row without a digest could have been written: types, lengths, ranges, what its key says."""
+    """Return whether a row without a digest has a valid form: types, lengths, ranges, and key of the plan."""
     if not _fits(table, values):
         return False
     if table == "chunks":
@@ -91,7 +92,7 @@ def has_form(table: str, values: Sequence) -> bool:
 
 
 def _fits(table: str, values: Sequence) -> bool:
-    """Whether types and lengths are such that a row can be used."""
+    """Return whether a row can be used: types, lengths and ranges."""
     try:
         return _FORMS[table](*values)
     except (TypeError, ValueError, LookupError, AttributeError):
@@ -166,7 +167,7 @@ def _are(kind: type, *values: object) -> bool:
 
 _FORMS: dict[str, Callable[..., bool]] = {
     "chunks": _is_chunk,
-    "waiting": _is_chunk,  # what comes before those ahead of it
+    "waiting": _is_chunk,  # chunks that were finished before the chunks ahead of them
     "labels": _are_labels,
     "runs": _is_run,
     "audits": _is_audit,

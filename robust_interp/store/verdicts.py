@@ -1,4 +1,4 @@
-"""What an audit concludes, as it is stored: light, for the leaderboard."""
+"""Verdicts of audits in their stored form. Imports little, since the leaderboard needs it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ PASS, OPEN, WARN, FAIL = VERDICTS = ("pass", "open", "warn", "fail")  # from goo
 
 NOT_RUN = "not run"
 
-PARTIAL = "partial"  # of an audit that found nothing, with checks left out
+PARTIAL = "partial"  # an audit that found nothing, but did not run all checks
 
 CONCLUSIONS = (PASS, PARTIAL, OPEN, WARN, FAIL)  # from good to bad
 
 
 def worst(verdicts: Iterable[str]) -> str:
-    """The worst verdict of a model's checks; those that were not run say nothing."""
+    """Return the worst of some verdicts; checks that were not run are ignored. Empty if none is left."""
     return max((verdict for verdict in verdicts if verdict in VERDICTS), key=VERDICTS.index, default="")
 
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What an audit comes to, with what that rests on: ``pass(n=200)``, ``partial(n=200,checks=12/14)``.
+    """The result of an audit, with its basis: ``pass(n=200)``, ``partial(n=200,checks=12/14)``.
 
     Attributes:
         verdict: One of CONCLUSIONS.
-        n: How many samples it is of.
-        checks: How many of all checks were run; empty if they were.
+        n: Number of images.
+        checks: Share of the checks that were run, such as ``12/14``; empty if all were run.
     """
 
     verdict: str
@@ -39,13 +39,14 @@ class Conclusion:
 
 
 def joint(texts: Iterable[str]) -> str:
-    """What the audits of several models, one at least, come to together: no more than each of them does.
+    """Join the conclusions of several models: the worst verdict, the smallest n, the fewest checks.
 
     Args:
-        texts: Of each the conclusion; empty where there was none.
+        texts: The conclusion of each model, at least one; empty for a model without an audit.
 
     Returns:
-        A conclusion, or nothing where one of them is none, as the bare verdicts of older versions are.
+        The joint conclusion; empty if one of the texts is not a conclusion, such as a bare verdict of an
+        older version.
     """
     form = rf"({'|'.join(CONCLUSIONS)})\(n=(\d+)(?:,checks=((\d+)/\d+))?\)"
     texts = list(texts)

@@ -1,1 +1,1 @@
-"""Training by a recipe: several networks side by side, resumable, as checkpoint folders of the zoo."""
+"""Train networks by a recipe, several side by side and resumable, and write checkpoint folders."""

@@ -1,9 +1,9 @@
-"""The step of several networks as one CUDA graph: a single launch, in which each network is a branch.
+"""Run the training step of several networks as one CUDA graph with a branch per network.
 
-Networks of CIFAR's size are so small that launching their kernels takes longer than running them. A graph is
-launched as a whole, and its branches share the device. A graph repeats what was recorded, on the same memory:
-what changes from step to step is copied into it (the batches' draws), or makes another graph necessary (the
-learning rate, the size of the last batch of an epoch, which networks are left).
+Networks for CIFAR are so small that launching their kernels takes longer than running them. A graph is
+launched as a whole, and its branches share the device. A graph replays the recorded kernels on the same
+memory. The random draws of the batches are copied into it at each step. A new learning rate, another batch
+size or another set of networks requires a new graph.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ class _Recorded:
 
 
 class RecordedSteps:
-    """Called with networks and what was drawn for their next batches: one step of each.
+    """Runs one training step of each network. Call it with the networks and the draws of their next batches.
 
-    The first step of a kind runs as it is, which warms it up; the second is recorded, and replayed from then
-    on. Where a network cannot be recorded, as one that reads a value back, all steps run as they are, with a
-    warning.
+    The first step with given batch sizes runs without a graph, as a warm-up. The second is recorded; from
+    then on the graph is replayed. If a network cannot be recorded, for example because it reads a value back,
+    a warning is shown and all steps run without a graph.
     """
 
     def __init__(self) -> None:
         self._streams: dict[Fit, cuda.Stream] = defaultdict(cuda.Stream)
         self._of: list[tuple[Fit, float]] = []
-        self._recorded: dict[tuple[int, ...], _Recorded | None] = {}  # by batch sizes; None: ran once
+        self._recorded: dict[tuple[int, ...], _Recorded | None] = {}  # by batch sizes; None after the warm-up
         self._records = True
 
     def __call__(self, fits: Sequence[Fit], draws: Sequence[Tensor]) -> None:
-        with cuda.device(fits[0].loader.labels.device):  # streams and graphs are the current device's
+        with cuda.device(fits[0].loader.labels.device):  # streams and graphs use the current device
             self._run(fits, draws)
 
     def _run(self, fits: Sequence[Fit], draws: Sequence[Tensor]) -> None:
         self._forget_others([(fit, fit.lr) for fit in fits])
-        pinned = [drawn.pin_memory() for drawn in draws]  # from ordinary memory a copy waits for the device
+        pinned = [drawn.pin_memory() for drawn in draws]  # copies from pageable memory block
         step = self._step(fits, draws)
         if step is None:
             self._branches(fits, [_copied(drawn, fit) for fit, drawn in zip(fits, pinned, strict=True)])
@@ -54,7 +54,7 @@ class RecordedSteps:
         step.graph.replay()
 
     def _step(self, fits: Sequence[Fit], draws: Sequence[Tensor]) -> _Recorded | None:
-        """What is recorded of a step of these sizes; None where it is to run as it is."""
+        """Return the recorded step for these batch sizes; None if the step must run without a graph."""
         sizes = tuple(map(len, draws))
         if sizes not in self._recorded:
             self._recorded[sizes] = None
@@ -64,16 +64,16 @@ class RecordedSteps:
 
     def _forget_others(self, now: list[tuple[Fit, float]]) -> None:
         if now != self._of:
-            cuda.synchronize()  # a graph that still runs is not to lose its memory
+            cuda.synchronize()  # a running graph needs its memory
             self._of, self._recorded = now, {}
 
     def _record(self, fits: Sequence[Fit], draws: Sequence[Tensor]) -> _Recorded | None:
-        """The step as a graph, which has not run yet; None, and a warning, if it cannot be one."""
+        """Record a step without running it. If that is not possible, warn and return None."""
         graph = cuda.CUDAGraph()
         inputs = [_copied(drawn, fit) for fit, drawn in zip(fits, draws, strict=True)]
-        stream = cuda.Stream()  # torch's own is of the device that first recorded anything in this process
+        stream = cuda.Stream()  # torch's default capture stream belongs to the first device used
         try:
-            # entered by itself too: where recording fails, cuda.graph does not leave its stream
+            # cuda.graph does not restore the stream if recording fails, so enter the stream here, too.
             with cuda.stream(stream), cuda.graph(graph, stream=stream):
                 self._branches(fits, inputs)
         except RuntimeError as error:
@@ -84,7 +84,7 @@ class RecordedSteps:
         return _Recorded(graph, inputs)
 
     def _branches(self, fits: Sequence[Fit], inputs: Sequence[Tensor]) -> None:
-        """Every network's step on a stream of its own, from here and back to here."""
+        """Run the step of each network on its own stream, forked from the current stream and joined again."""
         here = cuda.current_stream()
         streams = [self._streams[fit] for fit in fits]
         for fit, given, stream in zip(fits, inputs, streams, strict=True):

@@ -1,8 +1,8 @@
-"""Training recipes: TOML files in recipes/, read for one architecture and dataset, and overridden by name.
+"""Read training recipes from TOML files, for one architecture and data set, and override their fields.
 
-A file holds fields of `Recipe`. ``extends`` names a shipped recipe to start from; each ``[[where]]`` table
-holds the fields that differ for the architectures and datasets that its globs match, a later one winning.
-Nothing here imports torch.
+A file contains fields of `Recipe`. ``extends`` names a built-in recipe to start from. Each ``[[where]]``
+table has the fields that differ for the architectures and data sets that its globs match; later tables take
+precedence. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -20,32 +20,37 @@ from robust_interp.core.registry import unknown
 from robust_interp.data import DATASETS, DatasetType
 
 FOLDER = Path(__file__).parent / "recipes"
-LARGEST = 1e30  # of any number in a recipe: float32 has room for it, and for what is computed with it
+LARGEST = 1e30  # upper limit of any number in a recipe, so that float32 computations do not overflow
 _NOT_FILLED = "call Recipe.filled with the dataset before the recipe is used"
 LONGEST_NAME = 120  # characters, so that a checkpoint's folder name stays below the usual 255 bytes
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained.
+    """All settings of a training.
 
     Attributes:
-        lr: Learning rate before the steps.
-        steps: Shares of the epochs after which the learning rate is divided by 10.
-        weight_decay: On every parameter as it is stored, as torch.optim.SGD applies it; λ see lambda_decay.
-        padding: Pixels added on each side before the random crop; None for the dataset's.
+        name: Name of the recipe, including overridden fields.
+        epochs: Number of epochs.
+        lr: Learning rate before the first of `steps`.
+        steps: Fractions of the training after which the learning rate is divided by 10.
+        momentum: Momentum of SGD.
+        weight_decay: Weight decay of torch.optim.SGD, on every parameter (for λ see lambda_decay).
+        batch_size: Number of images in a batch.
+        padding: Pixels added on each side before the random crop; None takes the data set's.
         padding_mode: "zeros" or "reflect".
-        mean, std: Per channel, of pixels in [0, 1]; None for the dataset's.
-        stored: Which parameter a λ is kept as: "lambda", or "keep" for 1 - λ.
-        lambda_decay: Whether weight decay acts on it.
-        lambda_init: Interval that act(λ) starts in; None for the architecture's.
-        warmup_epochs: Epochs over which the learning rate first rises in a straight line.
-        precision: "float32"; "tf32", of convolutions and products on CUDA; or "bf16", autocast of the forward
-            pass with the loss, the parameters and BatchNorm's statistics in float32.
-        deviations: Field -> (value of the named recipe, value used), for what was overridden.
+        mean: Per-channel mean of the normalisation, in [0, 1] pixels; None takes the data set's.
+        std: Per-channel standard deviation of the normalisation; None takes the data set's.
+        stored: Parameter that represents λ: "lambda", or "keep" for 1 - λ.
+        lambda_decay: Whether weight decay is applied to that parameter.
+        lambda_init: Interval of the initial act(λ); None takes the architecture's.
+        warmup_epochs: Number of epochs of linear warm-up of the learning rate.
+        precision: "float32"; "tf32" for convolutions and matrix products on CUDA; or "bf16" for autocast of
+            the forward pass, with the loss, the parameters and BatchNorm's statistics in float32.
+        deviations: Overridden fields: (value in the original recipe, value used) by field.
 
     Raises:
-        UserError: for a value out of its range.
+        UserError: if a value is out of its range.
     """
 
     name: str
@@ -73,17 +78,17 @@ class Recipe:
                 raise UserError(f"{name} must be {what}, not {_shown(value)}")
 
     def model_args(self) -> dict[str, Any]:
-        """What the recipe says of the architecture where that is not its default."""
+        """Return the arguments of the architecture that the recipe changes from their defaults."""
         given = {"lambda_init": self.lambda_init, "stored": self.stored}
         usual = {"lambda_init": None, "stored": "lambda"}
         return {name: value for name, value in given.items() if value != usual[name]}
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Mean and std, a value per channel, in [0, 1] pixels.
+        """Mean and std per channel, in [0, 1] pixels.
 
         Raises:
-            ValueError: if they are left to the dataset, and the recipe is not filled for one.
+            ValueError: if one is None because `filled` was not called.
         """
         if self.mean is None or self.std is None:
             raise ValueError(_NOT_FILLED)
@@ -94,20 +99,20 @@ class Recipe:
         """Pixels added on each side before the random crop.
 
         Raises:
-            ValueError: if that is left to the dataset, and the recipe is not filled for one.
+            ValueError: if it is None because `filled` was not called.
         """
         if self.padding is None:
             raise ValueError(_NOT_FILLED)
         return self.padding
 
     def filled(self, kind: DatasetType) -> Recipe:
-        """With the dataset's own padding, mean and std where the recipe names none.
+        """Return the recipe with padding, mean and std of the data set in place of None.
 
         Args:
-            kind: Of the dataset that is trained on.
+            kind: Type of the data set that is trained on.
 
         Raises:
-            UserError: if mean and std are not of the dataset's channels.
+            UserError: if mean or std has another number of channels than the data set.
         """
         usual = {"padding": kind.crop_padding, "mean": kind.mean, "std": kind.std}
         missing: dict[str, Any] = {name: v for name, v in usual.items() if getattr(self, name) is None}
@@ -119,7 +124,7 @@ class Recipe:
 
 
 def _number(low: float, high: float = LARGEST, open_low: bool = False) -> Callable[[Any], bool]:
-    """A test for finite numbers in [low, high), or (low, high)."""
+    """Return a test for numbers in [low, high), or in (low, high) if `open_low`."""
 
     def is_valid(value: object) -> bool:
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -149,7 +154,7 @@ def _interval(value: Any) -> bool:
     return _tuple_of(_number(0))(value) and len(value) == 2 and value[0] <= value[1]
 
 
-# field -> (a test of its values, the same in words)
+# field -> (test of its values, description of valid values)
 _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "name": (lambda value: bool(re.fullmatch(r"[a-z0-9_]+", value)), "only a-z, 0-9 and _"),
     "epochs": (_whole(1), "a whole number of at least 1"),
@@ -173,20 +178,20 @@ _TUPLES = ("steps", "mean", "std", "lambda_init")
 
 
 def names() -> list[str]:
-    """The shipped recipes."""
+    """Return the names of the built-in recipes."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 def load(name: str, architecture: str, dataset: str) -> Recipe:
-    """A shipped recipe, or one's own TOML file, for one architecture and dataset.
+    """Load a built-in recipe or a TOML file for one architecture and data set, and fill it.
 
     Args:
-        name: Of a shipped recipe, or a path that ends in .toml.
-        architecture: A timm name, which the globs of ``[[where]]`` tables are held against.
-        dataset: The same; the recipe is filled for it.
+        name: Name of a built-in recipe, or a path that ends in .toml.
+        architecture: timm name that is matched against the globs of ``[[where]]`` tables.
+        dataset: Name of a registered data set, matched in the same way.
 
     Raises:
-        UserError: if there is no such recipe or dataset, or the file holds what a recipe cannot.
+        UserError: if there is no such recipe or data set, or the file is not a valid recipe.
     """
     kind = DATASETS[dataset]
     own = name.endswith(".toml")
@@ -208,7 +213,7 @@ def _shipped(name: str) -> Path:
 
 
 def _values(path: Path, architecture: str, dataset: str) -> dict[str, Any]:
-    """The fields that a file gives for an architecture and a dataset."""
+    """Return the fields that a file sets for an architecture and a data set."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -240,13 +245,13 @@ def _as_tuple(name: str, value: Any) -> Any:
 
 
 def settings(texts: Iterable[str]) -> dict[str, Any]:
-    """Read overrides such as ``lr=0.05,steps=0.5,0.75``: fields with numbers, words, true, false or none.
+    """Parse overrides such as ``lr=0.05,steps=0.5,0.75``; values are numbers, words, true, false or none.
 
     Raises:
-        UserError: for an unknown field, one that is given twice, or a text of another form.
+        UserError: if a field is unknown or given twice, or a text has another form.
     """
     found: dict[str, Any] = {}
-    # a comma inside a value is not followed by another field's name
+    # Split only at commas before a field name; others are part of a value.
     for part in (part for text in texts for part in re.split(r",(?=\s*[a-z_]+\s*=)", text)):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals:
@@ -271,12 +276,12 @@ def _value(text: str) -> Any:
 
 
 def overridden(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
-    """The recipe with other values, which then stand in its name and in its `deviations`.
+    """Return a recipe with changed fields, which are added to its name and its `deviations`.
 
     Raises:
-        UserError: for a value out of its range, or more changes than fit in the name of a folder.
+        UserError: if a value is out of its range, or the name becomes too long for a folder.
     """
-    new = replace(recipe, **changes)  # which checks the values
+    new = replace(recipe, **changes)  # checks the values
     pairs = {name: (getattr(recipe, name), getattr(new, name)) for name in FIELDS}
     deviations = {name: (named, used) for name, (named, used) in pairs.items() if named != used}
     name = "_".join([recipe.name, *(_in_name(name, used) for name, (_, used) in deviations.items())])
@@ -304,11 +309,13 @@ def _shown(value: object) -> str:
 
 
 def changed(recipe: Recipe, recorded: dict) -> dict[str, tuple]:
-    """Field -> (value recorded, value of the recipe), where a checkpoint was trained with another value.
+    """Return the fields in which a recipe differs from a recorded one, as field -> (recorded, current) value.
 
     Args:
-        recipe: Its fields that are None are not compared: the data set or the architecture fills them.
-        recorded: The recipe in a train.json. Version 0.1 recorded fewer fields.
+        recipe: The recipe. Fields that are None are not compared, as the data set or the architecture sets
+            them.
+        recorded: The recipe in a train.json. Fields that it lacks are not compared; version 0.1 recorded
+            fewer.
     """
     pairs = {}
     for name in FIELDS:
@@ -320,7 +327,7 @@ def changed(recipe: Recipe, recorded: dict) -> dict[str, tuple]:
 
 
 def describe(deviations: dict[str, tuple]) -> str:
-    """``lr 0.05 instead of 0.1, ...`` of a recipe's `deviations`."""
+    """Format `deviations` of a recipe for a message: ``lr 0.05 instead of 0.1, ...``."""
     return ", ".join(
         f"{name} {_shown(used)} instead of {_shown(named)}" for name, (named, used) in deviations.items()
     )

@@ -1,4 +1,4 @@
-"""The state of an unfinished training beside its destination, its lock, and the signals that stop it."""
+"""Save and load the state of an unfinished training, lock its folder, and handle stop signals."""
 
 from __future__ import annotations
 
@@ -22,15 +22,20 @@ from robust_interp.core.files import lock_file, remove_unlocked, write_bytes
 
 
 def state_file(folder: Path) -> Path:
-    """Where the unfinished training of a checkpoint folder is kept; its name is no checkpoint's."""
+    """Return the path of the saved state for a checkpoint folder. It does not look like a checkpoint."""
     return folder.with_name(f".{folder.name}.resume.safetensors")
 
 
 def write(path: Path, tensors: dict[str, Tensor], values: dict) -> None:
-    """Replace a file at once by these tensors, with the values as JSON in its header; never a pickle.
+    """Write a state atomically, as a safetensors file with the values as JSON in its header.
+
+    Args:
+        path: Path of the file; an existing one is replaced.
+        tensors: Tensors by name.
+        values: JSON values.
 
     Raises:
-        UserError: if it cannot be written; the one that was there is kept.
+        UserError: if the file cannot be written; an existing one is kept.
     """
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(values)
@@ -38,7 +43,7 @@ def write(path: Path, tensors: dict[str, Tensor], values: dict) -> None:
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict] | None:
-    """What `write` was given for `path`, or None if there is no such file.
+    """Read the tensors and values of a file from `write`; None if there is no such file.
 
     Raises:
         UserError: if the file is damaged.
@@ -49,7 +54,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict] | None:
         with safe_open(path, framework="pt") as file:
             said = file.metadata()
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        # Older states have the values alone. A damaged name of the digest must not pass for one of them.
+        # Older states have no digest; only a header with nothing but the values counts as one of them.
         if said.keys() != {"values"} and said["digest"] != _digest(tensors, said["values"]):
             raise ValueError("it is damaged: its digest does not match")
         return tensors, json.loads(said["values"])
@@ -66,7 +71,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict] | None:
 
 
 def _digest(tensors: dict[str, Tensor], text: str) -> str:
-    """SHA-256 of the values' JSON, and of each tensor's name, type, shape and bytes."""
+    """Return the SHA-256 of the values' JSON and of each tensor's name, type, shape and bytes."""
     digest = hashlib.sha256(text.encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"\0{name!r} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
@@ -76,12 +81,12 @@ def _digest(tensors: dict[str, Tensor], text: str) -> str:
 
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
-    """Keep other processes from training the same checkpoint folder; what a killed one left does not count.
+    """Lock a checkpoint folder against training by another process.
 
-    Where the system has no flock, as on Windows, nothing is locked.
+    Lock files of killed processes have no effect. Without flock, as on Windows, nothing is locked.
 
     Raises:
-        UserError: if another process trains it.
+        UserError: if another process is training it.
     """
     for left_over in folder.parent.glob(".*_seed*.lock"):
         remove_unlocked(left_over)
@@ -92,15 +97,19 @@ def lock(folder: Path) -> Iterator[None]:
 
 
 def forget(folder: Path) -> None:
-    """Remove the state of a training that is finished, where it can be."""
+    """Remove the saved state of a finished training; errors are ignored."""
     with suppress(OSError):
         state_file(folder).unlink(missing_ok=True)
 
 
 class StopSignals:
-    """Within it Ctrl-C, SIGTERM and SIGHUP only set `caught`, so that a state can be kept.
+    """A context in which Ctrl-C, SIGTERM and SIGHUP only set `caught`, so that the state can be saved.
 
-    A second one interrupts. Outside the main thread, where Python takes no signals, it does nothing.
+    A second signal raises KeyboardInterrupt. Outside the main thread, where Python handles no signals, the
+    context does nothing.
+
+    Attributes:
+        caught: Number of the signal; None if there was none.
     """
 
     caught: int | None = None
@@ -109,7 +118,7 @@ class StopSignals:
         self._before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
             for signum in {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:
-                if signal.getsignal(signum) not in (signal.SIG_IGN, None):  # as under nohup
+                if signal.getsignal(signum) not in (signal.SIG_IGN, None):  # not if ignored, as under nohup
                     self._before[signum] = signal.signal(signum, self._catch)
         return self
 

@@ -1,4 +1,4 @@
-"""Several networks in training side by side, a step of each at a time: in turn, or as one CUDA graph."""
+"""Train several networks side by side: one step of each at a time, in turn or as one CUDA graph."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ REPORT_EVERY = 0.5  # seconds between two reports within an epoch
 
 
 class Group:
-    """Networks in training on one device, none of which changes what becomes of another.
+    """Networks that are trained on one device, each with the same result as if trained alone.
 
-    Dropout on CUDA is the exception: it draws from the device's one generator.
+    Dropout on CUDA is the exception, because all networks share the device's random generator.
+
+    Args:
+        fits: The trainings; finished ones are ignored.
     """
 
     def __init__(self, fits: Sequence[Fit]) -> None:
@@ -26,27 +29,28 @@ class Group:
         self._step_all = RecordedSteps() if on_cuda else in_turn
 
     def drop(self, fit: Fit) -> None:
-        """Train this one (`fit`) no further."""
+        """Stop training `fit`."""
         self.fits.remove(fit)
 
     def epochs(
         self, report: Callable[[Fit, Status], None], stopping: Callable[[], bool]
     ) -> Iterator[tuple[Fit, dict | None]]:
-        """Train all to the end.
+        """Train all networks to the end.
 
-        Yields each network with the curve's line of an epoch, when it has ended. If it is to stop, yields
-        each unfinished one with None, and no more.
+        Yields a network and the record of its epoch whenever an epoch ends. If the training stops early,
+        yields each unfinished network with None, and ends.
 
         Args:
-            report: Called for each at the end of each epoch, and about every half second within one.
-            stopping: Asked after each step.
+            report: Called with each network and its status at the end of an epoch, and about every half
+                second.
+            stopping: Returns whether to stop; called after each step.
         """
         for fit in self.fits:
             fit.begin()
         reported = time.perf_counter()
         while self.fits:
             now = self._step()
-            if now - reported >= REPORT_EVERY:  # reading the loss waits for the device: not at each step
+            if now - reported >= REPORT_EVERY:  # reading the loss waits for the device
                 reported = now
                 for fit in self.fits:
                     report(fit, fit.status())
@@ -59,7 +63,7 @@ class Group:
                 return
 
     def _step(self) -> float:
-        """One step of every network; when it was done."""
+        """Do one step of every network, and return the time at its end."""
         started = time.perf_counter()
         self._step_all(self.fits, [fit.loader.draw() for fit in self.fits])
         for fit in self.fits:

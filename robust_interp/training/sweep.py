@@ -1,7 +1,7 @@
-"""A declared grid of networks, each trained with several seeds, measured and tabulated; all of it resumable.
+"""Train and tabulate a grid of networks, each with several seeds.
 
-The paper's table of initial intervals and its table of variants are two such grids. As there, a run that
-fails to train is left out of the averages; here it is counted besides.
+The paper's table of initial intervals and its table of variants are such grids. As in the paper, trainings
+that fail are left out of the averages; here they are also counted.
 """
 
 from __future__ import annotations
@@ -21,33 +21,40 @@ from robust_interp.training.recipe import Recipe
 from robust_interp.training.train import Training
 from robust_interp.training.trainer import TrainingError
 
-INTERVALS = ((0.0, 0.1), (0.1, 0.2), (0.2, 0.25), (0.25, 0.3), (0.3, 0.4))  # of the paper's table
+INTERVALS = ((0.0, 0.1), (0.1, 0.2), (0.2, 0.25), (0.25, 0.3), (0.3, 0.4))  # in the paper's table
 VARIANTS = ("in_resnet{}", "in_resnet{}_sig", "in_resnet{}_gating", "in_resnet{}_gating_sig")
 NAMES = ["model", "lambda_init", "recipe", "seeds", "failed"]
 
 
 @dataclass(frozen=True)
 class Point:
-    """One network of a grid; act(λ) starts in `lambda_init`, None is the architecture's own interval."""
+    """A network of a grid.
+
+    Attributes:
+        architecture: Name of an architecture of this package.
+        lambda_init: Interval of the initial act(λ); None takes the architecture's.
+    """
 
     architecture: str
     lambda_init: tuple[float, float] | None = None
 
     @property
     def interval(self) -> str:
-        """The interval as a leaderboard writes it."""
+        """The interval as text, as in a leaderboard."""
         return zoo.interval_text(self.lambda_init or default_lambda_init(self.architecture))
 
 
 def grid(models: Iterable[str], intervals: Sequence[tuple[float, float]]) -> list[Point]:
-    """Each model in each interval, or in its own if there are none; one without λ once; no point twice.
+    """Return all pairs of a model and an interval, without duplicates.
+
+    Models without λ occur once, without an interval. If there are no intervals, so do all models.
 
     Args:
-        models: Names of this package's architectures.
-        intervals: (low, high) that act(λ) starts in.
+        models: Names of architectures of this package.
+        intervals: Intervals (low, high) of the initial act(λ).
 
     Raises:
-        UserError: for a name that is not of this package's architectures.
+        UserError: if a name is not an architecture of this package.
     """
     points = []
     for model in models:
@@ -59,13 +66,13 @@ def grid(models: Iterable[str], intervals: Sequence[tuple[float, float]]) -> lis
 
 
 def initialisation(depth: int) -> list[Point]:
-    """The paper's trade-off table at a depth: ResNet, and both damped networks started in five intervals."""
+    """Return the paper's trade-off table for a depth: ResNet, and both damped networks in five intervals."""
     names = ("preact_resnet{}", "in_resnet{}", "lambda_in_resnet{}")
     return grid([name.format(depth) for name in names], INTERVALS)
 
 
 def variants(depth: int) -> list[Point]:
-    """The paper's table of shortcut functions at a depth."""
+    """Return the paper's table of shortcut functions for a depth."""
     return grid([name.format(depth) for name in ("preact_resnet{}", *VARIANTS)], ())
 
 
@@ -75,7 +82,12 @@ GRIDS: dict[str, Callable[[int], list[Point]]] = {"initialisation": initialisati
 
 @dataclass(frozen=True)
 class Trained:
-    """The checkpoints of a grid, and how many seeds of each point failed to train."""
+    """Results of the trainings of a grid.
+
+    Attributes:
+        checkpoints: The checkpoints.
+        failed: Number of failed seeds of each point.
+    """
 
     checkpoints: list[zoo.Checkpoint]
     failed: Counter[Point]
@@ -84,11 +96,11 @@ class Trained:
 def trainings(
     points: Sequence[Point], recipe_of: RecipeOf, seeds: Sequence[int]
 ) -> list[tuple[Point, Training]]:
-    """Every point with every seed.
+    """Return the trainings of a grid: every point with every seed.
 
     Args:
-        points: The networks.
-        recipe_of: The recipe of an architecture whose act(λ) starts in an interval, or None.
+        points: The networks of the grid.
+        recipe_of: Returns the recipe for an architecture and an interval of the initial act(λ), or None.
         seeds: Train seeds.
     """
     return [
@@ -101,14 +113,14 @@ def trainings(
 def trained(
     asked: Sequence[tuple[Point, Training]], outcomes: Sequence[zoo.Checkpoint | TrainingError]
 ) -> Trained:
-    """What became of the trainings of a grid.
+    """Collect the results of the trainings of a grid.
 
     Args:
-        asked: As of `trainings`.
-        outcomes: Of each its checkpoint, or why it failed.
+        asked: The trainings, from `trainings`.
+        outcomes: The checkpoint or the error of each training, in the same order.
 
     Raises:
-        UserError: if all of them failed.
+        UserError: if all trainings failed.
     """
     checkpoints = [outcome for outcome in outcomes if not isinstance(outcome, TrainingError)]
     failed = Counter(
@@ -124,13 +136,13 @@ def trained(
 def tabulate(
     points: Sequence[Point], board: pd.DataFrame, failed: Counter[Point], recipe_of: RecipeOf
 ) -> pd.DataFrame:
-    """A line for each point, in order: how many seeds trained and failed, and the leaderboard's numbers.
+    """Return a table with a row per point: number of seeds, of failed seeds, and the leaderboard's numbers.
 
     Args:
         points: The networks of the grid.
         board: A leaderboard of their checkpoints.
-        failed: How many seeds of each failed to train.
-        recipe_of: As for `trainings`.
+        failed: Number of failed seeds of each point.
+        recipe_of: See `trainings`.
     """
     measured = [str(column) for column in board if column not in ENTRY_COLUMNS and column not in NAMES]
     lines = []

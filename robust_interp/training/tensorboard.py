@@ -1,4 +1,4 @@
-"""A training's curve as TensorBoard events: one run a seed, a step an epoch."""
+"""Write a training curve as TensorBoard events: a run per seed, a step per epoch."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from robust_interp.training.trainer import Status
 
 @contextmanager
 def curve_writer(folder: Path) -> Iterator[Callable[[Status], None]]:
-    """What `train.train` takes as its report; each finished epoch is written to `folder` at once.
+    """Yield a function for the `report` argument of `train.train`; it writes each finished epoch to `folder`.
 
     Scalars: ``loss``, ``accuracy`` (%), ``lr``, ``images_per_second`` and ``lambda/<block>``.
 
     Raises:
-        UserError: if TensorBoard is not installed, or the folder cannot be written, or is removed meanwhile.
+        UserError: if TensorBoard is not installed, or the folder cannot be written or is removed during
+            training.
     """
     try:
         from torch.utils.tensorboard import SummaryWriter
@@ -33,7 +34,7 @@ def curve_writer(folder: Path) -> Iterator[Callable[[Status], None]]:
     def report(status: Status) -> None:
         if status.line is None:
             return
-        if not folder.is_dir():  # TensorBoard would go on writing to what nobody can read
+        if not folder.is_dir():  # TensorBoard would keep writing to a deleted file
             raise UserError(f"cannot write {folder}: it was removed meanwhile")
         for name, value in scalars(status.line).items():
             writer.add_scalar(name, value, status.line["epoch"])
@@ -44,6 +45,6 @@ def curve_writer(folder: Path) -> Iterator[Callable[[Status], None]]:
 
 
 def scalars(line: dict) -> dict[str, float]:
-    """The numbers of one line of the curve, by TensorBoard tag."""
+    """Return the numbers of one epoch's record by TensorBoard tag."""
     numbers = {name: value for name, value in line.items() if name not in ("epoch", "lambda")}
     return numbers | {f"lambda/{block}": value for block, value in line["lambda"].items()}

@@ -1,7 +1,8 @@
-"""From recipes and seeds to checkpoint folders: resumable, and with a record of what failed.
+"""Train networks by recipe and seed, and write checkpoint folders. Trainings can be resumed.
 
-A seed fixes everything: initialisation, order of the samples and augmentation, whatever is trained beside it.
-An unfinished training is kept beside its destination, and the same call goes on from there.
+A seed determines initialisation, order of the images and augmentation, independent of the other networks that
+are trained side by side. The state of an unfinished training is saved next to its checkpoint folder; the same
+call resumes it.
 """
 
 from __future__ import annotations
@@ -39,23 +40,24 @@ from robust_interp.training.recipe import Recipe, changed, describe
 from robust_interp.training.side_by_side import Group
 from robust_interp.training.trainer import Fit, Status, TrainingError, coefficients
 
-PASSES = 3  # that a step takes: one forward, and a way back as long as two
-LONGEST_NAME = 255 - 40  # bytes of a checkpoint's name: a file's may have 255, and that of a state is longer
-HALF_MAY_CHANGE = 1 / 1000  # predictions that storing half-precision weights may change
+PASSES = 3  # cost of a training step in forward passes: a backward pass costs two
+LONGEST_NAME = 255 - 40  # bytes of a checkpoint's name; file names have 255, and that of a state is longer
+HALF_MAY_CHANGE = 1 / 1000  # share of the predictions that may change with weights in half precision
 
 
 def destination(architecture: str, dataset: str, recipe: Recipe, seed: int, out: Path) -> Path:
-    """The checkpoint folder of one training, below `out`.
+    """Return the path of the checkpoint folder of a training.
 
     Args:
-        architecture: A timm name, without a tag.
-        dataset: Its name.
-        recipe: Whose name, with what was overridden, stands in the folder's.
-        seed: The train seed.
+        architecture: A timm name without a tag.
+        dataset: Name of the data set.
+        recipe: The recipe; its name is a part of the folder's name.
+        seed: Train seed.
+        out: The folder that contains the checkpoint folders.
 
     Raises:
-        UserError: if that is no checkpoint's name, as for an architecture with a tag, or too long a one for
-            a file system.
+        UserError: if the name is not a checkpoint's, as for an architecture with a tag, or is too long for a
+            file system.
     """
     folder = Path(out) / f"{architecture}.{dataset}_{recipe.name}_seed{seed}"
     if (size := len(os.fsencode(folder.name))) > LONGEST_NAME:
@@ -73,13 +75,19 @@ def destination(architecture: str, dataset: str, recipe: Recipe, seed: int, out:
 
 
 def failure_file(folder: Path) -> Path:
-    """Where it is recorded that the training of a checkpoint folder failed; its name is no checkpoint's."""
+    """Return the path of the record of a failed training. It does not look like a checkpoint."""
     return folder.with_name(f"{folder.name}.failed.json")
 
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """What is trained: a registered architecture, by a recipe, from a seed."""
+    """A network to train.
+
+    Attributes:
+        architecture: Name of a registered architecture.
+        recipe: The recipe.
+        seed: Train seed.
+    """
 
     architecture: str
     recipe: Recipe
@@ -88,7 +96,7 @@ class Training:
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """One training: what is trained on what, and where it is written. The recipe is filled."""
+    """A training with all that it needs: the filled recipe, the data and the destination."""
 
     what: Training
     recipe: Recipe
@@ -105,7 +113,7 @@ class _Job:
 
     @property
     def identity(self) -> dict:
-        """What fixes the result, as JSON values."""
+        """All settings that determine the result, as JSON values."""
         facts = {
             "recipe": dataclasses.asdict(self.recipe),
             "seed": self.what.seed,
@@ -116,7 +124,7 @@ class _Job:
         return json.loads(json.dumps(facts))
 
     def model(self) -> nn.Module:
-        """The network at its start."""
+        """Build the network with its initial weights."""
         torch.manual_seed(self.what.seed)
         model = zoo.create(
             self.what.architecture,
@@ -127,7 +135,7 @@ class _Job:
         return model.to(self.device).to(memory_format=torch.channels_last)
 
     def fit(self) -> Fit:
-        """The training at its start."""
+        """Make the training at step 0."""
         model, images = self.model(), self.training.images
         if self.compiled:
             compile_blocks(model)
@@ -136,10 +144,10 @@ class _Job:
         return Fit(model, loader, self.recipe)
 
     def record(self, fit: Fit) -> dict:
-        """The record of the training, for train.json."""
+        """Return the record of the training for train.json."""
         interval = self.model_args.get("lambda_init") or default_lambda_init(self.what.architecture)
         return self.identity | {
-            "checkpoint": "last",  # no epoch is chosen: the test set is read once, after training
+            "checkpoint": "last",  # the last epoch: the test set is used only once, after training
             "lambda_init": list(interval) if interval else None,
             "parameters": sum(p.numel() for p in fit.model.parameters()),
             "lambda": coefficients(fit.model),
@@ -152,14 +160,19 @@ class _Job:
 
 
 def check(trainings: Sequence[Training], dataset: str, out: Path) -> dict[Training, Path]:
-    """Refuse trainings that cannot be, before any data are read.
+    """Check that trainings can run, before any data are read.
+
+    Args:
+        trainings: The trainings.
+        dataset: Name of the data set.
+        out: The folder for the checkpoint folders.
 
     Returns:
-        The checkpoint folder of each.
+        The checkpoint folder of each training.
 
     Raises:
-        UserError: if a checkpoint is there already or cannot be written below `out`, a recipe does not fit
-            the dataset, or two trainings would write the same checkpoint.
+        UserError: if a checkpoint exists already or cannot be written, a recipe does not fit the data set, or
+            two trainings would write the same checkpoint.
     """
     for what in trainings:
         what.recipe.filled(data.DATASETS[dataset])
@@ -174,14 +187,15 @@ def check(trainings: Sequence[Training], dataset: str, out: Path) -> dict[Traini
 
 
 def work(trainings: Sequence[Training], training: data.Dataset) -> dict[Training, tuple[float, float]]:
-    """How large each training is.
+    """Estimate the cost of each training.
 
     Args:
-        trainings: What is to be trained.
-        training: The training split of a registered dataset.
+        trainings: The trainings.
+        training: The training split of a registered data set.
 
     Returns:
-        The millions of parameters of each; and its forward passes, of one image each, times those millions.
+        For each training, the parameters in millions, and the number of forward passes of single images times
+        that number.
     """
     kind, images = data.DATASETS[training.name], len(training)
     params_m: dict[str, float] = {}
@@ -210,19 +224,25 @@ def train(
     save_every: int = 1,
     compiled: bool = False,
 ) -> zoo.Checkpoint:
-    """Train one network with one seed and write its checkpoint folder below `out`, as `train_together` does.
+    """Train one network and write its checkpoint folder.
 
     Args:
-        architecture: A registered timm name, without a tag.
-        dataset: A registered name; its training split is trained on, its test split read once, at the end.
-        recipe: How; it is filled for the dataset.
-        seed: Fixes initialisation, order and augmentation.
-        model_args, data_dir, device, save_every, compiled: As for `train_together`.
-        report: Called with where the training is.
+        architecture: A registered timm name without a tag.
+        dataset: Name of a registered data set. Its test split is used only once, at the end.
+        recipe: The recipe; it is filled for the data set.
+        seed: Train seed; it determines initialisation, order and augmentation.
+        out: The folder for the checkpoint folder.
+        model_args: See `train_together`.
+        data_dir: See `train_together`.
+        device: See `train_together`.
+        report: Called with the status at the end of each epoch, and about every half second.
+        save_every: See `train_together`.
+        compiled: See `train_together`.
 
     Raises:
-        TrainingError: if the training diverges or learns nothing, which is recorded, or did so before.
-        Stopped, UserError: as `train_together`.
+        TrainingError: if the training fails, which is recorded, or failed before.
+        Stopped: see `train_together`.
+        UserError: see `train_together`.
     """
     what = Training(architecture, recipe, seed)
     (outcome,) = train_together(
@@ -255,39 +275,41 @@ def train_together(
     compiled: bool = False,
     training: data.ArrayDataset | None = None,
 ) -> dict[Training, zoo.Checkpoint | TrainingError]:
-    """Train networks side by side, each as if it were alone, and write their checkpoint folders below `out`.
+    """Train networks side by side and write their checkpoint folders. The results are as if trained alone.
 
     Args:
-        trainings: What is trained, no two alike.
-        dataset: A registered name, for all of them.
-        model_args: Arguments of the architectures beside those that the recipes give.
-        data_dir: Of the dataset's files; None as for `data.data_root`.
-        device: That torch computes on.
-        report: Called for each at the end of each epoch, and about every half second within one.
-        resumed: Called for each that goes on from a state that was kept.
-        save_every: Epochs after which an unfinished training is kept, to go on from.
-        compiled: Whether the step is compiled (`compilation.compile_blocks`). It rounds differently, so the
-            weights are not those of the plain step bit for bit; a training may go on with or without.
-        training: The training split of the dataset, if it was read already.
+        trainings: The networks to train, without duplicates.
+        dataset: Name of a registered data set, for all networks.
+        out: The folder for the checkpoint folders.
+        model_args: Arguments of the architectures in addition to those of the recipes.
+        data_dir: The data folder, see `data.data_root`.
+        device: Device to train on.
+        report: Called with each training and its status at the end of an epoch, and about every half second.
+        resumed: Called with each training that continues from a saved state.
+        save_every: Number of epochs between two saves of the state.
+        compiled: Whether to compile the training step (`compilation.compile_blocks`). It rounds differently,
+            so the weights differ slightly. A training may be resumed with or without it.
+        training: The training split of the data set; None reads it.
 
     Returns:
-        The checkpoint of each; or why it failed, now or before, which is recorded in a file and does not stop
-        the others.
+        The checkpoint of each training, or the error if it failed, now or before. A failure is recorded in a
+        file and does not stop the others.
 
     Raises:
-        Stopped: after Ctrl-C, SIGTERM or SIGHUP; the trainings are kept, and the same call goes on.
-        UserError: if a checkpoint is there already or cannot be written, an unfinished training that was
-            made otherwise is in the way, another process trains one of them, or two are the same.
+        Stopped: after Ctrl-C, SIGTERM or SIGHUP. The states are saved, and the same call resumes the
+            trainings.
+        UserError: if a checkpoint exists already or cannot be written, there is an unfinished training with
+            other settings, another process is training one of the networks, or two trainings are the same.
     """
-    folders = check(trainings, dataset, out)  # before the data are read
+    folders = check(trainings, dataset, out)
     with ExitStack() as stack:
-        stack.enter_context(by_default(torch.device("cpu")))  # elsewhere the same seed draws other weights
+        stack.enter_context(by_default(torch.device("cpu")))  # another device draws other weights from a seed
         for folder in folders.values():
             stack.enter_context(resume.lock(folder))
         training = training or data.load(dataset, "train", data_dir)
         jobs = _jobs(folders, training, model_args or {}, data_dir, device, compiled)
         outcomes, caught = _outcomes(jobs, report, resumed, save_every)
-    if caught:  # too late to stop these trainings, not the next ones
+    if caught:  # these trainings are finished; stop what the caller does next
         raise Stopped(caught)
     return outcomes
 
@@ -298,7 +320,7 @@ def _outcomes(
     resumed: Callable[[Training, Fit], None],
     save_every: int,
 ) -> tuple[dict[Training, zoo.Checkpoint | TrainingError], int | None]:
-    """What becomes of each, as `train_together` returns it; and the signal that came too late, if one did."""
+    """Return the outcomes for `train_together`, and a signal that came too late to stop them, or None."""
     outcomes: dict[Training, zoo.Checkpoint | TrainingError] = {}
     fits: dict[Fit, _Job] = {}
     for job in jobs:
@@ -341,10 +363,13 @@ def _run(
     report: Callable[[Training, Status], None],
     save_every: int,
 ) -> int | None:
-    """Train to the end, keeping the states, and add to the outcomes those that fail.
+    """Train to the end, save the states, and add failed trainings to `outcomes`.
 
     Returns:
-        The signal that came too late to stop before the end, if one did.
+        A signal that came too late to stop the trainings, or None.
+
+    Raises:
+        Stopped: if a signal stopped unfinished trainings.
     """
     group = Group(list(jobs))
     with resume.StopSignals() as stop:
@@ -366,10 +391,10 @@ def _run(
 
 
 def _restore(job: _Job, fit: Fit) -> bool:
-    """Go on from the unfinished training of this job, if there is one; whether there is.
+    """Restore the saved state of a job, and return whether there was one.
 
     Raises:
-        UserError: if it is of another job, or not a whole state of this one.
+        UserError: if the state has other settings than the job, or is not complete.
     """
     path = resume.state_file(job.folder)
     found = resume.read(path)
@@ -392,11 +417,11 @@ def _restore(job: _Job, fit: Fit) -> bool:
 
 
 def _check_not_failed(job: _Job) -> None:
-    """Refuse a training that failed before.
+    """Check that there is no record of a failure of this training.
 
     Raises:
-        TrainingError: then.
-        UserError: if the record of the failure cannot be read, or is of another training of that name.
+        TrainingError: if the training failed before.
+        UserError: if the record cannot be read, or is of a training with other settings.
     """
     path = failure_file(job.folder)
     if not path.exists():
@@ -418,10 +443,10 @@ def _check_not_failed(job: _Job) -> None:
 
 
 def _check_learning(job: _Job, fit: Fit) -> None:
-    """Record it if the training has failed.
+    """Check whether the training has failed, and record the failure.
 
     Raises:
-        TrainingError: then.
+        TrainingError: if it has failed.
     """
     try:
         fit.check(job.kind.classes)
@@ -434,7 +459,7 @@ def _check_learning(job: _Job, fit: Fit) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """The same with null for numbers that JSON does not know."""
+    """Replace numbers that are not finite, which JSON lacks, by None."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -443,8 +468,8 @@ def _finite(value: Any) -> Any:
 
 
 def _save(job: _Job, fit: Fit, test: data.Dataset) -> zoo.Checkpoint:
-    """Write the folder, in half precision if that changes hardly a prediction."""
-    model, record = job.model(), job.record(fit)  # not a compiled one, which would be compiled anew
+    """Write the checkpoint folder, in half precision if at most HALF_MAY_CHANGE of the predictions change."""
+    model, record = job.model(), job.record(fit)  # a compiled model would be recompiled
     model.load_state_dict(fit.model.state_dict())
     full = predictions(model, test, *job.recipe.normalisation, job.device)
     state = {key: value.clone() for key, value in model.state_dict().items()}
@@ -468,12 +493,14 @@ def predictions(
     std: Sequence[float],
     device: str | torch.device,
 ) -> np.ndarray:
-    """Predicted labels (N,) of a model that takes images normalised by mean and std, in eval mode.
+    """Return the labels (N,) that a model predicts in eval mode for normalised images.
 
     Args:
-        model: On `device`; it is left as it was.
-        test: The images.
-        mean: Per channel, in [0, 1] pixels; `std` likewise.
+        model: The model, on `device`; it is restored.
+        test: The data set.
+        mean: Per-channel mean of the normalisation, in [0, 1] pixels.
+        std: Per-channel standard deviation of the normalisation.
+        device: Device of the model.
     """
     normalize = Normalize(mean, std, device)
     with undisturbed(model), torch.no_grad():
@@ -485,7 +512,7 @@ def predictions(
 
 
 def _csv(curve: list[dict]) -> str:
-    """One line an epoch, with a column ``lambda.<block>`` for each λ."""
+    """Format the curve as CSV: a row per epoch, and a column ``lambda.<block>`` for each λ."""
     text = io.StringIO()
     lines = [
         {key: value for key, value in line.items() if key != "lambda"}

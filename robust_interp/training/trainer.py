@@ -1,4 +1,4 @@
-"""A network in training: plain SGD with momentum, steps of the learning rate, and a state to go on from.
+"""Train one network with SGD with momentum and a step schedule of the learning rate, resumable.
 
 Source: Yang et al., *Interpolation between Residual and Non-Residual Networks*, ICML 2020, section 5.1.
 """
@@ -21,21 +21,28 @@ from robust_interp.models.merges import Coefficient
 from robust_interp.training.loader import Loader
 from robust_interp.training.recipe import Recipe
 
-PATIENCE = 5  # epochs at chance after which a training has failed
-_VALUES = ("curve", "step", "seconds", "epoch_seconds")  # of a state, beside its tensors
+PATIENCE = 5  # epochs at chance level after which a training has failed
+_VALUES = ("curve", "step", "seconds", "epoch_seconds")  # attributes in a saved state, besides the tensors
 
 
 class TrainingError(UserError):
-    """A training that cannot succeed: it diverged, or learns nothing."""
+    """Raised for a training that failed: it diverged, or learns nothing."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """Where a training is. Loss and accuracy (in percent) are means over the epoch so far.
+    """Progress of a training.
 
     Attributes:
-        share: Of all steps, in [0, 1].
-        line: The curve's line of the epoch, at its end; None within it.
+        epoch: Current epoch, counted from 1.
+        epochs: Number of epochs of the training.
+        loss: Mean loss over the epoch so far.
+        accuracy: Mean accuracy in percent over the epoch so far.
+        lr: Learning rate of the last step.
+        images_per_second: Mean speed over the epoch so far.
+        share: Share of all steps that are done, in [0, 1].
+        seconds_left: Estimated time to the end of the training.
+        line: Record of the epoch, at its end; None within an epoch.
     """
 
     epoch: int
@@ -50,9 +57,9 @@ class Status:
 
 
 def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
-    """The learning rate that a recipe has at a step, counted from 0, of so many steps_per_epoch."""
+    """Return the learning rate of a recipe at a step, counted from 0."""
     rate = recipe.lr
-    for share in recipe.steps:  # in steps, not epochs, so that half of 11 epochs is half of them
+    for share in recipe.steps:  # in steps, not epochs, so that half of 11 epochs is 5.5 epochs
         rate *= 0.1 if step >= round(share * recipe.epochs * steps_per_epoch) else 1.0
     warmup = recipe.warmup_epochs * steps_per_epoch
     return rate * min(1.0, (step + 1) / warmup) if warmup else rate
@@ -60,25 +67,30 @@ def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
 
 @contextmanager
 def arithmetic(device: str, tf32: bool) -> Iterator[None]:
-    """float32, in TF32 or not, whatever torch is set to outside; `device` is its type, such as ``cuda``."""
+    """Compute in float32 or TF32 inside, independent of torch's settings outside.
+
+    Args:
+        device: Type of the device, such as ``cuda``.
+        tf32: Whether to use TF32.
+    """
     with precision.float32(tf32=tf32, deterministic=False), torch.autocast(device, enabled=False):
         yield
 
 
 def coefficients(model: nn.Module) -> dict[str, float]:
-    """act(λ) per block; empty for a model without λ, or whose λ depends on the input."""
+    """Return act(λ) by block; empty for a model without λ, or if λ depends on the input."""
     read = getattr(model, "interpolation_coefficients", None)
     if read is None:
         return {}
     try:
         found = read()
-    except ValueError:  # it needs images
+    except ValueError:  # λ depends on the input
         return {}
     return {name: round(value.item(), 6) for name, value in found.items()}
 
 
 def _parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict]:
-    """All parameters in one group, or with lambda_decay off those of the λ in a second, without decay."""
+    """Return one group of all parameters; without lambda_decay, those of λ in a second one without decay."""
     of_lambda = {
         p for module in model.modules() if isinstance(module, Coefficient) for p in module.parameters()
     }
@@ -92,14 +104,21 @@ def _parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict]:
 
 
 class Fit:
-    """A model in training: model, momentum, batches, how many steps are done, and the curve so far.
+    """A training of one model: model, optimizer, batches and progress.
 
     Args:
-        loader: Batches of a training set on the model's device.
-        recipe: Filled for the dataset.
+        model: The model to train.
+        loader: Batches of the training set, on the model's device.
+        recipe: The recipe, filled for the data set.
+
+    Attributes:
+        curve: Record of each finished epoch.
+        step: Number of finished steps.
+        seconds: Time of the finished epochs.
+        epoch_seconds: Time of the current epoch so far.
 
     Raises:
-        UserError: for the precision tf32 without CUDA.
+        UserError: if the precision is tf32 and the device is not CUDA.
     """
 
     def __init__(self, model: nn.Module, loader: Loader, recipe: Recipe) -> None:
@@ -114,42 +133,46 @@ class Fit:
         )
         self.curve: list[dict] = []
         self.step = 0
-        self.seconds = self.epoch_seconds = 0.0  # of finished epochs, and of the one at hand
+        self.seconds = self.epoch_seconds = 0.0
         device = loader.labels.device
         self.loss_sum, self.correct = torch.zeros((), device=device), torch.zeros((), device=device)
-        self.rng = torch.get_rng_state()  # torch's own on the CPU, which dropout would draw from
-        self._session = self.step, time.perf_counter()  # first step and start, for the time left
+        self.rng = torch.get_rng_state()  # of torch's CPU generator, used by dropout
+        self._session = self.step, time.perf_counter()  # first step and start time, to estimate the time left
 
     @property
     def steps(self) -> int:
-        """Of the whole training."""
+        """Number of steps of the whole training."""
         return self.recipe.epochs * len(self.loader)
 
     @property
     def lr(self) -> float:
-        """Of the next step."""
+        """Learning rate of the next step."""
         return learning_rate(self.recipe, self.step, len(self.loader))
 
     @property
     def unfinished(self) -> bool:
-        """Whether there are epochs to come."""
+        """Whether there are epochs left."""
         return len(self.curve) < self.recipe.epochs
 
     @property
     def at_epoch_end(self) -> bool:
-        """Whether no sample of the epoch is left."""
+        """Whether all images of the epoch have been used."""
         return not len(self.loader.left)
 
     def begin(self) -> None:
-        """Put the model in training mode, and let the time count from here."""
+        """Set the model to train mode, and start the clock of the time estimate."""
         self.model.train()
         self._session = self.step, time.perf_counter()
 
     def train_step(self, images: Tensor, labels: Tensor) -> None:
-        """One step on normalised images (n, C, H, W) and labels (n,); the model is in training mode.
+        """Do one training step. The model must be in train mode.
 
-        Works on the device alone: it reads nothing back and keeps no count, so that it can be recorded.
-        Whoever calls it adds 1 to `step`.
+        It runs only on the device: it reads nothing back and counts nothing, so that a CUDA graph can record
+        it. The caller must add 1 to `step`.
+
+        Args:
+            images: Normalised images (n, C, H, W).
+            labels: Class indices (n,).
         """
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr
@@ -163,15 +186,15 @@ class Fit:
         self.correct += (logits.detach().argmax(1) == labels).sum()
 
     def _logits(self, images: Tensor) -> Tensor:
-        """In float32, or what the parameters are if that is more precise."""
+        """Return the logits in float32, or in the model's own type if that is more precise."""
         bf16 = self.recipe.precision == "bf16"
-        # without the cache, which a recorded step could not fill anew
+        # The cache of cast weights would not be updated when a CUDA graph is replayed.
         with torch.autocast(images.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False):
             logits = self.model(images)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def end_epoch(self) -> Status:
-        """Add the curve's line of the epoch, and start the next with nothing seen."""
+        """Add the record of the epoch to the curve, and reset the sums for the next one."""
         status = self.status()
         line = {
             "epoch": status.epoch,
@@ -189,7 +212,7 @@ class Fit:
         return replace(status, line=line)
 
     def status(self) -> Status:
-        """Where the training is, after a step at least; waits for the device."""
+        """Return the progress. At least one step of the epoch must be done. Waits for the device."""
         seen = len(self.loader.labels) - len(self.loader.left)
         first, started = self._session
         done = max(1, self.step - first)
@@ -206,10 +229,14 @@ class Fit:
         )
 
     def check(self, classes: int) -> None:
-        """Refuse to go on with a training that has failed, on a dataset of so many classes.
+        """Check that the training has not failed.
+
+        Args:
+            classes: Number of classes of the data set.
 
         Raises:
-            TrainingError: if the loss of the last epoch is not finite, or the last epochs were at chance.
+            TrainingError: if the loss of the last epoch is not finite, or the last epochs are at chance
+                level.
         """
         loss = self.curve[-1]["loss"]
         if not math.isfinite(loss):
@@ -223,7 +250,7 @@ class Fit:
             )
 
     def state(self) -> tuple[dict[str, Tensor], dict]:
-        """Tensors and JSON values that `restore` goes on from, bit for bit on the same device."""
+        """Return tensors and JSON values for `restore`, which continues bit for bit on the same device."""
         tensors = {
             "sums.loss": self.loss_sum,
             "sums.correct": self.correct,
@@ -241,9 +268,9 @@ class Fit:
         return tensors, values
 
     def restore(self, tensors: dict[str, Tensor], values: dict) -> None:
-        """Go on from what `state` gave: these tensors and values.
+        """Continue from a result of `state`.
 
-        Raises what its parts do, from KeyError to RuntimeError, if this is no state of such a training.
+        Raises exceptions such as KeyError or RuntimeError if the state is not of such a training.
         """
         device = self.loss_sum.device
         self.model.load_state_dict(_below("model.", tensors))

@@ -1,8 +1,8 @@
-"""Checkpoints: timm's folder format plus train.json, found by name, checked, loaded, saved.
+"""Find, check, load and save checkpoints.
 
 A checkpoint is a folder ``<architecture>.<dataset>_<recipe>_seed<k>/`` with ``config.json`` and
-``model.safetensors`` as timm writes them and ``train.json``, the record of its training. Folders are
-searched in the given folder, then in ./model_zoo, then in the package; the first one of a name is used.
+``model.safetensors`` in timm's format, and ``train.json``, the record of its training. Checkpoints are
+searched in the given folder, then in ./model_zoo, then in the package; the first one with a name is used.
 """
 
 from robust_interp.core.architectures import OURS

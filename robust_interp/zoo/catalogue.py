@@ -1,4 +1,4 @@
-"""The available checkpoints, and the selection of checkpoints by name."""
+"""List the available checkpoints, and select checkpoints by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from robust_interp.zoo.registered import is_model, may_be_registered
 
 
 def bundled(folder: str = "model_zoo") -> Path:
-    """A folder that comes with the package: inside it if installed, beside it in a checkout."""
+    """Return a folder that is shipped with the package: inside it if installed, beside it in a checkout."""
     package = Path(robust_interp.__file__).parent
     inside = package / folder
     return inside if inside.is_dir() else package.parent / folder
@@ -24,12 +24,12 @@ def bundled(folder: str = "model_zoo") -> Path:
 def checkpoints(
     zoo: str | os.PathLike | None = None, dataset: str | None = None, only: bool = False
 ) -> list[Checkpoint]:
-    """All checkpoints, or those of one dataset, ordered by architecture, dataset, recipe and seed.
+    """Return all checkpoints, or those of one data set, sorted by architecture, data set, recipe and seed.
 
     Args:
-        zoo: A folder of checkpoints to search first, before ./model_zoo and the package.
-        dataset: None means all datasets.
-        only: Whether to search only that folder.
+        zoo: A folder of checkpoints to search before ./model_zoo and the package.
+        dataset: Name of the data set; None means all.
+        only: Whether to search only `zoo`.
 
     Raises:
         UserError: if the folder does not exist, or if `only` is given without a folder.
@@ -51,14 +51,15 @@ def checkpoints(
 def checkpoints_for(
     dataset: str, zoo: str | os.PathLike | None = None, only: bool = False
 ) -> list[Checkpoint]:
-    """The checkpoints of a dataset, at least one, in the order of `checkpoints`.
+    """Return the checkpoints of a data set, in the order of `checkpoints`.
 
     Args:
+        dataset: Name of the data set.
         zoo: A folder of checkpoints to search first.
-        only: Whether to search only that folder.
+        only: Whether to search only `zoo`.
 
     Raises:
-        UserError: if there is none, or as `checkpoints` does.
+        UserError: if there is no checkpoint, or in the cases of `checkpoints`.
     """
     if found := checkpoints(zoo, dataset, only):
         return found
@@ -73,13 +74,13 @@ _FULL_NAME = re.compile(r"[\w-]+\.([a-z0-9]+)_\w+_seed[0-9]+", re.ASCII)
 
 
 def implied_dataset(names: Iterable[str]) -> str:
-    """The dataset of the checkpoints that are named in full, digits if none is.
+    """Return the data set in the full names of checkpoints; ``digits`` if there is none.
 
     Args:
-        names: Of models, of any kind; folders are read by their last part, ensembles by the names they join.
+        names: Names of models of any kind, paths of folders, or names of ensembles.
 
     Raises:
-        UserError: if they are of several datasets.
+        UserError: if the names contain several data sets.
     """
     parts = [part.strip() for name in names for part in name.split("+")]
     found = {dataset for part in parts if (dataset := dataset_in(part))}
@@ -89,20 +90,21 @@ def implied_dataset(names: Iterable[str]) -> str:
 
 
 def dataset_in(name: str) -> str | None:
-    """The dataset that the full name of a checkpoint, or of its folder, says; None for any other name."""
+    """Return the data set in the full name or path of a checkpoint; None for any other name."""
     found = _FULL_NAME.fullmatch(Path(name).name)
     return found[1] if found else None
 
 
 def select(patterns: Iterable[str], candidates: list[Checkpoint]) -> list[Checkpoint]:
-    """The candidates that match the patterns, in the order of the candidates.
+    """Return the candidates that match at least one pattern, in the order of the candidates.
 
     Args:
-        patterns: Each is 'all', an architecture, a full name, or a glob over either. A following ``@RECIPE``,
-            a name or glob, takes only the checkpoints of that recipe, as in `leaderboard compare`.
+        patterns: 'all', architectures, full names of checkpoints, or globs for either. The suffix
+            ``@RECIPE``, a name or glob, restricts a pattern to checkpoints of that recipe.
+        candidates: The checkpoints to choose from.
 
     Raises:
-        UserError: for a name, glob or recipe without a match.
+        UserError: if a name, glob or recipe has no match.
     """
     chosen: dict[str, Checkpoint] = {}
     for pattern in patterns:
@@ -117,10 +119,10 @@ def select(patterns: Iterable[str], candidates: list[Checkpoint]) -> list[Checkp
 
 
 def check_known(pattern: str, candidates: list[Checkpoint]) -> None:
-    """Refuse what names no candidate and, as a name, surely no registered model either; timm is not imported.
+    """Refuse a pattern that matches no candidate and no registered model. timm is not imported.
 
     Raises:
-        UserError: as `select` does.
+        UserError: if nothing matches.
     """
     name = pattern.partition("@")[0]
     hits = name == "all" or any(_matches(name, candidate) for candidate in candidates)
@@ -131,7 +133,7 @@ def check_known(pattern: str, candidates: list[Checkpoint]) -> None:
 
 
 def _check_dataset(name: str, candidates: Iterable[Checkpoint]) -> None:
-    """Refuse the full name of a checkpoint for another dataset than the candidates'."""
+    """Refuse the full name of a checkpoint for another data set than the candidates'."""
     dataset, others = dataset_in(name), {candidate.dataset for candidate in candidates}
     if dataset and dataset not in others:
         raise UserError(f"{name} is a checkpoint for {dataset}: give --dataset {dataset}")

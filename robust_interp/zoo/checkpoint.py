@@ -1,4 +1,4 @@
-"""One checkpoint: a folder of timm's format plus train.json, checked, loaded, saved."""
+"""Check, load and save a checkpoint: a folder in timm's format plus train.json."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from robust_interp.core.json_values import (
 from robust_interp.core.texts import quoted
 from robust_interp.zoo.registered import create
 
-if TYPE_CHECKING:  # listing checkpoints needs no torch
+if TYPE_CHECKING:  # listing checkpoints must not import torch
     from torch import nn
 
     from robust_interp.zoo.weights_files import Fitted
@@ -56,23 +56,23 @@ def _is_percentage(value: Any) -> bool:
 
 
 def _is_model_args(value: object) -> bool:
-    """Two of a model's arguments follow from its pretrained_cfg instead."""
+    """Whether it is a dict without num_classes and in_chans, which follow from the pretrained_cfg."""
     return isinstance(value, dict) and not value.keys() & {"num_classes", "in_chans"}
 
 
 def _by_block(value: Any) -> bool:
-    """Whether it is a number for each of some blocks."""
+    """Whether it is a dict of numbers by block name."""
     return object_of(is_number)(value) and all(map(_BLOCK.fullmatch, value))
 
 
 def _is_epoch(value: Any) -> bool:
-    """Whether it is a line of a training's curve."""
+    """Whether it is the record of one epoch of the training curve."""
     if not isinstance(value, dict) or not is_count(value.get("epoch")):
         return False
     return is_number(value.get("lr", 0)) and _by_block(value.get("lambda", {}))
 
 
-# By file: what it must hold, and what has a form where it is there.
+# Required fields of each file, and optional fields, with the test of their values.
 _CONFIG: tuple[dict[str, Form], dict[str, Form]] = (
     {"architecture": is_text, "pretrained_cfg": is_object},
     {"model_args": _is_model_args},
@@ -97,7 +97,15 @@ _RECORD: tuple[dict[str, Form], dict[str, Form]] = (
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint folder. Its facts are read from its name and its files."""
+    """A checkpoint folder.
+
+    Attributes:
+        folder: The folder.
+        architecture: timm name of the architecture, from the folder's name like the following ones.
+        dataset: Name of the data set that it was trained on.
+        recipe: Name of the recipe.
+        seed: Train seed.
+    """
 
     folder: Path
     architecture: str
@@ -107,7 +115,7 @@ class Checkpoint:
 
     @classmethod
     def at(cls, folder: Path) -> Checkpoint | None:
-        """The checkpoint in a folder, or None if the folder's name is not a checkpoint's."""
+        """Return the checkpoint in a folder; None if the folder's name is not a checkpoint's."""
         match = _NAME.fullmatch(folder.name)
         if not match or int(match["seed"]) >= 2**63:
             return None
@@ -115,15 +123,15 @@ class Checkpoint:
 
     @property
     def name(self) -> str:
-        """The folder's: ``<architecture>.<dataset>_<recipe>_seed<k>``."""
+        """Name of the folder: ``<architecture>.<dataset>_<recipe>_seed<k>``."""
         return self.folder.name
 
     @cached_property
     def config(self) -> dict:
-        """config.json: architecture, model_args, and pretrained_cfg with classes, input size, mean and std.
+        """Content of config.json: architecture, model_args, and timm's pretrained_cfg.
 
         Raises:
-            UserError: if the file is missing or is not of this form.
+            UserError: if the file is missing or does not have this form.
         """
         path = self.folder / CONFIG
         with self._named():
@@ -136,10 +144,10 @@ class Checkpoint:
 
     @cached_property
     def record(self) -> dict:
-        """train.json: recipe, seed, data fingerprint, versions, curve, clean accuracy, λ per block.
+        """Content of train.json, such as recipe, seed, data fingerprint, curve, clean accuracy and act(λ).
 
         Raises:
-            UserError: if the file is missing or is not of this form.
+            UserError: if the file is missing or does not have this form.
         """
         path = self.folder / RECORD
         with self._named():
@@ -149,7 +157,7 @@ class Checkpoint:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Say in an error which checkpoint it is of."""
+        """Add the checkpoint's name to a UserError."""
         try:
             yield
         except UserError as error:
@@ -160,10 +168,10 @@ class Checkpoint:
 
     @cached_property
     def sha256(self) -> str:
-        """Hash of the weights file, checked against the one in train.json.
+        """SHA-256 of the weights file, checked against train.json.
 
         Raises:
-            UserError: if the file cannot be read or is not the one that was written.
+            UserError: if the file cannot be read or has another hash than in train.json.
         """
         path = self.folder / WEIGHTS
         try:
@@ -176,10 +184,10 @@ class Checkpoint:
         return found
 
     def load(self) -> nn.Module:
-        """The model in eval mode with float32 weights; takes normalised images (N, C, H, W).
+        """Return the model, in eval mode with float32 weights. It takes normalised images (N, C, H, W).
 
         Raises:
-            UserError: if it cannot be built, or the weights do not fit.
+            UserError: if the model cannot be built, or the weights do not fit.
         """
         config = self.config
         cfg = config["pretrained_cfg"]
@@ -194,22 +202,22 @@ class Checkpoint:
 
 
 def load_weights(model: nn.Module, path: Path, key: str | None = None) -> Fitted:
-    """Load the weights file `path` into `model`, all of it or nothing.
+    """Load a weights file into a model, completely or not at all.
 
     Args:
-        model: Of the architecture that the weights are for.
-        path: What `weights_files.read_state` reads, whatever prefix its names share.
-        key: As there: which of several state dicts is meant.
+        model: A model of the architecture of the weights.
+        path: A file for `weights_files.read_state`. Prefixes shared by all of its keys are removed.
+        key: Key of the state dict in a file with several, see `weights_files.read_state`.
 
     Returns:
-        What was loaded, with the normalisation that is in the file but not in the model and must be applied
-        before it, and with notes.
+        The loaded state dict, a normalisation that is in the file but not in the model (the caller must apply
+        it), and notes.
 
     Raises:
         UserError: if the file is not a weights file or does not fit; the message names the file and the first
             keys that are missing, unexpected or of another shape.
     """
-    from robust_interp.zoo import weights_files  # needs torch, which listing checkpoints does not
+    from robust_interp.zoo import weights_files  # imports torch
 
     own = model.state_dict()
     read = weights_files.read_state(path, key)
@@ -232,15 +240,15 @@ def load_weights(model: nn.Module, path: Path, key: str | None = None) -> Fitted
 
 
 def interval_text(interval: Sequence[float] | None) -> str:
-    """An interval of act(λ) as tables write it: ``0.20-0.25``; empty for None."""
+    """Format an interval of act(λ) for tables: ``0.20-0.25``; empty for None."""
     return "-".join(f"{end:.2f}" for end in interval) if interval else ""
 
 
 def _named(folder: Path) -> Checkpoint:
-    """The checkpoint whose files are, or will be, in a folder of this name.
+    """Return the checkpoint of a folder, which need not exist.
 
     Raises:
-        UserError: if it is no checkpoint's name.
+        UserError: if the folder's name is not a checkpoint's.
     """
     checkpoint = Checkpoint.at(folder)
     if checkpoint is None:
@@ -251,13 +259,17 @@ def _named(folder: Path) -> Checkpoint:
 
 
 def made_with(folder: Path, model_args: dict) -> Checkpoint | None:
-    """The checkpoint in `folder`, or None if the folder does not exist.
+    """Return the checkpoint in a folder, and check its model arguments.
 
     Args:
-        model_args: Arguments of the architecture that it must have.
+        folder: The folder of the checkpoint.
+        model_args: Arguments of the architecture that the checkpoint must have.
+
+    Returns:
+        The checkpoint; None if the folder does not exist.
 
     Raises:
-        UserError: if it was made with other arguments of the architecture.
+        UserError: if the checkpoint has other arguments of the architecture.
     """
     if not folder.exists():
         return None
@@ -289,16 +301,17 @@ def save(
     half: bool,
     texts: Mapping[str, str] | None = None,
 ) -> Checkpoint:
-    """Write a checkpoint folder, whole or not at all.
+    """Write a checkpoint folder, completely or not at all.
 
     Args:
-        model: With `num_features`, as timm's models have it.
-        folder: Its name is the checkpoint's.
-        pretrained_cfg: timm's: num_classes, input_size (C, H, W), mean, std and more, as JSON values.
-        model_args: Arguments of the architecture beside classes and input channels, as JSON values.
-        record: Content of train.json except the hash of the weights, as JSON values.
-        half: Store floating-point weights in half precision.
-        texts: Additional text files by name.
+        model: The trained model, with the attribute `num_features` of timm's models.
+        folder: The folder to create; its name is the checkpoint's.
+        pretrained_cfg: timm's pretrained_cfg with num_classes, input_size (C, H, W), mean, std and more, as
+            JSON values.
+        model_args: Arguments of the architecture besides num_classes and in_chans, as JSON values.
+        record: Content of train.json without the hash of the weights, as JSON values.
+        half: Whether to store floating-point weights in half precision.
+        texts: Contents of additional text files by name.
 
     Raises:
         UserError: if the folder cannot be written or exists.

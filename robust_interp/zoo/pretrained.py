@@ -1,6 +1,6 @@
-"""The checkpoints that come with the package, as timm's pretrained weights.
+"""Register the networks of the package with timm, with the bundled checkpoints as pretrained weights.
 
-timm is told of our networks here, the moment that it is imported; see the package's `__init__`.
+This runs when timm is imported; see the package's `__init__`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from robust_interp.core.errors import UserError
 from robust_interp.zoo.catalogue import bundled
 from robust_interp.zoo.checkpoint import WEIGHTS, Checkpoint
 
-DEFAULT_DATASET = "cifar10"  # of the weights that an architecture's bare name stands for
+DEFAULT_DATASET = "cifar10"  # data set of an architecture's default weights
 
 
 def _bundled() -> list[Checkpoint]:
@@ -20,10 +20,10 @@ def _bundled() -> list[Checkpoint]:
 
 
 def bundled_cfgs() -> dict[str, dict]:
-    """timm pretrained cfgs of the bundled checkpoints, by ``<architecture>.<tag>``."""
+    """Return timm's pretrained_cfgs of the bundled checkpoints by ``<architecture>.<tag>``."""
     cfgs = {}
     for checkpoint in _bundled():
-        with suppress(UserError):  # a broken one is named when it is asked for, and breaks no import
+        with suppress(UserError):  # a broken checkpoint must not break the import of timm
             config = checkpoint.config
             own = {"file": str(checkpoint.folder / WEIGHTS), "model_args": config["model_args"]}
             cfgs[checkpoint.name] = config["pretrained_cfg"] | own
@@ -31,10 +31,10 @@ def bundled_cfgs() -> dict[str, dict]:
 
 
 def default_tag(architecture: str) -> str | None:
-    """The tag of the checkpoint that an architecture's bare name stands for; None if there is none.
+    """Return the tag of an architecture's default weights; None if there are none.
 
-    Of its bundled CIFAR-10 checkpoints the one trained for most epochs, of those the one with the lowest
-    seed, then the first by name. No test accuracy is looked at: that would choose by luck.
+    Among its bundled CIFAR-10 checkpoints it is the one with the most epochs; then that with the lowest seed;
+    then the first by name. Choosing by test accuracy would be biased.
     """
     ranked = []
     for checkpoint in _bundled():
@@ -47,7 +47,7 @@ def default_tag(architecture: str) -> str | None:
 
 
 def register() -> None:
-    """Register our networks with timm, with the checkpoints that come with the package as their weights."""
+    """Register our networks with timm, with the bundled checkpoints as pretrained weights."""
     from robust_interp.models import in_resnet, in_resnext
     from robust_interp.models.registration import register_all
 

@@ -1,4 +1,4 @@
-"""The names that timm knows: ours, its own and those of plug-ins."""
+"""Names of models registered with timm: ours, timm's own and those of plug-ins."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.registry import Registry, unknown
 from robust_interp.core.texts import first_line_of
 
-if TYPE_CHECKING:  # listing names needs no torch
+if TYPE_CHECKING:  # listing names must not import torch
     from torch import nn
 
-# Plug-in models, by timm name: importing one registers it with timm.
+# Plug-in models by timm name. Importing a plug-in registers its model with timm.
 MODELS: Registry[Callable] = Registry("model", group="robust_interp.models", holds=Callable)
 
 
 def create(architecture: str, **arguments: Any) -> nn.Module:
-    """An untrained model of any registered timm name, ours and those of plug-ins among them.
+    """Build a model by its timm name. It is untrained unless `pretrained` is true.
 
     Args:
-        architecture: The name.
-        arguments: Of its constructor, such as num_classes and in_chans.
+        architecture: The timm name.
+        arguments: Arguments of `timm.create_model`, such as num_classes and in_chans.
 
     Raises:
         UserError: if the name is unknown, its plug-in is broken, or the arguments do not fit.
@@ -36,18 +36,18 @@ def create(architecture: str, **arguments: Any) -> nn.Module:
     check_registered(architecture)
     try:
         return timm.create_model(architecture, **arguments)
-    except Exception as error:  # constructors refuse their arguments in any way; a download fails in as many
+    except Exception as error:  # constructors and downloads may raise anything
         reason = first_line_of(error)
         raise UserError(f"cannot build {architecture}: {reason}") from error
 
 
 def check_registered(architecture: str) -> None:
-    """Refuse a name that timm does not know; it would build a model of random weights for a path.
+    """Refuse a name that is not registered, because timm would read a path as a model with random weights.
 
     Raises:
-        UserError: if it is unknown; the message suggests similar names.
+        UserError: if the name is unknown; the message suggests similar names.
     """
-    import timm  # which registers our models, too
+    import timm  # also registers our models
 
     if not is_model(architecture):
         hidden = timm.list_models(module="robustbench_names")
@@ -55,14 +55,14 @@ def check_registered(architecture: str) -> None:
 
 
 def is_model(name: str) -> bool:
-    """Whether timm knows this name, once the plug-in that provides it, if one does, is imported.
+    """Whether a name is registered with timm. The plug-in that provides it is imported first.
 
     Raises:
-        UserError: if that plug-in is broken, or the name is another model's.
+        UserError: if that plug-in is broken, or another model has the same name.
     """
-    import timm  # which registers our models, too
+    import timm  # also registers our models
 
-    name = name.partition(".")[0]  # the rest is a tag
+    name = name.partition(".")[0]  # without the tag
     if name not in MODELS:
         return timm.is_model(name)
     origin = MODELS.origins(name)[0].name
@@ -81,14 +81,14 @@ def is_model(name: str) -> bool:
 
 
 def may_be_registered(name: str) -> bool:
-    """False for a name that surely no registered model has; timm is read, and not imported."""
+    """Whether a name may be registered; False is certain. Reads timm's source instead of importing it."""
     name = name.partition(".")[0]
-    # What timm registers otherwise, such as an old name for a new one, stands somewhere in its source, too.
+    # Names that timm registers in other ways, such as deprecated ones, also occur in its source.
     return name in OURS or name in MODELS or name in _timm_words()
 
 
 def known_names() -> set[str]:
-    """What `check_registered` takes, as `timm.list_models` lists it, without importing timm."""
+    """Return the registered names, as from `timm.list_models`, without importing timm."""
     decorated = r"^@register_model\b.*\n(?:@.*\n)*def (\w+)\("
     return {*OURS, *MODELS, *re.findall(decorated, _timm_source(), re.MULTILINE)}
 

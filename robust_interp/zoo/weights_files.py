@@ -1,7 +1,7 @@
-"""A weights file that somebody else wrote -> a state dict of tensors; nothing that could hold code is run.
+"""Read the state dict of a weights file from any source, without running code from it.
 
-Reads .safetensors, and what torch.save wrote by torch's weights-only loader. Says what a file is when it is
-none of these.
+Reads .safetensors files, and files of torch.save with torch's weights-only loader. For any other file, the
+error message says what it is.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from torch import Tensor, nn
 
 from robust_interp.core.errors import UserError
 
-Normalisation = tuple[list[float], list[float]]  # mean and std, a value per channel
+Normalisation = tuple[list[float], list[float]]  # mean and std per channel
 
-# Of several, the first is taken: a run's own weights before their moving average.
+# Keys of state dicts. If a file has several, the first is used: the weights before their moving average.
 WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "state_dict_ema", "model_ema", "ema")
-PREFIXES = {"module", "model", "net", "_orig_mod"}  # of DataParallel, Lightning, torch.compile and the like
-INSIDE = {"module", "_orig_mod"}  # of these, the ones that wrap a part of a model as well
-MEANS, STDS = {"mean", "mu", "new_mean"}, {"std", "sigma", "new_std"}  # buffers of a normalisation
+PREFIXES = {"module", "model", "net", "_orig_mod"}  # of DataParallel, Lightning, torch.compile and others
+INSIDE = {"module", "_orig_mod"}  # prefixes that may also occur inside a key
+MEANS, STDS = {"mean", "mu", "new_mean"}, {"std", "sigma", "new_std"}  # buffers of normalisation layers
 _REFUSED = re.compile(r"Unsupported global: GLOBAL (\S+)")
 MAGIC = {  # first bytes of files that are mistaken for weights
     b"version https://git-lfs": "is a git-lfs pointer, not the weights: fetch them with git lfs pull",
@@ -37,23 +37,27 @@ MAGIC = {  # first bytes of files that are mistaken for weights
 
 
 class Read(NamedTuple):
-    """What a file holds: tensors by name, and what a reader of their numbers must be told."""
+    """The content of a weights file.
+
+    Attributes:
+        tensors: The state dict.
+        notes: Notes for a reader of the results.
+    """
 
     tensors: dict[str, Tensor]
     notes: tuple[str, ...] = ()
 
 
 def read_state(path: Path, key: str | None = None) -> Read:
-    """The tensors of a weights file by name, out of their wrapper.
+    """Read the state dict of a weights file.
 
     Args:
-        path: Of a .safetensors file, or of one that torch.save wrote.
-        key: Which of several state dicts is meant: the entry that it is under, such as ``state_dict_ema``, or
-            the prefix that its tensors' names share. None is the first that is there in the order of
-            WRAPPERS.
+        path: Path of a .safetensors file, or of a file written by torch.save.
+        key: Which of several state dicts to read: its key in the file, such as ``state_dict_ema``, or the
+            common prefix of its tensors' names. None takes the first that exists, in the order of WRAPPERS.
 
     Raises:
-        UserError: saying what the file is, if it is anything else.
+        UserError: if it is anything else; the message says what the file is.
     """
     if not path.is_file():
         raise UserError(f"there is no checkpoint file {path}")
@@ -64,9 +68,9 @@ def read_state(path: Path, key: str | None = None) -> Read:
             content: Any = load_file(path)
         else:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # of a pickle's protocol, to torch's developers
+                warnings.simplefilter("ignore", UserWarning)  # on the pickle protocol
                 content = _content(path)
-    except Exception as error:  # where a file is damaged, its readers fail in many ways
+    except Exception as error:  # damaged files cause many kinds
         raise UserError(_unreadable(path, error)) from error
     if key is None:
         return _tensors(path, content)
@@ -74,7 +78,7 @@ def read_state(path: Path, key: str | None = None) -> Read:
 
 
 def _chosen(path: Path, content: Any, key: str) -> Any:
-    """What a file holds under a key: an entry, or the tensors whose names start with it, without that."""
+    """Return the entry of a file with this key, or the tensors with this prefix, which is removed."""
     if isinstance(content, dict) and isinstance(content.get(key), dict):
         return content[key]
     try:
@@ -88,7 +92,7 @@ def _chosen(path: Path, content: Any, key: str) -> Any:
 
 
 class _Unread:
-    """Stands for an object of any class but a tensor's: takes whatever is said of it, and does nothing."""
+    """A placeholder for an object that is not a tensor; ignores its arguments and state."""
 
     def __init__(self, *arguments: object, **named: object) -> None:
         pass
@@ -98,19 +102,20 @@ class _Unread:
 
 
 def _content(path: Path) -> Any:
-    """What torch's weights-only loader reads; beside the weights a file may hold objects of other classes.
+    """Read a file with torch's weights-only loader.
 
-    A training script's options, say, or NumPy's numbers. Their classes are neither imported nor called.
+    Besides the weights, it may contain objects of other classes, such as a training script's options or NumPy
+    numbers. Their classes are neither imported nor called.
 
     Raises:
-        Exception: in any way, if it is no such file; if it is a whole model, the loader's refusal.
+        Exception: any exception of the loader, if it is not such a file or contains a whole pickled model.
     """
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as refusal:
         try:
             content = _without_classes(path, refusal)
-        except Exception:  # with versions of torch before 2.6
+        except Exception:  # torch before 2.6
             raise refusal from None
         states = isinstance(content, dict) and any(isinstance(content.get(key), dict) for key in WRAPPERS)
         if not states:
@@ -119,10 +124,10 @@ def _content(path: Path) -> Any:
 
 
 def _without_classes(path: Path, refusal: Exception) -> Any:
-    """What the loader reads with a stand-in for each class that it refuses, found one after the other."""
+    """Read a file with a placeholder for each class that the loader refuses."""
     try:
         foreign = set(torch.serialization.get_unsafe_globals_in_checkpoint(path))
-    except ValueError:  # of the format from before torch 1.6
+    except ValueError:  # the file format before torch 1.6
         foreign = set(_REFUSED.findall(str(refusal)))
     while True:
         try:
@@ -136,7 +141,7 @@ def _without_classes(path: Path, refusal: Exception) -> Any:
 
 
 def mistaken_for_weights(path: Path) -> str | None:
-    """What a file is that cannot hold weights, as the end of a sentence; None if it may hold some."""
+    """Return what a file is that cannot contain weights, as the end of a sentence; None if it may."""
     with path.open("rb") as file:
         start = file.read(512)
     if not start:
@@ -163,7 +168,7 @@ def _is_torchscript(path: Path) -> bool:
 
 
 def _starts_as_safetensors(path: Path) -> bool:
-    """Whether there is a JSON header where safetensors has it, whatever the file is called."""
+    """Whether a file, with any name, starts with a JSON header as safetensors does."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= path.stat().st_size - 8 or file.read(1) != b"{":
@@ -181,7 +186,7 @@ def _unreadable(path: Path, error: Exception) -> str:
             "it is opened: save its state_dict() instead"
         )
     reason, *_ = [*str(error).splitlines(), type(error).__name__]
-    if "weights_only" in reason:  # torch advises to load it unsafely
+    if "weights_only" in reason:  # torch's message suggests weights_only=False, which is unsafe
         reason = "it is a pickle of other things than tensors; save a model's state_dict() instead"
     return f"cannot read {path}: {reason}"
 
@@ -218,11 +223,12 @@ def _described(content: object) -> str:
 
 
 class Fitted(NamedTuple):
-    """A state dict under a model's names, fit or not, and what comes with it.
+    """A state dict with the keys of a model, as far as they could be matched.
 
     Attributes:
-        normalisation: Of a layer that the state holds and the model lacks; None for none.
-        notes: What a reader of the numbers must be told.
+        state: The state dict.
+        normalisation: Mean and std of a normalisation layer in the state dict that the model lacks, or None.
+        notes: Notes for a reader of the results.
     """
 
     state: dict[str, Tensor]
@@ -231,17 +237,21 @@ class Fitted(NamedTuple):
 
 
 def fitted(state: dict[str, Tensor], model: nn.Module) -> Fitted:
-    """A state dict under the names that `model` has for it, and the normalisation that comes with it.
+    """Rename the keys of a state dict to those of a model, and split off a normalisation.
 
-    Taken off are prefixes that all keys share and the model's lack, such as Lightning's ``model.``, and the
-    names of wrappers anywhere in a key, such as DataParallel's ``module`` and torch.compile's ``_orig_mod``.
-    Where all of the model is under one prefix, what is beside it, such as a loss's weights, is left out.
-    Where the model has buffers for its normalisation and the state lacks them, the model's own are kept; so
-    are BatchNorm's counters, which older files lack and nothing reads. Of tensors that the model has under
-    two names the state may have one.
+    - Prefixes that all keys share and the model lacks are removed, such as Lightning's ``model.``. So are the
+      names of wrappers anywhere in a key, such as DataParallel's ``module`` and torch.compile's
+      ``_orig_mod``.
+    - If all of the model is under one prefix, other tensors, such as the weights of a loss, are left out.
+    - Normalisation buffers and BatchNorm counters that the state dict lacks are taken from the model.
+    - For tied tensors, one of their names is enough.
+
+    Args:
+        state: The state dict.
+        model: The model that the state dict is for.
 
     Raises:
-        UserError: if the state holds several such models.
+        UserError: if the state dict contains several such models.
     """
     own = model.state_dict()
     if state.keys() == own.keys():
@@ -263,12 +273,12 @@ def fitted(state: dict[str, Tensor], model: nn.Module) -> Fitted:
 
 
 def _may_lack(key: str) -> bool:
-    """Whether a state dict without this key may be whole all the same."""
+    """Whether a state dict is complete without this key."""
     return _last(key) in MEANS | STDS | {"num_batches_tracked"}
 
 
 def _unwrapped(state: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
-    """With the model's own name for each tensor whose name differs from it only by names of wrappers."""
+    """Rename tensors whose names differ from the model's only by names of wrappers."""
     names: dict[str, list[str]] = {}
     for key in own:
         if key not in state:
@@ -277,7 +287,7 @@ def _unwrapped(state: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Te
     for key, value in state.items():
         meant = names.get(_bare(key), [])
         found.setdefault(meant[0] if key not in own and len(meant) == 1 else key, value)
-    return found if len(found) == len(state) else state  # two of them would be one
+    return found if len(found) == len(state) else state  # two keys would become the same
 
 
 def _bare(key: str) -> str:
@@ -285,12 +295,12 @@ def _bare(key: str) -> str:
 
 
 def _holder(state: dict[str, Tensor], needed: set[str]) -> str:
-    """The prefix, with its dot, under which a state dict has all that is needed; '' for none.
+    """Return the prefix, with its dot, under which a state dict has all needed keys; '' if there is none.
 
-    Of several it is the one that a wrapper is known by, or any of them if all hold the same.
+    If there are several, a prefix in WRAPPERS is preferred; otherwise their tensors must be equal.
 
     Raises:
-        UserError: if there are several others.
+        UserError: if there are several different models.
     """
     some = min(needed)
     ends = [key.removesuffix(some) for key in state if key.endswith(f".{some}")]
@@ -307,7 +317,7 @@ def _holder(state: dict[str, Tensor], needed: set[str]) -> str:
 
 
 def _tied(state: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors that a state dict lacks and has under another name, as the model's two names are of one."""
+    """Return the tensors that a state dict lacks, but has under another name of the same tied tensor."""
     names: dict[tuple, list[str]] = {}
     for key, value in own.items():
         if isinstance(value, Tensor) and value.numel() and not value.is_meta:
@@ -321,7 +331,7 @@ def _tied(state: dict[str, Tensor], own: dict[str, Tensor]) -> dict[str, Tensor]
 
 
 def _stripped(state: dict[str, Tensor], own: Iterable[str]) -> dict[str, Tensor]:
-    """Without the prefixes that all keys share, as long as that brings them nearer to the model's own."""
+    """Remove the prefixes that all keys share, as long as more keys match the model's."""
     own = set(own)
     state = {
         key: value for key, value in state.items() if key != "n_averaged" or key in own
@@ -340,7 +350,7 @@ def _stripped(state: dict[str, Tensor], own: Iterable[str]) -> dict[str, Tensor]
 def _split_normalisation(
     state: dict[str, Tensor], own: dict[str, Tensor]
 ) -> tuple[Normalisation | None, dict[str, Tensor]]:
-    """(mean, std) of a normalisation layer that the model lacks, or None; and the other tensors."""
+    """Return (mean, std) of a normalisation layer that the model lacks, or None; and the other tensors."""
     extra = {key: value for key, value in state.items() if key not in own and _last(key) in MEANS | STDS}
     means = [value.flatten().tolist() for key, value in extra.items() if _last(key) in MEANS]
     stds = [value.flatten().tolist() for key, value in extra.items() if _last(key) in STDS]
