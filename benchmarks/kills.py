@@ -26,6 +26,7 @@ import pandas as pd
 from robust_interp.store import FILE_NAME
 
 EARLIEST = 0.2  # seconds after its start that a process is killed
+SHARE = 0.5  # of the time of an undisturbed run, until which it is
 COMMON = ("--quiet", "--device", "cpu", "--threads", "1", "--corruptions", "none")
 COMMANDS = {
     "bench": "bench --models in_resnet20 --seeds 2 --n 400 --attacks fgsm,pgd --batch-size 50",
@@ -84,9 +85,11 @@ def disturbed(command: str, folder: Path, kills: int, chance: random.Random) -> 
     killed = 0
     for number in range(kills):
         run = start(command, out)
-        time.sleep(chance.uniform(EARLIEST, took))
-        run.kill()
-        run.communicate()
+        try:
+            run.communicate(timeout=chance.uniform(EARLIEST, took * SHARE))
+        except subprocess.TimeoutExpired:
+            run.kill()
+            run.communicate()
         killed += run.returncode < 0
         now = kept(out, copy)
         faults += [f"{command}, kill {number}: lost or made again: {name}" for name in lost(before, now)]
