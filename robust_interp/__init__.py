@@ -1,8 +1,8 @@
 """robust_interp: adversarial-robustness benchmarking, and the In-ResNet family as timm models.
 
 `import robust_interp` is enough for `timm.create_model("in_resnet110")`, in either import order.
-It imports neither torch nor timm: the models are registered the moment timm is there, and the
-rest of the public API is imported when it is first asked for.
+It imports neither torch nor timm: the models are registered as soon as timm is imported, and the
+rest of the public API is imported on first use.
 """
 
 import importlib
@@ -38,7 +38,7 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(_PUBLIC[name]), name)
-    globals()[name] = value  # the next access does not come here
+    globals()[name] = value  # so that the next access skips __getattr__
     return value
 
 

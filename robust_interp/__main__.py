@@ -1,12 +1,15 @@
-"""``python -m robust_interp``, and the robust-interp command: both can be stopped while they start."""
+"""Entry point of ``python -m robust_interp`` and of the robust-interp command.
+
+Ctrl-C stops it cleanly, even during the imports.
+"""
 
 import sys
 
 
 def start() -> int:
-    """Run the command of this process's arguments; the exit status."""
+    """Run the command line of this process and return its exit status."""
     try:
-        from robust_interp.cli.main import main  # which imports for a while
+        from robust_interp.cli.main import main  # slow: imported here so that Ctrl-C is caught meanwhile
 
         return main()
     except KeyboardInterrupt:

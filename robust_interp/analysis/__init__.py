@@ -1,4 +1,4 @@
-"""What trained networks look like inside: interpolation coefficients, loss landscapes, stability.
+"""Analyses of trained networks: interpolation coefficients, loss landscapes, stability.
 
 Each module computes plain tables and arrays; `robust_interp.figures` draws them.
 """

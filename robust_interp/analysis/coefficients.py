@@ -1,4 +1,4 @@
-"""Interpolation coefficients act(λ) of trained networks: over depth, in shares, and over training."""
+"""Interpolation coefficients act(λ) of trained networks: by depth, as shares in ranges, and by epoch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from robust_interp.core.work import Tell, each, untold
 from robust_interp.models import ARCHITECTURES
 
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
-# name -> (low, high]: the paper counts the first; forward Euler over Δt = 1 is stable up to 2
+# name -> range (low, high]. The paper counts the first. Forward Euler with Δt = 1 is stable up to 2.
 BANDS = {
     "above_0.01": (0.01, np.inf),
     "in_0.01_1": (0.01, 1.0),
@@ -29,22 +29,22 @@ BANDS = {
 def over_depth(
     checkpoints: Sequence[zoo.Checkpoint], pixels: Tensor | None = None, tell: Tell = untold
 ) -> pd.DataFrame:
-    """act(λ) of each block that carries one.
+    """Compute statistics of act(λ) for each block that has a λ.
 
     Args:
-        checkpoints: Networks, of which some carry λ.
-        pixels: (N, C, H, W) in [0, 1]; needed by gated variants, whose λ depends on it and is then described
-            by its distribution over images, channels and positions.
-        tell: Told how far it is.
+        checkpoints: The networks; at least one must have a λ.
+        pixels: Images (N, C, H, W) in [0, 1]. Only needed by gated variants: their λ depends on the image;
+            then the statistics are over images, channels and positions.
+        tell: Progress callback.
 
     Returns:
-        One line a checkpoint and block: model, train_seed, block, stage, depth (which residual block it is,
-        from 1), blocks (how many there are), images (that a gated λ was read at; 0 for one number a block),
-        mean, the QUANTILES, and the share (0 to 1) of its values in each of the BANDS. Checkpoints without λ
-        have no line.
+        One row per checkpoint and block: model, train_seed, block, stage, depth (position of the residual
+        block, from 1), blocks (number of residual blocks), images (number of images a gated λ was computed
+        on; 0 if λ is one number per block), mean, the QUANTILES, and the share (0 to 1) of the values in each
+        of the BANDS. Checkpoints without λ have no row.
 
     Raises:
-        UserError: if none of them has a λ, or one is gated and there are no pixels.
+        UserError: if no checkpoint has a λ, or one is gated and `pixels` is None.
     """
     names = inputs.labels(checkpoints)
     called = list(zip(checkpoints, names, strict=True))
@@ -80,30 +80,30 @@ def _coefficients(checkpoint: zoo.Checkpoint, model: nn.Module, pixels: Tensor |
 
 
 def is_gated(architecture: str) -> bool:
-    """Whether the λ of the network that this architecture names depends on its input; False if not ours."""
+    """Return whether the λ of this architecture depends on the input; False for unknown architectures."""
     known = ARCHITECTURES.get(architecture)
     return bool(known and known.damping and known.damping.get("gated"))
 
 
 def describe(values: np.ndarray) -> dict[str, float]:
-    """Mean, QUANTILES and shares (0 to 1) in the BANDS of one block's λ: `values`, a number or an array."""
+    """Return the mean, the QUANTILES and the shares (0 to 1) in the BANDS of one block's act(λ)."""
     quantiles = np.quantile(values, list(QUANTILES.values()))
     shares = {name: float(((values > low) & (values <= high)).mean()) for name, (low, high) in BANDS.items()}
     return {"mean": float(values.mean()), **dict(zip(QUANTILES, quantiles.tolist(), strict=True)), **shares}
 
 
 def shares(table: pd.DataFrame) -> pd.DataFrame:
-    """How many of a network's λ lie where, in percent.
+    """Return the percentage of each network's act(λ) in each of the BANDS.
 
     Args:
-        table: Of `over_depth`.
+        table: The result of `over_depth`.
 
     Returns:
-        One line a checkpoint: model, train_seed, lambdas (the n of the percentages), a column for each of the
-        BANDS, in which a gated block counts by the share of its values; and the share above 0.01 as the paper
-        counts it, out of all blocks (`blocks`, 54 at depth 110), although some use no λ: from
-        `of_blocks_low`, where none of those counts as above, to `of_blocks_high`, where all do, as parameters
-        must that no gradient reaches and nothing decays.
+        One row per checkpoint: model, train_seed, lambdas (number of blocks with λ), and one column per band,
+        in %. A gated block counts with the share of its values. The paper divides the number above 0.01 by
+        the number of all blocks (`blocks`, 54 at depth 110), including those that use no λ. So the row also
+        has `of_blocks_low`, where no unused λ counts as above 0.01, and `of_blocks_high`, where all do (they
+        keep their initial value if they get no gradient and no weight decay).
     """
     lines = []
     for (model, seed), part in table.groupby(["model", "train_seed"], sort=False):
@@ -119,12 +119,12 @@ def shares(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def over_training(checkpoints: Sequence[zoo.Checkpoint]) -> pd.DataFrame:
-    """act(λ) after each epoch, as the trainer recorded it in the checkpoints' train.json.
+    """Return act(λ) after each epoch, as recorded in the checkpoints' train.json.
 
     Returns:
-        One line a checkpoint, epoch and block: model, train_seed, epoch, block, stage, depth, blocks,
-        coefficient, and lr, the learning rate of the epoch (NaN if it was not recorded). Empty if none of
-        them recorded any, as gated variants do not.
+        One row per checkpoint, epoch and block: model, train_seed, epoch, block, stage, depth, blocks,
+        coefficient, and lr, the learning rate of the epoch (NaN if not recorded). Empty if no checkpoint has
+        a record; gated variants have none.
     """
     lines = []
     for checkpoint, label in zip(checkpoints, inputs.labels(checkpoints), strict=True):

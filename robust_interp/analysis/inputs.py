@@ -1,4 +1,4 @@
-"""The checkpoints that an analysis is about, and the images it looks at."""
+"""Selection of the checkpoints and images for an analysis."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def checkpoints(
     seeds: Sequence[int] | None = None,
     only: bool = False,
 ) -> list[zoo.Checkpoint]:
-    """The zoo's checkpoints for a dataset that are named: architectures, full names or globs, in that order.
+    """Select checkpoints from the zoo by name, in the order of the names.
 
     Args:
-        names: What is named.
-        folder: A zoo folder besides the usual ones.
-        dataset: The one that they were trained on.
-        seeds: Train seeds to take; None is every one.
-        only: Whether to look in that folder alone.
+        names: Architectures, full checkpoint names or globs.
+        folder: An additional zoo folder.
+        dataset: The data set the checkpoints were trained on.
+        seeds: The train seeds to keep; None keeps all.
+        only: Whether to search in `folder` only.
 
     Raises:
-        UserError: for a name that matches none, or none with these seeds.
+        UserError: if a name matches no checkpoint, or no match has one of the seeds.
     """
     candidates = zoo.checkpoints_for(dataset, folder, only)
     chosen = {c.name: c for name in names for c in zoo.select([name], candidates)}
@@ -47,13 +47,13 @@ def checkpoints(
 def singles(
     names: Iterable[str], folder: str | None, dataset: str, only: bool = False
 ) -> dict[str, zoo.Checkpoint]:
-    """One checkpoint a model, by what a figure calls it: its first train seed, unless named in full.
+    """Select one checkpoint per model, by figure label: the first train seed, unless named in full.
 
     Args:
-        names: As of `checkpoints`, like `folder`, `dataset` and `only`.
+        names: As in `checkpoints`; so are `folder`, `dataset` and `only`.
 
     Raises:
-        UserError: for a name that matches none.
+        UserError: if a name matches no checkpoint.
     """
     found: dict[str, zoo.Checkpoint] = {}
     for name in names:
@@ -72,13 +72,13 @@ def singles(
 
 
 def labels(found: Sequence[zoo.Checkpoint]) -> list[str]:
-    """What a figure calls each: its architecture, with the recipe where they differ in it."""
+    """Return the figure label of each checkpoint: the architecture, plus the recipe if the recipes differ."""
     several = len({checkpoint.recipe for checkpoint in found}) > 1
     return [f"{c.architecture} @{c.recipe}" if several else c.architecture for c in found]
 
 
 def classifier(checkpoint: zoo.Checkpoint, device: torch.device | str = "cpu") -> Classifier:
-    """A checkpoint on [0, 1] pixels, in eval mode and frozen.
+    """Load a checkpoint as a classifier of [0, 1] pixels, in eval mode and frozen.
 
     Raises:
         UserError: if its weights cannot be read or do not fit.
@@ -93,15 +93,17 @@ def images(
     seed: int = 0,
     corruptions_dir: Path | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Pixels (N, C, H, W) in [0, 1] and labels (N,) of test images, corrupted if asked for.
+    """Return pixels (N, C, H, W) in [0, 1] and labels (N,) of test images.
 
     Args:
-        ids: of the images, counted from 0.
-        corruption: name and severity, 1 to 5.
-        seed: of a generated corruption.
+        dataset: The data set.
+        ids: Indices of the images, from 0.
+        corruption: Name and severity (1 to 5) of a corruption to apply; None applies none.
+        seed: Seed of a generated corruption.
+        corruptions_dir: Passed on to `Corruptor`.
 
     Raises:
-        UserError: for an id outside the dataset, or a corruption or severity that is not there.
+        UserError: if an id is outside the data set, or the corruption or severity does not exist.
     """
     ids = list(ids)
     if beyond := [i for i in ids if not 0 <= i < len(dataset)]:

@@ -1,8 +1,8 @@
 """Loss and predicted class around an image, along its FGSM direction and a random orthogonal one.
 
-An image x is looked at in the points x + a d + b e, where d is the sign of the gradient of the cross-entropy
-at x, so that a is an FGSM radius in pixels, and e a random direction of the same length, orthogonal to d.
-The points are not clipped to [0, 1]: the lines stay straight and the directions orthogonal.
+The classifier is evaluated at the points x + a d + b e around an image x. Here d is the sign of the gradient
+of the cross-entropy at x, so a is an FGSM radius in pixels; e is a random direction of the same length,
+orthogonal to d. The points are not clipped to [0, 1], to keep lines straight and directions orthogonal.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ BATCH = 512  # points in a forward pass
 
 
 def fgsm_direction(classifier: nn.Module, image: Tensor, label: int) -> Tensor:
-    """The sign of the gradient of the cross-entropy at an image (C, H, W) of pixels in [0, 1].
+    """Return the sign of the gradient of the cross-entropy at an image (C, H, W) in [0, 1].
 
     Args:
         classifier: Maps (N, C, H, W) pixels to logits.
         label: The class of the image.
 
     Raises:
-        UserError: if the gradient is zero everywhere or not finite: there is no direction.
+        UserError: if the gradient is zero everywhere or not finite.
     """
     pixels = image[None].clone().requires_grad_()
     loss = F.cross_entropy(classifier(pixels), torch.tensor([label], device=image.device))
@@ -42,12 +42,13 @@ def fgsm_direction(classifier: nn.Module, image: Tensor, label: int) -> Tensor:
 
 
 def orthogonal_direction(direction: Tensor, seed: int, sample: int) -> Tensor:
-    """A random direction (C, H, W), orthogonal to `direction` and of its length.
+    """Return a random direction (C, H, W), orthogonal to `direction` and of the same length.
 
-    It is drawn from the seed and the sample's id alone: random signs, less their part along `direction`.
+    It consists of random signs minus their projection on `direction`. The signs depend only on the seed and
+    on `sample`, the index of the image.
 
     Raises:
-        UserError: for an image of a single number.
+        UserError: if the image has a single element.
     """
     rng = np.random.default_rng((seed, zlib.crc32(b"landscape"), sample))
     along = direction.cpu().double()
@@ -61,13 +62,15 @@ def orthogonal_direction(direction: Tensor, seed: int, sample: int) -> Tensor:
 def directions(
     classifiers: Mapping[str, nn.Module], image: Tensor, label: int, sample: int, shared: bool, seed: int = 0
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """For each classifier by name: its FGSM direction and the orthogonal one, (C, H, W) each.
+    """Return the FGSM direction and an orthogonal direction, (C, H, W) each, for each classifier by name.
 
     Args:
-        classifiers: Map (N, C, H, W) pixels in [0, 1] to logits.
-        image: (C, H, W), pixels in [0, 1], with its `label`; `sample` is its id.
-        shared: The first classifier's directions for all of them.
-        seed: Of the orthogonal directions.
+        classifiers: Classifiers by name; they map pixels (N, C, H, W) in [0, 1] to logits.
+        image: Image (C, H, W) in [0, 1].
+        label: Class of the image.
+        sample: Index of the image in the data set.
+        shared: Whether all classifiers use the directions of the first one.
+        seed: Seed of the orthogonal directions.
 
     Raises:
         UserError: if a gradient is zero everywhere or not finite.
@@ -86,13 +89,15 @@ def directions(
 def at_points(
     classifier: nn.Module, image: Tensor, label: int, moves: Tensor, weights: Tensor, batch_size: int = BATCH
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cross-entropy and predicted class at points beside an image.
+    """Compute the cross-entropy and the predicted class at points around an image.
 
     Args:
-        image: (C, H, W), pixels in [0, 1].
+        classifier: Maps pixels (N, C, H, W) in [0, 1] to logits.
+        image: Image (C, H, W) in [0, 1].
+        label: Class of the image.
         moves: D directions (D, C, H, W).
-        weights: (P, D): point p is image + Σ_d weights[p, d] moves[d].
-        batch_size: Points in a forward pass of the `classifier`.
+        weights: Coefficients (P, D): point p is image + Σ_d weights[p, d] moves[d].
+        batch_size: Number of points per forward pass.
 
     Returns:
         Losses (P,) in nats, float64, and predicted classes (P,).
@@ -116,17 +121,21 @@ def lines(
     seed: int = 0,
     tell: Tell = untold,
 ) -> pd.DataFrame:
-    """`line` of some classifiers at many images, each along its own FGSM direction.
+    """Compute `line` at many images.
 
     Args:
-        images: (N, C, H, W), pixels in [0, 1]; `samples` are their ids.
-        radii_255: positions on the line in units of 1/255.
-        shared: all follow the first classifier's direction instead of their own.
-        tell: told how far it is.
+        classifiers: Classifiers by name.
+        images: Images (N, C, H, W) in [0, 1].
+        labels: Classes of the images.
+        samples: Indices of the images in the data set.
+        radii_255: Positions on the line in units of 1/255.
+        shared: Whether all classifiers use the directions of the first one.
+        seed: Seed of the orthogonal directions.
+        tell: Progress callback.
 
     Returns:
-        One line an image, classifier and position: sample, and the columns of `line`. An image at which a
-        classifier has no gradient is left out for all.
+        One row per image, classifier and position: sample, and the columns of `line`. An image is left out
+        for all classifiers if one of them has a zero or non-finite gradient there.
 
     Raises:
         UserError: if no image is left.
@@ -154,15 +163,18 @@ def line(
     radii_255: np.ndarray,
     direction_of: str = "",
 ) -> pd.DataFrame:
-    """Loss along each classifier's FGSM direction.
+    """Compute the loss along each classifier's FGSM direction.
 
     Args:
-        moves: of `directions`.
-        radii_255: positions on the line in units of 1/255.
-        direction_of: the classifier whose directions all share, if they do.
+        classifiers: Classifiers by name.
+        image: Image (C, H, W) in [0, 1].
+        label: Class of the image.
+        moves: The result of `directions`.
+        radii_255: Positions on the line in units of 1/255.
+        direction_of: Name of the classifier whose directions are shared; "" if they are not shared.
 
     Returns:
-        One line a classifier and position: model, direction_of, eps_255, loss (nats), predicted.
+        One row per classifier and position: model, direction_of, eps_255, loss (nats), predicted.
     """
     weights = torch.from_numpy(radii_255 / 255)[:, None]
     frames = []
@@ -182,16 +194,19 @@ def plane(
     direction_of: str = "",
     tell: Tell = untold,
 ) -> dict[str, np.ndarray]:
-    """Loss and predicted class on a square grid over each classifier's two directions.
+    """Compute the loss and the predicted class on a square grid over each classifier's two directions.
 
     Args:
-        moves: of `directions`.
+        classifiers: Classifiers by name.
+        image: Image (C, H, W) in [0, 1].
+        label: Class of the image.
+        moves: The result of `directions`.
         radii_255: R positions on both axes in units of 1/255.
-        direction_of: the classifier whose directions all share, if they do.
-        tell: told how far it is.
+        direction_of: Name of the classifier whose directions are shared; "" if they are not shared.
+        tell: Progress callback.
 
     Returns:
-        models (M,), label (), direction_of (), radii_255 (R,), loss and predicted (M, R, R), in which
+        Arrays models (M,), label (), direction_of (), radii_255 (R,), loss and predicted (M, R, R). Element
         [m, i, j] is at radii_255[i] along the orthogonal and radii_255[j] along the FGSM direction.
     """
     radii = torch.from_numpy(radii_255 / 255)

@@ -1,9 +1,8 @@
-"""The paper's stability argument, measured: Jacobians of the blocks at real feature maps, growth over depth.
+"""Measure the paper's stability argument: Jacobians of the blocks at real feature maps, growth over depth.
 
-A block adds merge(x, f(x)) - x to its input. With one λ for the block that is ρ(λ) f(x) - λ x (times
-(1 - e^-λ)/λ in an exact step), whose Jacobian ρ(λ) J - λ is the damped system's, where J = ∂f/∂x is the
-undamped one's. Both are looked at through products with vectors only: nothing of size N x N is ever held.
-Everything is in float64.
+A block adds merge(x, f(x)) - x to its input. With one λ per block this is ρ(λ) f(x) - λ x (times
+(1 - e^-λ)/λ in an exact step). The undamped system has the Jacobian J = ∂f/∂x, the damped one ρ(λ) J - λ.
+Only Jacobian-vector products are computed, never an N x N matrix. All computations are in float64.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ Map = Callable[[Tensor], Tensor]
 
 
 def jacobian_products(function: Map, x: Tensor) -> tuple[Map, Map]:
-    """v -> J v and u -> Jᵀ u for the Jacobian of `function` at x.
+    """Return the maps v -> J v and u -> Jᵀ u for the Jacobian J of `function` at x.
 
-    J v is the derivative of u -> Jᵀ u, which is linear, along v: both then run through one recorded graph,
-    several times faster here than torch.func.jvp, which takes BatchNorm apart in Python at each call.
+    J v is computed as the derivative of the linear map u -> Jᵀ u (double backward). Both products reuse one
+    graph. Here this is several times faster than torch.func.jvp, which decomposes BatchNorm at each call.
     """
     x = x.detach().requires_grad_()
     y = function(x)
@@ -50,12 +49,12 @@ def jacobian_products(function: Map, x: Tensor) -> tuple[Map, Map]:
 
 @dataclass(frozen=True)
 class Rightmost:
-    """The eigenvalue with the largest real part: that part, and how well it is known.
+    """The eigenvalue with the largest real part, and its accuracy.
 
     Attributes:
-        real: NaN if it did not converge.
-        residual: |J v - ν v| / |ν| of the eigenpair; NaN with it.
-        products: how many Jacobian-vector products it took.
+        real: Its real part; NaN if the iteration did not converge.
+        residual: |J v - ν v| / |ν| of the eigenpair; NaN if the iteration did not converge.
+        products: Number of Jacobian-vector products computed.
     """
 
     real: float
@@ -64,19 +63,19 @@ class Rightmost:
 
     @property
     def converged(self) -> bool:
-        """Whether it is known."""
+        """Whether the iteration converged."""
         return not math.isnan(self.real)
 
 
 def rightmost(function: Map, x: Tensor, seed: int = 0, tol: float = 1e-4, restarts: int = 300) -> Rightmost:
-    """The rightmost eigenvalue of the Jacobian of `function` at x, by ARPACK's restarted Arnoldi iteration.
+    """Compute the rightmost eigenvalue of the Jacobian of `function` at x, with ARPACK's restarted Arnoldi.
 
     Args:
-        function: maps float64 tensors of the shape of x to the same shape.
-        x: one feature map, at least 4 numbers.
-        seed: of the start vector.
-        tol: relative accuracy asked for.
-        restarts: after which it is given up.
+        function: Maps float64 tensors of the shape of x to the same shape.
+        x: One feature map with at least 4 elements, float64.
+        seed: Seed of the start vector.
+        tol: Relative tolerance.
+        restarts: Maximum number of restarts.
     """
     push, _ = jacobian_products(function, x)
     products = 0
@@ -90,11 +89,11 @@ def rightmost(function: Map, x: Tensor, seed: int = 0, tol: float = 1e-4, restar
     N = x.numel()
     operator = LinearOperator((N, N), matvec=multiply, dtype=np.float64)
     start = np.random.default_rng(seed).standard_normal(N)
-    if not multiply(start).any():  # J = 0, as where no unit of a block is on: ARPACK cannot start
+    if not multiply(start).any():  # J = 0, e.g. if no unit of a block is active: ARPACK cannot start
         return Rightmost(0.0, 0.0, products)
     try:
         values, vectors = eigs(operator, k=1, which="LR", v0=start, ncv=min(N, 40), tol=tol, maxiter=restarts)
-    except ArpackError:  # no convergence, or numbers that are not finite
+    except ArpackError:  # no convergence, or non-finite numbers
         return Rightmost(math.nan, math.nan, products)
     value, vector = values[0], vectors[:, 0]
     image = multiply(vector.real) + 1j * multiply(vector.imag)
@@ -105,17 +104,17 @@ def rightmost(function: Map, x: Tensor, seed: int = 0, tol: float = 1e-4, restar
 def spectral_norm(
     function: Map, x: Tensor, seed: int = 0, tol: float = 1e-4, iterations: int = 200
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The largest singular value of the Jacobian of `function` at each x, by power iteration on JᵀJ.
+    """Compute the largest singular value of the Jacobian of `function` at each x, by power iteration on JᵀJ.
 
     Args:
-        function: maps a batch (N, ...) to a batch, each sample on its own.
-        x: (N, ...), float64.
-        seed: of the start vectors.
-        tol: relative change in an iteration below which it counts as converged.
-        iterations: after which it is given up; the value is then a lower bound.
+        function: Maps a batch (N, ...) to a batch; the rows must be independent.
+        x: The points (N, ...), float64.
+        seed: Seed of the start vectors.
+        tol: Relative change per iteration below which a value counts as converged.
+        iterations: Maximum number of iterations. A value that has not converged is a lower bound.
 
     Returns:
-        The norms (N,), and whether each converged (N,).
+        The norms (N,), and a bool array (N,) that tells which of them converged.
     """
     generator = torch.Generator().manual_seed(seed)
     vector = _unit(torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device))
@@ -146,10 +145,10 @@ def _unit(batch: Tensor) -> Tensor:
 
 
 def in_float64(classifier: Classifier) -> Classifier:
-    """A copy of a classifier in float64 and eval mode, frozen.
+    """Return a copy of a classifier in float64 and eval mode, frozen.
 
     Raises:
-        UserError: if it is not one of our networks: only of those are the blocks known.
+        UserError: if its model is not an `InterpolationNet`, whose blocks this module needs.
     """
     _network(classifier)
     return copy.deepcopy(classifier).double().eval().requires_grad_(False)
@@ -164,26 +163,26 @@ def _network(classifier: Classifier) -> InterpolationNet:
 
 
 def damped_blocks(model: InterpolationNet) -> dict[str, Block]:
-    """The blocks of a model that carry a λ, or would in a damped network of the same layout, by name.
+    """Return the blocks, by name, that have a λ in a damped network of this layout.
 
-    Those are the ones whose shortcut is the identity, but for the first block of the network.
+    These are the blocks with an identity shortcut, except the first block of the network.
     """
     _, *others = model.named_blocks()
     return {name: block for name, block in others if isinstance(block.shortcut, nn.Identity)}
 
 
 def drift(block: Block) -> Map:
-    """x -> merge(x, f(x)) - x, what the block adds to its input (before an activation at its end)."""
+    """Return the map x -> merge(x, f(x)) - x: what the block adds to its input, before a final activation."""
     return lambda x: block.merge(x, block.branch(x)) - x
 
 
 @torch.no_grad()
 def states(classifier: Classifier, images: Tensor) -> dict[str, Tensor]:
-    """The input of each block, by its name, and under "" the output of the last.
+    """Return the input of each block, by block name, and the output of the last block under "".
 
     Args:
-        classifier: Of one of our networks.
-        images: (N, C, H, W), pixels in [0, 1].
+        classifier: A classifier whose model is an `InterpolationNet`.
+        images: Images (N, C, H, W) in [0, 1].
     """
     network = _network(classifier)
     x, found = network.stem(classifier.normalize(images)), {}
@@ -196,18 +195,20 @@ def states(classifier: Classifier, images: Tensor) -> dict[str, Tensor]:
 def jacobians(
     classifier: Classifier, images: Tensor, ids: Sequence[int], seed: int = 0, tell: Tell = untold
 ) -> pd.DataFrame:
-    """Eigenvalues and norms of the blocks' Jacobians at the feature maps of a few images.
+    """Compute eigenvalues and norms of the blocks' Jacobians at the feature maps of a few images.
 
     Args:
-        images: (N, C, H, W), pixels in [0, 1]; `ids` are their sample ids.
-        seed: of the iterations' start vectors.
-        tell: Told how far it is.
+        classifier: A classifier whose model is an `InterpolationNet`.
+        images: Images (N, C, H, W) in [0, 1].
+        ids: Indices of the images in the data set.
+        seed: Seed of the start vectors.
+        tell: Progress callback.
 
     Returns:
-        One line a block and image: block, stage, depth, blocks, sample; coefficient, the mean act(λ) there
-        (NaN without λ); undamped and damped, the real part of the rightmost eigenvalue of J and of
-        ρ(λ) J - λ, each with `_residual`, and NaN where it did not converge; norm, the spectral norm of the
-        block's own Jacobian, with norm_converged.
+        One row per block and image: block, stage, depth, blocks, sample (the image's index); coefficient, the
+        mean act(λ) there (NaN without λ); undamped and damped, the real part of the rightmost eigenvalue of
+        the Jacobian J of the branch and of the Jacobian of `drift`, each with `_residual`, and NaN if not
+        converged; norm, the spectral norm of the Jacobian of the whole block, with norm_converged.
     """
     classifier, images = in_float64(classifier), images.double()
     at, blocks = states(classifier, images), damped_blocks(_network(classifier))
@@ -234,14 +235,15 @@ def _coefficient(block: Block, x: Tensor) -> float:
 
 
 def jacobian_summary(table: pd.DataFrame) -> pd.DataFrame:
-    """Means over images and train seeds, a line a model and block.
+    """Average over images and train seeds: one row per model and block.
 
     Args:
-        table: of `jacobians`, with a column `model`; of several checkpoints one below the other.
+        table: Concatenated results of `jacobians`, with an additional column `model`.
 
     Returns:
-        model, block, coefficient, undamped, damped, norm, n (images times seeds), and not_converged: how many
-        of the 3 n numbers are not known, of which means leave out the eigenvalues and keep the norms.
+        Columns model, block, coefficient, undamped, damped, norm, n (images times seeds), and not_converged:
+        how many of the 3 n numbers did not converge. The means leave out such eigenvalues, but include such
+        norms.
     """
     lines = []
     for (model, block), part in table.groupby(["model", "block"], sort=False):
@@ -257,19 +259,24 @@ def jacobian_summary(table: pd.DataFrame) -> pd.DataFrame:
 def growth(
     classifier: Classifier, images: Tensor, labels: Tensor, ids: Sequence[int], eps: float, seed: int = 0
 ) -> pd.DataFrame:
-    """How far a small change of the image is from the unchanged run, block by block.
+    """Measure how a small change of the image grows from block to block.
 
-    Both changes are of the same length in pixels: eps times random signs (drawn from the seed and the
-    sample's id), and FGSM's eps times the sign of the gradient of the cross-entropy. Nothing is clipped.
+    Two changes of the same length are used: eps times random signs (drawn from the seed and the image's
+    index), and FGSM, eps times the sign of the gradient of the cross-entropy. The pixels are not clipped.
 
     Args:
-        images: (N, C, H, W), pixels in [0, 1], with labels (N,); `ids` are their sample ids.
-        eps: in [0, 1] pixels.
+        classifier: A classifier whose model is an `InterpolationNet`.
+        images: Images (N, C, H, W) in [0, 1].
+        labels: Labels (N,).
+        ids: Indices of the images in the data set.
+        eps: Size of the change of a pixel, in [0, 1] pixels.
+        seed: Seed of the random signs.
 
     Returns:
-        One line a perturbation ("noise", "fgsm"), image and depth (blocks passed; at 0 the state x_0 that
-        enters the first): perturbation, sample, depth, blocks, growth = |δ_n| / |δ_0|, and relative, the same
-        of |δ_n| / |x_n|, which no scale of the features enters. NaN where the gradient was zero.
+        One row per perturbation ("noise", "fgsm"), image and depth (number of blocks passed; 0 is the input
+        x_0 of the first block): perturbation, sample (the image's index), depth, blocks, growth =
+        |δ_n| / |δ_0|, and relative, the same ratio for |δ_n| / |x_n|, which does not depend on the scale of
+        the features. NaN if the gradient is zero.
     """
     classifier, images = in_float64(classifier), images.double()
     before = list(states(classifier, images).values())
@@ -290,7 +297,7 @@ def growth(
 
 
 def random_signs(images: Tensor, ids: Sequence[int], seed: int) -> Tensor:
-    """±1 of the shape of images, each sample's drawn from the seed and its id (in `ids`) alone."""
+    """Return random ±1 shaped like `images`, drawn per image from the seed and its index in `ids`."""
     stream, shape = zlib.crc32(b"growth"), images.shape[1:]
     draws = [np.random.default_rng((seed, stream, i)).choice([-1.0, 1.0], size=tuple(shape)) for i in ids]
     return torch.from_numpy(np.stack(draws)).to(images)
@@ -303,15 +310,15 @@ def _signs(classifier: Classifier, images: Tensor, labels: Tensor) -> Tensor:
 
 
 def growth_summary(table: pd.DataFrame) -> pd.DataFrame:
-    """Geometric means over images, with 95 % intervals (Student's t of the logarithms).
+    """Compute geometric means over images, with 95 % intervals (Student's t of the logarithms).
 
     Args:
-        table: of `growth`, with a column `model`; of several checkpoints one below the other. An image's
-            logarithm is first averaged over the train seeds, so that it counts once.
+        table: Concatenated results of `growth`, with an additional column `model`. The logarithms of an image
+            are first averaged over the train seeds, so that each image counts once.
 
     Returns:
-        One line a model, perturbation and depth: model, perturbation, depth, blocks, n (images), and growth
-        and relative, each with `_low` and `_high`, NaN for a single image.
+        One row per model, perturbation and depth: model, perturbation, depth, blocks, n (images), and growth
+        and relative, each with `_low` and `_high` (NaN for a single image).
     """
     keys = ["model", "perturbation", "depth", "blocks"]
     logs = table[[*keys, "sample"]].assign(growth=np.log(table["growth"]), relative=np.log(table["relative"]))

@@ -224,11 +224,12 @@ def refuse_batch_statistics(classifier: nn.Module) -> None:
         )
 
 
+# Its source is hashed into the stored keys of models in it (see fingerprint.identity): do not reword it.
 class OneAtATime(nn.Module):
-    """Calls a model with one image at a time: logits (N, classes) for images (N, C, H, W).
+    """A model that is given one image after the other: logits (N, classes) for images (N, C, H, W).
 
     Args:
-        module: A model in which the images of a batch influence one another.
+        module: Of which the images of a batch would influence one another.
     """
 
     def __init__(self, module: nn.Module) -> None:
