@@ -1,17 +1,20 @@
 """How far it carries: planning, the driver's work for a chunk, tables of many predictions, and workers.
 
     python benchmarks/scale.py            # all parts; minutes
-    python benchmarks/scale.py plan driver tables workers digits
+    python benchmarks/scale.py plan driver tables workers digits startup
 
-No model is measured but in `digits`: predictions are made up, and tasks of `workers` sleep. Each part prints
-lines of the table in docs/scale.md.
+No model is measured but in `digits`; in `startup` models are only loaded. Predictions are made up, and tasks
+of `workers` sleep. Each part prints lines of the table in docs/scale.md.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import platform
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,7 +22,9 @@ import time
 from pathlib import Path
 
 import numpy as np
+from safetensors.torch import load_file, save_file
 
+from robust_interp import zoo
 from robust_interp.benchmark.agenda import Agenda, Job
 from robust_interp.benchmark.pending import followed, missing
 from robust_interp.store import Outcome, Store
@@ -30,6 +35,7 @@ BATCH = 250
 WORKERS = (1, 2, 4, 8)
 NAP = 1.0  # seconds that a task of `workers` sleeps
 TASKS_OF_EACH = 8
+SEEDS = 50  # of each of the four bundled digits networks, in `startup`
 
 
 def show(what: str, value: str) -> None:
@@ -189,7 +195,51 @@ def digits() -> None:
             show(f"digits, {more or 'no worker'}", line.partition(";")[0])
 
 
-PARTS = {"plan": planning, "driver": driver, "tables": tables, "workers": workers, "digits": digits}
+def startup() -> None:
+    """`bench --models all`, from the start of its process until every checkpoint is loaded and checked."""
+    code = (
+        "import sys, time; started = time.perf_counter()\n"
+        "from robust_interp.benchmark.benchmark import Benchmark\n"
+        "from robust_interp.benchmark.request import Request\n"
+        "from robust_interp.store import Store\n"
+        "benchmark = Benchmark(Request(models=('all',), zoo=sys.argv[1], only_zoo=True))\n"
+        "with Store(None) as store:\n"
+        "    benchmark.load(store)\n"
+        "print(time.perf_counter() - started, time.process_time())"
+    )
+    for seeds in (1, SEEDS):
+        with tempfile.TemporaryDirectory() as folder:
+            count = _copies(Path(folder), seeds)
+            run = [sys.executable, "-c", code, folder]
+            done = subprocess.run(run, capture_output=True, text=True, check=True)
+        wall, cpu = map(float, done.stdout.split())
+        show(f"start of `bench --models all` with {count} checkpoints", f"{wall:.1f} s ({cpu:.1f} s)")
+
+
+def _copies(folder: Path, seeds: int) -> int:
+    """A zoo of the bundled digits networks with as many seeds, no two with the same weights; how many."""
+    firsts = [one for one in zoo.checkpoints(dataset="digits") if one.seed == 0]
+    for first in firsts:
+        state = load_file(first.folder / zoo.WEIGHTS)
+        for seed in range(seeds):
+            copy = folder / first.name.replace("seed0", f"seed{seed}")
+            copy.mkdir()
+            save_file(state | {"fc.bias": state["fc.bias"] + 0.001 * seed}, copy / zoo.WEIGHTS)
+            weights = hashlib.sha256((copy / zoo.WEIGHTS).read_bytes()).hexdigest()
+            record = first.record | {"seed": seed, "weights_sha256": weights}
+            (copy / zoo.RECORD).write_text(json.dumps(record))
+            shutil.copy(first.folder / zoo.CONFIG, copy)
+    return seeds * len(firsts)
+
+
+PARTS = {
+    "plan": planning,
+    "driver": driver,
+    "tables": tables,
+    "workers": workers,
+    "digits": digits,
+    "startup": startup,
+}
 
 
 def main() -> None:

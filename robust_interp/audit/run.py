@@ -75,7 +75,9 @@ class Audit:
         self.runner = Runner.for_request(request, self.dataset)
         self.parts = parts_of(options, *radii(request, self.dataset), checked_seed(request.seed))
         self.refused: list[Audited] = []
-        self._asked: list[Asked] = [(request.modules or request.models, resolve_options(request))]
+        self._asked: list[Asked] = [
+            (request.modules or request.models, replace(resolve_options(request), check_each=True))
+        ]
         found = resolve(
             *self._asked[0],
             self.dataset,
@@ -92,7 +94,7 @@ class Audit:
         known = [target for target in self.targets if name in (target.card.model, target.card.label)]
         if known:
             return known[0]
-        options = replace(resolve_options(request), mean=None, std=None, checkpoint=None)
+        options = replace(resolve_options(request), mean=None, std=None, checkpoint=None, check_each=True)
         self._asked.append(((name,), options))
         return resolve((name,), options, self.dataset)[0]
 

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset as TorchDataset
 from robust_interp import data
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
-from robust_interp.benchmark.settings import whole_number
+from robust_interp.benchmark.settings import counted, whole_number
 from robust_interp.classifiers.isolation import on_its_device
 from robust_interp.core import environment, precision
 from robust_interp.core.crew import Workers
@@ -215,12 +215,8 @@ def evaluate(
 
 
 def _workers(count: object) -> Workers | None:
-    if count is None:
-        return None
-    number = whole_number(count)
-    if number is None or number < 1:
-        raise UserError(f"workers must be a whole number of at least 1, not {count!r}")
-    return Workers(number)
+    number = counted("workers", count, 1)
+    return None if number is None else Workers(number)
 
 
 _TRANSLATED = (

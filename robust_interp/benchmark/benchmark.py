@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +18,10 @@ from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.settings import checked_compile, load_dataset, resolve_options
 from robust_interp.benchmark.workers import MeasuringCrew, measuring
 from robust_interp.classifiers.resolve import resolve
-from robust_interp.classifiers.target import Target
+from robust_interp.classifiers.target import Target, Tried
 from robust_interp.core import environment, threads
 from robust_interp.core.crew import Workers
+from robust_interp.core.errors import UserError
 from robust_interp.core.threads import Threads
 from robust_interp.core.work import Tell, each, untold
 from robust_interp.store import Store
@@ -54,6 +55,7 @@ class Benchmark:
         self._named = request.modules or request.models, resolve_options(request)
         self.targets = resolve(*self._named, self.dataset, tell)
         self.plan = self._planned(request)
+        self._is_loaded = False
         self._threads: Threads | None = None
 
     @contextmanager
@@ -107,26 +109,52 @@ class Benchmark:
     def load(self, store: Store, tell: Tell = untold) -> None:
         """Load every model that is still to be measured. `run` then starts at once.
 
+        Checkpoints that cannot be measured and are not named are left out of the run, with a warning.
+
         Args:
             store: The store with the results so far.
             tell: Called with the progress, 0 to 1, and the name of the model.
 
         Raises:
-            UserError: if a model cannot be measured on the device.
+            UserError: if a model that is named cannot be measured on the device, or none can.
         """
         if self._crew:  # each worker loads the models it needs
             tell(0.0, "in workers")
             self._crew.wait()
             tell(1.0, "")
             return
-        needed, cells = set(), self._cells_missing(store)
+        while failed := self._loaded(store, tell):
+            self._leave_out(failed)
+        self._is_loaded = True
+
+    def _loaded(self, store: Store, tell: Tell) -> dict[str, UserError]:
+        """Load the targets that are still to be measured; return the error of each failed one by its key."""
+        needed, cells = set[str](), self._cells_missing(store)
         self.runner.check(cells)  # before the models, since loading may take long
         for card in {id(cell.classifier): cell.classifier for cell in cells}.values():
             needed |= {digest(one) for one in [card.identity, *card.identity.get("ensemble", ())]}
         todo = [target for target in self.targets if digest(target.card.identity) in needed]
         self.runner.expect(todo, max(part.n for part in self.plan.parts))
+        failed = {}
         for target in each(todo, tell, lambda target: target.card.label):
-            self.runner.load(target)
+            try:
+                self.runner.load(target)
+            except UserError as error:
+                failed[target.key] = error
+        return failed
+
+    def _leave_out(self, failed: Mapping[str, UserError]) -> None:
+        """Resolve and plan anew without those that failed.
+
+        Raises:
+            UserError: of one that is named, or if none is left.
+        """
+        tried: Tried = {target.key: target.load for target in self.targets} | dict(failed)
+        self.targets = resolve(*self._named, self.dataset, tried=tried)
+        for target in self.targets:
+            if target.key in failed:
+                raise failed[target.key]
+        self.plan = self._planned(self._request)
 
     def run(self, store: Store, watch: Watch = unwatched) -> Report:
         """Measure all missing cells, chunk by chunk, and score all cells of the plan.
@@ -136,8 +164,10 @@ class Benchmark:
             watch: Called with the cell and the number of images after each finished batch.
 
         Raises:
-            UserError: if a model cannot be measured on the device.
+            UserError: if a model that is named cannot be measured on the device, or none can.
         """
+        if not self._is_loaded:
+            self.load(store)
         with threads.used(self.choose_threads(store).count):
             self._choose_compiled(store)
             for part in self.plan.parts:
@@ -166,7 +196,11 @@ class Benchmark:
 
     def estimate(self, store: Store, tell: Tell = untold) -> cost.Estimate:
         """Estimate how long `run` takes, from timed passes of each architecture; `tell` gets the progress."""
-        return cost.estimate(self.plan, self.targets, self.runner, store, self._compile, tell)
+        try:
+            return cost.estimate(self.plan, self.targets, self.runner, store, self._compile, tell)
+        except UserError:  # a model that is timed cannot be measured; it may be left out
+            self.load(store, tell)
+            return cost.estimate(self.plan, self.targets, self.runner, store, self._compile, tell)
 
     def _choose_compiled(self, store: Store) -> None:
         if self._compile == "auto" and self._crew is None:

@@ -27,7 +27,7 @@ from robust_interp.benchmark.settings import (
 from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.classifiers.target import Target
 from robust_interp.core.errors import UserError
-from robust_interp.core.memory import give_back, is_out_of_memory
+from robust_interp.core.memory import is_out_of_memory, with_fewer
 from robust_interp.core.threads import spare_cpus
 from robust_interp.corruptions import Corruptor
 from robust_interp.store import (
@@ -79,17 +79,23 @@ class Runner:
         corruptor: Gives the corrupted images.
         device: Device that computes.
         batch_size: Number of images per batch.
+        n: Number of images that are measured; None is all.
     """
 
     def __init__(
-        self, dataset: data.Dataset, corruptor: Corruptor, device: torch.device, batch_size: int
+        self,
+        dataset: data.Dataset,
+        corruptor: Corruptor,
+        device: torch.device,
+        batch_size: int,
+        n: int | None = None,
     ) -> None:
         self.dataset, self.corruptor = dataset, corruptor
         self.device, self.batch_size = device, batch_size
         self.compiles: Container[Architecture] = frozenset()
         self.compiles_all = False
         self.backend: str | Callable = "inductor"
-        self._at_once, self._n = batch_size, len(dataset)
+        self._at_once, self._n = batch_size, len(dataset) if n is None else n
         self._uncompiled: dict[str, dict[str, None]] = {}  # reason -> names of networks
         self._views: dict[data.Dataset, Runner] = {}
 
@@ -98,8 +104,9 @@ class Runner:
         if dataset is None or dataset is self.dataset:
             return self
         if dataset not in self._views:
-            self._views[dataset] = Runner(dataset, self.corruptor.on(dataset), self.device, self.batch_size)
-            self._views[dataset]._n = self._n
+            self._views[dataset] = Runner(
+                dataset, self.corruptor.on(dataset), self.device, self.batch_size, self._n
+            )
         return self._views[dataset]
 
     @property
@@ -146,25 +153,31 @@ class Runner:
             UserError: if memory does not suffice for one image.
         """
         found: list[R] = []
-        at = 0
-        while at < len(ids):
-            part = ids[at : at + batches * self._at_once]
-            try:
-                found.append(work(part))
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                if min(len(part), self._at_once) == 1:
-                    raise UserError(
-                        f"{self.device} has no memory for one image at a time, which is --batch-size 1; "
-                        "finished work is saved"
-                    ) from error
-            else:
-                at += len(part)
-                continue
-            give_back()
-            self._at_once = max(1, min(len(part), self._at_once) // 2)
+        while len(ids):
+            size, of_part = self._first_part(ids, work, batches)
+            found.append(of_part)
+            ids = ids[size:]
         return found
+
+    def _first_part(self, ids: np.ndarray, work: Callable[[np.ndarray], R], batches: int) -> tuple[int, R]:
+        """How many samples the first part is made of, and what `work` returns for it; as of `in_parts`."""
+        most = min(self._at_once, len(ids))
+
+        def first(count: int) -> tuple[int, R]:
+            if count < most:  # there was no memory for more
+                self._at_once = count
+            part = ids[: batches * self._at_once]
+            return len(part), work(part)
+
+        try:
+            return with_fewer(first, most)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise UserError(
+                f"{self.device} has no memory for one image at a time, which is --batch-size 1; "
+                "finished work is saved"
+            ) from error
 
     @classmethod
     def for_request(cls, request: Request, dataset: data.Dataset) -> Runner:
@@ -179,9 +192,9 @@ class Runner:
         """
         device = device_of(request)
         batch_size = checked_batch_size(request.batch_size, device)
-        runner = cls(dataset, corruptor_of(request, dataset), device, batch_size)
+        n = sample_count(request.n, dataset)
+        runner = cls(dataset, corruptor_of(request, dataset), device, batch_size, n)
         runner.compiles_all = checked_compile(request.compile) == "on"
-        runner._n = sample_count(request.n, dataset)
         return runner
 
     def ahead(self, wanted: Iterable[tuple[Perturbation, int, int]]) -> AbstractContextManager[None]:

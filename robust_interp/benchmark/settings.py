@@ -32,7 +32,10 @@ def load_dataset(request: Request) -> data.Dataset:
     preprocessing = fixed(request.resize, request.crop, request.interpolation)
     if isinstance(request.dataset, str) and data.is_source(request.dataset):
         options = data.SourceOptions(
-            request.class_map, preprocessing, request.skip_unreadable, _decode_workers(request.decode_workers)
+            request.class_map,
+            preprocessing,
+            request.skip_unreadable,
+            counted("decode_workers", request.decode_workers, 0),
         )
         found = data.open_source(request.dataset, options)
         by_default = STRATIFIED if found.is_by_class else FIRST
@@ -68,13 +71,6 @@ def _refuse_for_arrays(request: Request, preprocessing: Preprocessing | None) ->
         raise UserError(f"{idle[0]} cannot be used with arrays, only with image files, such as folder:PATH")
 
 
-def _decode_workers(workers: object) -> int | None:
-    count = None if workers is None else whole_number(workers)
-    if workers is not None and (count is None or count < 0):
-        raise UserError(f"decode_workers must be a whole number of at least 0, not {workers!r}")
-    return count
-
-
 def resolve_options(request: Request) -> ResolveOptions:
     """Return the options of a request for its models.
 
@@ -97,17 +93,9 @@ def resolve_options(request: Request) -> ResolveOptions:
         ensemble=request.ensemble,
         average=request.ensemble_average,
         attacks=request.ensemble_attack,
-        eot=_draws(request.eot),
+        eot=counted("eot", request.eot, 1) or 0,
         seed=checked_seed(request.seed),
     )
-
-
-def _draws(eot: object) -> int:
-    """Return the number of draws for random models; 0 refuses them."""
-    draws = 0 if eot is None else whole_number(eot)
-    if draws is None or draws < (eot is not None):
-        raise UserError(f"eot must be a whole number of at least 1, not {eot!r}")
-    return draws
 
 
 def corruptor_of(request: Request, dataset: data.Dataset) -> Corruptor:
@@ -148,12 +136,7 @@ def checked_batch_size(batch_size: object, device: torch.device) -> int:
     Raises:
         UserError: if it is not a whole number of at least 1.
     """
-    if batch_size is None:
-        return 4 * CHUNK if device.type == "cuda" else CHUNK
-    size = whole_number(batch_size)
-    if size is None or size < 1:
-        raise UserError(f"batch size must be a whole number of at least 1, not {batch_size}")
-    return size
+    return counted("batch size", batch_size, 1) or (4 * CHUNK if device.type == "cuda" else CHUNK)
 
 
 def sample_count(n: object, dataset: data.Dataset) -> int:
@@ -207,6 +190,18 @@ def train_seeds(seeds: object) -> tuple[int, ...] | None:
             f"not {seeds!r}"
         )
     return tuple(whole)
+
+
+def counted(name: str, value: object, least: int) -> int | None:
+    """A whole number of at least `least`; None for None.
+
+    Raises:
+        UserError: calling it by its name, if it is anything else.
+    """
+    number = whole_number(value)
+    if value is not None and (number is None or number < least):
+        raise UserError(f"{name} must be a whole number of at least {least}, not {value!r}")
+    return number
 
 
 def whole_number(value: object) -> int | None:

@@ -27,8 +27,8 @@ from robust_interp.classifiers.ensembles import Averaging, averaged, from_ensemb
 from robust_interp.classifiers.files import from_path, is_path
 from robust_interp.classifiers.prefixes import PREFIXES
 from robust_interp.classifiers.python_modules import from_python
-from robust_interp.classifiers.target import Context, Target, from_module
-from robust_interp.classifiers.zoo_names import from_zoo
+from robust_interp.classifiers.target import Context, Target, Tried, from_module
+from robust_interp.classifiers.zoo_names import NOTHING_TRIED, from_zoo
 from robust_interp.core.csv_text import defused
 from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.paths import resolved
@@ -57,6 +57,8 @@ class ResolveOptions:
         attacks: Values of `Ensemble.attack`; there is one ensemble for each.
         eot: Number of draws over which random models are attacked and classified; 0 refuses random models.
         seed: Seed of these draws.
+        check_each: Whether to check each checkpoint of the zoo in full. If not, one of those that differ only
+            in their weights is checked in full, and the others with one forward pass.
     """
 
     zoo: str | None = None
@@ -72,6 +74,7 @@ class ResolveOptions:
     attacks: str | Sequence[str] | None = None
     eot: int = 0
     seed: int = 0
+    check_each: bool = False
 
 
 OnRandom = Callable[[str, RandomModelError], None]
@@ -96,6 +99,7 @@ def resolve(
     dataset: data.Dataset,
     tell: Tell = untold,
     on_random: OnRandom = refuse,
+    tried: Tried = NOTHING_TRIED,
 ) -> list[Target]:
     """Return the targets for the given names, without duplicates, and their ensembles.
 
@@ -109,6 +113,8 @@ def resolve(
         tell: Called with the progress of reading the zoo's checkpoints.
         on_random: Called with name and error for each random model that is refused. If it returns, the model
             is left out.
+        tried: Results of earlier attempts to load targets. A checkpoint that failed is left out with
+            a note, unless it is named itself.
 
     Raises:
         UserError: if a model cannot be found, loaded or measured, or an option does not fit the models.
@@ -120,7 +126,7 @@ def resolve(
     found = (
         _objects(models, options, dataset, on_random)
         if isinstance(models, Mapping)
-        else _named(models, options, averaging, dataset, tell, on_random)
+        else _named(models, options, averaging, dataset, tell, on_random, tried)
     )
     for named in _listed(options.ensemble):
         found += joined(named, found, averaging, dataset.name)
@@ -164,6 +170,7 @@ def _named(
     dataset: data.Dataset,
     tell: Tell,
     on_random: OnRandom,
+    tried: Tried,
 ) -> list[Target]:
     names = models or tuple(name for named in _listed(options.ensemble) for name in member_names(named))
     names = _for_checkpoint(names) if options.checkpoint else names or ("all",)
@@ -173,7 +180,7 @@ def _named(
         _refuse_idle(options, ("seeds",), "models that are not from the zoo")
     elif not others:
         _refuse_idle(options, ("mean", "std", "weights_key"), "models from the zoo")
-    found = _of_the_zoo(of_the_zoo, options, averaging, dataset, tell) if of_the_zoo else []
+    found = _of_the_zoo(of_the_zoo, options, averaging, dataset, tell, tried) if of_the_zoo else []
     return _once([*found, *_others(others, options, dataset, on_random)])
 
 
@@ -195,13 +202,16 @@ def _of_the_zoo(
     averaging: Averaging,
     dataset: data.Dataset,
     tell: Tell,
+    tried: Tried,
 ) -> list[Target]:
     seeds = range(options.seeds) if isinstance(options.seeds, int) else options.seeds
     if seeds is not None and not len(seeds):
         raise UserError("no train seed given: 3 means 0, 1, 2; None means all")
     found: list[Target] = []
     candidates = _candidates(names, options, dataset)
-    for seeds_of_one in from_zoo(names, candidates, seeds, dataset, tell):
+    for seeds_of_one in from_zoo(
+        names, candidates, seeds, dataset, tell, tried, None if options.check_each else {}
+    ):
         found += seeds_of_one
         if options.ensembles and len(seeds_of_one) > 1:
             found += averaged(seeds_of_one, averaging)

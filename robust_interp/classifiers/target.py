@@ -29,6 +29,7 @@ from robust_interp.classifiers.validation import (
     measurable,
     one_output_notes,
     output_notes,
+    plain_logits,
     refuse_batch_statistics,
     stale_batch_norm,
 )
@@ -37,6 +38,8 @@ from robust_interp.core.memory import with_fewer
 from robust_interp.store.cells import ModelCard, digest
 
 Load = Callable[[torch.device | str], nn.Module]
+
+Tried = Mapping[str, Load | UserError]  # by a target's key: how it loads, or why it could not be measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,15 +114,22 @@ class Loader:
         build: Returns the classifier of pixels, on any device.
         dataset: The data set whose images are used for the check.
         checked_on: Names of devices on which the classifier was already checked.
+        alike_passed_on: Names of devices on which one that differs only in its weights has passed the
+            check; there one forward pass is enough. All such classifiers share the set, and add to it.
 
     Attributes:
         notes: Notes on the outputs from the last check.
     """
 
     def __init__(
-        self, build: Callable[[], nn.Module], dataset: data.Dataset, checked_on: Iterable[str] = ()
+        self,
+        build: Callable[[], nn.Module],
+        dataset: data.Dataset,
+        checked_on: Iterable[str] = (),
+        alike_passed_on: set[str] | None = None,
     ) -> None:
         self._build, self._dataset, self._checked = cache(build), dataset, set(checked_on)
+        self._alike_passed = set[str]() if alike_passed_on is None else alike_passed_on
         self.notes: tuple[str, ...] = ()
 
     def __call__(self, device: torch.device | str) -> nn.Module:
@@ -130,11 +140,16 @@ class Loader:
                 images = _pixels(self._dataset, _spread(self._dataset), place)
                 self.notes = with_fewer(lambda count: self._check(classifier, images[:count]), len(images))
             self._checked.add(place)
+            self._alike_passed.add(place)
         return classifier
 
     def _check(self, classifier: nn.Module, images: torch.Tensor) -> tuple[str, ...]:
-        check_classifier(classifier, images, self._dataset.classes)
-        return output_notes(classifier, images)
+        logits, classes = None, self._dataset.classes
+        if _place(classifier, images.device) in self._alike_passed:
+            logits = plain_logits(classifier, images, classes)
+        if logits is None:
+            check_classifier(classifier, images, classes)
+        return output_notes(classifier, images, logits)
 
 
 def from_module(

@@ -77,6 +77,28 @@ def check_classifier(classifier: nn.Module, images: Tensor, classes: int) -> Non
         )
 
 
+@torch.no_grad()
+def plain_logits(classifier: nn.Module, images: Tensor, classes: int) -> Tensor | None:
+    """Check a classifier with one forward pass, if another with other weights has passed `check_classifier`.
+
+    Args:
+        classifier: The classifier, in eval mode, on the device of the images.
+        images: Pixels (N, C, H, W) in [0, 1].
+        classes: Number of classes of the data set.
+
+    Returns:
+        The logits (N, classes); None if they have another form or are not finite.
+    """
+    try:
+        logits = classifier(images.clone())
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        return None
+    is_one = logits.shape == (len(images), classes) and logits.dtype in (torch.float32, torch.float64)
+    return logits if is_one and logits.isfinite().all() else None
+
+
 FIXED = (1, 2, 4, 8, 16, 32, 64, 100, 128, 256)  # likely sizes of a fixed batch dimension
 
 
@@ -269,7 +291,7 @@ def measurable(model: nn.Module, name: str = "model") -> tuple[nn.Module, tuple[
 
 
 @torch.no_grad()
-def output_notes(classifier: nn.Module, images: Tensor) -> tuple[str, ...]:
+def output_notes(classifier: nn.Module, images: Tensor, logits: Tensor | None = None) -> tuple[str, ...]:
     """Return a note if the outputs weaken the gradient of attacks, so that the model seems more robust.
 
     That is so for probabilities instead of logits, and for a loss that saturates.
@@ -277,8 +299,9 @@ def output_notes(classifier: nn.Module, images: Tensor) -> tuple[str, ...]:
     Args:
         classifier: The classifier, on the device of the images.
         images: Pixels (N, C, H, W) in [0, 1].
+        logits: Its logits for the images, (N, classes), if they are known.
     """
-    logits, name = classifier(images.clone()), classifier.name
+    logits, name = classifier(images.clone()) if logits is None else logits, classifier.name
     if kind := as_probabilities(logits):
         return (
             f"{name}: its outputs are {kind}, not logits; attacks on those see little of the gradient, "

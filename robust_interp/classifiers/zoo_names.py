@@ -7,10 +7,17 @@ from dataclasses import replace
 
 from robust_interp import data, zoo
 from robust_interp.classifiers.classifier import Classifier
-from robust_interp.classifiers.target import Loader, Target, fast
+from robust_interp.classifiers.target import Loader, Target, Tried, fast
 from robust_interp.core.errors import UserError
 from robust_interp.core.work import Tell, each, untold
-from robust_interp.store.cells import ModelCard
+from robust_interp.store.cells import ModelCard, digest
+
+SHOWN = 4  # of broken checkpoints, where all are
+
+NOTHING_TRIED: Tried = {}
+
+# The devices on which a network has passed its check, by all that it is but for its weights.
+Passed = dict[tuple[str, data.Dataset], set[str]]
 
 
 def from_zoo(
@@ -19,6 +26,8 @@ def from_zoo(
     seeds: Sequence[int] | None,
     dataset: data.Dataset,
     tell: Tell = untold,
+    tried: Tried = NOTHING_TRIED,
+    passed: Passed | None = None,
 ) -> list[list[Target]]:
     """Select checkpoints, and return one list of targets for each architecture, recipe and interval of λ.
 
@@ -30,6 +39,8 @@ def from_zoo(
         seeds: Train seeds to take; None takes all.
         dataset: The data set that the checkpoints are measured on.
         tell: Called with the progress of reading the checkpoints.
+        tried: Results of earlier attempts to load targets; a checkpoint that failed is broken.
+        passed: As for `from_checkpoint`.
 
     Raises:
         UserError: if a pattern or a seed matches nothing, a checkpoint or architecture that is named itself
@@ -44,7 +55,7 @@ def from_zoo(
     for checkpoint in each(chosen, tell, lambda checkpoint: checkpoint.name):
         if checkpoint.architecture not in broken and (seeds is None or checkpoint.seed in seeds):
             try:
-                target = from_checkpoint(checkpoint, dataset)
+                target = _as_tried(from_checkpoint(checkpoint, dataset, passed), tried)
             except UserError as error:
                 if {checkpoint.architecture, checkpoint.name} & named:
                     raise
@@ -53,7 +64,7 @@ def from_zoo(
             card = target.card
             groups.setdefault((card.model, card.recipe, card.lambda_init), []).append(target)
     if broken and not groups:
-        raise UserError("; ".join(broken.values()))
+        raise UserError("; ".join(list(broken.values())[:SHOWN] + ["..."] * (len(broken) > SHOWN)))
     found = list(groups.values())
     for group in found:
         if absent := sorted(set(seeds or ()) - {target.card.train_seed for target in group}):
@@ -64,16 +75,39 @@ def from_zoo(
     return found
 
 
-def from_checkpoint(checkpoint: zoo.Checkpoint, dataset: data.Dataset) -> Target:
-    """Make a target of a checkpoint in the zoo's format. Its weights are not loaded yet."""
+def _as_tried(target: Target, tried: Tried) -> Target:
+    """Return the target with its earlier `load`.
+
+    Raises:
+        UserError: if the earlier attempt to load it failed.
+    """
+    before = tried.get(target.key)
+    if isinstance(before, UserError):
+        raise before
+    return replace(target, load=before) if before else target
+
+
+def from_checkpoint(
+    checkpoint: zoo.Checkpoint, dataset: data.Dataset, passed: Passed | None = None
+) -> Target:
+    """Make a target of a checkpoint in the zoo's format. Its weights are not loaded yet.
+
+    Args:
+        checkpoint: The checkpoint.
+        dataset: The data set that it is measured on.
+        passed: Shared by several checkpoints; of those that differ only in their weights, one is checked in
+            full. None checks this one in full.
+    """
     cfg, record = checkpoint.config["pretrained_cfg"], checkpoint.record
     dataset = dataset.fitted(cfg)
-    known = {
+    code = {
         "architecture": checkpoint.architecture,
         "arguments": checkpoint.config["model_args"],
-        "weights": checkpoint.sha256,
         "normalisation": [cfg["mean"], cfg["std"]],
     } | zoo.MODELS.code(checkpoint.architecture)
+    known = code | {"weights": checkpoint.sha256}
+    kind = digest([code, cfg["num_classes"], cfg["input_size"]]), dataset
+    alike = ({} if passed is None else passed).setdefault(kind, set())
     card = ModelCard(
         checkpoint.architecture,
         known,
@@ -89,9 +123,8 @@ def from_checkpoint(checkpoint: zoo.Checkpoint, dataset: data.Dataset) -> Target
     if checkpoint.dataset != dataset.name:
         card = replace(card, recorded_clean=None)
         notes = (f"{checkpoint.name} was trained on {checkpoint.dataset}, not on {dataset.name}",)
-    return Target(
-        card, Loader(lambda: fast(classifier_of(checkpoint)), dataset), dataset=dataset, notes=notes
-    )
+    load = Loader(lambda: fast(classifier_of(checkpoint)), dataset, alike_passed_on=alike)
+    return Target(card, load, dataset=dataset, notes=notes)
 
 
 def classifier_of(checkpoint: zoo.Checkpoint) -> Classifier:

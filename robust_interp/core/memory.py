@@ -25,7 +25,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return any(words in text for words in _WORDING)
 
 
-def give_back() -> None:
+def _give_back() -> None:
     """Free the memory of a failed attempt. Call it outside the `except` block, which holds the frames."""
     gc.collect()
     torch = sys.modules.get("torch")
@@ -49,5 +49,5 @@ def with_fewer(work: Callable[[int], R], count: int) -> R:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error) or count == 1:
                 raise
-        give_back()
+        _give_back()
         count //= 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +13,31 @@ from robust_interp.data.dataset import DATASETS, Arrays, DatasetType
 
 
 def _load_digits(split: str, root: Path) -> Arrays:
+    values, labels = _all_digits()
+    # RandomState's stream is frozen, so no library update can move a training image into the test set.
+    order = np.random.RandomState(0).permutation(len(labels))
+    rank_in_class = np.empty(len(order), dtype=int)
+    for digit in range(10):
+        of_class = labels[order] == digit
+        rank_in_class[of_class] = np.arange(of_class.sum())
+    chosen = order[(rank_in_class < 45) == (split == "test")]
+    images = (values[chosen] / 16).astype(np.float32)
+    return images[:, None], labels[chosen]
+
+
+def _all_digits() -> tuple[np.ndarray, np.ndarray]:
+    """All images (1797, 8, 8) from 0 to 16, and their labels (1797,), in scikit-learn's order."""
+    spec = find_spec("sklearn")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        file = Path(folder) / "datasets" / "data" / "digits.csv.gz"
+        if file.is_file():  # importing scikit-learn for it takes longer than all the rest of the data
+            with gzip.open(file) as lines:
+                table = np.loadtxt(lines, delimiter=",")
+            return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(int)
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    # RandomState's stream is frozen, so no library update can move a training image into the test set.
-    order = np.random.RandomState(0).permutation(len(bunch.target))
-    rank_in_class = np.empty(len(order), dtype=int)
-    for digit in range(10):
-        of_class = bunch.target[order] == digit
-        rank_in_class[of_class] = np.arange(of_class.sum())
-    chosen = order[(rank_in_class < 45) == (split == "test")]
-    images = (bunch.images[chosen] / 16).astype(np.float32)
-    return images[:, None], bunch.target[chosen]
+    return bunch.images, bunch.target
 
 
 DATASETS.add(

@@ -254,6 +254,8 @@ def fitted(state: dict[str, Tensor], model: nn.Module) -> Fitted:
         UserError: if the state dict contains several such models.
     """
     own = model.state_dict()
+    if state.keys() == own.keys():
+        return Fitted(state, None, ())
     state = _unwrapped(_stripped(state, own), own)
     normalisation, state = _split_normalisation(state, own)
     state = _unwrapped(_stripped(state, own), own)

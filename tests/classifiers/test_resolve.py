@@ -4,6 +4,7 @@ import collections
 import copy
 import importlib
 import json
+import math
 import shutil
 import sys
 import types
@@ -377,8 +378,8 @@ def test_each_target_is_checked_once_and_an_ensemble_by_its_members(here, tiny_z
     options = {"zoo": tiny_zoo, "mean": (MEAN,), "std": (STD,), "out": here / "results"}
     table = robust_interp.evaluate(names, ensemble="all", strong="apgd_ce(steps=2)", **options, **QUICK)
     assert set(table["members"]) == {1, 2, 4}
-    once = ["in_resnet14.digits_none_seed0", "in_resnet14.digits_none_seed1", "mine", names[2]]
-    assert checked == dict.fromkeys(once, 1)
+    # Of the zoo one of each architecture.
+    assert checked == dict.fromkeys(["in_resnet14.digits_none_seed0", "mine", names[2]], 1)
     checked.clear()
     robust_interp.evaluate({"a": linear(), "both": Ensemble([linear(1), linear(2)])}, **QUICK)
     assert checked == {"a": 1, "both member 0": 1, "both member 1": 1}
@@ -410,11 +411,47 @@ def test_on_another_device_it_is_checked_again(monkeypatch):
     monkeypatch.setattr(
         target, "check_classifier", lambda model, images, classes: places.append(images.device.type)
     )
-    monkeypatch.setattr(target, "output_notes", lambda model, images: ())
+    monkeypatch.setattr(target, "output_notes", lambda model, images, logits: ())
     load = target.Loader(linear, data.load("digits"), checked_on=["cpu"])
     for device in ("cpu", "meta", "meta", torch.device("meta")):
         load(device)
     assert places == ["meta"]
+
+
+@pytest.mark.parametrize(
+    ("bias", "are_checked"), [(1.0, [0]), (math.nan, [0, 1]), (math.inf, [0, 1])], ids=["fine", "nan", "inf"]
+)
+def test_one_of_those_that_differ_in_their_weights_alone_is_checked_in_full(
+    own_zoo, checked, monkeypatch, bias, are_checked
+):
+    load = zoo.Checkpoint.load
+
+    def changed(checkpoint):
+        model = load(checkpoint)
+        if checkpoint.seed == 1:
+            model.fc.bias.data[:] = bias
+        return model
+
+    monkeypatch.setattr(zoo.Checkpoint, "load", changed)
+    found = resolve(["in_resnet14"], ResolveOptions(zoo=own_zoo, ensembles=False), data.load("digits"))
+    for one in found:
+        one.load("cpu")
+    assert checked == {f"in_resnet14.digits_none_seed{seed}": 1 for seed in are_checked}
+
+
+def test_what_is_wrong_with_a_network_like_one_that_passed_is_told_as_of_any(own_zoo, monkeypatch):
+    load = zoo.Checkpoint.load
+
+    def spoilt(checkpoint):
+        model = load(checkpoint)
+        return model if checkpoint.seed == 0 else nn.Sequential(model, nn.Linear(10, 9))
+
+    monkeypatch.setattr(zoo.Checkpoint, "load", spoilt)
+    fine, other = resolve(["in_resnet14"], ResolveOptions(zoo=own_zoo, ensembles=False), data.load("digits"))
+    fine.load("cpu")
+    with pytest.raises(UserError) as caught:
+        other.load("cpu")
+    one_line(caught, "in_resnet14.digits_none_seed1 returns logits of shape (8, 9)", "(8, 10)")
 
 
 def test_a_checkpoint_that_cannot_be_measured_is_refused_when_it_is_loaded(here):

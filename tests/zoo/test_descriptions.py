@@ -1,13 +1,15 @@
 """Checkpoints whose description is wrong are named in one line, and the others stay usable."""
 
+import hashlib
 import json
 
+import pandas as pd
 import pytest
 from support.messages import one_line
 from support.spoilt_json import VALUES, places
 from support.spoilt_json import spoilt as spoilt_json
 
-from robust_interp import data, zoo
+from robust_interp import data, evaluate, zoo
 from robust_interp.classifiers.zoo_names import from_zoo
 from robust_interp.core.errors import UserError
 from robust_interp.core.normalize import Normalize
@@ -126,6 +128,46 @@ def test_a_broken_neighbour_is_left_out_with_a_note(own_zoo, fault):
     for named in (["in_resnet14"], ["in_resnet14@none"], [BROKEN, "all"]):
         with pytest.raises(UserError, match=BROKEN):
             from_zoo(named, candidates, None, data.load("digits"))
+
+
+def others_weights(folder):
+    """The weights of another network, with the hash that is theirs."""
+    weights = (folder.parent / "preact_resnet14.digits_none_seed0" / zoo.WEIGHTS).read_bytes()
+    (folder / zoo.WEIGHTS).write_bytes(weights)
+    spoilt("train.json", weights_sha256=hashlib.sha256(weights).hexdigest())(folder)
+
+
+@pytest.mark.parametrize(
+    "spoil", [others_weights, SPOILT["model_args unknown"]], ids=["weights", "arguments"]
+)
+def test_what_is_found_broken_when_it_is_loaded_is_left_out_too(own_zoo, command, spoil):
+    spoil(own_zoo / BROKEN)
+    small = [*SMALL.split(), "--zoo", str(own_zoo), "--only-zoo"]
+    status, out, _ = command("bench", "--models", "in_res*,preact*", "--dry-run", *small)
+    assert status == 0
+    assert "2 cells to measure" in out
+    status, _, err = command("bench", "--models", "all", *small)
+    assert status == 0
+    (line,) = [line for line in err.splitlines() if "it is left out" in line]
+    assert line.startswith("warning: ")
+    assert BROKEN in line
+    table = pd.read_csv("results/results.csv")
+    # Of two seeds one is left, which makes no ensemble.
+    assert table[["train_seed", "members"]].values.tolist() == [[1, 1], [0, 1]]
+    status, _, err = command("bench", "--models", "in_resnet14", *small)
+    assert status == 1
+    assert err.count("\n") == 1
+    with pytest.warns(UserWarning, match="it is left out"):
+        evaluate(zoo=own_zoo, only_zoo=True, n=4, attacks="none", corruptions="none")
+
+
+def test_if_no_checkpoint_can_be_loaded_the_first_reasons_are_told(own_zoo, command):
+    for folder in own_zoo.iterdir():
+        SPOILT["model_args unknown"](folder)
+    status, _, err = command("bench", *SMALL.split(), "--zoo", str(own_zoo), "--only-zoo")
+    assert status == 1
+    assert err.count("\n") == 1
+    assert "no_such_argument" in err
 
 
 def test_a_seed_that_no_table_has_room_for_makes_no_name_of_a_checkpoint(tmp_path):
