@@ -1,8 +1,9 @@
 """Attacks: named by specs, set up for a classifier, with checks of every result.
 
-`table` holds the attacks, `parse` reads what users write, `properties` says what is known before an attack
-runs: all without torch. `adapters` sets an attack up, `random_draws` keys its random numbers by sample, and
-`runner` runs it and checks what it returns; these three are imported when an attack is built.
+`table` holds the attacks, `parse` reads attack specs, and `properties` gives the requirements and the cost
+of an attack before it runs. These three do not import torch. `adapters` sets an attack up, `random_draws`
+keys its random numbers by image, and `runner` runs it and checks the result. These three are imported when
+an attack is built.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Attacks set up for a classifier, as rounds: what runs once over a batch and needs no other sample.
+"""Attacks set up for a classifier, as a list of rounds.
 
-A round is a start of an attack, one target class of a targeted one, or one member of AutoAttack. Between
-rounds the runner keeps what is broken and goes on with the rest, which torchattacks and AutoAttack would do
-inside; so the draws of a round can be keyed by sample.
+A round is one restart of an attack, one target class of a targeted attack, or one member of AutoAttack. It
+runs once over a batch, and the result for an image does not depend on the other images. Between rounds the
+runner keeps the misclassified images and continues with the others. torchattacks and AutoAttack would do this
+internally; here the runner does it, so that the random numbers of a round can be keyed by image.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from robust_interp.attacks.table import AUTOATTACK_PACKAGES, AttackType
 from robust_interp.attacks.until_broken import Watched, pgd_until_broken
 from robust_interp.store.cells import Perturbation
 
-AUTOATTACK_TARGETS = 9  # of its targeted members
-BEYOND_ROUNDING = 1e-5  # of the range of the logits, in float32
+AUTOATTACK_TARGETS = 9  # target classes of AutoAttack's targeted APGD and FAB
+BEYOND_ROUNDING = 1e-5  # share of the range of the logits that float32 rounding does not reach
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,9 @@ class Round:
     """One run of an attack.
 
     Attributes:
-        run: Maps images (N, C, H, W) in [0, 1] and labels (N,) to attacked images.
-        alone: Whether it must run on one sample at a time.
-        refills: Whether it takes any number of samples, and itself puts them together to full batches.
+        run: Function that maps images (N, C, H, W) in [0, 1] and labels (N,) to attacked images.
+        alone: Whether it must run on one image at a time.
+        refills: Whether `run` accepts any number of images and splits them into full batches itself.
     """
 
     run: Callable[[Tensor, Tensor], Tensor]
@@ -45,10 +46,10 @@ class Round:
 
 
 def _set_attribute(attack: torchattacks.attack.Attack, name: str, value: object) -> None:
-    """What torchattacks does when an attack's attribute is set: it notes the attacks inside the value.
+    """Set an attribute of an attack and register the attacks inside the value, as torchattacks does.
 
-    Its own function for that refers to itself and to the value, so that every model and batch that an attack
-    was given stayed in memory until Python looked for cycles.
+    torchattacks' own function creates a reference cycle that includes the value. It would keep every model
+    and batch that an attack was given in memory until Python's garbage collector runs.
     """
     object.__setattr__(attack, name, value)
     for number, inner in enumerate(_attacks_in(value, set())):
@@ -71,17 +72,17 @@ torchattacks.attack.Attack.__setattr__ = _set_attribute
 
 
 def rounds(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> list[Round]:
-    """The rounds of an attack.
+    """Return the rounds of an attack.
 
     Args:
         perturbation: The attack with all its parameters.
-        kind: Of that attack.
-        model: Maps images (N, C, H, W) in [0, 1] to logits (N, classes). For an attack that leaves samples
-            as soon as they are broken, it is told which ones a pass is of, as `Watched` says.
-        images: Of the shape and on the device of those that will be attacked.
+        kind: The entry of this attack in the table of attacks.
+        model: Maps images (N, C, H, W) in [0, 1] to logits (N, classes). For an attack with ``stop=broken``
+            it must also be a `Watched`.
+        images: Example images (N, C, H, W), with the shape and device of the images that will be attacked.
     """
     engine = _until_broken if "stop" in perturbation.params else _ENGINES.get(perturbation.name, _plain)
-    with redirect_stdout(io.StringIO()):  # torchattacks prints where a model has no parameters
+    with redirect_stdout(io.StringIO()):  # torchattacks prints if a model has no parameters
         return engine(perturbation, kind, model, images)
 
 
@@ -90,7 +91,7 @@ def _plain(perturbation: Perturbation, kind: AttackType, model: nn.Module, image
 
 
 def _made(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> Any:
-    """An attack of torchattacks, or of a plug-in, with all its parameters."""
+    """Build an attack of torchattacks or of a plug-in, with all its parameters."""
     arguments: dict[str, Any] = dict(perturbation.params)
     arguments.pop("restarts", None)
     target = arguments.pop("target", None)
@@ -108,7 +109,10 @@ def _made(perturbation: Perturbation, kind: AttackType, model: nn.Module, images
 
 
 def _aim(model: nn.Module, target: str | int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Maps images and labels to the classes to aim at; for an image of that class the one after it."""
+    """Return a function that maps images and labels to the classes to aim at.
+
+    If the target is the label of an image, the function returns the following class.
+    """
 
     @torch.no_grad()
     def classes(images: Tensor, labels: Tensor) -> Tensor:
@@ -158,7 +162,7 @@ def _apgd(perturbation: Perturbation, kind: AttackType, model: nn.Module, images
 
 
 def _strongest(found: tuple[Tensor, ...]) -> Tensor:
-    """Of an APGD run the iterate that was misclassified, else the one of the largest loss."""
+    """Return the misclassified iterate of an APGD run, or the one with the largest loss if there is none."""
     most_loss, right, _, misclassified = found
     return torch.where(right.bool().view(-1, 1, 1, 1), most_loss, misclassified)
 
@@ -172,12 +176,12 @@ def _apgd_targeted(
 
     def towards(place: int) -> Callable:
         def run(x: Tensor, y: Tensor) -> Tensor:
-            attack.target_class = place  # from the back of the sorted logits
+            attack.target_class = place  # place from the end of the sorted logits
             return _strongest(attack.attack_single_run(x, y))
 
         return run
 
-    # In L2 torchattacks takes the step size of the batch's first sample for all.
+    # In L2, torchattacks uses the step size of the first image for the whole batch.
     alone = params["norm"] == "L2"
     places = range(2, 2 + min(perturbation.integer("targets"), _classes(model, images) - 1))
     return [Round(towards(place), alone) for place in places for _ in range(perturbation.integer("restarts"))]
@@ -189,30 +193,32 @@ def _square(perturbation: Perturbation, kind: AttackType, model: nn.Module, imag
     attack.set_device(images.device)
     attack.init_hyperparam(images)
     _fit_windows(attack, images)
-    # In L2 it draws signs for those samples alone that still stand.
+    # In L2, Square draws signs only for the images that are still correct, so the batch would matter.
     one = Round(lambda x, y: attack.attack_single_run(x, y)[1], alone=params["norm"] == "L2")
     return [one] * perturbation.integer("restarts")
 
 
 def _fit_windows(square: Any, images: Tensor) -> None:
-    """Keep the windows of a Square within oblong images: their side goes by the area of the image.
+    """Limit the windows of a Square attack to the shorter side of the images.
 
-    Where a window is larger than the short side, in Linf it is cut off at one place, and in L2 it fails.
+    Square computes the side of a window from the area of the image. In an image that is not square, a
+    window can be larger than the shorter side. It is then cut off in Linf, and the attack fails in L2.
     """
     height, width = images.shape[2:]
     side = min(height, width)
     if square.norm == "L2":
-        side -= 1 - side % 2  # which it rounds up to an odd number
+        side -= 1 - side % 2  # Square rounds the side up to an odd number
     select, most = type(square).p_selection, side**2 / (height * width)
-    itself = weakref.proxy(square)  # a reference would be a cycle, which keeps the model
+    itself = weakref.proxy(square)  # a plain reference would be a cycle and keep the model in memory
     square.p_selection = lambda query: min(select(itself, query), most)
 
 
 def _cw(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> list[Round]:
     attack = _made(_without_eps(perturbation), kind, model, images)
-    # torchattacks masks logits by products with 0, which takes them to be positive; no margin changes.
+    # torchattacks masks logits by a product with 0, which is right only if no logit is negative. So the
+    # logits are shifted; their differences stay the same.
     attack.get_logits = lambda x: _from_zero(model(x))
-    # A pixel of exactly 0 or 1 is at infinity in tanh space, where no gradient moves it.
+    # A pixel of exactly 0 or 1 would be at infinity in tanh space, where its gradient is 0.
     attack.inverse_tanh_space = lambda x: torch.atanh((2 * x - 1) * (1 - 1e-6))
     return [Round(attack, kind.alone)]
 
@@ -227,8 +233,8 @@ def _deepfool(perturbation: Perturbation, kind: AttackType, model: nn.Module, im
 
     def run(x: Tensor, y: Tensor) -> Tensor:
         found = attack(x, y)
-        # torchattacks oversteps by a share of each step, and where pixels are clipped ends on the boundary,
-        # where rounding decides. The method's authors overstep by that share of the whole change.
+        # torchattacks applies the overshoot to each step. If pixels are clipped, it ends on the decision
+        # boundary, where rounding decides. The paper applies the overshoot to the whole change.
         further = (x + (1 + overshoot) * (found - x)).clamp(0, 1)
         return torch.where(_wrong(model, found, y).view(-1, 1, 1, 1), found, further)
 
@@ -237,7 +243,7 @@ def _deepfool(perturbation: Perturbation, kind: AttackType, model: nn.Module, im
 
 @torch.no_grad()
 def _wrong(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-    """Which images are misclassified by more than rounding, (N,) bool."""
+    """Return which images are misclassified by more than rounding, (N,) bool."""
     logits = model(images)
     ahead = logits.amax(1) - logits.gather(1, labels[:, None])[:, 0]
     return ahead > BEYOND_ROUNDING * (logits.amax(1) - logits.amin(1))
@@ -251,10 +257,10 @@ def _without_eps(perturbation: Perturbation) -> Perturbation:
 def _autoattack(
     perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor
 ) -> list[Round]:
-    """AutoAttack's standard version: APGD-CE, targeted APGD, targeted FAB and Square, one after the other.
+    """Return AutoAttack's standard version as rounds: APGD-CE, targeted APGD, targeted FAB, Square.
 
-    Its own loop is not used: it batches what still stands and draws for that batch, and it reads the target
-    classes of a dataset of at least ten.
+    AutoAttack's own loop is not used. It draws random numbers for batches of the images that are still
+    correct, and its nine target classes need a data set of at least ten classes.
     """
     attack = _make_autoattack(model, perturbation.params, images.device)
     apgd, targeted, fab, square = attack.apgd, attack.apgd_targeted, attack.fab, attack.square
@@ -289,7 +295,7 @@ def _autoattack(
 
 
 def _make_autoattack(model: nn.Module, params: Mapping[str, Any], device: torch.device) -> Any:
-    """Of whichever package is there: the two constructors differ in their arguments."""
+    """Build AutoAttack from the installed package; the packages' constructors take different arguments."""
     make = _autoattack_module().AutoAttack
     takes = inspect.signature(make).parameters
     chosen = {"version": "standard", "device": device, "seed": 0, "verbose": False}
@@ -312,20 +318,25 @@ def _autoattack_module() -> ModuleType:
 
 @torch.no_grad()
 def _at_place(model: nn.Module, images: Tensor, place: int) -> Tensor:
-    """The class whose logit is that far from the back of the sorted ones; 2 is the second largest."""
+    """Return the class at this place from the end of the sorted logits, (N,); 2 is the second largest."""
     return model(images).sort(dim=1)[1][:, -place]
 
 
 def distance(change: Tensor, norm: str) -> Tensor:
-    """The size of each sample's change (N, C, H, W) -> (N,), in float64; `norm` is Linf, L2, L1 or L0."""
+    """Return the size of each image's change, (N,) float64.
+
+    Args:
+        change: Difference of the images, (N, C, H, W).
+        norm: ``Linf``, ``L2``, ``L1`` or ``L0``.
+    """
     flat = change.detach().flatten(1).double()
-    if norm == "L0":  # pixels, whatever their channels
+    if norm == "L0":  # a pixel counts once, even if several channels changed
         return (change != 0).any(1).flatten(1).sum(1).double()
     return torch.linalg.vector_norm(flat, {"Linf": torch.inf, "L2": 2, "L1": 1}[norm], dim=1)
 
 
 def _within(images: Tensor, found: Tensor, perturbation: Perturbation) -> Tensor:
-    """What was found, but the clean image where that is outside the ball."""
+    """Return the attacked images, but the clean image where the attacked one is outside the ball."""
     outside = distance(found - images, perturbation.norm) > (perturbation.number("eps") or 0.0)
     return torch.where(outside.view(-1, 1, 1, 1), images, found)
 
@@ -336,6 +347,6 @@ _ENGINES: dict[str, Callable[[Perturbation, AttackType, nn.Module, Tensor], list
     "apgd_t": _apgd_targeted,
     "square": _square,
     "cw": _cw,
-    **dict.fromkeys(("deepfool", "DeepFool"), _deepfool),  # by its class's name it would stop short as well
+    **dict.fromkeys(("deepfool", "DeepFool"), _deepfool),  # both names need the overshoot
     "autoattack": _autoattack,
 }

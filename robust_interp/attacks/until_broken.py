@@ -1,4 +1,4 @@
-"""PGD that leaves each sample as soon as it is misclassified, and takes the next one in its place."""
+"""PGD that stops for each image as soon as it is misclassified, and puts the next image in its place."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-LOOKED_EVERY = 5  # steps, on a device: to see which samples are done is to wait for it
+LOOKED_EVERY = 5  # steps between checks of which images are done on a GPU; a check waits for the GPU
 
 
 class Watched(Protocol):
-    """A classifier that is told which samples its next pass is of."""
+    """A classifier with a method that announces which images the next forward pass contains.
+
+    Attributes:
+        at_once: Largest number of images in a forward pass.
+    """
 
     at_once: int
 
@@ -25,24 +29,24 @@ class Watched(Protocol):
 def pgd_until_broken(
     model: Watched, images: Tensor, labels: Tensor, params: Mapping[str, Any], aimed: Tensor | None = None
 ) -> Tensor:
-    """The first iterate of PGD that is misclassified, else the last one, of each sample.
+    """Return the first misclassified iterate of PGD for each image, or the last iterate if there is none.
 
-    The iterates are those of torchattacks' PGD. The samples that go through the model together need not be at
-    the same step, so its batches stay full until fewer than one are left.
+    The iterates are those of torchattacks' PGD. The images in a batch can be at different steps, so the
+    batches stay full until fewer images than `model.at_once` are left.
 
     Args:
-        model: Maps images in [0, 1] to logits.
-        images: (N, C, H, W) in [0, 1].
-        labels: (N,).
-        params: eps, alpha and steps.
-        aimed: The classes to aim at, (N,); None for any but the label.
+        model: Maps images (n, C, H, W) in [0, 1] to logits (n, classes).
+        images: Clean images, (N, C, H, W) in [0, 1].
+        labels: Labels, (N,).
+        params: Parameters of the attack: eps, alpha and steps.
+        aimed: Classes to aim at, (N,); None aims at any class but the label.
     """
     eps, alpha, steps = params["eps"], params["alpha"], params["steps"]
     sign = 1 if aimed is None else -1
     followed = labels if aimed is None else aimed
     found = (images + torch.empty_like(images).uniform_(-eps, eps)).clamp(0, 1)
     broken = torch.zeros_like(labels, dtype=torch.bool)
-    taken = torch.zeros_like(labels)  # steps
+    taken = torch.zeros_like(labels)  # steps taken per image
     places = torch.arange(len(images), device=images.device)
     rows, waiting = places[: model.at_once], places[model.at_once :]
     passes = 0
