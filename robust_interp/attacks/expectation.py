@@ -1,7 +1,8 @@
-"""Randomised classifiers: attacked through the mean of several draws, judged by the majority of several.
+"""Randomised classifiers: attacked through the mean of several draws, judged by their majority vote.
 
-The expectation over transformation of Athalye et al. (2018): the gradient of the mean logits of K draws is
-the mean of their gradients. Every draw is keyed by seed, sample and pass, so that a result can be had again.
+This is the expectation over transformation of Athalye et al. (2018): the gradient of the mean logits of K
+draws is the mean of their gradients. Every draw is keyed by seed, image and pass, so results are
+reproducible.
 """
 
 from __future__ import annotations
@@ -22,28 +23,33 @@ _PASS, _VERDICT = (zlib.crc32(name) for name in (b"pass of a random model", b"ve
 
 
 class Randomised(torch.nn.Module):
-    """A classifier that draws random numbers from the global generators: K draws of it as one.
+    """A wrapper that averages K draws of a classifier which uses the global random generators.
 
-    Its logits (N, classes) for images (N, C, H, W) are the mean over K draws. It is given one image at a
-    time, so that what an image gets depends on no other one. Draws for verdicts are others than those for
-    attacks.
+    The logits (N, classes) for images (N, C, H, W) are the mean over K draws. The classifier gets one image
+    at a time, so the random numbers for an image do not depend on the other images. Predictions and attacks
+    use different draws.
 
     Args:
-        classifier: With a `name`.
-        draws: K.
-        seed: Of the draws.
+        classifier: The random classifier, with an attribute `name`.
+        draws: Number of draws K.
+        seed: Seed of the draws.
     """
 
     def __init__(self, classifier: torch.nn.Module, draws: int, seed: int) -> None:
         super().__init__()
         self.classifier, self.draws, self.seed = classifier, draws, seed
         self.name = classifier.name
-        self._run: tuple[int, int] | None = None  # a sample and the round of an attack on it
+        self._run: tuple[int, int] | None = None  # image id and round number of the attack that runs
         self._passes = 0
 
     @contextmanager
     def attacked(self, sample: int, number: int) -> Iterator[None]:
-        """Inside, passes are those of an attack's round on this sample: each has draws of its own."""
+        """Key the passes inside this context by an attack's round on one image; each pass has new draws.
+
+        Args:
+            sample: Id of the image.
+            number: Number of the round, from 0.
+        """
         self._run = int(sample), number
         try:
             yield
@@ -57,14 +63,15 @@ class Randomised(torch.nn.Module):
 
     @torch.no_grad()
     def votes(self, images: Tensor, ids: np.ndarray) -> Tensor:
-        """How many of K draws take each image for each class, (N, classes); more confidence breaks a tie.
+        """Count for each image how many of the K draws predict each class; the confidence breaks ties.
 
         Args:
-            images: (N, C, H, W) in [0, 1].
-            ids: Of the samples, (N,), which key the draws.
+            images: Images, (N, C, H, W) in [0, 1].
+            ids: Image ids, (N,); they key the draws.
 
         Returns:
-            The counts plus half the mean probability; NaN where the logits of a draw are not finite.
+            The counts plus half the mean probability, (N, classes). All classes of an image are NaN if the
+            logits of a draw contain NaN or +infinity.
         """
         return torch.stack(
             [
@@ -74,7 +81,7 @@ class Randomised(torch.nn.Module):
         )
 
     def _drawn(self, image: Tensor, key: tuple[int, ...]) -> Tensor:
-        """The logits of each draw for one image (1, C, H, W), (K, classes)."""
+        """Return the logits of each draw for one image (1, C, H, W), as (K, classes)."""
         with undisturbed_generators():
             found = []
             for draw in range(self.draws):
@@ -84,7 +91,7 @@ class Randomised(torch.nn.Module):
 
 
 def _counted(logits: Tensor) -> Tensor:
-    """The votes of draws (K, classes) for one image, (classes,); as of `Randomised.votes`."""
+    """Return the votes (classes,) for one image from the logits (K, classes); see `Randomised.votes`."""
     if (logits.isnan() | (logits == torch.inf)).any():
         return torch.full_like(logits[0], torch.nan)
     counts = F.one_hot(logits.argmax(1), logits.shape[1]).sum(0)
