@@ -1,4 +1,4 @@
-"""Attack specs as users write them -> perturbations with every parameter."""
+"""Turn attack specs, as users write them, into perturbations with all parameters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.specs import OfEps, Scalar, Spec, parse_spec, split_specs
 from robust_interp.store.cells import FLOAT32, Perturbation, attack_column, in_255
 
-TARGETS = ("next", "least_likely")  # beside a class's number
+TARGETS = ("next", "least_likely")  # other values of `target` than the number of a class
 
 _NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 
@@ -21,15 +21,16 @@ _NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 def resolve(
     text: str, eps: Sequence[float], defaults: Mapping, seed: int, precision: str = FLOAT32
 ) -> list[Perturbation]:
-    """Perturbations for a comma-separated list of attack specs; 'none' is empty.
+    """Return the perturbations of a comma-separated list of attack specs, without duplicates.
 
     Args:
-        text: Such as ``fgsm, pgd(steps=40), pgd_l2(eps=0.5)``.
-        eps: Linf radii in [0, 1] pixels, for every Linf spec without eps.
-        defaults: Parameters of the dataset that differ from the paper's. A torchattacks class keeps its own
-            defaults.
-        seed: The attack seed, for attacks that are random.
-        precision: Of the gradients: ``float32``, ``tf32`` or ``bf16``; an attack without any is in float32.
+        text: The specs, such as ``fgsm, pgd(steps=40), pgd_l2(eps=0.5)``; ``none`` gives an empty list.
+        eps: Linf radii in [0, 1] pixels, used for every Linf spec without eps.
+        defaults: Attack parameters of the data set; they replace the defaults in the table of attacks. They
+            do not apply to classes of torchattacks.
+        seed: The attack seed, used for attacks that are random.
+        precision: Precision of the gradients, ``float32``, ``tf32`` or ``bf16``. Attacks without gradients
+            always use float32.
 
     Raises:
         UserError: for an unknown attack or parameter, or a value out of range.
@@ -81,7 +82,7 @@ def _perturbation(
     if unexpected := set(spec.params) - set(kind.takes):
         listed = ", ".join(kind.takes) or "none"
         raise UserError(f"{spec.name} has no parameter {min(unexpected)!r}; it takes {listed}")
-    # A radius of 0, which a spec alone can name, is a control: the attack must give the clean number.
+    # A radius of 0, possible only in a spec, is a control: the accuracy must equal the clean accuracy.
     eps = None if radius is None else 0.0 if _is_number(radius) and radius == 0 else check_eps(radius, norm)
     usual = dict(kind.defaults) | {key: value for key, value in defaults.items() if key in kind.defaults}
     usual = {key: _absolute(value, eps) for key, value in usual.items()}
@@ -121,7 +122,7 @@ def _column(name: str, norm: str, eps: float | None, changed: Mapping) -> str:
 
 
 def exact_255(pixels: float) -> str:
-    """A distance of `pixels` in [0, 1], in units of 1/255, with enough digits to distinguish any two."""
+    """Return a distance in [0, 1] pixels as text in units of 1/255, with ten significant digits."""
     return f"{in_255(pixels):.10g}"
 
 
@@ -145,7 +146,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 def _is_distance(value: object, norm: str) -> TypeGuard[float]:
     if not _is_number(value):
         return False
-    return 0 < value <= (1 if norm == "Linf" else math.inf) and value != math.inf  # a NaN is not either
+    return 0 < value <= (1 if norm == "Linf" else math.inf) and value != math.inf  # false for NaN
 
 
 def _check_params(name: str, kind: AttackType, params: Mapping, norm: str, is_control: bool) -> None:
@@ -168,7 +169,7 @@ def _check_params(name: str, kind: AttackType, params: Mapping, norm: str, is_co
 
 
 def _check_like(name: str, key: str, value: object, usual: object) -> None:
-    """A parameter must be of the kind of its default."""
+    """Refuse a parameter whose type differs from that of its default `usual`."""
     if isinstance(usual, bool | str):
         if type(value) is not type(usual):
             what = "a word" if isinstance(usual, str) else "True or False"
