@@ -1,4 +1,4 @@
-"""The precision that an attack's gradients are computed in. What an attack returns is judged in float32."""
+"""Precision of an attack's gradients. The attacked images are always classified in float32."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ from torch import Tensor
 from robust_interp.core.errors import UserError
 from robust_interp.core.precision import float32
 
-PROBES, PROBED_FOR = 15, 1.0  # pairs of passes, and seconds, at most
+PROBES, PROBED_FOR = 15, 1.0  # largest number of pairs of passes, and time limit in seconds
 
 
 def arithmetic(precision: str) -> AbstractContextManager[None]:
-    """TF32 for what runs inside, if that is the precision: a way back runs outside of the model's forward."""
+    """Return a context that allows TF32 if `precision` is ``tf32``.
+
+    It must enclose the whole attack, because the backward pass runs outside the model's forward.
+    """
     return float32(tf32=True) if precision == "tf32" else nullcontext()
 
 
 def logits_of(classifier: torch.nn.Module, images: Tensor, precision: str) -> Tensor:
-    """A pass forward in this precision; the logits (N, classes) come back in float32, as losses need them."""
+    """Run a forward pass in this precision and return the logits (N, classes), for bf16 as float32."""
     if precision != "bf16":
         return classifier(images)
     with torch.autocast(images.device.type, torch.bfloat16):
@@ -31,7 +34,7 @@ def logits_of(classifier: torch.nn.Module, images: Tensor, precision: str) -> Te
 
 
 def check(precision: str, device: torch.device) -> None:
-    """Refuse a precision that the device has no units for.
+    """Refuse a precision that the device does not support or computes slowly.
 
     Raises:
         UserError: for tf32 without CUDA, and for bf16 on a CPU that is slower in it than in float32.
@@ -47,10 +50,10 @@ def check(precision: str, device: torch.device) -> None:
 
 @cache
 def slowdown() -> float:
-    """How many times as long a convolution and its gradient take on this CPU in bf16, as in float32."""
+    """Return the time of a convolution and its gradient on this CPU in bf16, divided by that in float32."""
     ratios: list[float] = []
     started = time.perf_counter()
-    _convolve(torch.float32), _convolve(torch.bfloat16)  # the first are slower
+    _convolve(torch.float32), _convolve(torch.bfloat16)  # warm up: the first calls are slower
     while not ratios or (len(ratios) < PROBES and time.perf_counter() - started < PROBED_FOR):
         alone = _convolve(torch.float32)
         ratios.append(_convolve(torch.bfloat16) / alone)
@@ -58,7 +61,7 @@ def slowdown() -> float:
 
 
 def _convolve(dtype: torch.dtype) -> float:
-    """Seconds of a convolution in this type, and of the gradient that comes back to its images."""
+    """Return the seconds that a convolution of this type and the gradient of its images take."""
     with torch.inference_mode(False), torch.enable_grad():
         images = torch.ones(32, 32, 16, 16, dtype=dtype, requires_grad=True)
         weights = torch.ones(32, 32, 3, 3, dtype=dtype)
