@@ -22,17 +22,17 @@ _SHARE_OF_DIMENSION = {"Linf": 0, "L2": 0.5, "L1": 1}  # the cube [0, 1]^d has d
 
 
 def check_fits(perturbation: Perturbation, classes: int, shape: Sequence[int]) -> None:
-    """Refuse an attack that does not fit the dataset.
+    """Refuse an attack that does not fit the data set.
 
     Args:
-        perturbation: An attack.
-        classes: How many there are: fewer than its loss is defined for, or its target asks for, are too few.
-        shape: (C, H, W) of an image. A radius above the diameter of the cube [0, 1]^(C H W), which every
-            image lies in, is a mistake; the tiles that Square starts from in L2 fit some sizes only, and
-            some classes of torchattacks take RGB or square images alone.
+        perturbation: The attack.
+        classes: Number of classes.
+        shape: Shape (C, H, W) of an image.
 
     Raises:
-        UserError: in these cases.
+        UserError: if the radius exceeds the diameter of the cube [0, 1]^(C H W); if the tiles that Square
+            starts from in L2 do not fit the image; if a class of torchattacks needs RGB or square images; or
+            if there are too few classes for the loss or the target of the attack.
     """
     pixels = math.prod(shape)
     norm, eps = perturbation.norm, perturbation.number("eps") or 0
@@ -62,16 +62,19 @@ def check_fits(perturbation: Perturbation, classes: int, shape: Sequence[int]) -
 
 
 def _tiles_fit(height: int, width: int) -> bool:
-    """Whether the tiles of Square's start in L2, a fifth of the height wide, end within an image."""
+    """Return whether the tiles of Square's start in L2 lie inside an image; their side is height // 5."""
     tile = height // 5
     start = (height - 5 * tile) // 2
     return tile > 0 and (tile == 1 or all(start + side // tile * tile <= side for side in (height, width)))
 
 
 def step_warning(perturbation: Perturbation) -> str | None:
-    """One line where an attack's step size fits the ball badly, as the paper's does at 1/255; else None."""
+    """Return a one-line warning if the step size does not suit the radius, else None.
+
+    The default step of 2/255 at a radius of 1/255 is an example.
+    """
     alpha, eps = (perturbation.number(key) for key in ("alpha", "eps"))
-    if alpha is None or not eps:  # at a radius of 0 there is no step
+    if alpha is None or not eps:  # an attack of radius 0 cannot take a step
         return None
     step = f"{exact_255(alpha)}/255" if perturbation.norm == "Linf" else f"{alpha:g}"
     if alpha > eps * (1 + 1e-9):
@@ -83,7 +86,7 @@ def step_warning(perturbation: Perturbation) -> str | None:
 
 
 def pace_warning(perturbation: Perturbation) -> str | None:
-    """One line where an attack is slow because each sample is attacked by itself; else None."""
+    """Return a one-line warning if a torchattacks class is slow because it attacks one image at a time."""
     if perturbation.name in ATTACKS or not is_alone(perturbation):
         return None
     return (
@@ -93,7 +96,7 @@ def pace_warning(perturbation: Perturbation) -> str | None:
 
 
 def passes(perturbation: Perturbation) -> int:
-    """Largest cost of a sample in forward passes (a gradient counts as two more)."""
+    """Return the largest cost of an image in forward passes; a gradient counts as two more passes."""
     if perturbation.kind != "attack":
         return 1
     work = type_of(perturbation.name).work(perturbation.params)
@@ -101,18 +104,18 @@ def passes(perturbation: Perturbation) -> int:
 
 
 def gradients(perturbation: Perturbation) -> int:
-    """How many of these passes a sample's gradient is taken of, at most."""
+    """Return the largest number of gradients that are computed for an image."""
     follows = perturbation.kind == "attack" and type_of(perturbation.name).differentiates
     return passes(perturbation) // 3 if follows else 0
 
 
 def is_alone(perturbation: Perturbation) -> bool:
-    """Whether each sample is attacked by itself, which takes longer than the number of passes says."""
+    """Return whether the attack runs on one image at a time, which is slower than `passes` suggests."""
     return perturbation.kind == "attack" and type_of(perturbation.name).alone
 
 
 def may_stop_early(perturbation: Perturbation) -> bool:
-    """Whether a sample may take less work than `passes` says, because it is broken before."""
+    """Return whether the attack may stop early on an image, so that it costs less than `passes` gives."""
     if perturbation.kind != "attack":
         return False
     once = perturbation.integer("restarts") == 1 and "stop" not in perturbation.params
@@ -120,10 +123,10 @@ def may_stop_early(perturbation: Perturbation) -> bool:
 
 
 def environment(perturbation: Perturbation) -> dict[str, str]:
-    """The version of the package that computes the attack.
+    """Return the name and version of the package that computes the attack.
 
     Raises:
-        UserError: if it is AutoAttack's and is not there.
+        UserError: if the attack is AutoAttack and no package of it is installed.
     """
     if perturbation.name != "autoattack":
         return {"torchattacks": torchattacks_version()}
@@ -135,7 +138,7 @@ def environment(perturbation: Perturbation) -> dict[str, str]:
     raise UserError("autoattack needs an extra package: pip install pyautoattack==0.2.0")
 
 
-@functools.cache  # asked for by every cell of a plan, of which there may be thousands
+@functools.cache  # called for every cell of a plan, possibly thousands
 def torchattacks_version() -> str:
-    """The version that is installed."""
+    """Return the installed version of torchattacks."""
     return importlib.metadata.version("torchattacks")
