@@ -1,8 +1,8 @@
-"""Random numbers of an attack, keyed by attack seed, sample id and round: the same in whatever batch.
+"""Random numbers of an attack, keyed by attack seed, image id and round: the same in any batch.
 
-torchattacks draws for a whole batch from torch's global generator, so that what a sample gets depends on its
-neighbours. Two mechanisms replace that: `KeyedDraws` hands out the draws of an attack that works on a batch,
-and `seeded` prepares the global generators for an attack that works on one sample.
+torchattacks draws for a whole batch from torch's global generator, so the numbers for an image depend on the
+other images of the batch. Two mechanisms replace this. `KeyedDraws` replaces the draws of an attack that runs
+on a batch. `seed_generators` seeds the global generators for an attack that runs on one image.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _START, _SHARED, _ALONE = (
 )
 
 
-class PartOfABatch(Exception):  # noqa: N818  not a failure: a reason to go on sample by sample
-    """An attack drew for some samples of its batch, and nothing says which."""
+class PartOfABatch(Exception):  # noqa: N818  not a failure: the attack then runs on one image at a time
+    """An attack drew random numbers for a part of its batch, and it is not known for which images."""
 
 
 def start_noise(
     perturbation: Perturbation, ids: Iterable[int], shape: Sequence[int], number: int = 0, call: int = 0
 ) -> np.ndarray:
-    """U[0, 1) float32 of shape (N, *shape): a sample's draw depends on the attack seed and its id alone.
+    """Return uniform random numbers in [0, 1), float32 of shape (N, *shape), that do not depend on the batch.
 
     Args:
         perturbation: A random attack.
-        ids: Of the N samples.
-        shape: Of a sample's draw.
-        number: Which round (restart, target class) of the attack draws.
-        call: Which of the round's draws it is.
+        ids: Ids of the N images.
+        shape: Shape of the draw for one image.
+        number: Number of the round of the attack (restart, target class), from 0.
+        call: Number of the draw within the round, from 0.
     """
     return _by_sample(_seed(perturbation), ids, shape, number, call, _uniform)
 
@@ -67,10 +67,19 @@ def _normal(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
 
 
 class KeyedDraws(TorchFunctionMode):
-    """Inside, torch's uniform and normal draws yield ours.
+    """A context that replaces torch's uniform and normal draws by keyed ones.
 
-    A draw of the images' own rank (N, ., ., .) gets one stream a sample; any other is shared by the batch, as
-    the place of Square's window is, and depends on the attack seed, the round and the draw's number.
+    A draw of rank 4, (N, ., ., .), uses a separate stream for each image. Any other draw is shared by the
+    batch, such as the position of Square's window. It depends on the attack seed, the round and the number
+    of the draw.
+
+    Args:
+        perturbation: A random attack.
+        ids: Ids of the images in the batch.
+        number: Number of the round, from 0.
+
+    Raises:
+        PartOfABatch: if a draw of rank 4 is not for the whole batch.
     """
 
     def __init__(self, perturbation: Perturbation, ids: Sequence[int] | np.ndarray, number: int) -> None:
@@ -127,7 +136,7 @@ def _uniform_in_place(
     *,
     unit: Callable[[Sequence[int]], Tensor],
     generator: torch.Generator | None = None,
-    **ends: float,  # `from`, which Python keeps for itself, and `to`
+    **ends: float,  # `to`, and `from`, which is a keyword in Python
 ) -> Tensor:
     low, high = ends.get("from", low), ends.get("to", high)
     return tensor.copy_(low + (high - low) * unit(tensor.shape).to(tensor))
@@ -145,18 +154,18 @@ def _normal_in_place(
 
 
 def seed_generators(seed: int | None, sample: int, number: int) -> None:
-    """Seed all global generators of torch, numpy and Python for one sample of one round.
+    """Seed all global generators of torch, numpy and Python for one image in one round.
 
     Args:
         seed: The attack seed; None counts as 0.
-        sample: Its id.
-        number: Of the round, from 0.
+        sample: Id of the image.
+        number: Number of the round, from 0.
     """
     seed_all(seed or 0, _ALONE, int(sample), number)
 
 
 def seed_all(*key: int) -> None:
-    """Seed all global generators of torch, numpy and Python by whole numbers from 0."""
+    """Seed all global generators of torch, numpy and Python with non-negative integers."""
     state = np.random.SeedSequence(key).generate_state(2)
     number = int(state[0]) << 32 | int(state[1])
     torch.default_generator.manual_seed(number)  # torch.manual_seed takes milliseconds without CUDA
