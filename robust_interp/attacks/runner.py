@@ -1,7 +1,7 @@
 """An attack set up for one classifier, with checks of its results.
 
-torchattacks computes the attack. Every result is checked here: it must be inside [0, 1], within the radius
-and finite, and samples without a gradient are reported.
+torchattacks computes the attack. This module checks every result: it must be inside [0, 1], within the radius
+and finite. It also reports the images without a gradient.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from robust_interp.core.texts import first_line_of
 from robust_interp.store.cells import FLOAT32, Perturbation
 
 BALL_TOLERANCE = 1e-6  # float32 rounding: |(x + d) - x| may exceed |d| by about 2e-9 in one pixel
-RELATIVE_TOLERANCE = 1e-5  # and where many pixels are summed
+RELATIVE_TOLERANCE = 1e-5  # share of the radius, added for norms that sum over many pixels
 
 
 def slack(eps: float, norm: str) -> float:
-    """How far rounding may carry a change beyond a radius, both in [0, 1] pixels; nothing where that is 0."""
+    """Return by how much rounding may make a change exceed `eps`, both in [0, 1] pixels; 0 if eps is 0."""
     return (eps and BALL_TOLERANCE) + (0 if norm == "Linf" else RELATIVE_TOLERANCE * eps)
 
 
-MASKED_BELOW = 1e4  # how far; a probability is 0 from 104 on in float32
+MASKED_BELOW = 1e4  # distance below the smallest finite logit; from 104 on, a probability is 0 in float32
 
-# Of some samples: what was found, whose gradient was zero, whose values were not finite, (N,) bool each
+# Attacked images (N, C, H, W); zero gradients, (N,) bool; values that are not finite, (N,) bool
 Found = tuple[Tensor, np.ndarray, np.ndarray]
 
 
@@ -48,12 +48,14 @@ class Attacked:
     """The result of an attack on a batch.
 
     Attributes:
-        images: (N, C, H, W) in [0, 1]; a sample has its clean image if its result was not finite, or if a
-            search for the smallest change found none within eps.
-        zero_gradient: (N,) bool, whether every gradient was exactly zero.
-        not_finite: (N,) bool, whether a gradient or the attacked image was not finite.
-        deltas: (N,) float32, the size of each sample's change in the attack's norm: for Linf its largest
-            |change of a pixel|. For a search for the smallest change, it is the change found, for any eps.
+        images: Attacked images, (N, C, H, W) in [0, 1]. An image is clean if its result was not finite, or
+            if a search for the smallest change found none within eps.
+        zero_gradient: Whether every gradient of the image was exactly zero, (N,) bool. Always False at
+            eps=0 and for attacks that do not use gradients.
+        not_finite: Whether a gradient or the attacked image was not finite, (N,) bool. Always False at eps=0.
+        deltas: Size of each image's change in the attack's norm, (N,) float32; for Linf, the largest absolute
+            change of a pixel. For a search for the smallest change, the size of that change even if it
+            exceeds eps.
     """
 
     images: Tensor
@@ -66,9 +68,10 @@ class AttackRunner:
     """An attack set up for one classifier. Calling it attacks a batch and checks the result.
 
     Args:
-        classifier: Maps (N, C, H, W) pixels in [0, 1] to logits; in eval mode with frozen parameters. One
-            that is randomised is attacked on one sample at a time.
-        on_pass: Called at each pass with what it costs, in forward passes of one sample.
+        perturbation: The attack with all its parameters.
+        classifier: Maps images (N, C, H, W) in [0, 1] to logits; in eval mode with frozen parameters. A
+            `Randomised` classifier is attacked on one image at a time.
+        on_pass: Called at each pass with its cost, in forward passes of one image.
     """
 
     def __init__(
@@ -85,18 +88,21 @@ class AttackRunner:
     def __call__(
         self, images: Tensor, labels: Tensor, ids: Sequence[int] | np.ndarray, at_once: int | None = None
     ) -> Attacked:
-        """Attack images (N, C, H, W) in [0, 1] with labels (N,); `ids` key everything that is drawn.
+        """Attack a batch of images.
 
-        Between the rounds of an attack, such as its restarts, a sample that was broken is kept as it is, and
-        those that still stand are put together to full batches.
+        The later rounds of an attack, such as its restarts, run only on the images that are still classified
+        correctly. These are regrouped into full batches.
 
         Args:
-            at_once: How many of them go through the model together, at most; None for all.
+            images: Clean images, (N, C, H, W) in [0, 1].
+            labels: Labels, (N,).
+            ids: Image ids, (N,); they key the random numbers.
+            at_once: Largest number of images that go through the model together; None for all.
 
         Raises:
-            RuntimeError: if the result is outside [0, 1] or the radius.
-            UserError: if that of a plug-in, or of a torchattacks class without a name of its own here, is so,
-                or is no batch of images.
+            RuntimeError: if a built-in attack returns images outside [0, 1] or outside the radius.
+            UserError: if a plug-in, or a torchattacks class given by its class name, does so, fails, or
+                returns no batch of images; or if the attack needs a gradient and the classifier has none.
         """
         keys, adversarial = np.asarray(ids), images.clone()
         zero, not_finite = np.zeros(len(images), bool), np.zeros(len(images), bool)
@@ -124,7 +130,7 @@ class AttackRunner:
                 else:
                     adversarial[rows] = found
                 rows = rows[standing]
-        if self.perturbation.number("eps") == 0:  # a control: no gradient is needed to stay where one is
+        if self.perturbation.number("eps") == 0:  # a control: it needs no gradient
             zero[:], not_finite[:] = False, False
         return self._checked(images, adversarial, zero, not_finite)
 
@@ -138,7 +144,7 @@ class AttackRunner:
 
     @torch.no_grad()
     def _right(self, images: Tensor, labels: Tensor, ids: np.ndarray, at_once: int) -> Tensor:
-        """The places of the samples that are classified as they should be."""
+        """Return the indices of the images that are classified correctly."""
         classifier = self._probe.classifier
         if isinstance(classifier, Randomised):
             found = [classifier.votes(images, ids).argmax(1)]
@@ -155,7 +161,7 @@ class AttackRunner:
         ids: np.ndarray,
         at_once: int,
     ) -> Found:
-        """One round on some samples: what it found, who had no gradient, whose values are not finite."""
+        """Run one round on some images, in batches of at most `at_once`."""
         if one.refills or len(ids) <= at_once:
             self._probe.at_once = at_once
             return self._run_batch(one, number, images, labels, ids)
@@ -235,7 +241,7 @@ class AttackRunner:
         return Attacked(adversarial, zero, not_finite, distances.float().cpu().numpy())
 
     def _error(self, what: str) -> Exception:
-        """A user's mistake where the code of the attack is not ours to answer for."""
+        """Return a RuntimeError for a built-in attack, and a UserError for foreign code."""
         ours = self.perturbation.name in ATTACKS and isinstance(self._kind.torchattacks_class, str)
         return (RuntimeError if ours else UserError)(f"{self.perturbation.column} {what}")
 
@@ -246,18 +252,19 @@ def _joined(parts: Sequence[Found]) -> Found:
 
 
 class GradientProbe(torch.nn.Module):
-    """Passes its input on to the classifier and looks at the gradients that come back.
+    """A wrapper of the classifier that records which images get zero or non-finite gradients.
 
-    Those that an attack gets are laid out as its images, which attacks take for granted; a model in channels
-    last would give them its layout. A pass does nothing that waits for the device.
+    The gradients are made contiguous, which attacks rely on; a model in channels-last format would return
+    them in its own layout. A pass never waits for the GPU.
 
     Attributes:
-        at_once: How many samples are to go through the model together, for rounds that `refills`.
+        at_once: Largest number of images in a pass, for rounds with `refills`.
 
     Args:
-        looks: Whether the attack follows gradients at all.
-        on_pass: As of `AttackRunner`.
-        precision: That the gradients are computed in: ``float32``, ``tf32`` or ``bf16``.
+        classifier: Maps images (N, C, H, W) in [0, 1] to logits (N, classes).
+        looks: Whether to record gradients; False for attacks that do not depend on them.
+        on_pass: Called at each pass with its cost, in forward passes of one image.
+        precision: Precision of the gradients, ``float32``, ``tf32`` or ``bf16``.
     """
 
     def __init__(
@@ -269,41 +276,45 @@ class GradientProbe(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.classifier = classifier
-        self.training = False  # torchattacks puts the mode found here back, on everything below
+        self.training = False  # torchattacks restores the mode it finds here, in all submodules
         self._looks, self._on_pass, self._precision = looks, on_pass, precision
         self.at_once = 0
         self.start(0)
 
     def train(self, mode: bool = True) -> GradientProbe:
-        """Nothing: a measurement keeps everything in eval mode, and torch.export's programs have no modes."""
+        """Do nothing: the classifier stays in eval mode, and programs of torch.export have no modes."""
         return self
 
     def start(self, count: int) -> None:
-        """Forget what was seen: a run over `count` samples begins."""
+        """Clear the record before a run over `count` images."""
         self._count = count
         self._seen: tuple[Tensor, Tensor] | None = None  # zero and not finite, (N,) bool each
         self._rows: Tensor | None = None
 
     def attend(self, rows: Tensor) -> None:
-        """The next pass is of these samples alone, (n,) places among those of the run, each once."""
+        """Set which images of the run the next pass contains.
+
+        Args:
+            rows: Distinct indices of images, (n,).
+        """
         self._rows = rows
 
     def findings(self) -> tuple[np.ndarray, np.ndarray]:
-        """Which samples had only zero gradients, and which had one that is not finite: (N,) bool each."""
+        """Return which images had only zero gradients and which had a non-finite gradient, (N,) bool each."""
         if self._seen is None:
             return np.zeros(self._count, bool), np.zeros(self._count, bool)
         zero, not_finite = self._seen
         return zero.cpu().numpy(), not_finite.cpu().numpy()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images (N, C, H, W) in [0, 1] -> logits (N, classes).
+        """Map images (N, C, H, W) in [0, 1] to logits (N, classes).
 
         Raises:
-            UserError: where a gradient is asked for and the classifier lets none through.
+            UserError: if a gradient is needed and the classifier passes none to its input.
         """
         follows = images.requires_grad and torch.is_grad_enabled()
         self._on_pass(len(images) * (3 if follows else 1))  # a gradient counts as two more
-        # Not the attack's own: a model may work in place on what it is given.
+        # Protect the attack's images: a model may change its input in place.
         spares = getattr(self.classifier, "spares_its_images", False)
         images = images.view_as(images) if spares else images.clone()
         if not follows:
@@ -344,19 +355,25 @@ class GradientProbe(torch.nn.Module):
 
 
 def _as_images_are(gradient: Tensor | None) -> Tensor | None:
-    """A gradient laid out as images are; None where it ends before them."""
+    """Return the gradient as a contiguous tensor; None if it does not reach the images."""
     return None if gradient is None else gradient.contiguous()
 
 
 def _finite(logits: Tensor) -> Tensor:
-    """Logits with classes at -inf, which a model leaves out, far below the others: losses subtract them."""
+    """Replace logits of -inf (excluded classes) by a value far below the others.
+
+    Losses subtract logits, and -inf - (-inf) is NaN.
+    """
     masked = logits == -torch.inf
     floor = torch.where(masked, torch.inf, logits.detach()).amin(1, keepdim=True) - MASKED_BELOW
     return torch.where(masked, floor, logits)
 
 
 def _largest(gradient: Tensor, count: int) -> Tensor:
-    """Each sample's largest |value|, (count,), NaN and infinity included; a sample may have several rows."""
+    """Return the largest absolute value of each image's gradient, (count,), including NaN and infinity.
+
+    An image may have several rows in the gradient.
+    """
     if len(gradient) == count:
         return torch.linalg.vector_norm(gradient, torch.inf, dim=tuple(range(1, gradient.ndim)))
     return torch.linalg.vector_norm(gradient.reshape(count, -1), torch.inf, dim=1)

@@ -1,9 +1,9 @@
 """The table of attacks, and the specs that name them: ``pgd(eps=2/255, alpha=eps/4, steps=40)``.
 
-In a spec eps and alpha are distances in [0, 1] pixels, as in torchattacks; those of an Linf attack are at
-most 1, and its eps may be left to the command's list of radii. An L2 radius is given only in a spec. No torch
-here, so that a command line can be read without it; a class of torchattacks that has no name of its own here
-is looked up there, which imports it.
+In a spec, eps and alpha are distances in [0, 1] pixels, as in torchattacks. For an Linf attack they are at
+most 1, and eps may be omitted; the radii of the command then apply. An L2 radius can only be given in a
+spec. This module does not import torch, so a command line can be parsed without it. Only `type_of` imports
+torchattacks, for a class of torchattacks that is not in the table.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pathlib import Path
 from robust_interp.core.registry import Registry, unknown
 from robust_interp.core.specs import OfEps
 
-Parameter = float | int | str | OfEps  # of an attack, before its eps is known
+Parameter = float | int | str | OfEps  # parameter of an attack, possibly a multiple of eps
 
-AUTOATTACK_PACKAGES = ("pyautoattack", "autoattack")  # RobustBench's dependency, and the authors' own
+AUTOATTACK_PACKAGES = ("pyautoattack", "autoattack")  # the dependency of RobustBench; the authors' package
 
 
 def _steps(params: Mapping) -> int:
-    """A step is a forward pass and a gradient, which counts as two more."""
+    """Return the cost of an attack: three forward passes per step, since a gradient counts as two."""
     return 3 * params.get("steps", 1)
 
 
@@ -38,23 +38,23 @@ class AttackType:
     Attributes:
         torchattacks_class: Name of the class in torchattacks, or any callable that is made with (model,
             **parameters) and called with (images, labels).
-        defaults: The parameters it takes besides eps, at the paper's values. A norm among them can be chosen.
+        defaults: Parameters besides eps, with the paper's values. A spec can set ``norm`` if it is here.
         random: Whether it draws random numbers; its results then depend on the attack seed, and it can be
             restarted.
         norm: Norm of its radius.
-        gradient: Whether it uses gradients; a sample without a gradient then never counts as robust.
+        gradient: Whether it uses gradients; an image without a gradient then never counts as robust.
         minimal: Whether it searches for the smallest change. Its eps is optional; a change larger than eps
             does not count.
-        only_right: Whether samples that are wrong when clean are returned unchanged.
-        alone: Whether it must run on one sample at a time, because samples of a batch influence each other.
+        only_right: Whether images that are misclassified when clean are returned unchanged.
+        alone: Whether it must run on one image at a time, because images of a batch influence each other.
         targeted: Whether it can aim at a class.
         classes: Smallest number of classes for which its loss is defined.
-        work: Cost per sample in forward passes, without restarts.
+        work: Function that maps the parameters to the cost per image in forward passes, without restarts.
         takes_eps: Whether it has a radius.
         restarts: Whether a random attack can run several times, keeping the worst result.
-        stops: Whether it can leave each sample where that is first misclassified: ``stop=broken``.
+        stops: Whether it accepts ``stop=broken``, to stop for each image at its first misclassified iterate.
         about: A description of about five words, for `ls attacks`.
-        source: The paper that it is from.
+        source: The paper it comes from.
     """
 
     torchattacks_class: str | Callable
@@ -76,12 +76,12 @@ class AttackType:
 
     @property
     def differentiates(self) -> bool:
-        """Whether it takes gradients at all, be it in a part of it."""
+        """Whether any part of the attack computes gradients."""
         return self.gradient or self.torchattacks_class == "AutoAttack"
 
     @property
     def takes(self) -> dict[str, Parameter | None]:
-        """The parameters that a spec can give, with their defaults; None where there is none."""
+        """The parameters that a spec can set, with their defaults; None if there is no default."""
         return {
             **({"eps": None} if self.takes_eps else {}),
             **self.defaults,
@@ -205,7 +205,7 @@ ATTACKS.add(
 )
 
 ATTACKS.add(
-    "cw",  # alone: torchattacks stops all samples when the sum of their costs rises
+    "cw",  # alone, because torchattacks stops all images when the sum of their costs rises
     AttackType(
         "CW",
         {"c": 1.0, "kappa": 0.0, "steps": 50, "lr": 0.01},
@@ -240,7 +240,7 @@ ATTACKS.add(
         "AutoAttack",
         {"norm": "Linf"},
         random=True,
-        gradient=False,  # its Square finds what has none
+        gradient=False,  # its Square attack needs none
         only_right=True,
         classes=4,
         work=lambda params: 3 * 100 * (1 + 9 + 9) + 5000,
@@ -250,7 +250,7 @@ ATTACKS.add(
     ),
 )
 
-# torchattacks classes that are named as they are. What is said here of a class is tested on it.
+# Properties of the torchattacks classes that can be used by class name. Tests check them against the classes.
 _OTHER_NORMS = {
     **dict.fromkeys(("CW", "PGDL2", "PGDRSL2", "DeepFool", "EADEN", "GN"), "L2"),
     **dict.fromkeys(("JSMA", "SparseFool", "OnePixel", "Pixle"), "L0"),
@@ -290,7 +290,7 @@ _IN_BATCHES = {
     "PGDL2",
 }
 
-# What some of them take for granted, and fail at within, as the three channels of their kernels.
+# Requirements of some classes, which would otherwise fail with an unclear error.
 OF_THREE_CHANNELS = {"TIFGSM", "PIFGSM", "PIFGSMPP"}
 OF_SQUARE_IMAGES = {"Pixle"}
 _OF_TEN_CLASSES = {"JSMA"}
@@ -301,19 +301,19 @@ _OURS_TO_SET = {"self", "model", "eps", "seed", "verbose", "n_classes"}
 
 
 def type_of(name: str) -> AttackType:
-    """The attack of that name, or the torchattacks class.
+    """Return the registered attack or the torchattacks class of this name.
 
     Raises:
-        UserError: if there is none; the message suggests similar names.
+        UserError: if the name is unknown; the message suggests similar names.
     """
     return ATTACKS[name] if name in ATTACKS else _of_class(name)
 
 
 def check_name(name: str) -> None:
-    """Refuse what is neither an attack nor a class of torchattacks, without importing that.
+    """Refuse a name that is neither an attack nor a class of torchattacks, without importing torchattacks.
 
     Raises:
-        UserError: if it is unknown; the message suggests similar names.
+        UserError: if the name is unknown; the message suggests similar names.
     """
     if name not in ATTACKS and name not in (classes := torchattacks_classes()):
         error = unknown("attack", name, [*ATTACKS, *classes])
@@ -322,7 +322,10 @@ def check_name(name: str) -> None:
 
 @cache
 def torchattacks_classes() -> tuple[str, ...]:
-    """The classes of torchattacks that attack on their own, read from its source: it imports torch."""
+    """Return the classes of torchattacks that can be used by their class name.
+
+    They are read from the source of torchattacks, because importing it would import torch.
+    """
     spec = find_spec("torchattacks")
     if spec is None or spec.origin is None:
         raise ImportError("torchattacks is not installed")
