@@ -1,1 +1,1 @@
-"""Can a robust accuracy be believed? What is measured for that, and how it is judged."""
+"""The audit: measurements and checks of whether a robust accuracy can be believed."""

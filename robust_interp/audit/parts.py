@@ -1,4 +1,7 @@
-"""Which attacks an audit makes, and the part that each plays."""
+"""The attacks of an audit, each for one part such as `row`, `more_steps` or `black_box`.
+
+The part `row` is the audited attack: the attack of a row of the results, whose accuracy is in question.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,14 @@ from robust_interp.store.cells import Perturbation, attack_column, digest
 
 @dataclass(frozen=True)
 class Options:
-    """What a model is audited with, beside the samples and radii of the request.
+    """Settings of an audit, besides the images and radii of the request.
 
     Attributes:
-        attack: The row's attack, whose accuracy is in question: in steps of a given size.
-        strongest: What should not find much more: ``apgd_ce``, say, or ``autoattack``; 'none' leaves it out.
-        black_box: What sees logits only; 'none' leaves it out.
-        source: The model that attacks are transferred from; by default another one of the run.
+        attack: Spec of the audited attack, without eps; it must have alpha and steps.
+        strongest: Spec of a stronger attack, such as ``apgd_ce`` or ``autoattack``; ``none`` omits the check.
+        black_box: Spec of a black-box attack; ``none`` omits the check.
+        source: Name of the model that attacks are transferred from; None uses another model of the run.
+        thresholds: Limits of the checks.
     """
 
     attack: str = "pgd"
@@ -35,16 +39,16 @@ class Options:
 def parts_of(
     options: Options, eps: list[float], defaults: Mapping, seed: int
 ) -> dict[str, dict[float, Perturbation]]:
-    """Which attack plays which part, by radius in units of 1/255.
+    """Return the attacks by part and by radius in units of 1/255.
 
     Args:
-        options: What plays the parts that can be chosen.
+        options: Settings with the attacks that can be chosen.
         eps: Radii in [0, 1] pixels.
-        defaults: Parameters of attacks that the dataset sets otherwise.
+        defaults: Attack parameters of the data set, which replace the attacks' defaults.
         seed: The attack seed.
 
     Raises:
-        UserError: if the row's attack takes no steps of a size, or one of them is no single Linf attack.
+        UserError: if the audited attack has no alpha or steps, or if an attack is not a single Linf attack.
     """
     row = _row(options.attack)
     usual = attacks.resolve(str(_once(row)), eps, defaults, seed)
@@ -68,11 +72,11 @@ def _once(row: Spec) -> Spec:
     return Spec(row.name, {key: value for key, value in row.params.items() if key not in _MANY_RUNS})
 
 
-_MANY_RUNS = ("restarts", "stop")  # with which not every sample takes the same steps
+_MANY_RUNS = ("restarts", "stop")  # with these, the number of steps differs between images
 
 
 def _texts(options: Options, row: Spec, more_steps: dict[str, int]) -> dict[str, str]:
-    """The attack of each part as it is written; ``none`` for one that is not played."""
+    """Return the attack spec of each part; ``none`` for a part that is omitted."""
     kind, once, more = type_of(row.name), _once(row), options.thresholds.more
     restarted = Spec(row.name, row.params | {"restarts": more})
     return {
@@ -84,13 +88,13 @@ def _texts(options: Options, row: Spec, more_steps: dict[str, int]) -> dict[str,
         "restarts": str(restarted) if kind.random and kind.restarts else "none",
         "strongest": options.strongest,
         "black_box": options.black_box,
-        # With a step of its own: one that suits a small ball does not reach the end of a large one.
+        # alpha is set here: steps that suit a small ball do not reach the boundary of a large one.
         "large_eps": f"pgd(eps={options.thresholds.large_eps_255}/255, alpha=eps/4, steps=40)",
     }
 
 
 def _by_radius(text: str, found: Sequence[Perturbation]) -> dict[float, Perturbation]:
-    """What an attack's text stands for, by radius in units of 1/255."""
+    """Return the perturbations by radius in units of 1/255; refuse all but a single Linf attack."""
     by_radius = {one.eps_255: one for one in found if one.eps_255 is not None}
     if len(split_specs(text)) > 1 or any(one.eps_255 is None for one in found):
         raise UserError(f"an audit compares single attacks: give one Linf attack, not {text!r}")
@@ -98,10 +102,10 @@ def _by_radius(text: str, found: Sequence[Perturbation]) -> dict[float, Perturba
 
 
 def step_of(row: Perturbation) -> float:
-    """The size of the steps of the row's attack, in [0, 1] pixels.
+    """Return the step size of the audited attack, in [0, 1] pixels.
 
     Raises:
-        UserError: if it takes no steps of a size.
+        UserError: if the attack has no alpha or no steps.
     """
     alpha = row.number("alpha")
     if alpha is None or "steps" not in row.params:
@@ -110,6 +114,12 @@ def step_of(row: Perturbation) -> float:
 
 
 def transferred(row: Perturbation, eps_255: float, other: Target) -> Perturbation:
-    """The row's attack computed on another model; what it is keyed by names that model."""
+    """Return the audited attack as a transfer attack.
+
+    Args:
+        row: The audited attack.
+        eps_255: Its radius in units of 1/255.
+        other: The model that the attack is computed on; it becomes part of the key.
+    """
     column = attack_column(f"transfer from {other.card.label}", "Linf", eps_255)
     return replace(row, column=column, source=f"transfer@{digest(other.card.identity)[:16]}")

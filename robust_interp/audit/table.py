@@ -1,4 +1,4 @@
-"""What audits found as a table: audit.csv."""
+"""The findings of audits as a table, audit.csv."""
 
 from __future__ import annotations
 
@@ -14,14 +14,25 @@ from robust_interp.store import Store
 
 
 def all_in(store: Store, refused: Iterable[Audited], dataset: str) -> pd.DataFrame:
-    """audit.csv as a table: every audit in a store, and the models that could not be measured just now."""
+    """Return audit.csv as a table.
+
+    Args:
+        store: The store with the audits.
+        refused: Models of this run that could not be measured, with their findings.
+        dataset: Name of the data set of the refused models.
+    """
     kept = [line for text in store.audits() for line in json.loads(text)]
     kept.sort(key=lambda line: (line["dataset"], line["model"], line["recipe"], line["train_seed"] or 0))
     return _table([*kept, *(line for one in refused for line in lines(one, dataset))])
 
 
 def lines(one: Audited, dataset: str) -> Iterator[dict]:
-    """The lines of audit.csv that one audit makes."""
+    """Yield the rows of audit.csv for one audited model, one per finding.
+
+    Args:
+        one: The audited model.
+        dataset: Name of the data set.
+    """
     card = {
         name: getattr(one.card, name) for name in ("model", "recipe", "lambda_init", "train_seed", "members")
     }

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Points by which the interval of what passes may reach beyond its limit. That takes 61 samples at least, for
-# Wilson's interval of none of n to end at the 1 % that may stand and these.
+# Percentage points by which the interval of a passing check may exceed its limit. With 0 of n images correct,
+# `large_eps` passes from 61 images on: Wilson's interval then ends below its limit of 1 % plus REACH.
 REACH = 5.0
 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """What a check lets pass at most, where the interval does not reach more than REACH points further.
+    """Limits of the checks; a check passes if its interval exceeds the limit by at most REACH points.
 
     Attributes:
-        large_eps_255: The radius, in units of 1/255, at which nearly nothing may stand.
-        standing: Percent of the samples that may stand there.
-        more: How many times the steps, and how many restarts, the row's attack is given besides.
-        gain: Points that those, or a stronger attack, may take from what stands under the row's attack.
-        blind: Percent of the samples whose gradients may all be zero, or one of them not finite.
-        saturated: Percent of the samples whose largest probability may be 1 in float32.
-        flat: Percent of the samples whose loss may end no higher than it began.
-        falls: Percent of the attack's steps in which the loss may fall.
+        large_eps_255: Radius of the check `large_eps`, in units of 1/255.
+        standing: Largest accuracy at that radius, in %.
+        more: Factor of the steps in `more_steps`, and number of restarts in `restarts`.
+        gain: Largest loss of accuracy under more steps, restarts or a stronger attack, compared with the
+            audited attack, in percentage points.
+        blind: Largest share of the images whose gradients are all zero or not all finite, in %.
+        saturated: Largest share of the images whose largest probability is 1 in float32, in %.
+        flat: Largest share of the images whose loss is not higher at the end of the attack, in %.
+        falls: Largest share of the attack's steps in which the loss falls, in %.
     """
 
     large_eps_255: float = 64.0

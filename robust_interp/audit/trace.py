@@ -15,7 +15,7 @@ from robust_interp.store.cells import Perturbation
 
 
 class _LossTrace(nn.Module):
-    """Passes its input on, and keeps each sample's cross-entropy at every step of an attack."""
+    """A wrapper of a classifier that records each image's cross-entropy at every step of an attack."""
 
     def __init__(self, classifier: nn.Module, labels: Tensor) -> None:
         super().__init__()
@@ -34,13 +34,13 @@ class _LossTrace(nn.Module):
 
 
 def trace(perturbation: Perturbation, classifier: nn.Module, runner: Runner, n: int) -> np.ndarray:
-    """Each sample's loss along an attack, (steps + 1, n): at every step, and where it ends.
+    """Return each image's loss at every step of an attack and at its end, (steps + 1, n).
 
     Args:
-        perturbation: The attack, of a number of steps that is the same for every sample.
-        classifier: What it is made on, on the runner's device.
-        runner: Whose dataset, device and batch size it is made with.
-        n: How many of the first samples.
+        perturbation: The attack; it must take the same number of steps for every image.
+        classifier: The attacked classifier, on the runner's device.
+        runner: The runner with the data set, the device and the batch size.
+        n: Number of images, counted from the first of the data set.
     """
     size = 1 if type_of(perturbation.name).alone else runner.batch_size
 
