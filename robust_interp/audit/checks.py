@@ -1,13 +1,13 @@
-"""Signs that a robust accuracy is worth less than it seems, judged from what stands under which attack.
+"""The checks of the audit: signs that a robust accuracy is too high, judged from accuracies under attacks.
 
-Each check yields a finding: pass, open, warn or fail, with its number, interval and n. A fail says that the
-model hides from gradients, so that no accuracy under a gradient attack means much; a warn, that the attack of
-the row is tuned too weakly. Where the interval reaches too far for any of them the check is open: so few
-samples do not tell. Plain arrays only: no torch here.
+Each check yields a finding: pass, open, warn or fail, with its number, interval and n. A fail means masked
+gradients, so accuracies under gradient attacks mean little. A warn means that the audited attack is too
+weak. A check is open if the interval is too wide to decide, because there are too few images. This module
+uses only numpy arrays, not torch.
 
-Everything is judged by what an attack really did: a sample whose gradient vanished counts as standing here,
-whereas the leaderboard does not count it as robust. What to look for is in A. Athalye, N. Carlini, D. Wagner,
-*Obfuscated Gradients Give a False Sense of Security* (2018), and N. Carlini et al., *On Evaluating
+The checks use the predictions on the attacked images. An image without a gradient can therefore count as
+correct here, whereas the leaderboard does not count it as robust. The checks follow A. Athalye, N. Carlini,
+D. Wagner, *Obfuscated Gradients Give a False Sense of Security* (2018), and N. Carlini et al., *On Evaluating
 Adversarial Robustness* (2019).
 """
 
@@ -44,12 +44,18 @@ CHECKS = (
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check says at one radius.
+    """The result of one check at one radius.
 
     Attributes:
-        value: The number that is judged, in percent or percentage points, with its 95 % interval.
-        threshold: What `value` may be at most.
-        detail: The same for a reader, with the accuracies that it was made of.
+        check: Name of the check, one of CHECKS.
+        verdict: ``pass``, ``open``, ``warn``, ``fail`` or ``not run``.
+        detail: Description for a reader, with the accuracies that were compared.
+        n: Number of images.
+        eps_255: Radius in units of 1/255; None if the check has none.
+        value: The judged number; in most checks in percent or percentage points.
+        ci_low: Lower end of its 95 % interval.
+        ci_high: Upper end of its 95 % interval.
+        threshold: Limit of `value`.
     """
 
     check: str
@@ -65,36 +71,38 @@ class Finding:
 
 @dataclass(frozen=True)
 class Audited:
-    """A model with what the checks found."""
+    """A model with the findings of its checks."""
 
     card: ModelCard
     findings: list[Finding]
 
     @property
     def verdict(self) -> str:
-        """The worst of the checks'."""
+        """The worst verdict of the checks."""
         return worst(finding.verdict for finding in self.findings)
 
     @property
     def conclusion(self) -> Conclusion:
-        """The verdict with what it rests on: how many samples, and which share of the checks."""
+        """The verdict with the number of images and the share of the checks that it is based on."""
         return concluded((finding.check, finding.verdict, finding.n) for finding in self.findings)
 
 
 def concluded(findings: Iterable[tuple[str, str, int]]) -> Conclusion:
-    """What a model's findings, as (check, verdict, n), come to.
+    """Combine the findings of a model into one conclusion.
 
     Args:
-        findings: At least one that ran. Those that did not run count for nothing but the share of the checks.
+        findings: Tuples (check, verdict, n), of which at least one check ran. Checks that did not run only
+            lower the share of the checks.
 
     Returns:
-        The worst verdict, `partial` for a pass of fewer checks than there are; and the samples it rests on.
+        The worst verdict, or `partial` for a pass if some checks did not run; the number of images; and the
+        share of the checks that ran, '' if all did.
     """
     ran = [finding for finding in findings if finding[1] != NOT_RUN]
     checks = {check for check, _, _ in ran}
     complete = checks >= set(CHECKS)
     verdict = worst(verdict for _, verdict, _ in ran)
-    # Whether a model is deterministic is tried on as few images as that takes, whatever n is.
+    # The check `deterministic` always uses a few images, so its n is left out if possible.
     by_samples = [n for check, _, n in ran if check != "deterministic"] or [n for _, _, n in ran]
     return Conclusion(
         PARTIAL if verdict == PASS and not complete else verdict,
@@ -105,13 +113,13 @@ def concluded(findings: Iterable[tuple[str, str, int]]) -> Conclusion:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one attack left at one radius.
+    """The result of one attack at one radius.
 
     Attributes:
-        name: The attack as a column names it, without the radius.
-        eps_255: The radius; 0 for clean images.
-        stands: Which samples are still classified right, (n,) bool.
-        blind: Which had a zero or not finite gradient, (n,) bool.
+        name: Name of the attack in column names, without the radius.
+        eps_255: Radius in units of 1/255; 0 for clean images.
+        stands: Whether each image is classified correctly under the attack, (n,) bool.
+        blind: Whether each image had only zero gradients or a non-finite value, (n,) bool.
     """
 
     name: str
@@ -121,7 +129,7 @@ class Measured:
 
     @property
     def accuracy(self) -> float:
-        """Of the samples those that stand, in percent."""
+        """Accuracy under the attack, in %."""
         return 100 * float(self.stands.mean())
 
     def __str__(self) -> str:
@@ -130,16 +138,17 @@ class Measured:
 
 
 def challenge(check: str, challenger: Measured, row: Measured, white_box: Sequence[Measured]) -> Finding:
-    """An attack that should not be stronger than those that know the gradient at every step.
+    """Check that an attack is not stronger than the white-box attacks.
 
-    It fails where the challenger leaves less than each of `white_box` beyond the interval, as a model does
-    that hides its gradients; it warns where only the row's own attack is beaten.
+    It fails if the challenger gives a significantly lower accuracy than all white-box attacks, which is a
+    sign of masked gradients. It warns if the accuracy is significantly lower only than under the audited
+    attack.
 
     Args:
-        check: One of CHECKS.
-        challenger: What it left, of the same samples as the others.
-        row: What the row's own attack left.
-        white_box: What each attack left that knows the gradient at every step, at least one.
+        check: Name of the check, one of CHECKS.
+        challenger: Result of the attack that should not be stronger, on the same images as the others.
+        row: Result of the audited attack.
+        white_box: Results of the white-box attacks, at least one.
     """
     strongest = min(white_box, key=lambda measured: measured.accuracy)
     judged = []
@@ -161,14 +170,15 @@ def challenge(check: str, challenger: Measured, row: Measured, white_box: Sequen
 
 
 def gain(check: str, stronger: Measured, row: Measured, thresholds: Thresholds) -> Finding:
-    """A costlier attack that should not take much from what stands under the row's.
+    """Check that a costlier attack does not give a much lower accuracy than the audited attack.
 
-    That it took more than it may is a fact about these samples; that it took anything must not be chance.
+    It warns if the difference on these images exceeds the limit and is significantly above 0.
 
     Args:
-        check: One of CHECKS.
-        stronger: What the costlier attack left, of the same samples as `row`, what the row's left.
-        thresholds: Whose `gain` it may take, in points.
+        check: Name of the check, one of CHECKS.
+        stronger: Result of the costlier attack, on the same images as `row`.
+        row: Result of the audited attack.
+        thresholds: Limits; `thresholds.gain` is the largest difference, in percentage points.
     """
     gained, n = paired_difference(row.stands, stronger.stands), len(row.stands)
     detail = f"{stronger}, {row}"
@@ -176,13 +186,13 @@ def gain(check: str, stronger: Measured, row: Measured, thresholds: Thresholds) 
 
 
 def monotone(series: Sequence[Measured]) -> list[Finding]:
-    """Accuracy must not rise with the radius, by more than the interval.
+    """Check that the accuracy does not rise significantly with the radius.
 
     Args:
-        series: What was left of the same samples, clean ones among it, in any order.
+        series: Results on the same images at several radii, including the clean images, in any order.
 
     Returns:
-        A finding for each but the one of the smallest radius, against the next smaller one.
+        One finding for each radius but the smallest, compared with the next smaller radius.
     """
     found = []
     for small, large in itertools.pairwise(sorted(series, key=lambda measured: measured.eps_255)):
@@ -204,21 +214,21 @@ def monotone(series: Sequence[Measured]) -> list[Finding]:
 
 
 def large_eps(measured: Measured, thresholds: Thresholds) -> Finding:
-    """In a ball so large that the image in it can be made another, next to nothing may stand.
+    """Check that the accuracy is almost 0 at a radius so large that an attack can make any image another one.
 
     Args:
-        measured: What an attack left at that radius.
-        thresholds: Whose `standing` percent may stand.
+        measured: Result of the attack at that radius.
+        thresholds: Limits; `thresholds.standing` is the largest accuracy, in %.
     """
     return _share("large_eps", FAIL, str(measured), measured.stands, measured.eps_255, thresholds.standing)
 
 
 def gradients(row: Measured, thresholds: Thresholds) -> Finding:
-    """An attack whose gradient is zero or not finite has nothing to follow.
+    """Check that the gradients are finite and not zero, since the attack cannot follow them otherwise.
 
     Args:
-        row: What the row's attack left, and which samples had no gradient.
-        thresholds: Of whose samples `blind` percent may be so.
+        row: Result of the audited attack.
+        thresholds: Limits; `thresholds.blind` is the percentage of images that may have no usable gradient.
     """
     detail = f"{row.name}: {int(row.blind.sum())} samples with a zero or non-finite gradient"
     return _share("gradients", FAIL, detail, row.blind, row.eps_255, thresholds.blind)
@@ -227,16 +237,17 @@ def gradients(row: Measured, thresholds: Thresholds) -> Finding:
 def logits(
     name: str, eps_255: float, saturated: np.ndarray, probabilities: str, thresholds: Thresholds
 ) -> Finding:
-    """Cross-entropy needs logits: where float32 rounds their probability to 1, its gradient is rounded, too.
+    """Check that the outputs are logits of a moderate scale, as the cross-entropy needs.
 
-    Losses that do not depend on the scale of the logits, such as APGD-DLR's, then see more.
+    If float32 rounds a probability to 1, the gradient of the cross-entropy is rounded, too. A loss that
+    does not depend on the scale of the logits, such as that of APGD-DLR, is not affected.
 
     Args:
-        name: The attack.
+        name: Name of the attack.
         eps_255: Its radius, in units of 1/255.
-        saturated: Which samples have a probability that is 1 in float32 where the attack starts, (n,) bool.
-        probabilities: What the outputs are where they are no logits but probabilities, in a phrase; else ''.
-        thresholds: Of whose samples `saturated` percent may be so.
+        saturated: Whether each image has a probability of 1 in float32 at the start of the attack, (n,) bool.
+        probabilities: Phrase that describes outputs that are probabilities; '' if they are logits.
+        thresholds: Limits; `thresholds.saturated` is the percentage of images that may be saturated.
     """
     if probabilities:
         return Finding("logits", FAIL, f"{name}: the outputs are {probabilities}", len(saturated), eps_255)
@@ -245,19 +256,21 @@ def logits(
 
 
 def loss(name: str, eps_255: float, losses: np.ndarray, thresholds: Thresholds) -> list[Finding]:
-    """The loss along the row's attack: it must end higher than it began, and rise in most steps.
+    """Check that the loss ends higher than it started, and that it falls in few steps of the attack.
 
     Args:
-        name: The attack.
+        name: Name of the attack.
         eps_255: Its radius, in units of 1/255.
-        losses: (steps + 1, n), per-sample cross-entropy from the start to the last iterate.
+        losses: Cross-entropy of each image from the start to the last iterate, (steps + 1, n).
+        thresholds: Limits; `thresholds.flat` is the percentage of images whose loss may not rise, and
+            `thresholds.falls` is the percentage of steps in which the loss may fall.
     """
-    flat = ~(losses[-1] > losses[0])  # a NaN has not risen either
+    flat = ~(losses[-1] > losses[0])  # NaN counts as not risen
     falls = np.diff(losses, axis=0) < 0
     detail = f"{name}: mean loss {losses[0].mean():.3g} at the start, {losses[-1].mean():.3g} at the end"
     n = losses.shape[1]
-    # The steps of a sample are no draws of their own: its share of them counts as one, at most as uncertain
-    # as a yes or no.
+    # The steps of an image are not independent, so the image counts as one observation: its share of falling
+    # steps. Such a share varies at most as much as a yes or no, so the interval is wide enough.
     fallen = falls.mean(axis=0).sum()
     falling = Interval(100 * float(fallen / n), *wilson(fallen, n))
     told = f"{name}: the loss falls in {falling.points:.1f} % of the steps"
@@ -285,10 +298,11 @@ def _limited(
     threshold: float,
     sure_above: float | None = None,
 ) -> Finding:
-    """A number that may be as large as `threshold`.
+    """Return the finding for a number that may be at most `threshold`.
 
-    It is `beyond` only if the interval lies above `sure_above`, by default the threshold, and passes only if
-    the interval reaches at most REACH points past the threshold.
+    The verdict is `beyond` if the number exceeds the threshold and the interval lies above `sure_above` (by
+    default the threshold). It is PASS if the number is within the threshold and the interval exceeds it by at
+    most REACH points. Otherwise it is OPEN.
     """
     sure_above = threshold if sure_above is None else sure_above
     if found.points > threshold:
@@ -299,7 +313,7 @@ def _limited(
 
 
 def _compared(found: Interval, beyond: str) -> str:
-    """The verdict on a difference that should not be above 0, where chance may bring a few points."""
+    """Return the verdict on a difference that should not be significantly above 0."""
     if found.low > 0:
         return beyond
     return PASS if found.high <= REACH else OPEN
