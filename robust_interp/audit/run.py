@@ -1,8 +1,8 @@
-"""Does a model's robust accuracy mean what it says? Measures what the checks need, and judges it.
+"""The audit of models: measure them under the attacks that the checks need, and judge the results.
 
-A benchmark's attacks follow the gradient. Where a model has none that is of use, they fail without the model
-being robust. `Audit` measures each model under attacks that would then do better than they should, in cells
-of the same store as any benchmark's; `checks` says what is wrong.
+The attacks of a benchmark follow the gradient. If a model's gradient is masked, they fail although the
+model is not robust. `Audit` measures each model under attacks that reveal this, and stores the cells in the
+same store as a benchmark. `checks` judges the results.
 """
 
 from __future__ import annotations
@@ -53,15 +53,16 @@ DEFAULT_N = 200
 
 
 class Audit:
-    """A request with its models, and how to audit each of them. Nothing is measured yet.
+    """A request with its models and the settings of their audit; the constructor measures nothing.
 
     Args:
-        request: Models, dataset, radii and samples; its attacks, corruptions and protocol do not matter.
-        options: How they are audited.
-        tell: Told how far the reading of the models' descriptions is.
+        request: Models, data set, radii and number of images; its attacks, corruptions and protocol are
+            ignored.
+        options: Settings of the audit.
+        tell: Called with the progress of reading the model descriptions, 0 to 1, and the current name.
 
     Raises:
-        UserError: for anything that cannot be measured, but for a model that is random: that is a finding.
+        UserError: if the request cannot be measured. A random model is no error; it becomes a finding.
     """
 
     def __init__(self, request: Request, options: Options, tell: Tell = untold) -> None:
@@ -99,20 +100,21 @@ class Audit:
         return resolve((name,), options, self.dataset)[0]
 
     def _on(self, target: Target) -> Runner:
-        """The runner for the images as a target takes them."""
+        """Return the runner for the images in the form that a target takes."""
         return self.runner.on(target.dataset)
 
     def _other(self, target: Target) -> Target | None:
-        """What attacks are transferred from: the model named, else the first other one of the run.
+        """Return the model that attacks on a target are transferred from; None if there is none.
 
-        It must take the images as the target does.
+        It is the model named by the options, else the first other model of the run. It must take images of
+        the same form as the target.
         """
         named = [self._source] if self._source else self.targets
         choices = [one for one in named if self._on(one) is self._on(target)]
         return next((one for one in choices if one.card.identity != target.card.identity), None)
 
     def _cells(self, target: Target) -> dict[str, dict[float, Cell]]:
-        """What is to be measured of a target: by the part that it plays, and the radius in 1/255."""
+        """Return the cells of a target by part and by radius in units of 1/255."""
         parts = {"clean": {0.0: CLEAN}} | self.parts
         if other := self._other(target):
             parts["transfer"] = {eps: transferred(row, eps, other) for eps, row in self.parts["row"].items()}
@@ -122,10 +124,10 @@ class Audit:
         }
 
     def work(self, store: Store) -> list[tuple[Cell, int]]:
-        """The cells still to be measured, and at how many samples; traces of the loss are not counted.
+        """Return the missing cells, each with its number of missing images; loss traces are not included.
 
         Args:
-            store: What may hold some of them already.
+            store: The store with the results so far.
         """
         return [
             (cell, left)
@@ -137,15 +139,15 @@ class Audit:
     def in_workers(
         self, workers: Workers | None, plugins: Sequence[str | Path] = (), folder: Path | None = None
     ) -> AbstractContextManager[Crew | None]:
-        """Worker processes that measure for `run`.
+        """Return a context that starts worker processes for `run`.
 
         Args:
-            workers: How many, and where; None for none.
-            plugins: Files of plug-ins, which a worker must read, too.
-            folder: Where a log says which worker did what; None for none.
+            workers: Number and place of the workers; None starts no workers.
+            plugins: Plug-in files, which every worker loads, too.
+            folder: Folder of the log of the workers; None writes no log.
 
         Raises:
-            UserError: if there can be no such workers.
+            UserError: if the workers cannot be started.
         """
         if workers is None:
             return nullcontext()
@@ -154,15 +156,16 @@ class Audit:
         return measuring(workers, self._request, self._asked, targets, self.runner, plugins, folder)
 
     def run(self, store: Store, watch: Watch = unwatched, crew: Crew | None = None) -> list[Audited]:
-        """Measure what is missing, judge every model, and keep the verdicts in the store.
+        """Measure the missing cells, judge every model, and store the verdicts.
 
         Args:
-            store: What holds the cells, too.
-            watch: Told of each batch of samples that was finished.
-            crew: What measures; None is this process. The loss along the attacks is looked at in this one.
+            store: The store of the cells and verdicts.
+            watch: Called with the cell and the number of images after each finished batch.
+            crew: The workers that measure; None measures in this process. Loss traces are always computed in
+                this process.
 
         Returns:
-            Each model with its findings; first those that are random, and were not measured.
+            Each model with its findings; random models that were found earlier and not measured come first.
 
         Raises:
             UserError: if a model cannot be measured on the device.
@@ -174,7 +177,7 @@ class Audit:
             return [*self.refused, *self._audited(store, watch)]
 
     def _measure_all(self, store: Store, watch: Watch, crew: Crew) -> None:
-        """Measure what `_audited` will look for, of all models at once."""
+        """Measure the cells of all models together in the workers, before `_audited` judges each model."""
         jobs: list[Job] = []
         targets: dict[str, Target] = {}
         for target in self.targets:
@@ -183,7 +186,7 @@ class Audit:
                     of_target, needed, _ = self._jobs(target)
                     jobs += of_target
                     targets |= {one.key: one for one in needed}
-            except RandomModelError:  # a finding
+            except RandomModelError:  # `_audit` reports it as a finding
                 continue
         for dataset in {self._on(target).dataset for target in targets.values()}:
             store.put_labels(dataset.fingerprint, dataset.labels)
@@ -191,7 +194,7 @@ class Audit:
 
     @cached_property
     def chosen_threads(self) -> Threads | None:
-        """How many CPU threads suit the models; None where none can be measured."""
+        """The number of CPU threads that suits the models; None if there is no model to measure."""
         return (
             choose_threads(self.targets, self.runner, self.n, self._asked_threads) if self.targets else None
         )
@@ -224,7 +227,7 @@ class Audit:
         return found + self._judged(measured, losses, self._as_probabilities(classifier, runner))
 
     def _measured(self, target: Target, store: Store, watch: Watch) -> dict[str, dict[float, Measured]]:
-        """What stands of a target's samples, by the part that the attack plays, and the radius in 1/255."""
+        """Measure a target and return the results by part and by radius in units of 1/255."""
         jobs, targets, cells = self._jobs(target)
         carry_out(jobs, targets, self.runner, store, watch)
         return {
@@ -233,7 +236,7 @@ class Audit:
         }
 
     def _jobs(self, target: Target) -> tuple[list[Job], list[Target], dict[str, dict[float, Cell]]]:
-        """What is to be measured of a target, the targets that this needs, and the cells by their parts."""
+        """Return the jobs of a target, the targets that the jobs need, and the cells by part and radius."""
         cells = self._cells(target)
         transfer = cells.pop("transfer", {})
         plan = Plan(self.dataset.name, self.n, "final", tuple(_flat(cells)))
@@ -289,14 +292,17 @@ class Audit:
 
 
 def _place(card: ModelCard, request: Request, dataset: str) -> int:
-    """Which of the names of a request a model answers to; those that are no pattern come last."""
+    """Return the index of the first requested name that matches a model.
+
+    Models that match no requested name come last.
+    """
     called = [card.model, f"{card.model}.{dataset}_{card.recipe}_seed{card.train_seed}"]
     names = [name.partition("@")[0] for name in request.models or ()]
     return next((at for at, name in enumerate(names) if matching(name, called)), len(names))
 
 
 def _compared(at: dict[str, Measured], thresholds: Thresholds) -> list[Finding]:
-    """The checks that compare attacks at one radius."""
+    """Return the findings of the checks that compare attacks at one radius."""
     row, one_step = at["row"], at["one_step"]
     iterative = [
         at[part] for part in ("row", "iterative", "more_steps", "restarts", "strongest") if part in at
@@ -312,7 +318,7 @@ def _compared(at: dict[str, Measured], thresholds: Thresholds) -> list[Finding]:
 
 
 def _step_size(row: Perturbation) -> Finding:
-    """A step that overshoots the ball jumps between its corners; steps that cannot reach its end are few."""
+    """Check that a step is not larger than the ball and that all steps together can reach its boundary."""
     line, eps_255 = attacks.step_warning(row), row.eps_255
     alpha_255 = 255 * step_of(row)
     detail = line or f"{row.column}: {row.params['steps']} steps of {alpha_255:g}/255"
@@ -326,5 +332,5 @@ def _random(error: RandomModelError) -> Finding:
 
 
 def _flat(cells: dict[str, dict[float, Cell]]) -> list[Cell]:
-    """Each cell once, whatever parts it plays."""
+    """Return each cell once, even if several parts use it."""
     return list({cell.key: cell for by_eps in cells.values() for cell in by_eps.values()}.values())
