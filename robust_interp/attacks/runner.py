@@ -51,7 +51,7 @@ class Attacked:
         images: Attacked images, (N, C, H, W) in [0, 1]. An image is clean if its result was not finite, or
             if a search for the smallest change found none within eps.
         zero_gradient: Whether every gradient of the image was exactly zero, (N,) bool. Always False at
-            eps=0 and for attacks that do not use gradients.
+            eps=0 and for attacks with `AttackType.gradient` False.
         not_finite: Whether a gradient or the attacked image was not finite, (N,) bool. Always False at eps=0.
         deltas: Size of each image's change in the attack's norm, (N,) float32; for Linf, the largest absolute
             change of a pixel. For a search for the smallest change, the size of that change even if it
@@ -241,7 +241,7 @@ class AttackRunner:
         return Attacked(adversarial, zero, not_finite, distances.float().cpu().numpy())
 
     def _error(self, what: str) -> Exception:
-        """Return a RuntimeError for a built-in attack, and a UserError for foreign code."""
+        """Return a RuntimeError for a built-in attack, else a UserError: its code is not ours."""
         ours = self.perturbation.name in ATTACKS and isinstance(self._kind.torchattacks_class, str)
         return (RuntimeError if ours else UserError)(f"{self.perturbation.column} {what}")
 

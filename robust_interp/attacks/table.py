@@ -42,7 +42,7 @@ class AttackType:
         random: Whether it draws random numbers; its results then depend on the attack seed, and it can be
             restarted.
         norm: Norm of its radius.
-        gradient: Whether it uses gradients; an image without a gradient then never counts as robust.
+        gradient: Whether it depends on gradients; an image without a gradient then never counts as robust.
         minimal: Whether it searches for the smallest change. Its eps is optional; a change larger than eps
             does not count.
         only_right: Whether images that are misclassified when clean are returned unchanged.
