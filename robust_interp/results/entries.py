@@ -136,7 +136,7 @@ def entry_key(card: ModelCard) -> tuple:
 
 
 def entries_of(runs: Iterable[list[Score]]) -> list[Entry]:
-    """Return the entries of runs, oldest run first. The same entry of several runs is merged if it agrees."""
+    """Return the entries of runs, given oldest first. Runs of the same entry are merged if they agree."""
     merged: dict[tuple, list[Entry]] = {}
     for entry in (entry for run in runs for entry in _of_run(run)):
         key = (entry.card.model, entry.subset_hash, entry.protocol, frozenset(entry.by_seed))
