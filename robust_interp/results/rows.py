@@ -156,6 +156,6 @@ def _in_255ths(delta: float | None, norm: str) -> float | None:
 
 
 def _steps(perturbation: Perturbation) -> int | None:
-    """Return the number of steps; None for attacks that count queries or have their own schedule."""
+    """Return the number of steps (default 1); None if an attack counts queries or has its own schedule."""
     counted = "queries" in perturbation.params or perturbation.name == "autoattack"
     return None if counted else perturbation.integer("steps")
