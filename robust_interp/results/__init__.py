@@ -1,1 +1,1 @@
-"""Stored measurements -> scores -> tables, comparisons, exports. No torch here."""
+"""Scores, tables, comparisons and exports, computed from the stored measurements. Does not import torch."""

@@ -1,4 +1,4 @@
-"""A leaderboard in short, as the terminal, Markdown, LaTeX and the report show it: texts by column."""
+"""The short form of a leaderboard that the terminal, Markdown, LaTeX and the report show, as texts."""
 
 from __future__ import annotations
 
@@ -11,41 +11,46 @@ from robust_interp.core.registry import matching, unknown
 from robust_interp.results.column_names import is_mce, measured_in, parse, std_of
 from robust_interp.results.columns import ENTRY, FORMS, SOURCE, TAIL, Column, Kind, Shown
 
-NARROW, WIDE = " ±", " ± "  # between a mean and its deviation: in the terminal, and on a page
+NARROW, WIDE = " ±", " ± "  # separators of a mean and its standard deviation: in the terminal, and on a page
 
 
 def in_short(board: pd.DataFrame) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """A leaderboard for a reader: the texts of what names a line, and of its numbers with their deviation.
+    """Return the short form of a leaderboard: the texts of the descriptive columns, and those of the numbers.
 
-    What all lines share is left out.
+    Measured numbers include their standard deviation. Settings that all rows share are left out.
     """
     names = _names_in_short(board)
     return texts_of(board, names, NARROW), numbers_in_short(board)
 
 
 def for_readers(board: pd.DataFrame, between: str = WIDE) -> dict[str, list[str]]:
-    """The texts of the columns that a reader is shown unless others are chosen; no column is empty.
+    """Return the texts of the columns that are shown by default. Empty columns are left out.
 
     Args:
-        between: What stands between a mean and its deviation.
+        board: The leaderboard.
+        between: Separator of a mean and its standard deviation.
     """
     names = [*_names_in_short(board), *_numbers_in_short(board)]
     return {name: texts for name, texts in texts_of(board, names, between).items() if any(texts)}
 
 
 def numbers_in_short(board: pd.DataFrame) -> dict[str, list[str]]:
-    """Texts of each measured column, mean ± deviation, and of mCE columns; of a group only the mean."""
+    """Return the texts of the columns with numbers: the measured columns, mCE, and others that have a value.
+
+    A column that is part of a shown mean over corruptions is left out.
+    """
     return texts_of(board, _numbers_in_short(board), NARROW)
 
 
 def texts_of(
     board: pd.DataFrame, names: Iterable[str] | None = None, between: str = WIDE
 ) -> dict[str, list[str]]:
-    """Columns as texts: a measured one with its deviation, what is not there empty.
+    """Return columns as texts. Measured values include their standard deviation; missing values are empty.
 
     Args:
-        names: Of the columns; None for all, but for the deviations.
-        between: What stands between a mean and its deviation.
+        board: The leaderboard.
+        names: Names of the columns; None for all except the standard deviations.
+        between: Separator of a mean and its standard deviation.
     """
     names = _without_std(board) if names is None else names
     return {name: _column(board, name, between) for name in names}
@@ -57,13 +62,14 @@ def _without_std(board: pd.DataFrame) -> list[str]:
 
 
 def choose(board: pd.DataFrame, patterns: Iterable[str]) -> pd.DataFrame:
-    """The columns that are named, in that order, each once; a deviation comes with its mean.
+    """Return the chosen columns in the given order, each once. A mean is followed by its standard deviation.
 
     Args:
-        patterns: Names or globs.
+        board: The leaderboard.
+        patterns: Column names or glob patterns.
 
     Raises:
-        UserError: for a pattern that matches none.
+        UserError: If a pattern matches no column.
     """
     measured, names = measured_in(board), _without_std(board)
     chosen: dict[str, None] = {}
@@ -86,7 +92,10 @@ def _names_in_short(board: pd.DataFrame) -> list[str]:
 
 
 def _is_different(board: pd.DataFrame, name: str) -> bool:
-    """Whether lines differ in a column: in λ's interval only if the model's name does not say it already."""
+    """Return whether rows differ in a column.
+
+    The interval of λ counts only if rows of the same model, recipe and members differ in it.
+    """
     if name == "lambda_init":
         alike = board.groupby(["model", "recipe", "members"])[name]
         return bool((alike.nunique() > 1).any())

@@ -1,4 +1,4 @@
-"""Accuracy by class and confusion matrices, from the predictions that the store holds."""
+"""Accuracy by class and confusion matrices, from the stored predictions."""
 
 from __future__ import annotations
 
@@ -24,28 +24,30 @@ NOTHING = f"{PREDICTED}none"
 def by_class(
     runs: Iterable[list[Score]], column: str, classes: int | None = None, names: Sequence[str] = ()
 ) -> pd.DataFrame:
-    """Accuracy of each class and what its images were predicted as, for each line of the leaderboard.
+    """Compute the accuracy and the predictions of each class, for each entry of the leaderboard.
 
-    An accuracy is the mean over the train seeds (and severities) that the leaderboard's number is the mean
-    of: the classes' accuracies, weighted by n, give that number. Its 95 % interval is Wilson's over the
-    images of the class, each of which counts once, by the share of these measurements that have it right.
-    Counts of the confusion matrix are summed over the measurements. An image that a measurement does not
-    count as right is in no case on its diagonal: where the predicted class is the label (its gradient was
-    zero, or under protocol ``worst`` it is wrong when clean), and where nothing was predicted (values were
-    not finite, or the image was inherited as broken), it is in `predicted_none`.
+    The accuracy of a class is the mean over the measurements (train seeds and severities) that the number in
+    the leaderboard is averaged over. The mean of the class accuracies, weighted by n, is that number. The
+    95 % interval is the Wilson interval over the images of the class. Each image counts once, with the share
+    of the measurements in which it is correct.
+
+    Counts of the confusion matrix are summed over the measurements. Only images that count as correct are on
+    its diagonal. `predicted_none` counts images without a prediction (values were not finite, or the image
+    was inherited as broken), and images that do not count as correct although their label was predicted
+    (their gradient was zero, or under protocol ``worst`` they are wrong when clean).
 
     Args:
-        runs: Oldest first; they are taken together as in the leaderboard.
-        column: One of the leaderboard's measured columns.
-        classes: Of the dataset; None where it is not known: as many as labels and predictions tell.
-        names: Of the classes, if they have any.
+        runs: Scores of each run, oldest run first. Runs are merged as in the leaderboard.
+        column: Name of a measured column of the leaderboard.
+        classes: Number of classes of the data set; None takes it from the labels and predictions.
+        names: Names of the classes, if they have any.
 
     Returns:
-        The columns of `columns.CLASSES`, a line an entry and class. `predicted_...` are not there for the
-        worst of several attacks, under which an image has several predictions.
+        A table with the columns of `columns.CLASSES`, one row per entry and class. The columns
+        `predicted_...` are missing for the worst of several attacks, where an image has several predictions.
 
     Raises:
-        UserError: if no entry has the column at all its train seeds.
+        UserError: If no entry has the column for all its train seeds.
     """
     runs = list(runs)
     known = {found.name: found for found in measured_columns(score for run in runs for score in run)}
@@ -68,12 +70,12 @@ def by_class(
 
 
 def by_entry(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The lines of each entry, by what it is called."""
+    """Split a table of `by_class` into one table per entry, by the name of the entry."""
     return {str(name): part for name, part in table.groupby("entry", sort=False)}
 
 
 def _scores(entry: Entry, column: MeasuredColumn) -> list[Score]:
-    """What a column is the mean of, over all train seeds; nothing where one lacks a part."""
+    """Return the scores that a column averages, over all train seeds; empty if one of them is missing."""
     found = [by.get(name) for by in entry.by_seed.values() for name in column.measurements]
     present = [score for score in found if score is not None]
     return present if len(present) == len(found) else []
@@ -96,7 +98,7 @@ def _lines(entry: Entry, scores: list[Score], count: int, names: Sequence[str]) 
         "protocol": entry.protocol,
         "measurements": len(scores),
     }
-    share = np.mean([score.right for score in scores], axis=0)  # (n,): of the measurements that are right
+    share = np.mean([score.right for score in scores], axis=0)  # (n,), share of correct measurements
     matrix = _confusion(scores, count)
     for label in range(count):
         of_class = share[labels == label]
@@ -117,7 +119,7 @@ def _lines(entry: Entry, scores: list[Score], count: int, names: Sequence[str]) 
 
 
 def _confusion(scores: list[Score], count: int) -> dict[str, np.ndarray]:
-    """By predicted class, how many images of each label, (count,), summed; the last are without one."""
+    """Count the images of each label, (count,), by predicted class. The last item has no class."""
     if any(score.predictions is None for score in scores):
         return {}
     matrix = np.zeros((count, count + 1), int)

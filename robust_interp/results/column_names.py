@@ -1,4 +1,4 @@
-"""The names of the leaderboard's columns: which declaration one belongs to, and what it is of."""
+"""Parse the names of leaderboard columns and find their declarations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from robust_interp.corruptions.names import COMMON, EXTRA, MEANS, SEVERITIES
 from robust_interp.results import columns
 from robust_interp.results.columns import Column, Kind
 
-_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")  # as a radius is written in a column's name
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")  # a radius in a column name
 _FIXED = {column.name: column for column in columns.LEADERBOARD if "<" not in column.name}
 _DERIVED = {columns.WORST: Kind.WORST, columns.STRONG: Kind.STRONG}
 _OF_KIND: dict[Kind | None, Column] = {
@@ -19,10 +19,11 @@ _OF_KIND: dict[Kind | None, Column] = {
 
 
 def declaration(name: str, corruptions: Collection[str] = (*COMMON, *EXTRA)) -> Column:
-    """The declaration of a leaderboard's column.
+    """Return the declaration of a leaderboard column.
 
     Args:
-        corruptions: The names of those that there are, as for `parse`.
+        name: Name of the column.
+        corruptions: Names of the known corruptions, as for `parse`.
     """
     if name in _FIXED:
         return _FIXED[name]
@@ -34,31 +35,32 @@ def declaration(name: str, corruptions: Collection[str] = (*COMMON, *EXTRA)) -> 
 
 
 def is_mce(name: str) -> bool:
-    """Whether it is a mean corruption error, as `leaderboard --mce` adds; it has no deviation beside it."""
+    """Return whether `leaderboard --mce` adds the column. Such columns have no standard deviation."""
     return any(_begins_like(column, name) for column in columns.MCE)
 
 
 def was_mce(name: str) -> bool:
-    """Whether it is one under a name that it had before."""
+    """Return whether a column is a mean corruption error under the name of an older version."""
     return name.partition("(")[0] in columns.MCE_BEFORE
 
 
 def _begins_like(column: Column, name: str) -> bool:
-    """Whether both are the same up to a baseline in brackets."""
+    """Return whether the names are equal, without the baseline in brackets."""
     return column.name.partition("(")[0] == name.partition("(")[0]
 
 
 @dataclass(frozen=True)
 class MeasuredColumn:
-    """What a measured column is of, as its name says.
+    """The parsed name of a measured column.
 
     Attributes:
-        declared: The column, or family of columns, that it belongs to.
-        series: What a curve is drawn through: ``pgd_l2`` of ``pgd_l2_0.5``, ``fog`` of ``fog_3``; the whole
-            name where there is neither radius nor severity.
-        radius: Of an attack: Linf in units of 1/255, others in [0, 1] pixels; None where there is none.
-        severity: Of a corruption, 1 to 5; None for a mean over the five.
-        norm: Of an attack: ``Linf``, ``L2``, ``L1`` or ``L0``; None for all else.
+        name: Name of the column.
+        declared: Declaration of the column, or of its family of columns.
+        series: Name without radius or severity, shared by the columns of one curve: ``pgd_l2`` for
+            ``pgd_l2_0.5``, ``fog`` for ``fog_3``.
+        radius: Radius of an attack: Linf in units of 1/255, others in [0, 1] pixels; None without a radius.
+        severity: Severity of a corruption, 1 to 5; None for a mean over all five, and without a corruption.
+        norm: Norm of an attack: ``Linf``, ``L2``, ``L1`` or ``L0``; None for all other columns.
     """
 
     name: str
@@ -75,23 +77,23 @@ class MeasuredColumn:
 
     @property
     def is_attack(self) -> bool:
-        """Whether the images were attacked, by one attack or by the worst of several."""
+        """Whether the column is for one attack or the worst of several."""
         return self.kind in (Kind.ATTACK, Kind.WORST, Kind.STRONG)
 
     @property
     def attack(self) -> str:
-        """The name alone: ``pgd`` of ``pgd_l2(steps=40)_0.5``."""
+        """Name of the attack alone: ``pgd`` for ``pgd_l2(steps=40)_0.5``."""
         name = self.series.partition("(")[0]
         return name.removesuffix(f"_{(self.norm or '').lower()}")
 
     @property
     def strength(self) -> float:
-        """Radius or severity; 0 where there is neither."""
+        """Radius or severity; 0 without either."""
         return self.severity or self.radius or 0.0
 
     @property
     def parts(self) -> list[MeasuredColumn]:
-        """The columns that it is the mean of: corruptions, or severities of one; none of one measurement."""
+        """Columns that this one averages: corruptions, or severities. Empty for a single measurement."""
         if self.kind is Kind.MEAN:
             return [parse(name) for name in MEANS[self.name]]
         if self.kind is Kind.CORRUPTION:
@@ -100,16 +102,16 @@ class MeasuredColumn:
 
     @property
     def measurements(self) -> list[str]:
-        """The columns of single measurements that it is the mean of, down to severities; else itself."""
+        """Names of the single measurements that the column averages; its own name if it is one itself."""
         return [name for part in self.parts for name in part.measurements] or [self.name]
 
 
 def parse(name: str, corruptions: Collection[str] = (*COMMON, *EXTRA)) -> MeasuredColumn:
-    """What a measured column is of. This is the one place that takes their names apart.
+    """Parse the name of a measured column. No other code parses these names.
 
     Args:
-        name: Without ``_std``.
-        corruptions: The names of those that there are; all else is taken for an attack.
+        name: Name of the column, without ``_std``.
+        corruptions: Names of the known corruptions. Names that match none are parsed as attacks.
     """
     if name in _FIXED and _FIXED[name].kind is not None:
         return MeasuredColumn(name, _FIXED[name], name)
@@ -129,17 +131,17 @@ def parse(name: str, corruptions: Collection[str] = (*COMMON, *EXTRA)) -> Measur
 
 
 def _norm(series: str) -> str:
-    """An attack's name ends with its norm, unless that is Linf."""
+    """Return the norm at the end of an attack's name; Linf if there is none."""
     found = re.search(r"l[012]$", series.partition("(")[0].lower())
     return found[0].upper() if found else "Linf"
 
 
 def std_of(column: str) -> str:
-    """The column beside a measured one that holds its standard deviation over train seeds."""
+    """Return the name of the column with the standard deviation of a measured column over train seeds."""
     return f"{column}_std"
 
 
 def measured_in(table: Iterable[Hashable]) -> list[str]:
-    """Those of a table's columns that are measured: the ones with a standard deviation beside them."""
+    """Return the measured columns of a table, which are those with a column for their standard deviation."""
     names = [str(name) for name in table]
     return [name for name in names if std_of(name) in names]

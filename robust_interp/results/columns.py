@@ -1,8 +1,8 @@
 """Every column of the tables, declared once: its name, type, unit, meaning and how it is computed.
 
-The order of the declarations is the order of the columns. From them come the CSV files, the tables in the
-terminal and in LaTeX, the report's definitions and docs/columns.md. A new column is one declaration here, and
-the computation of its values: of the leaderboard `of` or what `rule` names, of results.csv a line in `rows`.
+The order of the declarations is the order of the columns. The CSV files, the tables in the terminal and in
+LaTeX, the definitions in the report and docs/columns.md are generated from them. To add a column, declare it
+here and compute its values: for the leaderboard in `of` or where `rule` says, for results.csv in `rows`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Type(StrEnum):
 
 
 class Shown(Enum):
-    """Where a table for readers shows a column of the leaderboard: the terminal, LaTeX and the report."""
+    """Where the terminal, LaTeX and the report show a column of the leaderboard."""
 
     ALWAYS = "before the measured columns"
     IF_DIFFERENT = "before them, where the lines differ in it"
@@ -34,7 +34,7 @@ class Shown(Enum):
 
 
 class Kind(IntEnum):
-    """What a measured column is of, in the order in which such columns stand."""
+    """The kind of measurement in a column, in the order of the columns."""
 
     CLEAN = 0
     MEAN = 1
@@ -50,16 +50,20 @@ class Column:
     """One column of a table, or a family of columns that have `<...>` in their name.
 
     Attributes:
-        meaning: One or two plain sentences. Code is between backticks.
-        of: Of the leaderboard: computes the value from the line's `Entry`.
-        rule: Of the leaderboard: how it is computed or averaged, where `of` is None.
-        see: The page of docs/ that says more, without its ending.
-        optional: Whether leaderboard files may lack it, as those do that were written before it was there.
-        from_the_best: Whether sorting by it puts the largest value first.
-        form: How its numbers are written in files, as of `format`; empty for two decimals.
-        form_in_report: The same for the report's page.
-        shown: Where a leaderboard for readers shows it.
-        kind: Of measured columns, what they are of.
+        name: Name of the column or family.
+        type: Type of the values.
+        meaning: Description in one or two plain sentences. Code is between backticks.
+        unit: Unit of the values; empty without a unit.
+        of: Computes the value from the row's `Entry` (leaderboard) or `Score` (columns at the end of
+            results.csv).
+        rule: Leaderboard only: how the value is computed or averaged, if `of` is None.
+        see: Page of docs/ with more details, without its suffix.
+        optional: Whether leaderboard files may lack the column, because older versions did not write it.
+        from_the_best: Whether the largest value is first when rows are sorted by the column.
+        form: Format specification of the numbers in files; empty for two decimals.
+        form_in_report: Format specification of the numbers in the report.
+        shown: Where a leaderboard shows the column to readers.
+        kind: Kind of measurement; None for columns that are not measured.
     """
 
     name: str
@@ -177,7 +181,7 @@ RESULTS = (
     Column("seconds", _number, "Time of the measurement; `n` / `seconds` is images per second.", unit="s"),
 )
 
-OF_PRECISION = (  # at the end of results.csv, and only where an attack is not in float32
+OF_PRECISION = (  # at the end of results.csv, only if an attack is not in float32
     Column(
         "attack_precision",
         _text,
@@ -199,7 +203,7 @@ OF_PRECISION = (  # at the end of results.csv, and only where an attack is not i
     ),
 )
 
-OF_IMAGES = (  # at the end of results.csv, each only where a line has it
+OF_IMAGES = (  # at the end of results.csv, each only if a row has a value
     Column(
         "preprocessing",
         _text,
@@ -227,7 +231,7 @@ OF_IMAGES = (  # at the end of results.csv, each only where a line has it
 )
 OF_IMAGES_COLUMNS = tuple(column.name for column in OF_IMAGES)
 
-ON_REQUEST = (  # behind these, each only where a line has it
+ON_REQUEST = (  # after OF_IMAGES, each only if a row has a value
     Column(
         "eot",
         _integer,
@@ -425,7 +429,7 @@ MEASURED = (
     ),
 )
 
-# What the report says of an attack that it knows, in place of the sentence of its family.
+# Descriptions of these attacks in the report, instead of the one of their family.
 KNOWN_ATTACKS = {
     "fgsm": "Accuracy under the fast gradient sign method: one step of size ε.",
     "ifgsm": "Accuracy under iterated FGSM: sign steps of size α, kept within ε of the image.",
@@ -446,7 +450,7 @@ STD = Column(
     rule="the standard deviation over train seeds",
 )
 
-TAIL = (  # after the measured columns, and only where a line has them
+TAIL = (  # after the measured columns, each only if a row has a value
     Column(
         "strong_n",
         _integer,
@@ -513,7 +517,7 @@ MCE = (
     ),
 )
 
-MCE_BEFORE = ("mce_abs", "mce_rel")  # what files of version 0.1 call the first two
+MCE_BEFORE = ("mce_abs", "mce_rel")  # the first two in files of version 0.1
 
 SOURCE = (
     Column(
@@ -689,7 +693,7 @@ def _names(columns: Iterable[Column]) -> list[str]:
 
 
 def integers(columns: Iterable[Column]) -> list[str]:
-    """The names of those that hold whole numbers, which pandas calls Int64 where some are missing."""
+    """Return the names of the integer columns. Their pandas type is Int64, which allows missing values."""
     return [column.name for column in columns if column.type is Type.INTEGER]
 
 
@@ -697,11 +701,11 @@ RESULT_COLUMNS, ENTRY_COLUMNS, TAIL_COLUMNS = _names(RESULTS), _names(ENTRY), _n
 CLASS_COLUMNS, EXTERNAL_COLUMNS = _names(CLASSES), _names(EXTERNAL)
 SOURCE_COLUMNS, AUDIT_COLUMNS, COMPARISON_COLUMNS = _names(SOURCE), _names(AUDIT), _names(COMPARISON)
 
-ACCURACY = ".2f"  # how the files write a number whose column has no form of its own
+ACCURACY = ".2f"  # format in files of columns without `form`
 FORMS = {column.name: column.form for table in TABLES.values() for column in table if column.form}
 _TEXTS = {column.name for table in TABLES.values() for column in table if column.type is Type.TEXT}
 
 
 def is_text(name: str) -> bool:
-    """Whether a column of any of the tables holds text, which is set flush left."""
+    """Return whether a column holds text, which is aligned left."""
     return name in _TEXTS

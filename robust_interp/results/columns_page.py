@@ -1,4 +1,4 @@
-"""docs/columns.md from the declarations: python -m robust_interp.results.columns_page > docs/columns.md"""
+"""Write docs/columns.md: python -m robust_interp.results.columns_page > docs/columns.md"""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ left out of the means), and then the measured columns as in leaderboard.csv.
 
 
 def page() -> str:
-    """The page, in Markdown."""
+    """Return the page as Markdown."""
     parts = [_HEAD]
     for name, columns in TABLES.items():
         parts += [f"## {name}\n", _BEFORE.get(name, ""), table(columns), _AFTER.get(name, "")]
@@ -52,7 +52,7 @@ def page() -> str:
 
 
 def table(columns: Iterable[Column]) -> str:
-    """One line a column: its name, type, unit and meaning."""
+    """Return a Markdown table with one row per column: its name, type, unit and meaning."""
     cells = [["column", "type", "unit", "meaning"], ["---"] * 4]
     cells += [[f"`{column.name}`", column.type, column.unit, _meaning(column)] for column in columns]
     return "".join("|" + "".join(f" {cell} |" if cell else " |" for cell in line) + "\n" for line in cells)

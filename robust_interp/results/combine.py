@@ -1,4 +1,4 @@
-"""Leaderboards from several places in one table: results folders and leaderboard CSV files. No torch here."""
+"""Combine results folders and leaderboard CSV files into one leaderboard. Does not import torch."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _DTYPES: dict[Type, Literal["Int64", "float64"]] = {Type.INTEGER: "Int64", Type.
 
 
 class Gathered(NamedTuple):
-    """One leaderboard of several sources.
+    """A leaderboard combined from several sources.
 
     Attributes:
-        board: The lines.
-        title: What to call it.
-        ranked_by: By protocol, the column that its ranks go by.
+        board: The rows.
+        title: Title of the leaderboard.
+        ranked_by: The column that determines the ranks, by protocol.
     """
 
     board: pd.DataFrame
@@ -38,18 +38,18 @@ class Gathered(NamedTuple):
 
 
 def gather(sources: Sequence[Path], dataset: str | None = None) -> Gathered:
-    """One leaderboard of several sources, a title for it, and what its ranks go by.
+    """Combine several sources into one leaderboard.
 
-    The runs of all results folders are taken together and ranked; the rows of the CSV files follow. A file
-    says how many images it was measured on but not which, so that beside anything else its rows have no rank.
-    Files whose dataset nothing tells must be of the same as the others.
+    The runs of all results folders are merged and ranked. The rows of the CSV files follow. A file contains
+    the number of images but not which images, so its rows have no rank if there are other sources. A file
+    without any indication of its data set is assumed to be for the same data set as the others.
 
     Args:
         sources: Results folders and leaderboard CSV files.
-        dataset: Which one, if the folders or files have several.
+        dataset: Name of the data set to choose, if the folders or files have several.
 
     Raises:
-        UserError: if a source is not there or not what it should be, or they are of several datasets.
+        UserError: If a source is missing or invalid, or if the sources are for several data sets.
     """
     files, folders = _apart(sources)
     dataset = dataset_of(sources, dataset)
@@ -70,16 +70,17 @@ def gather(sources: Sequence[Path], dataset: str | None = None) -> Gathered:
 
 
 def dataset_of(sources: Sequence[Path], dataset: str | None = None) -> str | None:
-    """The one dataset that the sources are of; None where it is not named and none of them tells.
+    """Return the data set of the sources; None if it is not named and cannot be inferred.
 
-    A results folder knows it. A leaderboard file has no column for it, but may be called after it, as
-    ``leaderboards/cifar10.csv`` and ``paper_cifar10.csv`` are.
+    Results folders store their data set. For a leaderboard file it is inferred from a file name such as
+    ``leaderboards/cifar10.csv`` or ``paper_cifar10.csv``.
 
     Args:
-        dataset: The one named, if the folders have several or the files do not tell.
+        sources: Results folders and leaderboard CSV files.
+        dataset: Name of the data set, if the folders have several or it cannot be inferred.
 
     Raises:
-        UserError: as `leaderboard.dataset_in` does, or if a file is called after another dataset.
+        UserError: For the same reasons as `folders.dataset_in`, or if a file name has another data set.
     """
     files, folders = _apart(sources)
     if folders:
@@ -96,27 +97,28 @@ def dataset_of(sources: Sequence[Path], dataset: str | None = None) -> str | Non
 
 
 def _apart(sources: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """The files among them, and the folders."""
+    """Return the files and the folders among the sources."""
     files = [path for path in sources if path.is_file() or path.suffix == ".csv"]
     return files, [path for path in sources if path not in files]
 
 
 def read(path: Path, dataset: str | None = None) -> pd.DataFrame:
-    """A leaderboard CSV file. What was not measured here is never ranked.
+    """Read a leaderboard CSV file. Rows whose source is not `measured` get no rank.
 
     Args:
-        dataset: Which one, if the file has several: it then has a column `dataset`.
+        path: Path of the file.
+        dataset: Name of the data set to choose, if the file has a column `dataset` with several.
 
     Raises:
-        UserError: if it cannot be read, its columns or values are not a leaderboard's, or it is of several
-            datasets and none is named.
+        UserError: If the file cannot be read, has invalid columns or values, or is for several data sets and
+            none is chosen.
     """
     try:
         board = pd.read_csv(path, dtype=str, keep_default_na=False)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {' '.join(str(error).split())}{_separator(path)}") from error
-    board = board[(board != "").any(axis=1)].reset_index(drop=True)  # spreadsheets end in empty lines
-    board = board.drop(columns=[n for n in map(str, board) if is_mce(n) or was_mce(n)])  # made when asked for
+    board = board[(board != "").any(axis=1)].reset_index(drop=True)  # spreadsheets may end with empty lines
+    board = board.drop(columns=[n for n in map(str, board) if is_mce(n) or was_mce(n)])  # computed on request
     if "dataset" in board:
         board = _of_dataset(path, board, dataset)
     measured = measured_in(board)
@@ -148,7 +150,7 @@ def read(path: Path, dataset: str | None = None) -> pd.DataFrame:
 
 
 def _separator(path: Path) -> str:
-    """What to do, where a spreadsheet has written semicolons; '' for any other file."""
+    """Return a hint if the columns of a file are separated by semicolons; else an empty string."""
     try:
         with path.open(encoding="utf-8-sig", errors="replace") as file:
             first = file.readline()
@@ -158,7 +160,7 @@ def _separator(path: Path) -> str:
 
 
 def _of_dataset(path: Path, board: pd.DataFrame, dataset: str | None) -> pd.DataFrame:
-    """The lines on one dataset, with the columns that they fill."""
+    """Return the rows of one data set, without measured columns that are empty for all of them."""
     found = sorted(set(board["dataset"])) or [dataset]
     if dataset is None and len(found) > 1:
         raise UserError(f"{path} has rows for {', '.join(found)}: choose one with --dataset")
@@ -170,21 +172,26 @@ def _of_dataset(path: Path, board: pd.DataFrame, dataset: str | None) -> pd.Data
 
 
 def pick(board: pd.DataFrame, patterns: Iterable[str]) -> pd.DataFrame:
-    """The lines whose model is named, by name or glob; they keep their rank.
+    """Return the rows of the models that match any of the patterns. Ranks are not changed.
+
+    Args:
+        board: The leaderboard.
+        patterns: Model names or glob patterns.
 
     Raises:
-        UserError: for a pattern that matches none.
+        UserError: If a pattern matches no model.
     """
     chosen = all_matching("model", patterns, dict.fromkeys(board["model"]))
     return board[board["model"].isin(chosen)].reset_index(drop=True)
 
 
 def sort(board: pd.DataFrame, column: str) -> pd.DataFrame:
-    """The lines by one column: accuracies, agreement and improvement from the best down, all else upwards,
-    what is empty last.
+    """Sort the rows by one column. Empty values are last.
+
+    Accuracies, agreement and improvement are sorted in descending order, other columns in ascending order.
 
     Raises:
-        UserError: for an unknown column.
+        UserError: If the column is unknown.
     """
     if column not in board:
         raise unknown("column", column, board.columns)
@@ -220,8 +227,8 @@ def _stacked(frames: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _in_order(names: Iterable[str]) -> list[str]:
-    """Measured columns in the leaderboard's own order, whatever file they come from."""
-    # The place of a corruption does not depend on which plug-ins are installed.
+    """Sort measured columns into the order of the leaderboard."""
+    # The order of the corruptions must not depend on the installed plug-ins.
     built_in = [name for name in CORRUPTIONS if CORRUPTIONS.origins(name)[0] is BUILT_IN]
     found = [parse(name, built_in) for name in names]
     series = [*MEANS, *built_in, *(column.series for column in found)]

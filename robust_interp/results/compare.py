@@ -1,4 +1,4 @@
-"""Which differences between two entries are significant: paired tests on the stored samples."""
+"""Test which differences between two entries are significant, with paired tests on the stored images."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from robust_interp.results.leaderboard import measured_columns
 from robust_interp.results.scores import Score
 from robust_interp.store.cells import FLOAT32, ModelCard, digest
 
-LEVEL = 0.05  # of the Holm-adjusted p-values
+LEVEL = 0.05  # significance level of the Holm-adjusted p-values
 SIGNIFICANT = "significant"
-FOR_THESE_WEIGHTS = "significant for these weights only"  # there is no interval over train seeds
+FOR_THESE_WEIGHTS = "significant for these weights only"  # no interval over train seeds
 NOT_SIGNIFICANT = "not significant"
 
 
 class Samples(NamedTuple):
-    """What two entries must share to be compared: how a sample counts, and which samples."""
+    """The protocol and the images of measurements. Two entries need both in common to be compared."""
 
     protocol: str
     n: int
@@ -37,11 +37,12 @@ class Samples(NamedTuple):
 
 @dataclass
 class ScoredEntry:
-    """One line of the leaderboard with what it was made of.
+    """An entry of the leaderboard with its scores.
 
     Attributes:
-        measured: Per samples and train seed (None for what has no seed) the scores by column.
-        retrained: Per samples the train seeds that were measured with other weights before.
+        card: Description of one of its classifiers.
+        measured: Scores by images, train seed (None for a classifier without one) and column.
+        retrained: Train seeds that were measured with other weights before, by images.
     """
 
     card: ModelCard
@@ -50,12 +51,12 @@ class ScoredEntry:
 
     @property
     def name(self) -> str:
-        """``in_resnet20`` for the single models, ``in_resnet20x3`` for an ensemble of three."""
+        """Name of the entry: ``in_resnet20`` for one model, ``in_resnet20x3`` for an ensemble of three."""
         return self.card.model + (f"x{self.card.members}" if self.card.members > 1 else "")
 
     @property
     def tags(self) -> list[str]:
-        """What can follow the name after an @ to tell entries apart that share it."""
+        """Tags that may follow the name after an @, to distinguish entries with the same name."""
         card = self.card
         seeds = ",".join(map(str, card.seeds)) if card.members > 1 else ""
         identity = digest(card.identity)[:8] if card.train_seed is None else ""
@@ -63,7 +64,7 @@ class ScoredEntry:
         return [tag for tag in known if tag]
 
     def answers_to(self, text: str) -> bool:
-        """Whether `text` is the name of this entry, alone or followed by some of its tags."""
+        """Return whether `text` is the name of this entry, alone or followed by some of its tags."""
         rest = text.removeprefix(self.name)
         if rest == text or not rest:
             return rest != text
@@ -72,14 +73,19 @@ class ScoredEntry:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The differences between two entries, one line a column.
+    """The differences between two entries.
 
     Attributes:
-        frame: The columns of `columns.COMPARISON`. Accuracies (percent) are means over the seeds that both
-            have; `only_a` and `only_b` are McNemar's b and c, summed over them; `ci_low` and `ci_high` are
-            the 95 % interval of the difference over seeds, NaN where one has fewer than two.
-        left_out: One line for each column that was not measured in the same way, and for each entry of which
-            older weights are left out.
+        a: Name of the first entry, as given.
+        b: Name of the second entry, as given.
+        dataset: Name of the data set.
+        samples: Protocol and images of the comparison.
+        frame: One row per column, with the columns of `columns.COMPARISON`. Accuracies (percent) are means
+            over the common train seeds; `only_a` and `only_b` are McNemar's b and c, summed over them;
+            `ci_low` and `ci_high` are the 95 % interval of the difference over train seeds, NaN if an entry
+            has fewer than two.
+        left_out: One message for each column that cannot be compared, and for each entry whose older weights
+            are left out.
     """
 
     a: str
@@ -98,16 +104,20 @@ def from_folders(
     protocol: str | None = None,
     n: int | None = None,
 ) -> Comparison:
-    """Compare two entries of results folders, column by column, on the samples that both were measured on.
+    """Compare two entries of results folders, column by column, on the images that both were measured on.
 
     Args:
-        a: An entry: ``NAME`` for the single models, ``NAMExK`` for the ensemble of K; where several share
-            that name, ``@`` and its recipe, λ interval or ``seeds=0,1`` chooses one.
-        dataset: Which one, if the folders have several; `protocol` and `n` likewise.
+        folders: Results folders.
+        a: First entry: ``NAME`` for single models, ``NAMExK`` for the ensemble of K. If several entries have
+            this name, add ``@`` and the recipe, the λ interval or ``seeds=0,1``.
+        b: Second entry, named in the same way.
+        dataset: Name of the data set to choose, if the folders have several.
+        protocol: Protocol to choose, if the entries share several.
+        n: Number of images to choose, if the entries share several.
 
     Raises:
-        UserError: if an entry is unknown or not the only one of its name, or if the two have no samples,
-            train seed or column in common.
+        UserError: If an entry is unknown or ambiguous, or if the two have no images, train seed or column in
+            common.
     """
     runs, dataset = runs_in(folders, dataset)
     entries = _entries(runs)
@@ -136,7 +146,7 @@ def _entries(runs: Iterable[list[Score]]) -> list[ScoredEntry]:
         identity = digest(card.identity)
         if weights.setdefault((key, samples, card.train_seed), identity) != identity:
             weights[key, samples, card.train_seed] = identity
-            by_seed[card.train_seed] = {}  # this seed was trained again: nothing of its old weights is kept
+            by_seed[card.train_seed] = {}  # trained again: drop the scores of the old weights
             entry.retrained.setdefault(samples, set()).add(card.train_seed or 0)
         known = by_seed.setdefault(card.train_seed, {})
         if not _is_coarser(score, known.get(score.column)):
@@ -145,7 +155,7 @@ def _entries(runs: Iterable[list[Score]]) -> list[ScoredEntry]:
 
 
 def _is_coarser(score: Score, known: Score | None) -> bool:
-    """Whether it is of an attack in another precision, and float32 is known."""
+    """Return whether a score is for an attack in another precision and the known one for float32."""
     return known is not None and known.attack_precision == FLOAT32 != score.attack_precision
 
 
@@ -164,14 +174,14 @@ def _named(text: str, entries: list[ScoredEntry]) -> ScoredEntry:
 
 
 def _common_samples(a: ScoredEntry, b: ScoredEntry, protocol: str | None, n: int | None) -> Samples:
-    """The samples that both were measured on; of several choices the one that is asked for."""
+    """Return the images that both entries were measured on, restricted to the given protocol and n."""
     allowed = [
         samples
         for samples in a.measured
         if samples in b.measured and protocol in (None, samples.protocol) and n in (None, samples.n)
     ]
-    chosen = {(samples.protocol, samples.n): samples for samples in allowed}  # the last run's
-    # the columns strong_<eps> have samples of their own
+    chosen = {(samples.protocol, samples.n): samples for samples in allowed}  # those of the last run
+    # the columns strong_<eps> are measured on other images
     if len(chosen) > 1 and protocol is None and n is None:
         chosen = {
             key: samples for key, samples in chosen.items() if not _only_strong(a.measured[samples])
@@ -199,7 +209,7 @@ def _listed(choices: Iterable[Samples]) -> str:
 
 
 def _lines(a: dict, b: dict) -> tuple[list[dict], list[str]]:
-    """One line a column that both have, and one sentence for each that was not measured alike."""
+    """Return one row per comparable column, and one message per common column that is left out."""
     first, second = ([score for scores in entry.values() for score in scores.values()] for entry in (a, b))
     columns = {score.column for score in first} & {score.column for score in second}
     lines, left_out = [], []
@@ -217,7 +227,7 @@ def _lines(a: dict, b: dict) -> tuple[list[dict], list[str]]:
 def _parts(
     column: MeasuredColumn, by_seed: dict[int | None, dict[str, Score]]
 ) -> dict[int | None, list[Score]]:
-    """Per seed that has them all, the scores that a column is the mean of: a group's are its severities."""
+    """Return the scores that a column averages, for each train seed that has all of them."""
     names = column.measurements
     return {
         seed: [scores[name] for name in names]
@@ -227,7 +237,7 @@ def _parts(
 
 
 def _paired(a: dict, b: dict) -> tuple[list[list[Score]], list[list[Score]]]:
-    """Seed with the same seed; what has none, such as an ensemble, with each seed of the other."""
+    """Pair equal train seeds. Pair an entry without one, such as an ensemble, with each seed of the other."""
     if None in a:
         return [a[None]] * len(b), list(b.values())
     if None in b:
@@ -237,7 +247,7 @@ def _paired(a: dict, b: dict) -> tuple[list[list[Score]], list[list[Score]]]:
 
 
 def _alike(measurements: list[list[Score]]) -> bool:
-    """Whether all went through the same perturbations, to the last parameter, made on the same models."""
+    """Return whether all perturbations are equal in every parameter, and were computed on the same models."""
     described = {
         digest([[_made_on(score), *(p.describe() for p in score.perturbations)] for score in parts])
         for parts in measurements
@@ -250,7 +260,12 @@ def _made_on(score: Score) -> str:
 
 
 def _tested(a: list[list[Score]], b: list[list[Score]]) -> dict:
-    """Accuracies, discordant counts and p-values of one column; `a` and `b` hold parts by stratum."""
+    """Compute accuracies, discordant counts and p-values of one column.
+
+    Args:
+        a: Scores of the first entry, one list per train seed.
+        b: Scores of the second entry, paired with those of the first.
+    """
     pairs = [
         (one.right, other.right)
         for parts_a, parts_b in zip(a, b, strict=True)
@@ -276,7 +291,7 @@ def _tested(a: list[list[Score]], b: list[list[Score]]) -> dict:
 
 
 def _over_seeds(strata: list[list[Score]]) -> list[float]:
-    """Accuracy (percent) of each seed; an ensemble that is in every stratum counts once."""
+    """Return the accuracy (percent) of each train seed. An ensemble paired with several seeds counts once."""
     distinct = {id(parts): parts for parts in strata}.values()
     return [math.fsum(score.accuracy for score in parts) / len(parts) for parts in distinct]
 

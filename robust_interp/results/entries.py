@@ -1,7 +1,6 @@
-"""Scores of one or more runs -> entries, each a line of the leaderboard.
+"""Entries of the leaderboard, grouped from the scores of one or more runs.
 
-An entry is an architecture with its recipe and λ interval, averaged over its train seeds, or an ensemble of
-them.
+An entry is an architecture with its recipe and λ interval, averaged over its train seeds, or an ensemble.
 """
 
 from __future__ import annotations
@@ -15,30 +14,47 @@ from robust_interp.results.scores import Score
 from robust_interp.store.cells import FLOAT32, ModelCard, digest
 from robust_interp.store.verdicts import joint
 
-LIBRARY = "(lib"  # in generated@0(libjpeg-turbo): the same origin as generated@0, but for JPEG's library
+LIBRARY = "(lib"  # as in generated@0(libjpeg-turbo), which is generated@0 with the name of the JPEG library
 
 
 @dataclass
 class Entry:
-    """What one line of the leaderboard is made of: scores of one or more runs that may stand together."""
+    """One row of the leaderboard: the scores of one or more runs that may be combined.
+
+    Attributes:
+        card: Description of one of its classifiers.
+        n: Number of images behind each score, except those of the strong attacks.
+        protocol: ``final`` or ``worst``.
+        subset_hash: Hash of the images.
+        told: Values of the columns `OF_IMAGES_COLUMNS` that are present, which describe the images.
+        by_seed: Newest score by classifier (one per train seed) and column.
+        sources: Sources of the corrupted images.
+        seeds: Attack seeds.
+        agreement: Agreement in percent of an ensemble's members on clean images; NaN if unknown.
+        improvements: Improvement of an ensemble in percentage points, by column.
+        audits: Conclusion of the audit, by classifier.
+        strong: Names of the strong attacks and their numbers of images.
+        worst: Names of the attacks behind each column `worst_<eps>`.
+        precisions: Precisions of the attacks; attacks without gradients count as float32.
+    """
 
     card: ModelCard
     n: int
     protocol: str
     subset_hash: str
-    told: dict = field(default_factory=dict)  # of the images, where it is not the usual
-    by_seed: dict[str, dict[str, Score]] = field(default_factory=dict)  # classifier -> column -> the newest
-    sources: set[str] = field(default_factory=set)  # of its corrupted images
-    seeds: set[int] = field(default_factory=set)  # of its random attacks
-    agreement: float = math.nan  # of an ensemble's members on clean images
-    improvements: dict[str, float] = field(default_factory=dict)  # of an ensemble, by column
-    audits: dict[str, str] = field(default_factory=dict)  # classifier -> what its audit came to
-    strong: set[tuple[str, int]] = field(default_factory=set)  # what is the strong attack, and its n
-    worst: dict[str, str] = field(default_factory=dict)  # by column, of which attacks it is the worst
-    precisions: set[str] = field(default_factory=set)  # of the attacks; those without gradients are float32
+    told: dict = field(default_factory=dict)
+    by_seed: dict[str, dict[str, Score]] = field(default_factory=dict)
+    sources: set[str] = field(default_factory=set)
+    seeds: set[int] = field(default_factory=set)
+    agreement: float = math.nan
+    improvements: dict[str, float] = field(default_factory=dict)
+    audits: dict[str, str] = field(default_factory=dict)
+    strong: set[tuple[str, int]] = field(default_factory=set)
+    worst: dict[str, str] = field(default_factory=dict)
+    precisions: set[str] = field(default_factory=set)
 
     def agrees(self, other: Entry) -> bool:
-        """Whether columns of both may stand in one line: of the same source, seed and attacks."""
+        """Return whether both may share a row: no conflict of corruption source, attack seed or attacks."""
         both = self.worst.keys() & other.worst.keys()
         return all(self.worst[column] == other.worst[column] for column in both) and all(
             not mine or not theirs or mine == theirs
@@ -57,27 +73,27 @@ class Entry:
 
     @property
     def libraries(self) -> set[str]:
-        """That generated JPEG depends on."""
+        """Sources that name the JPEG library, on which generated JPEG images depend."""
         return {source for source in self.sources if LIBRARY in source}
 
     @property
     def train_seeds(self) -> int:
-        """How many the numbers are averaged over, or the ensemble is made of."""
+        """Number of train seeds that are averaged, or that form the ensemble."""
         return len(self.card.seeds) if self.card.members > 1 and self.card.seeds else len(self.by_seed)
 
     @property
     def strong_n(self) -> int | None:
-        """How many samples the strong attacks were made on; None without any."""
+        """Number of images of the strong attacks; None without strong attacks."""
         return next((n for _, n in self.strong), None)
 
     @property
     def attack_precision(self) -> str:
-        """What the attacks' gradients are computed in; empty without an attack."""
+        """Precision of the attacks' gradients; empty without an attack."""
         return next((each for each in self.precisions if each != FLOAT32), "".join(self.precisions))
 
     @property
     def audit(self) -> str:
-        """What the audits of its train seeds come to together."""
+        """Joint conclusion of the audits of all train seeds."""
         return joint(self.audits.values())
 
     def add(self, score: Score) -> None:
@@ -100,7 +116,7 @@ class Entry:
             self.worst[score.column] = row["perturbation"]
 
     def take(self, other: Entry) -> None:
-        """Add what a newer run measured of the same entry."""
+        """Add the scores of a newer run of the same entry."""
         self.sources |= other.sources
         self.seeds |= other.seeds
         self.improvements |= other.improvements
@@ -114,13 +130,13 @@ class Entry:
 
 
 def entry_key(card: ModelCard) -> tuple:
-    """What the classifiers of one entry share: only train seeds are averaged."""
+    """Return the key of the entry of a classifier. Classifiers that differ only in train seed share it."""
     alone = (digest(card.identity),) if card.train_seed is None else ()
     return card.model, card.recipe, card.lambda_init, card.members, *alone
 
 
 def entries_of(runs: Iterable[list[Score]]) -> list[Entry]:
-    """The entries of runs, oldest first: those of one entry that agree are taken together."""
+    """Return the entries of runs, given oldest first. Runs of the same entry are merged if they agree."""
     merged: dict[tuple, list[Entry]] = {}
     for entry in (entry for run in runs for entry in _of_run(run)):
         key = (entry.card.model, entry.subset_hash, entry.protocol, frozenset(entry.by_seed))

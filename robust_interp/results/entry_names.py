@@ -1,4 +1,4 @@
-"""What lines of the leaderboard are called where a name must tell them apart: in figures and by class."""
+"""Unique names of leaderboard entries, for figures and the tables by class."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from robust_interp.store.cells import FLOAT32, digest
 
 
 def entry_names(entries: Sequence[Entry]) -> list[str]:
-    """What the entries are called: the model, and of the rest only what tells entries apart.
+    """Return a name for each entry: the model, followed by the settings that distinguish entries.
 
-    An ensemble has the name of its single models and ` ×members` after it.
+    The name of an ensemble ends with ` ×members`.
     """
     described = [_tags(entry) for entry in entries]
     rivals: dict[tuple, list[int]] = {}
@@ -58,7 +58,7 @@ def _attacks(entry: Entry) -> str:
 
 
 def _hash(entry: Entry) -> str:
-    """Of the images and weights: all that may still differ."""
+    """Return a hash of the images and weights, which may be the only difference left."""
     return f"#{digest([entry.subset_hash, *sorted(entry.by_seed)])[:6]}"
 
 

@@ -1,4 +1,4 @@
-"""A table as text: CSV, Markdown, LaTeX, JSON. The same rows give the same bytes."""
+"""Tables as text: CSV, Markdown, LaTeX, JSON. The same rows give the same bytes."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from robust_interp.core.texts import one_line, plain_json
 from robust_interp.results.columns import ACCURACY, FORMS, is_text
 
 _LATEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-PAGE, SPACE = 90, 2  # characters: about what a line of 6.5 inches holds at 10 pt, and between two columns
+PAGE, SPACE = 90, 2  # characters: width of a line of 6.5 inches at 10 pt, and distance of two columns
 _LATEX |= {special: f"\\{special}" for special in "_%&#${}"}
 _LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
-_LATEX |= {"[": "{[}", "*": "{*}"}  # which would belong to the \\ before them
+_LATEX |= {"[": "{[}", "*": "{*}"}  # else LaTeX reads them as an argument of a preceding \\
 _MARKDOWN = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
 _MARKDOWN |= {special: f"\\{special}" for special in "\\`*[]~"}
 
 
 def to_csv(frame: pd.DataFrame) -> str:
-    """Percentages with two decimals, params_m with three; the same rows give the same bytes."""
+    """Return a table as CSV: percentages with two decimals, params_m with three."""
     return csv_text(_texts(frame))
 
 
 def results_csv(frame: pd.DataFrame) -> str:
-    """Tidy results: enough decimals that n x accuracy is a whole number again."""
+    """Return results.csv, with enough decimals to recover the whole number n x accuracy."""
     return csv_text(frame, "%.10g")
 
 
 def to_markdown(frame: pd.DataFrame) -> str:
-    """A Markdown table with the same texts as the CSV."""
+    """Return a Markdown table with the same texts as the CSV."""
     return markdown_of(_columns(frame))
 
 
 def markdown_of(columns: Mapping[str, Sequence[str]], bold: Collection[str] = ()) -> str:
-    """A Markdown table.
+    """Return a Markdown table.
 
     Args:
-        columns: The texts of each.
-        bold: Columns whose heads are bold.
+        columns: Texts of the cells, by column name.
+        bold: Names of the columns with a bold heading.
     """
     head = [f"**{_markdown(name)}**" if name in bold else _markdown(name) for name in columns]
     rows = [map(_markdown, row) for row in zip(*columns.values(), strict=True)]
@@ -49,13 +49,13 @@ def markdown_of(columns: Mapping[str, Sequence[str]], bold: Collection[str] = ()
 
 
 def _markdown(text: str) -> str:
-    """The text as a cell that shows just these characters."""
+    """Escape a text for a cell of a Markdown table."""
     escaped = "".join(_MARKDOWN.get(char, char) for char in one_line(text))
-    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", escaped)  # within a word it is an underscore
+    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", escaped)  # within a word it needs no escape
 
 
 def to_json(frame: pd.DataFrame) -> str:
-    """A list of objects with the numbers of the CSV; what was not measured is null."""
+    """Return a JSON list with one object per row. Numbers are those of the CSV; missing values are null."""
     texts = _texts(frame)
     for column in frame:
         if not (column in FORMS or pd.api.types.is_numeric_dtype(frame[column])):
@@ -66,16 +66,16 @@ def to_json(frame: pd.DataFrame) -> str:
 
 
 def to_latex(frame: pd.DataFrame) -> str:
-    """A table for LaTeX's booktabs package with the same texts as the CSV."""
+    """Return a table for LaTeX's booktabs package with the same texts as the CSV."""
     return latex_of(_columns(frame))
 
 
 def latex_of(columns: Mapping[str, Sequence[str]], bold: Collection[str] = ()) -> str:
-    r"""A table for LaTeX's booktabs package; one that is wider than a page is scaled down, by graphicx.
+    r"""Return a table for LaTeX's booktabs package. One that is wider than a page is scaled with graphicx.
 
     Args:
-        columns: The texts of each.
-        bold: Columns whose heads are bold.
+        columns: Texts of the cells, by column name.
+        bold: Names of the columns with a bold heading.
     """
     align = "".join("l" if is_text(name) else "r" for name in columns)
     head = [rf"\textbf{{{_latex(name)}}}" if name in bold else _latex(name) for name in columns]
@@ -89,7 +89,7 @@ def latex_of(columns: Mapping[str, Sequence[str]], bold: Collection[str] = ()) -
 
 
 FORMATS = {"csv": to_csv, "markdown": to_markdown, "latex": to_latex, "json": to_json}
-FOR_READERS = {"markdown": markdown_of, "latex": latex_of}  # of texts, with heads that may be bold
+FOR_READERS = {"markdown": markdown_of, "latex": latex_of}  # for columns that are texts already
 
 
 def _columns(frame: pd.DataFrame) -> dict[str, list[str]]:
@@ -98,7 +98,7 @@ def _columns(frame: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def _texts(frame: pd.DataFrame) -> pd.DataFrame:
-    """The table as it is written: numbers rounded, what is not there empty."""
+    """Return the table as texts: numbers are rounded, missing values are empty."""
     shown = {}
     for column in map(str, frame):
         spec = FORMS.get(column, ACCURACY if frame[column].dtype.kind == "f" else "")

@@ -1,4 +1,4 @@
-"""Results folders: the tables of the last run, and the scores of every finished one."""
+"""Results folders: write the tables of the last run, read the scores of all finished runs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ def write(folder: Path, results: pd.DataFrame, board: pd.DataFrame) -> None:
 
 
 def runs_in(folders: Sequence[Path], dataset: str | None = None) -> tuple[list[list[Score]], str]:
-    """The scores of every finished run on one dataset in results folders, oldest first, and the dataset.
+    """Return the scores of all finished runs on one data set, oldest run first, and the data set.
 
-    What an older version of a plug-in measured is left out where a newer one has measured the same.
+    Scores from an older version of a plug-in are left out if a newer version measured the same perturbation.
+
+    Args:
+        folders: Results folders.
+        dataset: Name of the data set to choose, if the folders have several.
 
     Raises:
-        UserError: as `dataset_in` does, or if nothing of any run is there to score.
+        UserError: For the same reasons as `dataset_in`, or if no score can be read.
     """
     dataset = dataset_in(folders, dataset)
     runs = []
@@ -44,17 +48,21 @@ def runs_in(folders: Sequence[Path], dataset: str | None = None) -> tuple[list[l
 
 
 def class_names_in(folders: Sequence[Path], dataset: str) -> tuple[str, ...]:
-    """Return the names of the classes of own images, of the last finished run that has them; else nothing."""
+    """Return the class names that the last finished run on a data set stored; empty if no run has any."""
     named = [plan.class_names for folder in folders for plan in _plans(folder) if plan.dataset == dataset]
     return next((names for names in reversed(named) if names), ())
 
 
 def dataset_in(folders: Sequence[Path], dataset: str | None = None) -> str:
-    """The dataset of the finished runs in results folders: the one named, else the only one.
+    """Return the data set of the finished runs in results folders.
+
+    Args:
+        folders: Results folders.
+        dataset: Name of the data set; None if there is only one.
 
     Raises:
-        UserError: if there is no finished run in a folder, or none on the dataset named, or the runs are of
-            several and none is named.
+        UserError: If a folder has no finished run, if no run is on the named data set, or if none is
+            named and there are several.
     """
     found = sorted({plan.dataset for folder in folders for plan in _plans(folder)})
     where = ", ".join(map(str, folders))
@@ -66,10 +74,14 @@ def dataset_in(folders: Sequence[Path], dataset: str | None = None) -> str:
 
 
 def of_models(runs: Sequence[list[Score]], patterns: Iterable[str] | None) -> list[list[Score]]:
-    """The scores of the models that are named, by name or glob; all without any name.
+    """Return the scores of the models that match any of the patterns.
+
+    Args:
+        runs: Scores of each run.
+        patterns: Model names or glob patterns; None selects all models.
 
     Raises:
-        UserError: for a pattern that matches none.
+        UserError: If a pattern matches no model.
     """
     if patterns is None:
         return list(runs)

@@ -1,4 +1,4 @@
-"""Entries -> the leaderboard, a line each, ranked."""
+"""The leaderboard: one row per entry, ranked."""
 
 from __future__ import annotations
 
@@ -25,16 +25,19 @@ from robust_interp.results.entries import Entry, entries_of
 from robust_interp.results.scores import Score
 from robust_interp.store.cells import digest
 
-RANKED_BY = {"final": "pgd", "worst": "worst"}  # at the middle one of the measured radii
+RANKED_BY = {"final": "pgd", "worst": "worst"}  # its middle radius ranks the entries
 
 
 def entries_frame(*runs: list[Score]) -> pd.DataFrame:
-    """The leaderboard of one or more runs: one line an entry.
+    """Return the leaderboard of one or more runs, one row per entry.
 
-    Accuracies are percentages, each followed by its ``_std`` over train seeds. An ensemble's `agreement` is
-    that on clean images, its `improvement` that of the column that ranks. Runs of the same entry over
-    the same train seeds and samples share a line, unless their noise or their attacks were drawn otherwise,
-    or attacked in another precision.
+    Accuracies are percentages, each followed by its ``_std`` over train seeds. The `agreement` of an ensemble
+    is measured on clean images, its `improvement` in the ranking column. Runs of the same entry with the same
+    train seeds and images share a row, unless they differ in corruption source, attack seed, attacks behind
+    a column, or precision of the attacks.
+
+    Args:
+        *runs: Scores of each run, oldest run first.
     """
     measured = measured_columns([score for run in runs for score in run])
     ranking = {protocol: middle(measured, series) for protocol, series in RANKED_BY.items()}
@@ -53,16 +56,16 @@ def entries_frame(*runs: list[Score]) -> pd.DataFrame:
 
 
 def board_columns(measured: Iterable[str], extra: Iterable[str] = ()) -> list[str]:
-    """A leaderboard's columns in their order; `extra` are those of TAIL_COLUMNS that it has."""
+    """Return the columns of a leaderboard in order; `extra` are those of TAIL_COLUMNS that it has."""
     both = [name for column in measured for name in (column, std_of(column))]
     return [*ENTRY_COLUMNS, *both, *extra, *SOURCE_COLUMNS]
 
 
 def measured_columns(scored: Iterable[Score]) -> list[MeasuredColumn]:
-    """The columns that scores fill: clean, means, corruptions, severities, attacks by radius, worst, strong.
+    """Return the measured columns of scores: clean, means, corruptions, severities, attacks, worst, strong.
 
-    A corruption has one column where a classifier has all its severities, and one a severity where another
-    lacks some.
+    A corruption has one column if a classifier has all its severities. It has one column per severity if a
+    classifier has only some of them. It has both if both occur.
     """
     scored = list(scored)
     seen = list({score.column: score.measured for score in scored}.values())
@@ -74,7 +77,7 @@ def measured_columns(scored: Iterable[Score]) -> list[MeasuredColumn]:
     series = list(dict.fromkeys(column.series for column in seen))
 
     def place(column: MeasuredColumn) -> tuple:
-        """By kind; attacks by series as first asked for, then by radius; all else as it came."""
+        """Sort by kind; attacks by series, as first requested, then by radius."""
         at = (series.index(column.series), column.strength) if column.is_attack else ()
         return column.kind, *at
 
@@ -82,7 +85,7 @@ def measured_columns(scored: Iterable[Score]) -> list[MeasuredColumn]:
 
 
 def _severities(scored: Iterable[Score]) -> dict[str, list[set[int]]]:
-    """By corruption, which of its severities each classifier was measured at."""
+    """Return the severities at which each classifier was measured, by corruption."""
     found: dict[str, dict[str, set[int]]] = {}
     for score in scored:
         column = score.measured
@@ -93,25 +96,25 @@ def _severities(scored: Iterable[Score]) -> dict[str, list[set[int]]]:
 
 
 def middle(measured: Sequence[MeasuredColumn], series: str) -> str | None:
-    """The column of a series at the middle one of its radii, of which 0 is a control; None without any."""
+    """Return the column of a series at the middle of its radii, without radius 0; None if there is none."""
     radii = [column.name for column in measured if column.series == series and column.radius != 0]
     return radii[len(radii) // 2] if radii else None
 
 
 def _line(entry: Entry, measured: Iterable[MeasuredColumn], ranking: str | None) -> dict:
-    """All of an entry but its rank; of accuracies those that all of its train seeds have."""
+    """Return the row of an entry without its rank. It has the accuracies that all train seeds have."""
     line = {column.name: column.of(entry) for column in (*ENTRY, *TAIL, *SOURCE) if column.of}
     line["improvement"] = math.nan if ranking is None else entry.improvements.get(ranking, math.nan)
     for column in measured:
         known = [_accuracy(column, scored) for scored in entry.by_seed.values()]
         values = [value for value in known if value is not None]
-        if len(values) == len(known):  # never a mean over fewer seeds than the line says
+        if len(values) == len(known):  # no mean over fewer seeds than the column `seeds` says
             line[column.name], line[std_of(column.name)] = statistics.mean_std(values)
     return line
 
 
 def _accuracy(column: MeasuredColumn, scored: dict[str, Score]) -> float | None:
-    """Of one classifier: as measured, else the mean of the column's parts; None where one is missing."""
+    """Return the accuracy of a classifier: measured, or the mean of the column's parts; else None."""
     if column.name in scored:
         return scored[column.name].accuracy
     known = [_accuracy(part, scored) for part in column.parts]
@@ -120,9 +123,10 @@ def _accuracy(column: MeasuredColumn, scored: dict[str, Score]) -> float | None:
 
 
 def _ranks(entries: Sequence[Entry], lines: Sequence[dict], ranking: dict[str, str | None]) -> pd.Series:
-    """Places among entries of the same protocol, samples, precision and attacks, attacked themselves.
+    """Rank entries with the same protocol, images, attack precision and attacks.
 
-    They go by what leaderboard.csv shows: equal numbers there have equal ranks.
+    Entries under transfer attacks get no rank. Accuracies are first rounded
+    as in leaderboard.csv, so that equal numbers there have equal ranks.
     """
     by = [ranking[entry.protocol] for entry in entries]
     accuracies = [

@@ -1,8 +1,8 @@
-"""Mean corruption errors of a leaderboard's lines, alone and against a baseline's. No torch here.
+"""Mean corruption errors of leaderboard rows, absolute and relative to a baseline. Does not import torch.
 
 Source: Hendrycks & Dietterich, *Benchmarking Neural Network Robustness to Common Corruptions and
-Perturbations*, ICLR 2019. Its baseline is AlexNet on ImageNet, with the errors below, which its authors
-publish; on CIFAR they report the plain mean.
+Perturbations*, ICLR 2019. The baseline there is AlexNet on ImageNet, with the published errors below;
+on CIFAR the authors report the plain mean.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from robust_interp.results.columns import SOURCE
 
 NO_BASELINE = "none"
 ALEXNET = "AlexNet"
-# Its published errors on ImageNet-C, as shares, each the mean over the severities.
+# The published errors of AlexNet on ImageNet-C, as shares, each the mean over the severities.
 ALEXNET_ERRORS = {
     "gaussian_noise": 0.886428,
     "shot_noise": 0.894468,
@@ -38,29 +38,30 @@ ALEXNET_ERRORS = {
     "pixelate": 0.717840,
     "jpeg_compression": 0.606500,
 }
-ALIKE = ["n_examples", "protocol", "corruption_source", "source"]  # else two errors are not compared
+ALIKE = ["n_examples", "protocol", "corruption_source", "source"]  # must be equal for a comparison
 
 
 def with_mce(board: pd.DataFrame, baseline: str = NO_BASELINE) -> pd.DataFrame:
-    """The lines with columns for the mean corruption error over the 15 common corruptions, in percent.
+    """Add columns with the mean corruption error over the 15 common corruptions, in percent.
 
-    ``mean_error15`` is the mean error, lower is better. With a baseline, ``mce(BASELINE)`` is the mCE, which
-    weighs each corruption by the baseline's error under it, and ``relative_mce(BASELINE)`` the relative mCE,
-    which does so with what each error is above the clean one; the baseline itself has 100. They stay empty
-    where a line lacks one of the 15, or was not measured as the baseline was: the same n, protocol and source
-    of the corruptions. A baseline with an error of 0 under one of them, or for the last column one equal to
-    the clean one, leaves them empty too.
+    ``mean_error15`` is the mean error; lower is better. With a baseline, ``mce(BASELINE)`` is the mCE: each
+    error is divided by the error of the baseline, then averaged. ``relative_mce(BASELINE)`` is the relative
+    mCE: the same for each error minus the clean error. The baseline itself has 100. Both are empty for rows
+    that lack one of the corruptions, or that differ from the baseline in n, protocol or source of the
+    corruptions. They are also empty if a divisor is 0: an error of the baseline for mCE, or its difference to
+    the clean error for relative mCE.
 
-    AlexNet, unless a line is called so, stands for its published errors on ImageNet-C: ``mce(AlexNet)`` is
-    then filled for lines of ImageNet-C's corruptions, and there is no relative mCE.
+    The baseline ``AlexNet`` means its published errors on ImageNet-C, unless a row has this name. Then
+    ``mce(AlexNet)`` is filled for rows with the corruptions of ImageNet-C, and there is no relative mCE.
 
     Args:
-        baseline: ``NAME`` for single models, ``NAMExK`` for the ensemble of K, ``@RECIPE`` after either where
-            several share it; ``AlexNet``; ``none`` for the first column alone.
+        board: The leaderboard.
+        baseline: ``NAME`` for single models, ``NAMExK`` for the ensemble of K, followed by ``@RECIPE`` if
+            several rows share the name; ``AlexNet``; or ``none`` to add only the first column.
 
     Raises:
-        UserError: if no line has all of the corruptions, or the baseline is none of those, or several, or it
-            is the published AlexNet and no line is of ImageNet-C.
+        UserError: If no row has all corruptions, if the baseline matches none of these rows or several, or if
+            it is the published AlexNet and no row is for ImageNet-C.
     """
     names = list(COMMON)
     missing = [name for name in names if name not in board]
@@ -112,13 +113,13 @@ def _against_alexnet(complete: pd.DataFrame, errors: pd.DataFrame) -> dict[str, 
 
 
 def _is_of_imagenet_c(sources: object) -> bool:
-    """Whether all corrupted images are of ImageNet-C: released, or generated with its constants."""
+    """Return whether all corrupted images are those of ImageNet-C, or generated with its constants."""
     each = str(sources).split("+")
     return all(re.search(r"\(ImageNet-C\b", source) for source in each)
 
 
 def _references(baseline: str, complete: pd.DataFrame) -> dict[tuple, int]:
-    """Where the baseline's line is among those measured alike, by what they share."""
+    """Return the position of the baseline's row, by the values of the columns `ALIKE` that it has."""
     name, _, recipe = baseline.partition("@")
     fits = [_entry(line) == name and recipe in ("", line["recipe"]) for _, line in complete.iterrows()]
     found = complete[fits]
@@ -132,6 +133,6 @@ def _references(baseline: str, complete: pd.DataFrame) -> dict[tuple, int]:
 
 
 def _entry(line: pd.Series) -> str:
-    """How `leaderboard compare` names it."""
+    """Return the name of a row as in `leaderboard compare`."""
     members = line["members"]
     return line["model"] if pd.isna(members) or members == 1 else f"{line['model']}x{members}"

@@ -1,6 +1,6 @@
-"""Measured rows in the layout of the paper's tables, beside its numbers, and what becomes of its claims.
+"""Compare measured rows with the tables and the claims of the paper.
 
-No torch here: both sides are leaderboards. The paper's is ``leaderboards/paper_<dataset>.csv``.
+Both sides are leaderboards, so torch is not imported. The paper's is ``leaderboards/paper_<dataset>.csv``.
 Source of tables and claims: Yang, Liu, Bao, Shi, *Interpolation between Residual and Non-Residual Networks*,
 ICML 2020, arXiv 2006.05749.
 """
@@ -29,7 +29,7 @@ ATTACKS = tuple(
     attack_column(attack, "Linf", eps) for attack in ("fgsm", "ifgsm", "pgd") for eps in (1, 2, 4)
 )
 AT_2 = ("clean", "noise", "fgsm_2", "ifgsm_2", "pgd_2")
-TUNED = "tuned"  # the paper's word for an interval that it does not give
+TUNED = "tuned"  # the paper says "tuned" and does not state the interval
 
 CELL_COLUMNS = [
     "table",
@@ -63,11 +63,12 @@ CLAIM_COLUMNS = [
 
 @dataclass(frozen=True)
 class PaperComparison:
-    """What `robust-interp leaderboard paper` shows.
+    """The tables of `robust-interp leaderboard paper`.
 
     Attributes:
-        cells: One line for each number of each of the paper's tables, with ours beside it.
-        claims: One line for each claim and each set of networks it can be tried on, the paper's own first.
+        cells: One row for each number of each table of the paper, with the measured number.
+        claims: One row for each claim and each set of networks on which it can be tested. For each claim, the
+            paper's own numbers are first.
     """
 
     cells: pd.DataFrame
@@ -75,13 +76,17 @@ class PaperComparison:
 
 
 def compare(board: pd.DataFrame, dataset: str) -> PaperComparison:
-    """Hold a leaderboard of measured rows against the paper's.
+    """Compare the measured rows of a leaderboard with the paper.
 
-    A number of a 110-layer network that was not measured is answered by the same family at another depth, if
-    there is one: `measured_as` names it, and it is not judged by the paper's deviation.
+    If a 110-layer network was not measured, its numbers are compared with the same family at another depth.
+    The column `measured_as` names that network, and `within_2_std` stays empty.
+
+    Args:
+        board: The leaderboard.
+        dataset: Name of its data set.
 
     Raises:
-        UserError: if the paper has no numbers for the dataset.
+        UserError: If the paper has no numbers for the data set.
     """
     published = reference(dataset)
     ours = board[(board["source"] == "measured") & (board["protocol"] == "final") & in_float32(board)]
@@ -95,10 +100,10 @@ def compare(board: pd.DataFrame, dataset: str) -> PaperComparison:
 
 
 def reference(dataset: str) -> pd.DataFrame:
-    """The paper's leaderboard.
+    """Return the paper's numbers as a leaderboard.
 
     Raises:
-        UserError: if it has none for the dataset.
+        UserError: If the paper has none for the data set.
     """
     if dataset not in DATASETS:
         raise UserError(f"the paper has no numbers for {dataset}, only for {', '.join(DATASETS)}")
@@ -106,18 +111,18 @@ def reference(dataset: str) -> pd.DataFrame:
 
 
 def family(model: str) -> str:
-    """The name without its depth: ``in_resnet110_sig`` is ``in_resnet_sig``."""
+    """Return the name of a model without its depth: ``in_resnet_sig`` for ``in_resnet110_sig``."""
     return re.sub(r"(?<=resnet)\d+", "", model)
 
 
 def depth(model: str) -> str:
-    """What tells networks of one family apart: ``110`` of ``in_resnet110_sig``; empty for a ResNeXt."""
+    """Return the depth in the name of a model: ``110`` for ``in_resnet110_sig``; empty for a ResNeXt."""
     found = re.search(r"(?<=resnet)\d+", model)
     return found[0] if found else ""
 
 
 def usual_interval(model: str) -> str:
-    """The interval of act(λ) that the paper starts a network in, as a leaderboard writes it."""
+    """Return the initial interval of act(λ) in the paper, as written in a leaderboard; empty without λ."""
     if not model.startswith(("in_", "lambda_in_")):
         return ""
     return "0.10-0.20" if depth(model) == "164" else "0.20-0.25"
@@ -131,7 +136,7 @@ def _is_variant(line: pd.Series) -> bool:
     return line["lambda_init"] == TUNED or (depth(line["model"]) == "110" and _is_usual(line))
 
 
-# Each of the paper's tables: its columns, and which lines of the paper's leaderboard it shows.
+# For each table of the paper: its columns, and a function that selects its rows from the paper's leaderboard.
 TABLES: dict[str, tuple[tuple[str, ...], Callable[[pd.Series], bool]]] = {
     "accuracy": (("clean",), lambda line: line["members"] == 1 and _is_usual(line)),
     "noise": (NOISES, lambda line: line["members"] == 1 and _is_usual(line)),
@@ -160,7 +165,10 @@ def _cells(published: pd.DataFrame, ours: pd.DataFrame) -> Iterator[dict]:
 
 
 def _answer(line: pd.Series, ours: pd.DataFrame) -> pd.Series | None:
-    """Our line for one of the paper's: the same network, else its family; then most seeds, most images."""
+    """Return the measured row for a row of the paper; None if there is none.
+
+    The same network is preferred over its family, then more train seeds, then more images.
+    """
     same = ours["model"] == line["model"]
     if depth(line["model"]) == "110":
         same |= ours["model"].map(family) == family(line["model"])
@@ -194,9 +202,9 @@ def _cell(line: pd.Series, found: pd.Series | None, column: str) -> dict:
 
 @dataclass(frozen=True)
 class Difference:
-    """Accuracy of one line minus another's in percentage points, with its 95 % interval over seeds.
+    """The accuracy of one row minus that of another in percentage points, with its 95 % interval over seeds.
 
-    The interval is NaN where a line has fewer than two seeds, as an ensemble has.
+    The interval is NaN if a row has fewer than two train seeds, or is an ensemble.
     """
 
     value: float
@@ -212,8 +220,8 @@ class Difference:
         return self.value > needed
 
     def is_open(self, needed: float) -> bool:
-        """Whether another draw of train seeds might say otherwise."""
-        return self.low <= needed <= self.high  # never where there is no interval
+        """Return whether other train seeds might give the opposite result."""
+        return self.low <= needed <= self.high  # False without an interval
 
 
 def _moments(line: pd.Series, column: str) -> tuple[float, float, int]:
@@ -222,12 +230,18 @@ def _moments(line: pd.Series, column: str) -> tuple[float, float, int]:
     return line[column], line[std_of(column)] if seeds > 1 else math.nan, seeds
 
 
-Scoped = Iterator[tuple[str, list[Difference]]]  # what networks, and the differences that a claim is about
+Scoped = Iterator[tuple[str, list[Difference]]]  # name of a set of networks, its differences
 
 
 @dataclass(frozen=True)
 class Claim:
-    """That all of some differences lie above a bound; the paper says it of the datasets that have one."""
+    """A claim of the paper: all of the differences are above a bound.
+
+    Attributes:
+        text: The claim in words.
+        differences: Computes the differences from a leaderboard, for each set of networks.
+        needed: The bound in percentage points, by data set. The paper makes the claim only for these.
+    """
 
     text: str
     differences: Callable[[pd.DataFrame], Scoped]
@@ -235,7 +249,7 @@ class Claim:
 
 
 def _lead(families: Iterable[str], over: str, columns: Iterable[str]) -> Callable[[pd.DataFrame], Scoped]:
-    """Single models of some families against another family's of the same depth."""
+    """Compare single models of some families with another family at the same depth."""
 
     def differences(board: pd.DataFrame) -> Scoped:
         usual = board[(board["members"] == 1) & board.apply(_is_usual, axis=1)]
@@ -257,13 +271,13 @@ def _measured(pairs: Iterable[tuple[pd.Series, pd.Series]], columns: Iterable[st
 
 
 def _is_same_noise(a: pd.Series, b: pd.Series, column: str) -> bool:
-    """Whether both were measured on the same corrupted images; for any other column that does not matter."""
+    """Return whether both were measured on the same corrupted images. Always true for other columns."""
     sources = {str(line.get(f"{column}_source", line["corruption_source"])) for line in (a, b)}
     return column not in NOISES or len(sources) == 1
 
 
 def _variants(board: pd.DataFrame) -> Scoped:
-    """In-ResNet against each of its variants of the same depth."""
+    """Compare In-ResNet with each of its variants at the same depth."""
     single = board[board["members"] == 1]
     for _, best in single[single.apply(_is_usual, axis=1)].iterrows():
         if family(best["model"]) == "in_resnet":
@@ -272,7 +286,7 @@ def _variants(board: pd.DataFrame) -> Scoped:
 
 
 def _ensembles(board: pd.DataFrame) -> Scoped:
-    """Each ensemble against the mean of its single models."""
+    """Compare each ensemble with the mean of its single models."""
     for _, together in board[board["members"] > 1].iterrows():
         alone = board[
             (board["model"] == together["model"])
@@ -284,7 +298,7 @@ def _ensembles(board: pd.DataFrame) -> Scoped:
 
 
 def _along_intervals(sign: int, columns: Iterable[str]) -> Callable[[pd.DataFrame], Scoped]:
-    """Each network against itself started in the next smaller interval; with sign -1 the other way round."""
+    """Compare each network with itself in the next smaller initial interval; with sign -1, the opposite."""
 
     def differences(board: pd.DataFrame) -> Scoped:
         by_interval = board[(board["members"] == 1) & board["lambda_init"].str.fullmatch(r"[\d.]+-[\d.]+")]
@@ -332,7 +346,7 @@ CLAIMS = (
 
 
 def _tried(board: pd.DataFrame, dataset: str, source: str) -> Iterator[dict]:
-    """A line for each claim and scope; one that says so for a claim about nothing that was measured."""
+    """Yield a row for each claim and scope. A claim without any difference is "not measured"."""
     board = _one_a_network(board)
     for claim in CLAIMS:
         if dataset not in claim.needed:
@@ -348,9 +362,10 @@ def _tried(board: pd.DataFrame, dataset: str, source: str) -> Iterator[dict]:
 
 
 def _one_a_network(board: pd.DataFrame) -> pd.DataFrame:
-    """A line for each network that was measured in several runs: each number that of the most seeds.
+    """Merge the rows of each network from several runs. Each number is the one over the most train seeds.
 
-    ``<column>_seeds`` and ``<column>_source`` say over how many seeds it is, and on which corrupted images.
+    The columns ``<column>_seeds`` and ``<column>_source`` contain its number of train seeds and its source of
+    the corrupted images.
     """
     lines = []
     alike = ["model", "recipe", "lambda_init", "members", "n_examples"]
@@ -367,7 +382,7 @@ def _one_a_network(board: pd.DataFrame) -> pd.DataFrame:
 
 
 def _without_interval(recipe: str) -> str:
-    """A recipe's name without the interval of λ that it was given, which has a column of its own."""
+    """Return the name of a recipe without the interval of λ, which is in the column `lambda_init`."""
     return re.sub(r"_lambda_init_[0-9p]+_[0-9p]+", "", recipe)
 
 
@@ -377,10 +392,10 @@ def _scope(scope: str, source: str, line: pd.Series) -> str:
 
 
 def _verdict(claim: Claim, dataset: str, differences: list[Difference]) -> dict:
-    """A claim holds if all of its differences do; the smallest is shown.
+    """Return the row of a claim, with its smallest difference. The claim holds if all differences hold.
 
-    Where the interval over seeds leaves that open it is not significant; without an interval, it is said for
-    these weights alone.
+    The verdict is "not significant" if the intervals over train seeds leave it open. Without an
+    interval, it is for these weights only.
     """
     needed = claim.needed[dataset]
     failing = [difference for difference in differences if not difference.holds(needed)]

@@ -1,4 +1,4 @@
-"""What an attack in a lower precision does otherwise than in float32, where the store knows both."""
+"""Self-check of attacks in a lower precision: compare them with the same attack in float32."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from robust_interp.store.finished import finished
 
 
 class PrecisionCheck(NamedTuple):
-    """An attack held against itself in float32.
+    """Comparison of an attack with the same attack in float32.
 
     Attributes:
-        difference: Accuracy under it minus that in float32, in percentage points.
+        difference: Accuracy under the attack minus that in float32, in percentage points.
         zero_gradient_rise: Share of images with a zero gradient, minus that in float32, -1 to 1.
     """
 
@@ -24,22 +24,22 @@ class PrecisionCheck(NamedTuple):
 
 
 def in_float32(board: pd.DataFrame) -> pd.Series:
-    """Which lines of a leaderboard were attacked in float32 or not at all, (lines,) bool."""
+    """Return which rows of a leaderboard have attacks in float32 or none, (rows,) bool."""
     if "attack_precision" not in board:
         return pd.Series(True, index=board.index)
     return board["attack_precision"].fillna("") == ""
 
 
 def check(cell: Cell, store: Store, n: int) -> PrecisionCheck | None:
-    """The attack of a cell against the same one in float32, on the images that both were made on.
+    """Compare the attack of a cell with the same attack in float32, on the images measured with both.
 
     Args:
-        cell: Of an attack that is not in float32.
-        store: What has both, if it does.
-        n: How many samples at most: the first ones.
+        cell: Cell of an attack that is not in float32.
+        store: The store that both are read from.
+        n: Maximum number of images; the first ones are used.
 
     Returns:
-        None where one of them is not there.
+        The comparison; None if no images were measured with both.
     """
     reference = cell.in_float32
     n = min(n, max(store.covered(reference.key), store.covered(reference.whole.key)))

@@ -1,4 +1,4 @@
-"""Which columns the ranks of a leaderboard go by, and why a line has none. No torch here."""
+"""Describe the ranking columns of a leaderboard, and why rows have no rank. Does not import torch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from robust_interp.results.leaderboard import RANKED_BY, middle
 
 
 def ranked_by(board: pd.DataFrame) -> dict[str, str]:
-    """By protocol, the column that ranks. A protocol without such a column is left out.
+    """Return the ranking column by protocol. A protocol without such a column is left out.
 
     Args:
-        board: Of runs that were ranked together, or of one file.
+        board: Leaderboard of runs that were ranked together, or of one file.
     """
     measured = [parse(name) for name in measured_in(board)]
     found = {protocol: middle(measured, series) for protocol, series in RANKED_BY.items()}
@@ -24,10 +24,11 @@ def ranked_by(board: pd.DataFrame) -> dict[str, str]:
 
 
 def about_ranks(board: pd.DataFrame, columns: Mapping[str, str]) -> str:
-    """One line: what the ranks go by, and how many lines have none, for which reasons.
+    """Return one line that names the ranking columns, and counts the rows without a rank by reason.
 
     Args:
-        columns: Those that rank, by protocol.
+        board: The leaderboard.
+        columns: The ranking column by protocol.
     """
     by = [f"{column} (protocol {protocol})" for protocol, column in columns.items()]
     by = list(columns.values()) if len(by) == 1 else by
@@ -40,12 +41,12 @@ def about_ranks(board: pd.DataFrame, columns: Mapping[str, str]) -> str:
 
 
 def unranked(board: pd.DataFrame, columns: Mapping[str, str]) -> dict[str, int]:
-    """Why lines have no rank, and how many for each reason."""
+    """Count the rows without a rank by reason."""
     return dict(Counter(why_not(line, columns) for _, line in board[board["rank"].isna()].iterrows()))
 
 
 def why_not(line: pd.Series, columns: Mapping[str, str]) -> str:
-    """Why a line has no rank."""
+    """Return why a row has no rank."""
     if line["source"] != "measured":
         return f"quoted ({line['source']})"
     if (column := columns.get(line["protocol"])) is None:

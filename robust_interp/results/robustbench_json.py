@@ -1,8 +1,8 @@
-"""Our leaderboard lines in the form of RobustBench's model_info: one JSON file an entry. No torch here.
+"""Write leaderboard rows as RobustBench's model_info, one JSON file per entry. Does not import torch.
 
-Accuracies are percentages as text, ``"94.78"``, and an Linf radius is a fraction, ``"8/255"``. Only what
-survived AutoAttack is an ``autoattack_acc``: a line that was attacked otherwise has none, its footnote says
-so, and its radius is one that it was attacked at.
+Accuracies are percentages as text, ``"94.78"``, and an Linf radius is a fraction, ``"8/255"``. A row without
+AutoAttack at the requested radius has no ``autoattack_acc``, its footnote says so, and its radius is one at
+which it was attacked.
 """
 
 from __future__ import annotations
@@ -23,13 +23,21 @@ from robust_interp.results.columns import Kind
 from robust_interp.results.precision import in_float32
 from robust_interp.store.cells import attack_column
 
-L2_EPS = 0.5  # the one L2 radius of RobustBench
-CORRUPTIONS_COLUMN = "common15"  # the mean over the 15 corruptions of CIFAR-C, which RobustBench takes
+L2_EPS = 0.5  # the only L2 radius in RobustBench
+CORRUPTIONS_COLUMN = "common15"  # mean over 15 corruptions, as in RobustBench
 
 
 @dataclass(frozen=True)
 class Paper:
-    """Where the models were described; what RobustBench's entry says beside the numbers."""
+    """The publication of the models, for the fields of a RobustBench entry that are not measured.
+
+    Attributes:
+        name: Title of the paper; if empty, the name of the model is used.
+        authors: Names of the authors.
+        link: URL of the paper.
+        venue: Where the paper was published.
+        additional_data: Whether the models were trained with additional data.
+    """
 
     name: str = ""
     authors: str = ""
@@ -39,20 +47,24 @@ class Paper:
 
 
 def write(board: pd.DataFrame, dataset: str, folder: Path, eps_255: float, paper: Paper) -> dict[Path, dict]:
-    """Write ``<folder>/<dataset>/<threat model>/<entry>.json`` for the measured lines of a leaderboard.
+    """Write ``<folder>/<dataset>/<threat model>/<entry>.json`` for the measured rows of a leaderboard.
 
-    Lines that were attacked in another precision than float32 are left out. An entry has a file for Linf, and
-    for L2 and corruptions if it was measured there.
+    Rows with attacks in another precision than float32 are left out. An entry has a file for Linf, and files
+    for L2 and corruptions if these were measured.
 
     Args:
-        eps_255: The Linf radius, in units of 1/255. A line that was not attacked there has another, see
-            `linf_radius`, and no ``autoattack_acc``.
+        board: The leaderboard.
+        dataset: Name of its data set.
+        folder: Output folder.
+        eps_255: Linf radius in units of 1/255. A row that was not attacked at this radius is written with
+            another, see `linf_radius`, and without ``autoattack_acc``.
+        paper: The publication of the models.
 
     Returns:
-        What was written, by file.
+        The JSON content that was written, by file.
 
     Raises:
-        UserError: if nothing is there to write, or two lines would be the same entry.
+        UserError: If there is nothing to write, or two rows would be written to the same file.
     """
     files: dict[Path, dict] = {}
     for _, line in board[(board["source"] == "measured") & in_float32(board)].iterrows():
@@ -70,10 +82,15 @@ def write(board: pd.DataFrame, dataset: str, folder: Path, eps_255: float, paper
 
 
 def linf_radius(line: pd.Series, wanted_255: float) -> float | None:
-    """The Linf radius that a line is written with, in units of 1/255: one that it was attacked at.
+    """Return the Linf radius to write for a row, in units of 1/255.
 
-    It is the one wanted if any attack was made there, else the middle one of those that were; None without
-    an Linf attack.
+    Args:
+        line: Row of the leaderboard.
+        wanted_255: Preferred radius in units of 1/255.
+
+    Returns:
+        The preferred radius if the row was attacked at it, otherwise the middle of the radii at which it was
+        attacked; None without an Linf attack.
     """
     corruptions = tuple(CORRUPTIONS)
     attacks = [name for name in line.index if declaration(name, corruptions).kind is Kind.ATTACK]
@@ -85,7 +102,7 @@ def linf_radius(line: pd.Series, wanted_255: float) -> float | None:
 
 
 def _entries(line: pd.Series, dataset: str, eps_255: float, paper: Paper) -> Iterator[tuple[str, dict]]:
-    """(threat model, JSON) of one line."""
+    """Yield the threat model and the JSON content of each file of a row."""
     if pd.isna(line.get("clean")):
         return
     radius = linf_radius(line, eps_255)
@@ -125,13 +142,13 @@ def _entry(
 
 
 def _percent(line: pd.Series, column: str) -> str | None:
-    """An accuracy with two decimals, as text; None if it was not measured."""
+    """Return an accuracy as text with two decimals; None if it was not measured."""
     value = line.get(column)
     return None if value is None or pd.isna(value) else f"{value:.2f}"
 
 
 def _name(line: pd.Series) -> str:
-    """The entry's name: RobustBench makes a file name of it, too."""
+    """Return the name of the entry, which RobustBench also uses as a file name."""
     parts = [line["model"], line["recipe"], f"x{line['members']}" if line["members"] > 1 else ""]
     name = "_".join(part for part in parts if part)
     return re.sub(r"[^\w.-]+", "-", name).strip("-")

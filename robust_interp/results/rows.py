@@ -1,4 +1,4 @@
-"""The lines of results.csv. Each value is under the name that `columns.RESULTS` declares."""
+"""Rows of results.csv, as values by column name. The columns are declared in `columns.RESULTS`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from robust_interp.store.cells import Cell, ModelCard, Perturbation, Plan, diges
 
 
 def row_of_cell(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray, content: str = "") -> dict:
-    """The line of one measurement.
+    """Return the row of one measurement.
 
     Args:
-        right: Which samples count as right under the plan's protocol, (n,) bool.
-        content: A hash of the images, where the fingerprint does not cover their content.
+        plan: The plan of the run.
+        cell: The measured cell.
+        outcome: Outcome of the cell.
+        right: Which images count as correct under the plan's protocol, (n,) bool.
+        content: Hash of the images, if the fingerprint does not cover their content; else empty.
     """
     made, params = cell.perturbation, cell.perturbation.params
     attacked = made.kind == "attack"
@@ -48,10 +51,17 @@ def row_of_worst(
     right: np.ndarray,
     content: str = "",
 ) -> dict:
-    """The line of the worst of several attacks in one ball.
+    """Return the row of the worst of several attacks in one ball.
 
-    Each of them has a line of its own that says more, unless it left out samples that were broken: this line
-    then counts its zero gradients.
+    Each attack has a separate row with more columns, unless it skipped images that were broken already. The
+    zero gradients of such attacks are counted here.
+
+    Args:
+        plan: The plan of the run.
+        name: Name of the perturbation, ``worst`` or ``strong``.
+        outcomes: The cells of the attacks and their outcomes, at least one.
+        right: Which images are correct under all attacks, (n,) bool.
+        content: Hash of the images, as for `row_of_cell`.
     """
     cell = outcomes[0][0]
     norm, radius = ball_of(cell.perturbation)
@@ -80,7 +90,7 @@ def _shared(plan: Plan, cell: Cell, right: np.ndarray, content: str) -> dict:
 
 
 def of_model(card: ModelCard) -> dict:
-    """What a line says of its model."""
+    """Return the values that describe a classifier."""
     return {
         "model": card.model,
         "weights_sha256": card.weights_sha256,
@@ -92,32 +102,32 @@ def of_model(card: ModelCard) -> dict:
 
 
 def of_right(right: np.ndarray) -> dict:
-    """The accuracy in percent of samples of which these, (n,) bool, are right, and its 95 % interval."""
+    """Return accuracy and 95 % interval in percent; `right` says which images are correct, (n,) bool."""
     low, high = statistics.wilson(int(right.sum()), len(right))
     return {"accuracy": 100 * float(right.mean()), "ci_low": low, "ci_high": high}
 
 
 def ball_of(perturbation: Perturbation) -> tuple[str, float]:
-    """Norm and radius of one of several attacks of which the worst is told: they all have one."""
+    """Return norm and radius of an attack that has a radius."""
     ball = perturbation.ball
     assert ball is not None, f"{perturbation.name} has no radius"
     return ball
 
 
 def name_of_worst(name: str, perturbations: Sequence[Perturbation]) -> str:
-    """What is the worst of several attacks, with their parameters: ``worst(fgsm+pgd)``."""
+    """Return the name of the worst of several attacks, with their parameters: ``worst(fgsm+pgd)``."""
     series = dict.fromkeys(parse(perturbation.column).series for perturbation in perturbations)
     norm, radius = ball_of(perturbations[0])
     return f"{name}({'+'.join(series)}{'' if norm == 'Linf' else f',eps={radius:.10g}'})"
 
 
 def without_own_line(plan: Plan, outcomes: Iterable[tuple[Cell, Outcome]]) -> list[Outcome]:
-    """What attacks yielded that left out samples, so that no accuracy can be told of them alone."""
+    """Return the outcomes of attacks that skipped images and so have no accuracy alone."""
     return [outcome for cell, outcome in outcomes if not cell.has_own_number(plan.protocol)]
 
 
 def not_finite(outcomes: Sequence[Outcome]) -> int:
-    """Samples that had values that are not finite, in one of the outcomes."""
+    """Count the images with values that are not finite in any of the outcomes."""
     return int(_flagged(outcomes, NOT_FINITE).sum()) if outcomes else 0
 
 
@@ -126,14 +136,14 @@ def _zero_gradients(outcomes: Sequence[Outcome]) -> float:
 
 
 def _flagged(outcomes: Sequence[Outcome], flag: int) -> np.ndarray:
-    """Which samples have a flag in one of the outcomes, (n,) bool."""
+    """Return which images have a flag in any of the outcomes, (n,) bool."""
     return (np.bitwise_or.reduce([outcome.flags for outcome in outcomes]) & flag).astype(bool)
 
 
 def _named(perturbation: Perturbation) -> str:
-    """The name, with the parameters that have no column of their own."""
+    """Return the name with the parameters that have no separate column."""
     columns = ["norm", "steps", "restarts", "severity"]
-    if perturbation.norm == "Linf":  # others are not told in units of 1/255
+    if perturbation.norm == "Linf":  # radii of other norms are not in units of 1/255
         columns += ["eps", "alpha"]
     extra = {key: value for key, value in perturbation.params.items() if key not in columns}
     listed = ",".join(f"{key}={value}" for key, value in extra.items())
@@ -141,11 +151,11 @@ def _named(perturbation: Perturbation) -> str:
 
 
 def _in_255ths(delta: float | None, norm: str) -> float | None:
-    """The size of a change in its norm; a number of pixels (L0) is no distance."""
+    """Return the size of a change in units of 1/255; None for L0, which counts pixels."""
     return None if delta is None or norm == "L0" else round(255 * delta, 4)
 
 
 def _steps(perturbation: Perturbation) -> int | None:
-    """An attack without steps takes one; none is told of one that counts queries or has its own schedule."""
+    """Return the number of steps (default 1); None if an attack counts queries or has its own schedule."""
     counted = "queries" in perturbation.params or perturbation.name == "autoattack"
     return None if counted else perturbation.integer("steps")

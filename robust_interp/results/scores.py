@@ -1,4 +1,4 @@
-"""Stored cells -> scores, each a line of results.csv."""
+"""Scores, each one row of results.csv, computed from stored cells."""
 
 from __future__ import annotations
 
@@ -32,19 +32,23 @@ from robust_interp.store.finished import finished
 
 @dataclass(frozen=True)
 class Score:
-    """One line of results.csv.
+    """One row of results.csv.
 
     Attributes:
-        column: The leaderboard's column that its accuracy (percent) goes into.
-        right: Which samples count as right, (n,) bool: the accuracy is their share.
-        labels: Their labels, (n,).
-        predictions: What they were predicted as, (n,), -1 where nothing was; None of several perturbations.
-        perturbations: What the samples went through: one perturbation, or under ``worst`` several.
-        audit: What the classifier's audit on this dataset came to; empty if there was none.
-        precision_check: What the precision of the attack changed, where that is known and not float32.
-        rounded_accuracy: The accuracy with whole pixel values, percent; None where that was not measured.
-        engine: What ran the model, where in an attack that was not its own code alone; else empty.
-        code: What the code of the plug-ins is known by that made the perturbations; empty without any.
+        classifier: Description of the classifier.
+        column: Leaderboard column of the accuracy.
+        accuracy: Accuracy in percent.
+        row: Values of the row, by column name.
+        right: Which images count as correct, (n,) bool; the accuracy is their share.
+        labels: Labels of the images, (n,).
+        predictions: Predicted classes, (n,), -1 without a prediction; None for several perturbations.
+        not_finite: Number of images with values that are not finite.
+        perturbations: The perturbation of the images, or several under ``worst`` and ``strong``.
+        audit: Conclusion of the classifier's audit on this data set; empty if there was none.
+        code: Version of the plug-in code that computed the perturbations; empty without plug-ins.
+        precision_check: Comparison with the same attack in float32; None if there is none.
+        rounded_accuracy: Accuracy in percent with images rounded to multiples of 1/255; None if not measured.
+        engine: Engine that ran the model in the attack, if not only the model's own code; else empty.
     """
 
     classifier: ModelCard
@@ -64,7 +68,7 @@ class Score:
 
     @property
     def attack_precision(self) -> str:
-        """What the attacks' gradients are computed in; an attack of the run may be without, in float32."""
+        """Precision of the attacks' gradients, float32 only if all have it; empty without an attack."""
         found = [made.precision for made in self.perturbations if made.kind == "attack"]
         return next((each for each in found if each != FLOAT32), FLOAT32) if found else ""
 
@@ -74,21 +78,29 @@ class Score:
 
     @property
     def measured(self) -> MeasuredColumn:
-        """What its column is of."""
+        """The parsed column name."""
         return parse(self.column, {made.name for made in self.perturbations if made.kind == "corruption"})
 
 
 _Done: TypeAlias = tuple[Cell, Outcome]
-_Attacked: TypeAlias = tuple[list[_Done], np.ndarray]  # in one ball; which samples are right under all of it
+_Attacked: TypeAlias = tuple[list[_Done], np.ndarray]  # attacks in one ball; correct under all of them
 
 
 def scores(plan: Plan, store: Store) -> list[Score]:
-    """Score the cells of a plan that are finished; those that are not are noted in the store's damage.
+    """Score the finished cells of a plan. Missing cells are noted in the store's damage.
 
-    Under protocol ``final`` a cell's accuracy is that of the final iterate over all samples. Under ``worst``
-    a sample must also be right when clean, and a line ``worst`` per norm and eps asks for all attacks there.
-    An attack that left out what others had broken has no line of its own. A line ``strong`` per norm and eps
-    is a ``worst`` of stronger attacks over samples of its own, whatever the protocol.
+    Under protocol ``final``, the accuracy of a cell is that of the final iterate over all images. Under
+    ``worst``, an image must also be correct when clean. A score ``worst`` per norm and eps then requires that
+    it is correct under all attacks there. An attack that skipped images broken by other attacks has no
+    separate score. Under both protocols, a score ``strong`` per norm and eps is the ``worst`` of stronger
+    attacks, on a different number of images.
+
+    Args:
+        plan: The plan of the run.
+        store: The store with its cells.
+
+    Returns:
+        The scores, grouped by classifier; those of the strong attacks are last.
     """
     scored: list[Score] = []
     for cells in _by_classifier(plan.cells):
@@ -121,7 +133,7 @@ def _scores_of_classifier(plan: Plan, cells: list[Cell], store: Store) -> list[S
     derived: list[_Attacked] = []
     if plan.protocol == "worst":
         if all(cell.perturbation.kind != "clean" for cell, _ in outcomes):
-            return []  # of no sample can it be said yet that it survives everything
+            return []  # without clean predictions, no image can count as correct
         clean = right[[cell.perturbation.kind for cell, _ in outcomes].index("clean")]
         right, derived = _worst(outcomes, right, {cell.perturbation.ball for cell in missing})
     own = [
@@ -134,7 +146,13 @@ def _scores_of_classifier(plan: Plan, cells: list[Cell], store: Store) -> list[S
 
 
 def _rounded(cell: Cell, outcome: Outcome, clean: np.ndarray | None) -> float | None:
-    """Accuracy in percent with whole pixel values; `clean` says what must be right when clean, (n,) bool."""
+    """Return the accuracy in percent with images rounded to multiples of 1/255; None if not measured.
+
+    Args:
+        cell: The cell.
+        outcome: Its outcome.
+        clean: Which images are correct when clean, (n,) bool; None if that is not required.
+    """
     if not cell.perturbation.rounded:
         return None
     right = outcome.correct_rounded if clean is None else statistics.robust(clean, [outcome.correct_rounded])
@@ -142,9 +160,9 @@ def _rounded(cell: Cell, outcome: Outcome, clean: np.ndarray | None) -> float | 
 
 
 def _self_checked(score: Score, plan: Plan, cells: Sequence[Cell], store: Store) -> Score:
-    """The score with what its attack's precision changed, where the store has some of it in float32, too.
+    """Add the comparison with float32 to a score, if the store has a part of the same attack in float32.
 
-    Under ``worst`` that is told in the line of an attack, and of what has no line in that of the worst.
+    A score of several attacks gets the comparison of the last attack that has one.
     """
     by_perturbation = {id(cell.perturbation): cell for cell in cells}
     found = [by_perturbation[id(made)] for made in score.perturbations if made.precision != FLOAT32]
@@ -155,9 +173,17 @@ def _self_checked(score: Score, plan: Plan, cells: Sequence[Cell], store: Store)
 def _worst(
     outcomes: list[_Done], right: list[np.ndarray], incomplete: Collection[tuple[str, float] | None]
 ) -> tuple[list[np.ndarray], list[_Attacked]]:
-    """Per attack: right when clean and under it; and per norm and eps: right under all of them too.
+    """Combine the attacks with the clean images, and with the other attacks of the same norm and eps.
 
-    Those norms and eps that are `incomplete` are left out: of fewer attacks it would be another number.
+    Args:
+        outcomes: Cells and outcomes of one classifier.
+        right: Which images each outcome has correct, each (n,) bool.
+        incomplete: Norms and eps with missing attacks. They are left out, as the worst of fewer attacks is a
+            different number.
+
+    Returns:
+        `right`, where images under attack must also be correct when clean; and the attacks of each norm and
+        eps, with the images that are correct under all of them.
     """
     kinds = [cell.perturbation.kind for cell, _ in outcomes]
     clean = right[kinds.index("clean")]
@@ -212,7 +238,7 @@ def _worst_score(
 
 
 def _strong(plan: Plan, store: Store) -> list[Score]:
-    """The same as the worst of a plan of stronger attacks, under a name of its own."""
+    """Return the `worst` scores of the plan of the strong attacks, renamed to `strong`."""
     return [
         replace(
             score,
@@ -225,7 +251,7 @@ def _strong(plan: Plan, store: Store) -> list[Score]:
 
 
 def _add_success_rates(of_classifier: list[Score]) -> None:
-    """`asr` of each attack on one classifier: broken of what is right when clean, in percent."""
+    """Add `asr` to the attacks on one classifier: broken images in % of those correct when clean."""
     clean = next((score.right for score in of_classifier if score.column == "clean"), None)
     for score in of_classifier:
         if score.is_attack and clean is not None:
@@ -233,9 +259,9 @@ def _add_success_rates(of_classifier: list[Score]) -> None:
 
 
 def _add_improvements(scored: list[Score]) -> None:
-    """`improvement` of each ensemble: its accuracy less the mean of its members' under the same perturbation.
+    """Add `improvement` to each ensemble: its accuracy minus the mean of its members, for each column.
 
-    An attack that was made elsewhere than on the ensemble is not what its members went through.
+    A transfer attack on the ensemble has none, as its members were attacked differently.
     """
     single = {
         (digest(s.classifier.identity), s.column): s.accuracy for s in scored if s.classifier.members == 1
@@ -250,7 +276,7 @@ def _add_improvements(scored: list[Score]) -> None:
 
 
 def results_frame(scored: Iterable[Score]) -> pd.DataFrame:
-    """results.csv as a table: a line a score, with the columns of `RESULTS`, and others where filled."""
+    """Return results.csv as a table, one row per score. Columns not in `RESULTS` exist only if filled."""
     scored = list(scored)
     frame = pd.DataFrame([score.row for score in scored]).reindex(columns=RESULT_COLUMNS)
     frame = frame.astype(dict.fromkeys(integers(RESULTS), "Int64"))

@@ -1,4 +1,4 @@
-"""Warnings beside a table: signs that a number is misleading."""
+"""Warnings shown with a table: signs that a number is misleading."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from robust_interp.results.columns import Kind
 from robust_interp.results.scores import Score
 from robust_interp.store.cells import ModelCard
 
-CHANCE_MARGIN = 2.0  # percentage points above chance that still look like chance
-CLEAN_MARGIN = 5.0  # percentage points that a checkpoint's recorded clean accuracy may be missed by
-NOISE_MARGIN = 2.0  # percentage points by which an order may be reversed before it is remarked on
+CHANCE_MARGIN = 2.0  # percentage points above chance that still count as chance level
+CLEAN_MARGIN = 5.0  # percentage points that clean accuracy may lie below the recorded one
+NOISE_MARGIN = 2.0  # percentage points by which an order may be reversed without a warning
 
-ZERO_GRADIENT_RISE = 0.001  # share by which a precision may have more zero gradients than float32
+ZERO_GRADIENT_RISE = 0.001  # share of additional zero gradients that a lower precision may have
 
 
 def findings(scored: Iterable[Score], classes: int) -> list[str]:
-    """One line each for what looks wrong in a run, grouped by classifier."""
+    """Return one line per warning about the scores of a run, grouped by classifier.
+
+    Args:
+        scored: Scores of the run.
+        classes: Number of classes of the data set.
+    """
     by_classifier: dict[str, list[Score]] = {}
     for score in scored:
         by_classifier.setdefault(score.classifier.label + score.classifier.recipe, []).append(score)
@@ -62,20 +67,20 @@ def _clean(card: ModelCard, clean: Score, classes: int) -> list[str]:
 
 
 def _slack(score: Score, margin: float) -> float:
-    """How far another accuracy may lie above this one: the margin, or more if n leaves more open."""
+    """Return how far another accuracy may lie above this one: the margin, or the interval if it is wider."""
     return max(margin, score.row["ci_high"] - score.accuracy)
 
 
 def _follows_the_loss(score: Score) -> bool:
-    """Not so a black-box attack or one that aims at a class: those may well do less than one FGSM step."""
+    """Return whether no attack is black-box or targeted. Those may be weaker than one FGSM step."""
     return not any(key in p.params for p in score.perturbations for key in ("queries", "target"))
 
 
 def _masking(card: ModelCard, by_column: dict[str, Score]) -> list[str]:
-    """Signs of masked gradients: one step beats many, or a larger ball helps the model."""
+    """Warn of masked gradients: one step is stronger than many, or accuracy rises with the radius."""
     if card.attacked_as:
-        return []  # of attacks made elsewhere neither is a sign: one step often transfers best
-    attacked: dict[tuple[str, float], Score] = {}  # by attack and Linf radius
+        return []  # no signs for transfer attacks: one step often transfers best
+    attacked: dict[tuple[str, float], Score] = {}  # by attack and Linf radius in units of 1/255
     for score in by_column.values():
         column = score.measured
         if column.kind is Kind.ATTACK and score.row["eps_255"] and _follows_the_loss(score):
