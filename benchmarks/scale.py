@@ -147,7 +147,7 @@ def workers() -> None:
     import ray
     from ray.cluster_utils import Cluster
 
-    from robust_interp.core.crew import Crew, Workers, cluster
+    from robust_interp.core.worker_pool import WorkerPool, Workers, cluster
 
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 80 * 2**20})
     for _ in range(max(WORKERS) // 2):
@@ -155,11 +155,11 @@ def workers() -> None:
     ray.init(nodes.address, log_to_driver=False, logging_level="ERROR")
     try:
         for count in WORKERS:
-            with cluster(Workers(count, gpus=0)) as filled, Crew(filled, Sleeping, ()) as crew:
-                crew.wait(count)
+            with cluster(Workers(count, gpus=0)) as filled, WorkerPool(filled, Sleeping, ()) as pool:
+                pool.wait(count)
                 tasks = count * TASKS_OF_EACH
                 took = Took()
-                _done(crew, tasks)
+                _done(pool, tasks)
                 seconds, _ = took()
             best = TASKS_OF_EACH * NAP
             show(
@@ -171,14 +171,14 @@ def workers() -> None:
         nodes.shutdown()
 
 
-def _done(crew, tasks: int) -> None:
+def _done(pool, tasks: int) -> None:
     left = iter(range(tasks))
     given = done = 0
     while done < tasks:
-        while crew.has_room and given < tasks:
-            crew.give(next(left))
+        while pool.has_capacity and given < tasks:
+            pool.submit(next(left))
             given += 1
-        crew.take()
+        pool.next_result()
         done += 1
 
 

@@ -27,22 +27,22 @@ from robust_interp.audit.thresholds import Thresholds
 from robust_interp.audit.trace import trace
 from robust_interp.benchmark.agenda import Job
 from robust_interp.benchmark.cost import choose_threads
-from robust_interp.benchmark.measure import Crew, Watch, carry_out, jobs_of, unwatched
+from robust_interp.benchmark.measure import Executor, Watch, carry_out, jobs_of, unwatched
 from robust_interp.benchmark.plan import make_cell, radii
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.settings import checked_seed, load_dataset, resolve_options, sample_count
-from robust_interp.benchmark.workers import Asked, measuring
+from robust_interp.benchmark.workers import Asked, measurement_pool
 from robust_interp.classifiers.isolation import undisturbed
 from robust_interp.classifiers.resolve import resolve
 from robust_interp.classifiers.target import Target
 from robust_interp.classifiers.validation import LEAST_LOSS, REPEATED_ON, REPEATS, as_probabilities
 from robust_interp.core import threads
-from robust_interp.core.crew import Workers
 from robust_interp.core.errors import RandomModelError
 from robust_interp.core.registry import matching
 from robust_interp.core.threads import Threads
 from robust_interp.core.work import Tell, untold
+from robust_interp.core.worker_pool import Workers
 from robust_interp.results.column_names import parse
 from robust_interp.store import NOT_FINITE, ZERO_GRADIENT, Store
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, Plan, digest
@@ -138,7 +138,7 @@ class Audit:
 
     def in_workers(
         self, workers: Workers | None, plugins: Sequence[str | Path] = (), folder: Path | None = None
-    ) -> AbstractContextManager[Crew | None]:
+    ) -> AbstractContextManager[Executor | None]:
         """Return a context that starts worker processes for `run`.
 
         Args:
@@ -153,16 +153,16 @@ class Audit:
             return nullcontext()
         targets = [*self.targets, *([self._source] if self._source else [])]
         workers = replace(workers, threads=self._asked_threads)
-        return measuring(workers, self._request, self._asked, targets, self.runner, plugins, folder)
+        return measurement_pool(workers, self._request, self._asked, targets, self.runner, plugins, folder)
 
-    def run(self, store: Store, watch: Watch = unwatched, crew: Crew | None = None) -> list[Audited]:
+    def run(self, store: Store, watch: Watch = unwatched, executor: Executor | None = None) -> list[Audited]:
         """Measure the missing cells, judge every model, and store the verdicts.
 
         Args:
             store: The store of the cells and verdicts.
             watch: Called with the cell and the number of images after each finished batch.
-            crew: The workers that measure; None measures in this process. Loss traces are always computed in
-                this process.
+            executor: The workers that measure; None measures in this process. Loss traces are always
+                computed in this process.
 
         Returns:
             Each model with its findings; random models that were found earlier and not measured come first.
@@ -172,11 +172,11 @@ class Audit:
         """
         self.runner.expect(self.targets, self.n)
         with threads.used(self.chosen_threads.count if self.chosen_threads else 1):
-            if crew:
-                self._measure_all(store, watch, crew)
+            if executor:
+                self._measure_all(store, watch, executor)
             return [*self.refused, *self._audited(store, watch)]
 
-    def _measure_all(self, store: Store, watch: Watch, crew: Crew) -> None:
+    def _measure_all(self, store: Store, watch: Watch, executor: Executor) -> None:
         """Measure the cells of all models together in the workers, before `_audited` judges each model."""
         jobs: list[Job] = []
         targets: dict[str, Target] = {}
@@ -190,7 +190,7 @@ class Audit:
                 continue
         for dataset in {self._on(target).dataset for target in targets.values()}:
             store.put_labels(dataset.fingerprint, dataset.labels)
-        carry_out(jobs, list(targets.values()), self.runner, store, watch, crew)
+        carry_out(jobs, list(targets.values()), self.runner, store, watch, executor)
 
     @cached_property
     def chosen_threads(self) -> Threads | None:

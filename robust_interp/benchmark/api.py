@@ -23,12 +23,12 @@ from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.settings import counted, whole_number
 from robust_interp.classifiers.isolation import on_its_device
 from robust_interp.core import environment, precision
-from robust_interp.core.crew import Workers
 from robust_interp.core.devices import by_default
 from robust_interp.core.errors import UserError
 from robust_interp.core.random_state import undisturbed_generators
 from robust_interp.core.registry import nearest
 from robust_interp.core.units import eps_in_pixels
+from robust_interp.core.worker_pool import Workers
 from robust_interp.data.subset import FIRST
 from robust_interp.results.folders import write
 from robust_interp.store import Store

@@ -16,14 +16,14 @@ from robust_interp.benchmark.report import Report, compose
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.settings import checked_compile, load_dataset, resolve_options
-from robust_interp.benchmark.workers import MeasuringCrew, measuring
+from robust_interp.benchmark.workers import MeasurementPool, measurement_pool
 from robust_interp.classifiers.resolve import resolve
 from robust_interp.classifiers.target import Target, Tried
 from robust_interp.core import environment, threads
-from robust_interp.core.crew import Workers
 from robust_interp.core.errors import UserError
 from robust_interp.core.threads import Threads
 from robust_interp.core.work import Tell, each, untold
+from robust_interp.core.worker_pool import Workers
 from robust_interp.store import Store
 from robust_interp.store.cells import Cell, ModelCard, Plan, digest
 
@@ -47,7 +47,7 @@ class Benchmark:
 
     def __init__(self, request: Request, tell: Tell = untold) -> None:
         self._request = request
-        self._crew: MeasuringCrew | None = None
+        self._pool: MeasurementPool | None = None
         self._asked_threads = None if request.threads is None else threads.checked(request.threads)
         self._compile = checked_compile(request.compile)
         self.dataset = load_dataset(request)
@@ -81,7 +81,7 @@ class Benchmark:
             yield
             return
         workers = replace(workers, threads=self._asked_threads)
-        with measuring(
+        with measurement_pool(
             workers,
             self._request,
             [self._named],
@@ -90,12 +90,12 @@ class Benchmark:
             plugins,
             folder,
             lambda count: self._worth_compiling(store, count),
-        ) as self._crew:
-            each_of = f"in each of {self._crew.workers.count} workers"
-            count = self._crew.workers.threads or 1
+        ) as self._pool:
+            each_of = f"in each of {self._pool.workers.count} workers"
+            count = self._pool.workers.threads or 1
             self._threads = Threads(count, threads.available_cpus(), each_of)
             yield
-        self._crew = None
+        self._pool = None
 
     def _planned(self, request: Request) -> Plan:
         """Return one plan of all targets. Each target is measured on the images in its own preprocessing."""
@@ -118,9 +118,9 @@ class Benchmark:
         Raises:
             UserError: if a model that is named cannot be measured on the device, or none can.
         """
-        if self._crew:  # each worker loads the models it needs
+        if self._pool:  # each worker loads the models it needs
             tell(0.0, "in workers")
-            self._crew.wait()
+            self._pool.wait()
             tell(1.0, "")
             return
         while failed := self._loaded(store, tell):
@@ -171,11 +171,11 @@ class Benchmark:
         with threads.used(self.choose_threads(store).count):
             self._choose_compiled(store)
             for part in self.plan.parts:
-                measure.run(part, self.targets, self.runner, store, watch, self._crew)
+                measure.run(part, self.targets, self.runner, store, watch, self._pool)
         store.put_plan(self.plan)
         report = self.report(store)
-        if self._crew:
-            report.warnings.extend(self._crew.notes)
+        if self._pool:
+            report.warnings.extend(self._pool.notes)
         return report
 
     def report(self, store: Store) -> Report:
@@ -203,7 +203,7 @@ class Benchmark:
             return cost.estimate(self.plan, self.targets, self.runner, store, self._compile, tell)
 
     def _choose_compiled(self, store: Store) -> None:
-        if self._compile == "auto" and self._crew is None:
+        if self._compile == "auto" and self._pool is None:
             self.runner.compiles = cost.worth_compiling(self.plan, self.targets, self.runner, store)
 
     def _worth_compiling(self, store: Store, workers: int) -> Container[Architecture]:

@@ -39,11 +39,11 @@ def _nobody_is_told(alive: int, workers: int) -> None:
     """Ignore the number of workers."""
 
 
-class Crew(Protocol):
+class Executor(Protocol):
     """An executor of tasks: one worker or a pool of workers."""
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether it can accept another task."""
         ...
 
@@ -57,11 +57,11 @@ class Crew(Protocol):
         """Number of workers that are ready, and number requested; None for an executor without workers."""
         ...
 
-    def give(self, task: Task) -> None:
+    def submit(self, task: Task) -> None:
         """Submit a task."""
         ...
 
-    def take(self) -> tuple[Task, Outcome | str]:
+    def next_result(self) -> tuple[Task, Outcome | str]:
         """Wait for a task to finish; return it with its outcome, or with the reason why it failed.
 
         Raises:
@@ -70,7 +70,7 @@ class Crew(Protocol):
         ...
 
 
-class Station:
+class LocalWorker:
     """An executor that measures tasks one after the other in this process.
 
     The classifier and the attack are kept until a task needs others.
@@ -91,7 +91,7 @@ class Station:
         self._attack: tuple[str, attacks.AttackRunner, str] | None = None  # key of the cell, attack, engine
         self._task: Task | None = None
 
-    def __enter__(self) -> Station:
+    def __enter__(self) -> LocalWorker:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -101,17 +101,17 @@ class Station:
     alive = None
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         return self._task is None
 
     @property
     def is_busy(self) -> bool:
         return self._task is not None
 
-    def give(self, task: Task) -> None:
+    def submit(self, task: Task) -> None:
         self._task = task
 
-    def take(self) -> tuple[Task, Outcome | str]:
+    def next_result(self) -> tuple[Task, Outcome | str]:
         task, self._task = self._task, None
         if task is None:
             raise LookupError("no task was given")
@@ -170,7 +170,7 @@ def run(
     runner: Runner,
     store: Store,
     watch: Watch = unwatched,
-    crew: Crew | None = None,
+    executor: Executor | None = None,
 ) -> None:
     """Measure the cells of a plan that are not stored yet, chunk by chunk.
 
@@ -180,15 +180,15 @@ def run(
         runner: Measures in this process, and sets the size of a chunk.
         store: The store for the results; it also holds the claims of other processes.
         watch: Called with the cell and the number of images after each finished batch.
-        crew: Executes the tasks; None measures in this process.
+        executor: Executes the tasks; None measures in this process.
 
     Raises:
-        UserError: if a target cannot be measured; without `crew`, before anything is measured.
+        UserError: if a target cannot be measured; without `executor`, before anything is measured.
     """
     cells = missing(plan, store)
     todo = by_target(cells, targets)
     runner.expect((target for target, _ in todo), plan.n)
-    if crew is None:
+    if executor is None:
         runner.check(cells)
         for target, _ in todo:  # load all first: a broken model fails at once, not after hours
             runner.load(target)
@@ -196,9 +196,9 @@ def run(
         store.put_labels(view.dataset.fingerprint, view.dataset.labels)
     jobs = [job for target, of_target in todo for job in jobs_of(plan, of_target, target, runner)]
     with ExitStack() as beside:
-        for view, of_view in _by_view(todo, runner).items() if crew is None else ():
+        for view, of_view in _by_view(todo, runner).items() if executor is None else ():
             beside.enter_context(view.ahead(_corrupted(of_view, store, plan.n)))
-        carry_out(jobs, [target for target, _ in todo], runner, store, watch, crew)
+        carry_out(jobs, [target for target, _ in todo], runner, store, watch, executor)
 
 
 def _by_view(todo: Iterable[tuple[Target, Iterable[Cell]]], runner: Runner) -> dict[Runner, list[Cell]]:
@@ -249,14 +249,14 @@ def carry_out(
     runner: Runner,
     store: Store,
     watch: Watch = unwatched,
-    crew: Crew | None = None,
+    executor: Executor | None = None,
 ) -> None:
     """Measure jobs until all of them are stored, by this or by other processes.
 
     Args:
         jobs: The jobs; each comes after those that it follows.
         targets: All targets that the jobs name.
-        runner, store, watch, crew: See `run`.
+        runner, store, watch, executor: See `run`.
 
     Raises:
         UserError: if a target cannot be measured; or, after all other jobs, if a task failed in the workers.
@@ -268,24 +268,24 @@ def carry_out(
         runner.on(by_key[task.target].dataset).keep_content(store, task, outcome)
         store.append(task.cell.key, task.start, outcome)
 
-    with Station(runner, by_key, watch) as station:
-        _do(agenda, crew or station, keep, watch)
+    with LocalWorker(runner, by_key, watch) as worker:
+        _do(agenda, executor or worker, keep, watch)
     if agenda.given_up:
         more = f" (and {len(agenda.given_up) - 1} more)" if len(agenda.given_up) > 1 else ""
         raise UserError(f"{agenda.given_up[0]}{more}; all other results are saved")
 
 
-def _do(agenda: Agenda, crew: Crew, keep: Keep, watch: Watch) -> None:
+def _do(agenda: Agenda, executor: Executor, keep: Keep, watch: Watch) -> None:
     elsewhere, alive = getattr(watch, "elsewhere", unwatched), getattr(watch, "alive", _nobody_is_told)
     while True:
-        while crew.has_room and (task := agenda.next()):
-            crew.give(task)
+        while executor.has_capacity and (task := agenda.next()):
+            executor.submit(task)
         while agenda.elsewhere:
             elsewhere(*agenda.elsewhere.pop())
-        if crew.is_busy:
-            done = crew.take()
-            if crew.alive:
-                alive(*crew.alive)
+        if executor.is_busy:
+            done = executor.next_result()
+            if executor.alive:
+                alive(*executor.alive)
             _finish(agenda, *done, keep, watch)
         elif agenda.is_over:
             return

@@ -18,14 +18,14 @@ from torch import nn
 from robust_interp import data
 from robust_interp.benchmark.agenda import Task
 from robust_interp.benchmark.compiling import Architecture
-from robust_interp.benchmark.measure import Station
+from robust_interp.benchmark.measure import LocalWorker
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.settings import load_dataset
 from robust_interp.classifiers.resolve import ResolveOptions, resolve
 from robust_interp.classifiers.target import Target
-from robust_interp.core.crew import Crew, Workers, cluster, log_in
 from robust_interp.core.errors import UserError
+from robust_interp.core.worker_pool import WorkerPool, Workers, cluster, log_in
 from robust_interp.store import Outcome
 from robust_interp.store.cells import digest
 
@@ -45,7 +45,7 @@ class Known:
     targets: Mapping[str, str]
 
 
-class Measuring:
+class TaskRunner:
     """Measures tasks in a worker.
 
     Args:
@@ -81,7 +81,7 @@ class Measuring:
             targets = resolve(models, options, dataset, on_random=_ignored)
             found |= marks(targets, isinstance(models, Mapping))
         self._targets = {key: found[name] for name, key in known.targets.items() if name in found}
-        self._station = Station(self._runner, self._targets)
+        self._local = LocalWorker(self._runner, self._targets)
 
     def __call__(self, task: Task) -> tuple[Outcome, list[str]]:
         """Measure a task; return its outcome and the notes of the runner."""
@@ -90,7 +90,7 @@ class Measuring:
             raise UserError(
                 f"a worker finds no {label} with the weights that it has here: all must see the same folders"
             )
-        return self._station.measure(task), self._runner.notes
+        return self._local.measure(task), self._runner.notes
 
 
 def marks(targets: Iterable[Target], are_objects: bool) -> dict[str, Target]:
@@ -124,7 +124,7 @@ def name_of(task: Task) -> str:
     return f"{cell.classifier.label} {cell.perturbation.column}, images {task.start + 1} to {task.stop}"
 
 
-class MeasuringCrew:
+class MeasurementPool:
     """A pool of worker processes that measure tasks.
 
     Attributes:
@@ -132,31 +132,31 @@ class MeasuringCrew:
         notes: Notes of the workers for the report, as the keys of a dict.
     """
 
-    def __init__(self, workers: Workers, crew: Crew[Task, tuple[Outcome, list[str]]]) -> None:
-        self.workers, self._crew = workers, crew
+    def __init__(self, workers: Workers, pool: WorkerPool[Task, tuple[Outcome, list[str]]]) -> None:
+        self.workers, self._pool = workers, pool
         self.notes: dict[str, None] = {}
 
     @property
-    def has_room(self) -> bool:
-        return self._crew.has_room
+    def has_capacity(self) -> bool:
+        return self._pool.has_capacity
 
     @property
     def is_busy(self) -> bool:
-        return self._crew.is_busy
+        return self._pool.is_busy
 
     @property
     def alive(self) -> tuple[int, int]:
-        return self._crew.alive
+        return self._pool.alive
 
     def wait(self) -> None:
         """Wait until a worker is ready."""
-        self._crew.wait()
+        self._pool.wait()
 
-    def give(self, task: Task) -> None:
-        self._crew.give(task)
+    def submit(self, task: Task) -> None:
+        self._pool.submit(task)
 
-    def take(self) -> tuple[Task, Outcome | str]:
-        task, found = self._crew.take()
+    def next_result(self) -> tuple[Task, Outcome | str]:
+        task, found = self._pool.next_result()
         if isinstance(found, str):
             return task, found
         outcome, notes = found
@@ -165,7 +165,7 @@ class MeasuringCrew:
 
 
 @contextmanager
-def measuring(
+def measurement_pool(
     workers: Workers,
     request: Request,
     asked: Sequence[Asked],
@@ -174,7 +174,7 @@ def measuring(
     plugins: Sequence[str | Path] = (),
     folder: Path | None = None,
     worth_compiling: Callable[[int], Container[Architecture]] = lambda count: (),
-) -> Iterator[MeasuringCrew]:
+) -> Iterator[MeasurementPool]:
     """Start workers that measure these targets, and stop them at the end of the context.
 
     Args:
@@ -210,11 +210,11 @@ def measuring(
         compiles = () if filled.gpus else worth_compiling(filled.count or 1)
         arguments = (there, sent, known, files, compiles)
         try:
-            crew = Crew(filled, Measuring, arguments, name_of, log_in(folder))
+            pool = WorkerPool(filled, TaskRunner, arguments, name_of, log_in(folder))
         except UserError as error:
             raise UserError(f"model objects {error}; name them instead, as package.module:factory") from error
-        with crew:
-            yield MeasuringCrew(filled, crew)
+        with pool:
+            yield MeasurementPool(filled, pool)
 
 
 def _on_cpu(models: Sequence[str] | Mapping[str, nn.Module] | None) -> Any:

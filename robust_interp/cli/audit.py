@@ -133,10 +133,10 @@ def run(arguments: argparse.Namespace) -> int:
         audit = Audit(request, options, tell)
     with (
         Store(arguments.out, journal=arguments.store_journal) as store,
-        audit.in_workers(workers, arguments.plugin, arguments.out) as crew,
+        audit.in_workers(workers, arguments.plugin, arguments.out) as executor,
         reporter(errors, audit.work(store), cost, arguments.quiet) as watch,
     ):
-        audited = audit.run(store, watch, crew)
+        audited = audit.run(store, watch, executor)
         table = all_in(store, audit.refused, audit.dataset.name)
     text = csv_text(table, "%.10g")
     write_text(arguments.out / "audit.csv", text)

@@ -13,7 +13,7 @@ from robust_interp.benchmark.request import ABOUT, BESIDE, DEFAULTS
 from robust_interp.core.errors import UserError
 
 if TYPE_CHECKING:
-    from robust_interp.core.crew import Workers
+    from robust_interp.core.worker_pool import Workers
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # what a command is added to
 
@@ -112,7 +112,7 @@ def workers_of(arguments: argparse.Namespace) -> Workers | None:
     Raises:
         UserError: if only their GPUs are.
     """
-    from robust_interp.core.crew import Workers
+    from robust_interp.core.worker_pool import Workers
 
     count, address, gpus = arguments.workers, arguments.ray, arguments.gpus_per_worker
     if count is None and address is None:

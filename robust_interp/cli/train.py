@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # they take long to import
     import torch
 
     from robust_interp.cli.progress import Bar, Trainings
-    from robust_interp.core.crew import Workers
+    from robust_interp.core.worker_pool import Workers
     from robust_interp.data import ArrayDataset
     from robust_interp.training.recipe import Recipe
     from robust_interp.training.train import Training
@@ -296,7 +296,7 @@ class _Course:
 
     def in_workers(self, missing: Sequence[Training], device: torch.device, workers: Workers) -> Outcomes:
         """Train in worker processes; what became of each."""
-        from robust_interp.core.crew import cluster, log_in
+        from robust_interp.core.worker_pool import cluster, log_in
         from robust_interp.training.workers import shared, train_groups
 
         workers = replace(

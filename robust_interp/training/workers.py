@@ -1,4 +1,4 @@
-"""Training in worker processes: groups of trainings are the tasks of a crew.
+"""Training in worker processes: groups of trainings are the tasks of a worker pool.
 
 A worker writes states and checkpoints itself, so all must see the same folders. What a lost worker had begun
 goes on elsewhere from its last state.
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from robust_interp import data, zoo
-from robust_interp.core.crew import Crew, Told, Workers
 from robust_interp.core.errors import Stopped, UserError
+from robust_interp.core.worker_pool import Told, WorkerPool, Workers
 from robust_interp.training.train import Start, Training, destination, train_together
 from robust_interp.training.trainer import Status, TrainingError
 
@@ -125,7 +125,7 @@ def train_groups(
     """Train groups in workers; yields what became of each group, in the order in which they end.
 
     Args:
-        workers: As `crew.cluster` gives them.
+        workers: As `worker_pool.cluster` gives them.
         groups: As of `shared`.
         setting: How they are trained.
         report: Called with where one is, about every half second.
@@ -139,7 +139,7 @@ def train_groups(
 
     def news(group: Group, told: tuple[int, str, dict[str, Any]]) -> None:
         at, kind, values = told
-        watch.alive(*crew.alive)
+        watch.alive(*pool.alive)
         if kind == "begins":
             watch.begins(group[at])
         elif kind == "start":
@@ -148,15 +148,15 @@ def train_groups(
             report(group[at], Status(**values))
 
     lost = []
-    crew: Crew[Group, Any] = Crew(
+    pool: WorkerPool[Group, Any] = WorkerPool(
         workers, GroupTraining, (replace(setting, out=setting.out.absolute()),), _name, log, news
     )
-    with crew:
+    with pool:
         try:
             for group in groups:
-                crew.give(group)
-            while crew.is_busy:
-                group, found = crew.take()
+                pool.submit(group)
+            while pool.is_busy:
+                group, found = pool.next_result()
                 if isinstance(found, str):
                     lost.append(found)
                 else:
@@ -165,7 +165,7 @@ def train_groups(
                         for what, failure in zip(group, found, strict=True)
                     }
         except BaseException:
-            crew.stop(GRACE)
+            pool.stop(GRACE)
             raise
     if lost:
         more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""

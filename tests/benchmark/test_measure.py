@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
-from support.crews import Several
+from support.executors import Several
 from support.one_pixel import Net
 
 from robust_interp.benchmark import agenda as agendas
 from robust_interp.benchmark.agenda import Agenda
 from robust_interp.benchmark.benchmark import Benchmark
-from robust_interp.benchmark.measure import Station, carry_out, jobs_of, run
+from robust_interp.benchmark.measure import LocalWorker, carry_out, jobs_of, run
 from robust_interp.benchmark.request import Request
 from robust_interp.core.errors import UserError
 from robust_interp.data import from_arrays
@@ -50,10 +50,10 @@ def stored(benchmark, store):
 
 
 def measured(benchmark, store, **options):
-    with Station(benchmark.runner, {target.key: target for target in benchmark.targets}) as station:
-        crew = Several(station, **options)
-        run(benchmark.plan, benchmark.targets, benchmark.runner, store, crew=crew)
-    return crew
+    with LocalWorker(benchmark.runner, {target.key: target for target in benchmark.targets}) as worker:
+        executor = Several(worker, **options)
+        run(benchmark.plan, benchmark.targets, benchmark.runner, store, executor=executor)
+    return executor
 
 
 @pytest.mark.parametrize("protocol", ["final", "worst"])
@@ -62,10 +62,10 @@ def test_the_order_of_arrival_does_not_matter(protocol, seed):
     one = benchmark(protocol)
     with Store(None) as serial, Store(None) as shuffled:
         run(one.plan, one.targets, one.runner, serial)
-        crew = measured(one, shuffled, seed=seed)
+        executor = measured(one, shuffled, seed=seed)
         assert None not in stored(one, serial).values()
         assert stored(one, shuffled) == stored(one, serial)
-        starts = [task.start for task in crew.done if task.cell is one.plan.cells[0]]
+        starts = [task.start for task in executor.done if task.cell is one.plan.cells[0]]
     assert sorted(starts) == [0, 5, 10, 15, 20]
 
 
@@ -73,14 +73,14 @@ def test_worst_waits_for_what_a_cell_follows_and_fills_all_workers_meanwhile():
     one = benchmark("worst", models=("a", "b", "c"), attacks="fgsm")
     order = {cell.key: number for number, cell in enumerate(one.plan.cells)}
     with Store(None) as store:
-        crew = measured(one, store, seed=0, size=8)
-    first = [order[task.cell.key] for task in crew.done[:CHUNKS]]
+        executor = measured(one, store, seed=0, size=8)
+    first = [order[task.cell.key] for task in executor.done[:CHUNKS]]
     assert len({one.plan.cells[number].classifier.model for number in first}) > 1
     for cell in one.plan.cells:
-        tasks = [at for at, task in enumerate(crew.done) if task.cell is cell]
+        tasks = [at for at, task in enumerate(executor.done) if task.cell is cell]
         clean = [
             at
-            for at, task in enumerate(crew.done)
+            for at, task in enumerate(executor.done)
             if task.cell.classifier is cell.classifier and task.cell.perturbation.kind == "clean"
         ]
         assert cell.perturbation.kind == "clean" or max(clean) < min(tasks)
@@ -113,12 +113,12 @@ def test_two_processes_on_one_store_do_half_of_the_tasks_each(tmp_path, monkeypa
         both = [
             Agenda(of, store, one.dataset.labels, runner.cut) for of, store in zip(jobs, stores, strict=True)
         ]
-        with Station(runner, {target.key: target for target in targets}) as station:
+        with LocalWorker(runner, {target.key: target for target in targets}) as worker:
             while not all(agenda.is_over for agenda in both):
                 at_hand = [agenda.next() for agenda in both]  # both are at work at the same time
                 for which, task in enumerate(at_hand):
                     if task:
-                        stores[which].append(task.cell.key, task.start, station.measure(task))
+                        stores[which].append(task.cell.key, task.start, worker.measure(task))
                         both[which].finish(task)
                         done[which] += 1
         run(one.plan, targets, runner, serial)

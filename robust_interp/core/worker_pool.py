@@ -28,13 +28,13 @@ from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.extras import install
 from robust_interp.core.texts import first_line_of
 
-TRIES = 3  # lost workers after which a task has failed
+MAX_ATTEMPTS = 3  # lost workers after which a task has failed
 STORE_BYTES = (
     200 * 2**20
 )  # shared memory of a Ray that is started here; weights and arrays pass through it once
-LOOK = 0.5  # seconds between two checks for a signal while waiting for results
+POLL_SECONDS = 0.5  # seconds between two checks for a signal while waiting for results
 FILE_NAME = "workers.log"
-ALIKE = ("torch", "torchattacks")  # packages that must have the same version in all workers
+PINNED_PACKAGES = ("torch", "torchattacks")  # packages that must have the same version in all workers
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -65,13 +65,13 @@ class _Worker:
 
 
 @dataclass(eq=False)
-class _Given(Generic[T]):
+class _Submission(Generic[T]):
     task: T
     lost: int = 0
 
 
 @dataclass(frozen=True)
-class _Answer:
+class _Reply:
     """Reply of a worker: a value, or an error message in one line and its kind."""
 
     value: Any = None
@@ -80,46 +80,46 @@ class _Answer:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _WorkerAddress:
     """Host and process id of a worker."""
 
     host: str
     pid: int
 
 
-class _Post:
+class _WorkerActor:
     """The Ray actor of a worker: creates the object of the worker and calls it."""
 
-    def greet(self, versions: dict[str, str], folder: str, path: list[str]) -> _Answer:
+    def handshake(self, versions: dict[str, str], folder: str, path: list[str]) -> _Reply:
         """Check versions, and set the working folder and the import path for unpickling what is sent next."""
         here = own_versions()
         if different := [name for name in versions if here.get(name) != versions[name]]:
             found, needed = (
                 ", ".join(f"{name} {known.get(name)}" for name in different) for known in (here, versions)
             )
-            return _Answer(error=f"{platform.node()} has {found}, not {needed}", kind="version")
+            return _Reply(error=f"{platform.node()} has {found}, not {needed}", kind="version")
         with suppress(OSError):  # another machine may not have this folder
             os.chdir(folder)
         sys.path += [place for place in path if place not in sys.path]
         warnings.simplefilter("ignore")  # the runner's notes report what matters
-        return _Answer(_Place(platform.node(), os.getpid()))
+        return _Reply(_WorkerAddress(platform.node(), os.getpid()))
 
-    def open(self, count: int, make: Callable, *arguments: Any) -> _Answer:
+    def open(self, count: int, make: Callable, *arguments: Any) -> _Reply:
         """Create the object of the worker, and use `count` threads from now on."""
         self._threads = threads.used(count)
         self._threads.__enter__()
-        return _answered(lambda: self._made(make, arguments))
+        return _replied(lambda: self._made(make, arguments))
 
     def _made(self, make: Callable, arguments: Sequence) -> None:
         self._object = make(*arguments)
 
-    def do(self, task: Any, mailbox: Any, number: int) -> _Answer:
+    def do(self, task: Any, mailbox: Any, number: int) -> _Reply:
         """Do a task; with a mailbox, telling how far it is as the worker of this number."""
         if mailbox is None:
-            return _answered(lambda: self._object(task))
+            return _replied(lambda: self._object(task))
         told = Told(mailbox, number)
         try:
-            return _answered(lambda: self._object(task, told))
+            return _replied(lambda: self._object(task, told))
         finally:
             told.wait()
 
@@ -170,19 +170,19 @@ class Told:
             self.is_to_stop |= any(self._ray.get(answers))
 
 
-def _answered(call: Callable[[], Any]) -> _Answer:
+def _replied(call: Callable[[], Any]) -> _Reply:
     try:
-        return _Answer(call())
+        return _Reply(call())
     except RandomModelError as error:
-        return _Answer(error=str(error), kind="random")
+        return _Reply(error=str(error), kind="random")
     except UserError as error:
-        return _Answer(error=str(error), kind="user")
+        return _Reply(error=str(error), kind="user")
 
 
 def own_versions() -> dict[str, str]:
     """Return the versions that must be the same in every worker."""
     found = {"robust_interp": robust_interp.__version__, "python": platform.python_version()}
-    return found | {name: importlib.metadata.version(name) for name in ALIKE}
+    return found | {name: importlib.metadata.version(name) for name in PINNED_PACKAGES}
 
 
 @contextmanager
@@ -270,7 +270,7 @@ def _filled(ray: Any, workers: Workers) -> Workers:
     return Workers(count, workers.address, share, number)
 
 
-class Crew(Generic[T, R]):
+class WorkerPool(Generic[T, R]):
     """A pool of workers, each of which executes one task at a time.
 
     Args:
@@ -298,15 +298,15 @@ class Crew(Generic[T, R]):
     ) -> None:
         self._ray, self._workers, self._make, self._name, self._log = _imported(), workers, make, name, log
         self._sent = [self._put(value) for value in arguments]
-        self._todo: deque[_Given[T]] = deque()
-        self._pending: dict[Any, tuple[_Worker, _Given[T] | None]] = {}
-        self._crew: set[_Worker] = set()
+        self._todo: deque[_Submission[T]] = deque()
+        self._pending: dict[Any, tuple[_Worker, _Submission[T] | None]] = {}
+        self._members: set[_Worker] = set()
         self._idle: list[_Worker] = []
         self._begun = self._failed = 0
         self._news = news
         self._mailbox: Any = None
 
-    def __enter__(self) -> Crew[T, R]:
+    def __enter__(self) -> WorkerPool[T, R]:
         if self._news:
             self._mailbox = self._ray.remote(_Mailbox).options(num_cpus=0).remote()
         for _ in range(self._workers.count or 0):
@@ -314,7 +314,7 @@ class Crew(Generic[T, R]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        for worker in list(self._crew):
+        for worker in list(self._members):
             self._drop(worker)
         if self._mailbox:
             self._end(self._mailbox)
@@ -322,12 +322,12 @@ class Crew(Generic[T, R]):
     @property
     def alive(self) -> tuple[int, int]:
         """Number of workers that are ready, and number requested."""
-        return sum(worker.is_open for worker in self._crew), self._workers.count or 0
+        return sum(worker.is_open for worker in self._members), self._workers.count or 0
 
     @property
-    def has_room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether there are fewer tasks than workers, including workers that are starting."""
-        return self._at_hand < len(self._crew)
+        return self._at_hand < len(self._members)
 
     @property
     def is_busy(self) -> bool:
@@ -338,9 +338,9 @@ class Crew(Generic[T, R]):
     def _at_hand(self) -> int:
         return len(self._todo) + sum(given is not None for _, given in self._pending.values())
 
-    def give(self, task: T) -> None:
+    def submit(self, task: T) -> None:
         """Submit a task."""
-        self._todo.append(_Given(task))
+        self._todo.append(_Submission(task))
         self._assign()
 
     def wait(self, count: int = 1) -> None:
@@ -352,7 +352,7 @@ class Crew(Generic[T, R]):
         while self.alive[0] < count:
             self._look()
 
-    def take(self) -> tuple[T, R | str]:
+    def next_result(self) -> tuple[T, R | str]:
         """Wait for a task to finish.
 
         Returns:
@@ -378,8 +378,8 @@ class Crew(Generic[T, R]):
                 self._todo.clear()  # a lost one is not done again
 
     def _look(self) -> tuple[T, R | str] | None:
-        """Wait at most LOOK seconds for a reply; return a finished task, if there is one."""
-        ready, _ = self._ray.wait(list(self._pending), num_returns=1, timeout=LOOK)
+        """Wait at most POLL_SECONDS seconds for a reply; return a finished task, if there is one."""
+        ready, _ = self._ray.wait(list(self._pending), num_returns=1, timeout=POLL_SECONDS)
         self._hear()
         for reference in ready:
             worker, given = self._pending.pop(reference)
@@ -409,10 +409,10 @@ class Crew(Generic[T, R]):
             sent = worker.handle.do.remote(given.task, self._mailbox, worker.number)
             self._pending[sent] = worker, given
 
-    def _arrived(self, reference: Any, worker: _Worker, given: _Given[T] | None) -> R | str | None:
+    def _arrived(self, reference: Any, worker: _Worker, given: _Submission[T] | None) -> R | str | None:
         """Return the result of a task; None if the task is repeated, or for a reply of a starting worker."""
         try:
-            answer: _Answer = self._ray.get(reference)
+            answer: _Reply = self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, self._ray.exceptions.RaySystemError):  # unpickling failed there
                 reason = next(iter(str(error.cause).splitlines())).removeprefix("System error: ")
@@ -425,7 +425,7 @@ class Crew(Generic[T, R]):
             return None
         if answer.error:
             raise (RandomModelError if answer.kind == "random" else UserError)(answer.error)
-        if isinstance(answer.value, _Place):
+        if isinstance(answer.value, _WorkerAddress):
             self._log(f"worker {worker.number} is process {answer.value.pid} on {answer.value.host}")
             return None
         if given is None:
@@ -436,7 +436,7 @@ class Crew(Generic[T, R]):
         return answer.value
 
     def _drop(self, worker: _Worker) -> None:
-        self._crew.discard(worker)
+        self._members.discard(worker)
         self._pending = {ref: one for ref, one in self._pending.items() if one[0] is not worker}
         self._end(worker.handle)
 
@@ -447,21 +447,22 @@ class Crew(Generic[T, R]):
     def _refuse(self, worker: _Worker, why: str) -> None:
         self._drop(worker)
         self._log(f"worker {worker.number} is refused: {why}")
-        if not self._crew:
+        if not self._members:
             raise UserError(f"no worker can be used: {why}")
 
-    def _lose(self, worker: _Worker, given: _Given[T] | None, why: str) -> str | None:
+    def _lose(self, worker: _Worker, given: _Submission[T] | None, why: str) -> str | None:
         self._drop(worker)
         self._log(f"worker {worker.number} was lost: {why}")
         self._failed += given is None
-        if self._failed >= TRIES * (self._workers.count or 1):
+        if self._failed >= MAX_ATTEMPTS * (self._workers.count or 1):
             raise UserError(f"workers are lost while they start: {why}")
         self._start()
         if given is None:
             return None
         given.lost += 1
-        if given.lost >= TRIES:
-            return f"{self._name(given.task)}: {TRIES} workers were lost in it, the last one because: {why}"
+        if given.lost >= MAX_ATTEMPTS:
+            lost = f"{MAX_ATTEMPTS} workers were lost in it, the last one because: {why}"
+            return f"{self._name(given.task)}: {lost}"
         self._todo.appendleft(given)
         return None
 
@@ -473,12 +474,12 @@ class Crew(Generic[T, R]):
             "max_restarts": 0,
             "scheduling_strategy": "SPREAD",
         }
-        handle = self._ray.remote(_Post).options(**options).remote()
+        handle = self._ray.remote(_WorkerActor).options(**options).remote()
         worker = _Worker(self._begun, handle)
         count = self._workers.threads or 1
-        greeted = handle.greet.remote(own_versions(), os.getcwd(), sys.path)
+        greeted = handle.handshake.remote(own_versions(), os.getcwd(), sys.path)
         opened = handle.open.remote(count, self._make, *self._sent)
-        self._crew.add(worker)
+        self._members.add(worker)
         self._pending |= {greeted: (worker, None), opened: (worker, None)}
 
     def _put(self, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What workers do in tests, which import this; and a crew that stands in for them."""
+"""What workers do in tests, which import this; and an executor that stands in for them."""
 
 import os
 import random
@@ -48,23 +48,23 @@ def other_versions():
 class Several:
     """Stands in for workers: takes some tasks at once, and ends one of them by chance."""
 
-    def __init__(self, station, seed, size=4, fails=lambda task: False):
-        self.station, self.chance, self.size, self.fails = station, random.Random(seed), size, fails
+    def __init__(self, worker, seed, size=4, fails=lambda task: False):
+        self.worker, self.chance, self.size, self.fails = worker, random.Random(seed), size, fails
         self.at_hand, self.done = [], []
         self.alive = None
 
     @property
-    def has_room(self):
+    def has_capacity(self):
         return len(self.at_hand) < self.size
 
     @property
     def is_busy(self):
         return bool(self.at_hand)
 
-    def give(self, task):
+    def submit(self, task):
         self.at_hand.append(task)
 
-    def take(self):
+    def next_result(self):
         task = self.at_hand.pop(self.chance.randrange(len(self.at_hand)))
         self.done.append(task)
-        return task, "it was lost" if self.fails(task) else self.station.measure(task)
+        return task, "it was lost" if self.fails(task) else self.worker.measure(task)

@@ -5,12 +5,12 @@ import sys
 import threading
 
 import pytest
-from support.crews import Doubling, Waiting, other_versions
+from support.executors import Doubling, Waiting, other_versions
 
-from robust_interp.core import crew as crews
-from robust_interp.core.crew import Crew, Workers, cluster
+from robust_interp.core import worker_pool
 from robust_interp.core.errors import UserError
 from robust_interp.core.extras import install
+from robust_interp.core.worker_pool import WorkerPool, Workers, cluster
 
 TWO = Workers(2, gpus=0)
 
@@ -18,11 +18,11 @@ TWO = Workers(2, gpus=0)
 def done(tasks, folder, log=lambda line: None):
     """What comes of tasks, by number."""
     found, tasks = {}, list(tasks)
-    with cluster(TWO) as workers, Crew(workers, Doubling, (str(folder),), log=log) as crew:
-        while tasks or crew.is_busy:
-            while tasks and crew.has_room:
-                crew.give(tasks.pop(0))
-            (number, _), result = crew.take()
+    with cluster(TWO) as workers, WorkerPool(workers, Doubling, (str(folder),), log=log) as pool:
+        while tasks or pool.is_busy:
+            while tasks and pool.has_capacity:
+                pool.submit(tasks.pop(0))
+            (number, _), result = pool.next_result()
             found[number] = result
     return found
 
@@ -46,13 +46,13 @@ def test_tasks_tell_of_themselves_and_can_be_stopped(local_ray):
     told, lines, one_more = [], [], 3
     with (
         cluster(TWO) as workers,
-        Crew(workers, Waiting, (), log=lines.append, news=lambda *news: told.append(news)) as crew,
+        WorkerPool(workers, Waiting, (), log=lines.append, news=lambda *news: told.append(news)) as pool,
     ):
         for number in range(2 + one_more):
-            crew.give(number)
-        crew.wait(2)
-        crew.stop(seconds=30)
-        assert not crew.is_busy
+            pool.submit(number)
+        pool.wait(2)
+        pool.stop(seconds=30)
+        assert not pool.is_busy
     at_hand = {task for task, _ in told}
     assert len(at_hand) <= 2
     assert all(news == [task, "waits"] for task, news in told)
@@ -68,7 +68,7 @@ def test_a_users_mistake_in_a_worker_is_one_here(tmp_path, local_ray):
 
 @pytest.mark.slow
 def test_a_worker_with_other_versions_is_refused(tmp_path, local_ray, monkeypatch):
-    monkeypatch.setattr(crews, "own_versions", other_versions)
+    monkeypatch.setattr(worker_pool, "own_versions", other_versions)
     with pytest.raises(
         UserError, match=r"no worker can be used: .* has robust_interp .*, not robust_interp 0\.0"
     ):
@@ -81,7 +81,7 @@ def test_what_cannot_be_sent_is_one_line(local_ray):
         cluster(TWO) as workers,
         pytest.raises(UserError, match="cannot be sent to another process") as refusal,
     ):
-        Crew(workers, Doubling, (threading.Lock(),))
+        WorkerPool(workers, Doubling, (threading.Lock(),))
     assert "\n" not in str(refusal.value)
 
 
