@@ -1,1 +1,1 @@
-"""The command: one module a command, `add_to` declares its arguments and `run` carries it out."""
+"""Command line: one module per command; `add_to` declares its arguments and `run` executes it."""

@@ -21,7 +21,7 @@ from robust_interp.cli.terminal import say
 from robust_interp.core.csv_text import csv_text
 from robust_interp.core.files import write_text
 
-STATUS_OF_FAIL = 3  # exit status; 1 and 2 are those of errors
+STATUS_OF_FAIL = 3  # exit status; 1 and 2 mean errors
 
 
 def add_to(commands: Commands) -> None:

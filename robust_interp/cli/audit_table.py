@@ -1,4 +1,4 @@
-"""An audit on the terminal: what is wrong first, why next to it, and what passed in a line."""
+"""Print an audit: failed checks first, with their reasons; the passed checks share one line."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ ORDER = (FAIL, WARN, OPEN, NOT_RUN, PASS)
 
 
 def print_audit(audited: Sequence[Audited], dataset: str, everything: bool = False) -> None:
-    """Of each model its conclusion, then every check that does not pass, at each radius, with its numbers.
+    """Print the conclusion for each model, then each check that does not pass, per radius, with its numbers.
 
     Args:
-        everything: Show the checks that pass in the same way; else they share a line.
+        audited: Results of the audit, one per model.
+        dataset: Name of the data set.
+        everything: Whether to print passed checks in the same way; by default they share one line.
     """
     shown = console()
     for one in audited:
@@ -47,7 +49,7 @@ def _rows(findings: Iterable[Finding], everything: bool) -> list[tuple[str, str]
 
 
 def _why(finding: Finding) -> str:
-    """The check, the radius, what it found, and the numbers that it goes by."""
+    """Format a finding: check, radius, detail, and the numbers behind it."""
     where = finding.check if finding.eps_255 is None else f"{finding.check} at {finding.eps_255:g}/255"
     numbers = []
     if finding.value is not None:

@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.save_config:
         config.save(arguments.save_config, vars(arguments))
     if arguments.dry_run:
-        # A dry run reads a store that is there, and makes none.
+        # A dry run reads an existing store, but does not create one.
         there = (arguments.out / FILE_NAME).is_file()
         with Store(arguments.out if there else None, read_only=there) as store:
             with track(errors, "timing", arguments.quiet) as tell:
@@ -97,7 +97,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def measured(own: Set[str], others: Set[str], seconds: str) -> str:
-    """Who has measured what is new: this process some cells, and another one on the same folder others."""
+    """Describe how many new cells this process and other processes on the same folder have measured.
+
+    Args:
+        own: Keys of the cells with images measured by this process or its workers.
+        others: Keys of the cells with images measured by another process.
+        seconds: Elapsed time, as text.
+    """
     if not own | others:
         return "nothing new to measure"
     in_part, more = len(own & others), len(others - own)
@@ -108,7 +114,7 @@ def measured(own: Set[str], others: Set[str], seconds: str) -> str:
 
 
 def _check_names(arguments: argparse.Namespace) -> None:
-    """Before anything heavy is imported."""
+    """Check all names before torch is imported."""
     from robust_interp.cli import names
 
     arguments.dataset = names.dataset_of(arguments.dataset, [*(arguments.models or ()), *arguments.ensemble])

@@ -1,4 +1,4 @@
-"""Names for the shell's completion: argcomplete asks the command itself, with the extra ``completion``."""
+"""Shell completion of names with argcomplete, which the extra ``completion`` installs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-# Destination of an option or argument -> the kind of names that it takes.
+# Maps the destination of an option or argument to the kind of names it takes.
 TAKES = {
     "models": "models",
     "entries": "models",
@@ -25,7 +25,7 @@ TAKES = {
 
 
 def answer(parser: argparse.ArgumentParser) -> None:
-    """Answer the shell that asks what may stand at the cursor, and end the process; nothing otherwise."""
+    """Print completions for the shell and end the process; do nothing without argcomplete or a request."""
     try:
         import argcomplete
     except ImportError:
@@ -40,13 +40,13 @@ def answer(parser: argparse.ArgumentParser) -> None:
 
 
 def continued(prefix: str, names: Iterable[str]) -> list[str]:
-    """What a list that is begun, such as ``fgsm,pg``, may go on as."""
+    """Return the completions of the last name in a comma-separated list such as ``fgsm,pg``."""
     done, comma, last = prefix.rpartition(",")
     return [f"{done}{comma}{name}" for name in names if name.startswith(last)]
 
 
 def known(kind: str) -> Iterator[str]:
-    """The names of a kind, without torch."""
+    """Yield the known names of a kind, without importing torch."""
     from robust_interp import attacks, corruptions, data, zoo
 
     if kind == "models":

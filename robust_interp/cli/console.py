@@ -1,4 +1,4 @@
-"""Tables on the terminal."""
+"""Print tables on the terminal."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ if TYPE_CHECKING:  # it imports torch
     from robust_interp.benchmark.benchmark import Benchmark
     from robust_interp.benchmark.cost import Estimate
 
-PLAIN_WIDTH = 250  # where there is no terminal to fit, a table need not be squeezed
-GAP = 2  # between two columns
-NAMES_SHARE = 4  # a name takes at most this part of a terminal that is too narrow for the table
+PLAIN_WIDTH = 250  # characters, for output that is not a terminal
+GAP = 2  # characters between two columns
+NAMES_SHARE = 4  # in a table that is too wide, a name takes at most 1/NAMES_SHARE of the terminal
 
 
 class _PlainConsole(Console):
-    """A console whose own characters command the terminal, and none in what it prints."""
+    """Console that removes terminal control characters from the text it prints."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=plain(segment.text))
 
     def on_broken_pipe(self) -> None:
-        """As with any other output: rich would end the process with status 1."""
+        """Raise BrokenPipeError for `main` to handle; rich would end the process with status 1."""
         raise BrokenPipeError
 
 
 def console(stderr: bool = False) -> Console:
-    """A console that writes plain, uncut lines where there is no terminal."""
+    """Return a console; without a terminal, it writes plain lines without wrapping."""
     found = _PlainConsole(stderr=stderr, emoji=False)  # a model may be called net:train
     if found.is_terminal:
         return found
@@ -57,7 +57,7 @@ def console(stderr: bool = False) -> Console:
 
 
 def print_header(shown: Console, benchmark: Benchmark, store: Store) -> None:
-    """What a run is about to do: where, on what, and how much of it is stored already."""
+    """Print the device, data set and number of cells of a run, and how many are stored already."""
     from robust_interp.benchmark.pending import missing
 
     plan, models = benchmark.plan, len(benchmark.targets)
@@ -78,11 +78,13 @@ def print_leaderboard(
     ranked_by: dict[str, str] | None = None,
     columns: Iterable[str] | None = None,
 ) -> None:
-    """One line an entry: percentages, with the standard deviation over seeds where there are several.
+    """Print one line per entry: accuracies in percent, ± standard deviation if there are several seeds.
 
     Args:
-        ranked_by: By protocol, the column that ranks; None: as the board's own columns say.
-        columns: Names or globs of those to show; None for those that are filled and differ.
+        board: The leaderboard.
+        title: First part of the line above the table.
+        ranked_by: Name of the ranking column by protocol; None derives it from the columns of the board.
+        columns: Names or globs of the columns to show; None shows those that have values and differ.
     """
     ranked_by = ranks.ranked_by(board) if ranked_by is None else ranked_by
     n = ", ".join(str(n) for n in sorted(set(board["n_examples"].dropna())))
@@ -122,22 +124,22 @@ def _print_note(shown: Console, text: str) -> None:
 
 
 def _by_weight(texts: Iterable[str], ranking: Iterable[str]) -> list[str]:
-    """The columns from the one that is given up last where a terminal is too narrow for all."""
+    """Return the columns by priority; on a narrow terminal the last ones are left out first."""
     first = ["model", "rank", *ranking, "members", "n_examples", "protocol", "clean", "recipe", *MEANS]
     return [*(name for name in dict.fromkeys(first) if name in texts), *(n for n in texts if n not in first)]
 
 
 def _print_one(shown: Console, columns: dict[str, list[str]], order: list[str]) -> list[str]:
-    """Print one table, on a terminal no wider than that; the columns that there was no room for.
+    """Print one table that fits the terminal, and return the columns that were left out.
 
     Args:
-        order: The columns from the one that is given up last.
+        order: The columns by priority; the last ones are left out first.
     """
     need = {name: _width(name, texts) for name, texts in columns.items()}
     if not shown.is_terminal:
         shown.width = max(shown.width, sum(need.values()))
     widest = {}
-    if sum(need.values()) > shown.width:  # then long names take several lines
+    if sum(need.values()) > shown.width:  # too wide: wrap long names
         most = shown.width // NAMES_SHARE
         widest = {name: max(most, len(name)) for name in columns if is_text(name) and need[name] - GAP > most}
         need |= {name: width + GAP for name, width in widest.items()}
@@ -151,7 +153,7 @@ def _print_one(shown: Console, columns: dict[str, list[str]], order: list[str]) 
 
 
 def print_comparison(comparison: Comparison) -> None:
-    """One line a column: two accuracies in percent, their difference, and whether it is significant."""
+    """Print one line per column: two accuracies in percent, their difference and its verdict."""
     frame, samples, shown = comparison.frame, comparison.samples, console()
     lines = [
         f"A {comparison.a}, B {comparison.b}: {comparison.dataset}, n = {samples.n}, "
@@ -193,7 +195,7 @@ def print_comparison(comparison: Comparison) -> None:
 
 
 def print_classes(table: pd.DataFrame) -> None:
-    """A line a class for each entry: n, accuracy with its interval, and what was predicted, in percent."""
+    """Print one line per entry and class: n, accuracy with interval, and predictions in percent."""
     shown = console()
     for name, part in by_entry(table).items():
         first = part.iloc[0]
@@ -233,7 +235,7 @@ def print_classes(table: pd.DataFrame) -> None:
 
 
 def print_paper(comparison: PaperComparison, dataset: str) -> None:
-    """The paper's tables with our numbers in them, and its claims."""
+    """Print the tables of the paper next to the measured numbers, then its claims."""
     shown = console()
     shown.print(
         f"{dataset}, accuracy in %: paper / ours; = means within two standard deviations of the paper, ≠ not",
@@ -251,7 +253,7 @@ def print_paper(comparison: PaperComparison, dataset: str) -> None:
 
 
 def _paper_table(cells: pd.DataFrame) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """The texts of what names a line of one of the paper's tables, and of its numbers."""
+    """Return the label columns and the number columns of one table of the paper, as texts."""
     keys = ["model", "lambda_init", "members"]
     lines = [line for _, line in cells.fillna({"measured_as": ""}).groupby(keys, sort=False)]
     head = {key: [str(line[key].iloc[0]) for line in lines] for key in keys}
@@ -271,7 +273,7 @@ def _beside(cell: Mapping[Hashable, Any] | None) -> str:
 
 
 def print_claims(claims: pd.DataFrame) -> None:
-    """One line a claim and scope: its smallest difference with the interval over seeds, and a verdict."""
+    """Print one line per claim and scope: smallest difference, interval over seeds, verdict."""
     shown = console()
     for claim, lines in claims.groupby("claim", sort=False):
         shown.print(claim, highlight=False, markup=False)
@@ -294,7 +296,7 @@ def _print_fitting(shown: Console, head: dict[str, list[str]], rest: dict[str, l
 
 
 def _table(columns: dict[str, list[str]], widest: Mapping[str, int] = MappingProxyType({})) -> Table:
-    """Texts in columns; those with a greatest width take several lines, all others one."""
+    """Build a table of texts; only the columns named in `widest` (maximum width by name) are wrapped."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
         left = is_text(name)
@@ -306,12 +308,12 @@ def _table(columns: dict[str, list[str]], widest: Mapping[str, int] = MappingPro
             overflow="fold",
         )
     for row in zip(*columns.values(), strict=True):
-        table.add_row(*map(escape, row))  # a name in brackets is no markup
+        table.add_row(*map(escape, row))  # brackets in a name are not markup
     return table
 
 
 def _fitting(columns: dict[str, list[str]], width: int) -> list[dict[str, list[str]]]:
-    """Cut the columns into as many tables as it takes for none to be wider than the terminal."""
+    """Split the columns into tables that are at most `width` characters wide."""
     parts: list[dict[str, list[str]]] = [{}]
     left = width
     for name, texts in columns.items():
@@ -329,7 +331,7 @@ def _width(name: str, texts: list[str]) -> int:
 
 
 def print_sweep(table: pd.DataFrame, title: str) -> None:
-    """One line a network: how many seeds trained and failed, and the numbers over those that trained."""
+    """Print one line per network: trained and failed seeds, and results over the trained ones."""
     shown = console()
     shown.print(f"{title}; accuracy in %, ± std over seeds", highlight=False, markup=False)
     head = {
@@ -341,7 +343,7 @@ def print_sweep(table: pd.DataFrame, title: str) -> None:
 
 
 def print_plan(benchmark: Benchmark, store: Store, estimate: Estimate) -> None:
-    """What a run would measure, and about how long it would take."""
+    """Print what a run would measure, and its estimated time."""
     plan, shown = benchmark.plan, console()
     todo = benchmark.missing(store)
     seconds, is_bound = estimate
@@ -364,7 +366,7 @@ def _columns(plan: Plan) -> str:
 
 
 def print_models(checkpoints: list[Checkpoint]) -> None:
-    """The zoo, and the names that can be trained."""
+    """Print the checkpoints of the zoo and the names of the models that can be trained."""
     from robust_interp.models import in_resnet, in_resnext
 
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -10,7 +10,7 @@ from robust_interp.cli.options import Commands, add_command, add_fields, add_plu
 from robust_interp.cli.terminal import say
 from robust_interp.core.errors import UserError
 
-SHOWN = 5  # files that cannot be read
+SHOWN = 5  # number of unreadable files that are listed
 
 
 def add_to(commands: Commands) -> None:
@@ -67,10 +67,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _told(name: str, arguments: argparse.Namespace) -> Iterator[str]:
-    """What there is to say of a dataset or a source.
+    """Yield the lines that describe a data set or a source.
 
     Raises:
-        UserError: if it cannot be measured; the message says why.
+        UserError: If it cannot be used; the message says why.
     """
     import numpy as np
 

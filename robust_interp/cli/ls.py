@@ -63,7 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _attack(registry: Registry, name: str) -> list[str]:
-    """Norm, what it is and its paper, then its parameters; nothing of a plug-in that is not imported."""
+    """Describe an attack: norm, summary and paper, then its parameters.
+
+    Return no line for a plug-in that is not imported.
+    """
     if (kind := registry.at_hand(name)) is None:
         return []
     norm = "Linf or L2" if "norm" in kind.defaults else kind.norm
@@ -73,7 +76,7 @@ def _attack(registry: Registry, name: str) -> list[str]:
 
 
 def _parameter(kind: AttackType, name: str, default: object) -> str:
-    """With its default and those of datasets that have another; eps and target with when they are given."""
+    """Format a parameter with its default and the defaults of data sets that differ."""
     if name == "eps":
         given = "optional" if kind.minimal else "by --eps" if kind.norm == "Linf" else "needed in the spec"
         return f"eps ({given})"
@@ -84,7 +87,7 @@ def _parameter(kind: AttackType, name: str, default: object) -> str:
 
 
 def _value(kind: AttackType, name: str, value: object) -> str:
-    """As it is written in a spec."""
+    """Format a value as it is written in a spec."""
     from robust_interp.attacks.parse import exact_255
     from robust_interp.core.specs import OfEps
 
@@ -96,7 +99,10 @@ def _value(kind: AttackType, name: str, value: object) -> str:
 
 
 def _elsewhere(name: str) -> Iterator[tuple[str, object]]:
-    """The datasets on which a parameter has another default, and that; none of plug-ins not imported."""
+    """Yield each data set with its own default of a parameter, and that default.
+
+    Plug-ins that are not imported are skipped.
+    """
     from robust_interp.data import DATASETS
 
     for dataset in DATASETS:
@@ -106,7 +112,7 @@ def _elsewhere(name: str) -> Iterator[tuple[str, object]]:
 
 
 def _corruption(registry: Registry, name: str) -> list[str]:
-    """What it is and its paper, then its one parameter."""
+    """Describe a corruption: summary and paper, then its severity parameter."""
     from robust_interp.core.registry import BUILT_IN, first_line
     from robust_interp.corruptions.names import SEVERITIES, SOURCE
 
@@ -121,7 +127,7 @@ DESCRIBED = {"attacks": _attack, "corruptions": _corruption}
 
 
 def _trained(checkpoints: list) -> dict[str, str]:
-    """The architectures that --models takes without a weights file."""
+    """Return the architectures that have checkpoints, with a text that lists their data sets."""
     datasets: dict[str, dict[str, None]] = {}
     for checkpoint in checkpoints:
         datasets.setdefault(checkpoint.architecture, {})[checkpoint.dataset] = None

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, plain lines elsewhere, nothing with --quiet; on stderr."""
+"""Show progress on stderr: a bar on a terminal, plain lines elsewhere, nothing with --quiet."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     from robust_interp.training.train import Start, Training
     from robust_interp.training.trainer import Status
 
-SHOWN_AFTER = 5.0  # seconds that work may take without a word, where it usually takes less
+SHOWN_AFTER = 5.0  # seconds before progress is shown for work that is usually short
 PLAIN_EVERY = 10.0  # seconds between plain lines
-PLAIN_EVERY_IN_EPOCH = 60.0  # and between those within an epoch that takes long
-MEMORY = 20.0  # seconds over which a speed is averaged, at least
-MEMORY_SHARE = 0.25  # of the time since the start, over which it is averaged later
-KNOWN_AFTER = 2.0  # seconds of work after which a speed can be told: the first pass of a model takes longer
-ROUNDING = 1e-6  # of all work: that nothing is left
+PLAIN_EVERY_IN_EPOCH = 60.0  # seconds between plain lines within a long epoch
+MEMORY = 20.0  # seconds; shortest time over which a speed is averaged
+MEMORY_SHARE = 0.25  # the averaging time grows to this share of the elapsed time
+KNOWN_AFTER = 2.0  # seconds of work before a speed is reliable: the first pass of a model is slower
+ROUNDING = 1e-6  # less work left than this share counts as none
 SHORTEST_NAME, SHORTEST_BAR, LONGEST_BAR = 12, 8, 40  # characters
 
-Kind = tuple[str, str]  # of work of one speed: a classifier or a network, and what is done with it
-Clock = Callable[[], float]  # seconds
+Kind = tuple[str, str]  # work of one speed: the classifier or network, and the operation
+Clock = Callable[[], float]  # returns seconds
 
 
 class Pace:
-    """Seconds that a unit of work takes, of which old ones count less and less."""
+    """Exponential moving average of the seconds per unit of work."""
 
     def __init__(self) -> None:
         self._units = self._seconds = self._age = 0.0
 
     def add(self, units: float, seconds: float) -> None:
-        """So much work was done, in so much time."""
+        """Record finished work and the seconds it took."""
         self._age += seconds
         kept = math.exp(-seconds / max(MEMORY, MEMORY_SHARE * self._age))
         self._units = kept * self._units + units
@@ -51,61 +51,61 @@ class Pace:
 
     @property
     def seconds_a_unit(self) -> float | None:
-        """None before anything was done."""
+        """Average seconds per unit; None before any work is done."""
         return self._seconds / self._units if self._units > 0 else None
 
 
 class TimeLeft:
-    """How long work will still take, from how long that before it took.
+    """Estimator of the remaining time, based on the speed of the finished work.
 
-    Work is counted in units that take about as long in any kind of it. Each kind has a speed of its own,
-    known once it was met; before that the mean of others is taken, of those that do the same if there are
-    any.
+    Work is counted in units that take a similar time in every kind of work. The speed is measured for each
+    kind separately. A kind not measured yet uses the mean speed of the kinds with the same operation, or of
+    all kinds if there are none.
     """
 
     def __init__(self) -> None:
         self.left: dict[Kind, float] = defaultdict(float)
-        self._done = self._counted = 0.0  # units; and seconds
+        self._done = self._counted = 0.0  # units; seconds
         self._paces: dict[Kind, Pace] = defaultdict(Pace)
 
     def expect(self, work: Mapping[Kind, float]) -> None:
-        """So much more is to be done."""
+        """Add work that is still to do, in units by kind."""
         for kind, units in work.items():
             self.left[kind] += units
 
     def forget(self) -> None:
-        """Nothing is left of what was to be done."""
+        """Discard all remaining work."""
         self.left.clear()
 
     def finish(self, kind: Kind, units: float, seconds: float) -> None:
-        """So much was done, in so much time."""
+        """Record finished units of a kind and the seconds they took."""
         self.skip(kind, units)
         self._paces[kind].add(units, seconds)
         self._counted += seconds
 
     def skip(self, kind: Kind, units: float) -> None:
-        """So much was done before, which says nothing of the speed."""
+        """Count units as done without using them to measure the speed."""
         self.left[kind] -= units
         self._done += units
 
     def drop(self, kind: Kind, units: float) -> None:
-        """So much will not be done."""
+        """Remove units that will not be done."""
         self.left[kind] -= units
 
     @property
     def has_begun(self) -> bool:
-        """Whether any of it was done."""
+        """Whether any work is done."""
         return self._done > 0
 
     @property
     def share(self) -> float:
-        """What is done of all, in [0, 1]."""
+        """Finished share of all work, in [0, 1]."""
         left = math.fsum(units for units in self.left.values() if units > 0)
         return self._done / (self._done + left) if left > ROUNDING * self._done else 1.0
 
     @property
     def seconds(self) -> float | None:
-        """Of what is left; None while too little was done to tell."""
+        """Estimated seconds left; None while too little work is done for an estimate."""
         known = {kind: pace for kind, one in self._paces.items() if (pace := one.seconds_a_unit) is not None}
         if not known or self._counted < KNOWN_AFTER:
             return None
@@ -120,10 +120,10 @@ def _pace(kind: Kind, known: Mapping[Kind, float]) -> float:
 
 
 class Bar:
-    """One bar, or one run of plain lines, for the whole of a command's work.
+    """Progress of all the work of a command, shown as one bar or as plain lines.
 
     Attributes:
-        time: Which expects the work.
+        time: Estimator that counts the work and the time left.
     """
 
     def __init__(self, shown: _Shown, clock: Clock) -> None:
@@ -131,21 +131,23 @@ class Bar:
         self._last = clock()
 
     def begin(self) -> None:
-        """What follows is work; the time until now was not spent on any that is counted."""
+        """Restart the clock: the time until now was not spent on counted work."""
         self._last = self._clock()
 
     def finish(self, kind: Kind, units: float) -> None:
-        """So much work was done since the last time; `show` then tells of it."""
+        """Record the units done since the last call. Call `show` to display them."""
         now = self._clock()
         self.time.finish(kind, units, now - self._last)
         self._last = now
 
     def show(self, what: str, numbers: Sequence[str] = (), ends: bool = False, must: bool = False) -> None:
-        """What is at hand, and its numbers, the most important first.
+        """Display the current work.
 
         Args:
-            ends: Whether a part of the work, such as an epoch, is done: a good place for a plain line.
-            must: Whether a plain line must be seen.
+            what: Description of the current work.
+            numbers: Further texts, the most important first.
+            ends: Whether a part of the work, such as an epoch, is done; a plain line is then due earlier.
+            must: Whether to print a plain line even if none is due.
         """
         left = self.time.seconds
         told = Told(self.time.share, what, tuple(numbers), math.nan if left is None else left)
@@ -156,13 +158,13 @@ class Bar:
 def whole(
     console: Console, quiet: bool, after: float = 0.0, clock: Clock = time.perf_counter
 ) -> Iterator[Bar]:
-    """One bar for all that is done inside; nothing is shown before some work is.
+    """Show one bar for all work inside the context, from the first finished work on.
 
     Args:
-        console: Of standard error.
+        console: Console of standard error.
         quiet: Whether to show nothing.
-        after: Seconds that the work may take without a word.
-        clock: What tells the time.
+        after: Seconds before progress is shown.
+        clock: Returns the time in seconds.
     """
     kind = _Nothing if quiet else _OnTerminal if console.is_terminal else _PlainLines
     shown = kind(console, after, clock)
@@ -176,14 +178,14 @@ def whole(
 def track(
     console: Console, name: str, quiet: bool, after: float = SHOWN_AFTER, clock: Clock = time.perf_counter
 ) -> Iterator[Tell]:
-    """A function that work tells how far it is: it is shown where it takes long.
+    """Yield a function to report progress with; it is shown only if the work takes long.
 
     Args:
-        console: Of standard error.
-        name: Of the work.
+        console: Console of standard error.
+        name: Name of the work.
         quiet: Whether to show nothing.
-        after: Seconds that the work may take without a word.
-        clock: What tells the time.
+        after: Seconds before progress is shown.
+        clock: Returns the time in seconds.
     """
     kind, told = ("", name), 0.0
     with whole(console, quiet, after, clock) as bar:
@@ -191,7 +193,7 @@ def track(
 
         def tell(share: float, what: str) -> None:
             nonlocal told
-            if share > told and not told:  # the first part pays for what is imported with it
+            if share > told and not told:  # the first part includes imports, so it is not timed
                 bar.time.skip(kind, share)
                 bar.begin()
             elif share > told:
@@ -208,7 +210,7 @@ def track(
 
 
 def units_of(cell: Cell, cost: Callable[[Cell], int]) -> float:
-    """Work of one sample of a cell: forward passes, weighed by the millions of parameters of the model."""
+    """Return the work per image of a cell: forward passes times millions of parameters."""
     card = cell.classifier
     return cost(cell) * (card.params_m or 1) / card.members
 
@@ -218,7 +220,7 @@ def kind_of(cell: Cell) -> Kind:
 
 
 def cells_work(work: Iterable[tuple[Cell, int]], cost: Callable[[Cell], int]) -> dict[Kind, float]:
-    """The work of cells, of each at so many samples, in the units of `units_of`."""
+    """Sum the work of pairs (cell, number of images), by kind, in the units of `units_of`."""
     found: dict[Kind, float] = defaultdict(float)
     for cell, samples in work:
         found[kind_of(cell)] += samples * units_of(cell, cost)
@@ -226,15 +228,15 @@ def cells_work(work: Iterable[tuple[Cell, int]], cost: Callable[[Cell], int]) ->
 
 
 class Reporter:
-    """Counts the finished work of cells, and shows it: a watch of `benchmark` and of `audit`.
+    """Counter and display of the finished work of cells, used as a watch by `benchmark` and `audit`.
 
     Args:
-        bar: Which expects the work.
-        cost: Forward passes of one member's worth of work that a sample of a cell takes.
+        bar: Bar that already expects the work.
+        cost: Returns the number of forward passes per image of a cell, summed over members.
 
     Attributes:
-        own: Keys of the cells of which this process or its workers have measured samples.
-        others: Keys of those of which another process on the same store has.
+        own: Keys of the cells with images measured by this process or its workers.
+        others: Keys of the cells with images measured by another process on the same store.
     """
 
     def __init__(self, bar: Bar, cost: Callable[[Cell], int], clock: Clock = time.perf_counter) -> None:
@@ -243,11 +245,11 @@ class Reporter:
         self._workers: list[str] = []
         self.own: set[str] = set()
         self.others: set[str] = set()
-        self._told = 0.0  # units of the batch at hand that were counted by its steps
+        self._told = 0.0  # units of the current batch that `step` has already counted
         bar.begin()
 
     def __call__(self, cell: Cell, samples: int) -> None:
-        """So many samples of a cell are finished."""
+        """Count images of a cell as finished by this process or its workers."""
         self._bar.finish(kind_of(cell), samples * units_of(cell, self._cost) - self._told)
         self._told = 0.0
         self._images += samples
@@ -255,25 +257,25 @@ class Reporter:
         self._show(cell, ends=True)
 
     def compiling(self, cell: Cell, begins: bool) -> None:
-        """The model of a cell is about to be compiled, or was: that is no work on samples."""
+        """Show that a model is being compiled, and leave the time this takes out of the speed."""
         if begins:
             self._bar.show(f"{cell.classifier.label} compiling", ends=True)
         else:
             self._bar.begin()
 
     def step(self, cell: Cell, samples: float) -> None:
-        """An attack on a batch of a cell has done so many more samples' worth of work."""
+        """Count the work of an attack step, given as a (fractional) number of images."""
         units = samples * units_of(cell, self._cost)
         self._bar.finish(kind_of(cell), units)
         self._told += units
         self._show(cell, ends=False)
 
     def alive(self, alive: int, workers: int) -> None:
-        """So many of the workers can do tasks now."""
+        """Set the number of workers that can do tasks now."""
         self._workers = [f"{alive} of {workers} workers"]
 
     def elsewhere(self, cell: Cell, samples: int) -> None:
-        """So many samples of a cell were finished by another process on the same store."""
+        """Count images of a cell as finished by another process on the same store."""
         self._bar.time.skip(kind_of(cell), samples * units_of(cell, self._cost))
         self.others.add(cell.key)
         self._show(cell, ends=True)
@@ -288,19 +290,19 @@ class Reporter:
 def reporter(
     console: Console, work: Iterable[tuple[Cell, int]], cost: Callable[[Cell], int], quiet: bool
 ) -> Iterator[Reporter]:
-    """A Reporter of these cells with a bar of its own."""
+    """Yield a Reporter of these cells with a new bar."""
     with whole(console, quiet) as bar:
         bar.time.expect(cells_work(work, cost))
         yield Reporter(bar, cost)
 
 
 class Trainings:
-    """Counts what trainings have done, and shows it.
+    """Counter and display of the progress of trainings.
 
     Args:
-        bar: Which is to expect their work.
-        groups: What is trained side by side, group by group.
-        units: Work of each training, as `training.train.work` gives it.
+        bar: Bar to which the work is added.
+        groups: Groups of networks; those of one group are trained side by side.
+        units: Work of each training, as `training.train.work` returns it.
     """
 
     def __init__(
@@ -315,27 +317,27 @@ class Trainings:
             bar.time.expect({self._kind(what): units[what]})
 
     def begin(self) -> None:
-        """A group is about to be trained."""
+        """Start the clock for a group of trainings."""
         self._bar.begin()
 
     def resumed(self, what: Training, start: Start) -> None:
-        """A training goes on from a state that was kept; prints from where."""
+        """Count the steps of a resumed training as done, and print where it resumes."""
         self._set_back(what, start.step / start.steps)
         line = f"goes on from epoch {start.epoch}/{start.epochs}, step {start.step}/{start.steps}"
         warn(f"{self._labels[what]} {line}")
 
     def begins(self, what: Training) -> None:
-        """A worker begins with a training, or again, as another one was lost."""
+        """Reset a training that a worker starts, or restarts after another worker was lost."""
         if not self._bar.time.has_begun:
             self._bar.begin()
         self._set_back(what, 0.0)
 
     def alive(self, alive: int, workers: int) -> None:
-        """So many of the workers can train now."""
+        """Set the number of workers that can train now."""
         self._workers = [f"{alive} of {workers} workers"]
 
     def __call__(self, what: Training, status: Status) -> None:
-        """Where a training is."""
+        """Update the progress of a training."""
         self._bar.finish(self._kind(what), (status.share - self._shares[what]) * self._units[what])
         self._shares[what] = status.share
         ends = status.line is not None
@@ -344,14 +346,14 @@ class Trainings:
             self._show(what, status, ends, is_over)
 
     def failed(self, what: Training) -> None:
-        """A training goes no further."""
+        """Drop the remaining work of a failed training."""
         self._bar.time.drop(self._kind(what), (1 - self._shares[what]) * self._units[what])
         self._shares[what] = 1.0
         if self._bar.time.has_begun:
             self._bar.show(f"{self._labels[what]}  failed")
 
     def _set_back(self, what: Training, share: float) -> None:
-        """A training is where it is without having been trained to there just now."""
+        """Set the finished share of a training without timing it."""
         self._bar.time.skip(self._kind(what), (share - self._shares[what]) * self._units[what])
         self._shares[what] = share
 
@@ -374,7 +376,7 @@ class Trainings:
 
 
 def _labels(trainings: Sequence[Training]) -> dict[Training, str]:
-    """A name for each, with its recipe where they differ in that, as in a sweep of intervals."""
+    """Return a label for each training, with the recipe if the recipes differ."""
     one_recipe = len({what.recipe.name for what in trainings}) == 1
     recipe = {what: "" if one_recipe else f" {what.recipe.name}" for what in trainings}
     return {what: f"{what.architecture}{recipe[what]} seed {what.seed}" for what in trainings}
@@ -384,13 +386,13 @@ def _labels(trainings: Sequence[Training]) -> dict[Training, str]:
 
 
 class Told(NamedTuple):
-    """How far the work is.
+    """State of the work that is displayed.
 
     Attributes:
-        share: That is done, in [0, 1].
-        what: Is at hand.
-        numbers: The most important first.
-        left: Seconds; NaN if not known yet.
+        share: Finished share, in [0, 1].
+        what: Description of the current work.
+        numbers: Further texts, the most important first.
+        left: Estimated seconds left; NaN if not known yet.
     """
 
     share: float
@@ -414,17 +416,17 @@ class _Nothing:
 
 
 class _OnTerminal:
-    """A line that changes, shown once there is something to show and the time has come."""
+    """Line that is updated in place, shown after `after` seconds if there is something to show."""
 
     def __init__(self, console: Console, after: float, clock: Clock) -> None:
         self._clock, self._after, self._started = clock, after, clock()
-        # What is printed to a terminal goes above the bar; what is sent elsewhere is none of rich's business.
+        # rich moves what is printed to a terminal above the bar; redirected output must not pass through it.
         is_terminal = sys.stdout.isatty()
         line = _Line(console, clock, self._started)
         self._progress = Progress(line, console=console, get_time=clock, redirect_stdout=is_terminal)
         self._task: TaskID | None = None
         self._is_shown, self._lock = False, threading.Lock()
-        self._timer = threading.Timer(after, self._begin)  # the first piece of the work may take long
+        self._timer = threading.Timer(after, self._begin)  # shows the bar even if no new progress is reported
         self._timer.daemon = True
         if after:
             self._timer.start()
@@ -452,7 +454,7 @@ class _OnTerminal:
 
 
 class _PlainLines:
-    """A line now and then, best where a part of the work ends, and one at the end."""
+    """Plain lines at intervals, preferably when a part of the work ends, and one at the end."""
 
     def __init__(self, console: Console, after: float, clock: Clock) -> None:
         self._console, self._clock, self._after, self._started = console, clock, after, clock()
@@ -474,7 +476,7 @@ class _PlainLines:
 
 
 class _Line(ProgressColumn):
-    """One line, as `bar_line` fits it into the terminal."""
+    """Column with the text of `bar_line`."""
 
     def __init__(self, console: Console, clock: Clock, started: float) -> None:
         super().__init__()
@@ -489,12 +491,12 @@ class _Line(ProgressColumn):
 
 
 def bar_line(told: Told, elapsed: float, width: int) -> str:
-    """What is at hand, the share and the time left; then, while there is room, its numbers and a bar.
+    """Format work, share and time left in one line; then, if they fit, its numbers and a bar.
 
     Args:
-        told: What the line says.
+        told: State of the work.
         elapsed: Seconds since the start.
-        width: Characters.
+        width: Width of the terminal in characters.
     """
     counted = f"  {_percentage(told.share)}  {_time_told(told, elapsed)}"
     name = told.what
@@ -513,7 +515,7 @@ def bar_line(told: Told, elapsed: float, width: int) -> str:
 
 
 def _percentage(share: float) -> str:
-    """Four characters; 100 % only at the end."""
+    """Format a share in four characters; rounds down, so that 100% means finished."""
     return f"{math.floor(100 * share + ROUNDING):3}%"
 
 
@@ -529,7 +531,7 @@ def _shortened(text: str, room: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in the unit that suits it."""
+    """Format a time in seconds, minutes or hours."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
