@@ -23,7 +23,7 @@ COPIES = {"copy", "copy2", "copyfile", "copytree", "move"}  # of shutil
 WHOLE = {"new_file", "new_folder", "scratch_folder"}  # within which anything may be written
 MODE = re.compile(r"(?=.*[wax+])[rwaxbt+]{1,3}")  # of a file that is opened to write
 LEFT = {
-    ("benchmark/workers.py", "open"),  # a log, to which lines are added
+    ("core/worker_pool.py", "open"),  # a log, to which lines are added
     (
         "store/check.py",
         "copyfile",

@@ -125,7 +125,10 @@ FIGURES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["depth", "training", "plane", "growth"])
+@pytest.mark.parametrize(
+    "name",
+    ["depth", "training", *(pytest.param(one, marks=pytest.mark.exhaustive) for one in ("plane", "growth"))],
+)
 def test_same_numbers_same_bytes(name, tmp_path):
     """Whatever the user's own matplotlib settings are; and no date in the file."""
     first = [path.read_bytes() for path in style.save(FIGURES[name](), tmp_path / "one")]

@@ -728,6 +728,7 @@ def test_figures_drawn_before_are_images_in_the_page(tmp_path):
         page.write([results], tmp_path / "report", figures=tmp_path)
 
 
+@pytest.mark.exhaustive
 def test_figures_of_another_dataset_are_refused_and_of_other_checkpoints_labelled(tmp_path):
     results, figures = measure(tmp_path / "results"), tmp_path / "figures"
     figure = robustness.improvement_figure(
@@ -928,7 +929,7 @@ def test_clicks_and_typing_sort_and_filter(three, tmp_path):
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @in_browser
 def test_groups_are_sorted_and_filtered_each_by_itself(two_protocols, tmp_path):
     dom, console = opened(two_protocols, tmp_path / "sorting", "#sort=pgd_2")

@@ -132,7 +132,7 @@ def test_only_what_was_measured_here_by_the_papers_protocol_counts():
     assert len(ours) == len(paper.CLAIMS)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_of_several_runs_of_a_network_the_one_of_most_seeds_is_tried_whatever_their_order():
     lines = [
         ("in_resnet20", 1, 3, {"noise": (60.0, 0.5)}),
@@ -268,7 +268,7 @@ def test_no_source_is_held_against_the_numbers_of_another_dataset(command, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dataset", paper.DATASETS)
+@pytest.mark.parametrize("dataset", ["cifar10", pytest.param("cifar100", marks=pytest.mark.exhaustive)])
 def test_results_and_files_that_tell_their_dataset_need_no_option(command, tmp_path, dataset):
     with Store(tmp_path / "results") as store:
         run(store, [(card("in_resnet20"), CLEAN, first(8))], dataset=dataset)
