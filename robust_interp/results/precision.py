@@ -15,7 +15,8 @@ class PrecisionCheck(NamedTuple):
     """Comparison of an attack with the same attack in float32.
 
     Attributes:
-        difference: Accuracy under the attack minus that in float32, in percentage points.
+        difference: Accuracy under the attack minus that in float32, in percentage points of all images. An
+            image that was broken before, and not attacked again, counts as no difference.
         zero_gradient_rise: Share of images with a zero gradient, minus that in float32, -1 to 1.
     """
 
@@ -31,7 +32,7 @@ def in_float32(board: pd.DataFrame) -> pd.Series:
 
 
 def check(cell: Cell, store: Store, n: int) -> PrecisionCheck | None:
-    """Compare the attack of a cell with the same attack in float32, on the images measured with both.
+    """Compare the attack of a cell with the same attack in float32, on the images attacked in both.
 
     Args:
         cell: Cell of an attack that is not in float32.
@@ -39,7 +40,7 @@ def check(cell: Cell, store: Store, n: int) -> PrecisionCheck | None:
         n: Maximum number of images; the first ones are used.
 
     Returns:
-        The comparison; None if no images were measured with both.
+        The comparison; None if no images were attacked in both.
     """
     reference = cell.in_float32
     n = min(n, max(store.covered(reference.key), store.covered(reference.whole.key)))
