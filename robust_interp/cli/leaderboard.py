@@ -41,7 +41,7 @@ def add_to(commands: Commands) -> None:
 
 
 def spelt_out(argv: list[str]) -> list[str]:
-    """`leaderboard` without an action shows."""
+    """Insert the default action `show` after `leaderboard` if no action is given."""
     if argv[:1] != ["leaderboard"] or (argv[1:2] and argv[1] in _ACTIONS):
         return argv
     return ["leaderboard", "show", *argv[1:]]
@@ -133,7 +133,7 @@ def _add_compare(actions: Commands) -> None:
     )
     parser.set_defaults(bad_usage=parser.error)
     add = parser.add_argument
-    # As text: two names without an option were the models once, and --results the folder.
+    # Read as text: the old form was two model names without an option, and the folder as --results.
     add("sources", nargs="*", type=path_text, metavar="FOLDER", help="results folders (default: results)")
     add("--results", default="results", type=path_text, help=argparse.SUPPRESS)
     add(
@@ -160,7 +160,7 @@ def _add_compare(actions: Commands) -> None:
 
 
 def _two_entries(text: str) -> tuple[str, str]:
-    """``A,B``; the commas in a tag such as ``@seeds=0,1`` separate no entries."""
+    """Parse ``A,B``; commas in a tag such as ``@seeds=0,1`` do not separate entries."""
     found: list[str] = []
     for part in name_list(text):
         if found and re.search(r"@seeds=[\d,]+$", found[-1]) and re.match(r"\d+(@|$)", part):
@@ -279,7 +279,7 @@ def _classes(arguments: argparse.Namespace) -> int:
         from robust_interp.figures import files
         from robust_interp.figures.classes import confusion_figure
 
-        called = f"classes_{arguments.column.replace('/', '_')}"  # as in pgd(alpha=eps/4)_2
+        called = f"classes_{arguments.column.replace('/', '_')}"  # e.g. pgd(alpha=eps/4)_2
         figure = confusion_figure(classes.by_entry(table))
         written = files.with_table(figure, table, files.stem(arguments.out, called))
         warn(f"wrote {', '.join(map(str, written))}")

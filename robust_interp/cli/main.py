@@ -1,4 +1,4 @@
-"""The robust-interp command: reads arguments, calls the package, prints. Help needs no torch."""
+"""Entry point of the robust-interp command. The help is printed without importing torch."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         The exit status, one of EXIT_STATUS; bad usage ends the process itself.
     """
-    # timm 1.0.9 uses parts of torch.jit that newer torch announces the end of: nothing a user can act on.
+    # timm 1.0.9 uses parts of torch.jit that newer torch deprecates; users cannot act on the warning.
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch.jit")
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # λ and ± must not end a run on a terminal that lacks them
+        if hasattr(stream, "reconfigure"):  # λ and ± must not raise on a terminal that lacks them
             stream.reconfigure(errors="replace")
-    threads.wait_passively()  # read when torch is loaded, which is later
+    threads.wait_passively()  # must be set before torch is loaded
     commands = parser()
     if "_ARGCOMPLETE" in os.environ:
         completion.answer(commands)
@@ -68,7 +68,7 @@ def main(argv: list[str] | None = None) -> int:
         with _damage_in_lines(), _stopped_by_signals():
             load_plugins(arguments)
             status = arguments.run(arguments)
-            sys.stdout.flush()  # what cannot be written is to be seen here
+            sys.stdout.flush()  # raise write errors here, where they are handled
             return status
     except UserError as error:
         warn(f"robust-interp: {error}")
@@ -85,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         warn("\nrobust-interp: stopped; finished work is saved, run the same command to continue")
         return 128 + getattr(stop, "signum", signal.SIGINT)
-    except BrokenPipeError:  # the reader of a pipe has gone, as with | head
+    except BrokenPipeError:  # the reader of the pipe was closed, as with | head
         _discard_output()
         return 0
     except OSError as error:  # as with > /dev/full
@@ -105,13 +105,13 @@ def _can_print() -> bool:
 
 
 def _discard_output() -> None:
-    """Standard output leads nowhere, so that the end of the process does not fail at it again."""
+    """Redirect standard output to the null device, so that the flush at exit does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[None]:
-    """End a command on SIGTERM and SIGHUP as on Ctrl-C; one that is ignored, as under nohup, stays so."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C, unless they are ignored, as under nohup."""
     before: dict[int, Any] = {}
     caught: list[int] = []
 
@@ -127,7 +127,7 @@ def _stopped_by_signals() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        if caught and not isinstance(interrupt, Stopped):  # as Ray passes on what a handler raises
+        if caught and not isinstance(interrupt, Stopped):  # Ray replaces the exception of a handler
             raise Stopped(caught[0]) from interrupt
         raise
     finally:
@@ -137,7 +137,7 @@ def _stopped_by_signals() -> Iterator[None]:
 
 @contextmanager
 def _damage_in_lines() -> Iterator[None]:
-    """Print what is damaged as lines, each once, as other warnings of ours are."""
+    """Print each distinct DamageWarning once, as one line."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", DamageWarning)
         plain, told = warnings.showwarning, set()
@@ -155,12 +155,12 @@ def _damage_in_lines() -> Iterator[None]:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """One line for bad usage; argparse would print the whole usage before it."""
+        """Report bad usage in one line; argparse would print the whole usage first."""
         self.exit(2, f"{one_line(f'{self.prog}: {message}')}; see {self.prog} --help\n")
 
 
 def parsed(commands: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
-    """The arguments; those that a --config file gives stand in for the defaults."""
+    """Parse the arguments; values from a --config file replace the defaults."""
     arguments = commands.parse_args(argv)
     if file := getattr(arguments, "config", None):
         from robust_interp.benchmark import config
@@ -171,7 +171,7 @@ def parsed(commands: argparse.ArgumentParser, argv: list[str]) -> argparse.Names
 
 
 def parser() -> argparse.ArgumentParser:
-    """Every command with its options."""
+    """Build the parser of all commands and their options."""
     found = _Parser(
         prog="robust-interp",
         description="Measure the accuracy of image classifiers on clean images, under corruptions and "

@@ -1,6 +1,6 @@
-"""Unknown names are refused before torch is loaded, which takes seconds.
+"""Reject unknown names before torch is loaded, which takes seconds.
 
-What is accepted here may still be refused by what uses it, which knows more and says the same.
+A name accepted here may still be rejected where it is used, with the same message.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from robust_interp.core.registry import unknown
 from robust_interp.core.specs import parse_spec, split_specs
 
 _OF_THE_ZOO = re.compile(r"[\w*?\[\]!-]+(\.[a-z0-9*?]+_[a-z0-9_*?]+_seed[\d*?]+)?", re.ASCII)
-PREFIXES = ("timm", "hf", "robustbench")  # those of `classifiers.prefixes`, which imports torch
+PREFIXES = ("timm", "hf", "robustbench")  # a copy of those in `classifiers.prefixes`, which imports torch
 _OF_A_MODULE = re.compile(r"([A-Za-z_]\w+)(?:\.\w+)*:[A-Za-z_]", re.ASCII)
 _OF_TIMM = re.compile(r"timm:(\w+)", re.ASCII)
 
 
 def dataset_of(name: str | None, models: Iterable[str]) -> str:
-    """The dataset or source of a run: the one that is named, else that of the checkpoints that are.
+    """Return the data set or source of a run: the given name, or else that of the named checkpoints.
 
     Raises:
-        UserError: if there is no such dataset, or the checkpoints are of several.
+        UserError: If there is no such data set, or the checkpoints belong to several.
     """
     name = name or zoo.implied_dataset(models)
     if not data.is_source(name):
@@ -37,30 +37,32 @@ def dataset_of(name: str | None, models: Iterable[str]) -> str:
 
 
 def check_dataset(name: str) -> None:
-    """Refuse a dataset that is not registered."""
+    """Raise UserError if a data set is not registered."""
     if name not in data.DATASETS:
         raise unknown("dataset", name, data.DATASETS)
 
 
 def check_attacks(*lists: str | None) -> None:
-    """Refuse attacks that there are not, in lists of specs."""
+    """Raise UserError for an unknown attack in lists of specs."""
     for name in _names(lists):
         attacks.check_name(name)
 
 
 def check_corruptions(*lists: str | None) -> None:
-    """Refuse corruptions that there are not, in lists of specs."""
+    """Raise UserError for an unknown corruption in lists of specs."""
     for name in _names(lists):
         if name not in corruptions.GROUPS and name not in corruptions.CORRUPTIONS:
             raise unknown("corruption", name, corruptions.CORRUPTIONS)
 
 
 def check_models(names: Iterable[str], dataset: str, folder: str | None = None, only: bool = False) -> None:
-    """Refuse what names neither a checkpoint nor a model that could have one; paths and factories pass.
+    """Raise UserError for an unknown model; paths and importable factories are accepted.
 
     Args:
-        folder: A zoo folder besides the usual ones.
-        only: Whether checkpoints are looked for in that folder alone.
+        names: Names or globs of models.
+        dataset: Data set of the checkpoints.
+        folder: Additional zoo folder.
+        only: Whether to search only `folder` for checkpoints.
     """
     candidates = zoo.checkpoints(folder, dataset, only)
     for name in names:
@@ -73,21 +75,21 @@ def check_models(names: Iterable[str], dataset: str, folder: str | None = None, 
 
 
 def _check_module(name: str, top: str) -> None:
-    """Refuse the name of what would be in a module that is not there; none is imported."""
+    """Raise UserError if the top-level module of a factory does not exist; nothing is imported."""
     if top in PREFIXES or find_spec(top) or PathFinder.find_spec(top, [os.getcwd()]):
         return
     raise UserError(f"{name}: unknown prefix or module {top}; known prefixes: {', '.join(PREFIXES)}")
 
 
 def check_architectures(names: Iterable[str]) -> None:
-    """Refuse what no registered model is called."""
+    """Raise UserError for a name that no registered model has."""
     for name in names:
         if not zoo.may_be_registered(name):
             raise unknown("model", name, zoo.known_names())
 
 
 def _names(lists: Iterable[str | None]) -> Iterator[str]:
-    """The names in lists of specs; a spec that cannot be read is left to what uses it, which says why."""
+    """Yield the names in lists of specs; invalid specs are skipped and reported where they are used."""
     for part in (part for text in lists for part in split_specs(text or "")):
         with suppress(UserError):
             name = parse_spec(part.removeprefix("torchattacks.")).name
