@@ -703,7 +703,7 @@ def test_an_unreadable_audit_is_an_error(tmp_path):
         provenance.audits([tmp_path], "digits")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_claims_stand_on_cifar_alone(tmp_path):
     results = measure(tmp_path / "results", ("in_resnet20", "preact_resnet20"), dataset="cifar10")
     page.write([results], tmp_path / "report")
@@ -714,7 +714,7 @@ def test_the_claims_stand_on_cifar_alone(tmp_path):
     assert (tmp_path / "report" / "paper.csv").is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_figures_drawn_before_are_images_in_the_page(tmp_path):
     results, figures = measure(tmp_path / "results"), tmp_path / "figures"
     figures.mkdir()

@@ -85,6 +85,7 @@ def test_a_number_is_judged_by_two_of_the_papers_deviations():
     assert far.within_2_std == "no"
 
 
+@pytest.mark.exhaustive
 def test_another_depth_stands_in_by_name_and_is_not_judged():
     ours = board(
         ("preact_resnet20", 1, 3, {"clean": (93.58, 0.1)}), ("in_resnet20_sig", 1, 1, {"clean": 80.0})
