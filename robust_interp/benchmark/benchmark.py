@@ -144,10 +144,10 @@ class Benchmark:
         return failed
 
     def _leave_out(self, failed: Mapping[str, UserError]) -> None:
-        """Resolve and plan anew without those that failed.
+        """Resolve the names again without the checkpoints that failed, and make a new plan.
 
         Raises:
-            UserError: of one that is named, or if none is left.
+            UserError: the error of a model that is named itself, or if no model is left.
         """
         tried: Tried = {target.key: target.load for target in self.targets} | dict(failed)
         self.targets = resolve(*self._named, self.dataset, tried=tried)
@@ -207,7 +207,7 @@ class Benchmark:
             self.runner.compiles = cost.worth_compiling(self.plan, self.targets, self.runner, store)
 
     def _worth_compiling(self, store: Store, workers: int) -> Container[Architecture]:
-        """What so many workers on CPUs are to compile, each for itself: timed here, where it is known."""
+        """Return the architectures that each worker compiles; empty unless they pay off on CPU workers."""
         if self._compile != "auto" or self.runner.device.type != "cpu":
             return ()
         return frozenset(cost.worth_compiling(self.plan, self.targets, self.runner, store, workers))

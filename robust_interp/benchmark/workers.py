@@ -70,10 +70,7 @@ class TaskRunner:
             for file in plugins:
                 load(file)
         dataset = load_dataset(request)
-        if dataset.fingerprint != known.fingerprint:
-            raise UserError(
-                f"a worker finds other data under the name {dataset.name}: give the same --data-dir"
-            )
+        dataset.check_same(known.fingerprint)
         self._runner = Runner.for_request(request, dataset)
         self._runner.compiles = compiles
         found: dict[str, Target] = {}

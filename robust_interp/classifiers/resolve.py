@@ -219,10 +219,10 @@ def _of_the_zoo(
 
 
 def _candidates(names: Sequence[str], options: ResolveOptions, dataset: data.Dataset) -> list[zoo.Checkpoint]:
-    """The dataset's checkpoints; for images of the user's own, those of a dataset with as many classes.
+    """Return the checkpoints for a data set: its own, or for a user's own images those that fit them.
 
     Raises:
-        UserError: if there is none, or those that are named are of several datasets.
+        UserError: if there is none, or the names match checkpoints of several data sets.
     """
     if dataset.name in data.DATASETS:
         return zoo.checkpoints_for(dataset.name, options.zoo, options.only_zoo)

@@ -266,11 +266,12 @@ def _classes(arguments: argparse.Namespace) -> int:
 
     runs, dataset = runs_in(arguments.folders, arguments.dataset)
     runs = of_models(runs, arguments.models)
-    names = class_names_in(arguments.folders, dataset)
-    count = len(names) or None
     if dataset in data.DATASETS:
-        count, names = data.DATASETS[dataset].classes, data.DATASETS[dataset].class_names
-    table = classes.by_class(runs, arguments.column, count, names)
+        kind = data.DATASETS[dataset]
+        table = classes.by_class(runs, arguments.column, kind.classes, kind.class_names)
+    else:
+        names = class_names_in(arguments.folders, dataset)
+        table = classes.by_class(runs, arguments.column, len(names) or None, names)
     if arguments.format == "table":
         print_classes(table)
     else:

@@ -248,13 +248,14 @@ def finished(
 
 @dataclass(frozen=True)
 class _Course:
-    """How what is missing is trained.
+    """Trains the missing networks, in this process or in workers.
 
     Attributes:
+        arguments: The arguments of the command.
         out: The zoo folder.
-        compiled: Whether the step is.
+        compiled: Whether the training step is compiled.
         training: The training split.
-        watch: What shows how far groups of trainings are.
+        watch: Returns the progress display for groups of trainings.
     """
 
     arguments: argparse.Namespace
@@ -267,7 +268,7 @@ class _Course:
         return self.arguments.at_once or (AT_ONCE_ON_CUDA if is_on_cuda else 1)
 
     def here(self, missing: Sequence[Training], device: torch.device) -> Outcomes:
-        """Train in this process; what became of each."""
+        """Train in this process, and return the outcome of each."""
         from robust_interp.training.train import train_together
         from robust_interp.training.workers import shared
 
@@ -295,7 +296,7 @@ class _Course:
         return outcomes
 
     def in_workers(self, missing: Sequence[Training], device: torch.device, workers: Workers) -> Outcomes:
-        """Train in worker processes; what became of each."""
+        """Train in worker processes, and return the outcome of each."""
         from robust_interp.core.worker_pool import cluster, log_in
         from robust_interp.training.workers import shared, train_groups
 
@@ -334,7 +335,7 @@ class _Course:
     def _reporting(
         self, trainings: Sequence[Training], watch: Trainings, stack: ExitStack
     ) -> Callable[[Training, Status], None]:
-        """What shows where trainings are, and writes their curves; closed with the stack."""
+        """Return a function that shows statuses and writes curves; `stack` closes the curves."""
         curves = {
             what: stack.enter_context(_curve_writer(self.arguments, what, self.out)) for what in trainings
         }
@@ -347,7 +348,7 @@ class _Course:
 
 
 def _tell(outcomes: Outcomes, watch: Trainings) -> None:
-    """Say what became of trainings."""
+    """Print the outcome of each training."""
     from robust_interp.training.trainer import TrainingError
 
     for what, outcome in outcomes.items():

@@ -1,4 +1,4 @@
-"""How to install an extra of this package, wherever the package came from."""
+"""The command that installs an extra of this package, from a clone or from an index."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import robust_interp
 
 
 def install(extra: str) -> str:
-    """The command that installs an extra: from the clone that the package lies in, else by its name.
+    """Return the command that installs an extra: from the clone of the package if it is one, else by name.
 
     Args:
-        extra: Such as ``hf``.
+        extra: Name of the extra, such as ``hf``.
     """
     clone = Path(robust_interp.__file__).resolve().parents[1]
     if (clone / "pyproject.toml").is_file():

@@ -114,18 +114,18 @@ class _WorkerActor:
         self._object = make(*arguments)
 
     def do(self, task: Any, mailbox: Any, number: int) -> _Reply:
-        """Do a task; with a mailbox, telling how far it is as the worker of this number."""
+        """Run a task. With a mailbox, the task gets a channel for its news, sent as worker `number`."""
         if mailbox is None:
             return _replied(lambda: self._object(task))
-        told = Told(mailbox, number)
+        channel = Channel(mailbox, number)
         try:
-            return _replied(lambda: self._object(task, told))
+            return _replied(lambda: self._object(task, channel))
         finally:
-            told.wait()
+            channel.wait()
 
 
 class _Mailbox:
-    """Between workers and the process that gives tasks: news go one way, the wish to stop the other."""
+    """A Ray actor that passes news from workers to the main process, and its request to stop to workers."""
 
     def __init__(self) -> None:
         self._news: list[tuple[int, Any]] = []
@@ -143,11 +143,11 @@ class _Mailbox:
         self._is_to_stop = True
 
 
-class Told:
-    """What a task in a worker tells its news to.
+class Channel:
+    """Sends news from a task in a worker to the main process.
 
     Attributes:
-        is_to_stop: Whether it is to come to an end and keep what it has.
+        is_to_stop: Whether the main process asks the task to stop and to save its state.
     """
 
     def __init__(self, mailbox: Any, number: int) -> None:
@@ -156,17 +156,17 @@ class Told:
         self.is_to_stop = False
 
     def __call__(self, news: Any) -> None:
-        """Tell news, of values as JSON has them; it takes no time."""
+        """Send news, made of JSON values, without waiting until they arrive."""
         self._sent.append(self._mailbox.put.remote(self._number, news))
         ready, self._sent = self._ray.wait(self._sent, num_returns=len(self._sent), timeout=0)
         self._hear(ready)
 
     def wait(self) -> None:
-        """Wait until all has arrived."""
+        """Wait until all news have arrived."""
         self._hear(self._sent)
 
     def _hear(self, answers: list[Any]) -> None:
-        with suppress(self._ray.exceptions.RayError):  # without the mailbox a task can still be done
+        with suppress(self._ray.exceptions.RayError):  # a task does not need the mailbox
             self.is_to_stop |= any(self._ray.get(answers))
 
 
@@ -281,7 +281,7 @@ class WorkerPool(Generic[T, R]):
         name: Returns the name of a task.
         log: Called with a line of text for each worker and each task.
         news: Called with a task and what it reports while it runs. If given, the object is called with the
-            task and a `Told`.
+            task and a `Channel`.
 
     Raises:
         UserError: if the arguments cannot be sent to another process.
@@ -367,7 +367,7 @@ class WorkerPool(Generic[T, R]):
                 return done
 
     def stop(self, seconds: float) -> None:
-        """Give no more tasks; have those at hand come to an end, and wait for that, so long at most."""
+        """Start no more tasks, ask the running ones to stop, and wait for them for at most `seconds`."""
         self._todo.clear()
         until = time.monotonic() + seconds
         with suppress(self._ray.exceptions.RayError, UserError):
@@ -375,7 +375,7 @@ class WorkerPool(Generic[T, R]):
                 self._ray.get(self._mailbox.stop.remote(), timeout=seconds)
             while self.is_busy and time.monotonic() < until:
                 self._look()
-                self._todo.clear()  # a lost one is not done again
+                self._todo.clear()  # a task whose worker was lost is not repeated
 
     def _look(self) -> tuple[T, R | str] | None:
         """Wait at most POLL_SECONDS seconds for a reply; return a finished task, if there is one."""
@@ -389,7 +389,7 @@ class WorkerPool(Generic[T, R]):
         return None
 
     def _hear(self) -> None:
-        """Pass on what tasks have told of themselves; all of it arrives before their answers."""
+        """Pass on the news of running tasks. All news of a task arrive before its result."""
         if not self._mailbox or not self._news:
             return
         try:
@@ -491,7 +491,7 @@ class WorkerPool(Generic[T, R]):
 
 
 def log_in(folder: Path | None) -> Callable[[str], None]:
-    """What writes each line, with the time, to the end of the log in a folder; None for no log."""
+    """Return a function that appends a line with the time to the log in a folder; None writes no log."""
 
     def log(line: str) -> None:
         if folder:

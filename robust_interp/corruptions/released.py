@@ -124,9 +124,9 @@ PICTURES = {".jpeg", ".jpg", ".png"}
 class Pictures:
     """Folders ``<corruption>/<severity>/<class>/<picture>``, as of ImageNet-C and Tiny-ImageNet-C.
 
-    The pictures are taken as they are: neither resized nor cropped. A sample's is the one that is called as
-    its file is, whatever the ending. Of samples without such names, the pictures by class and name must be
-    in the dataset's own order. The corruptions may lie in folders of groups, as in ``noise/gaussian_noise``.
+    The pictures are not resized or cropped. The picture of an image is the one with the same class folder and
+    file name; the suffix may differ. If the names differ, the pictures sorted by class and name must be in
+    the data set's own order. The corruptions may lie in folders of groups, as in ``noise/gaussian_noise``.
 
     Raises:
         UserError: if there is no corruption in the folder.
@@ -188,7 +188,7 @@ class Pictures:
         raise UserError(f"{self.folder} has no folder {name}/{severity}")
 
     def _names(self, place: Path) -> list[str]:
-        """Of each sample its picture in a severity, as ``class/file``."""
+        """Return the picture of each image at a severity, as ``class/file``."""
         if self._matched and self._matched[0] == place:
             return self._matched[1]
         listed = self._all_names(place)
@@ -203,7 +203,7 @@ class Pictures:
         return found
 
     def _in_order(self, place: Path, listed: list[str]) -> list[str]:
-        """The pictures of samples that have other names, or none."""
+        """Return the pictures of images with other names, matched by their order."""
         classes = sorted({name.partition("/")[0] for name in listed})
         labels = np.searchsorted(classes, [name.partition("/")[0] for name in listed])
         order = self.dataset.places
@@ -215,7 +215,7 @@ class Pictures:
         return [listed[at] for at in order]
 
     def _all_names(self, place: Path) -> list[str]:
-        """The pictures of a severity, as ``class/file``, sorted by class and then by file."""
+        """Return all pictures of a severity, as ``class/file``, sorted by class and then by file."""
         if self._listed and self._listed[0] == place:
             return self._listed[1]
         try:

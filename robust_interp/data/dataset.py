@@ -111,7 +111,16 @@ class Dataset(ABC):
     @property
     @abstractmethod
     def places(self) -> np.ndarray:
-        """Of each sample its place in the data set's own order, (N,)."""
+        """Position of each image in the data set's own order, (N,)."""
+
+    def check_same(self, fingerprint: str) -> None:
+        """Check, in a worker, that the data are those of the main process.
+
+        Raises:
+            UserError: if the fingerprint is another one.
+        """
+        if self.fingerprint != fingerprint:
+            raise UserError(f"a worker finds other data under the name {self.name}: give the same --data-dir")
 
     @abstractmethod
     def at(self, ids: np.ndarray) -> np.ndarray:

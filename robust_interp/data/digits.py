@@ -26,11 +26,11 @@ def _load_digits(split: str, root: Path) -> Arrays:
 
 
 def _all_digits() -> tuple[np.ndarray, np.ndarray]:
-    """All images (1797, 8, 8) from 0 to 16, and their labels (1797,), in scikit-learn's order."""
+    """Return all images (1797, 8, 8) in [0, 16] and labels (1797,) in scikit-learn's order."""
     spec = find_spec("sklearn")
     for folder in (spec and spec.submodule_search_locations) or ():
         file = Path(folder) / "datasets" / "data" / "digits.csv.gz"
-        if file.is_file():  # importing scikit-learn for it takes longer than all the rest of the data
+        if file.is_file():  # importing scikit-learn takes over a second
             with gzip.open(file) as lines:
                 table = np.loadtxt(lines, delimiter=",")
             return table[:, :-1].reshape(-1, 8, 8), table[:, -1].astype(int)

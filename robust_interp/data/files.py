@@ -80,6 +80,7 @@ class FileDataset(Dataset):
         workers: Number of worker processes; 0 decodes in this process; None chooses it, see `worker_count`.
         told: See `Dataset`.
         notes: See `Dataset`.
+        class_names: See `Dataset`.
     """
 
     default_n = OWN_N
@@ -95,8 +96,9 @@ class FileDataset(Dataset):
         workers: int | None = None,
         told: Mapping[str, str | int] | None = None,
         notes: tuple[str, ...] = (),
+        class_names: tuple[str, ...] = (),
     ) -> None:
-        self.name, self.classes, self.notes = name, classes, notes
+        self.name, self.classes, self.notes, self.class_names = name, classes, notes, class_names
         self.labels = labels[order]
         self._encoded, self._all_labels, self._order = encoded, labels, order
         self._preprocessing, self._workers = preprocessing, workers
@@ -115,19 +117,24 @@ class FileDataset(Dataset):
         return ({"preprocessing": how} if how else {}) | self._subset
 
     def in_order(self, order: np.ndarray, subset: str) -> FileDataset:
-        found = FileDataset(
+        return self._variant(self._order[order], self._preprocessing, self._subset | {"subset": subset})
+
+    def _variant(
+        self, order: np.ndarray, preprocessing: Preprocessing | None, told: Mapping[str, str | int]
+    ) -> FileDataset:
+        """Return a data set of the same encoded images, in another order or with another preprocessing."""
+        return FileDataset(
             self.name,
             self._encoded,
             self._all_labels,
             self.classes,
-            self._order[order],
-            self._preprocessing,
+            order,
+            preprocessing,
             self._workers,
-            self._subset | {"subset": subset},
+            told,
             self.notes,
+            self.class_names,
         )
-        found.class_names = self.class_names
-        return found
 
     def fitted(self, cfg: Mapping) -> Dataset:
         """Return the data set with the model's preprocessing, unless another was chosen before."""
@@ -138,19 +145,8 @@ class FileDataset(Dataset):
         if self._stay(chosen, key[1]):  # so that models with and without a cfg share one data set
             return self
         if key not in self._views:
-            self._views[key] = view = FileDataset(
-                self.name,
-                self._encoded,
-                self._all_labels,
-                self.classes,
-                self._order,
-                chosen,
-                self._workers,
-                self._subset,
-                self.notes,
-            )
+            self._views[key] = view = self._variant(self._order, chosen, self._subset)
             view._headers, view._channels = self._headers, key[1]
-            view.class_names = self.class_names
         return self._views[key]
 
     def _stay(self, chosen: Preprocessing, channels: int) -> bool:

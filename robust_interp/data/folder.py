@@ -36,7 +36,7 @@ class Files:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """Of each file its bytes; 0 of one that is not there, as a link to nothing: opening it says so."""
+        """Size of each file in bytes; 0 for a broken link, which raises an error when it is opened."""
         return [_size(self.root / name) for name in self.names]
 
     def open(self, at: int) -> BinaryIO:
@@ -73,13 +73,12 @@ def from_folder(text: str, options: SourceOptions) -> FileDataset:
         if unknown := [name for name in names if name not in mapped]:
             raise UserError(f"{options.class_map} has no line for the folder {unknown[0]}")
         labels, notes = mapped, ()
-    found = _dataset(f"folder:{root.resolve().name}", root, names, labels, classes, options, notes)
-    found.class_names = tuple(_called(at, names, labels) for at in range(classes))
-    return found
+    called = tuple(_called(at, names, labels) for at in range(classes))
+    return _dataset(f"folder:{root.resolve().name}", root, names, labels, classes, options, notes, called)
 
 
 def _called(label: int, names: Iterable[str], labels: Mapping[str, int]) -> str:
-    """Return the name of a class: its folder, or its folders; what cannot be printed is a question mark."""
+    """Return the name of a class: its folder, or its folders; unprintable characters become ``?``."""
     text = ", ".join(name for name in names if labels[name] == label)
     return "".join(char if char.isprintable() else "?" for char in text)
 
@@ -136,10 +135,10 @@ def _below(root: Path, folder: str) -> Iterator[str]:
 
 
 def _walk(root: Path, folder: str) -> Iterator[tuple[Path, list[str]]]:
-    """Every folder from one on and its files, as `os.walk` goes.
+    """Yield a folder and all its subfolders, each with the names of its files.
 
     Raises:
-        UserError: at a link in a circle, by which the same images would be found many times.
+        UserError: if a link points to a folder that contains it. Its images would be found many times.
     """
     for where, folders, files in os.walk(root / folder, followlinks=True):
         for link in filter(Path.is_symlink, (Path(where, name) for name in folders)):
@@ -198,7 +197,8 @@ def _dataset(
     classes: int,
     options: SourceOptions,
     notes: tuple[str, ...] = (),
+    class_names: tuple[str, ...] = (),
 ) -> FileDataset:
     files = Files(root, tuple(file for of_class in names.values() for file in of_class))
     of_files = np.array([labels[folder] for folder, of_class in names.items() for _ in of_class], np.int64)
-    return options.dataset(name, files, of_files, classes, notes)
+    return options.dataset(name, files, of_files, classes, notes, class_names)

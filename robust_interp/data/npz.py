@@ -43,16 +43,16 @@ def from_npz(text: str) -> ArrayDataset:
 def read_arrays(
     path: Path, needed: Iterable[str], others: Iterable[str] = (), mapped: Iterable[str] = ()
 ) -> dict[str, np.ndarray]:
-    """Arrays of an .npz file, by name. Its checksums are compared; nothing is unpickled.
+    """Read arrays of an .npz file by name, and compare its checksums. Nothing is unpickled.
 
     Args:
-        path: Of the file.
-        needed: Arrays that must be there.
-        others: Arrays that may be.
-        mapped: Those of them that stay in the file, where they are not compressed.
+        path: The file.
+        needed: Names of the arrays that must exist.
+        others: Names of optional arrays.
+        mapped: Names of arrays to memory-map instead of reading, if they are not compressed.
 
     Raises:
-        UserError: if it cannot be read, is damaged, or lacks an array.
+        UserError: if the file cannot be read, is damaged, or lacks an array.
     """
     found = {}
     try:
@@ -105,13 +105,13 @@ def _check_rest(member: IO[bytes]) -> None:
 
 
 def _mapped(path: Path, archive: zipfile.ZipFile, name: str) -> np.ndarray | None:
-    """An array of the archive, mapped from the file; None where it is compressed or laid out otherwise."""
+    """Memory-map an array of the archive; return None if it is compressed or in an unknown format."""
     told = archive.getinfo(name)
     if told.compress_type != zipfile.ZIP_STORED:
         return None
     with path.open("rb") as file:
         file.seek(told.header_offset)
-        head = file.read(30)  # of the member: two lengths at its end say where the data begin
+        head = file.read(30)  # header of the member; its last four bytes are two lengths to skip
         file.seek(int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little"), 1)
         version = np.lib.format.read_magic(file)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

@@ -29,7 +29,13 @@ class SourceOptions:
     workers: int | None = None
 
     def dataset(
-        self, name: str, encoded: Encoded, labels: np.ndarray, classes: int, notes: tuple[str, ...] = ()
+        self,
+        name: str,
+        encoded: Encoded,
+        labels: np.ndarray,
+        classes: int,
+        notes: tuple[str, ...] = (),
+        class_names: tuple[str, ...] = (),
     ) -> FileDataset:
         """Make a data set of encoded images.
 
@@ -39,6 +45,7 @@ class SourceOptions:
             labels: Class indices (N,).
             classes: Number of classes.
             notes: Notes for a reader of the results.
+            class_names: Names of the classes; empty if they have none.
 
         Raises:
             UserError: if unreadable images are left out, and no image can be read.
@@ -54,7 +61,7 @@ class SourceOptions:
             if not len(order):
                 raise UserError(f"{name}: no image can be read: {first}")
         return FileDataset(
-            name, encoded, labels, classes, order, self.preprocessing, self.workers, told, notes
+            name, encoded, labels, classes, order, self.preprocessing, self.workers, told, notes, class_names
         )
 
     def refuse(self, source: str, *names: str) -> None:

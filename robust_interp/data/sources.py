@@ -64,12 +64,12 @@ def is_source(text: str) -> bool:
 
 
 def _kind_of(path: Path) -> str | None:
-    """The kind of source that a file or folder may be; None where there is none."""
+    """Return the kind of source for an existing file or folder, such as ``npz``; None if there is none."""
     try:
         if path.suffix in (".npz", ".parquet") and path.is_file():
             return path.suffix[1:]
         return "folder" if len(path.parts) > 1 and path.is_dir() else None
-    except (OSError, ValueError):  # no name of a file
+    except (OSError, ValueError):  # not a valid path
         return None
 
 

@@ -143,7 +143,7 @@ def _measured(runs: Iterable[Sequence[Score]]) -> list[tuple[str, list[Score]]]:
 
 
 def trained_again(runs: Sequence[Sequence[Score]]) -> list[str]:
-    """The models and train seeds of which older weights were measured, too, which no point is of."""
+    """Return the labels of models that were measured with older weights, too; the curves leave these out."""
     kept = {id(score) for run in _newest(runs) for score in run}
     old = [score.classifier.label for run in runs for score in run if id(score) not in kept]
     return list(dict.fromkeys(old))

@@ -97,7 +97,14 @@ class Training:
 
 @dataclass(frozen=True)
 class Start:
-    """Where a training goes on: after so many of its steps, in an epoch counted from 1."""
+    """Point at which a training is resumed.
+
+    Attributes:
+        step: Number of finished steps.
+        steps: Number of all steps.
+        epoch: Epoch, counted from 1.
+        epochs: Number of all epochs.
+    """
 
     step: int
     steps: int

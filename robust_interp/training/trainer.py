@@ -216,12 +216,12 @@ class Fit:
 
     @property
     def _seen(self) -> int:
-        """Samples of the epoch at hand that are done."""
+        """Number of images of the current epoch that were used."""
         return len(self.loader.labels) - len(self.loader.left)
 
     @property
     def _rate(self) -> float:
-        """Images a second of the epoch at hand, of this session: another one may have been slower."""
+        """Images per second in the current epoch, since the training was resumed if that was within it."""
         seen, seconds = self._before if self._seen > self._before[0] else (0, 0.0)
         return (self._seen - seen) / (self.epoch_seconds - seconds)
 

@@ -1,7 +1,7 @@
-"""Training in worker processes: groups of trainings are the tasks of a worker pool.
+"""Train networks in worker processes. A task of the worker pool is a group trained side by side.
 
-A worker writes states and checkpoints itself, so all must see the same folders. What a lost worker had begun
-goes on elsewhere from its last state.
+A worker writes states and checkpoints itself, so all processes must see the same folders. If a worker is
+lost, another one continues its trainings from their last states.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, Protocol
 
 from robust_interp import data, zoo
 from robust_interp.core.errors import Stopped, UserError
-from robust_interp.core.worker_pool import Told, WorkerPool, Workers
+from robust_interp.core.worker_pool import Channel, WorkerPool, Workers
 from robust_interp.training.train import Start, Training, destination, train_together
 from robust_interp.training.trainer import Status, TrainingError
 
-GRACE = 30.0  # seconds that workers have to keep their states when the run is stopped
+GRACE = 30.0  # seconds that workers have to save their states when the run is stopped
 
 Group = tuple[Training, ...]
 Outcomes = dict[Training, zoo.Checkpoint | TrainingError]
@@ -25,13 +25,17 @@ Outcomes = dict[Training, zoo.Checkpoint | TrainingError]
 
 @dataclass(frozen=True)
 class Setting:
-    """What all trainings of a run have in common.
+    """Settings that all trainings of a run share.
 
     Attributes:
-        dataset: Its name; `fingerprint` is that of its training split.
+        dataset: Name of the data set.
+        fingerprint: Fingerprint of its training split.
         out: The zoo folder.
-        data_dir, device, save_every, compiled: As for `train.train_together`.
-        plugins: Files of plug-ins.
+        data_dir: See `train.train_together`.
+        device: See `train.train_together`.
+        save_every: See `train.train_together`.
+        compiled: See `train.train_together`.
+        plugins: Plug-in files to load.
     """
 
     dataset: str
@@ -44,12 +48,12 @@ class Setting:
     plugins: tuple[str, ...] = ()
 
     def folder(self, what: Training) -> Path:
-        """The checkpoint folder of a training."""
+        """Return the checkpoint folder of a training."""
         return destination(what.architecture, self.dataset, what.recipe, what.seed, self.out)
 
 
 class GroupTraining:
-    """Trains groups in a worker, each side by side."""
+    """Trains groups of networks in a worker, those of a group side by side."""
 
     def __init__(self, setting: Setting) -> None:
         if setting.plugins:
@@ -59,21 +63,23 @@ class GroupTraining:
                 load(file)
         self._setting = setting
         self._training = data.load(setting.dataset, "train", setting.data_dir)
-        if self._training.fingerprint != setting.fingerprint:
-            raise UserError(
-                f"a worker finds other data under the name {setting.dataset}: give the same --data-dir"
-            )
+        self._training.check_same(setting.fingerprint)
 
-    def __call__(self, group: Group, told: Told) -> list[TrainingError | None] | None:
-        """Train a group; of each why it failed, or None. None for all if it was told to stop.
+    def __call__(self, group: Group, channel: Channel) -> list[TrainingError | None] | None:
+        """Train a group.
 
-        News are the number of a training in the group, and the values of a `Start`, of a `Status`, or nothing
-        where it begins.
+        The news are tuples (position in the group, kind, values): kind ``begins`` without values, ``start``
+        with those of a `Start`, ``status`` with those of a `Status`.
+
+        Returns:
+            The error of each training, None for a successful one; or None if it was asked to stop.
         """
         setting, number = self._setting, {what: at for at, what in enumerate(group)}
         for at in number.values():
-            told((at, "begins", {}))
-        missing = [what for what in group if not setting.folder(what).exists()]  # of a lost worker's group
+            channel((at, "begins", {}))
+        missing = [
+            what for what in group if not setting.folder(what).exists()
+        ]  # a lost worker made the others
         try:
             outcomes = train_together(
                 missing,
@@ -81,26 +87,26 @@ class GroupTraining:
                 setting.out,
                 data_dir=setting.data_dir,
                 device=setting.device,
-                report=lambda what, status: told((number[what], "status", asdict(status))),
-                resumed=lambda what, start: told((number[what], "start", asdict(start))),
-                stopping=lambda: told.is_to_stop,
+                report=lambda what, status: channel((number[what], "status", asdict(status))),
+                resumed=lambda what, start: channel((number[what], "start", asdict(start))),
+                stopping=lambda: channel.is_to_stop,
                 save_every=setting.save_every,
                 compiled=setting.compiled,
                 training=self._training,
             )
         except Stopped:
-            if told.is_to_stop:
+            if channel.is_to_stop:
                 return None
-            raise SystemExit(1) from None  # its machine is taken away: it goes on elsewhere
+            raise SystemExit(1) from None  # a signal to this worker: another one continues
         found = [outcomes.get(what) for what in group]
         return [one if isinstance(one, TrainingError) else None for one in found]
 
 
 class Watch(Protocol):
-    """What is told of trainings in workers, besides where they are."""
+    """Listener for events of trainings in workers."""
 
     def begins(self, what: Training) -> None:
-        """It is begun, or begun again as its worker was lost."""
+        """Called when a worker starts a training, or restarts it after another worker was lost."""
         ...
 
     def resumed(self, what: Training, start: Start) -> None: ...
@@ -109,7 +115,7 @@ class Watch(Protocol):
 
 
 def shared(trainings: Sequence[Training], at_once: int, workers: int) -> list[Group]:
-    """Groups of trainings in order, such that all workers have some, of `at_once` at most."""
+    """Split trainings, in order, into groups of at most `at_once`, if possible one for every worker."""
     size = max(1, min(at_once, -(-len(trainings) // workers)))
     return [tuple(trainings[at : at + size]) for at in range(0, len(trainings), size)]
 
@@ -122,19 +128,19 @@ def train_groups(
     watch: Watch,
     log: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Outcomes]:
-    """Train groups in workers; yields what became of each group, in the order in which they end.
+    """Train groups in workers, and yield the outcomes of each group when it ends.
 
     Args:
-        workers: As `worker_pool.cluster` gives them.
-        groups: As of `shared`.
-        setting: How they are trained.
-        report: Called with where one is, about every half second.
-        watch: Told of the rest.
-        log: Called with a line for each worker and each group.
+        workers: The workers, from `worker_pool.cluster`.
+        groups: The groups, from `shared`.
+        setting: The settings of all trainings.
+        report: Called with each training and its status, about every half second.
+        watch: Listener for the other events.
+        log: Called with a line of text for each worker and each group.
 
     Raises:
-        UserError: if a training cannot be; or, when all others are done, if one was lost with its workers
-            again and again.
+        UserError: if a training cannot run; or, after all others have ended, if one has lost
+            `worker_pool.MAX_ATTEMPTS` workers.
     """
 
     def news(group: Group, told: tuple[int, str, dict[str, Any]]) -> None:
@@ -180,5 +186,5 @@ def _made(what: Training, setting: Setting) -> zoo.Checkpoint:
 
 
 def _name(group: Group) -> str:
-    """What a log calls it."""
+    """Return the name of a group in the log."""
     return ", ".join(f"{what.architecture} {what.recipe.name} seed {what.seed}" for what in group)

@@ -73,17 +73,17 @@ def checkpoints_for(
 def checkpoints_that_fit(
     classes: int, channels: int, dataset: str, zoo: str | os.PathLike | None = None, only: bool = False
 ) -> list[Checkpoint]:
-    """The checkpoints for images of a user's own, at least one, in the order of `checkpoints`.
+    """Return the checkpoints that fit a user's own images, in the order of `checkpoints`.
 
     Args:
-        classes: That the images have.
-        channels: Likewise.
-        dataset: What messages call the images.
+        classes: Number of classes of the images.
+        channels: Number of channels of the images.
+        dataset: Name of the images in messages.
         zoo: A folder of checkpoints to search first.
-        only: Whether to search only that folder.
+        only: Whether to search only `zoo`.
 
     Raises:
-        UserError: if there is none, or as `checkpoints` does.
+        UserError: if no checkpoint fits, or in the cases of `checkpoints`.
     """
     of_all = checkpoints(zoo, None, only)
     cfgs = [checkpoint.config["pretrained_cfg"] for checkpoint in of_all]
@@ -94,12 +94,11 @@ def checkpoints_that_fit(
     if found:
         return found
     there = " or ".join(f"{one[0]} classes and {one[1]} channels" for one in dict.fromkeys(made_for))
+    have = f" (they are for {there})" if there else ""
     raise UserError(
         f"no checkpoint in {zoo if only else 'the zoo'} is for {classes} classes and {channels} channels, as "
-        f"{dataset} has"
-        + (f" (they are for {there})" if there else "")
-        + ": name a folder with --zoo, or other "
-        "models, such as timm:NAME with --checkpoint FILE"
+        f"{dataset} has{have}: name a folder with --zoo, or other models, such as timm:NAME with "
+        "--checkpoint FILE"
     )
 
 
