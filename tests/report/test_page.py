@@ -872,7 +872,7 @@ def three(tmp_path):
     return page.write([tmp_path / "results"], tmp_path / "report")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @in_browser
 def test_a_view_can_be_linked_to(three, tmp_path):
     dom, console = opened(three, tmp_path / "profile", "#sort=-clean&members=single")

@@ -447,7 +447,7 @@ def test_a_bench_killed_again_and_again_ends_like_an_undisturbed_one(
     assert_same_tables(out, undisturbed)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_benches_on_one_store_at_once_end_like_one(undisturbed, tiny_zoo, tmp_path, start_command):
     runs = [start_command(bench(tiny_zoo, tmp_path)) for _ in range(2)]
     for run in runs:
