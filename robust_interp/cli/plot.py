@@ -171,7 +171,7 @@ def _landscape(arguments: argparse.Namespace) -> int:
     reach = arguments.radius or 2 * max(usual)
     radii_255 = np.linspace(-reach, reach, arguments.points)
     many = range(min(arguments.n, len(test)))
-    in_planes = len(arguments.sample) * arguments.points**2  # points, as many more are on the lines
+    in_planes = len(arguments.sample) * arguments.points**2  # points in planes; points on lines are extra
     drawn_from = in_planes / (in_planes + len(many) * arguments.points)
     planes = {}
     with track(console(stderr=True), "landscape", arguments.quiet) as tell:
@@ -205,7 +205,14 @@ def _landscape(arguments: argparse.Namespace) -> int:
 def _draw_landscapes(
     arguments: argparse.Namespace, planes: dict[int, dict], lines: pd.DataFrame, weights: dict[str, str]
 ) -> list[Path]:
-    """`planes`: by sample id; `lines`: over many images."""
+    """Draw the figures, write them, and return the paths of all files.
+
+    Args:
+        arguments: The arguments of the command.
+        planes: For each image index, the arrays of its plane, from `analysis.landscape.plane`.
+        lines: The losses along the lines of many images, from `analysis.landscape.lines`.
+        weights: SHA-256 of the weights of each checkpoint, by its name.
+    """
     from robust_interp import data
     from robust_interp.figures import files
     from robust_interp.figures import landscape as figures

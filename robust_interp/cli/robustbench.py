@@ -65,8 +65,8 @@ def _add_export(actions: Commands) -> None:
 
 
 def _radius(text: str) -> float:
-    """One radius in units of 1/255."""
-    from robust_interp.store.cells import in_255  # not for --help
+    """Read one radius in units of 1/255."""
+    from robust_interp.store.cells import in_255  # imported here to keep --help fast
 
     if len(found := eps_list(text)) > 1:
         raise argparse.ArgumentTypeError(f"{text} is more than one radius")
@@ -78,7 +78,7 @@ def _export(arguments: argparse.Namespace) -> int:
     from robust_interp.results.folders import runs_in
 
     runs, dataset = runs_in(arguments.folders, arguments.dataset)
-    # What a transferred attack leaves standing is no robust accuracy.
+    # Accuracy under a transfer attack is not a robust accuracy.
     board = leaderboard.entries_frame(*([s for s in run if not s.classifier.attacked_as] for run in runs))
     if arguments.models is not None:
         board = combine.pick(board, arguments.models)

@@ -16,7 +16,7 @@ from robust_interp.cli.terminal import say
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
 
-if TYPE_CHECKING:  # it imports torch
+if TYPE_CHECKING:  # these modules import torch
     from robust_interp.benchmark.request import Request
     from robust_interp.data import Dataset
     from robust_interp.store import Store
@@ -126,7 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
         stack.enter_context(
             benchmark.in_workers(workers_of(arguments), store, arguments.plugin, arguments.out)
         )
-        bar.time.forget()  # what is left is known exactly now
+        bar.time.forget()  # the remaining work is now known exactly
         bar.time.expect(cells_work(benchmark.work(store), cost))
         benchmark.load(store, lambda _, what: bar.show(f"loading {what}"))
         report = benchmark.run(store, Reporter(bar, cost))
@@ -147,14 +147,16 @@ def _to_be_measured(
     request: Request,
     store: Store,
 ) -> list[tuple[Cell, int]]:
-    """The cells that the store lacks, and at how many samples; some networks are still to be trained.
+    """Return the cells that are missing from the store, each with its number of missing images.
+
+    The cells of networks that are not trained yet are included.
 
     Args:
-        trainings: All of the grid.
-        done: The checkpoints of those that are trained.
-        training: The training split; None if all are.
-        request: What is measured.
-        store: What holds some of it.
+        trainings: All trainings of the grid.
+        done: The checkpoints of the finished trainings.
+        training: The training split; None if all trainings are finished.
+        request: The request for the measurements.
+        store: The store, which may contain some of the cells.
     """
     from robust_interp.benchmark.cost import expected
     from robust_interp.benchmark.settings import load_dataset

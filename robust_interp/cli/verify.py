@@ -88,7 +88,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _radius(text: str, norm: str) -> float:
-    """The radius in [0, 1] pixels."""
+    """Read the radius, and return it in [0, 1] pixels.
+
+    Args:
+        text: Value of --eps: for Linf in units of 1/255 or as a fraction, for L2 in [0, 1] pixels.
+        norm: "Linf" or "L2".
+
+    Raises:
+        UserError: If the text is not one radius, or an Linf radius is 0.
+    """
     from robust_interp.core.units import read_eps
 
     try:
@@ -100,7 +108,7 @@ def _radius(text: str, norm: str) -> float:
                 "give the one that the images were made for"
             )
         (eps,) = read_eps(text)
-    except UserError:  # which says more
+    except UserError:  # its message is more precise than the one below
         raise
     except ValueError:
         raise UserError(f"--eps {text!r} is not one radius, such as 8 (Linf) or 0.5 (L2)") from None
