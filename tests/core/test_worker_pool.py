@@ -85,6 +85,24 @@ def test_what_cannot_be_sent_is_one_line(local_ray):
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    "error", [Exception("The current node timed out\nduring startup."), OSError("no room")]
+)
+def test_a_ray_that_does_not_start_is_one_line(monkeypatch, error):
+    ray = pytest.importorskip("ray")
+
+    def init(*args, **options):
+        raise error
+
+    monkeypatch.setattr(ray, "init", init)
+    reason = str(error).splitlines()[0]
+    with (
+        pytest.raises(UserError, match=f"^cannot connect to a Ray on this machine: .*{reason}"),
+        cluster(Workers(2)),
+    ):
+        pass
+
+
 @pytest.mark.slow
 def test_more_workers_than_there_is_room_for_are_refused(local_ray):
     with pytest.raises(UserError, match="3 workers need 3 CPUs; the cluster has 2"), cluster(Workers(3)):
