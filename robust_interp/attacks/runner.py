@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from robust_interp.attacks import adapters, precision
-from robust_interp.attacks.expectation import Randomised
+from robust_interp.attacks.expectation import EOTClassifier
 from robust_interp.attacks.random_draws import (
     KeyedDraws,
     PartOfABatch,
@@ -24,7 +24,7 @@ from robust_interp.attacks.random_draws import (
 from robust_interp.attacks.table import ATTACKS, type_of
 from robust_interp.core.errors import UserError
 from robust_interp.core.memory import is_out_of_memory
-from robust_interp.core.random_state import undisturbed_generators
+from robust_interp.core.random_state import preserved_rng_state
 from robust_interp.core.texts import first_line_of
 from robust_interp.store.cells import FLOAT32, Perturbation
 
@@ -69,8 +69,8 @@ class AttackRunner:
 
     Args:
         perturbation: The attack with all its parameters.
-        classifier: Maps images (N, C, H, W) in [0, 1] to logits; in eval mode with frozen parameters. A
-            `Randomised` classifier is attacked on one image at a time.
+        classifier: Maps images (N, C, H, W) in [0, 1] to logits; in eval mode with frozen parameters. An
+            `EOTClassifier` is attacked on one image at a time.
         on_pass: Called at each pass with its cost, in forward passes of one image.
     """
 
@@ -107,7 +107,7 @@ class AttackRunner:
         keys, adversarial = np.asarray(ids), images.clone()
         zero, not_finite = np.zeros(len(images), bool), np.zeros(len(images), bool)
         at_once = at_once or max(1, len(images))
-        with undisturbed_generators():
+        with preserved_rng_state():
             rounds = self._set_up(images)
             rows = (
                 self._right(images, labels, keys, at_once)
@@ -146,7 +146,7 @@ class AttackRunner:
     def _right(self, images: Tensor, labels: Tensor, ids: np.ndarray, at_once: int) -> Tensor:
         """Return the indices of the images that are classified correctly."""
         classifier = self._probe.classifier
-        if isinstance(classifier, Randomised):
+        if isinstance(classifier, EOTClassifier):
             found = [classifier.votes(images, ids).argmax(1)]
         else:
             found = [classifier(part.clone()).argmax(1) for part in images.split(at_once)]
@@ -178,7 +178,7 @@ class AttackRunner:
         self, one: adapters.Round, number: int, images: Tensor, labels: Tensor, ids: np.ndarray
     ) -> Found:
         try:
-            if not one.alone and not isinstance(self._probe.classifier, Randomised):
+            if not one.alone and not isinstance(self._probe.classifier, EOTClassifier):
                 return self._run_together(one, number, images, labels, ids)
         except PartOfABatch:
             pass
@@ -201,7 +201,7 @@ class AttackRunner:
         self._probe.start(1)
         model = self._probe.classifier
         try:
-            with model.attacked(sample, number) if isinstance(model, Randomised) else nullcontext():
+            with model.attack_round(sample, number) if isinstance(model, EOTClassifier) else nullcontext():
                 return self._found(one, image, label)
         except UserError:
             raise
@@ -291,7 +291,7 @@ class GradientProbe(torch.nn.Module):
         self._seen: tuple[Tensor, Tensor] | None = None  # zero and not finite, (N,) bool each
         self._rows: Tensor | None = None
 
-    def attend(self, rows: Tensor) -> None:
+    def set_rows(self, rows: Tensor) -> None:
         """Set which images of the run the next pass contains.
 
         Args:

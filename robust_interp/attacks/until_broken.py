@@ -12,7 +12,7 @@ from torch import Tensor
 LOOKED_EVERY = 5  # steps between checks of which images are done on a GPU; a check waits for the GPU
 
 
-class Watched(Protocol):
+class RowAwareModel(Protocol):
     """A classifier with a method that announces which images the next forward pass contains.
 
     Attributes:
@@ -21,13 +21,13 @@ class Watched(Protocol):
 
     at_once: int
 
-    def attend(self, rows: Tensor) -> None: ...
+    def set_rows(self, rows: Tensor) -> None: ...
 
     def __call__(self, images: Tensor) -> Tensor: ...
 
 
 def pgd_until_broken(
-    model: Watched, images: Tensor, labels: Tensor, params: Mapping[str, Any], aimed: Tensor | None = None
+    model: RowAwareModel, images: Tensor, labels: Tensor, params: Mapping[str, Any], aimed: Tensor | None = None
 ) -> Tensor:
     """Return the first misclassified iterate of PGD for each image, or the last iterate if there is none.
 
@@ -51,7 +51,7 @@ def pgd_until_broken(
     rows, waiting = places[: model.at_once], places[model.at_once :]
     passes = 0
     while len(rows):
-        model.attend(rows)
+        model.set_rows(rows)
         now = found[rows].requires_grad_()
         logits = model(now)
         (gradient,) = torch.autograd.grad(sign * F.cross_entropy(logits, followed[rows]), now)

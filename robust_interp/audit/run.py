@@ -25,15 +25,15 @@ from robust_interp.audit.parts import Options, parts_of, step_of, transferred
 from robust_interp.audit.table import lines
 from robust_interp.audit.thresholds import Thresholds
 from robust_interp.audit.trace import trace
-from robust_interp.benchmark.agenda import Job
 from robust_interp.benchmark.cost import choose_threads
 from robust_interp.benchmark.measure import Executor, Watch, carry_out, jobs_of, unwatched
 from robust_interp.benchmark.plan import make_cell, radii
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
+from robust_interp.benchmark.scheduler import Job
 from robust_interp.benchmark.settings import checked_seed, load_dataset, resolve_options, sample_count
 from robust_interp.benchmark.workers import Asked, measurement_pool
-from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.classifiers.resolve import resolve
 from robust_interp.classifiers.target import Target
 from robust_interp.classifiers.validation import LEAST_LOSS, REPEATED_ON, REPEATS, as_probabilities
@@ -41,7 +41,7 @@ from robust_interp.core import threads
 from robust_interp.core.errors import RandomModelError
 from robust_interp.core.registry import matching
 from robust_interp.core.threads import Threads
-from robust_interp.core.work import Tell, untold
+from robust_interp.core.work import ProgressCallback, no_progress
 from robust_interp.core.worker_pool import Workers
 from robust_interp.results.column_names import parse
 from robust_interp.store import NOT_FINITE, ZERO_GRADIENT, Store
@@ -59,13 +59,13 @@ class Audit:
         request: Models, data set, radii and number of images; its attacks, corruptions and protocol are
             ignored.
         options: Settings of the audit.
-        tell: Called with the progress of reading the model descriptions, 0 to 1, and the current name.
+        progress: Called with the progress of reading the model descriptions, 0 to 1, and the current name.
 
     Raises:
         UserError: if the request cannot be measured. A random model is no error; it becomes a finding.
     """
 
-    def __init__(self, request: Request, options: Options, tell: Tell = untold) -> None:
+    def __init__(self, request: Request, options: Options, progress: ProgressCallback = no_progress) -> None:
         request = replace(request, models=request.models or ("all",))
         self._request, self.thresholds = request, options.thresholds
         self._asked_threads = None if request.threads is None else threads.checked(request.threads)
@@ -82,7 +82,7 @@ class Audit:
         found = resolve(
             *self._asked[0],
             self.dataset,
-            tell,
+            progress,
             lambda name, error: self.refused.append(Audited(ModelCard(name, {}), [_random(error)])),
         )
         self.targets = sorted(found, key=lambda target: _place(target.card, request, self.dataset.name))
@@ -250,12 +250,12 @@ class Audit:
 
     @torch.no_grad()
     def _as_probabilities(self, classifier: nn.Module, runner: Runner) -> str:
-        with undisturbed(classifier):
+        with measurement_mode(classifier):
             images = runner.pixels(CLEAN, 0, min(REPEATED_ON, self.n))
             return as_probabilities(classifier(images))
 
     def _lets_gradients_through(self, classifier: nn.Module, runner: Runner) -> bool:
-        with undisturbed(classifier):
+        with measurement_mode(classifier):
             device = next((tensor.device for tensor in classifier.parameters()), "cpu")
             images = torch.from_numpy(runner.dataset.pixels(0, 1)).to(device).requires_grad_()
             return classifier(images.clone()).requires_grad

@@ -25,7 +25,7 @@ from robust_interp.classifiers.isolation import on_its_device
 from robust_interp.core import environment, precision
 from robust_interp.core.devices import by_default
 from robust_interp.core.errors import UserError
-from robust_interp.core.random_state import undisturbed_generators
+from robust_interp.core.random_state import preserved_rng_state
 from robust_interp.core.registry import nearest
 from robust_interp.core.units import eps_in_pixels
 from robust_interp.core.worker_pool import Workers
@@ -197,7 +197,7 @@ def evaluate(
     with ExitStack() as stack:
         # Building a model draws random numbers. A model object that another thread measures may be on
         # another device for the moment.
-        stack.enter_context(undisturbed_generators())
+        stack.enter_context(preserved_rng_state())
         for module in request.modules.values():
             stack.enter_context(on_its_device(module))
         stack.enter_context(precision.float32_by_default())

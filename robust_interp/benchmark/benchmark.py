@@ -22,7 +22,7 @@ from robust_interp.classifiers.target import Target, Tried
 from robust_interp.core import environment, threads
 from robust_interp.core.errors import UserError
 from robust_interp.core.threads import Threads
-from robust_interp.core.work import Tell, each, untold
+from robust_interp.core.work import ProgressCallback, no_progress, with_progress
 from robust_interp.core.worker_pool import Workers
 from robust_interp.store import Store
 from robust_interp.store.cells import Cell, ModelCard, Plan, digest
@@ -39,13 +39,13 @@ class Benchmark:
 
     Args:
         request: The settings of the run.
-        tell: Called with the progress of reading the model descriptions, 0 to 1, and the current name.
+        progress: Called with the progress of reading the model descriptions, 0 to 1, and the current name.
 
     Raises:
         UserError: for anything in the request that cannot be measured.
     """
 
-    def __init__(self, request: Request, tell: Tell = untold) -> None:
+    def __init__(self, request: Request, progress: ProgressCallback = no_progress) -> None:
         self._request = request
         self._pool: MeasurementPool | None = None
         self._asked_threads = None if request.threads is None else threads.checked(request.threads)
@@ -53,7 +53,7 @@ class Benchmark:
         self.dataset = load_dataset(request)
         self.runner = Runner.for_request(request, self.dataset)
         self._named = request.modules or request.models, resolve_options(request)
-        self.targets = resolve(*self._named, self.dataset, tell)
+        self.targets = resolve(*self._named, self.dataset, progress)
         self.plan = self._planned(request)
         self._is_loaded = False
         self._threads: Threads | None = None
@@ -106,28 +106,28 @@ class Benchmark:
             [make_plan(request, view.dataset, view.corruptor, of_view) for view, of_view in cards.items()]
         )
 
-    def load(self, store: Store, tell: Tell = untold) -> None:
+    def load(self, store: Store, progress: ProgressCallback = no_progress) -> None:
         """Load every model that is still to be measured. `run` then starts at once.
 
         Checkpoints that cannot be measured and are not named are left out of the run, with a warning.
 
         Args:
             store: The store with the results so far.
-            tell: Called with the progress, 0 to 1, and the name of the model.
+            progress: Called with the progress, 0 to 1, and the name of the model.
 
         Raises:
             UserError: if a model that is named cannot be measured on the device, or none can.
         """
         if self._pool:  # each worker loads the models it needs
-            tell(0.0, "in workers")
+            progress(0.0, "in workers")
             self._pool.wait()
-            tell(1.0, "")
+            progress(1.0, "")
             return
-        while failed := self._loaded(store, tell):
+        while failed := self._loaded(store, progress):
             self._leave_out(failed)
         self._is_loaded = True
 
-    def _loaded(self, store: Store, tell: Tell) -> dict[str, UserError]:
+    def _loaded(self, store: Store, progress: ProgressCallback) -> dict[str, UserError]:
         """Load the targets that are still to be measured; return the error of each failed one by its key."""
         needed, cells = set[str](), self._cells_missing(store)
         self.runner.check(cells)  # before the models, since loading may take long
@@ -136,7 +136,7 @@ class Benchmark:
         todo = [target for target in self.targets if digest(target.card.identity) in needed]
         self.runner.expect(todo, max(part.n for part in self.plan.parts))
         failed = {}
-        for target in each(todo, tell, lambda target: target.card.label):
+        for target in with_progress(todo, progress, lambda target: target.card.label):
             try:
                 self.runner.load(target)
             except UserError as error:
@@ -194,13 +194,13 @@ class Benchmark:
         """Return the cells to measure, each with the number of its missing images (an upper bound)."""
         return cost.work(self.plan, store, self.runner.batch_size)
 
-    def estimate(self, store: Store, tell: Tell = untold) -> cost.Estimate:
-        """Estimate how long `run` takes, from timed passes of each architecture; `tell` gets the progress."""
+    def estimate(self, store: Store, progress: ProgressCallback = no_progress) -> cost.Estimate:
+        """Estimate how long `run` takes, from timed passes of each architecture."""
         try:
-            return cost.estimate(self.plan, self.targets, self.runner, store, self._compile, tell)
+            return cost.estimate(self.plan, self.targets, self.runner, store, self._compile, progress)
         except UserError:  # a model that is timed cannot be measured; it may be left out
-            self.load(store, tell)
-            return cost.estimate(self.plan, self.targets, self.runner, store, self._compile, tell)
+            self.load(store, progress)
+            return cost.estimate(self.plan, self.targets, self.runner, store, self._compile, progress)
 
     def _choose_compiled(self, store: Store) -> None:
         if self._compile == "auto" and self._pool is None:

@@ -29,13 +29,13 @@ from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.settings import checked_batch_size, corruptor_of, device_of
 from robust_interp.classifiers.engine import Pass
 from robust_interp.classifiers.ensemble import GRAPHS_KEPT
-from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.classifiers.target import Target
 from robust_interp.core import threads
 from robust_interp.core.compiler import CompileTime
-from robust_interp.core.memory import with_fewer
+from robust_interp.core.memory import retry_with_smaller_batch
 from robust_interp.core.threads import Threads
-from robust_interp.core.work import Tell, each, untold
+from robust_interp.core.work import ProgressCallback, no_progress, with_progress
 from robust_interp.data import Dataset
 from robust_interp.store import Store
 from robust_interp.store.cells import CLEAN, FLOAT32, Cell, ModelCard, Plan, digest
@@ -97,7 +97,7 @@ def estimate(
     runner: Runner,
     store: Store,
     asked: str = "off",
-    tell: Tell = untold,
+    progress: ProgressCallback = no_progress,
 ) -> Estimate:
     """Estimate how long a run of this plan takes, from timed passes of one model of each architecture.
 
@@ -107,7 +107,7 @@ def estimate(
         runner: Gives the device and the images of the timed passes.
         store: The store; what it holds is not counted.
         asked: Whether networks are compiled: ``auto``, ``on`` or ``off``.
-        tell: Called with the progress, 0 to 1, and the name of the model.
+        progress: Called with the progress, 0 to 1, and the name of the model.
 
     Raises:
         UserError: if a model cannot be measured on the device.
@@ -116,7 +116,7 @@ def estimate(
     runner.check(cell for _, cell in remaining)
     # Progress counts timings, not cells: only the first cell of an architecture takes time.
     timed = {(cell.classifier.model, at_once(cell, plan.n)): cell.classifier for _, cell in remaining}
-    for (_, images), card in each(list(timed.items()), tell, lambda one: one[0][0]):
+    for (_, images), card in with_progress(list(timed.items()), progress, lambda one: one[0][0]):
         timing.seconds(card, images)
     worth = _worth_compiling(remaining, timing, runner, store, asked)
     seconds, is_bound = math.fsum(seen.seconds for seen in worth.values()), False
@@ -217,8 +217,8 @@ def seconds_per_pass(classifier: nn.Module, images: torch.Tensor) -> float:
         classifier: The classifier, on the device of the images.
         images: One batch of pixels in [0, 1], (N, C, H, W); fewer are used if memory runs out.
     """
-    with undisturbed(classifier), torch.no_grad():
-        count = with_fewer(lambda count: len(classifier(images[:count])), len(images))
+    with measurement_mode(classifier), torch.no_grad():
+        count = retry_with_smaller_batch(lambda count: len(classifier(images[:count])), len(images))
         images = images[:count]
         started, passes = time.perf_counter(), 0
         while (seconds := time.perf_counter() - started) < TIMED_FOR:
@@ -244,8 +244,8 @@ def choose_threads(targets: Sequence[Target], runner: Runner, n: int, asked: int
     largest = max(targets, key=lambda target: target.card.params_m or 0)
     classifier = runner.load(largest)
     images = runner.on(largest.dataset).pixels(CLEAN, 0, min(TRIED_ON, runner.batch_size, n))
-    with undisturbed(classifier):
-        return with_fewer(
+    with measurement_mode(classifier):
+        return retry_with_smaller_batch(
             lambda count: threads.choose(asked, lambda: _take_gradient(classifier, images[:count])),
             len(images),
         )
@@ -265,13 +265,13 @@ def _remaining(plan: Plan, store: Store, batch_size: int) -> Iterator[tuple[Plan
     if plan.strong:
         shared = {cell.key for cell in plan.cells} if plan.n >= plan.strong.n else set()
         for cell in missing(plan.strong, store):
-            if shared.isdisjoint((cell.key, cell.whole.key)):
+            if shared.isdisjoint((cell.key, cell.without_skips.key)):
                 yield from _with_check(plan.strong, cell, store, batch_size)
 
 
 def _with_check(plan: Plan, cell: Cell, store: Store, batch_size: int) -> Iterator[tuple[Plan, Cell]]:
     """Yield a cell, and before it the float32 cell that checks its precision, if that one is missing."""
     first = min(plan.n, batch_size)
-    if (reference := self_check(plan, cell)) and store.covered(reference.whole.key) < first:
+    if (reference := self_check(plan, cell)) and store.covered(reference.without_skips.key) < first:
         yield replace(plan, n=first), reference
     yield plan, cell

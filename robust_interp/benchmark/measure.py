@@ -10,12 +10,12 @@ from typing import Protocol
 from torch import nn
 
 from robust_interp import attacks
-from robust_interp.benchmark.agenda import Agenda, Job, Task
-from robust_interp.benchmark.engines import Engines
+from robust_interp.benchmark.attack_backends import AttackBackends
 from robust_interp.benchmark.pending import by_target, followed, missing, self_check
 from robust_interp.benchmark.runner import Runner
+from robust_interp.benchmark.scheduler import Job, Scheduler, Task
 from robust_interp.classifiers.ensemble import Ensemble
-from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.classifiers.target import Target
 from robust_interp.classifiers.validation import Unchanged
 from robust_interp.core.errors import UserError
@@ -86,7 +86,7 @@ class LocalWorker:
         self._conditions = ExitStack()
         self._keys: tuple[str, str] | None = None
         self._classifier: nn.Module
-        self._engines: Engines  # the forms of the classifier for attacks
+        self._backends: AttackBackends  # the forms of the classifier for attacks
         self._unchanged: Unchanged
         self._attack: tuple[str, attacks.AttackRunner, str] | None = None  # key of the cell, attack, engine
         self._task: Task | None = None
@@ -133,17 +133,17 @@ class LocalWorker:
         return found
 
     def _set_up(self, task: Task) -> None:
-        classifier, *others = (self._undisturbed(key) for key in (task.target, task.source) if key)
+        classifier, *others = (self._load(key) for key in (task.target, task.source) if key)
         target = self._targets[task.target]
         view = self._runner.on(target.dataset)
         self._unchanged = Unchanged(classifier, view.pixels(CLEAN, 0, 1), target.card.label)
         own = classifier.attacked_as if isinstance(classifier, Ensemble) else classifier
         self._classifier = classifier
-        self._engines = Engines(others[0] if others else own, self._runner, view, self._watch)
+        self._backends = AttackBackends(others[0] if others else own, self._runner, view, self._watch)
 
-    def _undisturbed(self, key: str) -> nn.Module:
+    def _load(self, key: str) -> nn.Module:
         classifier = self._runner.load(self._targets[key])
-        self._conditions.enter_context(undisturbed(classifier))
+        self._conditions.enter_context(measurement_mode(classifier))
         return classifier
 
     def _attack_of(self, task: Task) -> tuple[attacks.AttackRunner | None, str]:
@@ -153,7 +153,7 @@ class LocalWorker:
             return None, ""
         if self._attack is None or self._attack[0] != cell.key:
             self._runner.check([cell])
-            seen, engine = self._engines.of(task)
+            seen, engine = self._backends.of(task)
             attack = attacks.AttackRunner(cell.perturbation, seen, self._teller(cell))
             self._attack = cell.key, attack, engine
         return self._attack[1:]
@@ -261,7 +261,7 @@ def carry_out(
     Raises:
         UserError: if a target cannot be measured; or, after all other jobs, if a task failed in the workers.
     """
-    agenda = Agenda(jobs, store, runner.dataset.labels, runner.cut)
+    scheduler = Scheduler(jobs, store, runner.dataset.labels, runner.cut)
     by_key = {target.key: target for target in targets}
 
     def keep(task: Task, outcome: Outcome) -> None:
@@ -269,34 +269,34 @@ def carry_out(
         store.append(task.cell.key, task.start, outcome)
 
     with LocalWorker(runner, by_key, watch) as worker:
-        _do(agenda, executor or worker, keep, watch)
-    if agenda.given_up:
-        more = f" (and {len(agenda.given_up) - 1} more)" if len(agenda.given_up) > 1 else ""
-        raise UserError(f"{agenda.given_up[0]}{more}; all other results are saved")
+        _do(scheduler, executor or worker, keep, watch)
+    if scheduler.given_up:
+        more = f" (and {len(scheduler.given_up) - 1} more)" if len(scheduler.given_up) > 1 else ""
+        raise UserError(f"{scheduler.given_up[0]}{more}; all other results are saved")
 
 
-def _do(agenda: Agenda, executor: Executor, keep: Keep, watch: Watch) -> None:
+def _do(scheduler: Scheduler, executor: Executor, keep: Keep, watch: Watch) -> None:
     elsewhere, alive = getattr(watch, "elsewhere", unwatched), getattr(watch, "alive", _nobody_is_told)
     while True:
-        while executor.has_capacity and (task := agenda.next()):
+        while executor.has_capacity and (task := scheduler.next()):
             executor.submit(task)
-        while agenda.elsewhere:
-            elsewhere(*agenda.elsewhere.pop())
+        while scheduler.elsewhere:
+            elsewhere(*scheduler.elsewhere.pop())
         if executor.is_busy:
             done = executor.next_result()
             if executor.alive:
                 alive(*executor.alive)
-            _finish(agenda, *done, keep, watch)
-        elif agenda.is_over:
+            _finish(scheduler, *done, keep, watch)
+        elif scheduler.is_over:
             return
         else:
             time.sleep(IDLE)
 
 
-def _finish(agenda: Agenda, task: Task, outcome: Outcome | str, keep: Keep, watch: Watch) -> None:
+def _finish(scheduler: Scheduler, task: Task, outcome: Outcome | str, keep: Keep, watch: Watch) -> None:
     if isinstance(outcome, str):
-        agenda.give_up(task, outcome)
+        scheduler.give_up(task, outcome)
         return
     keep(task, outcome)
-    agenda.finish(task)
+    scheduler.finish(task)
     watch(task.cell, task.stop - task.start)

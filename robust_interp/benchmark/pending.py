@@ -31,7 +31,7 @@ def missing(plan: Plan, store: Store) -> list[Cell]:
 
 def is_finished(cell: Cell, store: Store, n: int) -> bool:
     """Return whether the first `n` images of a cell are stored, or those of the same cell without skips."""
-    return max(store.covered(cell.key), store.covered(cell.whole.key)) >= n
+    return max(store.covered(cell.key), store.covered(cell.without_skips.key)) >= n
 
 
 def by_target(cells: Iterable[Cell], targets: Sequence[Target]) -> list[tuple[Target, list[Cell]]]:
@@ -94,7 +94,7 @@ def _place_in_check(cell: Cell) -> tuple[bool, int]:
 
 def followed(plan: Plan, cell: Cell) -> list[Cell]:
     """Return the cells that this one follows: images that they broke are not attacked again."""
-    return [other for other in plan.cells_of(cell.classifier) if other.whole.key in cell.skips]
+    return [other for other in plan.cells_of(cell.classifier) if other.without_skips.key in cell.skips]
 
 
 def still_standing(before: Sequence[Outcome], labels: np.ndarray) -> np.ndarray | None:

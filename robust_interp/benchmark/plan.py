@@ -131,7 +131,9 @@ def make_cell(card: ModelCard, dataset: data.Dataset, perturbation: Perturbation
     if perturbation.kind == "attack":
         environment |= attacks.environment(perturbation)
     environment |= _plugin(perturbation)
-    return Cell(card, dataset.name, dataset.fingerprint, perturbation, environment, told=dict(dataset.told))
+    return Cell(
+        card, dataset.name, dataset.fingerprint, perturbation, environment, metadata=dict(dataset.metadata)
+    )
 
 
 def cheap_first(cells: list[Cell]) -> list[Cell]:

@@ -68,7 +68,7 @@ def compose(plan: Plan, targets: Sequence[Target], runner: Runner, store: Store)
 
 def _view_warnings(plan: Plan) -> list[str]:
     """Return a warning if the models use different preprocessing."""
-    ways = list(dict.fromkeys(str(cell.told.get("preprocessing", "as they are")) for cell in plan.cells))
+    ways = list(dict.fromkeys(str(cell.metadata.get("preprocessing", "as they are")) for cell in plan.cells))
     if len(ways) < 2:
         return []
     return [
@@ -79,7 +79,7 @@ def _view_warnings(plan: Plan) -> list[str]:
 
 def _coverage(plan: Plan, dataset: data.Dataset) -> list[str]:
     """Return a note on the number of classes covered by a random or stratified subset."""
-    subset = dataset.told.get("subset")
+    subset = dataset.metadata.get("subset")
     return [f"subset {subset}: {dataset.coverage(plan.n)}"] if subset else []
 
 

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from robust_interp import attacks, data
-from robust_interp.attacks.expectation import Randomised
+from robust_interp.attacks.expectation import EOTClassifier
 from robust_interp.attacks.precision import check as check_precision
-from robust_interp.benchmark.agenda import Task
 from robust_interp.benchmark.compiling import Architecture
 from robust_interp.benchmark.request import Request
+from robust_interp.benchmark.scheduler import Task
 from robust_interp.benchmark.settings import (
     checked_batch_size,
     checked_compile,
@@ -27,7 +27,7 @@ from robust_interp.benchmark.settings import (
 from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.classifiers.target import Target
 from robust_interp.core.errors import UserError
-from robust_interp.core.memory import is_out_of_memory, with_fewer
+from robust_interp.core.memory import is_out_of_memory, retry_with_smaller_batch
 from robust_interp.core.threads import spare_cpus
 from robust_interp.corruptions import Corruptor
 from robust_interp.store import (
@@ -170,7 +170,7 @@ class Runner:
             return len(part), work(part)
 
         try:
-            return with_fewer(first, most)
+            return retry_with_smaller_batch(first, most)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -253,7 +253,7 @@ class Runner:
 
         Args:
             task: The task.
-            classifier: Classifier of its target, on this runner's device, inside `undisturbed`.
+            classifier: Classifier of its target, on this runner's device, inside `measurement_mode`.
             attack: Attack of its cell, set up for the attacked classifier; None without an attack.
             engine: Name of the engine that runs the model in the attack; empty for Python code.
         """
@@ -389,7 +389,7 @@ class Runner:
         """
         flags = np.zeros(len(ids), dtype=np.uint8)
         with torch.no_grad():
-            if isinstance(classifier, Randomised):
+            if isinstance(classifier, EOTClassifier):
                 logits = classifier.votes(images, ids)
             elif isinstance(classifier, Ensemble):
                 logits, agreed = classifier.with_agreement(images)

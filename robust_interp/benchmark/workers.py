@@ -16,11 +16,11 @@ from typing import Any
 from torch import nn
 
 from robust_interp import data
-from robust_interp.benchmark.agenda import Task
 from robust_interp.benchmark.compiling import Architecture
 from robust_interp.benchmark.measure import LocalWorker
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
+from robust_interp.benchmark.scheduler import Task
 from robust_interp.benchmark.settings import load_dataset
 from robust_interp.classifiers.resolve import ResolveOptions, resolve
 from robust_interp.classifiers.target import Target

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from robust_interp import zoo
-from robust_interp.classifiers.target import Context, Target, check_fits, fast, size_note
+from robust_interp.classifiers.target import Context, Target, check_fits, size_note, to_channels_last
 from robust_interp.classifiers.weights import with_weights
 from robust_interp.classifiers.zoo_names import from_checkpoint
 from robust_interp.core.errors import UserError
@@ -105,7 +105,7 @@ def described(path: Path, name: str, context: Context) -> Target:
             raise UserError(f"{path.parent / zoo.CONFIG} has {lacks}: give --mean and --std")
         context = replace(context, mean=mean, std=std)
     model = zoo.create(config["architecture"], num_classes=classes, in_chans=channels, **arguments)
-    return with_weights(name, fast(model), path, context, notes)
+    return with_weights(name, to_channels_last(model), path, context, notes)
 
 
 _OPTIONAL: dict[str, Form] = {

@@ -13,11 +13,11 @@ from robust_interp.classifiers.target import (
     Context,
     Target,
     check_fits,
-    fast,
     from_module,
     replaced_note,
     size_note,
     timm_cfg,
+    to_channels_last,
 )
 from robust_interp.classifiers.weights import with_weights
 from robust_interp.core.errors import UserError
@@ -53,7 +53,7 @@ def from_timm(text: str, context: Context) -> Target:
         raise UserError(f"timm:{text}: {taken[0]} cannot be set here")
     if context.checkpoint:
         model = zoo.create(name, num_classes=context.dataset.classes, in_chans=context.channels, **arguments)
-        return with_weights(text, fast(model), context.checkpoint, context)
+        return with_weights(text, to_channels_last(model), context.checkpoint, context)
     _check_pretrained(name, context)
     try:
         model = zoo.create(name, pretrained=True, **arguments)
@@ -61,7 +61,7 @@ def from_timm(text: str, context: Context) -> Target:
         raise UserError(f"{error}; to load weights from a file, use --checkpoint FILE") from error
     context = context.fitted(timm_cfg(model))
     notes = size_note(text, timm_cfg(model)["input_size"], context) + replaced_note(text, model, context)
-    return from_module(text, fast(model), context, notes=notes)
+    return from_module(text, to_channels_last(model), context, notes=notes)
 
 
 def from_robustbench(text: str, context: Context) -> Target:

@@ -33,7 +33,7 @@ from robust_interp.core.csv_text import defused
 from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.paths import resolved
 from robust_interp.core.registry import is_glob
-from robust_interp.core.work import Tell, untold
+from robust_interp.core.work import ProgressCallback, no_progress
 
 _PREFIXED = re.compile(r"(?![A-Za-z]:[\\/])(?P<prefix>[\w.-]+):(?P<rest>.+)", re.DOTALL)
 
@@ -97,7 +97,7 @@ def resolve(
     models: Sequence[str] | Mapping[str, nn.Module] | None,
     options: ResolveOptions,
     dataset: data.Dataset,
-    tell: Tell = untold,
+    progress: ProgressCallback = no_progress,
     on_random: OnRandom = refuse,
     tried: Tried = NOTHING_TRIED,
 ) -> list[Target]:
@@ -110,7 +110,7 @@ def resolve(
         models: Names, or modules by name; None takes the members of `options.ensemble`, or else 'all'.
         options: Options of the models.
         dataset: The data set that the models are measured on.
-        tell: Called with the progress of reading the zoo's checkpoints.
+        progress: Called with the progress of reading the zoo's checkpoints.
         on_random: Called with name and error for each random model that is refused. If it returns, the model
             is left out.
         tried: Results of earlier attempts to load targets. A checkpoint that failed is left out with
@@ -126,7 +126,7 @@ def resolve(
     found = (
         _objects(models, options, dataset, on_random)
         if isinstance(models, Mapping)
-        else _named(models, options, averaging, dataset, tell, on_random, tried)
+        else _named(models, options, averaging, dataset, progress, on_random, tried)
     )
     for named in _listed(options.ensemble):
         found += joined(named, found, averaging, dataset.name)
@@ -168,7 +168,7 @@ def _named(
     options: ResolveOptions,
     averaging: Averaging,
     dataset: data.Dataset,
-    tell: Tell,
+    progress: ProgressCallback,
     on_random: OnRandom,
     tried: Tried,
 ) -> list[Target]:
@@ -180,7 +180,7 @@ def _named(
         _refuse_idle(options, ("seeds",), "models that are not from the zoo")
     elif not others:
         _refuse_idle(options, ("mean", "std", "weights_key"), "models from the zoo")
-    found = _of_the_zoo(of_the_zoo, options, averaging, dataset, tell, tried) if of_the_zoo else []
+    found = _of_the_zoo(of_the_zoo, options, averaging, dataset, progress, tried) if of_the_zoo else []
     return _once([*found, *_others(others, options, dataset, on_random)])
 
 
@@ -201,7 +201,7 @@ def _of_the_zoo(
     options: ResolveOptions,
     averaging: Averaging,
     dataset: data.Dataset,
-    tell: Tell,
+    progress: ProgressCallback,
     tried: Tried,
 ) -> list[Target]:
     seeds = range(options.seeds) if isinstance(options.seeds, int) else options.seeds
@@ -210,7 +210,7 @@ def _of_the_zoo(
     found: list[Target] = []
     candidates = _candidates(names, options, dataset)
     for seeds_of_one in from_zoo(
-        names, candidates, seeds, dataset, tell, tried, None if options.check_each else {}
+        names, candidates, seeds, dataset, progress, tried, None if options.check_each else {}
     ):
         found += seeds_of_one
         if options.ensembles and len(seeds_of_one) > 1:

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from robust_interp import data, zoo
 from robust_interp.classifiers.classifier import Classifier
-from robust_interp.classifiers.target import Loader, Target, Tried, fast
+from robust_interp.classifiers.target import Loader, Target, Tried, to_channels_last
 from robust_interp.core.errors import UserError
-from robust_interp.core.work import Tell, each, untold
+from robust_interp.core.work import ProgressCallback, no_progress, with_progress
 from robust_interp.store.cells import ModelCard, digest
 
 SHOWN = 4  # of broken checkpoints, where all are
@@ -25,7 +25,7 @@ def from_zoo(
     candidates: list[zoo.Checkpoint],
     seeds: Sequence[int] | None,
     dataset: data.Dataset,
-    tell: Tell = untold,
+    progress: ProgressCallback = no_progress,
     tried: Tried = NOTHING_TRIED,
     passed: Passed | None = None,
 ) -> list[list[Target]]:
@@ -38,7 +38,7 @@ def from_zoo(
         candidates: The checkpoints to choose from.
         seeds: Train seeds to take; None takes all.
         dataset: The data set that the checkpoints are measured on.
-        tell: Called with the progress of reading the checkpoints.
+        progress: Called with the progress of reading the checkpoints.
         tried: Results of earlier attempts to load targets; a checkpoint that failed is broken.
         passed: As for `from_checkpoint`.
 
@@ -52,7 +52,7 @@ def from_zoo(
     groups: dict[tuple, list[Target]] = {}
     named = {pattern.partition("@")[0] for pattern in patterns}
     broken = _broken_plugins(chosen, named)
-    for checkpoint in each(chosen, tell, lambda checkpoint: checkpoint.name):
+    for checkpoint in with_progress(chosen, progress, lambda checkpoint: checkpoint.name):
         if checkpoint.architecture not in broken and (seeds is None or checkpoint.seed in seeds):
             try:
                 target = _as_tried(from_checkpoint(checkpoint, dataset, passed), tried)
@@ -123,7 +123,7 @@ def from_checkpoint(
     if checkpoint.dataset != dataset.name:
         card = replace(card, recorded_clean=None)
         notes = (f"{checkpoint.name} was trained on {checkpoint.dataset}, not on {dataset.name}",)
-    load = Loader(lambda: fast(classifier_of(checkpoint)), dataset, alike_passed_on=alike)
+    load = Loader(lambda: to_channels_last(classifier_of(checkpoint)), dataset, alike_passed_on=alike)
     return Target(card, load, dataset=dataset, notes=notes)
 
 

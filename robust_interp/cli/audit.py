@@ -129,8 +129,8 @@ def run(arguments: argparse.Namespace) -> int:
         thresholds=Thresholds(large_eps_255=arguments.large_eps, more=arguments.more, **limits),
     )
     errors, workers = console(stderr=True), workers_of(arguments)
-    with track(errors, "reading checkpoints", arguments.quiet) as tell:
-        audit = Audit(request, options, tell)
+    with track(errors, "reading checkpoints", arguments.quiet) as progress:
+        audit = Audit(request, options, progress)
     with (
         Store(arguments.out, journal=arguments.store_journal) as store,
         audit.in_workers(workers, arguments.plugin, arguments.out) as executor,

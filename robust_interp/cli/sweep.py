@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.benchmark.cost import cost
     from robust_interp.benchmark.request import Request
     from robust_interp.cli.console import console, print_sweep
-    from robust_interp.cli.progress import Reporter, cells_work, whole
+    from robust_interp.cli.progress import Reporter, cells_work, progress_bar
     from robust_interp.results import export
     from robust_interp.results.folders import write
     from robust_interp.store import Store
@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
     errors = console(stderr=True)
     with (
         Store(arguments.out, journal=arguments.store_journal) as store,
-        whole(errors, arguments.quiet) as bar,
+        progress_bar(errors, arguments.quiet) as bar,
         ExitStack() as stack,
     ):
         done = train_command.finished(arguments, trainings, folder)

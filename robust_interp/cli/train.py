@@ -139,7 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
     names.check_dataset(arguments.dataset)
     names.check_architectures(arguments.architectures)
     from robust_interp.cli.console import console
-    from robust_interp.cli.progress import whole
+    from robust_interp.cli.progress import progress_bar
     from robust_interp.training import recipe as recipes
     from robust_interp.training.train import Training
     from robust_interp.training.trainer import TrainingError
@@ -151,7 +151,7 @@ def run(arguments: argparse.Namespace) -> int:
     trainings = [
         Training(name, recipe, seed) for name, recipe in recipe_for.items() for seed in arguments.seeds
     ]
-    with whole(console(stderr=True), arguments.quiet) as bar:
+    with progress_bar(console(stderr=True), arguments.quiet) as bar:
         outcomes = train_missing(arguments, trainings, arguments.out, bar)
     return 1 if all(isinstance(outcome, TrainingError) for outcome in outcomes) else 0
 

@@ -23,7 +23,7 @@ def one_at_a_time() -> Iterator[None]:
 
 
 @contextmanager
-def undisturbed_generators() -> Iterator[None]:
+def preserved_rng_state() -> Iterator[None]:
     """Context that restores the global generators of torch (on every device), NumPy and Python at its end.
 
     Only one thread can be in it at a time, since changes by other threads would be lost.

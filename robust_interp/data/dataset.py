@@ -82,15 +82,15 @@ class Dataset(ABC):
         labels: Class indices (N,), int64.
         classes: Number of classes; every label is smaller.
         default_n: Default number of images that a benchmark measures; None measures all.
-        told: Values of the columns ``preprocessing``, ``subset`` and ``skipped``, as far as they are not the
-            default.
+        metadata: Values of the columns ``preprocessing``, ``subset`` and ``skipped``, as far as they are not
+            the default.
         notes: Notes for a reader of the results, one line each.
     """
 
     name: str
     labels: np.ndarray
     classes: int
-    told: Mapping[str, str | int]
+    metadata: Mapping[str, str | int]
     notes: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()  # of own images, where the source has them
     default_n: int | None = None
@@ -224,7 +224,7 @@ class ArrayDataset(Dataset):
         labels: See `Dataset`.
         classes: See `Dataset`.
         order: Positions (N,) in the array of the images in order; None keeps the order of the array.
-        told: See `Dataset`.
+        metadata: See `Dataset`.
         notes: See `Dataset`.
         default_n: See `Dataset`.
     """
@@ -234,7 +234,7 @@ class ArrayDataset(Dataset):
     labels: np.ndarray
     classes: int
     order: np.ndarray | None = None
-    told: Mapping[str, str | int] = field(default_factory=dict)
+    metadata: Mapping[str, str | int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     default_n: int | None = None
 
@@ -255,7 +255,9 @@ class ArrayDataset(Dataset):
 
     def in_order(self, order: np.ndarray, subset: str) -> ArrayDataset:
         whole = order if self.order is None else self.order[order]
-        return replace(self, labels=self.labels[order], order=whole, told={**self.told, "subset": subset})
+        return replace(
+            self, labels=self.labels[order], order=whole, metadata={**self.metadata, "subset": subset}
+        )
 
     @cached_property
     def fingerprint(self) -> str:

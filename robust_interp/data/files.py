@@ -78,7 +78,7 @@ class FileDataset(Dataset):
         order: Positions (n,) in `encoded` of the images of the data set, in order.
         preprocessing: Preprocessing for all models; None lets `fitted` choose that of each model.
         workers: Number of worker processes; 0 decodes in this process; None chooses it, see `worker_count`.
-        told: See `Dataset`.
+        metadata: See `Dataset`.
         notes: See `Dataset`.
         class_names: See `Dataset`.
     """
@@ -94,7 +94,7 @@ class FileDataset(Dataset):
         order: np.ndarray,
         preprocessing: Preprocessing | None = None,
         workers: int | None = None,
-        told: Mapping[str, str | int] | None = None,
+        metadata: Mapping[str, str | int] | None = None,
         notes: tuple[str, ...] = (),
         class_names: tuple[str, ...] = (),
     ) -> None:
@@ -102,7 +102,7 @@ class FileDataset(Dataset):
         self.labels = labels[order]
         self._encoded, self._all_labels, self._order = encoded, labels, order
         self._preprocessing, self._workers = preprocessing, workers
-        self._subset = dict(told or {})
+        self._subset = dict(metadata or {})
         self._headers: dict[int, Header] = {}
         self._views: dict[tuple[str, int], FileDataset] = {}
         self._channels: int | None = None
@@ -112,7 +112,7 @@ class FileDataset(Dataset):
         self._is_kept = np.zeros(0, bool)
 
     @property
-    def told(self) -> Mapping[str, str | int]:  # type: ignore[override]
+    def metadata(self) -> Mapping[str, str | int]:  # type: ignore[override]
         how = str(self._preprocessing or AS_THEY_ARE)
         return ({"preprocessing": how} if how else {}) | self._subset
 
@@ -120,7 +120,7 @@ class FileDataset(Dataset):
         return self._variant(self._order[order], self._preprocessing, self._subset | {"subset": subset})
 
     def _variant(
-        self, order: np.ndarray, preprocessing: Preprocessing | None, told: Mapping[str, str | int]
+        self, order: np.ndarray, preprocessing: Preprocessing | None, metadata: Mapping[str, str | int]
     ) -> FileDataset:
         """Return a data set of the same encoded images, in another order or with another preprocessing."""
         return FileDataset(
@@ -131,7 +131,7 @@ class FileDataset(Dataset):
             order,
             preprocessing,
             self._workers,
-            told,
+            metadata,
             self.notes,
             self.class_names,
         )

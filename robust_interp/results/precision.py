@@ -43,7 +43,7 @@ def check(cell: Cell, store: Store, n: int) -> PrecisionCheck | None:
         The comparison; None if no images were attacked in both.
     """
     reference = cell.in_float32
-    n = min(n, max(store.covered(reference.key), store.covered(reference.whole.key)))
+    n = min(n, max(store.covered(reference.key), store.covered(reference.without_skips.key)))
     ours, theirs = finished(cell, store, n)[1], finished(reference, store, n)[1]
     if not n or ours is None or theirs is None:
         return None

@@ -85,7 +85,7 @@ def _shared(plan: Plan, cell: Cell, right: np.ndarray, content: str) -> dict:
         "precision": cell.environment.get("precision"),
         "torch": cell.environment.get("torch"),
         "torchattacks": cell.environment.get("torchattacks"),
-        **{name: cell.told[name] for name in OF_IMAGES_COLUMNS if name in cell.told},
+        **{name: cell.metadata[name] for name in OF_IMAGES_COLUMNS if name in cell.metadata},
     }
 
 

@@ -219,7 +219,7 @@ class Store:
             return None
         with self._write(durably=False) as db:
             waiting = self._connected(db, cell)
-            return self._leases.take(cell, self.covered(cell), n, waiting, cut)
+            return self._leases.acquire(cell, self.covered(cell), n, waiting, cut)
 
     def append(self, cell: str, start: int, outcome: Outcome) -> None:
         """Add the outcome of images from `start` on; images that are stored already are not changed.
@@ -237,7 +237,7 @@ class Store:
         """
         with self._write() as db:
             covered = self.covered(cell)
-            if start > covered and self._leases.holds(cell, start):
+            if start > covered and self._leases.owns(cell, start):
                 for at in range(0, len(outcome), CHUNK):
                     put(db, "waiting", *_row(cell, start + at, outcome[at : at + CHUNK]))
                 self._leases.release(cell, start)
@@ -465,7 +465,7 @@ class Store:
             pass
         for plan in (part for whole in self.plans() for part in whole.parts):
             for cell in plan.cells:
-                if max(self.covered(cell.whole.key), self.covered(cell.key)) < plan.n:
+                if max(self.covered(cell.without_skips.key), self.covered(cell.key)) < plan.n:
                     self.note_missing(cell, plan.n)
 
 

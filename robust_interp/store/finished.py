@@ -14,8 +14,8 @@ def finished(cell: Cell, store: Store, n: int) -> tuple[Cell, Outcome | None]:
         The same cell without skips if that is stored, otherwise the cell itself; and its outcome, None if it
         is not finished.
     """
-    outcome = store.read(cell.whole.key, n)
-    return (cell.whole, outcome) if outcome else (cell, store.read(cell.key, n))
+    outcome = store.read(cell.without_skips.key, n)
+    return (cell.without_skips, outcome) if outcome else (cell, store.read(cell.key, n))
 
 
 def outcome_of(cell: Cell, store: Store, n: int) -> Outcome:

@@ -49,7 +49,7 @@ class Leases:
         self._looked = -LOOK
         self._heart: _Heart | None = None
 
-    def take(
+    def acquire(
         self, cell: str, first: int, n: int, done: Iterable[Part], cut: Callable[[int], int]
     ) -> Part | None:
         """Lease the first free part of a cell.
@@ -77,7 +77,7 @@ class Leases:
             at = max(at, stop)
         return None
 
-    def holds(self, cell: str, start: int) -> bool:
+    def owns(self, cell: str, start: int) -> bool:
         """Return whether this process has leased the part of a cell that begins at `start`."""
         query = "SELECT 1 FROM leases WHERE (cell, start, holder) = (?, ?, ?)"
         return bool(self._db.execute(query, (cell, start, self._holder[0])).fetchall())

@@ -10,7 +10,7 @@ from robust_interp.attacks import AttackRunner
 from robust_interp.classifiers.classifier import Classifier, with_gradient
 from robust_interp.classifiers.engine import CannotCompile, Pass, compiled
 from robust_interp.classifiers.ensemble import Ensemble, MeanLoss
-from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.core.compiler import CompileTime, learn, learned, why_not
 
 SIZE = 8
@@ -68,7 +68,7 @@ def test_attacks_compile_nothing_anew():
     """Whatever their draws, their layouts and the batches that shrink within them."""
     backend, classifier = Backend(), frozen()
     images, labels = tiny_batch(19)
-    with undisturbed(classifier):
+    with measurement_mode(classifier):
         fast = made(classifier, backend, (GRADIENT, QUERY))
         assert backend.count == 2
         for spec in ("fgsm", "pgd(steps=3,restarts=2)", "pgd(steps=4,stop=broken)", "square(queries=3)"):
@@ -190,7 +190,7 @@ def test_compiled_code_predicts_the_same():
     layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 10)
     classifier = Classifier(nn.Sequential(*layers), [0.5], [0.2]).eval()
     images, labels = torch.rand(16, 1, 8, 8), torch.arange(16) % 10
-    with undisturbed(classifier):
+    with measurement_mode(classifier):
         fast, _ = compiled(classifier, images, (GRADIENT,))
         found, expected = (
             classifier(AttackRunner(perturbation("pgd(steps=5)"), one)(images, labels, range(16)).images)

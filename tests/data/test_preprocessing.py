@@ -99,7 +99,7 @@ def test_images_of_several_sizes_come_to_one(several_sizes):
     found = opened(several_sizes, 32, 28, "bicubic")
     found.expect(3)
     assert (found.shape, found.rows(0, 3).shape) == ((3, 28, 28), (3, 3, 28, 28))
-    assert found.told == {"preprocessing": "resize=32,crop=28,bicubic"}
+    assert found.metadata == {"preprocessing": "resize=32,crop=28,bicubic"}
     assert found.fitted(CFGS["squash"]) is found  # fixed for all
 
 

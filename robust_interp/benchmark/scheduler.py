@@ -76,7 +76,7 @@ class Job:
 Cut = Callable[[Perturbation, int, int, np.ndarray | None], int]
 
 
-class Agenda:
+class Scheduler:
     """A scheduler: hands out the tasks of jobs, each after the cells it depends on are finished.
 
     Several processes may measure into the same store. Tasks that another process has claimed are not handed
@@ -103,7 +103,9 @@ class Agenda:
         self.given_up: list[str] = []
         self.elsewhere: list[tuple[Cell, int]] = []
         for job in self._jobs:
-            job.elsewhere = job.n - max(store.covered(key) for key in {job.cell.key, job.cell.whole.key})
+            job.elsewhere = job.n - max(
+                store.covered(key) for key in {job.cell.key, job.cell.without_skips.key}
+            )
 
     @property
     def is_over(self) -> bool:
@@ -124,7 +126,7 @@ class Agenda:
             if not self._is_finished(job):
                 self._later.add(number)
                 continue
-            self._reopen(self._after.pop(job.cell.whole.key, set()))
+            self._reopen(self._after.pop(job.cell.without_skips.key, set()))
             if job.elsewhere > 0:
                 self.elsewhere.append((job.cell, job.elsewhere))
         return None
@@ -189,7 +191,7 @@ class Agenda:
         for cell in job.follows:
             _, outcome = finished(cell, self._store, job.plan.n)
             if outcome is None:
-                self._after[cell.whole.key].add(number)
+                self._after[cell.without_skips.key].add(number)
                 return False
             before.append(outcome)
         standing = still_standing(before, self._labels)
