@@ -18,7 +18,7 @@ import torch
 
 from robust_interp import data
 from robust_interp.classifiers.classifier import with_gradient
-from robust_interp.classifiers.engine import Pass, compiled, with_folded_norms
+from robust_interp.classifiers.engine import Pass, compile_model, with_folded_norms
 from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.classifiers.resolve import ResolveOptions, resolve
 
@@ -41,7 +41,7 @@ def main() -> None:
     plain = copy.deepcopy(last).to(memory_format=torch.contiguous_format).eval().requires_grad_(False)
     with measurement_mode(last):
         folded = with_folded_norms(last, images[:16])
-        fast, took = compiled(folded, images, [Pass(follows=True)])
+        fast, took = compile_model(folded, images, [Pass(gradient=True)])
         print(f"compiling took {took.seconds:.0f} s")
         forms = {"plain": plain, "channels last": last, "and folded": folded, "and compiled": fast}
         for _ in range(arguments.rounds):

@@ -25,7 +25,7 @@ import numpy as np
 from safetensors.torch import load_file, save_file
 
 from robust_interp import zoo
-from robust_interp.benchmark.pending import followed, missing
+from robust_interp.benchmark.pending import missing, prerequisites
 from robust_interp.benchmark.scheduler import Job, Scheduler
 from robust_interp.store import Outcome, Store
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, Plan
@@ -71,10 +71,10 @@ def made_up(rng: np.random.Generator, n: int) -> Outcome:
 
 def scheduler_of(plan: Plan, store: Store, labels: np.ndarray) -> Scheduler:
     jobs = [
-        Job(plan, cell, plan.n, cell.classifier.model, follows=followed(plan, cell))
+        Job(plan, cell, plan.n, cell.classifier.model, prerequisites=prerequisites(plan, cell))
         for cell in missing(plan, store)
     ]
-    return Scheduler(jobs, store, labels, lambda _, start, n, standing: min(n, start + BATCH))
+    return Scheduler(jobs, store, labels, lambda _, start, n, unbroken: min(n, start + BATCH))
 
 
 def planning() -> None:

@@ -142,7 +142,7 @@ def _until_broken(
         if "target" not in params:
             return pgd_until_broken(row_aware, x, y, params)
         aim = _aim(model, cast(int | str, params["target"]))
-        parts = zip(x.split(row_aware.at_once), y.split(row_aware.at_once), strict=True)
+        parts = zip(x.split(row_aware.max_batch), y.split(row_aware.max_batch), strict=True)
         return pgd_until_broken(row_aware, x, y, params, torch.cat([aim(*part) for part in parts]))
 
     return [Round(run, refills=True)] * perturbation.integer("restarts")

@@ -16,10 +16,10 @@ class RowAwareModel(Protocol):
     """A classifier with a method that announces which images the next forward pass contains.
 
     Attributes:
-        at_once: Largest number of images in a forward pass.
+        max_batch: Largest number of images in a forward pass.
     """
 
-    at_once: int
+    max_batch: int
 
     def set_rows(self, rows: Tensor) -> None: ...
 
@@ -32,7 +32,7 @@ def pgd_until_broken(
     """Return the first misclassified iterate of PGD for each image, or the last iterate if there is none.
 
     The iterates are those of torchattacks' PGD. The images in a batch can be at different steps, so the
-    batches stay full until fewer images than `model.at_once` are left.
+    batches stay full until fewer images than `model.max_batch` are left.
 
     Args:
         model: Maps images (n, C, H, W) in [0, 1] to logits (n, classes).
@@ -48,7 +48,7 @@ def pgd_until_broken(
     broken = torch.zeros_like(labels, dtype=torch.bool)
     taken = torch.zeros_like(labels)  # steps taken per image
     places = torch.arange(len(images), device=images.device)
-    rows, waiting = places[: model.at_once], places[model.at_once :]
+    rows, waiting = places[: model.max_batch], places[model.max_batch :]
     passes = 0
     while len(rows):
         model.set_rows(rows)
@@ -64,6 +64,6 @@ def pgd_until_broken(
         passes += 1
         if rows.is_cpu or passes % LOOKED_EVERY == 0:
             rows = rows[~broken[rows] & (taken[rows] < steps)]
-            free = model.at_once - len(rows)
+            free = model.max_batch - len(rows)
             rows, waiting = torch.cat([rows, waiting[:free]]), waiting[free:]
     return found

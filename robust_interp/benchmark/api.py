@@ -20,7 +20,7 @@ from torch.utils.data import Dataset as TorchDataset
 from robust_interp import data
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
-from robust_interp.benchmark.settings import counted, whole_number
+from robust_interp.benchmark.settings import check_count, whole_number
 from robust_interp.classifiers.isolation import on_its_device
 from robust_interp.core import environment, precision
 from robust_interp.core.devices import by_default
@@ -215,7 +215,7 @@ def evaluate(
 
 
 def _workers(count: object) -> Workers | None:
-    number = counted("workers", count, 1)
+    number = check_count("workers", count, 1)
     return None if number is None else Workers(number)
 
 

@@ -16,8 +16,8 @@ from robust_interp.attacks.expectation import EOTClassifier
 from robust_interp.benchmark.compiling import architecture, can_be_compiled, key, passes_of
 from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.scheduler import Task
-from robust_interp.classifiers.engine import COMPILED, CannotCompile, Pass, compiled, with_folded_norms
-from robust_interp.core.compiler import learn
+from robust_interp.classifiers.engine import COMPILED, CannotCompile, Pass, compile_model, with_folded_norms
+from robust_interp.core.compiler import record_compile_time
 from robust_interp.store.cells import CLEAN
 
 WORTH_A_COPY = 5e3  # image passes in one task from which on folding BatchNorm pays
@@ -59,21 +59,21 @@ class AttackBackends:
 
     def _plain(self) -> nn.Module:
         if self._folded is None:
-            images = self._view.pixels(CLEAN, 0, min(COMPARED_ON, self._view.at_once))
+            images = self._view.pixels(CLEAN, 0, min(COMPARED_ON, self._view.max_batch))
             self._folded = with_folded_norms(self._attacked, images)
         return self._folded
 
     def _compile(self, task: Task, passes: frozenset[Pass]) -> nn.Module | None:
         """Compile for batches of a constant size; None if that fails, which is noted, or gains nothing."""
-        card, images = task.cell.classifier, self._view.pixels(CLEAN, 0, self._view.at_once)
+        card, images = task.cell.classifier, self._view.pixels(CLEAN, 0, self._view.max_batch)
         with _reporting(self._watch, task):
             try:
-                made, seen = compiled(self._plain(), images, sorted(passes), self._runner.backend)
+                made, seen = compile_model(self._plain(), images, sorted(passes), self._runner.backend)
             except CannotCompile as error:
                 self._runner.note_uncompiled(card.model, str(error))
                 return None
         if seen.seconds > NEW:
-            learn(key(card, passes, images), seen)
+            record_compile_time(key(card, passes, images), seen)
         insists = self._runner.compiles_all
         return made if insists or seen.gain >= 1 else None
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from robust_interp.benchmark import cost, measure
 from robust_interp.benchmark.compiling import Architecture
-from robust_interp.benchmark.measure import Watch, unwatched
-from robust_interp.benchmark.pending import by_target, missing
-from robust_interp.benchmark.plan import joined, make_plan
+from robust_interp.benchmark.measure import Watch, ignore_progress
+from robust_interp.benchmark.pending import group_by_target, missing
+from robust_interp.benchmark.plan import join_plans, make_plan
 from robust_interp.benchmark.report import Report, compose
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.settings import checked_compile, load_dataset, resolve_options
 from robust_interp.benchmark.workers import MeasurementPool, measurement_pool
 from robust_interp.classifiers.resolve import resolve
-from robust_interp.classifiers.target import Target, Tried
+from robust_interp.classifiers.target import LoadAttempts, Target
 from robust_interp.core import environment, threads
 from robust_interp.core.errors import UserError
 from robust_interp.core.threads import Threads
@@ -101,8 +101,8 @@ class Benchmark:
         """Return one plan of all targets. Each target is measured on the images in its own preprocessing."""
         cards: dict[Runner, list[ModelCard]] = {}
         for target in self.targets:
-            cards.setdefault(self.runner.on(target.dataset), []).append(target.card)
-        return joined(
+            cards.setdefault(self.runner.for_dataset(target.dataset), []).append(target.card)
+        return join_plans(
             [make_plan(request, view.dataset, view.corruptor, of_view) for view, of_view in cards.items()]
         )
 
@@ -149,14 +149,14 @@ class Benchmark:
         Raises:
             UserError: the error of a model that is named itself, or if no model is left.
         """
-        tried: Tried = {target.key: target.load for target in self.targets} | dict(failed)
+        tried: LoadAttempts = {target.key: target.load for target in self.targets} | dict(failed)
         self.targets = resolve(*self._named, self.dataset, tried=tried)
         for target in self.targets:
             if target.key in failed:
                 raise failed[target.key]
         self.plan = self._planned(self._request)
 
-    def run(self, store: Store, watch: Watch = unwatched) -> Report:
+    def run(self, store: Store, watch: Watch = ignore_progress) -> Report:
         """Measure all missing cells, chunk by chunk, and score all cells of the plan.
 
         Args:
@@ -188,7 +188,7 @@ class Benchmark:
 
     def missing(self, store: Store) -> list[tuple[Target, list[Cell]]]:
         """Return the cells of each target that are not stored, without those of the strong plan."""
-        return by_target(missing(self.plan, store), self.targets)
+        return group_by_target(missing(self.plan, store), self.targets)
 
     def work(self, store: Store) -> list[tuple[Cell, int]]:
         """Return the cells to measure, each with the number of its missing images (an upper bound)."""
@@ -224,7 +224,7 @@ class Benchmark:
             UserError: if that model cannot be measured.
         """
         if self._threads is None:
-            todo = [target for target, _ in by_target(self._cells_missing(store), self.targets)]
+            todo = [target for target, _ in group_by_target(self._cells_missing(store), self.targets)]
             self._threads = cost.choose_threads(todo, self.runner, self.plan.n, self._asked_threads)
         return self._threads
 

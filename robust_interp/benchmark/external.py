@@ -181,7 +181,7 @@ def judge(external: External, target: Target, runner: Runner) -> dict:
         "eps_255": in_255(external.eps) if external.norm == "Linf" else None,
         "max_delta_255": round(255 * float(external.deltas.max()), 4),
         "clean": 100 * float(clean.mean()),
-        **rows.of_right(right),
+        **rows.accuracy_of(right),
         "asr": statistics.attack_success(clean, right),
         "torch": torch.__version__,
         "device": str(runner.device),

@@ -60,7 +60,7 @@ def make_plan(
     return replace(plan, strong=_strong_plan(plan, request.strong_n, dataset, cards, [*rows, *stronger]))
 
 
-def joined(plans: Sequence[Plan]) -> Plan:
+def join_plans(plans: Sequence[Plan]) -> Plan:
     """Join plans of different models that are otherwise equal.
 
     Args:
@@ -71,7 +71,7 @@ def joined(plans: Sequence[Plan]) -> Plan:
     return replace(
         first,
         cells=cells,
-        strong=joined([plan.strong for plan in plans if plan.strong]) if first.strong else None,
+        strong=join_plans([plan.strong for plan in plans if plan.strong]) if first.strong else None,
     )
 
 

@@ -16,7 +16,7 @@ from robust_interp.results.scores import results_frame, scores
 from robust_interp.results.warnings import findings
 from robust_interp.store import INHERITED, Store
 from robust_interp.store.cells import Plan
-from robust_interp.store.finished import outcome_of
+from robust_interp.store.finished import require_outcome
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _saved(plan: Plan, store: Store) -> list[str]:
     """Return a note on the share of attack work that was skipped because images were already broken."""
     work = saved = 0
     for cell in (cell for cell in plan.cells if cell.skips):
-        outcome = outcome_of(cell, store, plan.n)
+        outcome = require_outcome(cell, store, plan.n)
         work += cost(cell) * len(outcome)
         saved += cost(cell) * int((outcome.flags & INHERITED).astype(bool).sum())
     if not work:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 import torch
 from torch import Tensor, nn
 
-from robust_interp.classifiers.attributes import attributes, held
+from robust_interp.classifiers.attributes import attributes, describe_attributes
 from robust_interp.classifiers.classifier import Classifier, with_gradient
 
 
@@ -73,7 +73,7 @@ def identity(model: nn.Module, passing: Collection[str] = ()) -> dict:
         sha.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     for weights in _quantised(model):
         sha.update(weights.detach().cpu().contiguous().numpy().tobytes())
-    sha.update(held(model, known).encode())  # '' leaves the hash as in older versions
+    sha.update(describe_attributes(model, known).encode())  # '' leaves the hash as in older versions
     return {"class": type(model).__qualname__, "state_sha256": sha.hexdigest()}
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from robust_interp.core import precision
 from robust_interp.core.devices import by_default
-from robust_interp.core.random_state import one_at_a_time, preserved_rng_state
+from robust_interp.core.random_state import measurement_lock, preserved_rng_state
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def measurement_mode(model: nn.Module) -> Iterator[None]:
     Args:
         model: The model, on any device. It is changed in place, and restored even after an exception.
     """
-    with one_at_a_time(), _as_found(model), _torch_settings(), _default_device(model):
+    with measurement_lock(), _as_found(model), _torch_settings(), _default_device(model):
         _to_eval(model)
         model.requires_grad_(False)
         yield

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from robust_interp import zoo
-from robust_interp.classifiers.files import WEIGHTS_IN_FOLDER, described, from_path
+from robust_interp.classifiers.files import WEIGHTS_IN_FOLDER, from_path, target_from_config
 from robust_interp.classifiers.hugging_face import from_hugging_face
 from robust_interp.classifiers.target import (
     Context,
@@ -59,7 +59,7 @@ def from_timm(text: str, context: Context) -> Target:
         model = zoo.create(name, pretrained=True, **arguments)
     except UserError as error:
         raise UserError(f"{error}; to load weights from a file, use --checkpoint FILE") from error
-    context = context.fitted(timm_cfg(model))
+    context = context.preprocessed_for(timm_cfg(model))
     notes = size_note(text, timm_cfg(model)["input_size"], context) + replaced_note(text, model, context)
     return from_module(text, to_channels_last(model), context, notes=notes)
 
@@ -112,7 +112,7 @@ def _of_hub(name: str, context: Context) -> Target:
     except Exception as error:  # a download fails in many ways
         reason = first_line_of(error)
         raise UserError(f"timm:hf-hub:{name}: {reason}") from error
-    return described(weights, f"hf-hub:{name}", context)
+    return target_from_config(weights, f"hf-hub:{name}", context)
 
 
 def parse_call(text: str) -> tuple[str, dict]:

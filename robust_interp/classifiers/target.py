@@ -39,7 +39,8 @@ from robust_interp.store.cells import ModelCard, digest
 
 Load = Callable[[torch.device | str], nn.Module]
 
-Tried = Mapping[str, Load | UserError]  # by a target's key: how it loads, or why it could not be measured
+# by a target's key: how it loads, or why it could not be measured
+LoadAttempts = Mapping[str, Load | UserError]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +83,7 @@ class Context:
             that come with the model, as in timm's ``pretrained_cfg``, or no normalisation.
         std: Per-channel standard deviation, as `mean`.
         weights_key: Key of the state dict in a weights file with several.
-        is_fitted: Whether the data set is already preprocessed for the model.
+        is_preprocessed: Whether the data set is already preprocessed for the model.
         eot: Number of draws over which a random model is attacked and classified; 0 refuses it.
         seed: Seed of these draws.
     """
@@ -92,7 +93,7 @@ class Context:
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
     weights_key: str | None = None
-    is_fitted: bool = False
+    is_preprocessed: bool = False
     eot: int = 0
     seed: int = 0
 
@@ -100,11 +101,11 @@ class Context:
     def channels(self) -> int:
         return self.dataset.channels
 
-    def fitted(self, cfg: Mapping[str, Any]) -> Context:
+    def preprocessed_for(self, cfg: Mapping[str, Any]) -> Context:
         """Preprocess the data set as in a ``pretrained_cfg``; later calls change nothing."""
-        if self.is_fitted or not cfg:
+        if self.is_preprocessed or not cfg:
             return self
-        return replace(self, dataset=self.dataset.fitted(cfg), is_fitted=True)
+        return replace(self, dataset=self.dataset.preprocessed_for(cfg), is_preprocessed=True)
 
 
 class Loader:
@@ -172,7 +173,7 @@ def from_module(
     """
     model, changed = measurable(model, name)
     notes += changed
-    context = context.fitted(timm_cfg(model))
+    context = context.preprocessed_for(timm_cfg(model))
     mean, std = context.mean, context.std
     if mean is None and std is None:
         mean, std = _own_normalisation(model, context.dataset)

@@ -170,7 +170,7 @@ def _check_repeats(classifier: nn.Module, images: Tensor) -> None:
         raise RandomModelError(f"{name} is random: two gradients at the same images differ")
 
 
-class Unchanged:
+class ChangeDetector:
     """Checks that a model does not change during a measurement, such as by learning from its inputs.
 
     Args:

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from robust_interp import data, zoo
 from robust_interp.classifiers.classifier import Classifier
-from robust_interp.classifiers.target import Loader, Target, Tried, to_channels_last
+from robust_interp.classifiers.target import LoadAttempts, Loader, Target, to_channels_last
 from robust_interp.core.errors import UserError
 from robust_interp.core.work import ProgressCallback, no_progress, with_progress
 from robust_interp.store.cells import ModelCard, digest
 
 SHOWN = 4  # of broken checkpoints, where all are
 
-NOTHING_TRIED: Tried = {}
+NO_ATTEMPTS: LoadAttempts = {}
 
 # The devices on which a network has passed its check, by all that it is but for its weights.
 Passed = dict[tuple[str, data.Dataset], set[str]]
@@ -26,7 +26,7 @@ def from_zoo(
     seeds: Sequence[int] | None,
     dataset: data.Dataset,
     progress: ProgressCallback = no_progress,
-    tried: Tried = NOTHING_TRIED,
+    tried: LoadAttempts = NO_ATTEMPTS,
     passed: Passed | None = None,
 ) -> list[list[Target]]:
     """Select checkpoints, and return one list of targets for each architecture, recipe and interval of λ.
@@ -75,7 +75,7 @@ def from_zoo(
     return found
 
 
-def _as_tried(target: Target, tried: Tried) -> Target:
+def _as_tried(target: Target, tried: LoadAttempts) -> Target:
     """Return the target with its earlier `load`.
 
     Raises:
@@ -99,7 +99,7 @@ def from_checkpoint(
             full. None checks this one in full.
     """
     cfg, record = checkpoint.config["pretrained_cfg"], checkpoint.record
-    dataset = dataset.fitted(cfg)
+    dataset = dataset.preprocessed_for(cfg)
     code = {
         "architecture": checkpoint.architecture,
         "arguments": checkpoint.config["model_args"],

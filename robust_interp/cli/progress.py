@@ -209,21 +209,21 @@ def track(
 # --- what is counted ----------------------------------------------------------------------------------
 
 
-def units_of(cell: Cell, cost: Callable[[Cell], int]) -> float:
+def work_per_image(cell: Cell, cost: Callable[[Cell], int]) -> float:
     """Return the work per image of a cell: forward passes times millions of parameters."""
     card = cell.classifier
     return cost(cell) * (card.params_m or 1) / card.members
 
 
-def kind_of(cell: Cell) -> Kind:
+def work_kind(cell: Cell) -> Kind:
     return cell.classifier.label, cell.perturbation.kind
 
 
-def cells_work(work: Iterable[tuple[Cell, int]], cost: Callable[[Cell], int]) -> dict[Kind, float]:
-    """Sum the work of pairs (cell, number of images), by kind, in the units of `units_of`."""
+def total_work(work: Iterable[tuple[Cell, int]], cost: Callable[[Cell], int]) -> dict[Kind, float]:
+    """Sum the work of pairs (cell, number of images), by kind, in the units of `work_per_image`."""
     found: dict[Kind, float] = defaultdict(float)
     for cell, samples in work:
-        found[kind_of(cell)] += samples * units_of(cell, cost)
+        found[work_kind(cell)] += samples * work_per_image(cell, cost)
     return found
 
 
@@ -250,7 +250,7 @@ class Reporter:
 
     def __call__(self, cell: Cell, samples: int) -> None:
         """Count images of a cell as finished by this process or its workers."""
-        self._bar.finish(kind_of(cell), samples * units_of(cell, self._cost) - self._counted)
+        self._bar.finish(work_kind(cell), samples * work_per_image(cell, self._cost) - self._counted)
         self._counted = 0.0
         self._images += samples
         self.own.add(cell.key)
@@ -265,8 +265,8 @@ class Reporter:
 
     def step(self, cell: Cell, samples: float) -> None:
         """Count the work of an attack step, given as a (fractional) number of images."""
-        units = samples * units_of(cell, self._cost)
-        self._bar.finish(kind_of(cell), units)
+        units = samples * work_per_image(cell, self._cost)
+        self._bar.finish(work_kind(cell), units)
         self._counted += units
         self._show(cell, ends=False)
 
@@ -276,7 +276,7 @@ class Reporter:
 
     def elsewhere(self, cell: Cell, samples: int) -> None:
         """Count images of a cell as finished by another process on the same store."""
-        self._bar.time.skip(kind_of(cell), samples * units_of(cell, self._cost))
+        self._bar.time.skip(work_kind(cell), samples * work_per_image(cell, self._cost))
         self.others.add(cell.key)
         self._show(cell, ends=True)
 
@@ -292,7 +292,7 @@ def reporter(
 ) -> Iterator[Reporter]:
     """Yield a Reporter of these cells with a new bar."""
     with progress_bar(console, quiet) as bar:
-        bar.time.expect(cells_work(work, cost))
+        bar.time.expect(total_work(work, cost))
         yield Reporter(bar, cost)
 
 

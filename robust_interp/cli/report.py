@@ -12,7 +12,7 @@ from robust_interp.cli.options import (
     add_quiet,
     add_sources,
     add_which_dataset,
-    picked,
+    select_options,
 )
 from robust_interp.cli.terminal import say
 
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     with track(console(stderr=True), "report", arguments.quiet) as progress:
         written = page.write(
-            **picked(arguments, "sources out dataset figures title baseline"),
+            **select_options(arguments, "sources out dataset figures title baseline"),
             zoo_folder=arguments.zoo,
             progress=progress,
         )

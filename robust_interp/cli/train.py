@@ -270,9 +270,9 @@ class _Course:
     def here(self, missing: Sequence[Training], device: torch.device) -> Outcomes:
         """Train in this process, and return the outcome of each."""
         from robust_interp.training.train import train_together
-        from robust_interp.training.workers import shared
+        from robust_interp.training.workers import split_into_groups
 
-        groups = shared(missing, self._at_once(device.type == "cuda"), 1)
+        groups = split_into_groups(missing, self._at_once(device.type == "cuda"), 1)
         watch = self.watch(groups)
         outcomes: Outcomes = {}
         for group in groups:
@@ -298,7 +298,7 @@ class _Course:
     def in_workers(self, missing: Sequence[Training], device: torch.device, workers: Workers) -> Outcomes:
         """Train in worker processes, and return the outcome of each."""
         from robust_interp.core.worker_pool import cluster, log_in
-        from robust_interp.training.workers import shared, train_groups
+        from robust_interp.training.workers import split_into_groups, train_groups
 
         workers = replace(
             workers,
@@ -308,7 +308,7 @@ class _Course:
         )
         outcomes: Outcomes = {}
         with cluster(workers) as filled, ExitStack() as stack:
-            groups = shared(missing, self._at_once(bool(filled.gpus)), filled.count or 1)
+            groups = split_into_groups(missing, self._at_once(bool(filled.gpus)), filled.count or 1)
             watch = self.watch(groups)
             setting = self._setting("cuda" if filled.gpus else "cpu")
             report = self._reporting(missing, watch, stack)

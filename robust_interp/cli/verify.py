@@ -13,7 +13,7 @@ from robust_interp.cli.options import (
     add_fields,
     add_plugin,
     add_quiet,
-    picked,
+    select_options,
     use_threads,
 )
 from robust_interp.cli.terminal import say
@@ -69,13 +69,15 @@ def run(arguments: argparse.Namespace) -> int:
 
     use_threads(arguments)
     request = Request(
-        **picked(arguments, f"models checkpoint weights_key dataset {OF_IMAGES} seeds batch_size device"),
-        **picked(arguments, "zoo only_zoo data_dir mean std"),
+        **select_options(
+            arguments, f"models checkpoint weights_key dataset {OF_IMAGES} seeds batch_size device"
+        ),
+        **select_options(arguments, "zoo only_zoo data_dir mean std"),
     )
     dataset = load_dataset(request)
     with track(console(stderr=True), "verify", arguments.quiet) as progress:
         targets = resolve(request.models, resolve_options(request), dataset)
-        runner = Runner.for_request(request, dataset).on(external.common_images(targets))
+        runner = Runner.for_request(request, dataset).for_dataset(external.common_images(targets))
         found = external.read(arguments.file, runner.dataset, arguments.norm, eps)
         table = external.write(
             arguments.out,

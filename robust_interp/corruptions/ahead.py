@@ -78,7 +78,7 @@ class Maker:
         return np.concatenate(parts) if parts else np.empty((0, *self.dataset.shape), np.uint8)
 
     @contextmanager
-    def ahead(self, wanted: Iterable[Wanted], workers: int) -> Iterator[None]:
+    def prefetch(self, wanted: Iterable[Wanted], workers: int) -> Iterator[None]:
         """Inside, what is wanted may be made ahead by worker processes, in this order.
 
         They are started once it proves to take so long that it pays.

@@ -48,7 +48,7 @@ class Corruptor:
         self._notes: list[str] = []
         self._sources: dict[str, str] = {}  # hashing a released file takes a while
 
-    def on(self, dataset: Dataset) -> Corruptor:
+    def for_dataset(self, dataset: Dataset) -> Corruptor:
         """The same source for the images as a model takes them."""
         return Corruptor(dataset, self.seed, self._folder, self._cache)
 
@@ -98,7 +98,7 @@ class Corruptor:
         return as_pixels((self.released or self._maker).images(name, severity, start, stop))
 
     @contextmanager
-    def ahead(self, wanted: Iterable[tuple[Perturbation, int, int]], workers: int) -> Iterator[None]:
+    def prefetch(self, wanted: Iterable[tuple[Perturbation, int, int]], workers: int) -> Iterator[None]:
         """Inside, the corrupted images that are wanted may be made ahead of being asked for, in this order.
 
         Args:
@@ -109,7 +109,7 @@ class Corruptor:
             yield
             return
         blocks = [Wanted(one.name, one.integer("severity"), start, stop) for one, start, stop in wanted]
-        with self._maker.ahead(blocks, workers):
+        with self._maker.prefetch(blocks, workers):
             yield
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from robust_interp.core.errors import UserError
-from robust_interp.core.registry import Registry, alike, unknown
+from robust_interp.core.registry import Registry, equal_ignoring_case, unknown
 from robust_interp.core.specs import OfEps
 from robust_interp.core.texts import first_line_of
 
@@ -127,7 +127,7 @@ class Dataset(ABC):
         """Return the images (n, C, H, W) with these ids (n,), as uint8 or as float32 in [0, 1]."""
 
     @abstractmethod
-    def in_order(self, order: np.ndarray, subset: str) -> Dataset:
+    def reordered(self, order: np.ndarray, subset: str) -> Dataset:
         """Return the same images in another order.
 
         Args:
@@ -147,7 +147,7 @@ class Dataset(ABC):
     def channels(self) -> int:
         return self.shape[0]
 
-    def fitted(self, cfg: Mapping) -> Dataset:
+    def preprocessed_for(self, cfg: Mapping) -> Dataset:
         """Return the data set with the preprocessing of a model.
 
         Data sets of arrays are returned without a change, as all models take the same arrays.
@@ -164,7 +164,7 @@ class Dataset(ABC):
             UserError: if one of them is known to be unreadable, or has another shape than the others.
         """
 
-    def troubles(self) -> list[str]:
+    def problems(self) -> list[str]:
         """Return why images cannot be measured, one line each, as far as found without decoding them."""
         return []
 
@@ -253,7 +253,7 @@ class ArrayDataset(Dataset):
     def rows(self, start: int, stop: int) -> np.ndarray:
         return _in_range(self.images[start:stop]) if self.order is None else super().rows(start, stop)
 
-    def in_order(self, order: np.ndarray, subset: str) -> ArrayDataset:
+    def reordered(self, order: np.ndarray, subset: str) -> ArrayDataset:
         whole = order if self.order is None else self.order[order]
         return replace(
             self, labels=self.labels[order], order=whole, metadata={**self.metadata, "subset": subset}
@@ -441,7 +441,7 @@ def named(text: str) -> str:
 
     A text that matches none or several is returned without a change; looking it up then raises an error.
     """
-    found = alike(text, DATASETS)
+    found = equal_ignoring_case(text, DATASETS)
     return found[0] if len(found) == 1 else text
 
 

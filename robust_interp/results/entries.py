@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from robust_interp.results.columns import OF_IMAGES_COLUMNS, Kind
 from robust_interp.results.scores import Score
 from robust_interp.store.cells import FLOAT32, ModelCard, digest
-from robust_interp.store.verdicts import joint
+from robust_interp.store.verdicts import join_conclusions
 
 LIBRARY = "(lib"  # as in generated@0(libjpeg-turbo), which is generated@0 with the name of the JPEG library
 
@@ -94,7 +94,7 @@ class Entry:
     @property
     def audit(self) -> str:
         """Joint conclusion of the audits of all train seeds."""
-        return joint(self.audits.values())
+        return join_conclusions(self.audits.values())
 
     def add(self, score: Score) -> None:
         card, row, kind = score.classifier, score.row, score.measured.kind

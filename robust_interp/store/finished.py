@@ -7,7 +7,7 @@ from robust_interp.store.database import Store
 from robust_interp.store.outcome import Outcome
 
 
-def finished(cell: Cell, store: Store, n: int) -> tuple[Cell, Outcome | None]:
+def find_outcome(cell: Cell, store: Store, n: int) -> tuple[Cell, Outcome | None]:
     """Return the stored outcome of the first `n` images of a cell.
 
     Returns:
@@ -18,13 +18,13 @@ def finished(cell: Cell, store: Store, n: int) -> tuple[Cell, Outcome | None]:
     return (cell.without_skips, outcome) if outcome else (cell, store.read(cell.key, n))
 
 
-def outcome_of(cell: Cell, store: Store, n: int) -> Outcome:
-    """Return the outcome of the first `n` images of a cell, see `finished`.
+def require_outcome(cell: Cell, store: Store, n: int) -> Outcome:
+    """Return the outcome of the first `n` images of a cell, see `find_outcome`.
 
     Raises:
         LookupError: if it is not finished.
     """
-    _, outcome = finished(cell, store, n)
+    _, outcome = find_outcome(cell, store, n)
     if outcome is None:
         raise LookupError(
             f"{cell.classifier.label} {cell.perturbation.column} has fewer than {n} finished samples"

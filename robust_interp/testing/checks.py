@@ -178,7 +178,7 @@ def _registered(registry: Registry, given: object) -> Iterator[str]:
         raise AssertionError(f"its type is {type(given).__name__}, not {registry.holds.__name__}")
     function = given.torchattacks_class if isinstance(given, AttackType) else given
     name = re.sub(r"\W", "", "given_" + getattr(function, "__name__", registry.kind))
-    with registry.lent(name, given):
+    with registry.registered(name, given):
         yield name
 
 

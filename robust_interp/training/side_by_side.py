@@ -26,7 +26,7 @@ class Group:
     def __init__(self, trainers: Sequence[Trainer]) -> None:
         self.trainers = [trainer for trainer in trainers if trainer.unfinished]
         on_cuda = any(trainer.loader.labels.is_cuda for trainer in trainers)
-        self._step_all = RecordedSteps() if on_cuda else in_turn
+        self._step_all = RecordedSteps() if on_cuda else step_sequentially
 
     def drop(self, trainer: Trainer) -> None:
         """Stop training `trainer`."""
@@ -76,7 +76,7 @@ class Group:
         return now
 
 
-def in_turn(trainers: Sequence[Trainer], draws: Sequence[Tensor]) -> None:
+def step_sequentially(trainers: Sequence[Trainer], draws: Sequence[Tensor]) -> None:
     for trainer, drawn in zip(trainers, draws, strict=True):
         torch.set_rng_state(trainer.rng)
         trainer.train_step(*trainer.loader.cut(drawn))

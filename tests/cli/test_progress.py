@@ -16,9 +16,9 @@ from robust_interp.cli.progress import (
     TimeLeft,
     Trainings,
     bar_line,
-    cells_work,
     duration,
     progress_bar,
+    total_work,
     track,
 )
 from robust_interp.core.errors import UserError
@@ -252,7 +252,7 @@ def cost(of):
 
 def test_the_work_of_cells_is_their_passes_weighed_by_the_size_of_the_model():
     work = [(cell(SMALL), 5), (cell(SMALL, PGD), 5), (cell(LARGE, PGD), 2)]
-    assert cells_work(work, cost) == {
+    assert total_work(work, cost) == {
         ("small", "clean"): 5,
         ("small", "attack"): 50,
         ("large", "attack"): 60,
@@ -261,7 +261,7 @@ def test_the_work_of_cells_is_their_passes_weighed_by_the_size_of_the_model():
 
 def test_a_benchmark_moves_within_a_batch_and_ends_with_what_it_took(screen, clock):
     with progress_bar(terminal(screen), quiet=False, clock=clock) as bar:
-        bar.time.expect(cells_work([(cell(SMALL, PGD), 10)], cost))
+        bar.time.expect(total_work([(cell(SMALL, PGD), 10)], cost))
         watch = Reporter(bar, cost, clock)
         clock.wait(4)
         watch.step(cell(SMALL, PGD), 5.0)  # half of the 10 samples' worth

@@ -133,7 +133,7 @@ def on_tape(monkeypatch):
         fake = Cuda(trainers)
         monkeypatch.setattr(cuda_graph, "cuda", fake)
         monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
-        monkeypatch.setattr(side_by_side, "in_turn", RecordedSteps())
+        monkeypatch.setattr(side_by_side, "step_sequentially", RecordedSteps())
         return fake
 
     return start
