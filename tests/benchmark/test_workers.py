@@ -101,7 +101,8 @@ def test_worst_and_a_plugin_whose_worker_is_killed(tiny_zoo, tmp_path, local_ray
     assert main(bench(tiny_zoo, tmp_path / "one", *options, attacks=attacks)) == 0
     assert_same_tables(tmp_path / "two", tmp_path / "one")
     assert log(tmp_path / "two").count("was lost") == 1
-    assert len(set(pids(tmp_path / "two"))) == 3
+    # The other worker may finish all that is left while the replacement is still starting.
+    assert len(set(pids(tmp_path / "two"))) in (2, 3)
     assert "in_resnet14 seed 1 clean, images 9 to 16" in log(tmp_path / "two")
 
 
