@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from robust_interp.benchmark.forms import SWITCH, dataset_name, name_list, named_path, natural, positive
-from robust_interp.benchmark.request import ABOUT, BESIDE, DEFAULTS
+from robust_interp.benchmark.request import BESIDE, DEFAULTS, SETTINGS
 from robust_interp.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # t
 OF_IMAGES = "subset subset_seed class_map resize crop interpolation skip_unreadable decode_workers"
 
 
-def picked(arguments: argparse.Namespace, names: str) -> dict:
+def select_options(arguments: argparse.Namespace, names: str) -> dict:
     return {name: getattr(arguments, name) for name in names.split()}
 
 
@@ -76,7 +76,7 @@ def add_field(
         usual: Description of the default in the help; None for the one of the field, or else the value.
         more: Further arguments of `add_argument`.
     """
-    about = (ABOUT | BESIDE)[name]
+    about = (SETTINGS | BESIDE)[name]
     option, form = f"--{name.replace('_', '-')}", about.form
     text = about.text(default, usual).replace("%", "%%")
     if form is SWITCH:

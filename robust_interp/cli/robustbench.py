@@ -12,7 +12,7 @@ from robust_interp.cli.options import (
     add_folders,
     add_models,
     add_which_dataset,
-    picked,
+    select_options,
 )
 from robust_interp.cli.terminal import say, warn
 
@@ -82,7 +82,7 @@ def _export(arguments: argparse.Namespace) -> int:
     board = leaderboard.entries_frame(*([s for s in run if not s.classifier.attacked_as] for run in runs))
     if arguments.models is not None:
         board = combine.pick(board, arguments.models)
-    paper = robustbench_json.Paper(**picked(arguments, "name authors link venue additional_data"))
+    paper = robustbench_json.Paper(**select_options(arguments, "name authors link venue additional_data"))
     files = robustbench_json.write(board, dataset, arguments.out, arguments.eps, paper)
     for path in files:
         say(path)
@@ -127,7 +127,7 @@ def _add_download(actions: Commands) -> None:
 def _download(arguments: argparse.Namespace) -> int:
     from robust_interp import robustbench_bridge as bridge
 
-    chosen = picked(arguments, "dataset threat_model folder")
+    chosen = select_options(arguments, "dataset threat_model folder")
     for name in arguments.of_robustbench:
         bridge.load(name, **chosen, download=True)
         for path in bridge.weights(name, **chosen):

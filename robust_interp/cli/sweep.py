@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from robust_interp.benchmark.forms import name_list, named_path, positive
 from robust_interp.cli import train as train_command
-from robust_interp.cli.options import Commands, add_command, add_fields, interval, picked, workers_of
+from robust_interp.cli.options import Commands, add_command, add_fields, interval, select_options, workers_of
 from robust_interp.cli.terminal import say
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.benchmark.cost import cost
     from robust_interp.benchmark.request import Request
     from robust_interp.cli.console import console, print_sweep
-    from robust_interp.cli.progress import Reporter, cells_work, whole
+    from robust_interp.cli.progress import Reporter, progress_bar, total_work
     from robust_interp.results import export
     from robust_interp.results.folders import write
     from robust_interp.store import Store
@@ -107,18 +107,18 @@ def run(arguments: argparse.Namespace) -> int:
     request = Request(
         zoo=str(folder),
         ensembles=False,
-        **picked(arguments, "dataset attacks eps corruptions n device data_dir"),
+        **select_options(arguments, "dataset attacks eps corruptions n device data_dir"),
     )
     errors = console(stderr=True)
     with (
         Store(arguments.out, journal=arguments.store_journal) as store,
-        whole(errors, arguments.quiet) as bar,
+        progress_bar(errors, arguments.quiet) as bar,
         ExitStack() as stack,
     ):
         done = train_command.finished(arguments, trainings, folder)
         all_done = len(done) == len(trainings)
         training = None if all_done else data.load(arguments.dataset, "train", arguments.data_dir)
-        bar.time.expect(cells_work(_to_be_measured(trainings, done, training, request, store), cost))
+        bar.time.expect(total_work(_to_be_measured(trainings, done, training, request, store), cost))
         outcomes = train_command.train_missing(arguments, trainings, folder, bar, training)
         trained = sweep.trained(asked, outcomes)
         made = tuple(checkpoint.name for checkpoint in trained.checkpoints)
@@ -127,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
             benchmark.in_workers(workers_of(arguments), store, arguments.plugin, arguments.out)
         )
         bar.time.forget()  # the remaining work is now known exactly
-        bar.time.expect(cells_work(benchmark.work(store), cost))
+        bar.time.expect(total_work(benchmark.work(store), cost))
         benchmark.load(store, lambda _, what: bar.show(f"loading {what}"))
         report = benchmark.run(store, Reporter(bar, cost))
     write(arguments.out, report.results, report.leaderboard)

@@ -139,7 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
     names.check_dataset(arguments.dataset)
     names.check_architectures(arguments.architectures)
     from robust_interp.cli.console import console
-    from robust_interp.cli.progress import whole
+    from robust_interp.cli.progress import progress_bar
     from robust_interp.training import recipe as recipes
     from robust_interp.training.train import Training
     from robust_interp.training.trainer import TrainingError
@@ -151,7 +151,7 @@ def run(arguments: argparse.Namespace) -> int:
     trainings = [
         Training(name, recipe, seed) for name, recipe in recipe_for.items() for seed in arguments.seeds
     ]
-    with whole(console(stderr=True), arguments.quiet) as bar:
+    with progress_bar(console(stderr=True), arguments.quiet) as bar:
         outcomes = train_missing(arguments, trainings, arguments.out, bar)
     return 1 if all(isinstance(outcome, TrainingError) for outcome in outcomes) else 0
 
@@ -286,9 +286,9 @@ class _Course:
     def here(self, missing: Sequence[Training], device: torch.device) -> Outcomes:
         """Train in this process, and return the outcome of each."""
         from robust_interp.training.train import train_together
-        from robust_interp.training.workers import shared
+        from robust_interp.training.workers import split_into_groups
 
-        groups = shared(missing, self._at_once(device.type == "cuda"), 1)
+        groups = split_into_groups(missing, self._at_once(device.type == "cuda"), 1)
         watch = self.watch(groups)
         outcomes: Outcomes = {}
         for group in groups:
@@ -314,7 +314,7 @@ class _Course:
     def in_workers(self, missing: Sequence[Training], device: torch.device, workers: Workers) -> Outcomes:
         """Train in worker processes, and return the outcome of each."""
         from robust_interp.core.worker_pool import cluster, log_in
-        from robust_interp.training.workers import shared, train_groups
+        from robust_interp.training.workers import split_into_groups, train_groups
 
         workers = replace(
             workers,
@@ -324,7 +324,7 @@ class _Course:
         )
         outcomes: Outcomes = {}
         with cluster(workers) as filled, ExitStack() as stack:
-            groups = shared(missing, self._at_once(bool(filled.gpus)), filled.count or 1)
+            groups = split_into_groups(missing, self._at_once(bool(filled.gpus)), filled.count or 1)
             watch = self.watch(groups)
             setting = self._setting("cuda" if filled.gpus else "cpu")
             report = self._reporting(missing, watch, stack)

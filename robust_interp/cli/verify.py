@@ -13,7 +13,7 @@ from robust_interp.cli.options import (
     add_fields,
     add_plugin,
     add_quiet,
-    picked,
+    select_options,
     use_threads,
 )
 from robust_interp.cli.terminal import say
@@ -64,21 +64,24 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.classifiers.resolve import resolve
     from robust_interp.cli.console import console
     from robust_interp.cli.progress import track
-    from robust_interp.core.work import each
+    from robust_interp.core.work import with_progress
     from robust_interp.results import export
 
     use_threads(arguments)
     request = Request(
-        **picked(arguments, f"models checkpoint weights_key dataset {OF_IMAGES} seeds batch_size device"),
-        **picked(arguments, "zoo only_zoo data_dir mean std"),
+        **select_options(
+            arguments, f"models checkpoint weights_key dataset {OF_IMAGES} seeds batch_size device"
+        ),
+        **select_options(arguments, "zoo only_zoo data_dir mean std"),
     )
     dataset = load_dataset(request)
-    with track(console(stderr=True), "verify", arguments.quiet) as tell:
+    with track(console(stderr=True), "verify", arguments.quiet) as progress:
         targets = resolve(request.models, resolve_options(request), dataset)
-        runner = Runner.for_request(request, dataset).on(external.common_images(targets))
+        runner = Runner.for_request(request, dataset).for_dataset(external.common_images(targets))
         found = external.read(arguments.file, runner.dataset, arguments.norm, eps)
         table = external.write(
-            arguments.out, [external.judge(found, target, runner) for target in each(targets, tell)]
+            arguments.out,
+            [external.judge(found, target, runner) for target in with_progress(targets, progress)],
         )
     shown = ["model", "train_seed", "members", "n", "clean", "accuracy", "ci_low", "ci_high", "asr"]
     say(f"{dataset.name}, {found.column}: made elsewhere, never ranked; in %")

@@ -82,7 +82,7 @@ class Maker:
         return np.concatenate(parts) if parts else np.empty((0, *self.dataset.shape), np.uint8)
 
     @contextmanager
-    def ahead(self, wanted: Iterable[Wanted], workers: int) -> Iterator[None]:
+    def prefetch(self, wanted: Iterable[Wanted], workers: int) -> Iterator[None]:
         """Let workers generate images in advance while the context is active.
 
         The workers start only after generation has proved slow enough to need them.

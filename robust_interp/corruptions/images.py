@@ -48,7 +48,7 @@ class Corruptor:
         self._notes: list[str] = []
         self._sources: dict[str, str] = {}  # hashing a released file takes a while
 
-    def on(self, dataset: Dataset) -> Corruptor:
+    def for_dataset(self, dataset: Dataset) -> Corruptor:
         """Return the same source for other clean images, such as those with a model's preprocessing."""
         return Corruptor(dataset, self.seed, self._folder, self._cache)
 
@@ -103,7 +103,7 @@ class Corruptor:
         return as_pixels((self.released or self._maker).images(name, severity, start, stop))
 
     @contextmanager
-    def ahead(self, wanted: Iterable[tuple[Perturbation, int, int]], workers: int) -> Iterator[None]:
+    def prefetch(self, wanted: Iterable[tuple[Perturbation, int, int]], workers: int) -> Iterator[None]:
         """Let workers generate corrupted images in advance while the context is active.
 
         Args:
@@ -114,7 +114,7 @@ class Corruptor:
             yield
             return
         blocks = [Wanted(one.name, one.integer("severity"), start, stop) for one, start, stop in wanted]
-        with self._maker.ahead(blocks, workers):
+        with self._maker.prefetch(blocks, workers):
             yield
 
 

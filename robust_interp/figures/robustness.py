@@ -43,16 +43,15 @@ def eps_figure(
 
 
 @style.styled
-def severity_figure(points: pd.DataFrame, chance: float | None = None) -> Figure:
+def severity_figure(points: pd.DataFrame) -> Figure:
     """Draw accuracy against severity, one panel per corruption, with the ensembles below the single models.
 
     Each panel has a separate axis.
 
     Args:
         points: Table of `curves.points` with at least one corruption.
-        chance: Not used: the accuracy of guessing is drawn for attacks only.
     """
-    return _by_series(points, "corruption", columns=4, height=1.75, behind=_Behind(chance))
+    return _by_series(points, "corruption", columns=4, height=1.75, behind=_Behind())
 
 
 @dataclass(frozen=True)
@@ -88,8 +87,8 @@ class _Behind:
     chance: float | None = None
     published: pd.DataFrame | None = None
 
-    def draw(self, axes: Axes, kind: str, which: int, series: str) -> None:
-        if self.chance is not None and kind == "attack":
+    def draw(self, axes: Axes, which: int, series: str) -> None:
+        if self.chance is not None:
             axes.axhline(self.chance, color=style.MUTED, linewidth=0.7, linestyle=":", zorder=0.5)
         for at, part in self._curves(which, series):
             axes.plot(part["x"], part["accuracy"], zorder=1, **_published_look(at))
@@ -108,12 +107,12 @@ class _Behind:
             if (part["series"] == series).any():
                 yield at, part
 
-    def handles(self, kind: str) -> list[Line2D]:
+    def handles(self) -> list[Line2D]:
         handles = []
         if self.published is not None:
             for at, entry in enumerate(sorted(set(self.published["entry"]))):
                 handles.append(Line2D([], [], label=entry, **_published_look(at)))
-        if self.chance is not None and kind == "attack":
+        if self.chance is not None:
             label = f"chance ({self.chance:g} %)"
             handles.append(Line2D([], [], label=label, color=style.MUTED, linewidth=0.7, linestyle=":"))
         return handles
@@ -158,7 +157,7 @@ def _by_series(
                 draw_differences(panel, _of_series(beside.of(of.which), kind, of.series), looks)
                 of_differences.setdefault(of.which, []).append(panel)
             else:
-                behind.draw(panel, kind, of.which, of.series)
+                behind.draw(panel, of.which, of.series)
                 draw_curves(panel, part, looks)
                 _set_range(panel, kind)
             _set_ticks(panel, part["x"], behind.strengths(of.which, of.series))
@@ -168,7 +167,7 @@ def _by_series(
         _share_range(panels)
     drawn = {_without_members(entry) for entry in shown["entry"]}
     handles = [Line2D([], [], label=model, **looks[model]) for model in looks if model in drawn]
-    style.key(figure, [*handles, *behind.handles(kind)])
+    style.key(figure, [*handles, *behind.handles()])
     return style.make_room(figure)
 
 

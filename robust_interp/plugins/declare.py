@@ -24,7 +24,7 @@ from robust_interp.attacks import ATTACKS, AttackType
 from robust_interp.core.errors import UserError
 from robust_interp.core.paths import resolved
 from robust_interp.core.registry import Origin, Registry, cause, first_line, imported
-from robust_interp.core.sources import Beside, code_hash
+from robust_interp.core.sources import LocalModules, code_hash
 from robust_interp.core.specs import OfEps
 from robust_interp.corruptions.names import MEANS
 from robust_interp.corruptions.table import CORRUPTIONS, Corrupt
@@ -177,7 +177,7 @@ def load(path: str | Path) -> None:
         source = path.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read plug-in {path}: {error.strerror}") from error
-    sha256 = code_hash(path, source, Beside.of_file(path))
+    sha256 = code_hash(path, source, LocalModules.of_file(path))
     if path in _loaded:
         if _loaded[path] != sha256:
             raise UserError(f"plug-in {path} has changed since it was loaded: start a new process")

@@ -10,7 +10,7 @@ import pandas as pd
 
 from robust_interp.report import curves
 from robust_interp.report.glossary import anchor, definition
-from robust_interp.results.brief import in_short
+from robust_interp.results.brief import shorten
 from robust_interp.results.column_names import declaration, std_of
 from robust_interp.results.columns import ENTRY, TAIL, Shown, Type
 from robust_interp.results.ranks import unranked, why_not
@@ -29,7 +29,7 @@ def table(board: pd.DataFrame, corruptions: Collection[str], ranked_by: Mapping[
         corruptions: Names of the measured corruptions.
         ranked_by: The column that determines the ranks, by protocol, from `combine.gather`.
     """
-    head, shown = in_short(board)
+    head, shown = shorten(board)
     numbers = [name for name in shown if std_of(name) in board]
     tail = [name for name in _TAIL if name in board and name not in head and _is_told(board[name])]
     first = [name for name in ("rank", "model") if name in head]

@@ -19,7 +19,7 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.files import make_folder, write_text
 from robust_interp.core.paths import resolved
 from robust_interp.core.registry import unknown
-from robust_interp.core.work import Tell, portion, untold
+from robust_interp.core.work import ProgressCallback, no_progress, part_of_progress
 from robust_interp.data import DATASETS
 from robust_interp.figures import coefficients as coefficient_figures
 from robust_interp.figures import files, origin, robustness
@@ -87,7 +87,7 @@ def write(
     figures: Path | None = None,
     title: str | None = None,
     baseline: str | None = None,
-    tell: Tell = untold,
+    progress: ProgressCallback = no_progress,
 ) -> Path:
     """Write the report of results folders and leaderboard CSV files.
 
@@ -99,7 +99,7 @@ def write(
         figures: Folder of figures drawn before, whose SVG files are also shown.
         title: Heading of the page; by default it names the data set and the CSV files.
         baseline: Name of the model that differences are shown to; by default a model without λ.
-        tell: Progress callback.
+        progress: Progress callback.
 
     Returns:
         Path of the page.
@@ -110,7 +110,7 @@ def write(
     if resolved(out) in {resolved(path) for path in sources}:
         raise UserError(f"{out} contains the results: a report needs a separate folder, set it with --out")
     dataset = combine.dataset_of(sources, dataset)
-    tell(0.0, "reading")
+    progress(0.0, "reading")
     board, sources_named, ranked_by = combine.gather(sources, dataset)
     found = _measured([path for path in sources if path.is_dir()], dataset)
     make_folder(out)
@@ -121,10 +121,10 @@ def write(
     if len(audited):
         text = csv_text(audited)
         write_text(out / "audit.csv", text)
-    sections = _robustness(found, board, baseline, out, portion(tell, _READ, _ROBUSTNESS))
-    tell(_ROBUSTNESS, "coefficients")
+    sections = _robustness(found, board, baseline, out, part_of_progress(progress, _READ, _ROBUSTNESS))
+    progress(_ROBUSTNESS, "coefficients")
     sections += _coefficients(found, zoo_folder, out)
-    tell(_COEFFICIENTS, "figures drawn before")
+    progress(_COEFFICIENTS, "figures drawn before")
     sections += _drawn(figures, dataset, _weights(found))
     page = _render(
         title=title or f"Robustness report: {sources_named}",
@@ -212,7 +212,7 @@ def _definitions(board: pd.DataFrame, found: FolderResults) -> list[dict]:
 
 
 def _robustness(
-    found: FolderResults, board: pd.DataFrame, baseline: str | None, out: Path, tell: Tell
+    found: FolderResults, board: pd.DataFrame, baseline: str | None, out: Path, progress: ProgressCallback
 ) -> list[Section]:
     if not found.scored:
         return []
@@ -224,11 +224,11 @@ def _robustness(
     gains = curves.improvements(found.runs)
     of = _measured_on(found)
     sections = []
-    tell(0.0, "accuracy against ε")
+    progress(0.0, "accuracy against ε")
     if (points["kind"] == curves.ATTACK).any():
         figure = _by_eps(found, board, points, baseline or curves.usual_baseline(models), chance, out)
         sections.append(Section("eps", "Accuracy against ε", [figure]))
-    tell(_BY_EPS, "corruption severity")
+    progress(_BY_EPS, "corruption severity")
     if (points["kind"] == curves.CORRUPTION).any():
         sources = ", ".join(sorted(set(points["corruption_source"]) - {""}))
         figure = _figure(
@@ -239,7 +239,7 @@ def _robustness(
             f"images: {sources}). {_BAND} Each panel has its own axis, which may not start at 0. {of}",
         )
         sections.append(Section("severity", "Corruption severity", [figure]))
-    tell(_BY_SEVERITY, "ensembles")
+    progress(_BY_SEVERITY, "ensembles")
     if len(gains):
         figure = _figure(
             robustness.improvement_figure(gains),

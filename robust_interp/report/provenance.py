@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from robust_interp import zoo
-from robust_interp.audit.checks import concluded
+from robust_interp.audit.checks import conclude
 from robust_interp.core import environment
 from robust_interp.core.blocks import places
 from robust_interp.core.errors import DamageWarning, UserError
@@ -86,7 +86,7 @@ def verdicts(audited: pd.DataFrame) -> tuple[list[str], list[tuple[str, list[str
     for _, lines in audited.groupby(_AUDITED, sort=False):
         worst = {check: _worst(part["verdict"]) for check, part in lines.groupby("check")}
         counts = (int(n) if n.isdigit() else 0 for n in lines["n"])  # other programs may write other texts
-        whole = concluded(zip(lines["check"], lines["verdict"], counts, strict=True))
+        whole = conclude(zip(lines["check"], lines["verdict"], counts, strict=True))
         rows.append(
             (classifier_name(lines.iloc[0]), [str(whole), *(worst.get(check, "") for check in checks)])
         )

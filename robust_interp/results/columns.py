@@ -439,7 +439,7 @@ KNOWN_ATTACKS = {
 
 
 def _of_entry(name: str) -> Callable[[Any], Any]:
-    return lambda entry: entry.told.get(name)
+    return lambda entry: entry.metadata.get(name)
 
 
 STD = Column(

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from robust_interp import data, zoo
 from robust_interp.attacks import ATTACKS, AttackRunner, AttackType, resolve
 from robust_interp.classifiers.classifier import Classifier
-from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.classifiers.validation import check_classifier
 from robust_interp.core.errors import UserError
-from robust_interp.core.random_state import undisturbed_generators
+from robust_interp.core.random_state import preserved_rng_state
 from robust_interp.core.registry import Registry
 from robust_interp.corruptions import CORRUPTIONS, SEVERITIES
 from robust_interp.corruptions.table import MAY_BE_OUTSIDE, NOT_PIXELS, Corrupt, obstacle, share_outside
@@ -53,14 +53,14 @@ def check_model(
     """
     name = model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
     build = _builder(model, classes, shape[0])
-    with undisturbed_generators(), _said_of(name):
+    with preserved_rng_state(), _said_of(name):
         network = build()
         _require(isinstance(network, nn.Module), f"it is a {type(network).__name__}, not a torch module")
         if isinstance(model, str):
             _check_cfg(network, classes)
         classifier = Classifier(network, name=name)
         images = _images(shape)
-        with undisturbed(classifier):
+        with measurement_mode(classifier):
             check_classifier(classifier, images, classes)
             _check_forward(classifier, images)
             if not isinstance(model, nn.Module):
@@ -90,10 +90,10 @@ def check_attack(
             no image changes; if a result depends on the batch or on a global random generator; or if the
             images, the labels or the model are changed.
     """
-    with undisturbed_generators(), _registered(ATTACKS, attack) as name, _said_of(name):
+    with preserved_rng_state(), _registered(ATTACKS, attack) as name, _said_of(name):
         classifier = Classifier(model or _small_network(), name="the model")
         images = _images((3, 32, 32)) if images is None else images
-        with undisturbed(classifier):
+        with measurement_mode(classifier):
             _check_attack(name, params or {}, eps, classifier, images)
 
 
@@ -109,7 +109,7 @@ def check_corruption(corruption: str | Corrupt, shape: tuple[int, int, int] = (3
             anything besides the image, the severity and the generator; if it uses a global random
             generator; or if it changes no image.
     """
-    with undisturbed_generators(), _registered(CORRUPTIONS, corruption) as name, _said_of(name):
+    with preserved_rng_state(), _registered(CORRUPTIONS, corruption) as name, _said_of(name):
         why_not = obstacle(name, shape)
         _require(why_not is None, f"it cannot be generated here: {why_not}")
         images = _images(shape).double().numpy()
@@ -134,7 +134,7 @@ def check_dataset(
     """
     kind = dataset if isinstance(dataset, DatasetType) else DATASETS[dataset]
     root = data.data_root(data_dir)
-    with undisturbed_generators(), _said_of(kind.name):
+    with preserved_rng_state(), _said_of(kind.name):
         _check_description(kind)
         for split in splits:
             loaded = _check_split(kind, split, root)
@@ -186,7 +186,7 @@ def _registered(registry: Registry, given: object) -> Iterator[str]:
         raise AssertionError(f"its type is {type(given).__name__}, not {registry.holds.__name__}")
     function = given.torchattacks_class if isinstance(given, AttackType) else given
     name = re.sub(r"\W", "", "given_" + getattr(function, "__name__", registry.kind))
-    with registry.lent(name, given):
+    with registry.registered(name, given):
         yield name
 
 
@@ -236,7 +236,7 @@ def _check_forward(classifier: Classifier, images: Tensor) -> None:
 def _check_reload(build: Callable[[], nn.Module], classifier: Classifier, images: Tensor) -> None:
     other = Classifier(build(), name=classifier.name)
     other.model.load_state_dict(classifier.model.state_dict())
-    with undisturbed(other), torch.no_grad():
+    with measurement_mode(other), torch.no_grad():
         same = torch.allclose(other(images.clone()), classifier(images.clone()), rtol=1e-3, atol=1e-4)
     _require(same, "two builds with equal weights give different logits: its state dict is incomplete")
 
