@@ -43,8 +43,8 @@ class PreActResNet(InterpolationNet):
 
     Args:
         depth: 6n + 2, or with bottleneck 9n + 2.
-        merge: called as merge(channels, device=..., dtype=...) for each block that carries a λ; see
-            `robust_interp.models.interpolation`, whose `damped` gives such a callable.
+        merge: called as merge(channels, device=..., dtype=...) for each block that carries a λ;
+            `robust_interp.models.merges.damped` gives such a callable.
         bottleneck: blocks of 1x1, 3x3, 1x1 convolutions with four times the channels between them.
         num_classes, global_pool, drop_rate: see `InterpolationNet`.
         in_chans: channels of the images.

@@ -30,13 +30,14 @@ _CIFAR: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """What a timm name stands for.
+    """Definition of a timm model.
 
     Args:
-        model_class: called with `arguments`, `merge` and what the user gave.
-        merge: the merge module of the blocks that carry a λ.
-        damping: None if that has no λ; else the default arguments of `damped` beside it. Two of them the
-            user of the name may set: lambda_init and stored.
+        model_class: Class of the network, called with `arguments`, `merge` and the caller's arguments.
+        arguments: Fixed arguments of the class, such as the depth.
+        merge: Class of the merge in the blocks that carry a λ.
+        damping: Default arguments of `damped` for this merge; the caller may change lambda_init and stored.
+            None for a merge without λ.
     """
 
     model_class: Callable[..., InterpolationNet]
@@ -45,17 +46,17 @@ class Architecture:
     damping: Mapping[str, Any] | None = None
 
     def create(self, variant: str, pretrained: bool, **kwargs: Any) -> InterpolationNet:
-        """The network, as timm asks for it.
+        """Build the network; timm calls this.
 
         Args:
             variant: The timm name.
-            pretrained: Load the weights of the tag's checkpoint; without a tag, of the one that
-                `register_all` was given for the name.
-            kwargs: What the user of the name gave, and timm's own.
+            pretrained: Load the weights of the tag's checkpoint. Without a tag, it is the tag that
+                `default_tag` of `register_all` returns.
+            kwargs: Arguments of the caller and of timm.
 
         Raises:
-            TypeError: for an argument that the network does not take.
-            ValueError: for a value that it does not.
+            TypeError: If the network does not take an argument.
+            ValueError: If an argument has a wrong value.
         """
         # timm hands over the tag of "name.tag" as pretrained_cfg.
         if pretrained and kwargs.get("pretrained_cfg") is None:
