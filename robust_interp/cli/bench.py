@@ -86,13 +86,13 @@ def run(arguments: argparse.Namespace) -> int:
             report = benchmark.run(store, watch)
         write(arguments.out, report.results, report.leaderboard)
         environment.write(arguments.out, ["robust-interp", *sys.argv[1:]], benchmark.machine(store))
-    print_leaderboard(report.leaderboard, benchmark.plan.dataset)
+    print_leaderboard(report.leaderboard, benchmark.plan.dataset, sources=[arguments.out])
     for line in report.warnings:
         errors.print(f"warning: {line}", highlight=False, markup=False)
     for line in report.notes:
         say(line)
-    new = measured(watch.own, watch.others, duration(time.perf_counter() - started))
-    say(f"{new}; wrote leaderboard.csv, results.csv and environment.json in {arguments.out}")
+    say(f"wrote leaderboard.csv, results.csv and environment.json in {arguments.out}")
+    say(measured(watch.own, watch.others, duration(time.perf_counter() - started)))
     return 0
 
 
