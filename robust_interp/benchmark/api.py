@@ -285,7 +285,8 @@ def _given(dataset: object, n: object, subset: object, workers: int | None) -> s
         count = whole_number(n) if subset in (None, FIRST) else None
         if count is None and n != "all" and not data.has_length(source):
             raise UserError(
-                "the dataset has no length and may never end: set n, with subset 'first', or n to 'all' to read all of it"
+                "the dataset has no length and may never end: set n, with subset 'first', or n to 'all' to read "
+                "all of it"
             )
         return data.from_batches(source, classes[0] if classes else None, count, workers)
     if not isinstance(dataset, tuple | list) or len(dataset) not in (2, 3):

@@ -371,7 +371,7 @@ def _columns(plan: Plan) -> list[MeasuredColumn]:
 
 
 def _in_groups(columns: Iterable[MeasuredColumn]) -> list[str]:
-    """Return one line for all attacks with the same radii, and for all corruptions with the same severities."""
+    """Return one line per group: attacks with the same radii, or corruptions with the same severities."""
     strengths: dict[str, list[str]] = {}
     for column in columns:
         strengths.setdefault(column.series, [])

@@ -87,8 +87,8 @@ def by_importance(board: pd.DataFrame, names: Iterable[str], ranking: Iterable[s
     """Return columns of a leaderboard sorted by importance, for tables with too little space for all.
 
     What names and ranks a row comes first, then clean accuracy, means over corruptions, and all radii of the
-    attack that ranks and of the worst of several. Of the other measured columns, each attack and corruption has one before any has two,
-    middle radii first.
+    attack that ranks and of the worst of several. Of the other measured columns, each attack and corruption
+    has one before any has two, middle radii first.
 
     Args:
         board: The leaderboard.

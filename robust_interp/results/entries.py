@@ -94,7 +94,7 @@ class Entry:
 
     @property
     def at_chance(self) -> bool:
-        """Whether no train seed is better than guessing on clean images; False where they were not measured."""
+        """Whether no train seed is better than guessing on clean images; False if they are not measured."""
         clean = [scored.get("clean") for scored in self.by_seed.values()]
         return all(score is not None and is_at_chance(score) for score in clean)
 

@@ -31,7 +31,8 @@ def test_the_column_that_ranks_is_the_one_at_the_middle_of_all_measured_radii(fo
     assert board[["model", "rank"]].fillna(0).values.tolist() == [["high", 1], ["low", 0]]
     assert columns == {"final": "pgd_8"}
     assert about_ranks(board, columns) == (
-        "rank by pgd_8, among rows of the same protocol and images; no rank for 1 of 2 rows: pgd_8 was not measured"
+        "rank by pgd_8, among rows of the same protocol and images; "
+        "no rank for 1 of 2 rows: pgd_8 was not measured"
     )
 
 
