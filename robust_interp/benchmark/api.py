@@ -108,7 +108,8 @@ def evaluate(
         models: Zoo names, ``NAME@RECIPE``, globs or 'all', ``timm:NAME``, ``hf:NAME``, ``robustbench:NAME``,
             ``package.module:factory``, checkpoint folders; or a torch module that maps images to logits, or a
             dict of such modules by name. A single module is called by its timm architecture, otherwise by its
-            class; recipe and train seed are those of the bundled checkpoint with the same weights. None means 'all' with the train seeds 0, 1, 2.
+            class; recipe and train seed are those of the bundled checkpoint with the same weights. None means
+            'all' with the train seeds 0, 1, 2.
         dataset: A registered name; a source: ``folder:PATH``, ``imagenet:PATH``, ``npz:FILE``,
             ``parquet:FILE`` or ``hf:NAME``; (images, labels) or (images, labels, number of classes): images
             are (N, C, H, W) in [0, 1] or uint8, labels (N,); or a torch Dataset or DataLoader, or batches of

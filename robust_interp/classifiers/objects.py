@@ -20,8 +20,13 @@ def name_of(model: nn.Module) -> str:
     The tag of the cfg is no part of it, since timm fills it in for untrained weights, too.
     """
     architecture = timm_cfg(model).get("architecture")
-    is_of_timm = isinstance(architecture, str) and type(model).__module__.startswith(_FROM)
-    return architecture if is_of_timm and zoo.is_model(architecture) else type(model).__name__
+    if (
+        isinstance(architecture, str)
+        and type(model).__module__.startswith(_FROM)
+        and zoo.is_model(architecture)
+    ):
+        return architecture
+    return type(model).__name__
 
 
 def with_training(target: Target, model: nn.Module) -> Target:

@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.benchmark.cost import cost
     from robust_interp.benchmark.request import ABOUT, Request
     from robust_interp.cli.console import console, print_header, print_leaderboard, print_plan
-    from robust_interp.cli.progress import duration, reporter, track
+    from robust_interp.cli.progress import duration, reporter, tell_start, track
     from robust_interp.core import environment
     from robust_interp.results.folders import write
     from robust_interp.store import FILE_NAME, Store
@@ -73,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
                 estimate = benchmark.estimate(store, tell)
             print_plan(benchmark, store, estimate)
         return 0
+    tell_start(workers, arguments.quiet)
     with (
         Store(arguments.out, journal=arguments.store_journal) as store,
         benchmark.in_workers(workers, store, arguments.plugin, arguments.out),

@@ -297,6 +297,7 @@ class _Course:
 
     def in_workers(self, missing: Sequence[Training], device: torch.device, workers: Workers) -> Outcomes:
         """Train in worker processes, and return the outcome of each."""
+        from robust_interp.cli.progress import tell_start
         from robust_interp.core.worker_pool import cluster, log_in
         from robust_interp.training.workers import shared, train_groups
 
@@ -307,6 +308,7 @@ class _Course:
             threads=self.arguments.threads,
         )
         outcomes: Outcomes = {}
+        tell_start(workers, self.arguments.quiet)
         with cluster(workers) as filled, ExitStack() as stack:
             groups = shared(missing, self._at_once(bool(filled.gpus)), filled.count or 1)
             watch = self.watch(groups)
