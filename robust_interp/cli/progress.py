@@ -62,8 +62,8 @@ class TimeLeft:
 
     Work is counted in units that take a similar time in every kind of work. The speed is measured for each
     kind separately. A kind not measured yet uses the mean speed of the kinds with the same operation, or of
-    all kinds if there are none. The first work of each operation includes start-up, such as reading the data: its
-    speed is discarded as soon as there is more, and there is no estimate that rests on it.
+    all kinds if there are none. The first work of each operation includes start-up, such as reading the
+    data: its speed is discarded as soon as there is more, and no estimate rests on it.
     """
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class TimeLeft:
 
     @property
     def seconds(self) -> float | None:
-        """Estimated seconds left; None while too little work is done, or most of what is left is unlike it."""
+        """Estimated seconds left; None while little is done, or most of what is left is unlike it."""
         known = {kind: pace for kind, one in self._paces.items() if (pace := one.seconds_a_unit) is not None}
         if not known or self._counted < KNOWN_AFTER:
             return None
