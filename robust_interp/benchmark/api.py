@@ -20,13 +20,13 @@ from torch.utils.data import Dataset as TorchDataset
 from robust_interp import data
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
-from robust_interp.benchmark.settings import counted, whole_number
+from robust_interp.benchmark.settings import check_count, whole_number
 from robust_interp.classifiers.isolation import on_its_device
 from robust_interp.classifiers.objects import name_of
 from robust_interp.core import environment, precision
 from robust_interp.core.devices import by_default
 from robust_interp.core.errors import UserError
-from robust_interp.core.random_state import undisturbed_generators
+from robust_interp.core.random_state import preserved_rng_state
 from robust_interp.core.registry import nearest
 from robust_interp.core.units import eps_in_pixels
 from robust_interp.core.worker_pool import Workers
@@ -200,7 +200,7 @@ def evaluate(
     with ExitStack() as stack:
         # Building a model draws random numbers. A model object that another thread measures may be on
         # another device for the moment.
-        stack.enter_context(undisturbed_generators())
+        stack.enter_context(preserved_rng_state())
         for module in request.modules.values():
             stack.enter_context(on_its_device(module))
         stack.enter_context(precision.float32_by_default())
@@ -218,7 +218,7 @@ def evaluate(
 
 
 def _workers(count: object) -> Workers | None:
-    number = counted("workers", count, 1)
+    number = check_count("workers", count, 1)
     return None if number is None else Workers(number)
 
 

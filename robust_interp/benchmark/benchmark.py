@@ -9,20 +9,20 @@ from pathlib import Path
 
 from robust_interp.benchmark import cost, measure
 from robust_interp.benchmark.compiling import Architecture
-from robust_interp.benchmark.measure import Watch, unwatched
-from robust_interp.benchmark.pending import by_target, missing
-from robust_interp.benchmark.plan import joined, make_plan
+from robust_interp.benchmark.measure import Watch, ignore_progress
+from robust_interp.benchmark.pending import group_by_target, missing
+from robust_interp.benchmark.plan import join_plans, make_plan
 from robust_interp.benchmark.report import Report, compose
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.settings import checked_compile, load_dataset, resolve_options
 from robust_interp.benchmark.workers import MeasurementPool, measurement_pool
 from robust_interp.classifiers.resolve import resolve
-from robust_interp.classifiers.target import Target, Tried
+from robust_interp.classifiers.target import LoadAttempts, Target
 from robust_interp.core import environment, threads
 from robust_interp.core.errors import UserError
 from robust_interp.core.threads import Threads
-from robust_interp.core.work import Tell, each, untold
+from robust_interp.core.work import ProgressCallback, no_progress, with_progress
 from robust_interp.core.worker_pool import Workers
 from robust_interp.store import Store
 from robust_interp.store.cells import Cell, ModelCard, Plan, digest
@@ -39,13 +39,13 @@ class Benchmark:
 
     Args:
         request: The settings of the run.
-        tell: Called with the progress of reading the model descriptions, 0 to 1, and the current name.
+        progress: Called with the progress of reading the model descriptions, 0 to 1, and the current name.
 
     Raises:
         UserError: for anything in the request that cannot be measured.
     """
 
-    def __init__(self, request: Request, tell: Tell = untold) -> None:
+    def __init__(self, request: Request, progress: ProgressCallback = no_progress) -> None:
         self._request = request
         self._pool: MeasurementPool | None = None
         self._asked_threads = None if request.threads is None else threads.checked(request.threads)
@@ -53,7 +53,7 @@ class Benchmark:
         self.dataset = load_dataset(request)
         self.runner = Runner.for_request(request, self.dataset)
         self._named = request.modules or request.models, resolve_options(request)
-        self.targets = resolve(*self._named, self.dataset, tell)
+        self.targets = resolve(*self._named, self.dataset, progress)
         self.plan = self._planned(request)
         self._is_loaded = False
         self._threads: Threads | None = None
@@ -101,33 +101,33 @@ class Benchmark:
         """Return one plan of all targets. Each target is measured on the images in its own preprocessing."""
         cards: dict[Runner, list[ModelCard]] = {}
         for target in self.targets:
-            cards.setdefault(self.runner.on(target.dataset), []).append(target.card)
-        return joined(
+            cards.setdefault(self.runner.for_dataset(target.dataset), []).append(target.card)
+        return join_plans(
             [make_plan(request, view.dataset, view.corruptor, of_view) for view, of_view in cards.items()]
         )
 
-    def load(self, store: Store, tell: Tell = untold) -> None:
+    def load(self, store: Store, progress: ProgressCallback = no_progress) -> None:
         """Load every model that is still to be measured. `run` then starts at once.
 
         Checkpoints that cannot be measured and are not named are left out of the run, with a warning.
 
         Args:
             store: The store with the results so far.
-            tell: Called with the progress, 0 to 1, and the name of the model.
+            progress: Called with the progress, 0 to 1, and the name of the model.
 
         Raises:
             UserError: if a model that is named cannot be measured on the device, or none can.
         """
         if self._pool:  # each worker loads the models it needs
-            tell(0.0, "in workers")
+            progress(0.0, "in workers")
             self._pool.wait()
-            tell(1.0, "")
+            progress(1.0, "")
             return
-        while failed := self._loaded(store, tell):
+        while failed := self._loaded(store, progress):
             self._leave_out(failed)
         self._is_loaded = True
 
-    def _loaded(self, store: Store, tell: Tell) -> dict[str, UserError]:
+    def _loaded(self, store: Store, progress: ProgressCallback) -> dict[str, UserError]:
         """Load the targets that are still to be measured; return the error of each failed one by its key."""
         needed, cells = set[str](), self._cells_missing(store)
         self.runner.check(cells)  # before the models, since loading may take long
@@ -136,7 +136,7 @@ class Benchmark:
         todo = [target for target in self.targets if digest(target.card.identity) in needed]
         self.runner.expect(todo, max(part.n for part in self.plan.parts))
         failed = {}
-        for target in each(todo, tell, lambda target: target.card.label):
+        for target in with_progress(todo, progress, lambda target: target.card.label):
             try:
                 self.runner.load(target)
             except UserError as error:
@@ -149,14 +149,14 @@ class Benchmark:
         Raises:
             UserError: the error of a model that is named itself, or if no model is left.
         """
-        tried: Tried = {target.key: target.load for target in self.targets} | dict(failed)
+        tried: LoadAttempts = {target.key: target.load for target in self.targets} | dict(failed)
         self.targets = resolve(*self._named, self.dataset, tried=tried)
         for target in self.targets:
             if target.key in failed:
                 raise failed[target.key]
         self.plan = self._planned(self._request)
 
-    def run(self, store: Store, watch: Watch = unwatched) -> Report:
+    def run(self, store: Store, watch: Watch = ignore_progress) -> Report:
         """Measure all missing cells, chunk by chunk, and score all cells of the plan.
 
         Args:
@@ -188,19 +188,19 @@ class Benchmark:
 
     def missing(self, store: Store) -> list[tuple[Target, list[Cell]]]:
         """Return the cells of each target that are not stored, without those of the strong plan."""
-        return by_target(missing(self.plan, store), self.targets)
+        return group_by_target(missing(self.plan, store), self.targets)
 
     def work(self, store: Store) -> list[tuple[Cell, int]]:
         """Return the cells to measure, each with the number of its missing images (an upper bound)."""
         return cost.work(self.plan, store, self.runner.batch_size)
 
-    def estimate(self, store: Store, tell: Tell = untold) -> cost.Estimate:
-        """Estimate how long `run` takes, from timed passes of each architecture; `tell` gets the progress."""
+    def estimate(self, store: Store, progress: ProgressCallback = no_progress) -> cost.Estimate:
+        """Estimate how long `run` takes, from timed passes of each architecture."""
         try:
-            return cost.estimate(self.plan, self.targets, self.runner, store, self._compile, tell)
+            return cost.estimate(self.plan, self.targets, self.runner, store, self._compile, progress)
         except UserError:  # a model that is timed cannot be measured; it may be left out
-            self.load(store, tell)
-            return cost.estimate(self.plan, self.targets, self.runner, store, self._compile, tell)
+            self.load(store, progress)
+            return cost.estimate(self.plan, self.targets, self.runner, store, self._compile, progress)
 
     def _choose_compiled(self, store: Store) -> None:
         if self._compile == "auto" and self._pool is None:
@@ -224,7 +224,7 @@ class Benchmark:
             UserError: if that model cannot be measured.
         """
         if self._threads is None:
-            todo = [target for target, _ in by_target(self._cells_missing(store), self.targets)]
+            todo = [target for target, _ in group_by_target(self._cells_missing(store), self.targets)]
             self._threads = cost.choose_threads(todo, self.runner, self.plan.n, self._asked_threads)
         return self._threads
 

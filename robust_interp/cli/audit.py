@@ -14,7 +14,7 @@ from robust_interp.cli.options import (
     add_measuring,
     add_models,
     percentage,
-    picked,
+    select_options,
     workers_of,
 )
 from robust_interp.cli.terminal import say
@@ -120,17 +120,17 @@ def run(arguments: argparse.Namespace) -> int:
         for name in ("standing", "gain", "blind", "saturated", "flat", "falls")
     }
     request = Request(
-        **picked(arguments, f"models checkpoint dataset {OF_IMAGES} eps n seeds ensembles"),
-        **picked(arguments, "batch_size device seed"),
-        **picked(arguments, "zoo only_zoo data_dir mean std weights_key threads"),
+        **select_options(arguments, f"models checkpoint dataset {OF_IMAGES} eps n seeds ensembles"),
+        **select_options(arguments, "batch_size device seed"),
+        **select_options(arguments, "zoo only_zoo data_dir mean std weights_key threads"),
     )
     options = Options(
-        **picked(arguments, "attack strongest black_box source"),
+        **select_options(arguments, "attack strongest black_box source"),
         thresholds=Thresholds(large_eps_255=arguments.large_eps, more=arguments.more, **limits),
     )
     errors, workers = console(stderr=True), workers_of(arguments)
-    with track(errors, "reading checkpoints", arguments.quiet) as tell:
-        audit = Audit(request, options, tell)
+    with track(errors, "reading checkpoints", arguments.quiet) as progress:
+        audit = Audit(request, options, progress)
     tell_start(workers, arguments.quiet)
     with (
         Store(arguments.out, journal=arguments.store_journal) as store,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from rich.markup import escape
 from rich.table import Table
 
-from robust_interp.audit.checks import CHECKS, Audited, Finding
+from robust_interp.audit.checks import CHECKS, AuditedModel, Finding
 from robust_interp.cli.console import console
 from robust_interp.store.verdicts import FAIL, NOT_RUN, OPEN, PARTIAL, PASS, WARN
 
@@ -20,7 +20,7 @@ _MEANINGS = {
 }
 
 
-def print_audit(audited: Sequence[Audited], dataset: str, everything: bool = False) -> None:
+def print_audit(audited: Sequence[AuditedModel], dataset: str, everything: bool = False) -> None:
     """Print the conclusion for each model, then each check that does not pass, per radius, with its numbers.
 
     Args:

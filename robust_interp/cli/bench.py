@@ -8,7 +8,14 @@ import time
 from collections.abc import Set
 
 from robust_interp.benchmark.forms import named_path
-from robust_interp.cli.options import Commands, add_command, add_fields, add_measuring, picked, workers_of
+from robust_interp.cli.options import (
+    Commands,
+    add_command,
+    add_fields,
+    add_measuring,
+    select_options,
+    workers_of,
+)
 from robust_interp.cli.terminal import say
 
 
@@ -53,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.benchmark import config
     from robust_interp.benchmark.benchmark import Benchmark
     from robust_interp.benchmark.cost import cost
-    from robust_interp.benchmark.request import ABOUT, Request
+    from robust_interp.benchmark.request import SETTINGS, Request
     from robust_interp.cli.console import console, print_header, print_leaderboard, print_plan
     from robust_interp.cli.progress import duration, reporter, tell_start, track
     from robust_interp.core import environment
@@ -61,16 +68,16 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.store import FILE_NAME, Store
 
     errors, workers = console(stderr=True), workers_of(arguments)
-    with track(errors, "reading checkpoints", arguments.quiet) as tell:
-        benchmark = Benchmark(Request(**picked(arguments, " ".join(ABOUT))), tell)
+    with track(errors, "reading checkpoints", arguments.quiet) as progress:
+        benchmark = Benchmark(Request(**select_options(arguments, " ".join(SETTINGS))), progress)
     if arguments.save_config:
         config.save(arguments.save_config, vars(arguments))
     if arguments.dry_run:
         # A dry run reads an existing store, but does not create one.
         there = (arguments.out / FILE_NAME).is_file()
         with Store(arguments.out if there else None, read_only=there) as store:
-            with track(errors, "timing", arguments.quiet) as tell:
-                estimate = benchmark.estimate(store, tell)
+            with track(errors, "timing", arguments.quiet) as progress:
+                estimate = benchmark.estimate(store, progress)
             print_plan(benchmark, store, estimate)
         return 0
     tell_start(workers, arguments.quiet)
@@ -78,8 +85,8 @@ def run(arguments: argparse.Namespace) -> int:
         Store(arguments.out, journal=arguments.store_journal) as store,
         benchmark.in_workers(workers, store, arguments.plugin, arguments.out),
     ):
-        with track(errors, "loading", arguments.quiet) as tell:
-            benchmark.load(store, tell)
+        with track(errors, "loading", arguments.quiet) as progress:
+            benchmark.load(store, progress)
         if not arguments.quiet:
             print_header(errors, benchmark, store)
         work, started = benchmark.work(store), time.perf_counter()

@@ -16,7 +16,7 @@ from rich.progress import Progress, ProgressColumn, Task, TaskID
 from rich.text import Text
 
 from robust_interp.cli.terminal import warn
-from robust_interp.core.work import Tell
+from robust_interp.core.work import ProgressCallback
 from robust_interp.store.cells import Cell
 
 if TYPE_CHECKING:
@@ -141,8 +141,8 @@ class Bar:
         time: Estimator that counts the work and the time left.
     """
 
-    def __init__(self, shown: _Shown, clock: Clock) -> None:
-        self.time, self._shown, self._clock = TimeLeft(), shown, clock
+    def __init__(self, display: _Display, clock: Clock) -> None:
+        self.time, self._display, self._clock = TimeLeft(), display, clock
         self._last = clock()
 
     def begin(self) -> None:
@@ -165,12 +165,12 @@ class Bar:
             must: Whether to print a plain line even if none is due.
         """
         left = self.time.seconds
-        told = Told(self.time.share, what, tuple(numbers), math.nan if left is None else left)
-        self._shown.show(told, ends, must)
+        state = ProgressState(self.time.share, what, tuple(numbers), math.nan if left is None else left)
+        self._display.show(state, ends, must)
 
 
 @contextmanager
-def whole(
+def progress_bar(
     console: Console, quiet: bool, after: float = 0.0, clock: Clock = time.perf_counter
 ) -> Iterator[Bar]:
     """Show one bar for all work inside the context, from the first finished work on.
@@ -181,18 +181,18 @@ def whole(
         after: Seconds before progress is shown.
         clock: Returns the time in seconds.
     """
-    kind = _Nothing if quiet else _OnTerminal if console.is_terminal else _PlainLines
-    shown = kind(console, after, clock)
+    kind = _NoDisplay if quiet else _TerminalDisplay if console.is_terminal else _PlainDisplay
+    display = kind(console, after, clock)
     try:
-        yield Bar(shown, clock)
+        yield Bar(display, clock)
     finally:
-        shown.close()
+        display.close()
 
 
 @contextmanager
 def track(
     console: Console, name: str, quiet: bool, after: float = SHOWN_AFTER, clock: Clock = time.perf_counter
-) -> Iterator[Tell]:
+) -> Iterator[ProgressCallback]:
     """Yield a function to report progress with; it is shown only if the work takes long.
 
     Args:
@@ -202,23 +202,23 @@ def track(
         after: Seconds before progress is shown.
         clock: Returns the time in seconds.
     """
-    kind, told = ("", name), 0.0
-    with whole(console, quiet, after, clock) as bar:
+    kind, reported = ("", name), 0.0
+    with progress_bar(console, quiet, after, clock) as bar:
         bar.time.expect({kind: 1.0})
 
-        def tell(share: float, what: str) -> None:
-            nonlocal told
-            if share > told and not told:  # the first part includes imports, so it is not timed
+        def progress(share: float, what: str) -> None:
+            nonlocal reported
+            if share > reported and not reported:  # the first part includes imports, so it is not timed
                 bar.time.skip(kind, share)
                 bar.begin()
-            elif share > told:
-                bar.finish(kind, share - told)
-            told = max(told, share)
+            elif share > reported:
+                bar.finish(kind, share - reported)
+            reported = max(reported, share)
             bar.show(name if share >= 1 else f"{name} {what}".strip(), ends=True)
 
-        yield tell
-        if 0 < told < 1:
-            tell(1.0, "")
+        yield progress
+        if 0 < reported < 1:
+            progress(1.0, "")
 
 
 def tell_start(workers: Workers | None, quiet: bool) -> None:
@@ -231,21 +231,21 @@ def tell_start(workers: Workers | None, quiet: bool) -> None:
 # --- what is counted ----------------------------------------------------------------------------------
 
 
-def units_of(cell: Cell, cost: Callable[[Cell], int]) -> float:
+def work_per_image(cell: Cell, cost: Callable[[Cell], int]) -> float:
     """Return the work per image of a cell: forward passes times millions of parameters."""
     card = cell.classifier
     return cost(cell) * (card.params_m or 1) / card.members
 
 
-def kind_of(cell: Cell) -> Kind:
+def work_kind(cell: Cell) -> Kind:
     return cell.classifier.label, cell.perturbation.kind
 
 
-def cells_work(work: Iterable[tuple[Cell, int]], cost: Callable[[Cell], int]) -> dict[Kind, float]:
-    """Sum the work of pairs (cell, number of images), by kind, in the units of `units_of`."""
+def total_work(work: Iterable[tuple[Cell, int]], cost: Callable[[Cell], int]) -> dict[Kind, float]:
+    """Sum the work of pairs (cell, number of images), by kind, in the units of `work_per_image`."""
     found: dict[Kind, float] = defaultdict(float)
     for cell, samples in work:
-        found[kind_of(cell)] += samples * units_of(cell, cost)
+        found[work_kind(cell)] += samples * work_per_image(cell, cost)
     return found
 
 
@@ -267,13 +267,13 @@ class Reporter:
         self._workers: list[str] = []
         self.own: set[str] = set()
         self.others: set[str] = set()
-        self._told = 0.0  # units of the current batch that `step` has already counted
+        self._counted = 0.0  # units of the current batch that `step` has already counted
         bar.begin()
 
     def __call__(self, cell: Cell, samples: int) -> None:
         """Count images of a cell as finished by this process or its workers."""
-        self._bar.finish(kind_of(cell), samples * units_of(cell, self._cost) - self._told)
-        self._told = 0.0
+        self._bar.finish(work_kind(cell), samples * work_per_image(cell, self._cost) - self._counted)
+        self._counted = 0.0
         self._images += samples
         self.own.add(cell.key)
         self._show(cell, ends=True)
@@ -287,9 +287,9 @@ class Reporter:
 
     def step(self, cell: Cell, samples: float) -> None:
         """Count the work of an attack step, given as a (fractional) number of images."""
-        units = samples * units_of(cell, self._cost)
-        self._bar.finish(kind_of(cell), units)
-        self._told += units
+        units = samples * work_per_image(cell, self._cost)
+        self._bar.finish(work_kind(cell), units)
+        self._counted += units
         self._show(cell, ends=False)
 
     def alive(self, alive: int, workers: int) -> None:
@@ -298,7 +298,7 @@ class Reporter:
 
     def elsewhere(self, cell: Cell, samples: int) -> None:
         """Count images of a cell as finished by another process on the same store."""
-        self._bar.time.skip(kind_of(cell), samples * units_of(cell, self._cost))
+        self._bar.time.skip(work_kind(cell), samples * work_per_image(cell, self._cost))
         self.others.add(cell.key)
         self._show(cell, ends=True)
 
@@ -313,8 +313,8 @@ def reporter(
     console: Console, work: Iterable[tuple[Cell, int]], cost: Callable[[Cell], int], quiet: bool
 ) -> Iterator[Reporter]:
     """Yield a Reporter of these cells with a new bar."""
-    with whole(console, quiet) as bar:
-        bar.time.expect(cells_work(work, cost))
+    with progress_bar(console, quiet) as bar:
+        bar.time.expect(total_work(work, cost))
         yield Reporter(bar, cost)
 
 
@@ -407,7 +407,7 @@ def _labels(trainings: Sequence[Training]) -> dict[Training, str]:
 # --- what is shown ------------------------------------------------------------------------------------
 
 
-class Told(NamedTuple):
+class ProgressState(NamedTuple):
     """State of the work that is displayed.
 
     Attributes:
@@ -423,21 +423,21 @@ class Told(NamedTuple):
     left: float
 
 
-class _Shown(Protocol):
-    def show(self, told: Told, ends: bool, must: bool) -> None: ...
+class _Display(Protocol):
+    def show(self, state: ProgressState, ends: bool, must: bool) -> None: ...
 
     def close(self) -> None: ...
 
 
-class _Nothing:
+class _NoDisplay:
     def __init__(self, console: Console, after: float, clock: Clock) -> None: ...
 
-    def show(self, told: Told, ends: bool, must: bool) -> None: ...
+    def show(self, state: ProgressState, ends: bool, must: bool) -> None: ...
 
     def close(self) -> None: ...
 
 
-class _OnTerminal:
+class _TerminalDisplay:
     """Line that is updated in place, shown after `after` seconds if there is something to show."""
 
     def __init__(self, console: Console, after: float, clock: Clock) -> None:
@@ -453,11 +453,11 @@ class _OnTerminal:
         if after:
             self._timer.start()
 
-    def show(self, told: Told, ends: bool, must: bool) -> None:
-        fields: dict[str, Any] = {"told": told, "at": self._clock()}
+    def show(self, state: ProgressState, ends: bool, must: bool) -> None:
+        fields: dict[str, Any] = {"state": state, "at": self._clock()}
         if self._task is None:
             self._task = self._progress.add_task("", total=1.0, **fields)
-        self._progress.update(self._task, completed=told.share, **fields)
+        self._progress.update(self._task, completed=state.share, **fields)
         if self._clock() - self._started >= self._after:
             self._begin()
 
@@ -475,7 +475,7 @@ class _OnTerminal:
             self._is_shown = True
 
 
-class _PlainLines:
+class _PlainDisplay:
     """Plain lines at intervals, preferably when a part of the work ends, and one at the end."""
 
     def __init__(self, console: Console, after: float, clock: Clock) -> None:
@@ -483,15 +483,15 @@ class _PlainLines:
         self._last = self._started + after - PLAIN_EVERY if after else self._started
         self._is_over = False
 
-    def show(self, told: Told, ends: bool, must: bool) -> None:
-        now, is_over = self._clock(), told.share >= 1
+    def show(self, state: ProgressState, ends: bool, must: bool) -> None:
+        now, is_over = self._clock(), state.share >= 1
         every = PLAIN_EVERY if ends else PLAIN_EVERY_IN_EPOCH
         is_due = now - self._last >= every or must or is_over
         if not is_due or now - self._started < self._after or (is_over and self._is_over):
             return
         self._last, self._is_over = now, is_over
-        parts = [_percentage(told.share), told.what, *told.numbers]
-        line = "  ".join(filter(None, [*parts, _time_told(told, now - self._started)]))
+        parts = [_percentage(state.share), state.what, *state.numbers]
+        line = "  ".join(filter(None, [*parts, _time_text(state, now - self._started)]))
         self._console.print(line, highlight=False, markup=False)
 
     def close(self) -> None: ...
@@ -505,33 +505,33 @@ class _Line(ProgressColumn):
         self._console, self._clock, self._started = console, clock, started
 
     def render(self, task: Task) -> Text:
-        told: Told = task.fields["told"]
+        state: ProgressState = task.fields["state"]
         now = self._clock()
-        left = max(told.left - (now - task.fields["at"]), 0.0)  # NaN stays NaN
-        text = bar_line(told._replace(left=left), now - self._started, self._console.width)
+        left = max(state.left - (now - task.fields["at"]), 0.0)  # NaN stays NaN
+        text = bar_line(state._replace(left=left), now - self._started, self._console.width)
         return Text(text, no_wrap=True, overflow="crop")
 
 
-def bar_line(told: Told, elapsed: float, width: int) -> str:
+def bar_line(state: ProgressState, elapsed: float, width: int) -> str:
     """Format work, share and time left in one line; then, if they fit, its numbers and a bar.
 
     Args:
-        told: State of the work.
+        state: State of the work.
         elapsed: Seconds since the start.
         width: Width of the terminal in characters.
     """
-    counted = f"  {_percentage(told.share)}  {_time_told(told, elapsed)}"
-    name = told.what
+    counted = f"  {_percentage(state.share)}  {_time_text(state, elapsed)}"
+    name = state.what
     if len(name) + len(counted) > width:
         name = _shortened(name, width - len(counted))
     line = name + counted
-    for number in told.numbers:
+    for number in state.numbers:
         if len(line) + 2 + len(number) > width:
             break
         line += f"  {number}"
     room = min(width - len(line) - 2, LONGEST_BAR)
     if room >= SHORTEST_BAR:
-        full = round(told.share * room)
+        full = round(state.share * room)
         line += f"  {'━' * full}{'─' * (room - full)}"
     return line
 
@@ -541,10 +541,10 @@ def _percentage(share: float) -> str:
     return f"{math.floor(100 * share + ROUNDING):3}%"
 
 
-def _time_told(told: Told, elapsed: float) -> str:
-    if told.share >= 1:
+def _time_text(state: ProgressState, elapsed: float) -> str:
+    if state.share >= 1:
         return f"took {duration(elapsed)}"
-    return "estimating" if math.isnan(told.left) else f"{duration(told.left)} left"
+    return "estimating" if math.isnan(state.left) else f"{duration(state.left)} left"
 
 
 def _shortened(text: str, room: int) -> str:

@@ -25,7 +25,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return any(words in text for words in _WORDING)
 
 
-def _give_back() -> None:
+def _free_memory() -> None:
     """Free the memory of a failed attempt. Call it outside the `except` block, which holds the frames."""
     gc.collect()
     torch = sys.modules.get("torch")
@@ -33,7 +33,7 @@ def _give_back() -> None:
         torch.cuda.empty_cache()
 
 
-def with_fewer(work: Callable[[int], R], count: int) -> R:
+def retry_with_smaller_batch(work: Callable[[int], R], count: int) -> R:
     """Call `work` for `count` images, and halve the number until memory suffices. Return its result.
 
     Args:
@@ -49,5 +49,5 @@ def with_fewer(work: Callable[[int], R], count: int) -> R:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error) or count == 1:
                 raise
-        _give_back()
+        _free_memory()
         count //= 2

@@ -15,7 +15,7 @@ from robust_interp.results.columns import ENTRY, FORMS, SOURCE, STRONG, TAIL, WO
 NARROW, WIDE = " ±", " ± "  # separators of a mean and its standard deviation: in the terminal, and on a page
 
 
-def in_short(board: pd.DataFrame) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+def shorten(board: pd.DataFrame) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """Return the short form of a leaderboard: the texts of the descriptive columns, and those of the numbers.
 
     Measured numbers include their standard deviation. Settings that all rows share are left out.

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from robust_interp.audit.checks import Audited, Finding
+from robust_interp.audit.checks import AuditedModel, Finding
 from robust_interp.cli import audit_table
 from robust_interp.store.cells import ModelCard
 
@@ -45,7 +45,7 @@ def lines(monkeypatch):
         file = io.StringIO()
         screen = Console(file=file, width=width, force_terminal=True, color_system=None)
         monkeypatch.setattr(audit_table, "console", lambda: screen)
-        audit_table.print_audit([Audited(ModelCard("net[a]", {}), findings)], "digits", everything)
+        audit_table.print_audit([AuditedModel(ModelCard("net[a]", {}), findings)], "digits", everything)
         return file.getvalue().splitlines()
 
     return show
