@@ -60,7 +60,7 @@ def compose(plan: Plan, targets: Sequence[Target], runner: Runner, store: Store)
             *_view_warnings(plan),
             *runner.notes,
             *_attack_warnings(plan),
-            *findings(scored, runner.dataset.classes),
+            *findings(scored),
         ],
         [*_coverage(plan, runner.dataset), *_saved(plan, store)],
     )

@@ -45,6 +45,10 @@ def load_dataset(request: Request) -> data.Dataset:
         if found.name not in data.DATASETS and request.n not in (None, "all") and found.is_by_class:
             by_default = STRATIFIED
     subset, seed = request.subset or by_default, checked_seed(request.subset_seed)
+    if subset == FIRST and seed:
+        raise UserError(
+            f"subset_seed {seed} has no effect on the first n images: set subset to random or stratified"
+        )
     return data.in_subset(found, subset, seed)
 
 

@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.benchmark.request import Request
     from robust_interp.cli.audit_table import print_audit
     from robust_interp.cli.console import console
-    from robust_interp.cli.progress import reporter, track
+    from robust_interp.cli.progress import reporter, tell_start, track
     from robust_interp.store import Store
     from robust_interp.store.verdicts import FAIL
 
@@ -131,6 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
     errors, workers = console(stderr=True), workers_of(arguments)
     with track(errors, "reading checkpoints", arguments.quiet) as progress:
         audit = Audit(request, options, progress)
+    tell_start(workers, arguments.quiet)
     with (
         Store(arguments.out, journal=arguments.store_journal) as store,
         audit.in_workers(workers, arguments.plugin, arguments.out) as executor,

@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.benchmark.cost import cost
     from robust_interp.benchmark.request import SETTINGS, Request
     from robust_interp.cli.console import console, print_header, print_leaderboard, print_plan
-    from robust_interp.cli.progress import duration, reporter, track
+    from robust_interp.cli.progress import duration, reporter, tell_start, track
     from robust_interp.core import environment
     from robust_interp.results.folders import write
     from robust_interp.store import FILE_NAME, Store
@@ -80,6 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
                 estimate = benchmark.estimate(store, progress)
             print_plan(benchmark, store, estimate)
         return 0
+    tell_start(workers, arguments.quiet)
     with (
         Store(arguments.out, journal=arguments.store_journal) as store,
         benchmark.in_workers(workers, store, arguments.plugin, arguments.out),
@@ -93,13 +94,13 @@ def run(arguments: argparse.Namespace) -> int:
             report = benchmark.run(store, watch)
         write(arguments.out, report.results, report.leaderboard)
         environment.write(arguments.out, ["robust-interp", *sys.argv[1:]], benchmark.machine(store))
-    print_leaderboard(report.leaderboard, benchmark.plan.dataset)
+    print_leaderboard(report.leaderboard, benchmark.plan.dataset, sources=[arguments.out])
     for line in report.warnings:
         errors.print(f"warning: {line}", highlight=False, markup=False)
     for line in report.notes:
         say(line)
-    new = measured(watch.own, watch.others, duration(time.perf_counter() - started))
-    say(f"{new}; wrote leaderboard.csv, results.csv and environment.json in {arguments.out}")
+    say(f"wrote leaderboard.csv, results.csv and environment.json in {arguments.out}")
+    say(measured(watch.own, watch.others, duration(time.perf_counter() - started)))
     return 0
 
 

@@ -111,7 +111,7 @@ def _show(arguments: argparse.Namespace) -> int:
         board = combine.sort(board, arguments.sort)
     board = board.head(arguments.top)
     if arguments.format == "table":
-        print_leaderboard(board, title, ranked_by, arguments.columns)
+        print_leaderboard(board, title, ranked_by, arguments.columns, arguments.sources)
         return 0
     chosen = board if arguments.columns is None else brief.choose(board, arguments.columns)
     if arguments.plain_numbers or arguments.format not in export.FOR_READERS:

@@ -20,6 +20,7 @@ from robust_interp.core.work import ProgressCallback
 from robust_interp.store.cells import Cell
 
 if TYPE_CHECKING:
+    from robust_interp.core.worker_pool import Workers
     from robust_interp.training.train import Start, Training
     from robust_interp.training.trainer import Status
 
@@ -29,6 +30,7 @@ PLAIN_EVERY_IN_EPOCH = 60.0  # seconds between plain lines within a long epoch
 MEMORY = 20.0  # seconds; shortest time over which a speed is averaged
 MEMORY_SHARE = 0.25  # the averaging time grows to this share of the elapsed time
 KNOWN_AFTER = 2.0  # seconds of work before a speed is reliable: the first pass of a model is slower
+KNOWN_SHARE = 0.5  # share of the work left whose operations must be measured before there is an estimate
 ROUNDING = 1e-6  # less work left than this share counts as none
 SHORTEST_NAME, SHORTEST_BAR, LONGEST_BAR = 12, 8, 40  # characters
 
@@ -60,13 +62,16 @@ class TimeLeft:
 
     Work is counted in units that take a similar time in every kind of work. The speed is measured for each
     kind separately. A kind not measured yet uses the mean speed of the kinds with the same operation, or of
-    all kinds if there are none.
+    all kinds if there are none. The first work of each operation includes start-up, such as reading the
+    data: its speed is discarded as soon as there is more, and no estimate rests on it.
     """
 
     def __init__(self) -> None:
         self.left: dict[Kind, float] = defaultdict(float)
         self._done = self._counted = 0.0  # units; seconds
         self._paces: dict[Kind, Pace] = defaultdict(Pace)
+        self._first: dict[str, Kind] = {}  # the kind that was first, by operation
+        self._settled: set[str] = set()  # operations with more work than the first
 
     def expect(self, work: Mapping[Kind, float]) -> None:
         """Add work that is still to do, in units by kind."""
@@ -80,6 +85,12 @@ class TimeLeft:
     def finish(self, kind: Kind, units: float, seconds: float) -> None:
         """Record finished units of a kind and the seconds they took."""
         self.skip(kind, units)
+        _, operation = kind
+        if operation not in self._first:
+            self._first[operation] = kind
+        elif operation not in self._settled and units > 0:
+            self._settled.add(operation)
+            del self._paces[self._first[operation]]
         self._paces[kind].add(units, seconds)
         self._counted += seconds
 
@@ -105,11 +116,15 @@ class TimeLeft:
 
     @property
     def seconds(self) -> float | None:
-        """Estimated seconds left; None while too little work is done for an estimate."""
+        """Estimated seconds left; None while little is done, or most of what is left is unlike it."""
         known = {kind: pace for kind, one in self._paces.items() if (pace := one.seconds_a_unit) is not None}
         if not known or self._counted < KNOWN_AFTER:
             return None
-        return math.fsum(units * _pace(kind, known) for kind, units in self.left.items() if units > 0)
+        left = {kind: units for kind, units in self.left.items() if units > 0}
+        alike = math.fsum(units for (_, what), units in left.items() if what in self._settled)
+        if alike < KNOWN_SHARE * math.fsum(left.values()):
+            return None
+        return math.fsum(units * _pace(kind, known) for kind, units in left.items())
 
 
 def _pace(kind: Kind, known: Mapping[Kind, float]) -> float:
@@ -204,6 +219,13 @@ def track(
         yield progress
         if 0 < reported < 1:
             progress(1.0, "")
+
+
+def tell_start(workers: Workers | None, quiet: bool) -> None:
+    """Say that workers are started, before they take half a minute for it."""
+    if workers is not None and not quiet:
+        count = f"{workers.count} workers" if workers.count else "workers"
+        warn(f"starting {count}: each imports PyTorch and reads the data, which may take half a minute")
 
 
 # --- what is counted ----------------------------------------------------------------------------------

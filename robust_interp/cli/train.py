@@ -313,6 +313,7 @@ class _Course:
 
     def in_workers(self, missing: Sequence[Training], device: torch.device, workers: Workers) -> Outcomes:
         """Train in worker processes, and return the outcome of each."""
+        from robust_interp.cli.progress import tell_start
         from robust_interp.core.worker_pool import cluster, log_in
         from robust_interp.training.workers import split_into_groups, train_groups
 
@@ -323,6 +324,7 @@ class _Course:
             threads=self.arguments.threads,
         )
         outcomes: Outcomes = {}
+        tell_start(workers, self.arguments.quiet)
         with cluster(workers) as filled, ExitStack() as stack:
             groups = split_into_groups(missing, self._at_once(bool(filled.gpus)), filled.count or 1)
             watch = self.watch(groups)

@@ -53,7 +53,7 @@ def table(board: pd.DataFrame, corruptions: Collection[str], ranked_by: Mapping[
             for name in columns
         ],
         "ranking": list(dict.fromkeys(ranking.values())),
-        "unranked": [f"{count} {reason}" for reason, count in unranked(board, ranked_by).items()],
+        "unranked": unranked(board, ranked_by),
         "groups": [
             {
                 "heading": _heading(lines.iloc[0]) if len(groups) > 1 else "",

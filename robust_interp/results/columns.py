@@ -266,7 +266,8 @@ ENTRY = (
         "Rank by PGD (protocol `final`) or by `worst` (protocol `worst`) at the middle of the measured "
         "radii. Only entries with the same protocol, images and precision of the attacks are ranked "
         "together; under `worst` the attacks must be the same, too. Equal accuracies share a rank. Empty if "
-        "that column is missing, for rows that were not measured here, and for transfer attacks.",
+        "that column is missing, for rows that were not measured here, for transfer attacks, and at "
+        "chance level.",
         rule="results/leaderboard.py: among all lines",
         shown=Shown.ALWAYS,
     ),
@@ -486,6 +487,14 @@ TAIL = (  # after the measured columns, each only if a row has a value
         "on the class of an image.",
         of=lambda entry: entry.card.eot or None,
         see="models",
+        shown=Shown.IF_FILLED,
+    ),
+    Column(
+        "at_chance",
+        _text,
+        "`yes` if the clean accuracy of no train seed is significantly more than 2 points above guessing. "
+        "Such a row has no rank: its accuracy under attack says nothing about robustness.",
+        of=lambda entry: "yes" if entry.at_chance else "",
         shown=Shown.IF_FILLED,
     ),
 )

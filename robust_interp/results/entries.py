@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from robust_interp.results.chance import is_at_chance
 from robust_interp.results.columns import OF_IMAGES_COLUMNS, Kind
 from robust_interp.results.scores import Score
 from robust_interp.store.cells import FLOAT32, ModelCard, digest
@@ -90,6 +91,12 @@ class Entry:
     def attack_precision(self) -> str:
         """Precision of the attacks' gradients; empty without an attack."""
         return next((each for each in self.precisions if each != FLOAT32), "".join(self.precisions))
+
+    @property
+    def at_chance(self) -> bool:
+        """Whether no train seed is better than guessing on clean images; False if they are not measured."""
+        clean = [scored.get("clean") for scored in self.by_seed.values()]
+        return all(score is not None and is_at_chance(score) for score in clean)
 
     @property
     def audit(self) -> str:

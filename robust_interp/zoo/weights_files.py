@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import struct
+import tarfile
 import warnings
 import zipfile
 from collections.abc import Iterable
@@ -20,6 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.texts import first_line_of
 
 Normalisation = tuple[list[float], list[float]]  # mean and std per channel
 
@@ -180,15 +183,26 @@ def _starts_as_safetensors(path: Path) -> bool:
 
 
 def _unreadable(path: Path, error: Exception) -> str:
+    if not _may_be_weights(path):
+        return f"{path} is neither a .safetensors file nor one that torch.save wrote"
     if pickled := re.search(r"GLOBAL ([\w.]+)", str(error)):
         return (
             f"{path} contains a pickled {pickled[1]}, as a whole saved model does, and can run code when "
             "it is opened: save its state_dict() instead"
         )
-    reason, *_ = [*str(error).splitlines(), type(error).__name__]
+    reason = first_line_of(error)
     if "weights_only" in reason:  # torch's message suggests weights_only=False, which is unsafe
         reason = "it is a pickle of other things than tensors; save a model's state_dict() instead"
+    elif isinstance(error, LookupError | EOFError | struct.error | UnicodeError):
+        reason = f"it is damaged or incomplete ({reason})"
     return f"cannot read {path}: {reason}"
+
+
+def _may_be_weights(path: Path) -> bool:
+    """Whether a file is called .safetensors or begins as a zip archive, a tar archive or a pickle does."""
+    with path.open("rb") as file:
+        start = file.read(2)
+    return path.suffix == ".safetensors" or start == b"PK" or start[:1] == b"\x80" or tarfile.is_tarfile(path)
 
 
 def _tensors(path: Path, content: Any) -> WeightsFile:

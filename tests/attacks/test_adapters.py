@@ -710,7 +710,8 @@ def test_a_worst_run_goes_on_where_it_stopped_and_extends(tmp_path, monkeypatch)
     pd.testing.assert_frame_equal(gone_on[same], at_once[same])
 
 
-def test_what_was_saved_is_said_and_ranks_go_by_worst(command, tiny_zoo, tmp_path):
+def test_what_was_saved_is_said_and_ranks_go_by_worst(command, tiny_zoo, tmp_path, monkeypatch):
+    monkeypatch.setattr("robust_interp.results.entries.is_at_chance", lambda clean: False)  # untrained
     options = ["--zoo", tiny_zoo, "--models", "*resnet14", "--attacks", "fgsm,ifgsm(steps=2)", "--eps", "64"]
     options += ["--n", "20", "--corruptions", "none", "--quiet", "--out", tmp_path, "--protocol", "worst"]
     status, out, _ = command("bench", *options)

@@ -673,7 +673,7 @@ def test_only_attacks_on_the_ensemble_itself_can_be_signs_of_masking(store):
     transferred = replace(BOTH, model="net(member:0)", attacked_as="member:0")
     measured = [(classifier, FGSM, first(1)) for classifier in (BOTH, transferred)]
     measured += [(classifier, PGD, first(10)) for classifier in (BOTH, transferred)]
-    lines = warnings.findings(scores(run(store, measured), store), 10)
+    lines = warnings.findings(scores(run(store, measured), store))
     assert len(lines) == 1
     assert lines[0].startswith("net x2: accuracy under pgd_2 is 100.0 %")
 

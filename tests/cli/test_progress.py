@@ -80,6 +80,16 @@ def expecting(**units):
     return time_left
 
 
+def started(*kinds, **units):
+    """Work whose first unit of each operation is done, at a speed that must not count."""
+    time_left = expecting(**units)
+    for kind in kinds:
+        time_left.expect({kind: 1.0})
+        time_left.finish(kind, 1.0, 500.0)
+        assert time_left.seconds is None
+    return time_left
+
+
 def test_nothing_is_known_before_anything_was_done_nor_from_the_first_moment():
     time_left = expecting(a=5.0)
     assert (time_left.seconds, time_left.share) == (None, 0)
@@ -91,24 +101,34 @@ def test_nothing_is_known_before_anything_was_done_nor_from_the_first_moment():
 
 
 def test_the_time_left_is_that_of_the_work_left_at_the_speed_seen():
-    time_left = expecting(a=100.0, b=1000.0)
-    time_left.finish(A, 50.0, 2.0)  # 0.04 s a unit
-    assert time_left.seconds == pytest.approx(0.04 * (50 + 1000))
-    assert time_left.share == pytest.approx(50 / 1100)
-    time_left.finish(B, 500.0, 10.0)  # has a speed of its own once it was met: 0.02 s a unit
-    assert time_left.seconds == pytest.approx(0.04 * 50 + 0.02 * 500)
+    time_left = started(A, B, a=1000.0, b=100.0)
+    time_left.finish(A, 500.0, 20.0)  # 0.04 s a unit
+    time_left.finish(B, 50.0, 1.0)  # has a speed of its own: 0.02 s a unit
+    assert time_left.seconds == pytest.approx(0.04 * 500 + 0.02 * 50)
+    assert time_left.share == pytest.approx(552 / 1102)
+
+
+def test_there_is_no_estimate_while_most_of_the_work_left_is_unlike_what_was_done():
+    time_left = started(A, a=150.0, b=100.0)
+    time_left.finish(A, 40.0, 4.0)  # 110 are left, and 100 of an operation that is not known
+    assert time_left.seconds == pytest.approx(0.1 * 210)
+    time_left.finish(A, 20.0, 2.0)
+    assert time_left.seconds is None
+    time_left.finish(B, 5.0, 5.0)  # the first of it includes start-up
+    assert time_left.seconds is None
+    time_left.finish(B, 10.0, 2.0)
+    assert time_left.seconds == pytest.approx(0.1 * 90 + 0.2 * 85)
 
 
 def test_what_was_not_met_is_taken_to_be_as_fast_as_what_does_the_same():
-    time_left = expecting(a=10.0, b=10.0, c=30.0)
+    time_left = started(A, B, a=10.0, b=10.0, c=30.0)
     time_left.finish(A, 10.0, 5.0)
-    assert time_left.seconds == pytest.approx(0.5 * 40)
     time_left.finish(B, 10.0, 1.0)  # an attack, as c is
     assert time_left.seconds == pytest.approx(0.1 * 30)
 
 
 def test_one_slow_batch_does_not_turn_the_estimate_over():
-    time_left = expecting(a=1000.0)
+    time_left = started(A, a=1000.0)
     for _ in range(5):
         time_left.finish(A, 100.0, 1.0)
     before = time_left.seconds
@@ -124,16 +144,19 @@ def test_what_was_done_before_is_a_share_and_no_speed():
     time_left = expecting(a=100.0)
     time_left.skip(A, 60.0)
     assert (time_left.share, time_left.seconds) == (0.6, None)
-    time_left.finish(A, 20.0, 4.0)
-    assert time_left.seconds == pytest.approx(20 * 4 / 20)
+    time_left.finish(A, 1.0, 50.0)  # resumed: loading and compiling come before the first step
+    assert time_left.seconds is None
+    time_left.finish(A, 19.0, 3.8)
+    assert time_left.seconds == pytest.approx(20 * 3.8 / 19)
     assert time_left.share == pytest.approx(0.8)
 
 
 def test_what_will_not_be_done_is_not_waited_for():
-    time_left = expecting(a=100.0, b=100.0)
-    time_left.finish(A, 50.0, 5.0)
-    time_left.drop(A, 50.0)
-    assert (time_left.share, time_left.seconds) == (pytest.approx(1 / 3), pytest.approx(10.0))
+    time_left = started(A, a=100.0, c=10.0)
+    time_left.finish(A, 49.0, 4.9)
+    time_left.drop(A, 1.0)
+    time_left.drop(C, 10.0)
+    assert (time_left.share, time_left.seconds) == (pytest.approx(0.5), pytest.approx(5.0))
     time_left.forget()
     assert time_left.share == 1
 
@@ -263,12 +286,14 @@ def test_a_benchmark_moves_within_a_batch_and_ends_with_what_it_took(screen, clo
     with progress_bar(terminal(screen), quiet=False, clock=clock) as bar:
         bar.time.expect(total_work([(cell(SMALL, PGD), 10)], cost))
         watch = Reporter(bar, cost, clock)
-        clock.wait(4)
-        watch.step(cell(SMALL, PGD), 5.0)  # half of the 10 samples' worth
+        clock.wait(1)
+        watch.step(cell(SMALL, PGD), 1.0)
+        clock.wait(3.2)
+        watch.step(cell(SMALL, PGD), 4.0)  # with the first, half of the 10 samples' worth
         assert (bar.time.share, bar.time.seconds) == (0.5, pytest.approx(4.0))
         clock.wait(3)
         watch.step(cell(SMALL, PGD), 4.0)
-        clock.wait(1)
+        clock.wait(0.8)
         watch(cell(SMALL, PGD), 10)  # the batch, of which the steps were a part
         assert bar.time.share == 1
     assert last_line(screen).startswith("small pgd_2  100%  took 8 s  1 images/s  ━")
@@ -346,7 +371,9 @@ def test_several_seeds_have_one_bar_for_the_whole(screen, clock):
     with progress_bar(terminal(screen, 200), quiet=False, clock=clock) as bar:
         watch = Trainings(bar, [[first], [second]], {first: 300.0, second: 300.0})
         watch.begin()
-        clock.wait(10)
+        clock.wait(60)
+        watch(first, at(0.1, 1))  # the first step was compiled
+        clock.wait(8)
         watch(first, at(0.5, 2, ends=True))
         assert (bar.time.share, bar.time.seconds) == (0.25, pytest.approx(30.0))
         clock.wait(10)
@@ -368,8 +395,11 @@ def test_a_training_that_goes_on_says_from_where_and_what_was_done_is_no_speed(s
         watch.begin()
         watch.resumed(what, Start(step=30, steps=40, epoch=4, epochs=4))
         assert bar.time.share == 0.75
+        clock.wait(60)  # reading the data and building the network are no speed, either
+        watch(what, at(0.8, 4))
+        assert bar.time.seconds is None
         clock.wait(6)
-        watch(what, at(0.875, 4))
+        watch(what, at(0.9, 4))
         assert bar.time.seconds == pytest.approx(6.0)
     assert capsys.readouterr().err == "in_resnet20 seed 3 goes on from epoch 4/4, step 30/40\n"
 
@@ -380,6 +410,8 @@ def test_one_that_fails_is_not_waited_for(screen, clock):
         watch = Trainings(bar, [[first, second]], {first: 100.0, second: 100.0})
         watch.begin()
         clock.wait(10)
+        watch(first, at(0.25, 1))
+        clock.wait(5)
         watch(first, at(0.5, 2))
         watch.failed(second)
         assert (bar.time.share, bar.time.seconds) == (0.5, pytest.approx(10.0))

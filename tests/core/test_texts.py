@@ -75,4 +75,5 @@ def test_what_an_exception_says_is_cut_to_its_first_line_or_joined_to_one():
     error = ValueError("no such key\n  in the file\n")
     assert first_line_of(error) == "no such key"
     assert reason_of(error) == "no such key in the file"
+    assert first_line_of(KeyError(101)) == reason_of(KeyError(101)) == "KeyError: 101"
     assert first_line_of(KeyboardInterrupt()) == reason_of(KeyboardInterrupt()) == "KeyboardInterrupt"
