@@ -104,7 +104,8 @@ class Request:
         default=None,
         metadata=_about(
             forms.NUMBERS,
-            "standard deviation for the same normalisation: one number per channel",
+            "standard deviation for the normalisation of models that are not from the zoo: one number per "
+            "channel",
             unit="[0, 1] pixels",
             usual="as stored with the model",
         ),
@@ -113,9 +114,9 @@ class Request:
         default=None,
         metadata=_about(
             forms.DATASET,
-            "test set: digits (included), cifar10, cifar100; or your own images: folder:PATH (one folder a "
+            "test set: digits (included), cifar10, cifar100; or your own images: folder:PATH (one folder per "
             "class), imagenet:PATH, npz:FILE, parquet:FILE, hf:NAME",
-            usual="that of the checkpoints named in full, else digits",
+            usual="the data set of the checkpoints named in full, otherwise digits",
         ),
     )
     attacks: str = field(default="fgsm,ifgsm,pgd", metadata=_about(forms.SPECS, ATTACKS))
@@ -125,7 +126,7 @@ class Request:
             forms.RADII,
             "Linf radii of the attacks, e.g. 1,2,4 or 8/255",
             unit="units of 1/255",
-            usual="the dataset's: 8,16,32 for digits, 1,2,4 for CIFAR",
+            usual="set by the data set: 8,16,32 for digits, 1,2,4 for CIFAR",
         ),
     )
     corruptions: str = field(
@@ -139,7 +140,7 @@ class Request:
         metadata=_about(
             forms.SEEDS,
             "train seeds to take from the zoo: 3 means 0,1,2; 0,4 means 0 and 4; '1,' means 1 alone",
-            usual="every one",
+            usual="all",
         ),
     )
     ensembles: bool = field(
@@ -164,7 +165,8 @@ class Request:
         default=None,
         metadata=_about(
             forms.WAYS,
-            "what attacks on ensembles target: white-box (the ensemble), member:0, mean-gradient",
+            "what attacks on ensembles target: white-box (the ensemble), member:0 (its first member), "
+            "mean-gradient (the mean of the members' losses)",
             usual="white-box",
         ),
     )
@@ -180,9 +182,9 @@ class Request:
         default=None,
         metadata=_about(
             forms.one_of(*SUBSETS),
-            "which images the first n are: first in the dataset's order, random, or stratified: each class "
-            "as often as in the whole set",
-            usual="stratified for own images that lie class by class, else first",
+            "order of the images, of which the first n are measured: first (order of the data set), random, "
+            "or stratified (random, with each class as often as in the whole set)",
+            usual="stratified for own images that are sorted by class, otherwise first",
         ),
     )
     subset_seed: int = field(
@@ -208,7 +210,10 @@ class Request:
     crop: int | None = field(
         default=None,
         metadata=_about(
-            forms.COUNT, "crop the centre to this height and width", unit="pixels", usual="likewise"
+            forms.COUNT,
+            "crop the centre to this height and width",
+            unit="pixels",
+            usual="as each model's pretrained_cfg says",
         ),
     )
     interpolation: str | None = field(
@@ -219,14 +224,17 @@ class Request:
     )
     skip_unreadable: bool = field(
         default=False,
-        metadata=_about(forms.SWITCH, "leave out images that cannot be decoded; each is decoded to find out"),
+        metadata=_about(
+            forms.SWITCH,
+            "leave out images that cannot be decoded; to find them, all are decoded at the start",
+        ),
     )
     decode_workers: int | None = field(
         default=None,
         metadata=_about(
             forms.SEED,
-            "processes that decode image files ahead of the device; 0 decodes in the main process",
-            usual="one for each CPU, 8 at most",
+            "number of processes that decode image files in advance; 0 decodes in the main process",
+            usual="one per CPU, at most 8",
         ),
     )
     protocol: str = field(
@@ -241,23 +249,23 @@ class Request:
         default="float32",
         metadata=_about(
             forms.one_of(*ATTACK_PRECISIONS),
-            "what the gradients of attacks are computed in: float32, tf32 (CUDA), bf16; the attacked images "
-            "are classified in float32",
+            "precision of the gradients of attacks: float32, tf32 (CUDA), bf16; attacked images are always "
+            "classified in float32",
         ),
     )
     compile: str = field(
         default="auto",
         metadata=_about(
             forms.one_of(*COMPILE),
-            "whether networks are compiled for attacks, by torch.compile; auto: where that saves time",
+            "compile networks for attacks with torch.compile: on, off, or auto (only where it saves time)",
         ),
     )
     eot: int | None = field(
         default=None,
         metadata=_about(
             forms.COUNT,
-            "measure random models, too: gradients over this many draws of them, and a majority vote of as "
-            "many; slow, one image at a time",
+            "also measure random models: attacks use the mean gradient of this many draws, and the majority "
+            "vote of as many other draws is the predicted class; slow, one image at a time",
             usual="random models are refused",
         ),
     )
@@ -282,7 +290,7 @@ class Request:
         default=None,
         metadata=_about(
             forms.FOLDER,
-            "folder of the dataset files",
+            "folder of the data set files",
             usual="$ROBUST_INTERP_DATA, then ~/.cache/robust-interp",
         ),
     )
@@ -306,8 +314,8 @@ class Request:
         default=None,
         metadata=_about(
             forms.FOLDER,
-            "folder of more checkpoints, searched before ./model_zoo and the package",
-            usual="only those",
+            "additional folder of checkpoints, searched before ./model_zoo and the package",
+            usual="none",
         ),
     )
     only_zoo: bool = field(
@@ -326,7 +334,8 @@ class Request:
         default=None,
         metadata=_about(
             forms.TEXT,
-            "which of several state dicts in a weights file, e.g. state_dict_ema, or the prefix of its names",
+            "key of the state dict in a weights file that has several, e.g. state_dict_ema, or the common "
+            "prefix of its tensor names",
             usual="the first of state_dict, model_state_dict, model, net, state_dict_ema, model_ema, ema",
         ),
     )
@@ -366,24 +375,29 @@ BESIDE = {
     "out": SettingInfo(forms.FOLDER, "folder of the store and the CSV files"),
     "plugin": SettingInfo(
         forms.FILES,
-        "plug-in file with your own attacks, corruptions, datasets or models (can be repeated)",
+        "plug-in file with your own attacks, corruptions, data sets or models (can be repeated)",
         usual="none",
     ),
     "store_journal": SettingInfo(
         forms.one_of(*JOURNALS),
-        "journal of the store: wal if all its processes are on one machine, delete on a network file system",
-        usual="auto: by the file system",
+        "SQLite journal of the store: wal if all processes that use it are on one machine, delete on a "
+        "network file system",
+        usual="auto: chosen by the type of the file system",
     ),
     "workers": SettingInfo(
         forms.COUNT,
-        "worker processes, by Ray: pip install 'robust-interp[ray]'",
-        usual="none; with --ray one per GPU",
+        "number of worker processes, started with Ray: pip install 'robust-interp[ray]'",
+        usual="no workers; with --ray, one per GPU",
     ),
     "ray": SettingInfo(
-        forms.TEXT, "running Ray cluster for the workers: auto, ray://HOST:PORT", usual="one is started here"
+        forms.TEXT,
+        "running Ray cluster for the workers: auto, ray://HOST:PORT",
+        usual="Ray is started on this machine",
     ),
     "gpus_per_worker": SettingInfo(
-        forms.NUMBER, "GPUs that each worker takes, such as 0.5", usual="an equal part of all, at most one"
+        forms.NUMBER,
+        "number of GPUs per worker, such as 0.5",
+        usual="all GPUs shared equally, at most one per worker",
     ),
 }
 

@@ -17,7 +17,7 @@ def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "data",
-        "check which datasets are available, and say how to get the others",
+        "check which data sets are available, and say how to get the others",
         "robust-interp data cifar10 --download",
         run,
     )
@@ -25,13 +25,13 @@ def add_to(commands: Commands) -> None:
         "names",
         nargs="*",
         metavar="NAME",
-        help="datasets, or sources of your own images, such as folder:PATH (default: all datasets)",
+        help="data sets, or sources of your own images, such as folder:PATH (default: all data sets)",
     )
     add_fields(parser, "data_dir cache class_map resize crop interpolation skip_unreadable decode_workers")
     parser.add_argument(
         "--download",
         action="store_true",
-        help="download the named datasets with torchvision, and hf:NAME from Hugging Face's hub",
+        help="download the named data sets with torchvision, and hf:NAME from Hugging Face's hub",
     )
     parser.add_argument(
         "--clear-cache", action="store_true", help="remove the generated corruptions that are kept on disk"
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.clear_cache:
         return _clear(cache_folder(arguments.cache))
     if arguments.download and not arguments.names:
-        raise UserError("name the datasets to download, e.g. robust-interp data cifar10 --download")
+        raise UserError("name the data sets to download, e.g. robust-interp data cifar10 --download")
     for name in arguments.names:  # an unknown name stops everything before a download starts
         _ = data.is_source(name) or data.DATASETS[name]
     missing = 0

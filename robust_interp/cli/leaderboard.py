@@ -62,8 +62,8 @@ def _add_show(actions: Commands) -> None:
     add(
         "--mce",
         metavar="BASELINE",
-        help="add mean corruption errors, in %% of those of this model; AlexNet: of its published errors on "
-        "ImageNet-C; none: absolute errors (default: not added)",
+        help="add mean corruption errors, in %% of the errors of this model; AlexNet: in %% of its published "
+        "errors on ImageNet-C; none: absolute errors (default: not added)",
     )
     add(
         "--sort",
@@ -76,8 +76,9 @@ def _add_show(actions: Commands) -> None:
         "--columns",
         type=name_list,
         metavar="NAMES",
-        help="only these columns, in this order: names or globs, e.g. 'model,clean,pgd_*'; each with its ± "
-        "(default: columns that have values and differ; csv and json: all)",
+        help="only these columns, in this order: names or globs, e.g. 'model,clean,pgd_*'; their standard "
+        "deviations are included (default: all but empty columns and settings that all rows share; csv and "
+        "json: all)",
     )
     _add_format(parser, "table", "csv", "markdown", "latex", "json")
     add(
@@ -154,7 +155,7 @@ def _add_compare(actions: Commands) -> None:
         "--n",
         type=positive,
         metavar="N",
-        help="number of images, if both were measured on several numbers (default: the only one)",
+        help="number of images, if both were measured with several numbers (default: the only one)",
     )
     _add_format(parser, "table", "csv", "markdown", "json")
 
@@ -221,7 +222,7 @@ def _paper(arguments: argparse.Namespace) -> int:
     dataset = combine.dataset_of(arguments.sources, arguments.dataset)
     if dataset is None:
         raise UserError(
-            "the dataset of a leaderboard file is known only if its name contains it: set it with --dataset"
+            "the data set of a leaderboard file is known only if its name contains it: set it with --dataset"
         )
     board, _, _ = combine.gather(arguments.sources, dataset)
     comparison = paper.compare(board, dataset)
@@ -239,7 +240,7 @@ def _add_classes(actions: Commands) -> None:
     parser = add_command(
         actions,
         "classes",
-        "show accuracy by class and the confusion matrix of stored predictions; loads no model",
+        "show accuracy per class and the confusion matrix of stored predictions; loads no model",
         "robust-interp leaderboard classes results --models in_resnet20 --column pgd_16",
         _classes,
     )

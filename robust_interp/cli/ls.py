@@ -20,7 +20,7 @@ def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "ls",
-        "list models, attacks, corruptions and datasets, and the origin of each",
+        "list models, attacks, corruptions and data sets, and the origin of each",
         "robust-interp ls attacks",
         run,
     )
@@ -28,9 +28,9 @@ def add_to(commands: Commands) -> None:
         "kind",
         nargs="?",
         choices=KINDS,
-        help="one of the four kinds; attacks and corruptions come with parameters and papers; of models the "
-        "architectures, beside which there are timm:NAME, timm:local-dir:FOLDER, timm:hf-hub:NAME, hf:NAME, "
-        "robustbench:NAME and package.module:factory (default: all four)",
+        help="what to list; attacks and corruptions are listed with parameters and papers, models by their "
+        "architectures (other models are named timm:NAME, timm:local-dir:FOLDER, timm:hf-hub:NAME, hf:NAME, "
+        "robustbench:NAME or package.module:factory) (default: all four)",
     )
     parser.add_argument(
         "--check", action="store_true", help="also import the installed plug-ins and report broken ones"

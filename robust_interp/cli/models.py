@@ -18,7 +18,7 @@ def add_to(commands: Commands) -> None:
     )
     add_fields(parser, "zoo only_zoo")
     parser.add_argument(
-        "--dataset", type=dataset_name, help="list only the checkpoints for this dataset (default: all)"
+        "--dataset", type=dataset_name, help="list only the checkpoints for this data set (default: all)"
     )
     add_plugin(parser)
 

@@ -195,7 +195,7 @@ def add_which_dataset(parser: argparse.ArgumentParser, **more: Any) -> None:
     parser.add_argument(
         "--dataset",
         type=dataset_name,
-        help="dataset, if the sources have several (default: the only one)",
+        help="data set, if the sources have several (default: the only one)",
         **more,
     )
 
@@ -280,7 +280,7 @@ def add_figure_options(parser: argparse.ArgumentParser) -> None:
         "--dataset",
         type=dataset_name,
         default="digits",
-        help="dataset of the checkpoints and test images (default: digits)",
+        help="data set of the checkpoints and test images (default: digits)",
     )
     add_fields(parser, "zoo only_zoo data_dir")
     add_out(parser)

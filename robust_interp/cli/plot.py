@@ -50,7 +50,7 @@ def _add_coefficients(actions: Commands) -> None:
     parser = add_command(
         actions,
         "coefficients",
-        "draw act(λ) over depth and over training, and print summary shares",
+        "draw act(λ) over depth and over training, and print the share of its values in each range",
         "robust-interp plot coefficients --models in_resnet20,lambda_in_resnet20 -o figures/lambda.png",
         _coefficients,
     )
@@ -124,7 +124,7 @@ def _add_landscape(actions: Commands) -> None:
         "--radius",
         type=positive_number,
         metavar="R",
-        help="extent of each axis, in units of 1/255 (default: twice the largest eps of the dataset)",
+        help="half-width of each axis, in units of 1/255 (default: twice the largest eps of the data set)",
     )
     add(
         "--points", type=odd, default=61, metavar="N", help="number of points on each axis, odd (default: 61)"

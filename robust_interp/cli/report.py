@@ -35,8 +35,12 @@ def add_to(commands: Commands) -> None:
         help="folder of SVG figures to include, e.g. loss landscapes (default: none)",
     )
     add_fields(parser, "zoo")
-    add("--baseline", metavar="MODEL", help="model to show differences to (default: one without λ)")
-    add("--title", metavar="TEXT", help="heading of the page (default: names the sources)")
+    add(
+        "--baseline",
+        metavar="MODEL",
+        help="model that the others are compared with (default: a model without λ)",
+    )
+    add("--title", metavar="TEXT", help="heading of the page (default: made from the names of the sources)")
     add(
         "-o",
         "--out",

@@ -54,8 +54,8 @@ def _add_export(actions: Commands) -> None:
         default="8",
         type=_radius,
         metavar="EPS",
-        help="Linf radius in units of 1/255 (default: 8); rows attacked at another radius say so in their "
-        "file",
+        help="Linf radius in units of 1/255 (default: 8); rows that were not attacked at "
+        "it are written with the radius of their own attacks",
     )
     add("--name", default="", metavar="TITLE", help="title of the paper (default: empty)")
     add("--authors", default="", metavar="NAMES", help="authors of the paper (default: empty)")
@@ -114,7 +114,7 @@ def _add_download(actions: Commands) -> None:
         "--dataset",
         type=dataset_name,
         default="cifar10",
-        help="dataset of the model (default: cifar10)",
+        help="data set of the model (default: cifar10)",
     )
     add("--threat-model", default="Linf", help="Linf, L2 or corruptions (default: Linf)")
     add(

@@ -15,23 +15,23 @@ def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "store",
-        "say whether a results folder's store is sound, or repair it; needs no model",
+        "check the store of a results folder for damage, or repair it; loads no model",
         "robust-interp store check results",
     )
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     _add(
         actions,
         "check",
-        "read all of a store and say what is damaged or missing",
+        "read the whole store and say what is damaged or missing",
         _check,
-        "Exit status: 0 if it is sound, 1 if not.",
+        "Exit status: 0 if nothing is damaged or missing, 1 otherwise.",
     )
     _add(
         actions,
         "repair",
-        "build a damaged store anew of all that is sound in it",
+        "write a new store with everything that is undamaged in a damaged one",
         _repair,
-        "The damaged file is kept beside it. Exit status: 0 if the store is sound then.",
+        "The damaged file is kept beside the new one. Exit status: 0 if the store is undamaged afterwards.",
     )
 
 

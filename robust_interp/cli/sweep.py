@@ -60,7 +60,7 @@ def add_to(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="LOW,HIGH",
-        help="with --models: intervals in which act(λ) starts, one training for each (default: those of "
+        help="with --models: intervals in which act(λ) starts; each is trained separately (default: those of "
         "the models)",
     )
     train_command.add_training(parser, seeds=(0, 1, 2))

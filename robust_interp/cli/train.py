@@ -74,11 +74,11 @@ def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> Non
         "--dataset",
         type=dataset_name,
         default="digits",
-        help="training dataset: digits, cifar10, cifar100 (default: digits)",
+        help="training data set: digits, cifar10, cifar100 (default: digits)",
     )
     add(
         "--recipe",
-        help="paper, authors, quick, digits or a .toml file (default: digits for dataset digits, "
+        help="paper, authors, quick, digits or a .toml file (default: digits for the data set digits, "
         "otherwise quick)",
     )
     add(
@@ -121,7 +121,8 @@ def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> Non
     add(
         "--compile",
         action="store_true",
-        help="compile the training step with torch.compile, which takes about a minute first (default: no)",
+        help="compile the training step with torch.compile, which takes about a minute at the start "
+        "(default: no)",
     )
     add(
         "--tensorboard",

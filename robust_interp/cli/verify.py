@@ -24,7 +24,7 @@ def add_to(commands: Commands) -> None:
     parser = add_command(
         commands,
         "verify",
-        "judge models on adversarial images that were made elsewhere, after checking range and radius",
+        "measure models on adversarial images that were made elsewhere, after checking range and radius",
         "robust-interp verify adv.npz --models in_resnet20 --eps 8 --dataset digits",
         run,
     )
@@ -33,15 +33,22 @@ def add_to(commands: Commands) -> None:
         "file",
         type=named_path,
         metavar="FILE.npz",
-        help="arrays images (N, C, H, W), uint8 or floats in [0, 1], and indices (N,): of which test image "
-        "each was made; without indices, of the first N",
+        help="file with the arrays images, (N, C, H, W), uint8 or floats in [0, 1], and indices, (N,): the "
+        "test image that each was made from (without indices: the first N test images)",
     )
-    add("--models", type=name_list, required=True, metavar="NAMES", help="models to judge (required)")
+    add(
+        "--models",
+        type=name_list,
+        required=True,
+        metavar="NAMES",
+        help="models to measure, named as in bench (required)",
+    )
     add(
         "--eps",
         required=True,
         metavar="E",
-        help="radius that the images must keep: Linf in units of 1/255, L2 in [0, 1] pixels (required)",
+        help="largest allowed distance to the test images: Linf in units of 1/255, L2 in [0, 1] pixels "
+        "(required)",
     )
     add("--norm", choices=("Linf", "L2"), default="Linf", help="norm of the radius (default: Linf)")
     add_fields(parser, f"checkpoint weights_key mean std dataset {OF_IMAGES} seeds")
