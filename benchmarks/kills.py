@@ -29,17 +29,19 @@ EARLIEST = 0.2  # seconds after its start that a process is killed
 SHARE = 0.5  # of the time of an undisturbed run, until which it is
 COMMON = ("--quiet", "--device", "cpu", "--threads", "1", "--corruptions", "none")
 COMMANDS = {
-    "bench": "bench --models in_resnet20 --seeds 2 --n 400 --attacks fgsm,pgd --batch-size 50 --compile off",
+    "bench": "bench --models in_resnet20 --seeds 2 --n {n} --attacks fgsm,pgd --batch-size {part} --compile off",
     "sweep": "sweep --models in_resnet14 --lambda-init 0.2,0.25 --lambda-init 1e20,2e20 --seeds 2 --epochs 3 "
     "--n 40 --attacks fgsm",
 }
+PARTS = 8  # in which a cell of bench is stored
 TABLES = {"bench": ["leaderboard.csv"], "sweep": ["leaderboard.csv", "sweep.csv"]}
 
 Kept = dict[str, object]  # what is finished, by its name
 
 
-def start(command: str, out: Path) -> subprocess.Popen:
-    run = [sys.executable, "-m", "robust_interp", *COMMANDS[command].split(), *COMMON, "--out", str(out)]
+def start(command: str, n: int, out: Path) -> subprocess.Popen:
+    asked = COMMANDS[command].format(n=n, part=max(1, n // PARTS)).split()
+    run = [sys.executable, "-m", "robust_interp", *asked, *COMMON, "--out", str(out)]
     return subprocess.Popen(run, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
@@ -72,11 +74,11 @@ def differences(out: Path, whole: Path, command: str) -> list[str]:
     return found + ["results.csv"] * (not mine.equals(theirs))
 
 
-def disturbed(command: str, folder: Path, kills: int, chance: random.Random) -> list[str]:
+def disturbed(command: str, n: int, folder: Path, kills: int, chance: random.Random) -> list[str]:
     """Run a command undisturbed, then killed so many times, and print what became of it; a line a fault."""
     whole, out, copy = folder / "whole", folder / "out", folder / "copy"
     began = time.perf_counter()
-    undisturbed = start(command, whole)
+    undisturbed = start(command, n, whole)
     if undisturbed.communicate() and undisturbed.returncode:
         return [f"{command}: undisturbed it ends with {undisturbed.returncode}"]
     took = time.perf_counter() - began
@@ -84,7 +86,7 @@ def disturbed(command: str, folder: Path, kills: int, chance: random.Random) -> 
     before: Kept = {}
     killed = 0
     for number in range(kills):
-        run = start(command, out)
+        run = start(command, n, out)
         try:
             run.communicate(timeout=chance.uniform(EARLIEST, took * SHARE))
         except subprocess.TimeoutExpired:
@@ -94,7 +96,7 @@ def disturbed(command: str, folder: Path, kills: int, chance: random.Random) -> 
         now = kept(out, copy)
         faults += [f"{command}, kill {number}: lost or made again: {name}" for name in lost(before, now)]
         before = now
-    run = start(command, out)
+    run = start(command, n, out)
     _, told = run.communicate()
     if run.returncode:
         return [*faults, f"{command}: the last run ends with {run.returncode}: {told.strip()}"]
@@ -117,13 +119,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("commands", nargs="*", choices=COMMANDS, default=list(COMMANDS))
     parser.add_argument("--kills", type=int, default=20, help="of each command")
+    parser.add_argument("--n", type=int, default=80, help="images that bench measures")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     chance, faults = random.Random(asked.seed), []
     for command in asked.commands:
         with tempfile.TemporaryDirectory() as folder:
-            faults += disturbed(command, Path(folder), asked.kills, chance)
+            faults += disturbed(command, asked.n, Path(folder), asked.kills, chance)
     print("\n".join(faults) if faults else "nothing was lost, and nothing was made again")
     return int(bool(faults))
 

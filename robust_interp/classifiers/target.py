@@ -52,18 +52,20 @@ class Target:
             and raises a UserError if it cannot be measured.
         notes: Notes for a reader of its results.
         dataset: The data set, preprocessed for this model; None uses the data set of the run.
+        left_out: Notes on broken models that were left out when this one was selected.
     """
 
     card: ModelCard
     load: Load
     notes: tuple[str, ...] = ()
     dataset: data.Dataset | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The notes, and those of the check when it was loaded."""
+        """The notes, those on models left out, and those of the check when it was loaded."""
         noticed = self.load.notes if isinstance(self.load, Loader) else ()
-        return tuple(dict.fromkeys((*self.notes, *noticed)))
+        return tuple(dict.fromkeys((*self.notes, *self.left_out, *noticed)))
 
     @property
     def key(self) -> str:

@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Set
+from contextlib import ExitStack
 
 from robust_interp.benchmark.forms import named_path
 from robust_interp.cli.options import Commands, add_command, add_fields, add_measuring, picked, workers_of
@@ -73,11 +74,9 @@ def run(arguments: argparse.Namespace) -> int:
                 estimate = benchmark.estimate(store, tell)
             print_plan(benchmark, store, estimate)
         return 0
-    with (
-        Store(arguments.out, journal=arguments.store_journal) as store,
-        benchmark.in_workers(workers, store, arguments.plugin, arguments.out),
-    ):
+    with Store(arguments.out, journal=arguments.store_journal) as store, ExitStack() as stack:
         with track(errors, "loading", arguments.quiet) as tell:
+            stack.enter_context(benchmark.in_workers(workers, store, arguments.plugin, arguments.out, tell))
             benchmark.load(store, tell)
         if not arguments.quiet:
             print_header(errors, benchmark, store)
@@ -93,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         say(line)
     new = measured(watch.own, watch.others, duration(time.perf_counter() - started))
     say(f"{new}; wrote leaderboard.csv, results.csv and environment.json in {arguments.out}")
-    return 0
+    return int(benchmark.is_incomplete)
 
 
 def measured(own: Set[str], others: Set[str], seconds: str) -> str:
