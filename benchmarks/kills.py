@@ -29,7 +29,8 @@ EARLIEST = 0.2  # seconds after its start that a process is killed
 SHARE = 0.5  # of the time of an undisturbed run, until which it is
 COMMON = ("--quiet", "--device", "cpu", "--threads", "1", "--corruptions", "none")
 COMMANDS = {
-    "bench": "bench --models in_resnet20 --seeds 2 --n {n} --attacks fgsm,pgd --batch-size {part} --compile off",
+    "bench": "bench --models in_resnet20 --seeds 2 --n {n} --attacks fgsm,pgd --batch-size {part} "
+    "--compile off",
     "sweep": "sweep --models in_resnet14 --lambda-init 0.2,0.25 --lambda-init 1e20,2e20 --seeds 2 --epochs 3 "
     "--n 40 --attacks fgsm",
 }
