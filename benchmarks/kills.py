@@ -1,7 +1,7 @@
 """Kill `bench` and `sweep` again and again, and see that nothing is lost: python benchmarks/kills.py.
 
-Real processes are killed with SIGKILL at random moments, from their start on, and started again with the
-same command; the last one runs to its end. One point of the sweep diverges. After each kill all that was kept
+Real processes are killed with SIGKILL, half of them at a random moment of their start and half after a random
+part of what was left, and started again with the same command; the last one runs to its end. One point of the sweep diverges. After each kill all that was kept
 before must still be there as it was, to the second that it took: neither lost nor made again. At the end the
 tables must be those of a run that nobody disturbed. Exit status 1 if something differs.
 """
@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -25,8 +25,8 @@ import pandas as pd
 
 from robust_interp.store import FILE_NAME
 
-EARLIEST = 0.2  # seconds after its start that a process is killed
-SHARE = 0.5  # of the time of an undisturbed run, until which it is
+START = 0.2, 6.0  # seconds after its start within which a process is killed
+LOOK = 0.1  # seconds between two looks at what it has finished; it is killed at a random moment between two
 COMMON = ("--quiet", "--device", "cpu", "--threads", "1", "--corruptions", "none")
 COMMANDS = {
     "bench": "bench --models in_resnet20 --seeds 2 --n {n} --attacks fgsm,pgd --batch-size {part} "
@@ -44,6 +44,18 @@ def start(command: str, n: int, out: Path) -> subprocess.Popen:
     asked = COMMANDS[command].format(n=n, part=max(1, n // PARTS)).split()
     run = [sys.executable, "-m", "robust_interp", *asked, *COMMON, "--out", str(out)]
     return subprocess.Popen(run, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def kill(run: subprocess.Popen, chance: random.Random, is_to_wait: Callable[[], bool]) -> None:
+    """Kill a process within START or, where there is something to wait for, soon after that; or let it end."""
+    least, most = START
+    try:
+        run.communicate(timeout=chance.uniform(least, most))
+    except subprocess.TimeoutExpired:
+        while run.poll() is None and is_to_wait():
+            time.sleep(chance.uniform(0, LOOK))
+        run.kill()
+        run.communicate()
 
 
 def kept(out: Path, copy: Path) -> Kept:
@@ -83,16 +95,15 @@ def disturbed(command: str, n: int, folder: Path, kills: int, chance: random.Ran
     if undisturbed.communicate() and undisturbed.returncode:
         return [f"{command}: undisturbed it ends with {undisturbed.returncode}"]
     took = time.perf_counter() - began
+    in_all = len(kept(whole, copy))
     faults: list[str] = []
     before: Kept = {}
     killed = 0
     for number in range(kills):
         run = start(command, n, out)
-        try:
-            run.communicate(timeout=chance.uniform(EARLIEST, took * SHARE))
-        except subprocess.TimeoutExpired:
-            run.kill()
-            run.communicate()
+        share = chance.uniform(0, 2 / (kills - number))  # the work lasts until the last kill
+        enough = len(before) + int(share * (in_all - len(before))) if number % 2 else None
+        kill(run, chance, lambda enough=enough: enough is not None and len(kept(out, copy)) <= enough)
         killed += run.returncode < 0
         now = kept(out, copy)
         faults += [f"{command}, kill {number}: lost or made again: {name}" for name in lost(before, now)]

@@ -218,7 +218,7 @@ def seconds_per_pass(classifier: nn.Module, images: torch.Tensor) -> float:
         images: One batch of pixels in [0, 1], (N, C, H, W); fewer are used if memory runs out.
     """
     with undisturbed(classifier), torch.no_grad():
-        count = with_fewer(lambda count: len(classifier(images[:count])), len(images))
+        count = with_fewer(lambda count: len(classifier(images[:count])), len(images), images.device)
         images = images[:count]
         started, passes = time.perf_counter(), 0
         while (seconds := time.perf_counter() - started) < TIMED_FOR:
@@ -248,6 +248,7 @@ def choose_threads(targets: Sequence[Target], runner: Runner, n: int, asked: int
         return with_fewer(
             lambda count: threads.choose(asked, lambda: _take_gradient(classifier, images[:count])),
             len(images),
+            runner.device,
         )
 
 

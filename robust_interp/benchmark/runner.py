@@ -27,7 +27,7 @@ from robust_interp.benchmark.settings import (
 from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.classifiers.target import Target
 from robust_interp.core.errors import UserError
-from robust_interp.core.memory import is_out_of_memory, with_fewer
+from robust_interp.core.memory import with_fewer
 from robust_interp.core.threads import spare_cpus
 from robust_interp.corruptions import Corruptor
 from robust_interp.store import (
@@ -169,15 +169,7 @@ class Runner:
             part = ids[: batches * self._at_once]
             return len(part), work(part)
 
-        try:
-            return with_fewer(first, most)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise UserError(
-                f"{self.device} has no memory for one image at a time, which is --batch-size 1; "
-                "finished work is saved"
-            ) from error
+        return with_fewer(first, most, self.device)
 
     @classmethod
     def for_request(cls, request: Request, dataset: data.Dataset) -> Runner:

@@ -140,7 +140,9 @@ class Loader:
         if place not in self._checked:
             with undisturbed(classifier):
                 images = _pixels(self._dataset, _spread(self._dataset), place)
-                self.notes = with_fewer(lambda count: self._check(classifier, images[:count]), len(images))
+                self.notes = with_fewer(
+                    lambda count: self._check(classifier, images[:count]), len(images), place
+                )
             self._checked.add(place)
             self._alike_passed.add(place)
         return classifier
@@ -283,7 +285,7 @@ def _known(classifier: Classifier, dataset: data.Dataset, place: str) -> tuple[d
     images = _pixels(dataset, spread, place)
     with undisturbed(classifier):
         return with_fewer(
-            lambda count: _checked(classifier, images[:count], dataset, spread[:count]), len(images)
+            lambda count: _checked(classifier, images[:count], dataset, spread[:count]), len(images), place
         )
 
 
