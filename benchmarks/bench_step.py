@@ -18,8 +18,8 @@ import torch
 
 from robust_interp import data
 from robust_interp.classifiers.classifier import with_gradient
-from robust_interp.classifiers.engine import Pass, compiled, with_folded_norms
-from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.classifiers.engine import Pass, compile_model, with_folded_norms
+from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.classifiers.resolve import ResolveOptions, resolve
 
 PASSES = 4
@@ -39,9 +39,9 @@ def main() -> None:
     target = resolve((arguments.model,), ResolveOptions(seeds=(0,), ensembles=False), dataset)[0]
     last = target.load("cpu")
     plain = copy.deepcopy(last).to(memory_format=torch.contiguous_format).eval().requires_grad_(False)
-    with undisturbed(last):
+    with measurement_mode(last):
         folded = with_folded_norms(last, images[:16])
-        fast, took = compiled(folded, images, [Pass(follows=True)])
+        fast, took = compile_model(folded, images, [Pass(gradient=True)])
         print(f"compiling took {took.seconds:.0f} s")
         forms = {"plain": plain, "channels last": last, "and folded": folded, "and compiled": fast}
         for _ in range(arguments.rounds):

@@ -25,8 +25,8 @@ import numpy as np
 from safetensors.torch import load_file, save_file
 
 from robust_interp import zoo
-from robust_interp.benchmark.agenda import Agenda, Job
-from robust_interp.benchmark.pending import followed, missing
+from robust_interp.benchmark.pending import missing, prerequisites
+from robust_interp.benchmark.scheduler import Job, Scheduler
 from robust_interp.store import Outcome, Store
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, Plan
 
@@ -69,12 +69,12 @@ def made_up(rng: np.random.Generator, n: int) -> Outcome:
     return Outcome(predictions, np.zeros(n, np.uint8), np.full(n, 0.01, np.float32), 1.0, "cpu")
 
 
-def agenda_of(plan: Plan, store: Store, labels: np.ndarray) -> Agenda:
+def scheduler_of(plan: Plan, store: Store, labels: np.ndarray) -> Scheduler:
     jobs = [
-        Job(plan, cell, plan.n, cell.classifier.model, follows=followed(plan, cell))
+        Job(plan, cell, plan.n, cell.classifier.model, prerequisites=prerequisites(plan, cell))
         for cell in missing(plan, store)
     ]
-    return Agenda(jobs, store, labels, lambda _, start, n, standing: min(n, start + BATCH))
+    return Scheduler(jobs, store, labels, lambda _, start, n, unbroken: min(n, start + BATCH))
 
 
 def planning() -> None:
@@ -83,7 +83,7 @@ def planning() -> None:
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder)) as store:
         took = Took()
         plan = plan_of(500, 20, SAMPLES)
-        agenda_of(plan, store, labels).next()
+        scheduler_of(plan, store, labels).next()
         wall, cpu = took()
     what = f"planning {len(plan.cells):,} cells of {SAMPLES:,} samples, to the first task"
     show(what, f"{wall:.1f} s ({cpu:.1f} s)")
@@ -94,11 +94,11 @@ def driver() -> None:
     labels, rng = np.zeros(SAMPLES, np.int64), np.random.default_rng(0)
     plan = plan_of(5, 10, SAMPLES)
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder)) as store:
-        agenda, chunk, count = agenda_of(plan, store, labels), made_up(rng, BATCH), 0
+        scheduler, chunk, count = scheduler_of(plan, store, labels), made_up(rng, BATCH), 0
         took = Took()
-        while task := agenda.next():
+        while task := scheduler.next():
             store.append(task.cell.key, task.start, chunk)
-            agenda.finish(task)
+            scheduler.finish(task)
             count += 1
         wall, cpu = (1000 * seconds / count for seconds in took())
     show(f"driver, for each of {count:,} chunks of {BATCH} samples", f"{wall:.2f} ms ({cpu:.2f} ms)")

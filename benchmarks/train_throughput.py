@@ -38,7 +38,7 @@ from robust_interp.training import recipe
 from robust_interp.training.compilation import compile_blocks
 from robust_interp.training.loader import Loader
 from robust_interp.training.side_by_side import Group
-from robust_interp.training.trainer import Fit
+from robust_interp.training.trainer import Trainer
 
 KIND = data.DATASETS["cifar10"]
 EPOCH = 50_000  # images
@@ -94,31 +94,31 @@ class Plain:
             self.step(batch_images, batch_labels)
 
 
-def ours(arguments: argparse.Namespace, rule: recipe.Recipe, images, labels, seed: int = 0) -> Fit:
+def ours(arguments: argparse.Namespace, rule: recipe.Recipe, images, labels, seed: int = 0) -> Trainer:
     torch.manual_seed(seed)
     model = timm.create_model(arguments.architecture, num_classes=10)
     model = model.to(arguments.device, memory_format=torch.channels_last)
     if arguments.compile:
         compile_blocks(model)
-    return Fit(model, Loader(images, labels, rule, KIND.flip, seed, arguments.device), rule)
+    return Trainer(model, Loader(images, labels, rule, KIND.flip, seed, arguments.device), rule)
 
 
 def largest_difference(arguments: argparse.Namespace, rule: recipe.Recipe, images, labels) -> float:
     """Of the losses, relative, when both take the same batches in float64."""
     rule = replace(rule, precision="float32")
     arguments = argparse.Namespace(**vars(arguments) | {"compile": False})  # the same arithmetic is meant
-    plain, fit = Plain(arguments, rule), ours(arguments, rule, images, labels)
-    for model in (plain.model, fit.model):
+    plain, trainer = Plain(arguments, rule), ours(arguments, rule, images, labels)
+    for model in (plain.model, trainer.model):
         model.double().train()
-    fit.loss_sum = fit.loss_sum.double()
+    trainer.loss_sum = trainer.loss_sum.double()
     differences = []
-    for _ in range(len(fit.loader)):
-        batch, targets = fit.loader.cut(fit.loader.draw().to(arguments.device))
+    for _ in range(len(trainer.loader)):
+        batch, targets = trainer.loader.cut(trainer.loader.draw().to(arguments.device))
         batch = batch.double()
         expected = plain.step(batch.contiguous(), targets)
-        fit.loss_sum.zero_()
-        fit.train_step(batch, targets)
-        differences.append(abs(fit.loss_sum.item() / len(targets) - expected) / expected)
+        trainer.loss_sum.zero_()
+        trainer.train_step(batch, targets)
+        differences.append(abs(trainer.loss_sum.item() / len(targets) - expected) / expected)
     return max(differences)
 
 
@@ -126,8 +126,8 @@ class Ours:
     """All seeds in training; called, an epoch of each."""
 
     def __init__(self, arguments: argparse.Namespace, rule: recipe.Recipe, images, labels) -> None:
-        fits = [ours(arguments, rule, images, labels, seed) for seed in range(arguments.seeds)]
-        self.seeds, self.lines = len(fits), Group(fits).epochs(lambda *_: None, lambda: False)
+        trainers = [ours(arguments, rule, images, labels, seed) for seed in range(arguments.seeds)]
+        self.seeds, self.lines = len(trainers), Group(trainers).epochs(lambda *_: None, lambda: False)
 
     def __call__(self) -> None:
         for _ in range(self.seeds):

@@ -13,7 +13,7 @@ from robust_interp.analysis import inputs
 from robust_interp.core.blocks import places
 from robust_interp.core.errors import UserError
 from robust_interp.core.normalize import Normalize
-from robust_interp.core.work import Tell, each, untold
+from robust_interp.core.work import ProgressCallback, no_progress, with_progress
 from robust_interp.models import ARCHITECTURES
 
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
@@ -27,7 +27,9 @@ BANDS = {
 
 
 def over_depth(
-    checkpoints: Sequence[zoo.Checkpoint], pixels: Tensor | None = None, tell: Tell = untold
+    checkpoints: Sequence[zoo.Checkpoint],
+    pixels: Tensor | None = None,
+    progress: ProgressCallback = no_progress,
 ) -> pd.DataFrame:
     """Compute statistics of act(λ) for each block that has a λ.
 
@@ -35,7 +37,7 @@ def over_depth(
         checkpoints: The networks; at least one must have a λ.
         pixels: Images (N, C, H, W) in [0, 1]. Only needed by gated variants: their λ depends on the image;
             then the statistics are over images, channels and positions.
-        tell: Progress callback.
+        progress: Progress callback.
 
     Returns:
         One row per checkpoint and block: model, train_seed, block, stage, depth (position of the residual
@@ -48,7 +50,11 @@ def over_depth(
     """
     names = inputs.labels(checkpoints)
     called = list(zip(checkpoints, names, strict=True))
-    lines = [line for pair in each(called, tell, lambda pair: pair[0].name) for line in _lines(*pair, pixels)]
+    lines = [
+        line
+        for pair in with_progress(called, progress, lambda pair: pair[0].name)
+        for line in _lines(*pair, pixels)
+    ]
     if not lines:
         raise UserError(f"{', '.join(dict.fromkeys(names))}: no block has a λ")
     return pd.DataFrame(lines)

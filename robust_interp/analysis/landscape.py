@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from robust_interp.core.errors import UserError
-from robust_interp.core.work import Tell, each, untold
+from robust_interp.core.work import ProgressCallback, no_progress, with_progress
 
 BATCH = 512  # points in a forward pass
 
@@ -119,7 +119,7 @@ def lines(
     radii_255: np.ndarray,
     shared: bool,
     seed: int = 0,
-    tell: Tell = untold,
+    progress: ProgressCallback = no_progress,
 ) -> pd.DataFrame:
     """Compute `line` at many images.
 
@@ -131,7 +131,7 @@ def lines(
         radii_255: Positions on the line in units of 1/255.
         shared: Whether all classifiers use the directions of the first one.
         seed: Seed of the orthogonal directions.
-        tell: Progress callback.
+        progress: Progress callback.
 
     Returns:
         One row per image, classifier and position: sample, and the columns of `line`. An image is left out
@@ -143,7 +143,7 @@ def lines(
     frames, why = {}, None
     direction_of = next(iter(classifiers)) if shared else ""
     looked_at = list(zip(samples, images, labels, strict=True))
-    for sample, image, label in each(looked_at, tell, lambda one: f"image {one[0]}"):
+    for sample, image, label in with_progress(looked_at, progress, lambda one: f"image {one[0]}"):
         try:
             moves = directions(classifiers, image, label, sample, shared, seed)
         except UserError as error:
@@ -192,7 +192,7 @@ def plane(
     moves: Mapping[str, tuple[Tensor, Tensor]],
     radii_255: np.ndarray,
     direction_of: str = "",
-    tell: Tell = untold,
+    progress: ProgressCallback = no_progress,
 ) -> dict[str, np.ndarray]:
     """Compute the loss and the predicted class on a square grid over each classifier's two directions.
 
@@ -203,7 +203,7 @@ def plane(
         moves: The result of `directions`.
         radii_255: R positions on both axes in units of 1/255.
         direction_of: Name of the classifier whose directions are shared; "" if they are not shared.
-        tell: Progress callback.
+        progress: Progress callback.
 
     Returns:
         Arrays models (M,), label (), direction_of (), radii_255 (R,), loss and predicted (M, R, R). Element
@@ -214,7 +214,7 @@ def plane(
     weights = torch.stack([along.flatten(), across.flatten()], dim=1)
     found = [
         at_points(classifiers[name], image, label, torch.stack(moves[name]), weights)
-        for name in each(list(classifiers), tell)
+        for name in with_progress(list(classifiers), progress)
     ]
     shape = (len(found), len(radii_255), len(radii_255))
     return {

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.core.blocks import places
 from robust_interp.core.errors import UserError
-from robust_interp.core.work import Tell, each, untold
+from robust_interp.core.work import ProgressCallback, no_progress, with_progress
 from robust_interp.models import InterpolationNet
 from robust_interp.models.network import Block, coefficient_of
 
@@ -193,7 +193,11 @@ def states(classifier: Classifier, images: Tensor) -> dict[str, Tensor]:
 
 
 def jacobians(
-    classifier: Classifier, images: Tensor, ids: Sequence[int], seed: int = 0, tell: Tell = untold
+    classifier: Classifier,
+    images: Tensor,
+    ids: Sequence[int],
+    seed: int = 0,
+    progress: ProgressCallback = no_progress,
 ) -> pd.DataFrame:
     """Compute eigenvalues and norms of the blocks' Jacobians at the feature maps of a few images.
 
@@ -202,7 +206,7 @@ def jacobians(
         images: Images (N, C, H, W) in [0, 1].
         ids: Indices of the images in the data set.
         seed: Seed of the start vectors.
-        tell: Progress callback.
+        progress: Progress callback.
 
     Returns:
         One row per block and image: block, stage, depth, blocks, sample (the image's index); coefficient, the
@@ -214,7 +218,7 @@ def jacobians(
     at, blocks = states(classifier, images), damped_blocks(_network(classifier))
     lines = []
     found_at = places(blocks)
-    for name in each(list(found_at), tell):
+    for name in with_progress(list(found_at), progress):
         block, place = blocks[name], found_at[name]
         norms, norms_converged = spectral_norm(block, at[name], seed)
         for i, sample in enumerate(ids):

@@ -26,9 +26,9 @@ from robust_interp.attacks.table import ATTACKS, AttackType, check_name, torchat
 
 __all__ = [
     "ATTACKS",
+    "AttackResult",
     "AttackRunner",
     "AttackType",
-    "Attacked",
     "check_eps",
     "check_fits",
     "check_name",
@@ -43,7 +43,7 @@ __all__ = [
     "step_warning",
     "torchattacks_classes",
 ]
-_WITH_TORCH = {"Attacked": "runner", "AttackRunner": "runner", "start_noise": "random_draws"}
+_WITH_TORCH = {"AttackResult": "runner", "AttackRunner": "runner", "start_noise": "random_draws"}
 
 
 def __getattr__(name: str) -> Any:

@@ -23,7 +23,7 @@ import torchattacks
 from torch import Tensor, nn
 
 from robust_interp.attacks.table import AUTOATTACK_PACKAGES, AttackType
-from robust_interp.attacks.until_broken import Watched, pgd_until_broken
+from robust_interp.attacks.until_broken import RowAwareModel, pgd_until_broken
 from robust_interp.store.cells import Perturbation
 
 AUTOATTACK_TARGETS = 9  # target classes of AutoAttack's targeted APGD and FAB
@@ -78,7 +78,7 @@ def rounds(perturbation: Perturbation, kind: AttackType, model: nn.Module, image
         perturbation: The attack with all its parameters.
         kind: The entry of this attack in the table of attacks.
         model: Maps images (N, C, H, W) in [0, 1] to logits (N, classes). For an attack with ``stop=broken``
-            it must also be a `Watched`.
+            it must also be a `RowAwareModel`.
         images: Example images (N, C, H, W), with the shape and device of the images that will be attacked.
     """
     engine = _until_broken if "stop" in perturbation.params else _ENGINES.get(perturbation.name, _plain)
@@ -136,14 +136,14 @@ def _classes(model: nn.Module, images: Tensor) -> int:
 def _until_broken(
     perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor
 ) -> list[Round]:
-    params, watched = perturbation.params, cast(Watched, model)
+    params, row_aware = perturbation.params, cast(RowAwareModel, model)
 
     def run(x: Tensor, y: Tensor) -> Tensor:
         if "target" not in params:
-            return pgd_until_broken(watched, x, y, params)
+            return pgd_until_broken(row_aware, x, y, params)
         aim = _aim(model, cast(int | str, params["target"]))
-        parts = zip(x.split(watched.at_once), y.split(watched.at_once), strict=True)
-        return pgd_until_broken(watched, x, y, params, torch.cat([aim(*part) for part in parts]))
+        parts = zip(x.split(row_aware.max_batch), y.split(row_aware.max_batch), strict=True)
+        return pgd_until_broken(row_aware, x, y, params, torch.cat([aim(*part) for part in parts]))
 
     return [Round(run, refills=True)] * perturbation.integer("restarts")
 

@@ -17,12 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from robust_interp.attacks.random_draws import seed_all
-from robust_interp.core.random_state import undisturbed_generators
+from robust_interp.core.random_state import preserved_rng_state
 
 _PASS, _VERDICT = (zlib.crc32(name) for name in (b"pass of a random model", b"verdict of a random model"))
 
 
-class Randomised(torch.nn.Module):
+class EOTClassifier(torch.nn.Module):
     """A wrapper that averages K draws of a classifier which uses the global random generators.
 
     The logits (N, classes) for images (N, C, H, W) are the mean over K draws. The classifier gets one image
@@ -43,7 +43,7 @@ class Randomised(torch.nn.Module):
         self._passes = 0
 
     @contextmanager
-    def attacked(self, sample: int, number: int) -> Iterator[None]:
+    def attack_round(self, sample: int, number: int) -> Iterator[None]:
         """Key the passes inside this context by an attack's round on one image; each pass has new draws.
 
         Args:
@@ -82,7 +82,7 @@ class Randomised(torch.nn.Module):
 
     def _drawn(self, image: Tensor, key: tuple[int, ...]) -> Tensor:
         """Return the logits of each draw for one image (1, C, H, W), as (K, classes)."""
-        with undisturbed_generators():
+        with preserved_rng_state():
             found = []
             for draw in range(self.draws):
                 seed_all(self.seed, *key, draw)
@@ -91,7 +91,7 @@ class Randomised(torch.nn.Module):
 
 
 def _counted(logits: Tensor) -> Tensor:
-    """Return the votes (classes,) for one image from the logits (K, classes); see `Randomised.votes`."""
+    """Return the votes (classes,) for one image from the logits (K, classes); see `EOTClassifier.votes`."""
     if (logits.isnan() | (logits == torch.inf)).any():
         return torch.full_like(logits[0], torch.nan)
     counts = F.one_hot(logits.argmax(1), logits.shape[1]).sum(0)

@@ -119,7 +119,7 @@ def may_stop_early(perturbation: Perturbation) -> bool:
     if perturbation.kind != "attack":
         return False
     once = perturbation.integer("restarts") == 1 and "stop" not in perturbation.params
-    return type_of(perturbation.name).only_right or not once
+    return type_of(perturbation.name).skips_misclassified or not once
 
 
 def environment(perturbation: Perturbation) -> dict[str, str]:

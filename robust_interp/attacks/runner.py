@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from robust_interp.attacks import adapters, precision
-from robust_interp.attacks.expectation import Randomised
+from robust_interp.attacks.expectation import EOTClassifier
 from robust_interp.attacks.random_draws import (
     KeyedDraws,
     PartOfABatch,
@@ -24,7 +24,7 @@ from robust_interp.attacks.random_draws import (
 from robust_interp.attacks.table import ATTACKS, type_of
 from robust_interp.core.errors import UserError
 from robust_interp.core.memory import is_out_of_memory
-from robust_interp.core.random_state import undisturbed_generators
+from robust_interp.core.random_state import preserved_rng_state
 from robust_interp.core.texts import first_line_of
 from robust_interp.store.cells import FLOAT32, Perturbation
 
@@ -44,7 +44,7 @@ Found = tuple[Tensor, np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
-class Attacked:
+class AttackResult:
     """The result of an attack on a batch.
 
     Attributes:
@@ -69,8 +69,8 @@ class AttackRunner:
 
     Args:
         perturbation: The attack with all its parameters.
-        classifier: Maps images (N, C, H, W) in [0, 1] to logits; in eval mode with frozen parameters. A
-            `Randomised` classifier is attacked on one image at a time.
+        classifier: Maps images (N, C, H, W) in [0, 1] to logits; in eval mode with frozen parameters. An
+            `EOTClassifier` is attacked on one image at a time.
         on_pass: Called at each pass with its cost, in forward passes of one image.
     """
 
@@ -86,8 +86,8 @@ class AttackRunner:
         self._rounds: tuple[torch.device, list[adapters.Round]] | None = None
 
     def __call__(
-        self, images: Tensor, labels: Tensor, ids: Sequence[int] | np.ndarray, at_once: int | None = None
-    ) -> Attacked:
+        self, images: Tensor, labels: Tensor, ids: Sequence[int] | np.ndarray, max_batch: int | None = None
+    ) -> AttackResult:
         """Attack a batch of images.
 
         The later rounds of an attack, such as its restarts, run only on the images that are still classified
@@ -97,7 +97,7 @@ class AttackRunner:
             images: Clean images, (N, C, H, W) in [0, 1].
             labels: Labels, (N,).
             ids: Image ids, (N,); they key the random numbers.
-            at_once: Largest number of images that go through the model together; None for all.
+            max_batch: Largest number of images that go through the model together; None for all.
 
         Raises:
             RuntimeError: if a built-in attack returns images outside [0, 1] or outside the radius.
@@ -106,30 +106,30 @@ class AttackRunner:
         """
         keys, adversarial = np.asarray(ids), images.clone()
         zero, not_finite = np.zeros(len(images), bool), np.zeros(len(images), bool)
-        at_once = at_once or max(1, len(images))
-        with undisturbed_generators():
+        max_batch = max_batch or max(1, len(images))
+        with preserved_rng_state():
             rounds = self._set_up(images)
             rows = (
-                self._right(images, labels, keys, at_once)
-                if self._kind.only_right
+                self._right(images, labels, keys, max_batch)
+                if self._kind.skips_misclassified
                 else torch.arange(len(images), device="cpu")
             )
             for number, one in enumerate(rounds):
                 if not len(rows):
                     break
                 at = rows.numpy()
-                found, blind, unfit = self._run(one, number, images[rows], labels[rows], keys[at], at_once)
+                found, blind, unfit = self._run(one, number, images[rows], labels[rows], keys[at], max_batch)
                 zero[at] = blind if number == 0 else zero[at] & blind
                 not_finite[at] |= unfit
-                standing = torch.ones(len(rows), dtype=torch.bool, device="cpu")
+                unbroken = torch.ones(len(rows), dtype=torch.bool, device="cpu")
                 if len(rounds) > 1:
-                    standing[:] = False
-                    standing[self._right(found, labels[rows], keys[at], at_once)] = True
-                    changed = ~standing if number else torch.ones_like(standing)
+                    unbroken[:] = False
+                    unbroken[self._right(found, labels[rows], keys[at], max_batch)] = True
+                    changed = ~unbroken if number else torch.ones_like(unbroken)
                     adversarial[rows[changed]] = found[changed]
                 else:
                     adversarial[rows] = found
-                rows = rows[standing]
+                rows = rows[unbroken]
         if self.perturbation.number("eps") == 0:  # a control: it needs no gradient
             zero[:], not_finite[:] = False, False
         return self._checked(images, adversarial, zero, not_finite)
@@ -143,13 +143,13 @@ class AttackRunner:
         return self._rounds[1]
 
     @torch.no_grad()
-    def _right(self, images: Tensor, labels: Tensor, ids: np.ndarray, at_once: int) -> Tensor:
+    def _right(self, images: Tensor, labels: Tensor, ids: np.ndarray, max_batch: int) -> Tensor:
         """Return the indices of the images that are classified correctly."""
         classifier = self._probe.classifier
-        if isinstance(classifier, Randomised):
+        if isinstance(classifier, EOTClassifier):
             found = [classifier.votes(images, ids).argmax(1)]
         else:
-            found = [classifier(part.clone()).argmax(1) for part in images.split(at_once)]
+            found = [classifier(part.clone()).argmax(1) for part in images.split(max_batch)]
         return (torch.cat(found) == labels).nonzero().flatten().cpu()
 
     def _run(
@@ -159,17 +159,17 @@ class AttackRunner:
         images: Tensor,
         labels: Tensor,
         ids: np.ndarray,
-        at_once: int,
+        max_batch: int,
     ) -> Found:
-        """Run one round on some images, in batches of at most `at_once`."""
-        if one.refills or len(ids) <= at_once:
-            self._probe.at_once = at_once
+        """Run one round on some images, in batches of at most `max_batch`."""
+        if one.refills or len(ids) <= max_batch:
+            self._probe.max_batch = max_batch
             return self._run_batch(one, number, images, labels, ids)
-        starts = range(0, len(ids), at_once)
+        starts = range(0, len(ids), max_batch)
         parts = zip(
-            images.split(at_once),
-            labels.split(at_once),
-            [ids[at : at + at_once] for at in starts],
+            images.split(max_batch),
+            labels.split(max_batch),
+            [ids[at : at + max_batch] for at in starts],
             strict=True,
         )
         return _joined([self._run_batch(one, number, *part) for part in parts])
@@ -178,7 +178,7 @@ class AttackRunner:
         self, one: adapters.Round, number: int, images: Tensor, labels: Tensor, ids: np.ndarray
     ) -> Found:
         try:
-            if not one.alone and not isinstance(self._probe.classifier, Randomised):
+            if not one.alone and not isinstance(self._probe.classifier, EOTClassifier):
                 return self._run_together(one, number, images, labels, ids)
         except PartOfABatch:
             pass
@@ -201,7 +201,7 @@ class AttackRunner:
         self._probe.start(1)
         model = self._probe.classifier
         try:
-            with model.attacked(sample, number) if isinstance(model, Randomised) else nullcontext():
+            with model.attack_round(sample, number) if isinstance(model, EOTClassifier) else nullcontext():
                 return self._found(one, image, label)
         except UserError:
             raise
@@ -228,7 +228,7 @@ class AttackRunner:
 
     def _checked(
         self, images: Tensor, adversarial: Tensor, zero: np.ndarray, not_finite: np.ndarray
-    ) -> Attacked:
+    ) -> AttackResult:
         norm, eps = self.perturbation.norm, self.perturbation.number("eps")
         distances = adapters.distance(adversarial - images, norm)
         if adversarial.min() < 0 or adversarial.max() > 1:
@@ -238,7 +238,7 @@ class AttackRunner:
         elif eps is not None and (largest := distances.max().item()) > eps + slack(eps, norm):
             what = "it changes a pixel by" if norm == "Linf" else f"the {norm} size of a change is"
             raise self._error(f"exceeds its radius: {what} {largest}")
-        return Attacked(adversarial, zero, not_finite, distances.float().cpu().numpy())
+        return AttackResult(adversarial, zero, not_finite, distances.float().cpu().numpy())
 
     def _error(self, what: str) -> Exception:
         """Return a RuntimeError for a built-in attack, else a UserError: its code is not ours."""
@@ -258,7 +258,7 @@ class GradientProbe(torch.nn.Module):
     them in its own layout. A pass never waits for the GPU.
 
     Attributes:
-        at_once: Largest number of images in a pass, for rounds with `refills`.
+        max_batch: Largest number of images in a pass, for rounds with `refills`.
 
     Args:
         classifier: Maps images (N, C, H, W) in [0, 1] to logits (N, classes).
@@ -278,7 +278,7 @@ class GradientProbe(torch.nn.Module):
         self.classifier = classifier
         self.training = False  # torchattacks restores the mode it finds here, in all submodules
         self._looks, self._on_pass, self._precision = looks, on_pass, precision
-        self.at_once = 0
+        self.max_batch = 0
         self.start(0)
 
     def train(self, mode: bool = True) -> GradientProbe:
@@ -291,7 +291,7 @@ class GradientProbe(torch.nn.Module):
         self._seen: tuple[Tensor, Tensor] | None = None  # zero and not finite, (N,) bool each
         self._rows: Tensor | None = None
 
-    def attend(self, rows: Tensor) -> None:
+    def set_rows(self, rows: Tensor) -> None:
         """Set which images of the run the next pass contains.
 
         Args:

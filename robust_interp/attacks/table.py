@@ -45,7 +45,7 @@ class AttackType:
         gradient: Whether it depends on gradients; an image without a gradient then never counts as robust.
         minimal: Whether it searches for the smallest change. Its eps is optional; a change larger than eps
             does not count.
-        only_right: Whether images that are misclassified when clean are returned unchanged.
+        skips_misclassified: Whether images that are misclassified when clean are returned unchanged.
         alone: Whether it must run on one image at a time, because images of a batch influence each other.
         targeted: Whether it can aim at a class.
         classes: Smallest number of classes for which its loss is defined.
@@ -63,7 +63,7 @@ class AttackType:
     norm: str = "Linf"
     gradient: bool = True
     minimal: bool = False
-    only_right: bool = False
+    skips_misclassified: bool = False
     alone: bool = False
     targeted: bool = False
     classes: int = 2
@@ -159,7 +159,12 @@ ATTACKS.add(
 ATTACKS.add(
     "apgd_ce",
     AttackType(
-        "APGD", _APGD, random=True, only_right=True, about="Auto-PGD on the cross-entropy", source=_CROCE
+        "APGD",
+        _APGD,
+        random=True,
+        skips_misclassified=True,
+        about="Auto-PGD on the cross-entropy",
+        source=_CROCE,
     ),
 )
 
@@ -169,7 +174,7 @@ ATTACKS.add(
         "APGD",
         _APGD,
         random=True,
-        only_right=True,
+        skips_misclassified=True,
         classes=3,
         about="Auto-PGD on the difference-of-logits ratio",
         source=_CROCE,
@@ -182,7 +187,7 @@ ATTACKS.add(
         "APGDT",
         _APGD | {"targets": 9},
         random=True,
-        only_right=True,
+        skips_misclassified=True,
         classes=4,
         work=lambda params: 3 * params["steps"] * params["targets"],
         about="targeted Auto-PGD on likely classes",
@@ -197,7 +202,7 @@ ATTACKS.add(
         {"norm": "Linf", "queries": 1000},
         random=True,
         gradient=False,
-        only_right=True,
+        skips_misclassified=True,
         work=lambda params: params["queries"],
         about="random search, without gradients",
         source="Andriushchenko et al. 2020, arXiv 1912.00049",
@@ -211,7 +216,7 @@ ATTACKS.add(
         {"c": 1.0, "kappa": 0.0, "steps": 50, "lr": 0.01},
         norm="L2",
         minimal=True,
-        only_right=True,
+        skips_misclassified=True,
         alone=True,
         targeted=True,
         about="smallest change, found by optimisation",
@@ -226,7 +231,7 @@ ATTACKS.add(
         {"steps": 50, "overshoot": 0.02},
         norm="L2",
         minimal=True,
-        only_right=True,
+        skips_misclassified=True,
         alone=True,
         work=lambda params: 60,  # about three steps, with a gradient for each of ten classes
         about="smallest change, by linear steps",
@@ -241,7 +246,7 @@ ATTACKS.add(
         {"norm": "Linf"},
         random=True,
         gradient=False,  # its Square attack needs none
-        only_right=True,
+        skips_misclassified=True,
         classes=4,
         work=lambda params: 3 * 100 * (1 + 9 + 9) + 5000,
         restarts=False,

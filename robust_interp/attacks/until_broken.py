@@ -12,27 +12,27 @@ from torch import Tensor
 LOOKED_EVERY = 5  # steps between checks of which images are done on a GPU; a check waits for the GPU
 
 
-class Watched(Protocol):
+class RowAwareModel(Protocol):
     """A classifier with a method that announces which images the next forward pass contains.
 
     Attributes:
-        at_once: Largest number of images in a forward pass.
+        max_batch: Largest number of images in a forward pass.
     """
 
-    at_once: int
+    max_batch: int
 
-    def attend(self, rows: Tensor) -> None: ...
+    def set_rows(self, rows: Tensor) -> None: ...
 
     def __call__(self, images: Tensor) -> Tensor: ...
 
 
 def pgd_until_broken(
-    model: Watched, images: Tensor, labels: Tensor, params: Mapping[str, Any], aimed: Tensor | None = None
+    model: RowAwareModel, images: Tensor, labels: Tensor, params: Mapping[str, Any], aimed: Tensor | None = None
 ) -> Tensor:
     """Return the first misclassified iterate of PGD for each image, or the last iterate if there is none.
 
     The iterates are those of torchattacks' PGD. The images in a batch can be at different steps, so the
-    batches stay full until fewer images than `model.at_once` are left.
+    batches stay full until fewer images than `model.max_batch` are left.
 
     Args:
         model: Maps images (n, C, H, W) in [0, 1] to logits (n, classes).
@@ -48,10 +48,10 @@ def pgd_until_broken(
     broken = torch.zeros_like(labels, dtype=torch.bool)
     taken = torch.zeros_like(labels)  # steps taken per image
     places = torch.arange(len(images), device=images.device)
-    rows, waiting = places[: model.at_once], places[model.at_once :]
+    rows, waiting = places[: model.max_batch], places[model.max_batch :]
     passes = 0
     while len(rows):
-        model.attend(rows)
+        model.set_rows(rows)
         now = found[rows].requires_grad_()
         logits = model(now)
         (gradient,) = torch.autograd.grad(sign * F.cross_entropy(logits, followed[rows]), now)
@@ -64,6 +64,6 @@ def pgd_until_broken(
         passes += 1
         if rows.is_cpu or passes % LOOKED_EVERY == 0:
             rows = rows[~broken[rows] & (taken[rows] < steps)]
-            free = model.at_once - len(rows)
+            free = model.max_batch - len(rows)
             rows, waiting = torch.cat([rows, waiting[:free]]), waiting[free:]
     return found

@@ -70,7 +70,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Audited:
+class AuditedModel:
     """A model with the findings of its checks."""
 
     card: ModelCard
@@ -84,10 +84,10 @@ class Audited:
     @property
     def conclusion(self) -> Conclusion:
         """The verdict with the number of images and the share of the checks that it is based on."""
-        return concluded((finding.check, finding.verdict, finding.n) for finding in self.findings)
+        return conclude((finding.check, finding.verdict, finding.n) for finding in self.findings)
 
 
-def concluded(findings: Iterable[tuple[str, str, int]]) -> Conclusion:
+def conclude(findings: Iterable[tuple[str, str, int]]) -> Conclusion:
     """Combine the findings of a model into one conclusion.
 
     Args:
@@ -112,7 +112,7 @@ def concluded(findings: Iterable[tuple[str, str, int]]) -> Conclusion:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredAttack:
     """The result of one attack at one radius.
 
     Attributes:
@@ -137,7 +137,9 @@ class Measured:
         return f"accuracy under {self.name}: {self.accuracy:.1f} % ({low:.1f} to {high:.1f})"
 
 
-def challenge(check: str, challenger: Measured, row: Measured, white_box: Sequence[Measured]) -> Finding:
+def challenge(
+    check: str, challenger: MeasuredAttack, row: MeasuredAttack, white_box: Sequence[MeasuredAttack]
+) -> Finding:
     """Check that an attack is not stronger than the white-box attacks.
 
     It fails if the challenger gives a significantly lower accuracy than all white-box attacks, which is a
@@ -169,7 +171,7 @@ def challenge(check: str, challenger: Measured, row: Measured, white_box: Sequen
     )
 
 
-def gain(check: str, stronger: Measured, row: Measured, thresholds: Thresholds) -> Finding:
+def gain(check: str, stronger: MeasuredAttack, row: MeasuredAttack, thresholds: Thresholds) -> Finding:
     """Check that a costlier attack does not give a much lower accuracy than the audited attack.
 
     It warns if the difference on these images exceeds the limit and is significantly above 0.
@@ -185,7 +187,7 @@ def gain(check: str, stronger: Measured, row: Measured, thresholds: Thresholds) 
     return _limited(check, WARN, detail, n, row.eps_255, gained, thresholds.gain, sure_above=0)
 
 
-def monotone(series: Sequence[Measured]) -> list[Finding]:
+def monotone(series: Sequence[MeasuredAttack]) -> list[Finding]:
     """Check that the accuracy does not rise significantly with the radius.
 
     Args:
@@ -213,7 +215,7 @@ def monotone(series: Sequence[Measured]) -> list[Finding]:
     return found
 
 
-def large_eps(measured: Measured, thresholds: Thresholds) -> Finding:
+def large_eps(measured: MeasuredAttack, thresholds: Thresholds) -> Finding:
     """Check that the accuracy is almost 0 at a radius so large that an attack can make any image another one.
 
     Args:
@@ -223,7 +225,7 @@ def large_eps(measured: Measured, thresholds: Thresholds) -> Finding:
     return _share("large_eps", FAIL, str(measured), measured.stands, measured.eps_255, thresholds.standing)
 
 
-def gradients(row: Measured, thresholds: Thresholds) -> Finding:
+def gradients(row: MeasuredAttack, thresholds: Thresholds) -> Finding:
     """Check that the gradients are finite and not zero, since the attack cannot follow them otherwise.
 
     Args:

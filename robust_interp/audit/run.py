@@ -20,20 +20,20 @@ from torch import nn
 
 from robust_interp import attacks
 from robust_interp.audit import checks
-from robust_interp.audit.checks import Audited, Finding, Measured
+from robust_interp.audit.checks import AuditedModel, Finding, MeasuredAttack
 from robust_interp.audit.parts import Options, parts_of, step_of, transferred
 from robust_interp.audit.table import lines
 from robust_interp.audit.thresholds import Thresholds
 from robust_interp.audit.trace import trace
-from robust_interp.benchmark.agenda import Job
 from robust_interp.benchmark.cost import choose_threads
-from robust_interp.benchmark.measure import Executor, Watch, carry_out, jobs_of, unwatched
+from robust_interp.benchmark.measure import Executor, Watch, ignore_progress, make_jobs, run_jobs
 from robust_interp.benchmark.plan import make_cell, radii
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
+from robust_interp.benchmark.scheduler import Job
 from robust_interp.benchmark.settings import checked_seed, load_dataset, resolve_options, sample_count
 from robust_interp.benchmark.workers import Asked, measurement_pool
-from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.classifiers.resolve import load_all, resolve, resolve_without
 from robust_interp.classifiers.target import Target
 from robust_interp.classifiers.validation import LEAST_LOSS, REPEATED_ON, REPEATS, as_probabilities
@@ -41,12 +41,12 @@ from robust_interp.core import threads
 from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.registry import matching
 from robust_interp.core.threads import Threads
-from robust_interp.core.work import Tell, untold
+from robust_interp.core.work import ProgressCallback, no_progress
 from robust_interp.core.worker_pool import Workers
 from robust_interp.results.column_names import parse
 from robust_interp.store import NOT_FINITE, ZERO_GRADIENT, Store
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, Plan, digest
-from robust_interp.store.finished import outcome_of
+from robust_interp.store.finished import require_outcome
 from robust_interp.store.verdicts import FAIL, NOT_RUN, PASS, WARN
 
 DEFAULT_N = 200
@@ -59,13 +59,13 @@ class Audit:
         request: Models, data set, radii and number of images; its attacks, corruptions and protocol are
             ignored.
         options: Settings of the audit.
-        tell: Called with the progress of reading the model descriptions, 0 to 1, and the current name.
+        progress: Called with the progress of reading the model descriptions, 0 to 1, and the current name.
 
     Raises:
         UserError: if the request cannot be measured. A random model is no error; it becomes a finding.
     """
 
-    def __init__(self, request: Request, options: Options, tell: Tell = untold) -> None:
+    def __init__(self, request: Request, options: Options, progress: ProgressCallback = no_progress) -> None:
         request = replace(request, models=request.models or ("all",))
         self._request, self.thresholds = request, options.thresholds
         self._asked_threads = None if request.threads is None else threads.checked(request.threads)
@@ -75,13 +75,13 @@ class Audit:
         )
         self.runner = Runner.for_request(request, self.dataset)
         self.parts = parts_of(options, *radii(request, self.dataset), checked_seed(request.seed))
-        self.refused: list[Audited] = []
+        self.refused: list[AuditedModel] = []
         self._failed: dict[str, UserError] = {}  # of checkpoints that were left out, by their keys
         self._is_loaded = False
         self._asked: list[Asked] = [
             (request.modules or request.models, replace(resolve_options(request), check_each=True))
         ]
-        found = resolve(*self._asked[0], self.dataset, tell, self._refuse)
+        found = resolve(*self._asked[0], self.dataset, progress, self._refuse)
         self.targets = self._sorted(found)
         for shape in {self._on(target).dataset.shape for target in self.targets}:
             for perturbation in (one for by_eps in self.parts.values() for one in by_eps.values()):
@@ -97,22 +97,22 @@ class Audit:
         return resolve((name,), options, self.dataset)[0]
 
     def _refuse(self, name: str, error: RandomModelError) -> None:
-        self.refused.append(Audited(ModelCard(name, {}), [_random(error)]))
+        self.refused.append(AuditedModel(ModelCard(name, {}), [_random(error)]))
 
     def _sorted(self, targets: Iterable[Target]) -> list[Target]:
         request, dataset = self._request, self.dataset.name
         return sorted(targets, key=lambda target: _place(target.card, request, dataset))
 
-    def load(self, tell: Tell = untold) -> None:
+    def load(self, progress: ProgressCallback = no_progress) -> None:
         """Load every model. Checkpoints that cannot be measured and are not named are left out.
 
         Args:
-            tell: Called with the progress, 0 to 1, and the name of the model.
+            progress: Called with the progress, 0 to 1, and the name of the model.
 
         Raises:
             UserError: if a model that is named cannot be measured, or none can.
         """
-        while failed := load_all(self.targets, self._load, tell):
+        while failed := load_all(self.targets, self._load, progress):
             self._failed |= failed
             self.refused = []
             found = resolve_without(failed, self.targets, *self._asked[0], self.dataset, self._refuse)
@@ -139,7 +139,7 @@ class Audit:
 
     def _on(self, target: Target) -> Runner:
         """Return the runner for the images in the form that a target takes."""
-        return self.runner.on(target.dataset)
+        return self.runner.for_dataset(target.dataset)
 
     def _other(self, target: Target) -> Target | None:
         """Return the model that attacks on a target are transferred from; None if there is none.
@@ -204,7 +204,9 @@ class Audit:
             failed=self._failed,
         )
 
-    def run(self, store: Store, watch: Watch = unwatched, executor: Executor | None = None) -> list[Audited]:
+    def run(
+        self, store: Store, watch: Watch = ignore_progress, executor: Executor | None = None
+    ) -> list[AuditedModel]:
         """Measure the missing cells, judge every model, and store the verdicts.
 
         Args:
@@ -241,7 +243,7 @@ class Audit:
                 continue
         for dataset in {self._on(target).dataset for target in targets.values()}:
             store.put_labels(dataset.fingerprint, dataset.labels)
-        carry_out(jobs, list(targets.values()), self.runner, store, watch, executor)
+        run_jobs(jobs, list(targets.values()), self.runner, store, watch, executor)
 
     @cached_property
     def chosen_threads(self) -> Threads | None:
@@ -250,11 +252,11 @@ class Audit:
             choose_threads(self.targets, self.runner, self.n, self._asked_threads) if self.targets else None
         )
 
-    def _audited(self, store: Store, watch: Watch) -> Iterator[Audited]:
+    def _audited(self, store: Store, watch: Watch) -> Iterator[AuditedModel]:
         for target in self.targets:
             dataset = self._on(target).dataset
             store.put_labels(dataset.fingerprint, dataset.labels)
-            one = Audited(target.card, self._audit(target, store, watch))
+            one = AuditedModel(target.card, self._audit(target, store, watch))
             text = json.dumps(list(lines(one, self.dataset.name)))
             classifier = digest(target.card.identity)
             store.put_audit(classifier, dataset.fingerprint, str(one.conclusion), text)
@@ -277,10 +279,10 @@ class Audit:
         losses = {eps: trace(row, classifier, runner, self.n) for eps, row in self.parts["trace"].items()}
         return found + self._judged(measured, losses, self._as_probabilities(classifier, runner))
 
-    def _measured(self, target: Target, store: Store, watch: Watch) -> dict[str, dict[float, Measured]]:
+    def _measured(self, target: Target, store: Store, watch: Watch) -> dict[str, dict[float, MeasuredAttack]]:
         """Measure a target and return the results by part and by radius in units of 1/255."""
         jobs, targets, cells = self._jobs(target)
-        carry_out(jobs, targets, self.runner, store, watch)
+        run_jobs(jobs, targets, self.runner, store, watch)
         return {
             part: {eps: self._standing(cell, eps, store) for eps, cell in by_eps.items()}
             for part, by_eps in cells.items()
@@ -291,35 +293,38 @@ class Audit:
         cells = self._cells(target)
         transfer = cells.pop("transfer", {})
         plan = Plan(self.dataset.name, self.n, "final", tuple(_flat(cells)))
-        jobs, targets = jobs_of(plan, plan.cells, target, self.runner), [target]
+        jobs, targets = make_jobs(plan, plan.cells, target, self.runner), [target]
         other = self._other(target)
         if other and self._lets_gradients_through(self.runner.load(other), self._on(target)):
             cells["transfer"] = transfer
-            jobs += jobs_of(plan, transfer.values(), target, self.runner, source=other)
+            jobs += make_jobs(plan, transfer.values(), target, self.runner, source=other)
             targets.append(other)
         return jobs, targets, cells
 
     @torch.no_grad()
     def _as_probabilities(self, classifier: nn.Module, runner: Runner) -> str:
-        with undisturbed(classifier):
+        with measurement_mode(classifier):
             images = runner.pixels(CLEAN, 0, min(REPEATED_ON, self.n))
             return as_probabilities(classifier(images))
 
     def _lets_gradients_through(self, classifier: nn.Module, runner: Runner) -> bool:
-        with undisturbed(classifier):
+        with measurement_mode(classifier):
             device = next((tensor.device for tensor in classifier.parameters()), "cpu")
             images = torch.from_numpy(runner.dataset.pixels(0, 1)).to(device).requires_grad_()
             return classifier(images.clone()).requires_grad
 
-    def _standing(self, cell: Cell, eps_255: float, store: Store) -> Measured:
-        outcome = outcome_of(cell, store, self.n)
+    def _standing(self, cell: Cell, eps_255: float, store: Store) -> MeasuredAttack:
+        outcome = require_outcome(cell, store, self.n)
         stands = outcome.predictions == self.dataset.labels[: self.n]
         name = parse(cell.perturbation.column).series
         blind = outcome.flags & (ZERO_GRADIENT | NOT_FINITE) != 0
-        return Measured(name, eps_255, stands, blind)
+        return MeasuredAttack(name, eps_255, stands, blind)
 
     def _judged(
-        self, measured: dict[str, dict[float, Measured]], losses: dict[float, np.ndarray], probabilities: str
+        self,
+        measured: dict[str, dict[float, MeasuredAttack]],
+        losses: dict[float, np.ndarray],
+        probabilities: str,
     ) -> list[Finding]:
         found = [_step_size(row) for row in self.parts["row"].values()]
         for eps, row in measured["row"].items():
@@ -352,7 +357,7 @@ def _place(card: ModelCard, request: Request, dataset: str) -> int:
     return next((at for at, name in enumerate(names) if matching(name, called)), len(names))
 
 
-def _compared(at: dict[str, Measured], thresholds: Thresholds) -> list[Finding]:
+def _compared(at: dict[str, MeasuredAttack], thresholds: Thresholds) -> list[Finding]:
     """Return the findings of the checks that compare attacks at one radius."""
     row, one_step = at["row"], at["one_step"]
     iterative = [

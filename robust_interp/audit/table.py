@@ -8,12 +8,12 @@ from dataclasses import asdict
 
 import pandas as pd
 
-from robust_interp.audit.checks import Audited
+from robust_interp.audit.checks import AuditedModel
 from robust_interp.results.columns import AUDIT, AUDIT_COLUMNS, integers
 from robust_interp.store import Store
 
 
-def all_in(store: Store, refused: Iterable[Audited], dataset: str) -> pd.DataFrame:
+def all_in(store: Store, refused: Iterable[AuditedModel], dataset: str) -> pd.DataFrame:
     """Return audit.csv as a table.
 
     Args:
@@ -26,7 +26,7 @@ def all_in(store: Store, refused: Iterable[Audited], dataset: str) -> pd.DataFra
     return _table([*kept, *(line for one in refused for line in lines(one, dataset))])
 
 
-def lines(one: Audited, dataset: str) -> Iterator[dict]:
+def lines(one: AuditedModel, dataset: str) -> Iterator[dict]:
     """Yield the rows of audit.csv for one audited model, one per finding.
 
     Args:

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from robust_interp.attacks import AttackRunner
 from robust_interp.attacks.table import type_of
 from robust_interp.benchmark.runner import Runner
-from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.store.cells import Perturbation
 
 
@@ -54,7 +54,7 @@ def trace(perturbation: Perturbation, classifier: nn.Module, runner: Runner, n: 
             traced.look(classifier(attacked.images.clone()))
         return torch.stack(traced.losses).numpy()
 
-    with undisturbed(classifier):
+    with measurement_mode(classifier):
         batches = [np.arange(start, min(n, start + size)) for start in range(0, n, size)]
         parts = [part for ids in batches for part in runner.in_parts(ids, losses)]
     return np.concatenate(parts, axis=1)

@@ -20,12 +20,13 @@ from torch.utils.data import Dataset as TorchDataset
 from robust_interp import data
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
-from robust_interp.benchmark.settings import counted, whole_number
+from robust_interp.benchmark.settings import check_count, whole_number
 from robust_interp.classifiers.isolation import on_its_device
+from robust_interp.classifiers.objects import name_of
 from robust_interp.core import environment, precision
 from robust_interp.core.devices import by_default
 from robust_interp.core.errors import UserError
-from robust_interp.core.random_state import undisturbed_generators
+from robust_interp.core.random_state import preserved_rng_state
 from robust_interp.core.registry import nearest
 from robust_interp.core.units import eps_in_pixels
 from robust_interp.core.worker_pool import Workers
@@ -106,7 +107,9 @@ def evaluate(
     Args:
         models: Zoo names, ``NAME@RECIPE``, globs or 'all', ``timm:NAME``, ``hf:NAME``, ``robustbench:NAME``,
             ``package.module:factory``, checkpoint folders; or a torch module that maps images to logits, or a
-            dict of such modules by name. None means 'all' with the train seeds 0, 1, 2.
+            dict of such modules by name. A single module is called by its timm architecture, otherwise by its
+            class; recipe and train seed are those of the bundled checkpoint with the same weights. None means
+            'all' with the train seeds 0, 1, 2.
         dataset: A registered name; a source: ``folder:PATH``, ``imagenet:PATH``, ``npz:FILE``,
             ``parquet:FILE`` or ``hf:NAME``; (images, labels) or (images, labels, number of classes): images
             are (N, C, H, W) in [0, 1] or uint8, labels (N,); or a torch Dataset or DataLoader, or batches of
@@ -197,7 +200,7 @@ def evaluate(
     with ExitStack() as stack:
         # Building a model draws random numbers. A model object that another thread measures may be on
         # another device for the moment.
-        stack.enter_context(undisturbed_generators())
+        stack.enter_context(preserved_rng_state())
         for module in request.modules.values():
             stack.enter_context(on_its_device(module))
         stack.enter_context(precision.float32_by_default())
@@ -215,7 +218,7 @@ def evaluate(
 
 
 def _workers(count: object) -> Workers | None:
-    number = counted("workers", count, 1)
+    number = check_count("workers", count, 1)
     return None if number is None else Workers(number)
 
 
@@ -263,7 +266,7 @@ def _specs(name: str, specs: str | Sequence[str]) -> str:
 def _named(models: object) -> dict[str, Any]:
     """Return the field of Request that holds the argument `models`, with its value."""
     if isinstance(models, nn.Module):
-        return {"modules": {type(models).__name__: models}}
+        return {"modules": {name_of(models): models}}
     if isinstance(models, Mapping) and all(
         isinstance(name, str) and isinstance(model, nn.Module) for name, model in models.items()
     ):
@@ -283,6 +286,11 @@ def _given(dataset: object, n: object, subset: object, workers: int | None) -> s
     source, *classes = dataset if isinstance(dataset, tuple) and len(dataset) == 2 else (dataset,)
     if data.is_source_of_batches(source) and not (classes and np.ndim(classes[0])):
         count = whole_number(n) if subset in (None, FIRST) else None
+        if count is None and n != "all" and not data.has_length(source):
+            raise UserError(
+                "the dataset has no length and may never end: set n, with subset 'first', or n to 'all' to "
+                "read all of it"
+            )
         return data.from_batches(source, classes[0] if classes else None, count, workers)
     if not isinstance(dataset, tuple | list) or len(dataset) not in (2, 3):
         raise UserError(

@@ -11,9 +11,9 @@ import torch
 
 from robust_interp.benchmark import cost, measure
 from robust_interp.benchmark.compiling import Architecture
-from robust_interp.benchmark.measure import Watch, unwatched
-from robust_interp.benchmark.pending import by_target, missing
-from robust_interp.benchmark.plan import joined, make_plan
+from robust_interp.benchmark.measure import Watch, ignore_progress
+from robust_interp.benchmark.pending import group_by_target, missing
+from robust_interp.benchmark.plan import join_plans, make_plan
 from robust_interp.benchmark.report import Report, compose
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
@@ -24,7 +24,7 @@ from robust_interp.classifiers.target import Target
 from robust_interp.core import environment, threads
 from robust_interp.core.errors import UserError
 from robust_interp.core.threads import Threads
-from robust_interp.core.work import Tell, untold
+from robust_interp.core.work import ProgressCallback, no_progress
 from robust_interp.core.worker_pool import Workers
 from robust_interp.store import Store
 from robust_interp.store.cells import Cell, ModelCard, Plan, digest
@@ -41,13 +41,13 @@ class Benchmark:
 
     Args:
         request: The settings of the run.
-        tell: Called with the progress of reading the model descriptions, 0 to 1, and the current name.
+        progress: Called with the progress of reading the model descriptions, 0 to 1, and the current name.
 
     Raises:
         UserError: for anything in the request that cannot be measured.
     """
 
-    def __init__(self, request: Request, tell: Tell = untold) -> None:
+    def __init__(self, request: Request, progress: ProgressCallback = no_progress) -> None:
         self._request = request
         self._pool: MeasurementPool | None = None
         self._asked_threads = None if request.threads is None else threads.checked(request.threads)
@@ -55,7 +55,7 @@ class Benchmark:
         self.dataset = load_dataset(request)
         self.runner = Runner.for_request(request, self.dataset)
         self._named = request.modules or request.models, resolve_options(request)
-        self.targets = resolve(*self._named, self.dataset, tell)
+        self.targets = resolve(*self._named, self.dataset, progress)
         self.plan = self._planned(request)
         self._is_loaded = False
         self._failed: dict[str, UserError] = {}  # of checkpoints that were left out, by their keys
@@ -68,7 +68,7 @@ class Benchmark:
         store: Store,
         plugins: Sequence[str | Path] = (),
         folder: Path | None = None,
-        tell: Tell = untold,
+        progress: ProgressCallback = no_progress,
     ) -> Iterator[None]:
         """Start worker processes that measure inside this context, unless everything is stored already.
 
@@ -79,7 +79,7 @@ class Benchmark:
             store: The store with the results so far.
             plugins: Plug-in files, which every worker loads, too.
             folder: Folder of the log of the workers; None writes no log.
-            tell: Called with the progress of loading, 0 to 1, and the name of the model.
+            progress: Called with the progress of loading, 0 to 1, and the name of the model.
 
         Raises:
             UserError: if the workers cannot be started, or in the cases of `load`.
@@ -87,7 +87,8 @@ class Benchmark:
         if workers is None or not self._cells_missing(store):
             yield
             return
-        self._load_here(store, tell, torch.device("cpu"))  # leaves the GPUs to the workers
+        if not self._request.modules:  # objects were checked when they were resolved
+            self._load_here(store, progress, torch.device("cpu"))  # leaves the GPUs to the workers
         workers = replace(workers, threads=self._asked_threads)
         with measurement_pool(
             workers,
@@ -110,49 +111,49 @@ class Benchmark:
         """Return one plan of all targets. Each target is measured on the images in its own preprocessing."""
         cards: dict[Runner, list[ModelCard]] = {}
         for target in self.targets:
-            cards.setdefault(self.runner.on(target.dataset), []).append(target.card)
-        return joined(
+            cards.setdefault(self.runner.for_dataset(target.dataset), []).append(target.card)
+        return join_plans(
             [make_plan(request, view.dataset, view.corruptor, of_view) for view, of_view in cards.items()]
         )
 
-    def load(self, store: Store, tell: Tell = untold) -> None:
+    def load(self, store: Store, progress: ProgressCallback = no_progress) -> None:
         """Load every model that is still to be measured. `run` then starts at once.
 
         Checkpoints that cannot be measured and are not named are left out of the run, with a warning.
 
         Args:
             store: The store with the results so far.
-            tell: Called with the progress, 0 to 1, and the name of the model.
+            progress: Called with the progress, 0 to 1, and the name of the model.
 
         Raises:
             UserError: if a model that is named cannot be measured on the device, or none can.
         """
         if self._pool:  # each worker loads the models it needs
-            tell(0.0, "in workers")
+            progress(0.0, "in workers")
             self._pool.wait()
-            tell(1.0, "")
+            progress(1.0, "")
             return
         self.runner.check(self._cells_missing(store))  # before the models, since loading may take long
-        self._load_here(store, tell, self.runner.device)
+        self._load_here(store, progress, self.runner.device)
         self._is_loaded = True
 
-    def _load_here(self, store: Store, tell: Tell, device: torch.device) -> None:
+    def _load_here(self, store: Store, progress: ProgressCallback, device: torch.device) -> None:
         """Load every model that is still to be measured, and leave out those that cannot be."""
-        while failed := self._loaded(store, tell, device):
+        while failed := self._loaded(store, progress, device):
             self._failed |= failed
             self.targets = resolve_without(failed, self.targets, *self._named, self.dataset)
             self.plan = self._planned(self._request)
 
-    def _loaded(self, store: Store, tell: Tell, device: torch.device) -> dict[str, UserError]:
+    def _loaded(self, store: Store, progress: ProgressCallback, device: torch.device) -> dict[str, UserError]:
         """Load the targets that are still to be measured; return the error of each failed one by its key."""
         needed, cells = set[str](), self._cells_missing(store)
         for card in {id(cell.classifier): cell.classifier for cell in cells}.values():
             needed |= {digest(one) for one in [card.identity, *card.identity.get("ensemble", ())]}
         todo = [target for target in self.targets if digest(target.card.identity) in needed]
         self.runner.expect(todo, max(part.n for part in self.plan.parts))
-        return load_all(todo, lambda target: target.load(device), tell)
+        return load_all(todo, lambda target: target.load(device), progress)
 
-    def run(self, store: Store, watch: Watch = unwatched) -> Report:
+    def run(self, store: Store, watch: Watch = ignore_progress) -> Report:
         """Measure all missing cells, chunk by chunk, and score all cells of the plan.
 
         Args:
@@ -189,19 +190,19 @@ class Benchmark:
 
     def missing(self, store: Store) -> list[tuple[Target, list[Cell]]]:
         """Return the cells of each target that are not stored, without those of the strong plan."""
-        return by_target(missing(self.plan, store), self.targets)
+        return group_by_target(missing(self.plan, store), self.targets)
 
     def work(self, store: Store) -> list[tuple[Cell, int]]:
         """Return the cells to measure, each with the number of its missing images (an upper bound)."""
         return cost.work(self.plan, store, self.runner.batch_size)
 
-    def estimate(self, store: Store, tell: Tell = untold) -> cost.Estimate:
-        """Estimate how long `run` takes, from timed passes of each architecture; `tell` gets the progress."""
+    def estimate(self, store: Store, progress: ProgressCallback = no_progress) -> cost.Estimate:
+        """Estimate how long `run` takes, from timed passes of each architecture."""
         try:
-            return cost.estimate(self.plan, self.targets, self.runner, store, self._compile, tell)
+            return cost.estimate(self.plan, self.targets, self.runner, store, self._compile, progress)
         except UserError:  # a model that is timed cannot be measured; it may be left out
-            self.load(store, tell)
-            return cost.estimate(self.plan, self.targets, self.runner, store, self._compile, tell)
+            self.load(store, progress)
+            return cost.estimate(self.plan, self.targets, self.runner, store, self._compile, progress)
 
     def _choose_compiled(self, store: Store) -> None:
         if self._compile == "auto" and self._pool is None:
@@ -225,7 +226,7 @@ class Benchmark:
             UserError: if that model cannot be measured.
         """
         if self._threads is None:
-            todo = [target for target, _ in by_target(self._cells_missing(store), self.targets)]
+            todo = [target for target, _ in group_by_target(self._cells_missing(store), self.targets)]
             self._threads = cost.choose_threads(todo, self.runner, self.plan.n, self._asked_threads)
         return self._threads
 

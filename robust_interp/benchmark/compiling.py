@@ -10,7 +10,7 @@ from torch import nn
 from robust_interp import attacks
 from robust_interp.attacks.table import type_of
 from robust_interp.classifiers.engine import Pass
-from robust_interp.core.compiler import CompileTime, learned
+from robust_interp.core.compiler import CompileTime, recorded_compile_time
 from robust_interp.store.cells import Cell, ModelCard, Perturbation, digest
 
 LEAST_WORK = 1e5  # forward passes of one image: fewer take less time than any compilation
@@ -61,9 +61,11 @@ def expected(
 ) -> CompileTime:
     """Return the expected time and gain of a compilation: as measured before, or by the number of layers."""
     layers = sum(hasattr(module, "weight") and module.weight is not None for module in network.modules())
-    return learned(key(card, passes, images)) or CompileTime(SECONDS_A_LAYER * layers / card.members, GAIN)
+    return recorded_compile_time(key(card, passes, images)) or CompileTime(
+        SECONDS_A_LAYER * layers / card.members, GAIN
+    )
 
 
-def pays(seconds: float, seen: CompileTime) -> bool:
+def saves_time(seconds: float, seen: CompileTime) -> bool:
     """Return whether compiling saves time for attacks that take `seconds` without it."""
     return seconds * (1 - 1 / seen.gain) > seen.seconds

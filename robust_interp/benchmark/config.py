@@ -11,12 +11,12 @@ from typing import Any
 
 import tomlkit
 
-from robust_interp.benchmark.request import ABOUT, BESIDE, DEFAULTS, About
+from robust_interp.benchmark.request import BESIDE, DEFAULTS, SETTINGS, SettingInfo
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
 from robust_interp.core.registry import nearest
 
-KEYS: dict[str, About] = ABOUT | BESIDE
+KEYS: dict[str, SettingInfo] = SETTINGS | BESIDE
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def _value(path: Path, key: str, value: object) -> Any:
         raise UserError(f"{path}: {key}: {error}") from error
 
 
-def _lines(name: str, about: About, value: Any) -> str:
+def _lines(name: str, about: SettingInfo, value: Any) -> str:
     comment = "".join(f"# {line}\n" for line in wrap(about.text(DEFAULTS[name]), 100))
     if value is None:
         return f"{comment}# {name} is not set\n"

@@ -20,22 +20,22 @@ from robust_interp.benchmark.compiling import (
     architecture,
     can_be_compiled,
     passes_of,
-    pays,
+    saves_time,
 )
-from robust_interp.benchmark.pending import left, missing, self_check
+from robust_interp.benchmark.pending import missing, remaining_images, self_check
 from robust_interp.benchmark.plan import make_plan
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.settings import checked_batch_size, corruptor_of, device_of
 from robust_interp.classifiers.engine import Pass
 from robust_interp.classifiers.ensemble import GRAPHS_KEPT
-from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.classifiers.target import Target
 from robust_interp.core import threads
 from robust_interp.core.compiler import CompileTime
-from robust_interp.core.memory import with_fewer
+from robust_interp.core.memory import retry_with_smaller_batch
 from robust_interp.core.threads import Threads
-from robust_interp.core.work import Tell, each, untold
+from robust_interp.core.work import ProgressCallback, no_progress, with_progress
 from robust_interp.data import Dataset
 from robust_interp.store import Store
 from robust_interp.store.cells import CLEAN, FLOAT32, Cell, ModelCard, Plan, digest
@@ -60,7 +60,7 @@ def cost(cell: Cell) -> int:
     return (attacks.passes(cell.perturbation) - 1) * attacked + again + members  # `members`: to predict
 
 
-def at_once(cell: Cell, n: int) -> int:
+def images_per_pass(cell: Cell, n: int) -> int:
     """Return how many of `n` images go through the model at once in a cell, at most TIMED_ON."""
     return 1 if attacks.is_alone(cell.perturbation) else min(TIMED_ON, n)
 
@@ -97,7 +97,7 @@ def estimate(
     runner: Runner,
     store: Store,
     asked: str = "off",
-    tell: Tell = untold,
+    progress: ProgressCallback = no_progress,
 ) -> Estimate:
     """Estimate how long a run of this plan takes, from timed passes of one model of each architecture.
 
@@ -107,7 +107,7 @@ def estimate(
         runner: Gives the device and the images of the timed passes.
         store: The store; what it holds is not counted.
         asked: Whether networks are compiled: ``auto``, ``on`` or ``off``.
-        tell: Called with the progress, 0 to 1, and the name of the model.
+        progress: Called with the progress, 0 to 1, and the name of the model.
 
     Raises:
         UserError: if a model cannot be measured on the device.
@@ -115,15 +115,15 @@ def estimate(
     timing, remaining = _Timing(targets, runner), list(_remaining(plan, store, runner.batch_size))
     runner.check(cell for _, cell in remaining)
     # Progress counts timings, not cells: only the first cell of an architecture takes time.
-    timed = {(cell.classifier.model, at_once(cell, plan.n)): cell.classifier for _, cell in remaining}
-    for (_, images), card in each(list(timed.items()), tell, lambda one: one[0][0]):
+    timed = {(cell.classifier.model, images_per_pass(cell, plan.n)): cell.classifier for _, cell in remaining}
+    for (_, images), card in with_progress(list(timed.items()), progress, lambda one: one[0][0]):
         timing.seconds(card, images)
     worth = _worth_compiling(remaining, timing, runner, store, asked)
     seconds, is_bound = math.fsum(seen.seconds for seen in worth.values()), False
     for part, cell in remaining:
-        samples, is_known = left(part, cell, store, runner.dataset.labels)
+        samples, is_known = remaining_images(part, cell, store, runner.dataset.labels)
         seen = worth.get(architecture(cell.classifier)) if can_be_compiled(cell) else None
-        alone = timing.seconds(cell.classifier, at_once(cell, plan.n)) * cost(cell) * samples
+        alone = timing.seconds(cell.classifier, images_per_pass(cell, plan.n)) * cost(cell) * samples
         seconds += alone / (seen.gain if seen else 1)
         if samples:
             in_float32 = cell.perturbation.precision == FLOAT32  # timed passes are in float32
@@ -162,7 +162,7 @@ def _worth_compiling(
     for part, cell in remaining:
         # It has not been measured when compiling pays on CUDA.
         if can_be_compiled(cell) and (asked == "on" or (asked == "auto" and runner.device.type == "cpu")):
-            samples, _ = left(part, cell, store, runner.dataset.labels)
+            samples, _ = remaining_images(part, cell, store, runner.dataset.labels)
             of_each[architecture(cell.classifier)].append((part, cell, samples))
     found = {}
     for network, parts in of_each.items():
@@ -175,9 +175,9 @@ def _worth_compiling(
         passes = frozenset[Pass]().union(*(passes_of(one.perturbation) for _, one, _ in parts))
         images = timing.view(cell.classifier).pixels(CLEAN, 0, min(part.n, runner.batch_size))
         seen = compiling.expected(cell.classifier, passes, images, timing.load(cell.classifier))
-        a_pass = timing.seconds(cell.classifier, at_once(cell, part.n))
+        a_pass = timing.seconds(cell.classifier, images_per_pass(cell, part.n))
         seconds = math.fsum(a_pass * cost(one) * samples for _, one, samples in parts)
-        if asked == "on" or pays(seconds / processes, seen):
+        if asked == "on" or saves_time(seconds / processes, seen):
             found[network] = seen
     return found
 
@@ -190,20 +190,20 @@ class _Timing:
         self._targets = {id(target.card): target for target in targets}
         self._singles = {digest(one.card.identity): one.card for one in targets if one.card.members == 1}
 
-    def seconds(self, card: ModelCard, at_once: int) -> float:
-        """Return the seconds per image and member of a forward pass of `at_once` images."""
+    def seconds(self, card: ModelCard, images_per_pass: int) -> float:
+        """Return the seconds per image and member of a forward pass of `images_per_pass` images."""
         members = [self._singles.get(digest(one)) for one in card.identity.get("ensemble", ())]
         if members and None not in members:  # from the times of its members, without loading the ensemble
-            return math.fsum(self.seconds(one, at_once) for one in members if one) / len(members)
-        alike = card.model, card.params_m, at_once  # other train seeds and recipes take equally long
+            return math.fsum(self.seconds(one, images_per_pass) for one in members if one) / len(members)
+        alike = card.model, card.params_m, images_per_pass  # other train seeds and recipes take equally long
         if alike not in self._timed:
-            classifier, images = self.load(card), self.view(card).pixels(CLEAN, 0, at_once)
+            classifier, images = self.load(card), self.view(card).pixels(CLEAN, 0, images_per_pass)
             self._timed[alike] = seconds_per_pass(classifier, images) / card.members
         return self._timed[alike]
 
     def view(self, card: ModelCard) -> Runner:
         """Return the runner of the images in the preprocessing of this model."""
-        return self._runner.on(self._targets[id(card)].dataset)
+        return self._runner.for_dataset(self._targets[id(card)].dataset)
 
     def load(self, card: ModelCard) -> nn.Module:
         """Return the classifier that a model card describes."""
@@ -217,8 +217,10 @@ def seconds_per_pass(classifier: nn.Module, images: torch.Tensor) -> float:
         classifier: The classifier, on the device of the images.
         images: One batch of pixels in [0, 1], (N, C, H, W); fewer are used if memory runs out.
     """
-    with undisturbed(classifier), torch.no_grad():
-        count = with_fewer(lambda count: len(classifier(images[:count])), len(images), images.device)
+    with measurement_mode(classifier), torch.no_grad():
+        count = retry_with_smaller_batch(
+            lambda count: len(classifier(images[:count])), len(images), images.device
+        )
         images = images[:count]
         started, passes = time.perf_counter(), 0
         while (seconds := time.perf_counter() - started) < TIMED_FOR:
@@ -243,9 +245,9 @@ def choose_threads(targets: Sequence[Target], runner: Runner, n: int, asked: int
         return threads.choose(asked, None)
     largest = max(targets, key=lambda target: target.card.params_m or 0)
     classifier = runner.load(largest)
-    images = runner.on(largest.dataset).pixels(CLEAN, 0, min(TRIED_ON, runner.batch_size, n))
-    with undisturbed(classifier):
-        return with_fewer(
+    images = runner.for_dataset(largest.dataset).pixels(CLEAN, 0, min(TRIED_ON, runner.batch_size, n))
+    with measurement_mode(classifier):
+        return retry_with_smaller_batch(
             lambda count: threads.choose(asked, lambda: _take_gradient(classifier, images[:count])),
             len(images),
             runner.device,
@@ -266,13 +268,13 @@ def _remaining(plan: Plan, store: Store, batch_size: int) -> Iterator[tuple[Plan
     if plan.strong:
         shared = {cell.key for cell in plan.cells} if plan.n >= plan.strong.n else set()
         for cell in missing(plan.strong, store):
-            if shared.isdisjoint((cell.key, cell.whole.key)):
+            if shared.isdisjoint((cell.key, cell.without_skips.key)):
                 yield from _with_check(plan.strong, cell, store, batch_size)
 
 
 def _with_check(plan: Plan, cell: Cell, store: Store, batch_size: int) -> Iterator[tuple[Plan, Cell]]:
     """Yield a cell, and before it the float32 cell that checks its precision, if that one is missing."""
     first = min(plan.n, batch_size)
-    if (reference := self_check(plan, cell)) and store.covered(reference.whole.key) < first:
+    if (reference := self_check(plan, cell)) and store.covered(reference.without_skips.key) < first:
         yield replace(plan, n=first), reference
     yield plan, cell

@@ -19,7 +19,7 @@ import torch
 from robust_interp import attacks, data
 from robust_interp.attacks.runner import slack
 from robust_interp.benchmark.runner import Runner
-from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.classifiers.target import Target
 from robust_interp.core import statistics
 from robust_interp.core.errors import UserError
@@ -163,7 +163,7 @@ def judge(external: External, target: Target, runner: Runner) -> dict:
         UserError: if the model cannot be measured on the runner's device.
     """
     classifier, ids = runner.load(target), external.ids
-    with undisturbed(classifier):
+    with measurement_mode(classifier):
         clean, right = (
             _right(runner, classifier, images, ids)
             for images in (data.as_pixels(runner.dataset.at(ids)), external.images)
@@ -181,7 +181,7 @@ def judge(external: External, target: Target, runner: Runner) -> dict:
         "eps_255": in_255(external.eps) if external.norm == "Linf" else None,
         "max_delta_255": round(255 * float(external.deltas.max()), 4),
         "clean": 100 * float(clean.mean()),
-        **rows.of_right(right),
+        **rows.accuracy_of(right),
         "asr": statistics.attack_success(clean, right),
         "torch": torch.__version__,
         "device": str(runner.device),

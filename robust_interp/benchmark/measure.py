@@ -10,32 +10,32 @@ from typing import Protocol
 from torch import nn
 
 from robust_interp import attacks
-from robust_interp.benchmark.agenda import Agenda, Job, Task
-from robust_interp.benchmark.engines import Engines
-from robust_interp.benchmark.pending import by_target, followed, missing, self_check
+from robust_interp.benchmark.attack_backends import AttackBackends
+from robust_interp.benchmark.pending import group_by_target, missing, prerequisites, self_check
 from robust_interp.benchmark.runner import Runner
+from robust_interp.benchmark.scheduler import Job, Scheduler, Task
 from robust_interp.classifiers.ensemble import Ensemble
-from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.classifiers.target import Target
-from robust_interp.classifiers.validation import Unchanged
+from robust_interp.classifiers.validation import ChangeDetector
 from robust_interp.core.errors import UserError
 from robust_interp.store import Outcome, Store
 from robust_interp.store.cells import CLEAN, Cell, Perturbation, Plan
 
 IDLE = 0.05  # seconds to sleep while all remaining tasks are claimed by other processes
 
-Keep = Callable[[Task, Outcome], None]  # stores the outcome of a task
+StoreOutcome = Callable[[Task, Outcome], None]  # stores the outcome of a task
 
 # Called with a cell and the number of its images that were just finished. It may have more methods:
 # step(cell, images), compiling(cell, begins), elsewhere(cell, images) and alive(workers, total).
 Watch = Callable[[Cell, int], None]
 
 
-def unwatched(cell: Cell, samples: int) -> None:
+def ignore_progress(cell: Cell, samples: int) -> None:
     """Ignore the progress; the default watch."""
 
 
-def _nobody_is_told(alive: int, workers: int) -> None:
+def _ignore_worker_count(alive: int, workers: int) -> None:
     """Ignore the number of workers."""
 
 
@@ -81,13 +81,13 @@ class LocalWorker:
         watch: Its method ``step``, if it has one, is called after each pass of an attack.
     """
 
-    def __init__(self, runner: Runner, targets: Mapping[str, Target], watch: Watch = unwatched) -> None:
+    def __init__(self, runner: Runner, targets: Mapping[str, Target], watch: Watch = ignore_progress) -> None:
         self._runner, self._targets, self._watch = runner, targets, watch
         self._conditions = ExitStack()
         self._keys: tuple[str, str] | None = None
         self._classifier: nn.Module
-        self._engines: Engines  # the forms of the classifier for attacks
-        self._unchanged: Unchanged
+        self._backends: AttackBackends  # the forms of the classifier for attacks
+        self._change_detector: ChangeDetector
         self._attack: tuple[str, attacks.AttackRunner, str] | None = None  # key of the cell, attack, engine
         self._task: Task | None = None
 
@@ -127,23 +127,23 @@ class LocalWorker:
             self.__exit__()
             self._set_up(task)
             self._keys = task.target, task.source
-        view = self._runner.on(self._targets[task.target].dataset)
+        view = self._runner.for_dataset(self._targets[task.target].dataset)
         found = view.outcome(task, self._classifier, *self._attack_of(task))
-        self._unchanged.check()
+        self._change_detector.check()
         return found
 
     def _set_up(self, task: Task) -> None:
-        classifier, *others = (self._undisturbed(key) for key in (task.target, task.source) if key)
+        classifier, *others = (self._load(key) for key in (task.target, task.source) if key)
         target = self._targets[task.target]
-        view = self._runner.on(target.dataset)
-        self._unchanged = Unchanged(classifier, view.pixels(CLEAN, 0, 1), target.card.label)
+        view = self._runner.for_dataset(target.dataset)
+        self._change_detector = ChangeDetector(classifier, view.pixels(CLEAN, 0, 1), target.card.label)
         own = classifier.attacked_as if isinstance(classifier, Ensemble) else classifier
         self._classifier = classifier
-        self._engines = Engines(others[0] if others else own, self._runner, view, self._watch)
+        self._backends = AttackBackends(others[0] if others else own, self._runner, view, self._watch)
 
-    def _undisturbed(self, key: str) -> nn.Module:
+    def _load(self, key: str) -> nn.Module:
         classifier = self._runner.load(self._targets[key])
-        self._conditions.enter_context(undisturbed(classifier))
+        self._conditions.enter_context(measurement_mode(classifier))
         return classifier
 
     def _attack_of(self, task: Task) -> tuple[attacks.AttackRunner | None, str]:
@@ -153,12 +153,12 @@ class LocalWorker:
             return None, ""
         if self._attack is None or self._attack[0] != cell.key:
             self._runner.check([cell])
-            seen, engine = self._engines.of(task)
-            attack = attacks.AttackRunner(cell.perturbation, seen, self._teller(cell))
+            seen, engine = self._backends.of(task)
+            attack = attacks.AttackRunner(cell.perturbation, seen, self._step_callback(cell))
             self._attack = cell.key, attack, engine
         return self._attack[1:]
 
-    def _teller(self, cell: Cell) -> Callable[[int], None]:
+    def _step_callback(self, cell: Cell) -> Callable[[int], None]:
         """Return the progress callback of an attack, which converts passes to a fractional image count."""
         step, passes = getattr(self._watch, "step", None), attacks.passes(cell.perturbation)
         return (lambda done: step(cell, done / passes)) if step else (lambda done: None)
@@ -169,7 +169,7 @@ def run(
     targets: Sequence[Target],
     runner: Runner,
     store: Store,
-    watch: Watch = unwatched,
+    watch: Watch = ignore_progress,
     executor: Executor | None = None,
 ) -> None:
     """Measure the cells of a plan that are not stored yet, chunk by chunk.
@@ -186,26 +186,26 @@ def run(
         UserError: if a target cannot be measured; without `executor`, before anything is measured.
     """
     cells = missing(plan, store)
-    todo = by_target(cells, targets)
+    todo = group_by_target(cells, targets)
     runner.expect((target for target, _ in todo), plan.n)
     if executor is None:
         runner.check(cells)
         for target, _ in todo:  # load all first: a broken model fails at once, not after hours
             runner.load(target)
-    for view in dict.fromkeys(runner.on(target.dataset) for target in targets):
+    for view in dict.fromkeys(runner.for_dataset(target.dataset) for target in targets):
         store.put_labels(view.dataset.fingerprint, view.dataset.labels)
-    jobs = [job for target, of_target in todo for job in jobs_of(plan, of_target, target, runner)]
+    jobs = [job for target, of_target in todo for job in make_jobs(plan, of_target, target, runner)]
     with ExitStack() as beside:
         for view, of_view in _by_view(todo, runner).items() if executor is None else ():
-            beside.enter_context(view.ahead(_corrupted(of_view, store, plan.n)))
-        carry_out(jobs, [target for target, _ in todo], runner, store, watch, executor)
+            beside.enter_context(view.prefetch(_corrupted(of_view, store, plan.n)))
+        run_jobs(jobs, [target for target, _ in todo], runner, store, watch, executor)
 
 
 def _by_view(todo: Iterable[tuple[Target, Iterable[Cell]]], runner: Runner) -> dict[Runner, list[Cell]]:
     """Group cells by the runner of the images that they are measured on."""
     found: dict[Runner, list[Cell]] = {}
     for target, cells in todo:
-        found.setdefault(runner.on(target.dataset), []).extend(cells)
+        found.setdefault(runner.for_dataset(target.dataset), []).extend(cells)
     return found
 
 
@@ -221,7 +221,7 @@ def _corrupted(cells: Iterable[Cell], store: Store, n: int) -> list[tuple[Pertur
     return [(found[column], start, n) for column, start in starts.items()]
 
 
-def jobs_of(
+def make_jobs(
     plan: Plan, cells: Iterable[Cell], target: Target, runner: Runner, source: Target | None = None
 ) -> list[Job]:
     """Return the jobs for cells of one target, including the self-checks of attacks in another precision.
@@ -235,20 +235,20 @@ def jobs_of(
     """
     found, key = [], target.key
     for cell in cells:
-        before = followed(plan, cell)
+        before = prerequisites(plan, cell)
         if reference := self_check(plan, cell):
             first = min(plan.n, runner.batch_size)
-            found.append(Job(plan, reference, first, key, follows=before))
+            found.append(Job(plan, reference, first, key, prerequisites=before))
         found.append(Job(plan, cell, plan.n, key, source.key if source else "", before))
     return found
 
 
-def carry_out(
+def run_jobs(
     jobs: Sequence[Job],
     targets: Iterable[Target],
     runner: Runner,
     store: Store,
-    watch: Watch = unwatched,
+    watch: Watch = ignore_progress,
     executor: Executor | None = None,
 ) -> None:
     """Measure jobs until all of them are stored, by this or by other processes.
@@ -261,42 +261,45 @@ def carry_out(
     Raises:
         UserError: if a target cannot be measured; or, after all other jobs, if a task failed in the workers.
     """
-    agenda = Agenda(jobs, store, runner.dataset.labels, runner.cut)
+    scheduler = Scheduler(jobs, store, runner.dataset.labels, runner.task_end)
     by_key = {target.key: target for target in targets}
 
-    def keep(task: Task, outcome: Outcome) -> None:
-        runner.on(by_key[task.target].dataset).keep_content(store, task, outcome)
+    def store_outcome(task: Task, outcome: Outcome) -> None:
+        runner.for_dataset(by_key[task.target].dataset).keep_content(store, task, outcome)
         store.append(task.cell.key, task.start, outcome)
 
     with LocalWorker(runner, by_key, watch) as worker:
-        _do(agenda, executor or worker, keep, watch)
-    if agenda.given_up:
-        more = f" (and {len(agenda.given_up) - 1} more)" if len(agenda.given_up) > 1 else ""
-        raise UserError(f"{agenda.given_up[0]}{more}; all other results are saved")
+        _run_tasks(scheduler, executor or worker, store_outcome, watch)
+    if scheduler.failures:
+        more = f" (and {len(scheduler.failures) - 1} more)" if len(scheduler.failures) > 1 else ""
+        raise UserError(f"{scheduler.failures[0]}{more}; all other results are saved")
 
 
-def _do(agenda: Agenda, executor: Executor, keep: Keep, watch: Watch) -> None:
-    elsewhere, alive = getattr(watch, "elsewhere", unwatched), getattr(watch, "alive", _nobody_is_told)
+def _run_tasks(scheduler: Scheduler, executor: Executor, store_outcome: StoreOutcome, watch: Watch) -> None:
+    elsewhere = getattr(watch, "elsewhere", ignore_progress)
+    alive = getattr(watch, "alive", _ignore_worker_count)
     while True:
-        while executor.has_capacity and (task := agenda.next()):
+        while executor.has_capacity and (task := scheduler.next()):
             executor.submit(task)
-        while agenda.elsewhere:
-            elsewhere(*agenda.elsewhere.pop())
+        while scheduler.elsewhere:
+            elsewhere(*scheduler.elsewhere.pop())
         if executor.is_busy:
             done = executor.next_result()
             if executor.alive:
                 alive(*executor.alive)
-            _finish(agenda, *done, keep, watch)
-        elif agenda.is_over:
+            _finish(scheduler, *done, store_outcome, watch)
+        elif scheduler.is_done:
             return
         else:
             time.sleep(IDLE)
 
 
-def _finish(agenda: Agenda, task: Task, outcome: Outcome | str, keep: Keep, watch: Watch) -> None:
+def _finish(
+    scheduler: Scheduler, task: Task, outcome: Outcome | str, store_outcome: StoreOutcome, watch: Watch
+) -> None:
     if isinstance(outcome, str):
-        agenda.give_up(task, outcome)
+        scheduler.fail(task, outcome)
         return
-    keep(task, outcome)
-    agenda.finish(task)
+    store_outcome(task, outcome)
+    scheduler.finish(task)
     watch(task.cell, task.stop - task.start)

@@ -10,7 +10,7 @@ from robust_interp import attacks
 from robust_interp.classifiers.target import Target
 from robust_interp.store import Outcome, Store
 from robust_interp.store.cells import FLOAT32, Cell, Plan
-from robust_interp.store.finished import finished
+from robust_interp.store.finished import find_outcome
 
 
 def missing(plan: Plan, store: Store) -> list[Cell]:
@@ -31,10 +31,10 @@ def missing(plan: Plan, store: Store) -> list[Cell]:
 
 def is_finished(cell: Cell, store: Store, n: int) -> bool:
     """Return whether the first `n` images of a cell are stored, or those of the same cell without skips."""
-    return max(store.covered(cell.key), store.covered(cell.whole.key)) >= n
+    return max(store.covered(cell.key), store.covered(cell.without_skips.key)) >= n
 
 
-def by_target(cells: Iterable[Cell], targets: Sequence[Target]) -> list[tuple[Target, list[Cell]]]:
+def group_by_target(cells: Iterable[Cell], targets: Sequence[Target]) -> list[tuple[Target, list[Cell]]]:
     """Group cells by target. Targets without cells are left out.
 
     Args:
@@ -47,7 +47,7 @@ def by_target(cells: Iterable[Cell], targets: Sequence[Target]) -> list[tuple[Ta
     return [(target, of_card[id(target.card)]) for target in targets if id(target.card) in of_card]
 
 
-def left(plan: Plan, cell: Cell, store: Store, labels: np.ndarray) -> tuple[int, bool]:
+def remaining_images(plan: Plan, cell: Cell, store: Store, labels: np.ndarray) -> tuple[int, bool]:
     """Return how many images of a cell are still to be measured.
 
     Args:
@@ -60,10 +60,10 @@ def left(plan: Plan, cell: Cell, store: Store, labels: np.ndarray) -> tuple[int,
         The number of images, and whether it is exact. It is an upper bound while a cell that this one
         follows is not finished.
     """
-    before = [finished(other, store, plan.n)[1] for other in followed(plan, cell)]
-    standing = still_standing([outcome for outcome in before if outcome], labels)
+    before = [find_outcome(other, store, plan.n)[1] for other in prerequisites(plan, cell)]
+    unbroken = unbroken_mask([outcome for outcome in before if outcome], labels)
     start = store.covered(cell.key)
-    count = plan.n - start if standing is None else int(standing[start:].sum())
+    count = plan.n - start if unbroken is None else int(unbroken[start:].sum())
     return count, None not in before
 
 
@@ -92,12 +92,12 @@ def _place_in_check(cell: Cell) -> tuple[bool, int]:
     return cell.perturbation.name == "pgd", attacks.passes(cell.perturbation)
 
 
-def followed(plan: Plan, cell: Cell) -> list[Cell]:
+def prerequisites(plan: Plan, cell: Cell) -> list[Cell]:
     """Return the cells that this one follows: images that they broke are not attacked again."""
-    return [other for other in plan.cells_of(cell.classifier) if other.whole.key in cell.skips]
+    return [other for other in plan.cells_of(cell.classifier) if other.without_skips.key in cell.skips]
 
 
-def still_standing(before: Sequence[Outcome], labels: np.ndarray) -> np.ndarray | None:
+def unbroken_mask(before: Sequence[Outcome], labels: np.ndarray) -> np.ndarray | None:
     """Return which images are correct in all outcomes, (n,) bool; None if there are no outcomes.
 
     Args:

@@ -60,7 +60,7 @@ def make_plan(
     return replace(plan, strong=_strong_plan(plan, request.strong_n, dataset, cards, [*rows, *stronger]))
 
 
-def joined(plans: Sequence[Plan]) -> Plan:
+def join_plans(plans: Sequence[Plan]) -> Plan:
     """Join plans of different models that are otherwise equal.
 
     Args:
@@ -71,7 +71,7 @@ def joined(plans: Sequence[Plan]) -> Plan:
     return replace(
         first,
         cells=cells,
-        strong=joined([plan.strong for plan in plans if plan.strong]) if first.strong else None,
+        strong=join_plans([plan.strong for plan in plans if plan.strong]) if first.strong else None,
     )
 
 
@@ -131,7 +131,9 @@ def make_cell(card: ModelCard, dataset: data.Dataset, perturbation: Perturbation
     if perturbation.kind == "attack":
         environment |= attacks.environment(perturbation)
     environment |= _plugin(perturbation)
-    return Cell(card, dataset.name, dataset.fingerprint, perturbation, environment, told=dict(dataset.told))
+    return Cell(
+        card, dataset.name, dataset.fingerprint, perturbation, environment, metadata=dict(dataset.metadata)
+    )
 
 
 def cheap_first(cells: list[Cell]) -> list[Cell]:

@@ -16,7 +16,7 @@ from robust_interp.results.scores import results_frame, scores
 from robust_interp.results.warnings import findings
 from robust_interp.store import INHERITED, Store
 from robust_interp.store.cells import Plan
-from robust_interp.store.finished import outcome_of
+from robust_interp.store.finished import require_outcome
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def compose(plan: Plan, targets: Sequence[Target], runner: Runner, store: Store)
             *_view_warnings(plan),
             *runner.notes,
             *_attack_warnings(plan),
-            *findings(scored, runner.dataset.classes),
+            *findings(scored),
         ],
         [*_coverage(plan, runner.dataset), *_saved(plan, store)],
     )
@@ -68,7 +68,7 @@ def compose(plan: Plan, targets: Sequence[Target], runner: Runner, store: Store)
 
 def _view_warnings(plan: Plan) -> list[str]:
     """Return a warning if the models use different preprocessing."""
-    ways = list(dict.fromkeys(str(cell.told.get("preprocessing", "as they are")) for cell in plan.cells))
+    ways = list(dict.fromkeys(str(cell.metadata.get("preprocessing", "as they are")) for cell in plan.cells))
     if len(ways) < 2:
         return []
     return [
@@ -79,7 +79,7 @@ def _view_warnings(plan: Plan) -> list[str]:
 
 def _coverage(plan: Plan, dataset: data.Dataset) -> list[str]:
     """Return a note on the number of classes covered by a random or stratified subset."""
-    subset = dataset.told.get("subset")
+    subset = dataset.metadata.get("subset")
     return [f"subset {subset}: {dataset.coverage(plan.n)}"] if subset else []
 
 
@@ -102,7 +102,7 @@ def _saved(plan: Plan, store: Store) -> list[str]:
     """Return a note on the share of attack work that was skipped because images were already broken."""
     work = saved = 0
     for cell in (cell for cell in plan.cells if cell.skips):
-        outcome = outcome_of(cell, store, plan.n)
+        outcome = require_outcome(cell, store, plan.n)
         work += cost(cell) * len(outcome)
         saved += cost(cell) * int((outcome.flags & INHERITED).astype(bool).sum())
     if not work:

@@ -39,7 +39,7 @@ ATTACKS = (
 
 
 @dataclass(frozen=True)
-class About:
+class SettingInfo:
     """Description of a setting besides its name and default.
 
     Attributes:
@@ -67,8 +67,8 @@ def _in_words(default: object) -> str:
     return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
 
 
-def _about(form: Form, help: str, unit: str = "", usual: str | None = None) -> dict[str, About]:
-    return {"about": About(form, help, unit, usual)}
+def _about(form: Form, help: str, unit: str = "", usual: str | None = None) -> dict[str, SettingInfo]:
+    return {"about": SettingInfo(form, help, unit, usual)}
 
 
 @dataclass(frozen=True)
@@ -357,36 +357,36 @@ class Request:
     )
 
 
-ABOUT: dict[str, About] = {
+SETTINGS: dict[str, SettingInfo] = {
     each.name: each.metadata["about"] for each in fields(Request) if "about" in each.metadata
 }
 
 # Settings of a run that are not fields of Request.
 BESIDE = {
-    "out": About(forms.FOLDER, "folder of the store and the CSV files"),
-    "plugin": About(
+    "out": SettingInfo(forms.FOLDER, "folder of the store and the CSV files"),
+    "plugin": SettingInfo(
         forms.FILES,
         "plug-in file with your own attacks, corruptions, datasets or models (can be repeated)",
         usual="none",
     ),
-    "store_journal": About(
+    "store_journal": SettingInfo(
         forms.one_of(*JOURNALS),
         "journal of the store: wal if all its processes are on one machine, delete on a network file system",
         usual="auto: by the file system",
     ),
-    "workers": About(
+    "workers": SettingInfo(
         forms.COUNT,
         "worker processes, by Ray: pip install 'robust-interp[ray]'",
         usual="none; with --ray one per GPU",
     ),
-    "ray": About(
+    "ray": SettingInfo(
         forms.TEXT, "running Ray cluster for the workers: auto, ray://HOST:PORT", usual="one is started here"
     ),
-    "gpus_per_worker": About(
+    "gpus_per_worker": SettingInfo(
         forms.NUMBER, "GPUs that each worker takes, such as 0.5", usual="an equal part of all, at most one"
     ),
 }
 
-DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(Request) if each.name in ABOUT}
+DEFAULTS: dict[str, Any] = {each.name: each.default for each in fields(Request) if each.name in SETTINGS}
 DEFAULTS |= {"out": "results", "plugin": [], "store_journal": JOURNALS[0]}
 DEFAULTS |= {"workers": None, "ray": None, "gpus_per_worker": None}

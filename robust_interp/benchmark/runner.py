@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from robust_interp import attacks, data
-from robust_interp.attacks.expectation import Randomised
+from robust_interp.attacks.expectation import EOTClassifier
 from robust_interp.attacks.precision import check as check_precision
-from robust_interp.benchmark.agenda import Task
 from robust_interp.benchmark.compiling import Architecture
 from robust_interp.benchmark.request import Request
+from robust_interp.benchmark.scheduler import Task
 from robust_interp.benchmark.settings import (
     checked_batch_size,
     checked_compile,
@@ -27,7 +27,7 @@ from robust_interp.benchmark.settings import (
 from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.classifiers.target import Target
 from robust_interp.core.errors import UserError
-from robust_interp.core.memory import with_fewer
+from robust_interp.core.memory import retry_with_smaller_batch
 from robust_interp.core.threads import spare_cpus
 from robust_interp.corruptions import Corruptor
 from robust_interp.store import (
@@ -95,17 +95,17 @@ class Runner:
         self.compiles: Container[Architecture] = frozenset()
         self.compiles_all = False
         self.backend: str | Callable = "inductor"
-        self._at_once, self._n = batch_size, len(dataset) if n is None else n
+        self._max_batch, self._n = batch_size, len(dataset) if n is None else n
         self._uncompiled: dict[str, dict[str, None]] = {}  # reason -> names of networks
         self._views: dict[data.Dataset, Runner] = {}
 
-    def on(self, dataset: data.Dataset | None) -> Runner:
+    def for_dataset(self, dataset: data.Dataset | None) -> Runner:
         """Return the runner for a data set in a model's preprocessing; None is the data set of the run."""
         if dataset is None or dataset is self.dataset:
             return self
         if dataset not in self._views:
             self._views[dataset] = Runner(
-                dataset, self.corruptor.on(dataset), self.device, self.batch_size, self._n
+                dataset, self.corruptor.for_dataset(dataset), self.device, self.batch_size, self._n
             )
         return self._views[dataset]
 
@@ -115,9 +115,9 @@ class Runner:
         return [self, *self._views.values()]
 
     @property
-    def at_once(self) -> int:
+    def max_batch(self) -> int:
         """Largest number of images that go through a model at once."""
-        return min(self._at_once, self._n)
+        return min(self._max_batch, self._n)
 
     def note_uncompiled(self, name: str, reason: str) -> None:
         """Note that a network cannot be compiled."""
@@ -134,11 +134,11 @@ class Runner:
 
     @property
     def _own_notes(self) -> list[str]:
-        if self._at_once == self.batch_size:
+        if self._max_batch == self.batch_size:
             return []
         return [
-            f"{self.device} ran out of memory with batches of {self.batch_size}: at most {self._at_once} "
-            f"images were taken at once; --batch-size {self._at_once} starts there"
+            f"{self.device} ran out of memory with batches of {self.batch_size}: at most {self._max_batch} "
+            f"images were taken at once; --batch-size {self._max_batch} starts there"
         ]
 
     def in_parts(self, ids: np.ndarray, work: Callable[[np.ndarray], R], batches: int = 1) -> list[R]:
@@ -161,15 +161,15 @@ class Runner:
 
     def _first_part(self, ids: np.ndarray, work: Callable[[np.ndarray], R], batches: int) -> tuple[int, R]:
         """How many samples the first part is made of, and what `work` returns for it; as of `in_parts`."""
-        most = min(self._at_once, len(ids))
+        most = min(self._max_batch, len(ids))
 
         def first(count: int) -> tuple[int, R]:
             if count < most:  # there was no memory for more
-                self._at_once = count
-            part = ids[: batches * self._at_once]
+                self._max_batch = count
+            part = ids[: batches * self._max_batch]
             return len(part), work(part)
 
-        return with_fewer(first, most, self.device)
+        return retry_with_smaller_batch(first, most, self.device)
 
     @classmethod
     def for_request(cls, request: Request, dataset: data.Dataset) -> Runner:
@@ -189,14 +189,14 @@ class Runner:
         runner.compiles_all = checked_compile(request.compile) == "on"
         return runner
 
-    def ahead(self, wanted: Iterable[tuple[Perturbation, int, int]]) -> AbstractContextManager[None]:
+    def prefetch(self, wanted: Iterable[tuple[Perturbation, int, int]]) -> AbstractContextManager[None]:
         """Return a context in which free CPUs compute corrupted images in the background.
 
         Args:
-            wanted: The corruptions, each with its range [start, stop) of images; see `Corruptor.ahead`.
+            wanted: The corruptions, each with its range [start, stop) of images; see `Corruptor.prefetch`.
         """
         busy = torch.get_num_threads() if self.device.type == "cpu" else 1
-        return self.corruptor.ahead(wanted, spare_cpus(busy))
+        return self.corruptor.prefetch(wanted, spare_cpus(busy))
 
     def check(self, cells: Iterable[Cell]) -> None:
         """Check that the device supports the precision of all cells. This may run a short test.
@@ -213,7 +213,7 @@ class Runner:
         Raises:
             UserError: if an image cannot be read.
         """
-        for dataset in {self.on(target.dataset).dataset for target in targets}:
+        for dataset in {self.for_dataset(target.dataset).dataset for target in targets}:
             dataset.expect(n)
 
     def load(self, target: Target) -> nn.Module:
@@ -245,32 +245,32 @@ class Runner:
 
         Args:
             task: The task.
-            classifier: Classifier of its target, on this runner's device, inside `undisturbed`.
+            classifier: Classifier of its target, on this runner's device, inside `measurement_mode`.
             attack: Attack of its cell, set up for the attacked classifier; None without an attack.
             engine: Name of the engine that runs the model in the attack; empty for Python code.
         """
         began = time.perf_counter()
-        there = np.ones(task.stop - task.start, bool) if task.standing is None else task.standing
+        there = np.ones(task.stop - task.start, bool) if task.unbroken is None else task.unbroken
         found = self._chunk(task.cell.perturbation, classifier, attack, task.start, there)
         seconds = time.perf_counter() - began
         content = self.dataset.content(np.arange(task.start, task.stop))
         device = f"{self.device} {engine}".strip()
         return Outcome(*found, seconds=seconds, device=device, content=content)
 
-    def cut(self, perturbation: Perturbation, start: int, n: int, standing: np.ndarray | None) -> int:
+    def task_end(self, perturbation: Perturbation, start: int, n: int, unbroken: np.ndarray | None) -> int:
         """Return the index after the last image of a task that begins at `start`.
 
         Args:
             perturbation: Perturbation of the cell.
             start: Index of the first image of the task.
             n: Number of images of the cell.
-            standing: Mask of the images that are not broken yet, (n,) bool; None means all.
+            unbroken: Mask of the images that are not broken yet, (n,) bool; None means all.
         """
         size = self._batches(perturbation) * self.batch_size
-        if standing is None:
+        if unbroken is None:
             # Cut at multiples of the size, so that a resumed run has the same tasks as an uninterrupted one.
             return min(n, (start // size + 1) * size)
-        left = np.flatnonzero(standing[start:])
+        left = np.flatnonzero(unbroken[start:])
         return start + int(left[size]) if len(left) > size else n
 
     def keep_content(self, store: Store, task: Task, outcome: Outcome) -> None:
@@ -303,13 +303,13 @@ class Runner:
         classifier: nn.Module,
         attack: attacks.AttackRunner | None,
         start: int,
-        standing: np.ndarray,
+        unbroken: np.ndarray,
     ) -> Batch:
         """Measure the images from `start` on that are in the mask; flag the others as INHERITED."""
-        predictions = np.full(len(standing), -1, np.int32)
-        flags = np.full(len(standing), INHERITED, np.uint8)
-        deltas = np.zeros(len(standing), np.float32) if attack else None
-        ids = start + np.flatnonzero(standing)
+        predictions = np.full(len(unbroken), -1, np.int32)
+        flags = np.full(len(unbroken), INHERITED, np.uint8)
+        deltas = np.zeros(len(unbroken), np.float32) if attack else None
+        ids = start + np.flatnonzero(unbroken)
         parts = self.in_parts(
             ids,
             lambda part: self._part(perturbation, classifier, attack, part),
@@ -334,14 +334,14 @@ class Runner:
         deltas = None
         if attack:
             labels = torch.from_numpy(self.dataset.labels[ids]).to(self.device)
-            attacked = attack(images, labels, ids, self._at_once)
+            attacked = attack(images, labels, ids, self._max_batch)
             images, deltas = attacked.images, attacked.deltas
             flags |= np.where(attacked.zero_gradient, ZERO_GRADIENT, 0).astype(np.uint8)
             flags |= np.where(attacked.not_finite, NOT_FINITE, 0).astype(np.uint8)
-        parts = range(0, len(ids), self._at_once)
+        parts = range(0, len(ids), self._max_batch)
         judged = [
-            self.predictions(classifier, batch, ids[at : at + self._at_once])
-            for at, batch in zip(parts, images.split(self._at_once), strict=True)
+            self.predictions(classifier, batch, ids[at : at + self._max_batch])
+            for at, batch in zip(parts, images.split(self._max_batch), strict=True)
         ]
         predictions, found = map(np.concatenate, zip(*judged, strict=True))
         if perturbation.rounded:
@@ -351,9 +351,9 @@ class Runner:
     def _rounded(self, classifier: nn.Module, images: torch.Tensor, ids: np.ndarray) -> np.ndarray:
         """Classify images (n, C, H, W) rounded to multiples of 1/255; return flags (n,)."""
         whole, right = (255 * images).round() / 255, []
-        for at in range(0, len(ids), self._at_once):
-            part = ids[at : at + self._at_once]
-            predictions, _ = self.predictions(classifier, whole[at : at + self._at_once], part)
+        for at in range(0, len(ids), self._max_batch):
+            part = ids[at : at + self._max_batch]
+            predictions, _ = self.predictions(classifier, whole[at : at + self._max_batch], part)
             right.append(predictions == self.dataset.labels[part])
         return np.where(np.concatenate(right), ROUNDED_RIGHT, ROUNDED_WRONG).astype(np.uint8)
 
@@ -381,7 +381,7 @@ class Runner:
         """
         flags = np.zeros(len(ids), dtype=np.uint8)
         with torch.no_grad():
-            if isinstance(classifier, Randomised):
+            if isinstance(classifier, EOTClassifier):
                 logits = classifier.votes(images, ids)
             elif isinstance(classifier, Ensemble):
                 logits, agreed = classifier.with_agreement(images)

@@ -35,7 +35,7 @@ def load_dataset(request: Request) -> data.Dataset:
             request.class_map,
             preprocessing,
             request.skip_unreadable,
-            counted("decode_workers", request.decode_workers, 0),
+            check_count("decode_workers", request.decode_workers, 0),
         )
         found = data.open_source(request.dataset, options)
         by_default = STRATIFIED if found.is_by_class else FIRST
@@ -45,6 +45,10 @@ def load_dataset(request: Request) -> data.Dataset:
         if found.name not in data.DATASETS and request.n not in (None, "all") and found.is_by_class:
             by_default = STRATIFIED
     subset, seed = request.subset or by_default, checked_seed(request.subset_seed)
+    if subset == FIRST and seed:
+        raise UserError(
+            f"subset_seed {seed} has no effect on the first n images: set subset to random or stratified"
+        )
     return data.in_subset(found, subset, seed)
 
 
@@ -93,7 +97,7 @@ def resolve_options(request: Request) -> ResolveOptions:
         ensemble=request.ensemble,
         average=request.ensemble_average,
         attacks=request.ensemble_attack,
-        eot=counted("eot", request.eot, 1) or 0,
+        eot=check_count("eot", request.eot, 1) or 0,
         seed=checked_seed(request.seed),
     )
 
@@ -136,7 +140,7 @@ def checked_batch_size(batch_size: object, device: torch.device) -> int:
     Raises:
         UserError: if it is not a whole number of at least 1.
     """
-    return counted("batch size", batch_size, 1) or (4 * CHUNK if device.type == "cuda" else CHUNK)
+    return check_count("batch size", batch_size, 1) or (4 * CHUNK if device.type == "cuda" else CHUNK)
 
 
 def sample_count(n: object, dataset: data.Dataset) -> int:
@@ -192,7 +196,7 @@ def train_seeds(seeds: object) -> tuple[int, ...] | None:
     return tuple(whole)
 
 
-def counted(name: str, value: object, least: int) -> int | None:
+def check_count(name: str, value: object, least: int) -> int | None:
     """A whole number of at least `least`; None for None.
 
     Raises:

@@ -16,11 +16,11 @@ from typing import Any
 from torch import nn
 
 from robust_interp import data
-from robust_interp.benchmark.agenda import Task
 from robust_interp.benchmark.compiling import Architecture
 from robust_interp.benchmark.measure import LocalWorker
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
+from robust_interp.benchmark.scheduler import Task
 from robust_interp.benchmark.settings import load_dataset
 from robust_interp.classifiers.resolve import ResolveOptions, resolve
 from robust_interp.classifiers.target import Target
@@ -35,7 +35,7 @@ Asked = tuple[Sequence[str] | Mapping[str, nn.Module] | None, ResolveOptions]  #
 
 
 @dataclass(frozen=True)
-class Known:
+class ExpectedInputs:
     """Data and targets of the main process, which every worker must find, too.
 
     Attributes:
@@ -63,7 +63,7 @@ class TaskRunner:
         self,
         request: Request,
         asked: Sequence[Asked],
-        known: Known,
+        known: ExpectedInputs,
         plugins: Sequence[str],
         compiles: Container[Architecture],
         failed: Mapping[str, UserError],
@@ -197,7 +197,7 @@ def measurement_pool(
         workers = replace(workers, gpus=0)
     are_objects = any(isinstance(models, Mapping) for models, _ in asked)
     keys = {name: target.key for name, target in marks(targets, are_objects).items()}
-    known = Known(runner.dataset.fingerprint, keys)
+    known = ExpectedInputs(runner.dataset.fingerprint, keys)
     sent = [(_on_cpu(models), options) for models, options in asked]
     with cluster(workers) as filled:
         device = "cuda" if filled.gpus else "cpu"

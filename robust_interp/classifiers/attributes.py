@@ -24,7 +24,7 @@ _OPAQUE = (type, types.ModuleType, types.FunctionType, types.MethodType, types.B
 _HOLDERS = (types.SimpleNamespace, Namespace)  # standard library classes that only hold values
 
 
-def held(model: nn.Module, known: Iterable[str] = ()) -> str:
+def describe_attributes(model: nn.Module, known: Iterable[str] = ()) -> str:
     """Return the attributes of a model's modules, other than state and submodules, as one text.
 
     Dicts, lists, sets, arrays, tensors, numbers, strings and objects of these are read, private ones too.
@@ -41,7 +41,7 @@ def held(model: nn.Module, known: Iterable[str] = ()) -> str:
 
 
 def attributes(model: nn.Module, known: Iterable[str] = ()) -> dict[str, str]:
-    """Return the same attributes as `held`, each as a text by its name ``module.attribute``."""
+    """Return the attributes that `describe_attributes` reads, each as a text by its ``module.attribute``."""
     reader = _Reader(model)
     known = set(known)
     parts = {}
@@ -87,7 +87,7 @@ class _Reader:
         elif isinstance(value, nn.Module):
             for name, tensor in [*value.named_parameters(), *value.named_buffers()]:
                 yield f"{name}={_array(tensor)}"
-            yield held(value)
+            yield describe_attributes(value)
         elif _is_plain_object(value):
             for key, each in sorted(vars(value).items()):
                 yield f"{key}={self.text(each)}"

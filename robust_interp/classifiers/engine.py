@@ -22,8 +22,8 @@ from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporar
 
 from robust_interp.classifiers.classifier import Classifier, with_gradient
 from robust_interp.classifiers.ensemble import Ensemble, MeanLoss
-from robust_interp.classifiers.folding import folded
-from robust_interp.classifiers.layout import ROUNDING, alike
+from robust_interp.classifiers.folding import fold_batch_norm
+from robust_interp.classifiers.layout import ROUNDING, outputs_match
 from robust_interp.core.compiler import CompileTime, why_not
 
 EAGER, COMPILED = "eager", "compiled"  # names in tables
@@ -37,11 +37,11 @@ class Pass(NamedTuple):
     """A kind of pass. Each kind is compiled separately.
 
     Attributes:
-        follows: Whether a gradient is computed.
+        gradient: Whether a gradient is computed.
         bf16: Whether the pass runs under autocast to bfloat16.
     """
 
-    follows: bool
+    gradient: bool
     bf16: bool = False
 
 
@@ -156,18 +156,18 @@ def with_folded_norms(classifier: nn.Module, images: Tensor) -> nn.Module:
 
 
 def _with_folded_norms(classifier: nn.Module, images: Tensor) -> nn.Module:
-    model = folded(classifier.model) if isinstance(classifier, Classifier) else None
+    model = fold_batch_norm(classifier.model) if isinstance(classifier, Classifier) else None
     if model is None or not isinstance(classifier, Classifier):
         return classifier
     copied = classifier.around(model).requires_grad_(False)
     try:
-        same = alike(with_gradient(classifier, images), with_gradient(copied, images))
+        same = outputs_match(with_gradient(classifier, images), with_gradient(copied, images))
     except Exception:  # the model's code may not work with folded layers
         same = False
     return copied if same else classifier
 
 
-def compiled(
+def compile_model(
     classifier: nn.Module,
     images: Tensor,
     passes: Sequence[Pass],
@@ -210,7 +210,7 @@ def _checked(classifier: nn.Module, made: nn.Module, images: Tensor, kind: Pass)
         after, again = _run(made, images, kind)
     except Exception as error:  # dynamo, inductor and the C++ compiler raise many kinds
         raise CannotCompile(_reason(error.__cause__ or error)) from error
-    if not alike(before, after, ROUNDING_IN_BF16 if kind.bf16 else ROUNDING):
+    if not outputs_match(before, after, ROUNDING_IN_BF16 if kind.bf16 else ROUNDING):
         raise CannotCompile("its compiled pass gives other logits or gradients")
     return CompileTime(max(0.0, first - again), alone / again)
 
@@ -219,7 +219,7 @@ def _run(classifier: nn.Module, images: Tensor, kind: Pass) -> tuple[tuple[Tenso
     """Return the logits (in float32) and the gradient of a pass, and its time in seconds."""
     started = time.perf_counter()
     with torch.autocast(images.device.type, torch.bfloat16, enabled=kind.bf16):
-        if kind.follows:
+        if kind.gradient:
             logits, gradient = with_gradient(classifier, images)
         else:
             with torch.no_grad():

@@ -13,7 +13,7 @@ from robust_interp.store.cells import ModelCard, digest
 
 
 @dataclass(frozen=True)
-class Averaging:
+class EnsembleOptions:
     """How members form an ensemble.
 
     Attributes:
@@ -25,7 +25,7 @@ class Averaging:
     attacks: tuple[str, ...] = (WHITE_BOX,)
 
 
-def averaged(members: Sequence[Target], averaging: Averaging) -> list[Target]:
+def make_ensembles(members: Sequence[Target], averaging: EnsembleOptions) -> list[Target]:
     """Return one ensemble of the members for each value in `averaging.attacks`.
 
     Raises:
@@ -39,7 +39,9 @@ def member_names(named: str) -> list[str]:
     return [part.strip() for part in named.split("+")]
 
 
-def joined(named: str, found: Sequence[Target], averaging: Averaging, dataset: str) -> list[Target]:
+def named_ensembles(
+    named: str, found: Sequence[Target], averaging: EnsembleOptions, dataset: str
+) -> list[Target]:
     """Return the ensembles of the single models named by `named`, without those already in `found`.
 
     Args:
@@ -61,7 +63,7 @@ def joined(named: str, found: Sequence[Target], averaging: Averaging, dataset: s
     if len(members) < 2:
         raise UserError(f"an ensemble needs at least two models; {named} is one")
     there = [(target.card.identity, target.card.attacked_as) for target in found]
-    made = averaged(list(members.values()), averaging)
+    made = make_ensembles(list(members.values()), averaging)
     return [e for e in made if (e.card.identity, e.card.attacked_as) not in there]
 
 

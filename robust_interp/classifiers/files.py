@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from robust_interp import zoo
-from robust_interp.classifiers.target import Context, Target, check_fits, fast, size_note
+from robust_interp.classifiers.target import Context, Target, check_fits, size_note, to_channels_last
 from robust_interp.classifiers.weights import with_weights
 from robust_interp.classifiers.zoo_names import from_checkpoint
 from robust_interp.core.errors import UserError
@@ -49,7 +49,7 @@ def from_path(path: Path, context: Context) -> Target:
     if not path.is_file():
         raise UserError(f"there is no folder or file {path}")
     if (path.parent / zoo.CONFIG).is_file():
-        return described(path, f"{path.resolve().parent.name}/{path.name}", context)
+        return target_from_config(path, f"{path.resolve().parent.name}/{path.name}", context)
     weights_files.read_state(path)  # raises if it is not a weights file at all
     raise UserError(
         f"{path} does not name an architecture, and there is no {zoo.CONFIG} beside it: use "
@@ -63,7 +63,7 @@ def _folder(folder: Path, context: Context) -> Target:
         return _of_ours(own, context)
     found = [folder / name for name in WEIGHTS_IN_FOLDER if (folder / name).is_file()]
     if (folder / zoo.CONFIG).is_file() and found:
-        return described(found[0], folder.resolve().name, context)
+        return target_from_config(found[0], folder.resolve().name, context)
     if any(map(zoo.Checkpoint.at, folder.iterdir())):
         raise UserError(
             f"{folder} is a folder of checkpoints: give it with --zoo, or name one checkpoint in it"
@@ -78,7 +78,7 @@ def _of_ours(checkpoint: zoo.Checkpoint, context: Context) -> Target:
     return from_checkpoint(checkpoint, context.dataset)
 
 
-def described(path: Path, name: str, context: Context) -> Target:
+def target_from_config(path: Path, name: str, context: Context) -> Target:
     """Make a target of a weights file beside a config.json in timm's format.
 
     Args:
@@ -91,7 +91,7 @@ def described(path: Path, name: str, context: Context) -> Target:
     """
     config = _config(path.parent / zoo.CONFIG)
     cfg, arguments = config["pretrained_cfg"], dict(config.get("model_args") or {})
-    context = context.fitted(cfg)
+    context = context.preprocessed_for(cfg)
     size = cfg.get("input_size") or list(context.dataset.shape)
     channels = arguments.pop("in_chans", size[0])
     classes = config.get("num_classes", cfg.get("num_classes"))
@@ -105,7 +105,7 @@ def described(path: Path, name: str, context: Context) -> Target:
             raise UserError(f"{path.parent / zoo.CONFIG} has {lacks}: give --mean and --std")
         context = replace(context, mean=mean, std=std)
     model = zoo.create(config["architecture"], num_classes=classes, in_chans=channels, **arguments)
-    return with_weights(name, fast(model), path, context, notes)
+    return with_weights(name, to_channels_last(model), path, context, notes)
 
 
 _OPTIONAL: dict[str, Form] = {

@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterator
 import torch
 from torch import Tensor, nn
 
-from robust_interp.classifiers.attributes import attributes, held
+from robust_interp.classifiers.attributes import attributes, describe_attributes
 from robust_interp.classifiers.classifier import Classifier, with_gradient
 
 
-def behaviour(classifier: nn.Module, images: Tensor) -> str:
+def output_hash(classifier: nn.Module, images: Tensor) -> str:
     """Return the SHA-256 of the logits for a few images (N, C, H, W) and of a gradient at them.
 
     A hash of code and state cannot cover everything that the output depends on. This one covers the output.
@@ -29,7 +29,7 @@ def behaviour(classifier: nn.Module, images: Tensor) -> str:
     return sha.hexdigest()
 
 
-def rewritten(classifier: Classifier, images: Tensor) -> set[str]:
+def changed_by_forward(classifier: Classifier, images: Tensor) -> set[str]:
     """Return the attributes that a forward pass changes, such as a call counter or the last images.
 
     They depend on earlier calls, so they must not be part of the model's identity.
@@ -73,7 +73,7 @@ def identity(model: nn.Module, passing: Collection[str] = ()) -> dict:
         sha.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     for weights in _quantised(model):
         sha.update(weights.detach().cpu().contiguous().numpy().tobytes())
-    sha.update(held(model, known).encode())  # '' leaves the hash as in older versions
+    sha.update(describe_attributes(model, known).encode())  # '' leaves the hash as in older versions
     return {"class": type(model).__qualname__, "state_sha256": sha.hexdigest()}
 
 

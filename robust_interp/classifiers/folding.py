@@ -17,7 +17,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 _FOLDED = {nn.BatchNorm1d: nn.Conv1d, nn.BatchNorm2d: nn.Conv2d, nn.BatchNorm3d: nn.Conv3d}
 
 
-def folded(model: nn.Module) -> nn.Module | None:
+def fold_batch_norm(model: nn.Module) -> nn.Module | None:
     """Return a copy of a model in which each BatchNorm directly after a convolution is folded into it.
 
     Args:

@@ -60,7 +60,7 @@ def from_hugging_face(text: str, context: Context) -> Target:
     notes: tuple[str, ...] = ()
     if cfg:
         model.pretrained_cfg = cfg  # timm's format, which the other modules read
-        context = context.fitted(cfg)
+        context = context.preprocessed_for(cfg)
         notes = size_note(name, cfg["input_size"], context) + replaced_note(name, model, context)
     return from_module(name, model, context, notes=notes)
 

@@ -10,11 +10,11 @@ from torch import nn
 
 from robust_interp.core import precision
 from robust_interp.core.devices import by_default
-from robust_interp.core.random_state import one_at_a_time, undisturbed_generators
+from robust_interp.core.random_state import measurement_lock, preserved_rng_state
 
 
 @contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
+def measurement_mode(model: nn.Module) -> Iterator[None]:
     """Set the conditions of a measurement, and restore the previous state afterwards.
 
     Inside: eval mode, frozen parameters, gradients enabled, float32 without autocast or TF32, deterministic
@@ -24,7 +24,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     Args:
         model: The model, on any device. It is changed in place, and restored even after an exception.
     """
-    with one_at_a_time(), _as_found(model), _torch_settings(), _default_device(model):
+    with measurement_lock(), _as_found(model), _torch_settings(), _default_device(model):
         _to_eval(model)
         model.requires_grad_(False)
         yield
@@ -64,7 +64,7 @@ def _to_eval(model: nn.Module) -> None:
 @contextmanager
 def _torch_settings() -> Iterator[None]:
     with ExitStack() as stack:
-        stack.enter_context(undisturbed_generators())
+        stack.enter_context(preserved_rng_state())
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):

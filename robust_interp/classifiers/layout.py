@@ -43,7 +43,7 @@ def use_channels_last(classifier: Classifier, images: Tensor) -> bool:
         after = with_gradient(classifier, images)
     except Exception:  # a model may rely on the default memory format, as with view()
         after = None
-    if after is None or not alike(before, after):
+    if after is None or not outputs_match(before, after):
         classifier.normalize = plain
         return False
     return True
@@ -60,7 +60,7 @@ def _is_channels_last(tensor: Tensor) -> bool:
     return tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
 
 
-def alike(
+def outputs_match(
     before: tuple[Tensor, Tensor | None], after: tuple[Tensor, Tensor | None], rounding: float = ROUNDING
 ) -> bool:
     """Whether logits (N, classes) and gradients (N, C, H, W) of two models differ by rounding at most.

@@ -7,17 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from robust_interp import zoo
-from robust_interp.classifiers.files import WEIGHTS_IN_FOLDER, described, from_path
+from robust_interp.classifiers.files import WEIGHTS_IN_FOLDER, from_path, target_from_config
 from robust_interp.classifiers.hugging_face import from_hugging_face
 from robust_interp.classifiers.target import (
     Context,
     Target,
     check_fits,
-    fast,
     from_module,
     replaced_note,
     size_note,
     timm_cfg,
+    to_channels_last,
 )
 from robust_interp.classifiers.weights import with_weights
 from robust_interp.core.errors import UserError
@@ -53,15 +53,15 @@ def from_timm(text: str, context: Context) -> Target:
         raise UserError(f"timm:{text}: {taken[0]} cannot be set here")
     if context.checkpoint:
         model = zoo.create(name, num_classes=context.dataset.classes, in_chans=context.channels, **arguments)
-        return with_weights(text, fast(model), context.checkpoint, context)
+        return with_weights(text, to_channels_last(model), context.checkpoint, context)
     _check_pretrained(name, context)
     try:
         model = zoo.create(name, pretrained=True, **arguments)
     except UserError as error:
         raise UserError(f"{error}; to load weights from a file, use --checkpoint FILE") from error
-    context = context.fitted(timm_cfg(model))
+    context = context.preprocessed_for(timm_cfg(model))
     notes = size_note(text, timm_cfg(model)["input_size"], context) + replaced_note(text, model, context)
-    return from_module(text, fast(model), context, notes=notes)
+    return from_module(text, to_channels_last(model), context, notes=notes)
 
 
 def from_robustbench(text: str, context: Context) -> Target:
@@ -112,7 +112,7 @@ def _of_hub(name: str, context: Context) -> Target:
     except Exception as error:  # a download fails in many ways
         reason = first_line_of(error)
         raise UserError(f"timm:hf-hub:{name}: {reason}") from error
-    return described(weights, f"hf-hub:{name}", context)
+    return target_from_config(weights, f"hf-hub:{name}", context)
 
 
 def parse_call(text: str) -> tuple[str, dict]:

@@ -23,17 +23,24 @@ from torch import nn
 
 from robust_interp import data, zoo
 from robust_interp.classifiers.ensemble import Ensemble
-from robust_interp.classifiers.ensembles import Averaging, averaged, from_ensemble, joined, member_names
+from robust_interp.classifiers.ensembles import (
+    EnsembleOptions,
+    from_ensemble,
+    make_ensembles,
+    member_names,
+    named_ensembles,
+)
 from robust_interp.classifiers.files import from_path, is_path
+from robust_interp.classifiers.objects import with_training
 from robust_interp.classifiers.prefixes import PREFIXES
 from robust_interp.classifiers.python_modules import from_python
-from robust_interp.classifiers.target import Context, Target, Tried, from_module
-from robust_interp.classifiers.zoo_names import NOTHING_TRIED, from_zoo
-from robust_interp.core.csv_text import defused
+from robust_interp.classifiers.target import Context, LoadAttempts, Target, from_module
+from robust_interp.classifiers.zoo_names import NO_ATTEMPTS, from_zoo
+from robust_interp.core.csv_text import escape_csv_value
 from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.paths import resolved
 from robust_interp.core.registry import is_glob
-from robust_interp.core.work import Tell, each, untold
+from robust_interp.core.work import ProgressCallback, no_progress, with_progress
 
 _PREFIXED = re.compile(r"(?![A-Za-z]:[\\/])(?P<prefix>[\w.-]+):(?P<rest>.+)", re.DOTALL)
 
@@ -97,9 +104,9 @@ def resolve(
     models: Sequence[str] | Mapping[str, nn.Module] | None,
     options: ResolveOptions,
     dataset: data.Dataset,
-    tell: Tell = untold,
+    progress: ProgressCallback = no_progress,
     on_random: OnRandom = refuse,
-    tried: Tried = NOTHING_TRIED,
+    tried: LoadAttempts = NO_ATTEMPTS,
 ) -> list[Target]:
     """Return the targets for the given names, without duplicates, and their ensembles.
 
@@ -110,7 +117,7 @@ def resolve(
         models: Names, or modules by name; None takes the members of `options.ensemble`, or else 'all'.
         options: Options of the models.
         dataset: The data set that the models are measured on.
-        tell: Called with the progress of reading the zoo's checkpoints.
+        progress: Called with the progress of reading the zoo's checkpoints.
         on_random: Called with name and error for each random model that is refused. If it returns, the model
             is left out.
         tried: Results of earlier attempts to load targets. A checkpoint that failed is left out with
@@ -126,10 +133,10 @@ def resolve(
     found = (
         _objects(models, options, dataset, on_random)
         if isinstance(models, Mapping)
-        else _named(models, options, averaging, dataset, tell, on_random, tried)
+        else _named(models, options, averaging, dataset, progress, on_random, tried)
     )
     for named in _listed(options.ensemble):
-        found += joined(named, found, averaging, dataset.name)
+        found += named_ensembles(named, found, averaging, dataset.name)
     for target in found:
         _check_name(target.card.model)
     own = are_objects and not options.ensemble  # Ensemble objects have their own settings
@@ -141,17 +148,17 @@ def resolve(
 
 
 def load_all(
-    targets: Iterable[Target], load: Callable[[Target], object], tell: Tell = untold
+    targets: Iterable[Target], load: Callable[[Target], object], progress: ProgressCallback = no_progress
 ) -> dict[str, UserError]:
     """Load targets, and return the error of each one that cannot be measured, by its key.
 
     Args:
         targets: The targets.
         load: Loads one of them.
-        tell: Called with the progress, 0 to 1, and the name of the model.
+        progress: Called with the progress, 0 to 1, and the name of the model.
     """
     failed = {}
-    for target in each(list(targets), tell, lambda target: target.card.label):
+    for target in with_progress(list(targets), progress, lambda target: target.card.label):
         try:
             load(target)
         except UserError as error:
@@ -177,7 +184,7 @@ def resolve_without(
     Raises:
         UserError: the error of a model that is named itself, or if no model is left.
     """
-    tried: Tried = {target.key: target.load for target in targets} | dict(failed)
+    tried: LoadAttempts = {target.key: target.load for target in targets} | dict(failed)
     found = resolve(models, options, dataset, on_random=on_random, tried=tried)
     for target in found:
         if target.key in failed:
@@ -189,7 +196,7 @@ def _check_name(name: str) -> None:
     """Refuse a name that is blank or not printable, or that a spreadsheet would read as a formula."""
     if not name.isprintable() or not name.strip():
         raise UserError(f"a model's name must be one line of text, not {name!r}")
-    if defused(name) != name:
+    if escape_csv_value(name) != name:
         raise UserError(f"a model's name must not begin as a formula of a spreadsheet does, as {name!r} does")
 
 
@@ -204,18 +211,18 @@ def _objects(
             if type(model) is Ensemble:
                 found.append(from_ensemble(name, model, context))
             else:
-                found.append(from_module(name, model, context))
+                found.append(with_training(from_module(name, model, context), model))
     return found
 
 
 def _named(
     models: Sequence[str] | None,
     options: ResolveOptions,
-    averaging: Averaging,
+    averaging: EnsembleOptions,
     dataset: data.Dataset,
-    tell: Tell,
+    progress: ProgressCallback,
     on_random: OnRandom,
-    tried: Tried,
+    tried: LoadAttempts,
 ) -> list[Target]:
     names = models or tuple(name for named in _listed(options.ensemble) for name in member_names(named))
     names = _for_checkpoint(names) if options.checkpoint else names or ("all",)
@@ -225,7 +232,7 @@ def _named(
         _refuse_idle(options, ("seeds",), "models that are not from the zoo")
     elif not others:
         _refuse_idle(options, ("mean", "std", "weights_key"), "models from the zoo")
-    found = _of_the_zoo(of_the_zoo, options, averaging, dataset, tell, tried) if of_the_zoo else []
+    found = _of_the_zoo(of_the_zoo, options, averaging, dataset, progress, tried) if of_the_zoo else []
     return _once([*found, *_others(others, options, dataset, on_random)])
 
 
@@ -244,10 +251,10 @@ def _is_of_the_zoo(name: str) -> bool:
 def _of_the_zoo(
     names: Sequence[str],
     options: ResolveOptions,
-    averaging: Averaging,
+    averaging: EnsembleOptions,
     dataset: data.Dataset,
-    tell: Tell,
-    tried: Tried,
+    progress: ProgressCallback,
+    tried: LoadAttempts,
 ) -> list[Target]:
     seeds = range(options.seeds) if isinstance(options.seeds, int) else options.seeds
     if seeds is not None and not len(seeds):
@@ -255,11 +262,11 @@ def _of_the_zoo(
     found: list[Target] = []
     candidates = _candidates(names, options, dataset)
     for seeds_of_one in from_zoo(
-        names, candidates, seeds, dataset, tell, tried, None if options.check_each else {}
+        names, candidates, seeds, dataset, progress, tried, None if options.check_each else {}
     ):
         found += seeds_of_one
         if options.ensembles and len(seeds_of_one) > 1:
-            found += averaged(seeds_of_one, averaging)
+            found += make_ensembles(seeds_of_one, averaging)
     return found
 
 
@@ -369,12 +376,12 @@ def _refuse_idle(options: ResolveOptions, names: Iterable[str], what: str) -> No
         raise UserError(f"{given[0]} cannot be used with {what}")
 
 
-def _averaging(options: ResolveOptions) -> Averaging:
-    usual = Averaging()
+def _averaging(options: ResolveOptions) -> EnsembleOptions:
+    usual = EnsembleOptions()
     views = usual.attacks if options.attacks is None else _listed(options.attacks)
     if not views:
         raise UserError("ensemble_attack is empty; use white-box to attack the ensemble itself")
-    return Averaging(options.average or usual.average, views)
+    return EnsembleOptions(options.average or usual.average, views)
 
 
 def _listed(names: str | Sequence[str]) -> tuple[str, ...]:

@@ -16,10 +16,10 @@ import torch
 from torch import nn
 
 from robust_interp import data
-from robust_interp.attacks.expectation import Randomised
+from robust_interp.attacks.expectation import EOTClassifier
 from robust_interp.classifiers.classifier import Classifier
-from robust_interp.classifiers.fingerprint import behaviour, identity, rewritten
-from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.classifiers.fingerprint import changed_by_forward, identity, output_hash
+from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.classifiers.layout import use_channels_last
 from robust_interp.classifiers.validation import (
     CHECKED_ON,
@@ -34,12 +34,13 @@ from robust_interp.classifiers.validation import (
     stale_batch_norm,
 )
 from robust_interp.core.errors import RandomModelError, UserError
-from robust_interp.core.memory import with_fewer
+from robust_interp.core.memory import retry_with_smaller_batch
 from robust_interp.store.cells import ModelCard, digest
 
 Load = Callable[[torch.device | str], nn.Module]
 
-Tried = Mapping[str, Load | UserError]  # by a target's key: how it loads, or why it could not be measured
+# by a target's key: how it loads, or why it could not be measured
+LoadAttempts = Mapping[str, Load | UserError]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +85,7 @@ class Context:
             that come with the model, as in timm's ``pretrained_cfg``, or no normalisation.
         std: Per-channel standard deviation, as `mean`.
         weights_key: Key of the state dict in a weights file with several.
-        is_fitted: Whether the data set is already preprocessed for the model.
+        is_preprocessed: Whether the data set is already preprocessed for the model.
         eot: Number of draws over which a random model is attacked and classified; 0 refuses it.
         seed: Seed of these draws.
     """
@@ -94,7 +95,7 @@ class Context:
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
     weights_key: str | None = None
-    is_fitted: bool = False
+    is_preprocessed: bool = False
     eot: int = 0
     seed: int = 0
 
@@ -102,11 +103,11 @@ class Context:
     def channels(self) -> int:
         return self.dataset.channels
 
-    def fitted(self, cfg: Mapping[str, Any]) -> Context:
+    def preprocessed_for(self, cfg: Mapping[str, Any]) -> Context:
         """Preprocess the data set as in a ``pretrained_cfg``; later calls change nothing."""
-        if self.is_fitted or not cfg:
+        if self.is_preprocessed or not cfg:
             return self
-        return replace(self, dataset=self.dataset.fitted(cfg), is_fitted=True)
+        return replace(self, dataset=self.dataset.preprocessed_for(cfg), is_preprocessed=True)
 
 
 class Loader:
@@ -138,9 +139,9 @@ class Loader:
         classifier = self._build().to(device)
         place = _place(classifier, device)
         if place not in self._checked:
-            with undisturbed(classifier):
+            with measurement_mode(classifier):
                 images = _pixels(self._dataset, _spread(self._dataset), place)
-                self.notes = with_fewer(
+                self.notes = retry_with_smaller_batch(
                     lambda count: self._check(classifier, images[:count]), len(images), place
                 )
             self._checked.add(place)
@@ -174,7 +175,7 @@ def from_module(
     """
     model, changed = measurable(model, name)
     notes += changed
-    context = context.fitted(timm_cfg(model))
+    context = context.preprocessed_for(timm_cfg(model))
     mean, std = context.mean, context.std
     if mean is None and std is None:
         mean, std = _own_normalisation(model, context.dataset)
@@ -198,7 +199,7 @@ def from_module(
         except RandomModelError as error:
             if not context.eot:
                 raise RandomModelError(f"{error}; bench --eot 10 measures random models") from error
-            measured = Randomised(classifier, context.eot, context.seed)
+            measured = EOTClassifier(classifier, context.eot, context.seed)
             known, found = _known_randomised(classifier, measured, context.dataset, place)
     except UserError as error:
         raise type(error)("; ".join([str(error), *changed])) from error
@@ -210,7 +211,7 @@ def from_module(
     return Target(card, Loader(lambda: measured, context.dataset, [place]), notes, context.dataset)
 
 
-def fast(model: nn.Module) -> nn.Module:
+def to_channels_last(model: nn.Module) -> nn.Module:
     """Convert a timm model to channels last: attacks on a CPU take a sixth less time."""
     return model.to(memory_format=torch.channels_last)
 
@@ -283,8 +284,8 @@ def _known(classifier: Classifier, dataset: data.Dataset, place: str) -> tuple[d
     """Check a classifier on a few images, and return its identity and notes."""
     spread = _spread(dataset)
     images = _pixels(dataset, spread, place)
-    with undisturbed(classifier):
-        return with_fewer(
+    with measurement_mode(classifier):
+        return retry_with_smaller_batch(
             lambda count: _checked(classifier, images[:count], dataset, spread[:count]), len(images), place
         )
 
@@ -295,8 +296,8 @@ def _checked(
     """Do the work of `_known` on these images (N, C, H, W), and switch to channels last if that helps."""
     labels = torch.from_numpy(dataset.labels[ids]).to(images.device)
     check_classifier(classifier, images, dataset.classes)
-    passing = rewritten(classifier, images)
-    known = identity(classifier.model, passing) | {"behaviour": behaviour(classifier, images)}
+    passing = changed_by_forward(classifier, images)
+    known = identity(classifier.model, passing) | {"behaviour": output_hash(classifier, images)}
     notes = one_output_notes(classifier, images) + output_notes(classifier, images)
     if stale_batch_norm(classifier, images, labels, dataset.classes):
         notes += (
@@ -308,15 +309,15 @@ def _checked(
 
 
 def _known_randomised(
-    classifier: Classifier, randomised: Randomised, dataset: data.Dataset, place: str
+    classifier: Classifier, randomised: EOTClassifier, dataset: data.Dataset, place: str
 ) -> tuple[dict, tuple[str, ...]]:
     """Do the same as `_known` for a classifier that draws random numbers."""
     images = _pixels(dataset, _spread(dataset), place)
-    with undisturbed(randomised):
+    with measurement_mode(randomised):
         refuse_batch_statistics(classifier)
         check_classifier(randomised, images, dataset.classes)
         known = identity(classifier.model) | {
-            "behaviour": behaviour(randomised, images),
+            "behaviour": output_hash(randomised, images),
             "normalisation": classifier.normalisation,
             "eot": randomised.draws,
             "eot_seed": randomised.seed,

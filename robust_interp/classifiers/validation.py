@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from robust_interp.classifiers.classifier import Classifier, with_gradient
-from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.memory import is_out_of_memory
 from robust_interp.core.texts import first_line_of
@@ -170,7 +170,7 @@ def _check_repeats(classifier: nn.Module, images: Tensor) -> None:
         raise RandomModelError(f"{name} is random: two gradients at the same images differ")
 
 
-class Unchanged:
+class ChangeDetector:
     """Checks that a model does not change during a measurement, such as by learning from its inputs.
 
     Args:
@@ -366,7 +366,7 @@ def stale_batch_norm(classifier: nn.Module, images: Tensor, labels: Tensor, clas
     luck = 2 * math.sqrt(chance * (1 - chance) / len(images))  # two standard deviations of guessing
     if not norms or len(images) < 2 or _accuracy(classifier, images, labels) > chance + luck:
         return False
-    with undisturbed(classifier):
+    with measurement_mode(classifier):
         for norm in norms:
             norm.train()
         return _accuracy(classifier, images, labels) > chance + luck + 0.25

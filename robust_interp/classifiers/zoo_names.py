@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from robust_interp import data, zoo
 from robust_interp.classifiers.classifier import Classifier
-from robust_interp.classifiers.target import Loader, Target, Tried, fast
+from robust_interp.classifiers.target import LoadAttempts, Loader, Target, to_channels_last
 from robust_interp.core.errors import UserError
-from robust_interp.core.work import Tell, each, untold
+from robust_interp.core.work import ProgressCallback, no_progress, with_progress
 from robust_interp.store.cells import ModelCard, digest
 
 SHOWN = 4  # of broken checkpoints, where all are
 
-NOTHING_TRIED: Tried = {}
+NO_ATTEMPTS: LoadAttempts = {}
 
 # The devices on which a network has passed its check, by all that it is but for its weights.
 Passed = dict[tuple[str, data.Dataset], set[str]]
@@ -25,8 +25,8 @@ def from_zoo(
     candidates: list[zoo.Checkpoint],
     seeds: Sequence[int] | None,
     dataset: data.Dataset,
-    tell: Tell = untold,
-    tried: Tried = NOTHING_TRIED,
+    progress: ProgressCallback = no_progress,
+    tried: LoadAttempts = NO_ATTEMPTS,
     passed: Passed | None = None,
 ) -> list[list[Target]]:
     """Select checkpoints, and return one list of targets for each architecture, recipe and interval of λ.
@@ -38,7 +38,7 @@ def from_zoo(
         candidates: The checkpoints to choose from.
         seeds: Train seeds to take; None takes all.
         dataset: The data set that the checkpoints are measured on.
-        tell: Called with the progress of reading the checkpoints.
+        progress: Called with the progress of reading the checkpoints.
         tried: Results of earlier attempts to load targets; a checkpoint that failed is broken.
         passed: As for `from_checkpoint`.
 
@@ -52,7 +52,7 @@ def from_zoo(
     groups: dict[tuple, list[Target]] = {}
     named = {pattern.partition("@")[0] for pattern in patterns}
     broken = _broken_plugins(chosen, named)
-    for checkpoint in each(chosen, tell, lambda checkpoint: checkpoint.name):
+    for checkpoint in with_progress(chosen, progress, lambda checkpoint: checkpoint.name):
         if checkpoint.architecture not in broken and (seeds is None or checkpoint.seed in seeds):
             try:
                 target = _as_tried(from_checkpoint(checkpoint, dataset, passed), tried)
@@ -75,7 +75,7 @@ def from_zoo(
     return found
 
 
-def _as_tried(target: Target, tried: Tried) -> Target:
+def _as_tried(target: Target, tried: LoadAttempts) -> Target:
     """Return the target with its earlier `load`.
 
     Raises:
@@ -99,7 +99,7 @@ def from_checkpoint(
             full. None checks this one in full.
     """
     cfg, record = checkpoint.config["pretrained_cfg"], checkpoint.record
-    dataset = dataset.fitted(cfg)
+    dataset = dataset.preprocessed_for(cfg)
     code = {
         "architecture": checkpoint.architecture,
         "arguments": checkpoint.config["model_args"],
@@ -123,7 +123,7 @@ def from_checkpoint(
     if checkpoint.dataset != dataset.name:
         card = replace(card, recorded_clean=None)
         notes = (f"{checkpoint.name} was trained on {checkpoint.dataset}, not on {dataset.name}",)
-    load = Loader(lambda: fast(classifier_of(checkpoint)), dataset, alike_passed_on=alike)
+    load = Loader(lambda: to_channels_last(classifier_of(checkpoint)), dataset, alike_passed_on=alike)
     return Target(card, load, dataset=dataset, notes=notes)
 
 

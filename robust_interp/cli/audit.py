@@ -15,7 +15,7 @@ from robust_interp.cli.options import (
     add_measuring,
     add_models,
     percentage,
-    picked,
+    select_options,
     workers_of,
 )
 from robust_interp.cli.terminal import say
@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.benchmark.request import Request
     from robust_interp.cli.audit_table import print_audit
     from robust_interp.cli.console import console
-    from robust_interp.cli.progress import reporter, track
+    from robust_interp.cli.progress import reporter, tell_start, track
     from robust_interp.store import Store
     from robust_interp.store.verdicts import FAIL
 
@@ -121,20 +121,21 @@ def run(arguments: argparse.Namespace) -> int:
         for name in ("standing", "gain", "blind", "saturated", "flat", "falls")
     }
     request = Request(
-        **picked(arguments, f"models checkpoint dataset {OF_IMAGES} eps n seeds ensembles"),
-        **picked(arguments, "batch_size device seed"),
-        **picked(arguments, "zoo only_zoo data_dir mean std weights_key threads"),
+        **select_options(arguments, f"models checkpoint dataset {OF_IMAGES} eps n seeds ensembles"),
+        **select_options(arguments, "batch_size device seed"),
+        **select_options(arguments, "zoo only_zoo data_dir mean std weights_key threads"),
     )
     options = Options(
-        **picked(arguments, "attack strongest black_box source"),
+        **select_options(arguments, "attack strongest black_box source"),
         thresholds=Thresholds(large_eps_255=arguments.large_eps, more=arguments.more, **limits),
     )
     errors, workers = console(stderr=True), workers_of(arguments)
-    with track(errors, "reading checkpoints", arguments.quiet) as tell:
-        audit = Audit(request, options, tell)
+    with track(errors, "reading checkpoints", arguments.quiet) as progress:
+        audit = Audit(request, options, progress)
+    tell_start(workers, arguments.quiet)
     with Store(arguments.out, journal=arguments.store_journal) as store, ExitStack() as stack:
-        with track(errors, "loading", arguments.quiet) as tell:
-            audit.load(tell)
+        with track(errors, "loading", arguments.quiet) as progress:
+            audit.load(progress)
             executor = stack.enter_context(audit.in_workers(workers, arguments.plugin, arguments.out))
         with reporter(errors, audit.work(store), cost, arguments.quiet) as watch:
             audited = audit.run(store, watch, executor)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from rich.markup import escape
 from rich.table import Table
 
-from robust_interp.audit.checks import CHECKS, Audited, Finding
+from robust_interp.audit.checks import CHECKS, AuditedModel, Finding
 from robust_interp.cli.console import console
-from robust_interp.store.verdicts import FAIL, NOT_RUN, OPEN, PASS, WARN
+from robust_interp.store.verdicts import FAIL, NOT_RUN, OPEN, PARTIAL, PASS, WARN
 
 ORDER = (FAIL, WARN, OPEN, NOT_RUN, PASS)
+_MEANINGS = {
+    FAIL: "masked gradients",
+    WARN: "the attack is too weak",
+    OPEN: "too few images, use a larger --n",
+    PARTIAL: "nothing found, but not all checks were run",
+}
 
 
-def print_audit(audited: Sequence[Audited], dataset: str, everything: bool = False) -> None:
+def print_audit(audited: Sequence[AuditedModel], dataset: str, everything: bool = False) -> None:
     """Print the conclusion for each model, then each check that does not pass, per radius, with its numbers.
 
     Args:
@@ -32,11 +38,16 @@ def print_audit(audited: Sequence[Audited], dataset: str, everything: bool = Fal
         for verdict, why in _rows(one.findings, everything):
             table.add_row(verdict, escape(why))
         shown.print(table)
-    shown.print(
-        "eps and steps in 1/255; values in % of the images or in percentage points. open: too few images, "
-        "use a larger --n; audit.csv has all numbers",
-        highlight=False,
-    )
+    verdicts = {finding.verdict for one in audited for finding in one.findings}
+    verdicts |= {one.conclusion.verdict for one in audited}
+    shown.print(_legend(verdicts), highlight=False)
+
+
+def _legend(verdicts: Collection[str]) -> str:
+    """Explain the units and those verdicts that are shown."""
+    parts = ["eps and step sizes in 1/255; values in % of the images or in percentage points"]
+    parts += [f"{name}: {what}" for name, what in _MEANINGS.items() if name in verdicts]
+    return "; ".join([*parts, "audit.csv has all numbers"])
 
 
 def _rows(findings: Iterable[Finding], everything: bool) -> list[tuple[str, str]]:

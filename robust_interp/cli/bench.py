@@ -9,7 +9,14 @@ from collections.abc import Set
 from contextlib import ExitStack
 
 from robust_interp.benchmark.forms import named_path
-from robust_interp.cli.options import Commands, add_command, add_fields, add_measuring, picked, workers_of
+from robust_interp.cli.options import (
+    Commands,
+    add_command,
+    add_fields,
+    add_measuring,
+    select_options,
+    workers_of,
+)
 from robust_interp.cli.terminal import say
 
 
@@ -54,30 +61,33 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.benchmark import config
     from robust_interp.benchmark.benchmark import Benchmark
     from robust_interp.benchmark.cost import cost
-    from robust_interp.benchmark.request import ABOUT, Request
+    from robust_interp.benchmark.request import SETTINGS, Request
     from robust_interp.cli.console import console, print_header, print_leaderboard, print_plan
-    from robust_interp.cli.progress import duration, reporter, track
+    from robust_interp.cli.progress import duration, reporter, tell_start, track
     from robust_interp.core import environment
     from robust_interp.results.folders import write
     from robust_interp.store import FILE_NAME, Store
 
     errors, workers = console(stderr=True), workers_of(arguments)
-    with track(errors, "reading checkpoints", arguments.quiet) as tell:
-        benchmark = Benchmark(Request(**picked(arguments, " ".join(ABOUT))), tell)
+    with track(errors, "reading checkpoints", arguments.quiet) as progress:
+        benchmark = Benchmark(Request(**select_options(arguments, " ".join(SETTINGS))), progress)
     if arguments.save_config:
         config.save(arguments.save_config, vars(arguments))
     if arguments.dry_run:
         # A dry run reads an existing store, but does not create one.
         there = (arguments.out / FILE_NAME).is_file()
         with Store(arguments.out if there else None, read_only=there) as store:
-            with track(errors, "timing", arguments.quiet) as tell:
-                estimate = benchmark.estimate(store, tell)
+            with track(errors, "timing", arguments.quiet) as progress:
+                estimate = benchmark.estimate(store, progress)
             print_plan(benchmark, store, estimate)
         return 0
+    tell_start(workers, arguments.quiet)
     with Store(arguments.out, journal=arguments.store_journal) as store, ExitStack() as stack:
-        with track(errors, "loading", arguments.quiet) as tell:
-            stack.enter_context(benchmark.in_workers(workers, store, arguments.plugin, arguments.out, tell))
-            benchmark.load(store, tell)
+        with track(errors, "loading", arguments.quiet) as progress:
+            stack.enter_context(
+                benchmark.in_workers(workers, store, arguments.plugin, arguments.out, progress)
+            )
+            benchmark.load(store, progress)
         if not arguments.quiet:
             print_header(errors, benchmark, store)
         work, started = benchmark.work(store), time.perf_counter()
@@ -85,13 +95,13 @@ def run(arguments: argparse.Namespace) -> int:
             report = benchmark.run(store, watch)
         write(arguments.out, report.results, report.leaderboard)
         environment.write(arguments.out, ["robust-interp", *sys.argv[1:]], benchmark.machine(store))
-    print_leaderboard(report.leaderboard, benchmark.plan.dataset)
+    print_leaderboard(report.leaderboard, benchmark.plan.dataset, sources=[arguments.out])
     for line in report.warnings:
         errors.print(f"warning: {line}", highlight=False, markup=False)
     for line in report.notes:
         say(line)
-    new = measured(watch.own, watch.others, duration(time.perf_counter() - started))
-    say(f"{new}; wrote leaderboard.csv, results.csv and environment.json in {arguments.out}")
+    say(f"wrote leaderboard.csv, results.csv and environment.json in {arguments.out}")
+    say(measured(watch.own, watch.others, duration(time.perf_counter() - started)))
     return int(benchmark.is_incomplete)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Hashable, Iterable, Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +19,9 @@ from robust_interp import __version__, zoo
 from robust_interp.cli.progress import duration
 from robust_interp.core.errors import UserError
 from robust_interp.core.texts import plain
-from robust_interp.corruptions.names import MEANS
 from robust_interp.results import brief, ranks
 from robust_interp.results.classes import NOTHING, PREDICTED, by_entry
+from robust_interp.results.column_names import MeasuredColumn, parse
 from robust_interp.results.columns import is_text
 from robust_interp.results.compare import Comparison
 from robust_interp.results.paper import PaperComparison
@@ -77,6 +79,7 @@ def print_leaderboard(
     title: str,
     ranked_by: dict[str, str] | None = None,
     columns: Iterable[str] | None = None,
+    sources: Iterable[Path] = (),
 ) -> None:
     """Print one line per entry: accuracies in percent, ± standard deviation if there are several seeds.
 
@@ -85,13 +88,14 @@ def print_leaderboard(
         title: First part of the line above the table.
         ranked_by: Name of the ranking column by protocol; None derives it from the columns of the board.
         columns: Names or globs of the columns to show; None shows those that have values and differ.
+        sources: Folders and files of the leaderboard, named in the command that shows other columns.
     """
     ranked_by = ranks.ranked_by(board) if ranked_by is None else ranked_by
     n = ", ".join(str(n) for n in sorted(set(board["n_examples"].dropna())))
     protocol = ", ".join(sorted(set(board["protocol"])))
     if columns is None:
         texts = brief.for_readers(board, brief.NARROW)
-        order = _by_weight(texts, ranked_by.values())
+        order = brief.by_importance(board, texts, ranked_by.values())
     else:
         texts = brief.texts_of(brief.choose(board, columns), between=brief.NARROW)
         order = list(texts)
@@ -113,20 +117,14 @@ def print_leaderboard(
     if left_out:
         _print_note(
             shown,
-            f"not shown for lack of space: {', '.join(left_out)}; choose columns with robust-interp "
-            "leaderboard --columns",
+            f"not shown for lack of space: {', '.join(left_out)}; choose columns with "
+            f"{shlex.join(['robust-interp', 'leaderboard', *map(str, sources), '--columns'])} NAMES",
         )
 
 
 def _print_note(shown: Console, text: str) -> None:
     if text:
         shown.print(text, highlight=False, markup=False)
-
-
-def _by_weight(texts: Iterable[str], ranking: Iterable[str]) -> list[str]:
-    """Return the columns by priority; on a narrow terminal the last ones are left out first."""
-    first = ["model", "rank", *ranking, "members", "n_examples", "protocol", "clean", "recipe", *MEANS]
-    return [*(name for name in dict.fromkeys(first) if name in texts), *(n for n in texts if n not in first)]
 
 
 def _print_one(shown: Console, columns: dict[str, list[str]], order: list[str]) -> list[str]:
@@ -350,8 +348,8 @@ def print_plan(benchmark: Benchmark, store: Store, estimate: Estimate) -> None:
     missing = {target.card.label: len(cells) for target, cells in todo}
     lines = [
         f"{plan.dataset}, n = {plan.n}, protocol {plan.protocol}: {len(plan.cells)} cells",
-        f"per model: {_columns(plan)}",
-        *([f"strong, n = {plan.strong.n}: the worst of {_columns(plan.strong)}"] if plan.strong else []),
+        *_measured_lines(f"per model, {len(_columns(plan))} cells", plan),
+        *(_measured_lines(f"strong, n = {plan.strong.n}: the worst of", plan.strong) if plan.strong else []),
         *(f"to measure: {count} cells of {label}" for label, count in missing.items()),
         f"{(count := sum(missing.values()))} cells to measure, {len(plan.cells) - count} already stored; "
         f"{'at most ' if is_bound else ''}about {duration(seconds)} on {benchmark.runner.device}",
@@ -361,8 +359,29 @@ def print_plan(benchmark: Benchmark, store: Store, estimate: Estimate) -> None:
         shown.print(line, highlight=False, markup=False)
 
 
-def _columns(plan: Plan) -> str:
-    return ", ".join(dict.fromkeys(cell.perturbation.column for cell in plan.cells))
+def _measured_lines(head: str, plan: Plan) -> list[str]:
+    return [f"{head}:", *(f"  {line}" for line in _in_groups(_columns(plan)))]
+
+
+def _columns(plan: Plan) -> list[MeasuredColumn]:
+    """Return the columns that a plan measures for a model."""
+    made = [cell.perturbation for cell in plan.cells]
+    corruptions = {one.name for one in made if one.kind == "corruption"}
+    return [parse(name, corruptions) for name in dict.fromkeys(one.column for one in made)]
+
+
+def _in_groups(columns: Iterable[MeasuredColumn]) -> list[str]:
+    """Return one line per group: attacks with the same radii, or corruptions with the same severities."""
+    strengths: dict[str, list[str]] = {}
+    for column in columns:
+        strengths.setdefault(column.series, [])
+        if column.radius is not None or column.severity is not None:
+            strengths[column.series].append(f"{column.strength:g}")
+    unit = {column.series: "eps" if column.is_attack else "severity" for column in columns}
+    groups: dict[str, list[str]] = {}
+    for series, values in strengths.items():
+        groups.setdefault(f" at {unit[series]} {', '.join(values)}" if values else "", []).append(series)
+    return [", ".join(alike) + at for at, alike in groups.items()]
 
 
 def print_models(checkpoints: list[Checkpoint]) -> None:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from robust_interp.cli.options import Commands, add_command, add_fields, add_plugin, picked
+from robust_interp.cli.options import Commands, add_command, add_fields, add_plugin, select_options
 from robust_interp.cli.terminal import say
 from robust_interp.core.errors import UserError
 
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.download:
             data.download(name, arguments.data_dir)
         try:
-            for line in _told(name, arguments):
+            for line in _describe(name, arguments):
                 say(line)
         except UserError as error:
             missing += 1
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if missing and arguments.names else 0
 
 
-def _told(name: str, arguments: argparse.Namespace) -> Iterator[str]:
+def _describe(name: str, arguments: argparse.Namespace) -> Iterator[str]:
     """Yield the lines that describe a data set or a source.
 
     Raises:
@@ -78,8 +78,8 @@ def _told(name: str, arguments: argparse.Namespace) -> Iterator[str]:
     from robust_interp.benchmark.settings import load_dataset
 
     names = "data_dir class_map resize crop interpolation skip_unreadable decode_workers"
-    found = load_dataset(Request(dataset=name, subset="first", **picked(arguments, names)))
-    trouble = found.troubles()
+    found = load_dataset(Request(dataset=name, subset="first", **select_options(arguments, names)))
+    trouble = found.problems()
     classes = f"{found.classes} classes"
     if (there := len(np.unique(found.labels))) < found.classes:
         classes += f" ({there} of them have images)"

@@ -17,7 +17,7 @@ from robust_interp.cli.options import (
     add_out,
     add_sources,
     add_which_dataset,
-    picked,
+    select_options,
 )
 from robust_interp.cli.terminal import say, warn
 from robust_interp.core.errors import UserError
@@ -40,7 +40,7 @@ def add_to(commands: Commands) -> None:
     _add_classes(actions)
 
 
-def spelt_out(argv: list[str]) -> list[str]:
+def with_default_action(argv: list[str]) -> list[str]:
     """Insert the default action `show` after `leaderboard` if no action is given."""
     if argv[:1] != ["leaderboard"] or (argv[1:2] and argv[1] in _ACTIONS):
         return argv
@@ -111,7 +111,7 @@ def _show(arguments: argparse.Namespace) -> int:
         board = combine.sort(board, arguments.sort)
     board = board.head(arguments.top)
     if arguments.format == "table":
-        print_leaderboard(board, title, ranked_by, arguments.columns)
+        print_leaderboard(board, title, ranked_by, arguments.columns, arguments.sources)
         return 0
     chosen = board if arguments.columns is None else brief.choose(board, arguments.columns)
     if arguments.plain_numbers or arguments.format not in export.FOR_READERS:
@@ -187,7 +187,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     from robust_interp.results.export import FORMATS
 
     comparison = compare.from_folders(
-        list(map(Path, folders)), a, b, **picked(arguments, "dataset protocol n")
+        list(map(Path, folders)), a, b, **select_options(arguments, "dataset protocol n")
     )
     if arguments.format == "table":
         print_comparison(comparison)

@@ -46,8 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     for kind in KINDS if arguments.kind is None else (arguments.kind,):
         registry = REGISTRIES[kind]
         look_up = zoo.is_model if kind == "models" else registry.__getitem__
-        troubles = registry.troubles(look_up if arguments.check else None)
-        lines = {name: registry.origins(name)[0].name for name in registry if name not in troubles}
+        problems = registry.problems(look_up if arguments.check else None)
+        lines = {name: registry.origins(name)[0].name for name in registry if name not in problems}
         if kind == "models":
             lines = _trained(zoo.checkpoints()) | lines
         say(f"{kind}:")
@@ -56,9 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
             say(f"  {name:<23} {origin}")
             for line in describe(registry, name) if describe else ():
                 say(f"    {line}")
-        for trouble in troubles.values():
+        for trouble in problems.values():
             warn(f"warning: {trouble}")
-        broken += len(troubles)
+        broken += len(problems)
     return 1 if arguments.check and broken else 0
 
 
@@ -67,7 +67,7 @@ def _attack(registry: Registry, name: str) -> list[str]:
 
     Return no line for a plug-in that is not imported.
     """
-    if (kind := registry.at_hand(name)) is None:
+    if (kind := registry.get_loaded(name)) is None:
         return []
     norm = "Linf or L2" if "norm" in kind.defaults else kind.norm
     source = f" ({kind.source})" if kind.source else ""
@@ -106,7 +106,7 @@ def _elsewhere(name: str) -> Iterator[tuple[str, object]]:
     from robust_interp.data import DATASETS
 
     for dataset in DATASETS:
-        kind = DATASETS.at_hand(dataset)
+        kind = DATASETS.get_loaded(dataset)
         if kind and name in kind.attack_defaults:
             yield dataset, kind.attack_defaults[name]
 
@@ -116,7 +116,7 @@ def _corruption(registry: Registry, name: str) -> list[str]:
     from robust_interp.core.registry import BUILT_IN, first_line
     from robust_interp.corruptions.names import SEVERITIES, SOURCE
 
-    if (entry := registry.at_hand(name)) is None:
+    if (entry := registry.get_loaded(name)) is None:
         return []
     source = f" ({SOURCE})" if registry.origins(name) == [BUILT_IN] else ""
     severity = f"severity {SEVERITIES[0]} to {SEVERITIES[-1]} (all unless given)"

@@ -63,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser()
     if "_ARGCOMPLETE" in os.environ:
         completion.answer(commands)
-    argv = leaderboard.spelt_out(sys.argv[1:] if argv is None else argv)
+    argv = leaderboard.with_default_action(sys.argv[1:] if argv is None else argv)
     try:
         arguments = parsed(commands, argv)
         with _damage_in_lines(), _stopped_by_signals():

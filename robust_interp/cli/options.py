@@ -1,4 +1,4 @@
-"""Arguments in the forms that users write, and what several commands share."""
+"""Options that several commands share, and functions that read the values of options."""
 
 from __future__ import annotations
 
@@ -9,33 +9,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from robust_interp.benchmark.forms import SWITCH, dataset_name, name_list, named_path, natural, positive
-from robust_interp.benchmark.request import ABOUT, BESIDE, DEFAULTS
+from robust_interp.benchmark.request import BESIDE, DEFAULTS, SETTINGS
 from robust_interp.core.errors import UserError
 
 if TYPE_CHECKING:
     from robust_interp.core.worker_pool import Workers
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # what a command is added to
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # to which commands are added
 
 
-# What is said of a dataset's images besides their name.
+# The options of a data set's images, besides its name.
 OF_IMAGES = "subset subset_seed class_map resize crop interpolation skip_unreadable decode_workers"
 
 
-def picked(arguments: argparse.Namespace, names: str) -> dict:
+def select_options(arguments: argparse.Namespace, names: str) -> dict:
     return {name: getattr(arguments, name) for name in names.split()}
 
 
 def add_command(
     commands: Commands, name: str, does: str, example: str, run: Callable | None = None, more: str = ""
 ) -> argparse.ArgumentParser:
-    """A command or an action of one.
+    """Add the parser of a command, or of an action of a command such as ``plot curve``.
 
     Args:
-        does: What it does, in a phrase: its line in the list of commands, and its description.
-        example: A command line.
-        run: What carries it out; None if its actions do.
-        more: What else stands at the end of its help.
+        commands: The subparsers to which it is added.
+        name: Name of the command.
+        does: What the command does, as a phrase for the list of commands and for its description.
+        example: A command line, shown at the end of the help.
+        run: Function that carries out the command; None if it has actions that do.
+        more: Further text at the end of the help.
     """
     parser = commands.add_parser(
         name,
@@ -50,10 +52,13 @@ def add_command(
 
 
 def add_fields(parser: argparse.ArgumentParser, names: str, **otherwise: tuple[Any, str | None]) -> None:
-    """An option for each of these fields of a run, as `benchmark.request` declares them.
+    """Add an option for each of the named fields of a run, as declared in `benchmark.request`.
 
     Args:
-        otherwise: The default that this command has instead, and what stands for it in words.
+        parser: Parser of the command.
+        names: Names of the fields, separated by spaces.
+        otherwise: For fields with another default in this command: that default, and its description in the
+            help, as `usual` of `add_field`.
     """
     for name in names.split():
         add_field(parser, name, *otherwise.get(name, (DEFAULTS[name], None)))
@@ -62,14 +67,22 @@ def add_fields(parser: argparse.ArgumentParser, names: str, **otherwise: tuple[A
 def add_field(
     parser: argparse.ArgumentParser, name: str, default: Any, usual: str | None = None, **more: Any
 ) -> None:
-    """The option of one field: `usual` says its default in words, `more` is as for argparse."""
-    about = (ABOUT | BESIDE)[name]
+    """Add the option of one field of a run.
+
+    Args:
+        parser: Parser of the command.
+        name: Name of the field in `benchmark.request`.
+        default: Default value.
+        usual: Description of the default in the help; None for the one of the field, or else the value.
+        more: Further arguments of `add_argument`.
+    """
+    about = (SETTINGS | BESIDE)[name]
     option, form = f"--{name.replace('_', '-')}", about.form
     text = about.text(default, usual).replace("%", "%%")
     if form is SWITCH:
         parser.add_argument(option, action="store_true", dest=name, default=default, help=text)
         negated = f"--no-{option[2:]}"
-        # Where it is off by default, only to override a file.
+        # If the switch is off by default, --no-... is only needed to override a configuration file.
         off = f"turn off {option}" if default else argparse.SUPPRESS
         parser.add_argument(negated, action="store_false", dest=name, help=off)
         return
@@ -91,7 +104,7 @@ def add_quiet(parser: argparse.ArgumentParser) -> None:
 
 
 def add_measuring(parser: argparse.ArgumentParser) -> None:
-    """What every command that measures models takes: which ones, on what, where and how fast."""
+    """Add the options of every command that measures models: models, images, radii, device and output."""
     add_fields(parser, f"checkpoint weights_key mean std dataset {OF_IMAGES} eps seeds")
     add_fields(parser, "batch_size device threads")
     add_field(parser, "out", DEFAULTS["out"], type=named_path)
@@ -102,15 +115,15 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
 
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
-    """Worker processes, and where they are."""
+    """Add the options of worker processes."""
     add_fields(parser, "workers ray gpus_per_worker")
 
 
 def workers_of(arguments: argparse.Namespace) -> Workers | None:
-    """The workers that are asked for; None for none.
+    """Return the workers that the options ask for; None without workers.
 
     Raises:
-        UserError: if only their GPUs are.
+        UserError: If --gpus-per-worker is given without --workers and --ray.
     """
     from robust_interp.core.worker_pool import Workers
 
@@ -123,7 +136,7 @@ def workers_of(arguments: argparse.Namespace) -> Workers | None:
 
 
 def use_threads(arguments: argparse.Namespace) -> None:
-    """Have torch use as many threads as were asked for, else no more than there are CPUs for."""
+    """Set the number of threads of torch: that of --threads, otherwise at most one per available CPU."""
     import torch
 
     from robust_interp.core import threads
@@ -131,36 +144,38 @@ def use_threads(arguments: argparse.Namespace) -> None:
     torch.set_num_threads(threads.choose(arguments.threads, None).count)
 
 
-ALL_CPUS = (None, "$OMP_NUM_THREADS, or all available CPUs")  # of --threads, where nothing is tried
+# Default of --threads, and its description, in commands that do not test which number is fastest.
+ALL_CPUS = (None, "$OMP_NUM_THREADS, or all available CPUs")
 
 
 def add_models(parser: argparse.ArgumentParser, what: str, dest: str = "models") -> None:
-    """``--models``, which must be given, or the names alone, as some commands took them once.
+    """Add ``--models``, which is required. Old versions took the names without the option, which still works.
 
     Args:
-        what: What may be named.
-        dest: What the names are kept as; says what the shell completes.
+        parser: Parser of the command.
+        what: Description of the allowed names for the help.
+        dest: Attribute that holds the names. Shell completion chooses the kind of names by it.
     """
     either = parser.add_mutually_exclusive_group(required=True)
     either.add_argument("--models", type=name_list, dest=dest, metavar="NAMES", help=f"{what} (required)")
-    # Without a default, that of the option stays where no name stands alone.
+    # SUPPRESS, so that an empty list of names does not overwrite the value of the option.
     either.add_argument(dest, nargs="*", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def add_chosen(parser: argparse.ArgumentParser) -> None:
-    """``--models`` where those that are stored are all meant unless some are named."""
+    """Add ``--models`` to a command that reads stored results; the default is all stored models."""
     parser.add_argument(
         "--models", type=name_list, metavar="NAMES", help="only these models: names or globs (default: all)"
     )
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
-    """Results folders and leaderboard files."""
+    """Add positional arguments for results folders and leaderboard files."""
     _add_results(parser, "sources", "SOURCE", "results folders and leaderboard CSV files")
 
 
 def add_folders(parser: argparse.ArgumentParser) -> None:
-    """Results folders, whose stored predictions are read."""
+    """Add positional arguments for results folders, whose stored predictions are read."""
     _add_results(parser, "folders", "FOLDER", "results folders")
 
 
@@ -176,7 +191,7 @@ def _add_results(parser: argparse.ArgumentParser, dest: str, metavar: str, what:
 
 
 def add_which_dataset(parser: argparse.ArgumentParser, **more: Any) -> None:
-    """The dataset of what is stored already."""
+    """Add ``--dataset`` to a command that reads stored results."""
     parser.add_argument(
         "--dataset",
         type=dataset_name,
@@ -186,7 +201,7 @@ def add_which_dataset(parser: argparse.ArgumentParser, **more: Any) -> None:
 
 
 def load_plugins(arguments: argparse.Namespace) -> None:
-    """Register what the files of --plugin declare, for a command that has it."""
+    """Load the plug-in files of --plugin, if the command has this option."""
     if files := getattr(arguments, "plugin", None):
         from robust_interp import plugins
 
@@ -195,7 +210,7 @@ def load_plugins(arguments: argparse.Namespace) -> None:
 
 
 def natural_list(text: str) -> tuple[int, ...]:
-    """``2,5`` in the order given, each once."""
+    """Read natural numbers such as ``2,5``; the order is kept, and repeated numbers are dropped."""
     found = tuple(dict.fromkeys(natural(part.strip()) for part in text.split(",") if part.strip()))
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} contains no number")
@@ -203,7 +218,7 @@ def natural_list(text: str) -> tuple[int, ...]:
 
 
 def odd(text: str) -> int:
-    """So that a symmetric grid of so many points has one in its middle; at least 3."""
+    """Read an odd number of at least 3: a symmetric grid with so many points has one in its middle."""
     value = natural(text)
     if value % 2 == 0 or value < 3:
         raise argparse.ArgumentTypeError("must be odd and at least 3")
@@ -225,7 +240,7 @@ def percentage(text: str) -> float:
 
 
 def _number(text: str) -> float:
-    """NaN for what is no number."""
+    """Read a number; NaN if the text is not a number."""
     try:
         return float(text)
     except ValueError:
@@ -241,22 +256,25 @@ def interval(text: str) -> tuple[float, float]:
 
 
 def add_images(parser: argparse.ArgumentParser, use: str, default: int, option: str = "--n") -> None:
-    """How many of the first test images are taken.
+    """Add an option for the number of test images, which are the first ones of the test set.
 
     Args:
-        use: What for, as it ends "number of test images ...".
+        parser: Parser of the command.
+        use: Purpose, as the end of the phrase "number of test images ...".
+        default: Default number.
+        option: Name of the option.
     """
     said = f"number of test images {use} (default: {default})"
     parser.add_argument(option, type=positive, default=default, metavar="N", help=said)
 
 
 def add_seed(parser: argparse.ArgumentParser, of: str) -> None:
-    """The seed `of` what a command draws."""
+    """Add ``--seed``; `of` says in the help which random draws it is the seed of."""
     parser.add_argument("--seed", type=natural, default=0, metavar="N", help=f"seed of {of} (default: 0)")
 
 
 def add_figure_options(parser: argparse.ArgumentParser) -> None:
-    """What every command that draws zoo models takes."""
+    """Add the options of every command that draws figures of models in the zoo."""
     add = parser.add_argument
     add(
         "--dataset",
@@ -269,11 +287,12 @@ def add_figure_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_out(parser: argparse.ArgumentParser, what: str = "", default: str | None = "figures") -> None:
-    """Where a figure goes.
+    """Add ``--out``, the folder or file of a figure.
 
     Args:
-        what: How the help begins.
-        default: The folder; None draws nothing.
+        parser: Parser of the command.
+        what: Beginning of the help text.
+        default: Default folder; None if no figure is drawn by default.
     """
     parser.add_argument(
         "-o",

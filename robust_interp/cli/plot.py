@@ -79,8 +79,8 @@ def _coefficients(arguments: argparse.Namespace) -> int:
     if any(coefficients.is_gated(checkpoint.architecture) for checkpoint in found):
         test = data.load(arguments.dataset, "test", arguments.data_dir)
         pixels, _ = inputs.images(test, range(min(arguments.n, len(test))))
-    with track(console(stderr=True), "coefficients", arguments.quiet) as tell:
-        table = coefficients.over_depth(found, pixels, tell)
+    with track(console(stderr=True), "coefficients", arguments.quiet) as progress:
+        table = coefficients.over_depth(found, pixels, progress)
     training = coefficients.over_training(found)
     shares = coefficients.shares(table)
     place = files.stem(arguments.out, "coefficients")
@@ -155,7 +155,7 @@ def _landscape(arguments: argparse.Namespace) -> int:
     from robust_interp.cli.console import console
     from robust_interp.cli.progress import track
     from robust_interp.core.devices import resolve_device
-    from robust_interp.core.work import portion
+    from robust_interp.core.work import part_of_progress
 
     if arguments.severity is not None and arguments.corruption is None:
         raise UserError("--severity needs --corruption")
@@ -171,17 +171,17 @@ def _landscape(arguments: argparse.Namespace) -> int:
     reach = arguments.radius or 2 * max(usual)
     radii_255 = np.linspace(-reach, reach, arguments.points)
     many = range(min(arguments.n, len(test)))
-    in_planes = len(arguments.sample) * arguments.points**2  # points, as many more are on the lines
+    in_planes = len(arguments.sample) * arguments.points**2  # points in planes; points on lines are extra
     drawn_from = in_planes / (in_planes + len(many) * arguments.points)
     planes = {}
-    with track(console(stderr=True), "landscape", arguments.quiet) as tell:
+    with track(console(stderr=True), "landscape", arguments.quiet) as progress:
         looked_at = list(zip(arguments.sample, images.to(device), labels.tolist(), strict=True))
         for at, (sample, image, label) in enumerate(looked_at):
             moves = landscape.directions(classifiers, image, label, sample, shared, arguments.seed)
             direction_of = next(iter(classifiers)) if shared else ""
             start, stop = (drawn_from * done / len(looked_at) for done in (at, at + 1))
-            told = portion(tell, start, stop, f"plane at image {sample}")
-            arrays = landscape.plane(classifiers, image, label, moves, radii_255, direction_of, told)
+            part = part_of_progress(progress, start, stop, f"plane at image {sample}")
+            arrays = landscape.plane(classifiers, image, label, moves, radii_255, direction_of, part)
             planes[sample] = arrays | {
                 "image": image.cpu().numpy(),
                 "sample": np.array(sample),
@@ -190,9 +190,9 @@ def _landscape(arguments: argparse.Namespace) -> int:
                 "eps_255": np.array(usual, dtype=float),
             }
         images, labels = inputs.images(test, many, corruption, arguments.seed, released)
-        told = portion(tell, drawn_from, 1.0, "line at")
+        part = part_of_progress(progress, drawn_from, 1.0, "line at")
         lines = landscape.lines(
-            classifiers, images.to(device), labels.tolist(), many, radii_255, shared, arguments.seed, told
+            classifiers, images.to(device), labels.tolist(), many, radii_255, shared, arguments.seed, part
         )
     weights = {checkpoint.name: checkpoint.record["weights_sha256"] for checkpoint in checkpoints.values()}
     written = _draw_landscapes(arguments, planes, lines, weights)
@@ -205,7 +205,14 @@ def _landscape(arguments: argparse.Namespace) -> int:
 def _draw_landscapes(
     arguments: argparse.Namespace, planes: dict[int, dict], lines: pd.DataFrame, weights: dict[str, str]
 ) -> list[Path]:
-    """`planes`: by sample id; `lines`: over many images."""
+    """Draw the figures, write them, and return the paths of all files.
+
+    Args:
+        arguments: The arguments of the command.
+        planes: For each image index, the arrays of its plane, from `analysis.landscape.plane`.
+        lines: The losses along the lines of many images, from `analysis.landscape.lines`.
+        weights: SHA-256 of the weights of each checkpoint, by its name.
+    """
     from robust_interp import data
     from robust_interp.figures import files
     from robust_interp.figures import landscape as figures

@@ -16,10 +16,11 @@ from rich.progress import Progress, ProgressColumn, Task, TaskID
 from rich.text import Text
 
 from robust_interp.cli.terminal import warn
-from robust_interp.core.work import Tell
+from robust_interp.core.work import ProgressCallback
 from robust_interp.store.cells import Cell
 
 if TYPE_CHECKING:
+    from robust_interp.core.worker_pool import Workers
     from robust_interp.training.train import Start, Training
     from robust_interp.training.trainer import Status
 
@@ -29,6 +30,7 @@ PLAIN_EVERY_IN_EPOCH = 60.0  # seconds between plain lines within a long epoch
 MEMORY = 20.0  # seconds; shortest time over which a speed is averaged
 MEMORY_SHARE = 0.25  # the averaging time grows to this share of the elapsed time
 KNOWN_AFTER = 2.0  # seconds of work before a speed is reliable: the first pass of a model is slower
+KNOWN_SHARE = 0.5  # share of the work left whose operations must be measured before there is an estimate
 ROUNDING = 1e-6  # less work left than this share counts as none
 SHORTEST_NAME, SHORTEST_BAR, LONGEST_BAR = 12, 8, 40  # characters
 
@@ -60,13 +62,16 @@ class TimeLeft:
 
     Work is counted in units that take a similar time in every kind of work. The speed is measured for each
     kind separately. A kind not measured yet uses the mean speed of the kinds with the same operation, or of
-    all kinds if there are none.
+    all kinds if there are none. The first work of each operation includes start-up, such as reading the
+    data: its speed is discarded as soon as there is more, and no estimate rests on it.
     """
 
     def __init__(self) -> None:
         self.left: dict[Kind, float] = defaultdict(float)
         self._done = self._counted = 0.0  # units; seconds
         self._paces: dict[Kind, Pace] = defaultdict(Pace)
+        self._first: dict[str, Kind] = {}  # the kind that was first, by operation
+        self._settled: set[str] = set()  # operations with more work than the first
 
     def expect(self, work: Mapping[Kind, float]) -> None:
         """Add work that is still to do, in units by kind."""
@@ -80,6 +85,12 @@ class TimeLeft:
     def finish(self, kind: Kind, units: float, seconds: float) -> None:
         """Record finished units of a kind and the seconds they took."""
         self.skip(kind, units)
+        _, operation = kind
+        if operation not in self._first:
+            self._first[operation] = kind
+        elif operation not in self._settled and units > 0:
+            self._settled.add(operation)
+            del self._paces[self._first[operation]]
         self._paces[kind].add(units, seconds)
         self._counted += seconds
 
@@ -105,11 +116,15 @@ class TimeLeft:
 
     @property
     def seconds(self) -> float | None:
-        """Estimated seconds left; None while too little work is done for an estimate."""
+        """Estimated seconds left; None while little is done, or most of what is left is unlike it."""
         known = {kind: pace for kind, one in self._paces.items() if (pace := one.seconds_a_unit) is not None}
         if not known or self._counted < KNOWN_AFTER:
             return None
-        return math.fsum(units * _pace(kind, known) for kind, units in self.left.items() if units > 0)
+        left = {kind: units for kind, units in self.left.items() if units > 0}
+        alike = math.fsum(units for (_, what), units in left.items() if what in self._settled)
+        if alike < KNOWN_SHARE * math.fsum(left.values()):
+            return None
+        return math.fsum(units * _pace(kind, known) for kind, units in left.items())
 
 
 def _pace(kind: Kind, known: Mapping[Kind, float]) -> float:
@@ -126,8 +141,8 @@ class Bar:
         time: Estimator that counts the work and the time left.
     """
 
-    def __init__(self, shown: _Shown, clock: Clock) -> None:
-        self.time, self._shown, self._clock = TimeLeft(), shown, clock
+    def __init__(self, display: _Display, clock: Clock) -> None:
+        self.time, self._display, self._clock = TimeLeft(), display, clock
         self._last = clock()
 
     def begin(self) -> None:
@@ -150,12 +165,12 @@ class Bar:
             must: Whether to print a plain line even if none is due.
         """
         left = self.time.seconds
-        told = Told(self.time.share, what, tuple(numbers), math.nan if left is None else left)
-        self._shown.show(told, ends, must)
+        state = ProgressState(self.time.share, what, tuple(numbers), math.nan if left is None else left)
+        self._display.show(state, ends, must)
 
 
 @contextmanager
-def whole(
+def progress_bar(
     console: Console, quiet: bool, after: float = 0.0, clock: Clock = time.perf_counter
 ) -> Iterator[Bar]:
     """Show one bar for all work inside the context, from the first finished work on.
@@ -166,18 +181,18 @@ def whole(
         after: Seconds before progress is shown.
         clock: Returns the time in seconds.
     """
-    kind = _Nothing if quiet else _OnTerminal if console.is_terminal else _PlainLines
-    shown = kind(console, after, clock)
+    kind = _NoDisplay if quiet else _TerminalDisplay if console.is_terminal else _PlainDisplay
+    display = kind(console, after, clock)
     try:
-        yield Bar(shown, clock)
+        yield Bar(display, clock)
     finally:
-        shown.close()
+        display.close()
 
 
 @contextmanager
 def track(
     console: Console, name: str, quiet: bool, after: float = SHOWN_AFTER, clock: Clock = time.perf_counter
-) -> Iterator[Tell]:
+) -> Iterator[ProgressCallback]:
     """Yield a function to report progress with; it is shown only if the work takes long.
 
     Args:
@@ -187,43 +202,50 @@ def track(
         after: Seconds before progress is shown.
         clock: Returns the time in seconds.
     """
-    kind, told = ("", name), 0.0
-    with whole(console, quiet, after, clock) as bar:
+    kind, reported = ("", name), 0.0
+    with progress_bar(console, quiet, after, clock) as bar:
         bar.time.expect({kind: 1.0})
 
-        def tell(share: float, what: str) -> None:
-            nonlocal told
-            if share > told and not told:  # the first part includes imports, so it is not timed
+        def progress(share: float, what: str) -> None:
+            nonlocal reported
+            if share > reported and not reported:  # the first part includes imports, so it is not timed
                 bar.time.skip(kind, share)
                 bar.begin()
-            elif share > told:
-                bar.finish(kind, share - told)
-            told = max(told, share)
+            elif share > reported:
+                bar.finish(kind, share - reported)
+            reported = max(reported, share)
             bar.show(name if share >= 1 else f"{name} {what}".strip(), ends=True)
 
-        yield tell
-        if 0 < told < 1:
-            tell(1.0, "")
+        yield progress
+        if 0 < reported < 1:
+            progress(1.0, "")
+
+
+def tell_start(workers: Workers | None, quiet: bool) -> None:
+    """Say that workers are started, before they take half a minute for it."""
+    if workers is not None and not quiet:
+        count = f"{workers.count} workers" if workers.count else "workers"
+        warn(f"starting {count}: each imports PyTorch and reads the data, which may take half a minute")
 
 
 # --- what is counted ----------------------------------------------------------------------------------
 
 
-def units_of(cell: Cell, cost: Callable[[Cell], int]) -> float:
+def work_per_image(cell: Cell, cost: Callable[[Cell], int]) -> float:
     """Return the work per image of a cell: forward passes times millions of parameters."""
     card = cell.classifier
     return cost(cell) * (card.params_m or 1) / card.members
 
 
-def kind_of(cell: Cell) -> Kind:
+def work_kind(cell: Cell) -> Kind:
     return cell.classifier.label, cell.perturbation.kind
 
 
-def cells_work(work: Iterable[tuple[Cell, int]], cost: Callable[[Cell], int]) -> dict[Kind, float]:
-    """Sum the work of pairs (cell, number of images), by kind, in the units of `units_of`."""
+def total_work(work: Iterable[tuple[Cell, int]], cost: Callable[[Cell], int]) -> dict[Kind, float]:
+    """Sum the work of pairs (cell, number of images), by kind, in the units of `work_per_image`."""
     found: dict[Kind, float] = defaultdict(float)
     for cell, samples in work:
-        found[kind_of(cell)] += samples * units_of(cell, cost)
+        found[work_kind(cell)] += samples * work_per_image(cell, cost)
     return found
 
 
@@ -245,13 +267,13 @@ class Reporter:
         self._workers: list[str] = []
         self.own: set[str] = set()
         self.others: set[str] = set()
-        self._told = 0.0  # units of the current batch that `step` has already counted
+        self._counted = 0.0  # units of the current batch that `step` has already counted
         bar.begin()
 
     def __call__(self, cell: Cell, samples: int) -> None:
         """Count images of a cell as finished by this process or its workers."""
-        self._bar.finish(kind_of(cell), samples * units_of(cell, self._cost) - self._told)
-        self._told = 0.0
+        self._bar.finish(work_kind(cell), samples * work_per_image(cell, self._cost) - self._counted)
+        self._counted = 0.0
         self._images += samples
         self.own.add(cell.key)
         self._show(cell, ends=True)
@@ -265,9 +287,9 @@ class Reporter:
 
     def step(self, cell: Cell, samples: float) -> None:
         """Count the work of an attack step, given as a (fractional) number of images."""
-        units = samples * units_of(cell, self._cost)
-        self._bar.finish(kind_of(cell), units)
-        self._told += units
+        units = samples * work_per_image(cell, self._cost)
+        self._bar.finish(work_kind(cell), units)
+        self._counted += units
         self._show(cell, ends=False)
 
     def alive(self, alive: int, workers: int) -> None:
@@ -276,7 +298,7 @@ class Reporter:
 
     def elsewhere(self, cell: Cell, samples: int) -> None:
         """Count images of a cell as finished by another process on the same store."""
-        self._bar.time.skip(kind_of(cell), samples * units_of(cell, self._cost))
+        self._bar.time.skip(work_kind(cell), samples * work_per_image(cell, self._cost))
         self.others.add(cell.key)
         self._show(cell, ends=True)
 
@@ -291,8 +313,8 @@ def reporter(
     console: Console, work: Iterable[tuple[Cell, int]], cost: Callable[[Cell], int], quiet: bool
 ) -> Iterator[Reporter]:
     """Yield a Reporter of these cells with a new bar."""
-    with whole(console, quiet) as bar:
-        bar.time.expect(cells_work(work, cost))
+    with progress_bar(console, quiet) as bar:
+        bar.time.expect(total_work(work, cost))
         yield Reporter(bar, cost)
 
 
@@ -385,7 +407,7 @@ def _labels(trainings: Sequence[Training]) -> dict[Training, str]:
 # --- what is shown ------------------------------------------------------------------------------------
 
 
-class Told(NamedTuple):
+class ProgressState(NamedTuple):
     """State of the work that is displayed.
 
     Attributes:
@@ -401,21 +423,21 @@ class Told(NamedTuple):
     left: float
 
 
-class _Shown(Protocol):
-    def show(self, told: Told, ends: bool, must: bool) -> None: ...
+class _Display(Protocol):
+    def show(self, state: ProgressState, ends: bool, must: bool) -> None: ...
 
     def close(self) -> None: ...
 
 
-class _Nothing:
+class _NoDisplay:
     def __init__(self, console: Console, after: float, clock: Clock) -> None: ...
 
-    def show(self, told: Told, ends: bool, must: bool) -> None: ...
+    def show(self, state: ProgressState, ends: bool, must: bool) -> None: ...
 
     def close(self) -> None: ...
 
 
-class _OnTerminal:
+class _TerminalDisplay:
     """Line that is updated in place, shown after `after` seconds if there is something to show."""
 
     def __init__(self, console: Console, after: float, clock: Clock) -> None:
@@ -431,11 +453,11 @@ class _OnTerminal:
         if after:
             self._timer.start()
 
-    def show(self, told: Told, ends: bool, must: bool) -> None:
-        fields: dict[str, Any] = {"told": told, "at": self._clock()}
+    def show(self, state: ProgressState, ends: bool, must: bool) -> None:
+        fields: dict[str, Any] = {"state": state, "at": self._clock()}
         if self._task is None:
             self._task = self._progress.add_task("", total=1.0, **fields)
-        self._progress.update(self._task, completed=told.share, **fields)
+        self._progress.update(self._task, completed=state.share, **fields)
         if self._clock() - self._started >= self._after:
             self._begin()
 
@@ -453,7 +475,7 @@ class _OnTerminal:
             self._is_shown = True
 
 
-class _PlainLines:
+class _PlainDisplay:
     """Plain lines at intervals, preferably when a part of the work ends, and one at the end."""
 
     def __init__(self, console: Console, after: float, clock: Clock) -> None:
@@ -461,15 +483,15 @@ class _PlainLines:
         self._last = self._started + after - PLAIN_EVERY if after else self._started
         self._is_over = False
 
-    def show(self, told: Told, ends: bool, must: bool) -> None:
-        now, is_over = self._clock(), told.share >= 1
+    def show(self, state: ProgressState, ends: bool, must: bool) -> None:
+        now, is_over = self._clock(), state.share >= 1
         every = PLAIN_EVERY if ends else PLAIN_EVERY_IN_EPOCH
         is_due = now - self._last >= every or must or is_over
         if not is_due or now - self._started < self._after or (is_over and self._is_over):
             return
         self._last, self._is_over = now, is_over
-        parts = [_percentage(told.share), told.what, *told.numbers]
-        line = "  ".join(filter(None, [*parts, _time_told(told, now - self._started)]))
+        parts = [_percentage(state.share), state.what, *state.numbers]
+        line = "  ".join(filter(None, [*parts, _time_text(state, now - self._started)]))
         self._console.print(line, highlight=False, markup=False)
 
     def close(self) -> None: ...
@@ -483,33 +505,33 @@ class _Line(ProgressColumn):
         self._console, self._clock, self._started = console, clock, started
 
     def render(self, task: Task) -> Text:
-        told: Told = task.fields["told"]
+        state: ProgressState = task.fields["state"]
         now = self._clock()
-        left = max(told.left - (now - task.fields["at"]), 0.0)  # NaN stays NaN
-        text = bar_line(told._replace(left=left), now - self._started, self._console.width)
+        left = max(state.left - (now - task.fields["at"]), 0.0)  # NaN stays NaN
+        text = bar_line(state._replace(left=left), now - self._started, self._console.width)
         return Text(text, no_wrap=True, overflow="crop")
 
 
-def bar_line(told: Told, elapsed: float, width: int) -> str:
+def bar_line(state: ProgressState, elapsed: float, width: int) -> str:
     """Format work, share and time left in one line; then, if they fit, its numbers and a bar.
 
     Args:
-        told: State of the work.
+        state: State of the work.
         elapsed: Seconds since the start.
         width: Width of the terminal in characters.
     """
-    counted = f"  {_percentage(told.share)}  {_time_told(told, elapsed)}"
-    name = told.what
+    counted = f"  {_percentage(state.share)}  {_time_text(state, elapsed)}"
+    name = state.what
     if len(name) + len(counted) > width:
         name = _shortened(name, width - len(counted))
     line = name + counted
-    for number in told.numbers:
+    for number in state.numbers:
         if len(line) + 2 + len(number) > width:
             break
         line += f"  {number}"
     room = min(width - len(line) - 2, LONGEST_BAR)
     if room >= SHORTEST_BAR:
-        full = round(told.share * room)
+        full = round(state.share * room)
         line += f"  {'━' * full}{'─' * (room - full)}"
     return line
 
@@ -519,10 +541,10 @@ def _percentage(share: float) -> str:
     return f"{math.floor(100 * share + ROUNDING):3}%"
 
 
-def _time_told(told: Told, elapsed: float) -> str:
-    if told.share >= 1:
+def _time_text(state: ProgressState, elapsed: float) -> str:
+    if state.share >= 1:
         return f"took {duration(elapsed)}"
-    return "estimating" if math.isnan(told.left) else f"{duration(told.left)} left"
+    return "estimating" if math.isnan(state.left) else f"{duration(state.left)} left"
 
 
 def _shortened(text: str, room: int) -> str:

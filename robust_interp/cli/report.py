@@ -12,7 +12,7 @@ from robust_interp.cli.options import (
     add_quiet,
     add_sources,
     add_which_dataset,
-    picked,
+    select_options,
 )
 from robust_interp.cli.terminal import say
 
@@ -53,11 +53,11 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.cli.progress import track
     from robust_interp.report import page
 
-    with track(console(stderr=True), "report", arguments.quiet) as tell:
+    with track(console(stderr=True), "report", arguments.quiet) as progress:
         written = page.write(
-            **picked(arguments, "sources out dataset figures title baseline"),
+            **select_options(arguments, "sources out dataset figures title baseline"),
             zoo_folder=arguments.zoo,
-            tell=tell,
+            progress=progress,
         )
     say(f"wrote {written}")
     return 0

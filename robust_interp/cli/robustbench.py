@@ -12,7 +12,7 @@ from robust_interp.cli.options import (
     add_folders,
     add_models,
     add_which_dataset,
-    picked,
+    select_options,
 )
 from robust_interp.cli.terminal import say, warn
 
@@ -65,8 +65,8 @@ def _add_export(actions: Commands) -> None:
 
 
 def _radius(text: str) -> float:
-    """One radius in units of 1/255."""
-    from robust_interp.store.cells import in_255  # not for --help
+    """Read one radius in units of 1/255."""
+    from robust_interp.store.cells import in_255  # imported here to keep --help fast
 
     if len(found := eps_list(text)) > 1:
         raise argparse.ArgumentTypeError(f"{text} is more than one radius")
@@ -78,11 +78,11 @@ def _export(arguments: argparse.Namespace) -> int:
     from robust_interp.results.folders import runs_in
 
     runs, dataset = runs_in(arguments.folders, arguments.dataset)
-    # What a transferred attack leaves standing is no robust accuracy.
+    # Accuracy under a transfer attack is not a robust accuracy.
     board = leaderboard.entries_frame(*([s for s in run if not s.classifier.attacked_as] for run in runs))
     if arguments.models is not None:
         board = combine.pick(board, arguments.models)
-    paper = robustbench_json.Paper(**picked(arguments, "name authors link venue additional_data"))
+    paper = robustbench_json.Paper(**select_options(arguments, "name authors link venue additional_data"))
     files = robustbench_json.write(board, dataset, arguments.out, arguments.eps, paper)
     for path in files:
         say(path)
@@ -127,7 +127,7 @@ def _add_download(actions: Commands) -> None:
 def _download(arguments: argparse.Namespace) -> int:
     from robust_interp import robustbench_bridge as bridge
 
-    chosen = picked(arguments, "dataset threat_model folder")
+    chosen = select_options(arguments, "dataset threat_model folder")
     for name in arguments.of_robustbench:
         bridge.load(name, **chosen, download=True)
         for path in bridge.weights(name, **chosen):

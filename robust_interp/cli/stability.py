@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.cli.console import console
     from robust_interp.cli.progress import track
     from robust_interp.core.devices import resolve_device
-    from robust_interp.core.work import portion
+    from robust_interp.core.work import part_of_progress
     from robust_interp.figures import files
     from robust_interp.figures import stability as figures
     from robust_interp.figures.origin import Origin
@@ -74,12 +74,12 @@ def run(arguments: argparse.Namespace) -> int:
     images, seed, eps = images.to(device), arguments.seed, arguments.eps / 255
     tables, growths = [], []
     called = list(zip(found, inputs.labels(found), strict=True))
-    with track(console(stderr=True), "stability", arguments.quiet) as tell:
+    with track(console(stderr=True), "stability", arguments.quiet) as progress:
         for at, (checkpoint, label) in enumerate(called):
             classifier = inputs.classifier(checkpoint, device)
-            told = portion(tell, at / len(called), (at + 1) / len(called), checkpoint.name)
+            part = part_of_progress(progress, at / len(called), (at + 1) / len(called), checkpoint.name)
             look_at, _ = inputs.images(test, few)
-            table = stability.jacobians(classifier, look_at.to(device), few, seed, told)
+            table = stability.jacobians(classifier, look_at.to(device), few, seed, part)
             tables.append(table.assign(model=label, train_seed=checkpoint.seed))
             growth = stability.growth(classifier, images, labels, many, eps, seed)
             growths.append(growth.assign(model=label, train_seed=checkpoint.seed))

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from robust_interp.benchmark.forms import name_list, named_path, positive
 from robust_interp.cli import train as train_command
-from robust_interp.cli.options import Commands, add_command, add_fields, interval, picked, workers_of
+from robust_interp.cli.options import Commands, add_command, add_fields, interval, select_options, workers_of
 from robust_interp.cli.terminal import say
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
 
-if TYPE_CHECKING:  # it imports torch
+if TYPE_CHECKING:  # these modules import torch
     from robust_interp.benchmark.request import Request
     from robust_interp.data import Dataset
     from robust_interp.store import Store
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.benchmark.cost import cost
     from robust_interp.benchmark.request import Request
     from robust_interp.cli.console import console, print_sweep
-    from robust_interp.cli.progress import Reporter, cells_work, whole
+    from robust_interp.cli.progress import Reporter, progress_bar, total_work
     from robust_interp.results import export
     from robust_interp.results.folders import write
     from robust_interp.store import Store
@@ -107,18 +107,18 @@ def run(arguments: argparse.Namespace) -> int:
     request = Request(
         zoo=str(folder),
         ensembles=False,
-        **picked(arguments, "dataset attacks eps corruptions n device data_dir"),
+        **select_options(arguments, "dataset attacks eps corruptions n device data_dir"),
     )
     errors = console(stderr=True)
     with (
         Store(arguments.out, journal=arguments.store_journal) as store,
-        whole(errors, arguments.quiet) as bar,
+        progress_bar(errors, arguments.quiet) as bar,
         ExitStack() as stack,
     ):
         done = train_command.finished(arguments, trainings, folder)
         all_done = len(done) == len(trainings)
         training = None if all_done else data.load(arguments.dataset, "train", arguments.data_dir)
-        bar.time.expect(cells_work(_to_be_measured(trainings, done, training, request, store), cost))
+        bar.time.expect(total_work(_to_be_measured(trainings, done, training, request, store), cost))
         outcomes = train_command.train_missing(arguments, trainings, folder, bar, training)
         trained = sweep.trained(asked, outcomes)
         made = tuple(checkpoint.name for checkpoint in trained.checkpoints)
@@ -126,8 +126,8 @@ def run(arguments: argparse.Namespace) -> int:
         stack.enter_context(
             benchmark.in_workers(workers_of(arguments), store, arguments.plugin, arguments.out)
         )
-        bar.time.forget()  # what is left is known exactly now
-        bar.time.expect(cells_work(benchmark.work(store), cost))
+        bar.time.forget()  # the remaining work is now known exactly
+        bar.time.expect(total_work(benchmark.work(store), cost))
         benchmark.load(store, lambda _, what: bar.show(f"loading {what}"))
         report = benchmark.run(store, Reporter(bar, cost))
     write(arguments.out, report.results, report.leaderboard)
@@ -147,14 +147,16 @@ def _to_be_measured(
     request: Request,
     store: Store,
 ) -> list[tuple[Cell, int]]:
-    """The cells that the store lacks, and at how many samples; some networks are still to be trained.
+    """Return the cells that are missing from the store, each with its number of missing images.
+
+    The cells of networks that are not trained yet are included.
 
     Args:
-        trainings: All of the grid.
-        done: The checkpoints of those that are trained.
-        training: The training split; None if all are.
-        request: What is measured.
-        store: What holds some of it.
+        trainings: All trainings of the grid.
+        done: The checkpoints of the finished trainings.
+        training: The training split; None if all trainings are finished.
+        request: The request for the measurements.
+        store: The store, which may contain some of the cells.
     """
     from robust_interp.benchmark.cost import expected
     from robust_interp.benchmark.settings import load_dataset

@@ -1,4 +1,4 @@
-"""Lines on the terminal, in which what others named commands nothing. Imports nothing heavy."""
+"""Print text on the terminal, with control characters escaped. Imports no large package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from robust_interp.core.texts import plain
 
 
 def say(text: object, end: str = "\n") -> None:
-    """Print a text on standard output, at once."""
+    """Print a text on standard output and flush it."""
     print(plain(str(text)), end=end, flush=True)
 
 

@@ -26,7 +26,7 @@ from robust_interp.cli.options import (
 from robust_interp.cli.terminal import say, warn
 from robust_interp.core.errors import UserError
 
-if TYPE_CHECKING:  # they take long to import
+if TYPE_CHECKING:  # these modules take long to import
     import torch
 
     from robust_interp.cli.progress import Bar, Trainings
@@ -68,7 +68,7 @@ def add_to(commands: Commands) -> None:
 
 
 def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> None:
-    """The arguments that say how networks are trained, whichever they are."""
+    """Add the options for the training of networks, which `train` and `sweep` share."""
     add = parser.add_argument
     add(
         "--dataset",
@@ -139,7 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
     names.check_dataset(arguments.dataset)
     names.check_architectures(arguments.architectures)
     from robust_interp.cli.console import console
-    from robust_interp.cli.progress import whole
+    from robust_interp.cli.progress import progress_bar
     from robust_interp.training import recipe as recipes
     from robust_interp.training.train import Training
     from robust_interp.training.trainer import DamagedError, TrainingError
@@ -151,7 +151,7 @@ def run(arguments: argparse.Namespace) -> int:
     trainings = [
         Training(name, recipe, seed) for name, recipe in recipe_for.items() for seed in arguments.seeds
     ]
-    with whole(console(stderr=True), arguments.quiet) as bar:
+    with progress_bar(console(stderr=True), arguments.quiet) as bar:
         outcomes = train_missing(arguments, trainings, arguments.out, bar)
     all_failed = all(isinstance(outcome, TrainingError) for outcome in outcomes)
     return int(all_failed or any(isinstance(outcome, DamagedError) for outcome in outcomes))
@@ -160,7 +160,16 @@ def run(arguments: argparse.Namespace) -> int:
 def recipe_of(
     arguments: argparse.Namespace, architecture: str, lambda_init: tuple[float, float] | None
 ) -> Recipe:
-    """The recipe that the arguments of `add_training` ask for, with the interval that act(λ) starts in."""
+    """Return the recipe for an architecture, with the changes that the options of `add_training` make.
+
+    Args:
+        arguments: The arguments of the command.
+        architecture: The architecture, for which a recipe may have other values.
+        lambda_init: (low, high), the interval of the initial act(λ); None to leave the recipe's.
+
+    Raises:
+        UserError: If the recipe or a change is not valid, or a field is given twice.
+    """
     from robust_interp.training import recipe as recipes
 
     usual = "digits" if arguments.dataset == "digits" else "quick"
@@ -180,13 +189,20 @@ def train_missing(
     bar: Bar,
     training: ArrayDataset | None = None,
 ) -> list[Checkpoint | TrainingError]:
-    """Train those that have no checkpoint in the zoo folder `out` yet, showing on a `progress.Bar` how far.
+    """Run the trainings that have no checkpoint in the zoo folder yet.
 
     Args:
-        training: The training split, if it was read already.
+        arguments: The arguments of the command.
+        trainings: All trainings, including finished ones.
+        out: The zoo folder.
+        bar: Shows the progress.
+        training: The training split; None to load it if a training is missing.
 
     Returns:
-        For each its checkpoint, or the TrainingError that says why it failed.
+        The outcome of each of `trainings`: its checkpoint, or a TrainingError if it failed.
+
+    Raises:
+        UserError: As in `finished`; or if a training cannot run.
     """
     from robust_interp import data
     from robust_interp.cli.progress import Trainings
@@ -212,7 +228,7 @@ def train_missing(
 
 
 def _can_compile() -> bool:
-    """Whether torch.compile works here; if not, a note says why."""
+    """Return whether torch.compile works here; print a note with the reason if not."""
     from robust_interp.core.compiler import why_not
 
     if reason := why_not():
@@ -223,10 +239,10 @@ def _can_compile() -> bool:
 def finished(
     arguments: argparse.Namespace, trainings: Sequence[Training], out: Path
 ) -> dict[Training, Checkpoint]:
-    """The checkpoints of those that have one in the zoo folder `out`.
+    """Return the checkpoints of the trainings that have one in the zoo folder `out`.
 
     Raises:
-        UserError: if one was trained by a recipe of the same name with other values.
+        UserError: If a checkpoint was trained by a recipe of the same name with other values.
     """
     from robust_interp import zoo
     from robust_interp.training import recipe as recipes
@@ -243,7 +259,7 @@ def finished(
                     f"{recipes.describe(changed)}: rename the recipe, or choose another --out"
                 )
             found[what] = done
-            forget(folder)  # what a kill between the checkpoint and this left is no training to go on with
+            forget(folder)  # a kill after the checkpoint was written may leave the state file
     return found
 
 
@@ -271,9 +287,9 @@ class _Course:
     def here(self, missing: Sequence[Training], device: torch.device) -> Outcomes:
         """Train in this process, and return the outcome of each."""
         from robust_interp.training.train import train_together
-        from robust_interp.training.workers import shared
+        from robust_interp.training.workers import split_into_groups
 
-        groups = shared(missing, self._at_once(device.type == "cuda"), 1)
+        groups = split_into_groups(missing, self._at_once(device.type == "cuda"), 1)
         watch = self.watch(groups)
         outcomes: Outcomes = {}
         for group in groups:
@@ -298,8 +314,9 @@ class _Course:
 
     def in_workers(self, missing: Sequence[Training], device: torch.device, workers: Workers) -> Outcomes:
         """Train in worker processes, and return the outcome of each."""
+        from robust_interp.cli.progress import tell_start
         from robust_interp.core.worker_pool import cluster, log_in
-        from robust_interp.training.workers import shared, train_groups
+        from robust_interp.training.workers import split_into_groups, train_groups
 
         workers = replace(
             workers,
@@ -308,8 +325,9 @@ class _Course:
             threads=self.arguments.threads,
         )
         outcomes: Outcomes = {}
+        tell_start(workers, self.arguments.quiet)
         with cluster(workers) as filled, ExitStack() as stack:
-            groups = shared(missing, self._at_once(bool(filled.gpus)), filled.count or 1)
+            groups = split_into_groups(missing, self._at_once(bool(filled.gpus)), filled.count or 1)
             watch = self.watch(groups)
             setting = self._setting("cuda" if filled.gpus else "cpu")
             report = self._reporting(missing, watch, stack)
@@ -364,7 +382,7 @@ def _tell(outcomes: Outcomes, watch: Trainings) -> None:
 def _curve_writer(
     arguments: argparse.Namespace, what: Training, out: Path
 ) -> AbstractContextManager[Callable[[Status], None]]:
-    """What writes a training's curve for TensorBoard, or nothing without --tensorboard."""
+    """Return a context with a function that writes a training's curve for TensorBoard, if requested."""
     from robust_interp.training.train import destination
 
     if not arguments.tensorboard:

@@ -13,7 +13,7 @@ from robust_interp.cli.options import (
     add_fields,
     add_plugin,
     add_quiet,
-    picked,
+    select_options,
     use_threads,
 )
 from robust_interp.cli.terminal import say, warn
@@ -64,25 +64,28 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.classifiers.resolve import load_all, resolve, resolve_without
     from robust_interp.cli.console import console
     from robust_interp.cli.progress import track
-    from robust_interp.core.work import each
+    from robust_interp.core.work import with_progress
     from robust_interp.results import export
 
     use_threads(arguments)
     request = Request(
-        **picked(arguments, f"models checkpoint weights_key dataset {OF_IMAGES} seeds batch_size device"),
-        **picked(arguments, "zoo only_zoo data_dir mean std"),
+        **select_options(
+            arguments, f"models checkpoint weights_key dataset {OF_IMAGES} seeds batch_size device"
+        ),
+        **select_options(arguments, "zoo only_zoo data_dir mean std"),
     )
     dataset = load_dataset(request)
-    with track(console(stderr=True), "verify", arguments.quiet) as tell:
+    with track(console(stderr=True), "verify", arguments.quiet) as progress:
         asked = request.models, resolve_options(request), dataset
         targets = resolve(*asked)
         whole = Runner.for_request(request, dataset)
         while failed := load_all(targets, whole.load):
             targets = resolve_without(failed, targets, *asked)
-        runner = whole.on(external.common_images(targets))
+        runner = whole.for_dataset(external.common_images(targets))
         found = external.read(arguments.file, runner.dataset, arguments.norm, eps)
         table = external.write(
-            arguments.out, [external.judge(found, target, runner) for target in each(targets, tell)]
+            arguments.out,
+            [external.judge(found, target, runner) for target in with_progress(targets, progress)],
         )
     shown = ["model", "train_seed", "members", "n", "clean", "accuracy", "ci_low", "ci_high", "asr"]
     say(f"{dataset.name}, {found.column}: made elsewhere, never ranked; in %")
@@ -94,7 +97,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _radius(text: str, norm: str) -> float:
-    """The radius in [0, 1] pixels."""
+    """Read the radius, and return it in [0, 1] pixels.
+
+    Args:
+        text: Value of --eps: for Linf in units of 1/255 or as a fraction, for L2 in [0, 1] pixels.
+        norm: "Linf" or "L2".
+
+    Raises:
+        UserError: If the text is not one radius, or an Linf radius is 0.
+    """
     from robust_interp.core.units import read_eps
 
     try:
@@ -106,7 +117,7 @@ def _radius(text: str, norm: str) -> float:
                 "give the one that the images were made for"
             )
         (eps,) = read_eps(text)
-    except UserError:  # which says more
+    except UserError:  # its message is more precise than the one below
         raise
     except ValueError:
         raise UserError(f"--eps {text!r} is not one radius, such as 8 (Linf) or 0.5 (L2)") from None

@@ -39,7 +39,7 @@ def _half(x: Any) -> Any:
     return x / 2
 
 
-def learned(key: str) -> CompileTime | None:
+def recorded_compile_time(key: str) -> CompileTime | None:
     """Return the last measurement of a key; None if there is none, or the file cannot be read."""
     try:
         return CompileTime(*map(float, json.loads(_file().read_text(encoding="utf-8"))[key]))
@@ -47,7 +47,7 @@ def learned(key: str) -> CompileTime | None:
         return None
 
 
-def learn(key: str, seen: CompileTime) -> None:
+def record_compile_time(key: str, seen: CompileTime) -> None:
     """Store the measurement of a key. If the file cannot be written, nothing is stored."""
     path = _file()
     try:

@@ -20,13 +20,13 @@ def csv_text(frame: pd.DataFrame, float_format: str | None = None) -> str:
     texts = {at for at, kind in enumerate(frame.dtypes) if kind.kind == "O"}
     safe = frame.copy(deep=False)
     for at in texts:
-        safe.isetitem(at, frame.iloc[:, at].map(defused).array)
-    return safe.set_axis([defused(name) for name in frame], axis=1).to_csv(
+        safe.isetitem(at, frame.iloc[:, at].map(escape_csv_value).array)
+    return safe.set_axis([escape_csv_value(name) for name in frame], axis=1).to_csv(
         index=False, float_format=float_format, lineterminator="\n"
     )
 
 
-def defused(value: Any) -> Any:
+def escape_csv_value(value: Any) -> Any:
     """Return a value for a CSV file: control characters are escaped, formulas get a leading apostrophe."""
     if not isinstance(value, str):
         return value

@@ -27,7 +27,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     return any(words in text for words in _WORDING)
 
 
-def _give_back() -> None:
+def _free_memory() -> None:
     """Free the memory of a failed attempt. Call it outside the `except` block, which holds the frames."""
     gc.collect()
     torch = sys.modules.get("torch")
@@ -35,7 +35,7 @@ def _give_back() -> None:
         torch.cuda.empty_cache()
 
 
-def with_fewer(work: Callable[[int], R], count: int, device: object) -> R:
+def retry_with_smaller_batch(work: Callable[[int], R], count: int, device: object) -> R:
     """Call `work` for `count` images, and halve the number until memory suffices. Return its result.
 
     Args:
@@ -57,5 +57,5 @@ def with_fewer(work: Callable[[int], R], count: int, device: object) -> R:
                     f"{device} has no memory for one image at a time, which is --batch-size 1; "
                     "finished work is saved"
                 ) from error
-        _give_back()
+        _free_memory()
         count //= 2

@@ -12,23 +12,23 @@ import torch
 
 # The generators, torch's precision and its number of threads are global to the process, and threads may share
 # models or parts of them. So one lock serialises all measurements. It is reentrant.
-_ONE_AT_A_TIME = threading.RLock()
+_LOCK = threading.RLock()
 
 
 @contextmanager
-def one_at_a_time() -> Iterator[None]:
+def measurement_lock() -> Iterator[None]:
     """Context that only one thread can be in at a time; other threads wait."""
-    with _ONE_AT_A_TIME:
+    with _LOCK:
         yield
 
 
 @contextmanager
-def undisturbed_generators() -> Iterator[None]:
+def preserved_rng_state() -> Iterator[None]:
     """Context that restores the global generators of torch (on every device), NumPy and Python at its end.
 
     Only one thread can be in it at a time, since changes by other threads would be lost.
     """
-    with one_at_a_time(), _restored():
+    with measurement_lock(), _restored():
         yield
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from robust_interp.core.errors import UserError
-from robust_interp.core.sources import Beside, code_hash
+from robust_interp.core.sources import LocalModules, code_hash
 
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ class Registry(Generic[T]):
         del self._added[name]
 
     @contextmanager
-    def lent(self, name: str, entry: T) -> Iterator[None]:
+    def registered(self, name: str, entry: T) -> Iterator[None]:
         """Register an entry for the duration of the context."""
         self.add(name, entry)
         try:
@@ -131,12 +131,12 @@ class Registry(Generic[T]):
         added = [self._added[name][1]] if name in self._added else []
         return [*added, *map(_distribution, self._points.get(name, []))]
 
-    def at_hand(self, name: str) -> T | None:
+    def get_loaded(self, name: str) -> T | None:
         """Return the entry if it is available without an import; otherwise None."""
         found = self._added.get(name) or self._installed.get(name)
         return found[0] if found else None
 
-    def troubles(self, look_up: Callable[[str], object] | None = None) -> dict[str, str]:
+    def problems(self, look_up: Callable[[str], object] | None = None) -> dict[str, str]:
         """Return the names that cannot be used, with the reasons.
 
         Args:
@@ -241,7 +241,7 @@ def _source_hash(point: EntryPoint) -> str:
     if not (name := getattr(sys.modules.get(point.module), "__file__", None)):
         return ""
     file = Path(name)
-    return code_hash(file, file.read_bytes(), Beside.of_file(file, point.module))
+    return code_hash(file, file.read_bytes(), LocalModules.of_file(file, point.module))
 
 
 def unknown(kind: str, name: str, known: Iterable[str], also: Mapping[str, str] | None = None) -> UserError:
@@ -254,7 +254,7 @@ def unknown(kind: str, name: str, known: Iterable[str], also: Mapping[str, str] 
         also: Known names by their names in other libraries, such as ``{"n_examples": "n"}``.
     """
     known = sorted(known)
-    meant = [(also or {}).get(name, ""), *alike(name, known)]
+    meant = [(also or {}).get(name, ""), *equal_ignoring_case(name, known)]
     near = [each for each in meant if each in known] or difflib.get_close_matches(
         name, known, n=4, cutoff=0.5
     )
@@ -273,7 +273,7 @@ def nearest(name: str, options: Iterable[str]) -> str | None:
     return meant.get(words[0]) or (meant[close[0]] if close else None)
 
 
-def alike(name: str, known: Iterable[str]) -> list[str]:
+def equal_ignoring_case(name: str, known: Iterable[str]) -> list[str]:
     """Return known names that differ from `name` only in case and punctuation: cifar10 for ``CIFAR-10``."""
     return [each for each in known if _bare(each) == _bare(name)]
 

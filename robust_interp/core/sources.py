@@ -13,7 +13,7 @@ INSTALLED = {"site-packages", "dist-packages"}  # folders shared by unrelated pa
 
 
 @dataclass(frozen=True)
-class Beside:
+class LocalModules:
     """Location of a plug-in's own modules.
 
     Attributes:
@@ -25,7 +25,7 @@ class Beside:
     root: Path
 
     @classmethod
-    def of_file(cls, file: Path, module: str = "") -> Beside:
+    def of_file(cls, file: Path, module: str = "") -> LocalModules:
         """Return the location for a plug-in: the folder of a file, or the package of an installed module.
 
         Args:
@@ -38,7 +38,7 @@ class Beside:
         return cls(package, package.parent if depth else package)
 
 
-def code_hash(file: Path, source: bytes, beside: Beside) -> str:
+def code_hash(file: Path, source: bytes, beside: LocalModules) -> str:
     """Return the SHA-256 of a plug-in's source and of all its own modules that it imports.
 
     Args:
@@ -56,7 +56,7 @@ def code_hash(file: Path, source: bytes, beside: Beside) -> str:
     return sha.hexdigest()
 
 
-def _imported(file: Path, source: bytes, beside: Beside) -> dict[Path, bytes]:
+def _imported(file: Path, source: bytes, beside: LocalModules) -> dict[Path, bytes]:
     """Return the plug-in's own modules that it imports, directly or indirectly, with their content."""
     found = {file: source}
     todo = [file]
@@ -70,7 +70,7 @@ def _imported(file: Path, source: bytes, beside: Beside) -> dict[Path, bytes]:
     return found
 
 
-def _imports_of(file: Path, source: bytes, beside: Beside) -> Iterator[Path]:
+def _imports_of(file: Path, source: bytes, beside: LocalModules) -> Iterator[Path]:
     """Yield the files that the imports of one module may refer to, including imports inside functions."""
     try:
         tree = ast.parse(source)
@@ -98,7 +98,7 @@ def _files(name: str, root: Path, loaded: bool = True) -> Iterator[Path]:
             yield Path(file).resolve()
 
 
-def _is_beside(path: Path, beside: Beside) -> bool:
+def _is_beside(path: Path, beside: LocalModules) -> bool:
     own = Path(__file__).resolve().parents[1]  # this package, which is identified by its version
     if not path.is_relative_to(beside.folder) or path.is_relative_to(own) or path.suffix != ".py":
         return False

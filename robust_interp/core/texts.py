@@ -21,13 +21,18 @@ def one_line(text: str) -> str:
 
 
 def first_line_of(error: BaseException) -> str:
-    """Return the first line of an exception's message, or its type if the message is empty."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    """Return the first line of an exception's message; its type if there is none, or before a bare key."""
+    return next(iter(_told(error).splitlines()))
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an exception's message in one line, or its type if the message is empty."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """Return an exception's message in one line; its type if there is none, or before a bare key."""
+    return " ".join(_told(error).split())
+
+
+def _told(error: BaseException) -> str:
+    name, text = type(error).__name__, str(error).strip()
+    return f"{name}: {text}" if text and type(error) is KeyError else text or name
 
 
 def quoted(value: object) -> str:

@@ -226,6 +226,9 @@ def _own_sigterm() -> Iterator[None]:
 def _imported() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault(
+        "RAY_raylet_start_wait_time_s", "180"
+    )  # a busy machine needs longer than Ray allows
     try:
         import ray
     except ImportError as error:
@@ -246,7 +249,8 @@ def _connect(ray: Any, workers: Workers) -> None:
             object_store_memory=STORE_BYTES,
             **quiet,
         )
-    except (ConnectionError, RuntimeError, ValueError, OSError, ImportError) as error:
+    except Exception as error:  # Ray raises a bare one if a machine is too busy for it to start in time
+        ray.shutdown()
         reason = first_line_of(error)
         where = f"to Ray at {workers.address}" if workers.address else "to a Ray on this machine"
         raise UserError(f"cannot connect {where}: {reason}") from error

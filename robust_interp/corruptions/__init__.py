@@ -1,7 +1,7 @@
 """CIFAR-C corruptions: generated with the CIFAR parameters (not ImageNet-C's), or read as released.
 
-A generated image depends only on the seed, the corruption, the severity and the sample's id, so the first
-n images are the same for every n and batch size. As in the released arrays, the result is clipped
+A generated image depends only on the seed, the corruption, the severity and the id of the image, so the
+first n images are the same for every n and batch size. As in the released arrays, the result is clipped
 to [0, 1], scaled by 255 and truncated to uint8. Corruptions without random draws reproduce the released
 arrays from CIFAR-10's test images bit for bit (JPEG only with libjpeg 9); the others match in distribution.
 Source: Hendrycks & Dietterich, *Benchmarking Neural Network Robustness to Common Corruptions and
@@ -10,7 +10,7 @@ Perturbations*, ICLR 2019, and its CIFAR-10-C generator's constants.
 
 from __future__ import annotations
 
-# They register in this order.
+# The order of the registry is the order of these imports.
 # isort: off
 from robust_interp.corruptions import noise, blur, weather, digital  # noqa: F401
 

@@ -1,4 +1,8 @@
-"""Generated images in blocks: from memory, from disk, from workers that make them ahead, or made here."""
+"""Provide generated images in blocks.
+
+A block comes from memory, from the cache on disk, or from a worker that made it in advance. Otherwise this
+process generates it.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +24,19 @@ from robust_interp.corruptions.table import CORRUPTIONS, corrupt
 from robust_interp.corruptions.workers import Worker, WorkerGone, made_by
 from robust_interp.data import Dataset
 
-# A block holds as many images as a batch on a CPU has, or fewer of large ones.
+# A block has as many images as a batch on a CPU, or fewer if they are large.
 MOST_IMAGES, MOST_BYTES = 250, 4 * 2**20
 
-# What is generated once is kept for the classifiers that follow: a thousand CIFAR images are 3 MB at each of
-# 75 corruptions and severities, so that all of them fit. What does not is read or generated again, the same.
+# Blocks in memory, for the next classifiers: a thousand CIFAR images take 3 MB for each of 75 corruptions and
+# severities, so all of them fit. Blocks that do not fit are read or generated again, with the same result.
 CACHED_BYTES = 256 * 2**20
-AHEAD_BYTES = 128 * 2**20  # of what workers have made and nobody has asked for yet
+AHEAD_BYTES = 128 * 2**20  # limit for blocks that workers have made but that are not requested yet
 
-TRIED_FOR, WORTH_IT = 1.0, 4.0  # seconds: made here before workers start, if so many more are left to make
+TRIED_FOR, WORTH_IT = 1.0, 4.0  # seconds of work here after which workers start, and least work left
 
 
 class Block(NamedTuple):
-    """Images of one corruption, from `start` on as far as blocks go."""
+    """The block of images of one corruption whose first image has the id `start`."""
 
     name: str
     severity: int
@@ -40,7 +44,7 @@ class Block(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Images [start, stop) of one corruption that a run is going to ask for."""
+    """Images [start, stop) of one corruption that a run will request."""
 
     name: str
     severity: int
@@ -49,28 +53,28 @@ class Wanted(NamedTuple):
 
 
 class Maker:
-    """The generated images of one dataset under one seed.
+    """Source of the generated images of one data set and one seed.
 
     Args:
-        dataset: The clean images. Its rows may be asked for from another thread.
-        seed: Of the generated corruptions.
-        cache: Where blocks are kept beyond this process, if anywhere.
+        dataset: The clean images. They may be read from another thread.
+        seed: Seed of the generated corruptions.
+        cache: Cache on disk; None keeps blocks in memory only.
     """
 
     def __init__(self, dataset: Dataset, seed: int, cache: Cache | None = None) -> None:
         self.dataset, self.seed, self.cache = dataset, seed, cache
         self._recent = _Recent(CACHED_BYTES)
-        self._stops: dict[Block, int] = {}  # of the blocks that a run is going to ask for
+        self._stops: dict[Block, int] = {}  # the end of each block that the run will request
         self._workforce: _Workforce | None = None
         self._workers, self._seconds, self._made = 0, 0.0, 0
 
     @cached_property
     def block_size(self) -> int:
-        """How many images a block has."""
+        """Number of images per block."""
         return max(1, min(MOST_IMAGES, MOST_BYTES // max(1, math.prod(self.dataset.shape))))
 
     def images(self, name: str, severity: int, start: int, stop: int) -> np.ndarray:
-        """Samples [start, stop) under a corruption, uint8 (N, C, H, W)."""
+        """Return the images [start, stop) under a corruption, uint8 (N, C, H, W)."""
         parts = []
         for first in range(start - start % self.block_size, stop, self.block_size):
             images = self._block(Block(name, severity, first), min(stop, first + self.block_size))
@@ -78,14 +82,14 @@ class Maker:
         return np.concatenate(parts) if parts else np.empty((0, *self.dataset.shape), np.uint8)
 
     @contextmanager
-    def ahead(self, wanted: Iterable[Wanted], workers: int) -> Iterator[None]:
-        """Inside, what is wanted may be made ahead by worker processes, in this order.
+    def prefetch(self, wanted: Iterable[Wanted], workers: int) -> Iterator[None]:
+        """Let workers generate images in advance while the context is active.
 
-        They are started once it proves to take so long that it pays.
+        The workers start only after generation has proved slow enough to need them.
 
         Args:
-            wanted: What is going to be asked for.
-            workers: How many there may be at most.
+            wanted: The images that will be requested, in this order.
+            workers: Maximum number of workers.
         """
         self._workers, self._seconds, self._made = workers, 0.0, 0
         for one in wanted:
@@ -102,7 +106,7 @@ class Maker:
             self._stops.clear()
 
     def _block(self, block: Block, stop: int) -> np.ndarray:
-        """A block's images, those up to `stop` at least."""
+        """Return the images of a block, at least those up to `stop`."""
         images = self._recent.get(block)
         if images is not None and len(images) >= stop - block.start:
             self._stops.pop(block, None)
@@ -137,7 +141,7 @@ class Maker:
             block: stop
             for block, stop in self._stops.items()
             if block != after
-            and CORRUPTIONS.origins(block.name) == [BUILT_IN]  # workers know no plug-ins
+            and CORRUPTIONS.origins(block.name) == [BUILT_IN]  # workers load no plug-ins
             and not self._seems_kept(block, stop)
         }
         left = sum(stop - block.start for block, stop in todo.items())
@@ -153,7 +157,7 @@ class Maker:
         return images
 
     def _seems_kept(self, block: Block, stop: int) -> bool:
-        """Whether there is a file; images are not read to find out."""
+        """Return whether the cache has a file for the block. This reads no images."""
         if self.cache is None or 0 in self._hashes(block, stop):
             return False
         return self.cache.has(self._key(block, stop))
@@ -163,12 +167,15 @@ class Maker:
             self.cache.put(self._key(block, block.start + len(images)), images)
 
     def _hashes(self, block: Block, stop: int) -> np.ndarray:
-        """Of the clean images, where a fingerprint does not stand for their content; 0 of those not read."""
+        """Return a hash of each clean image of a block, (n,) uint64; 0 for images that are not read yet.
+
+        The array is empty if the fingerprint of the data set covers the content.
+        """
         found = self.dataset.content(np.arange(block.start, stop))
         return np.empty(0, np.uint64) if found is None else found
 
     def _key(self, block: Block, stop: int) -> dict[str, object]:
-        """All that the images of a block depend on."""
+        """Return all that the images of a block depend on: their key in the cache."""
         if 0 in self._hashes(block, stop):
             self._clean(block, stop)
         hashes = self._hashes(block, stop)
@@ -185,13 +192,15 @@ class Maker:
 
 
 class _Workforce:
-    """Workers that make blocks in order, each driven by a thread, until they are far enough ahead.
+    """Workers that generate blocks in order, each controlled by a thread.
+
+    They pause while `AHEAD_BYTES` or more of finished blocks have not been taken.
 
     Args:
-        todo: The blocks, and where each stops.
-        count: Of the workers.
-        clean: The clean images of a block up to a stop; called in order, one call at a time.
-        make: Has a worker make a block of its clean images.
+        todo: The end of each block to generate, in order.
+        count: Number of workers.
+        clean: Returns the clean images of a block up to an end. Called in order, one call at a time.
+        make: Lets a worker generate a block from its clean images.
     """
 
     def __init__(
@@ -213,7 +222,10 @@ class _Workforce:
             thread.start()
 
     def take(self, block: Block) -> np.ndarray | None:
-        """A block that a worker has made, or is making; None if none is: it is then the caller's to make."""
+        """Return a block that a worker has generated or is generating.
+
+        None if no worker has it, or if the worker failed: the caller must then generate the block.
+        """
         with self._changed:
             self._changed.wait_for(lambda: block not in self._busy)
             self._todo.pop(block, None)
@@ -222,7 +234,7 @@ class _Workforce:
         return images
 
     def end(self) -> None:
-        """End the workers, whatever they are doing."""
+        """End the workers, even if they are working."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
@@ -241,16 +253,16 @@ class _Workforce:
         worker.end()
 
     def _serve(self, worker: Worker) -> bool:
-        """Have the worker make the next block; False at the end, or if it cannot."""
+        """Let the worker generate the next block. Return False if there is none left, or if this failed."""
         images, block = None, None
         try:
-            with self._reading:  # files that are decoded in order come fastest
+            with self._reading:  # files are decoded fastest in order
                 if (found := self._next()) is None:
                     return False
                 block, stop = found
                 clean = self._clean(block, stop)
             images = self._make(worker, block, clean)
-        except Exception:  # it is made again where it is asked for, which tells why
+        except Exception:  # the main thread generates the block again and reports the error
             return False
         finally:
             if block is not None:
@@ -270,7 +282,7 @@ class _Workforce:
         return worker
 
     def _next(self) -> tuple[Block, int] | None:
-        """The next block to make and where it stops, once there is room for it; None at the end."""
+        """Wait until there is room, and return the next block and its end; None if no block is left."""
 
         def is_ready() -> bool:
             waiting = sum(images.nbytes for images in self._made.values())
@@ -286,7 +298,7 @@ class _Workforce:
 
 
 class _Recent:
-    """The arrays that were used last, as many as there is room for."""
+    """The most recently used arrays, of up to `room` bytes."""
 
     def __init__(self, room: int) -> None:
         self._room, self._arrays = room, OrderedDict[Block, np.ndarray]()

@@ -1,4 +1,4 @@
-"""The blurs."""
+"""Blur corruptions."""
 
 from __future__ import annotations
 
@@ -27,17 +27,21 @@ def defocus_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> 
         return scipy.ndimage.correlate(image, kernel[None], mode="mirror")
     around = len(kernel) // 2
     padded = np.pad(image, ((0, 0), (around, around), (around, around)), mode="reflect")
-    return scipy.signal.fftconvolve(padded, kernel[None], mode="valid", axes=(1, 2))  # it is symmetric
+    return scipy.signal.fftconvolve(padded, kernel[None], mode="valid", axes=(1, 2))  # a symmetric kernel
 
 
-DIRECTLY = 60  # weights of a disk up to which they are added up one by one; beyond, Fourier's way is faster
+DIRECTLY = 60  # number of weights of a disk above which a Fourier transform is faster than direct summation
 
 
 @lru_cache
 def disk(radius: float, alias: float) -> np.ndarray:
-    """A disk whose edge is smoothed by a Gaussian of sigma `alias`, 3x3 or, above a radius of 8, 5x5.
+    """Return a disk kernel whose edge is smoothed by a Gaussian, without empty borders.
 
-    Rounded to float32 where OpenCV, which the released images were made with, rounds.
+    It is rounded to float32 at the same places as in OpenCV, with which the released images were made.
+
+    Args:
+        radius: Radius in pixels.
+        alias: Standard deviation of the Gaussian in pixels. The Gaussian is 3x3, or 5x5 above a radius of 8.
     """
     reach = max(8, int(radius))
     across = np.arange(-reach, reach + 1)
@@ -48,7 +52,7 @@ def disk(radius: float, alias: float) -> np.ndarray:
     tap = (tap / tap.sum()).astype(np.float32)
     for axis in (1, 0):
         disk = scipy.ndimage.correlate1d(disk, tap, axis, mode="mirror")
-    empty = np.flatnonzero(disk.any(axis=0))[0]  # at each side
+    empty = np.flatnonzero(disk.any(axis=0))[0]  # columns at each side
     return disk[empty : len(disk) - empty, empty : len(disk) - empty].astype(np.float64)
 
 
@@ -56,8 +60,8 @@ def disk(radius: float, alias: float) -> np.ndarray:
 def glass_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     """Pixels take their neighbours' values, between two blurs.
 
-    From the last pixel to the first, but for those at the border. It is no swap: in the original, whose
-    pixels are views of one array, the neighbour keeps its value.
+    This goes from the last pixel to the first, without those at the border. Values are not swapped: in the
+    original, whose pixels are views of one array, the neighbour keeps its value.
     """
     sigma, reach, rounds = level("glass_blur", severity, image.shape)
     shuffled = (smooth(image, sigma) * 255).astype(np.uint8)  # truncated, as the released arrays were
@@ -69,17 +73,17 @@ def glass_blur(image: np.ndarray, severity: int, rng: np.random.Generator) -> np
 
 
 def taken_from(moves: np.ndarray, reach: int, size: tuple[int, int]) -> np.ndarray:
-    """Where each pixel's value comes from, (H, W) places in the flattened image, once all have been moved.
+    """Return the source of each pixel's value after all moves, (H, W), as indices into the flattened image.
 
-    The pixels of rows and columns from `reach` + 1 to the size less `reach`, both included, go from the last
-    to the first: each takes what its neighbour holds at that time. One with a later neighbour so takes what
-    that one has taken.
+    The pixels in rows and columns from `reach` + 1 to the size minus `reach`, both included, are processed
+    from the last to the first. Each takes the current value of its neighbour. If the neighbour was processed
+    before, this is the value that the neighbour has taken.
 
     Args:
-        moves: (2, H - 2 reach, W - 2 reach): how far down and right each one's neighbour is, from -reach to
-            reach - 1.
-        reach: At most.
-        size: H and W.
+        moves: Steps down and to the right from each pixel to its neighbour, (2, H - 2 reach, W - 2 reach),
+            from -reach to reach - 1.
+        reach: Largest step in pixels.
+        size: Height H and width W.
     """
     H, W = size
     inner = slice(reach + 1, H - reach + 1), slice(reach + 1, W - reach + 1)
@@ -87,7 +91,7 @@ def taken_from(moves: np.ndarray, reach: int, size: tuple[int, int]) -> np.ndarr
     source, is_moved = places.copy(), np.zeros(H * W, bool)
     source.reshape(H, W)[inner] += moves[0] * W + moves[1]
     is_moved.reshape(H, W)[inner] = True
-    leads_on = is_moved & is_moved[source] & (source > places)  # to what a later pixel has taken before
+    leads_on = is_moved & is_moved[source] & (source > places)  # the neighbour was processed before
     while leads_on.any():
         through = source[leads_on]
         source[leads_on], leads_on[leads_on] = source[through], leads_on[through]
@@ -107,14 +111,14 @@ def zoom_blur(images: np.ndarray, severity: int, rngs: Sequence[np.random.Genera
     largest, step = level("zoom_blur", severity, images.shape)
     factors = np.arange(
         1, largest, step
-    )  # float steps: CIFAR-C's severity 1 has 1.06 in it, 2 ends before 1.11
+    )  # steps are rounded: CIFAR-C's severity 1 includes 1.06, severity 2 ends before 1.11
     planes = images.reshape(-1, *images.shape[2:]).astype(np.float32)
     size = max(1, PLANES_AT_ONCE // planes[0].size)
     parts = [planes[start : start + size] for start in range(0, len(planes), size)]
     return np.concatenate([_zoomed(part, factors) for part in parts]).reshape(images.shape)
 
 
-PLANES_AT_ONCE = 2**15  # values: what is enlarged over and over stays in a core's cache
+PLANES_AT_ONCE = 2**15  # values; these stay in a core's cache while they are enlarged many times
 
 
 def _zoomed(images: np.ndarray, factors: np.ndarray) -> np.ndarray:

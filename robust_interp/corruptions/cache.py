@@ -1,7 +1,7 @@
-"""Generated images kept on disk, once for all models and runs: a file holds a block of one corruption.
+"""Cache on disk of generated images, shared by all models and runs. A file holds a block of one corruption.
 
-A file begins with a line of JSON that says what it holds, with a digest. One that is damaged, or holds
-anything else, counts as absent. Files appear whole or not at all, so processes may share a folder.
+A file begins with a line of JSON that contains its key and a hash. A file that is damaged, or has another
+key, counts as missing. Files are written atomically, so several processes may use one folder.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ OFF = "off"
 ENDING = ".images"
 LIMIT = 10 * 2**30  # bytes of all files together
 LEFT_FREE = 2 * 2**30  # bytes that stay free on the disk
-UNUSED = 30 * 24 * 3600  # seconds after which a file makes room for others
+UNUSED = 30 * 24 * 3600  # seconds without use after which a file may be removed
 
 
 def cache_folder(asked: str | os.PathLike | None = None) -> Path | None:
-    """The folder asked for, else $ROBUST_INTERP_CACHE, else ``~/.cache/robust-interp/corruptions``.
+    """Return the cache folder: `asked`, $ROBUST_INTERP_CACHE or ``~/.cache/robust-interp/corruptions``.
 
     Returns:
-        None for ``off``, and for a user who has no home folder.
+        The first of these that is set; None if it is ``off``, or if the user has no home folder.
     """
     chosen = asked or os.environ.get("ROBUST_INTERP_CACHE") or "~/.cache/robust-interp/corruptions"
     if chosen == OFF:
@@ -43,18 +43,18 @@ def cache_folder(asked: str | os.PathLike | None = None) -> Path | None:
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of the images in a folder; 0 if there is none."""
+    """Return the total size of the cached images in a folder, in bytes; 0 if there is no folder."""
     return sum(size for _, size, _ in _files(folder))
 
 
 def clear(folder: Path) -> int:
-    """Remove all images in a folder, and nothing else.
+    """Remove all cached images in a folder, and nothing else.
 
     Returns:
-        How many bytes that were.
+        Number of bytes removed.
 
     Raises:
-        UserError: if one cannot be removed.
+        UserError: if a file cannot be removed.
     """
     freed = 0
     for path, size, _ in _files(folder):
@@ -63,36 +63,36 @@ def clear(folder: Path) -> int:
         except OSError as error:
             raise UserError(f"cannot remove {path}: {error.strerror}") from error
         freed += size
-        with suppress(OSError):  # there is more in it
+        with suppress(OSError):  # it is not empty
             path.parent.rmdir()
     return freed
 
 
 class Cache:
-    """The images in one folder.
+    """Cached images in one folder.
 
     Args:
-        folder: Made with the first file.
+        folder: The folder; it is created for the first file.
 
     Attributes:
-        trouble: Why no more is kept, in one line; empty while it is.
+        trouble: One line that says why no more images are written; empty as long as they are.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.trouble = ""
-        self._bytes: int | None = None  # of all files; None before the first is written
+        self._bytes: int | None = None  # size of all files; None before the first one is written
 
     def has(self, key: Mapping[str, object]) -> bool:
-        """Whether there is a file for a key; what it holds, `get` tells."""
+        """Return whether there is a file for a key; only `get` checks its content."""
         return self._path(key).is_file()
 
     def get(self, key: Mapping[str, object], shape: tuple[int, ...]) -> np.ndarray | None:
-        """The images kept for a key, uint8; None where there are none, or of another shape (C, H, W).
+        """Return the cached images of a key, uint8 (N, C, H, W); None if there are none of this shape.
 
         Args:
-            key: Of JSON values: all that they depend on.
-            shape: Of one image.
+            key: All that the images depend on, as JSON values.
+            shape: Shape (C, H, W) of one image.
         """
         path = self._path(key)
         try:
@@ -104,11 +104,14 @@ class Cache:
         if head != _head(key, body) or not one or len(body) % one:
             return None
         with suppress(OSError):
-            os.utime(path)  # used today
+            os.utime(path)  # marks the last use
         return np.frombuffer(body, np.uint8).reshape(-1, *shape)
 
     def put(self, key: Mapping[str, object], images: np.ndarray) -> None:
-        """Keep images, uint8 (N, C, H, W), in place of what was kept for the key; a full disk ends it."""
+        """Write images, uint8 (N, C, H, W), in place of those with the same key.
+
+        If this fails, or the cache or the disk is full, `trouble` says so and nothing more is written.
+        """
         if self.trouble:
             return
         body = images.tobytes()
@@ -160,11 +163,11 @@ def _digest(text: str, body: bytes = b"") -> str:
 
 
 def _files(folder: Path) -> list[tuple[Path, int, float]]:
-    """Path, bytes and last use of the files of images, and of those that a killed process left unfinished."""
+    """Return path, bytes and last use of all image files, also of unfinished ones of a killed process."""
     found = []
     with suppress(OSError):
         for path in folder.glob(f"*/*{ENDING}"):
-            with suppress(OSError):  # it is gone
+            with suppress(OSError):  # another process has removed it
                 state = path.stat()
                 found.append((path, state.st_size, state.st_mtime))
     return found

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def contrast(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     """Less contrast around the mean."""
     share = level("contrast", severity, image.shape)
-    # Channels last, for the order in which NumPy adds up: the last bit decides some truncations.
+    # Channels last: the order of the summation changes the last bit, which changes some truncated values.
     mean = np.ascontiguousarray(image.transpose(1, 2, 0)).mean(axis=(0, 1))[:, None, None]
     return (image - mean) * share + mean
 
@@ -40,22 +40,23 @@ def saturate(images: np.ndarray, severity: int, rngs: Sequence[np.random.Generat
 def elastic_transform(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     """A random affine map and a smooth displacement.
 
-    Lengths are shares of the image's side.
+    Lengths are shares of the image's shorter side.
     """
     alpha, sigma, stretch = level("elastic_transform", severity, image.shape)
     size = min(image.shape[1:])
     if constants_of(image.shape) == IMAGENET_C:
-        size *= 244 / 224  # as in the original, which takes images of 224 pixels for ones of 244 here
+        size *= 244 / 224  # as in the original code, which has 244 instead of 224 here
     image = image.astype(np.float32)
     image = affine(image, rng.uniform(-stretch * size, stretch * size, size=(3, 2)))
     return displaced(image, alpha * size, sigma * size, rng)
 
 
 def affine(image: np.ndarray, shifts: np.ndarray) -> np.ndarray:
-    """The affine map of an `image` (C, H, W) that moves three points around its centre.
+    """Apply the affine map that moves three points around the centre of an image.
 
     Args:
-        shifts: How far, (3, 2), in (x, y) and pixels.
+        image: Image (C, H, W).
+        shifts: Displacements (x, y) of the three points in pixels, (3, 2).
     """
     _, H, W = image.shape
     x, y, arm = W // 2, H // 2, min(H, W) // 3
@@ -68,12 +69,13 @@ def affine(image: np.ndarray, shifts: np.ndarray) -> np.ndarray:
 
 
 def displaced(image: np.ndarray, alpha: float, sigma: float, rng: np.random.Generator) -> np.ndarray:
-    """Each pixel of an `image` (C, H, W) taken from somewhere near, its neighbours from alike places.
+    """Displace the pixels of an image by a smooth random field.
 
     Args:
-        alpha: From how far away at most, in pixels.
-        sigma: Of the Gaussian that makes neighbours alike, in pixels.
-        rng: Drawn from twice, for the two directions.
+        image: Image (C, H, W).
+        alpha: Largest displacement in pixels, along each axis.
+        sigma: Standard deviation of the Gaussian that smooths the field, in pixels.
+        rng: Generator of the field. It is used twice, once for each axis.
     """
     _, H, W = image.shape
     across, down = (alpha * _smoothed(rng.uniform(-1, 1, size=(H, W)), sigma) for _ in range(2))
@@ -81,13 +83,13 @@ def displaced(image: np.ndarray, alpha: float, sigma: float, rng: np.random.Gene
     return _sampled(image, rows + down, columns + across, mode="reflect")
 
 
-DIRECTLY = 64  # pixels up to which a Gaussian reaches that is added up; beyond, the cosine's way is faster
+DIRECTLY = 64  # reach of a Gaussian in pixels above which a cosine transform is faster than direct summation
 
 
 def _smoothed(field: np.ndarray, sigma: float) -> np.ndarray:
-    """A Gaussian cut off at 3 `sigma` over a field (H, W) that is mirrored at its borders.
+    """Smooth a field (H, W), mirrored at its borders, with a Gaussian that is cut off at 3 `sigma`.
 
-    The cosine transform of what is mirrored so turns the sum over neighbours into a product.
+    For such borders the cosine transform turns the convolution into a product.
     """
     reach = int(3 * sigma + 0.5)
     if reach <= DIRECTLY:
@@ -100,7 +102,7 @@ def _smoothed(field: np.ndarray, sigma: float) -> np.ndarray:
 
 @lru_cache
 def _kept_of_waves(size: int, sigma: float, reach: int) -> np.ndarray:
-    """Which share of each of `size` cosines a Gaussian that is cut off at `reach` leaves, (size,)."""
+    """Return the factors (size,) that a Gaussian cut off at `reach` applies to the `size` cosines."""
     steps = np.arange(-reach, reach + 1)
     weights = np.exp(-(steps**2) / (2 * sigma**2))
     return np.cos(np.pi / size * np.outer(np.arange(size), steps)) @ (weights / weights.sum())
@@ -138,7 +140,7 @@ def jpeg_compression(image: np.ndarray, severity: int, rng: np.random.Generator)
 
 
 def jpeg_library() -> str | None:
-    """What Pillow compresses with if not libjpeg 9, which the released arrays were made with; else None."""
+    """Return the JPEG library of Pillow; None for libjpeg 9, with which the released arrays were made."""
     from PIL import features
 
     if features.check_feature("libjpeg_turbo"):

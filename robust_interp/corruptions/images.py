@@ -30,10 +30,10 @@ class Corruptor:
         seed: Seed of the generated corruptions.
         folder: Folder of released images, or the folder above it: ``<corruption>.npy`` and ``labels.npy``, or
             pictures in ``<corruption>/<severity>/<class>``.
-        cache: Where generated images are kept beyond this process, if anywhere.
+        cache: Cache on disk of generated images; None uses none.
 
     Raises:
-        UserError: if the released images are missing or not those of the dataset.
+        UserError: if the released images are missing or not those of the data set.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class Corruptor:
         self._notes: list[str] = []
         self._sources: dict[str, str] = {}  # hashing a released file takes a while
 
-    def on(self, dataset: Dataset) -> Corruptor:
-        """The same source for the images as a model takes them."""
+    def for_dataset(self, dataset: Dataset) -> Corruptor:
+        """Return the same source for other clean images, such as those with a model's preprocessing."""
         return Corruptor(dataset, self.seed, self._folder, self._cache)
 
     @property
@@ -59,12 +59,12 @@ class Corruptor:
         return [*self._notes, trouble] if trouble else self._notes[:]
 
     def source(self, name: str) -> str:
-        """Where images of the corruption `name` come from.
+        """Return where the images of the corruption `name` come from.
 
-        ``generated@<seed>``, ``released``, or with a digest where there is no official one.
+        This is ``generated@<seed>`` or ``released``, the latter with a hash if there is no official one.
 
-        Constants other than CIFAR-C's are named, ``generated@0(ImageNet-C)``, and so is the library of JPEG
-        that cannot equal the released: ``generated@0(libjpeg-turbo)``.
+        Constants other than those of CIFAR-C are named, as in ``generated@0(ImageNet-C)``. So is a JPEG
+        library that cannot reproduce the released images, as in ``generated@0(libjpeg-turbo)``.
 
         Raises:
             UserError: if a released file is missing or has wrong content.
@@ -80,16 +80,21 @@ class Corruptor:
         return f"generated@{self.seed}" + "".join(f"({each})" for each in beside if each)
 
     def obstacle(self, name: str) -> str | None:
-        """Why a corruption is not possible, or None. Released images need no generator."""
+        """Return why a corruption cannot be generated; None if it can, or if the images are released ones."""
         return None if self.released else obstacle(name, self.dataset.shape)
 
     def note(self, line: str) -> None:
-        """Add a line to the notes, once."""
+        """Add a line to the notes, unless they contain it."""
         if line not in self._notes:
             self._notes.append(line)
 
     def pixels(self, perturbation: Perturbation, start: int, stop: int) -> np.ndarray:
-        """Samples [start, stop) under a corruption, which `resolve` gave; float32 NCHW in [0, 1].
+        """Return the images [start, stop) under a corruption, float32 (n, C, H, W) in [0, 1].
+
+        Args:
+            perturbation: A corruption, as returned by `resolve`.
+            start: Id of the first image.
+            stop: Id after the last image.
 
         Raises:
             UserError: if a released image cannot be read.
@@ -98,18 +103,18 @@ class Corruptor:
         return as_pixels((self.released or self._maker).images(name, severity, start, stop))
 
     @contextmanager
-    def ahead(self, wanted: Iterable[tuple[Perturbation, int, int]], workers: int) -> Iterator[None]:
-        """Inside, the corrupted images that are wanted may be made ahead of being asked for, in this order.
+    def prefetch(self, wanted: Iterable[tuple[Perturbation, int, int]], workers: int) -> Iterator[None]:
+        """Let workers generate corrupted images in advance while the context is active.
 
         Args:
-            wanted: Corruptions, and of each which samples: the first one, and the first that is left out.
-            workers: How many processes may make them at most.
+            wanted: Corruptions with the images [start, stop) of each that will be requested, in this order.
+            workers: Maximum number of workers.
         """
         if self.released:
             yield
             return
         blocks = [Wanted(one.name, one.integer("severity"), start, stop) for one, start, stop in wanted]
-        with self._maker.ahead(blocks, workers):
+        with self._maker.prefetch(blocks, workers):
             yield
 
 
@@ -117,14 +122,15 @@ JPEG = "jpeg_compression"
 
 
 def resolve(text: str, corruptor: Corruptor) -> list[Perturbation]:
-    """Perturbations for a comma-separated list of names, groups or ``name(severity=3)``; 'none' is empty.
+    """Return the perturbations of a comma-separated list of names, groups or ``name(severity=3)``.
 
+    The text ``none`` gives an empty list.
     Without a severity, all five are taken; repeated names are measured once. A corruption that cannot be
     generated for these images is an error if it is named. In a group it is left out with a note, and the mean
     of the group is then absent.
 
     Args:
-        text: As on the command line.
+        text: The list, as on the command line.
         corruptor: Source of the corrupted images; notes are added to it.
 
     Raises:
@@ -158,7 +164,7 @@ def resolve(text: str, corruptor: Corruptor) -> list[Perturbation]:
 
 
 def _jpeg_note(corruptor: Corruptor) -> str | None:
-    """Said where released arrays exist that the generated ones could be taken for."""
+    """Return a note if generated JPEG images differ from the released arrays of the data set."""
     library = None if corruptor.released or not archive(corruptor.dataset) else jpeg_library()
     return library and (
         f"{JPEG} is generated with {library}: about a third to a half of the values differ from the released "

@@ -7,19 +7,23 @@ import scipy
 
 
 def smooth(image: np.ndarray, sigma: float) -> np.ndarray:
-    """Gaussian blur of an image's last two axes; borders repeat the last pixel. `sigma` in pixels."""
+    """Blur the last two axes of an image with a Gaussian of `sigma` pixels; borders repeat the last pixel."""
     sigmas = (*[0] * (image.ndim - 2), sigma, sigma)
     return scipy.ndimage.gaussian_filter(image, sigmas, mode="nearest", truncate=4.0)
 
 
 def zoom_in(images: np.ndarray, factor: float) -> np.ndarray:
-    """The centre of images (..., H, W), enlarged to their size; linear interpolation. `factor` from 1.
+    """Return the centre of images (..., H, W), enlarged to H x W by linear interpolation.
 
-    To the last bit what scipy.ndimage.zoom of order 1 makes of each.
+    The result is that of scipy.ndimage.zoom of order 1 for each image, to the last bit.
+
+    Args:
+        images: Images (..., H, W).
+        factor: Factor of the enlargement, at least 1.
     """
     H, W = images.shape[-2:]
     tall, wide = (_centre(size, int(np.ceil(size / factor))) for size in (H, W))
-    # What is picked comes first, so that with each row, and then with each column, one piece is moved.
+    # The indexed axis is the first one: a row, and then a column, is copied as one contiguous piece.
     centre = np.moveaxis(images[..., tall, wide], -2, 0).astype(np.float64, order="C")
     aside = (1,) * (images.ndim - 1)
     found = np.zeros((W, H, *images.shape[:-2]))
@@ -35,9 +39,16 @@ def zoom_in(images: np.ndarray, factor: float) -> np.ndarray:
 
 
 def _enlarged(size: int, whole: int, factor: float) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The two pixels of `size` that each of `whole` ones lies between once they are enlarged; their weights.
+    """Return, for each pixel of an enlarged row, the two pixels that it lies between, and their weights.
 
-    The weights are 0 for a point that by rounding lies outside, as in SciPy.
+    Args:
+        size: Number of pixels before the enlargement.
+        whole: Number of pixels to return, from the centre of the enlarged row.
+        factor: Factor of the enlargement.
+
+    Returns:
+        Two pairs of indices (whole,) and weights (whole,). The weights are 0 for a point that rounding puts
+        outside the row, as in SciPy.
     """
     enlarged = round(size * factor)
     at = np.arange(enlarged)[_centre(enlarged, whole)] * (
@@ -54,16 +65,17 @@ def _centre(whole: int, size: int) -> slice:
 
 
 def motion(image: np.ndarray, radius: int, sigma: float, degrees: float) -> np.ndarray:
-    """ImageMagick's motion blur of uint8 values (C, H, W), rounded back to uint8.
+    """Blur an image along a line, as ImageMagick's motion blur does, and round it to uint8.
 
-    A pixel becomes the mean of the 2 `radius` + 1 that follow it in one direction, itself included, with
-    half a Gaussian as weights; positions are rounded to whole pixels, and borders repeat the last one.
+    Each pixel becomes a weighted mean of 2 `radius` + 1 pixels: itself and those that follow in one
+    direction. The weights are half a Gaussian. Positions are rounded to whole pixels, and borders repeat the
+    last pixel.
 
     Args:
-        image: uint8 (C, H, W), or floats of that range.
-        radius: In pixels.
-        sigma: Of the Gaussian, in pixels.
-        degrees: The direction, from the x axis towards the y axis.
+        image: Image (C, H, W), uint8, or floats from 0 to 255.
+        radius: Radius in pixels.
+        sigma: Standard deviation of the Gaussian, in pixels.
+        degrees: Direction, as an angle from the x axis towards the y axis.
 
     Source: ImageMagick's MotionBlurImage, which the CIFAR-C generator calls.
     """
@@ -82,30 +94,33 @@ def motion(image: np.ndarray, radius: int, sigma: float, degrees: float) -> np.n
 
 
 def _reached(size: int, shifts: np.ndarray) -> np.ndarray:
-    """The pixels from the first to the last that any shift leads to; borders repeat the last one."""
+    """Return the indices of a row that is padded as far as the shifts lead; borders repeat the last pixel."""
     return np.arange(shifts.min(), size + shifts.max()).clip(0, size - 1)
 
 
 def to_uint8(image: np.ndarray) -> np.ndarray:
-    """An image of pixels in [0, 1], of any shape, rounded to the nearest of 0 to 255."""
+    """Convert pixels in [0, 1], of any shape, to uint8 by rounding to the nearest value."""
     return np.rint(image * 255).astype(np.uint8)
 
 
 def grey(image: np.ndarray) -> np.ndarray:
-    """Luma (1, H, W) of an image (C, H, W) by ITU-R BT.601; a single channel is its own."""
+    """Return the luma (1, H, W) of an image (C, H, W) by ITU-R BT.601; a single channel is not changed."""
     if len(image) == 1:
         return image
     return np.tensordot([[0.299, 0.587, 0.114]], image, axes=1)
 
 
 def hsv(image: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Hue (a turn is 1; 0 for a grey), saturation and value, each (H, W), of an image (3, H, W) in [0, 1]."""
+    """Return hue, saturation and value, (...) each and in [0, 1], of pixels (3, ...) in [0, 1].
+
+    The hue of a grey pixel is 0.
+    """
     red, green, blue = image
     value = image.max(axis=0)
     spread = value - image.min(axis=0)
     coloured = spread > 0
     by = np.where(coloured, spread, 1)
-    # Where two channels are both the largest the last one counts: the hue is the same but for rounding.
+    # If two channels are both the largest, the last one is used; the hues differ only by rounding.
     sixth = np.select(
         [value == blue, value == green], [4 + (red - green) / by, 2 + (blue - red) / by], (green - blue) / by
     )
@@ -115,7 +130,7 @@ def hsv(image: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def rgb(hue: np.ndarray, saturation: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """The image (3, H, W) of hue, saturation and value, each (H, W): what `hsv` takes apart."""
+    """Return pixels (3, ...) from hue, saturation and value, (...) each: the inverse of `hsv`."""
     sixth = np.floor(hue * 6)
     within = hue * 6 - sixth
     low = value * (1 - saturation)
@@ -131,15 +146,20 @@ def rgb(hue: np.ndarray, saturation: np.ndarray, value: np.ndarray) -> np.ndarra
     )
 
 
-_TAN = np.tan(np.pi / 8)  # between the four directions that a gradient is sorted into
+_TAN = np.tan(np.pi / 8)  # 22.5 degrees: limit between two of the four gradient directions
 
 
 def canny(image: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Edges (H, W) as bool of a grey image (H, W): Sobel 3x3, gradient strength |dx| + |dy|.
+    """Find the edges of a grey image with Canny's method: Sobel 3x3, gradient strength |dx| + |dy|.
 
     Args:
-        low: A pixel is weak above this: an edge only if it hangs together with a strong one.
-        high: A pixel is strong above this.
+        image: Grey image (H, W).
+        low: Gradient strength above which a pixel is weak. A weak pixel is an edge only if it is connected
+            to a strong one.
+        high: Gradient strength above which a pixel is strong.
+
+    Returns:
+        Whether each pixel is an edge, (H, W) bool.
 
     Source: J. Canny, *A Computational Approach to Edge Detection*, 1986.
     """
@@ -152,7 +172,7 @@ def canny(image: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 def _ridge(strength: np.ndarray, dx: np.ndarray, dy: np.ndarray) -> np.ndarray:
-    """Where the strength is largest along the gradient; of two alike along an axis the first counts."""
+    """Return where the strength has a maximum along the gradient; of equal pixels the first on an axis."""
     H, W = strength.shape
     padded = np.pad(strength, 1)
 

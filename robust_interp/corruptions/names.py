@@ -25,9 +25,9 @@ COMMON = (
 EXTRA = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
 NOISE = ("impulse_noise", "speckle_noise", "gaussian_noise", "shot_noise")  # the paper's four
 
-# What --corruptions calls them. The 15 are the benchmark; its authors kept the 4 for validation.
+# Group names for --corruptions. The 15 common ones are the benchmark; the 4 extra ones were for validation.
 GROUPS = {"noise": NOISE, "common": COMMON, "extra": EXTRA, "all": COMMON + EXTRA}
-# A mean's column says how many corruptions it is over: two of them are never mixed up.
+# Means by column name. The name contains the number of corruptions, so that means are not confused.
 MEANS = {"noise": NOISE, "common15": COMMON, "all19": COMMON + EXTRA}
 
 # MD5 of the released CIFAR-10-C files.

@@ -1,4 +1,4 @@
-"""The four noises."""
+"""The four noise corruptions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def shot_noise(image: np.ndarray, severity: int, rng: np.random.Generator) -> np
 def impulse_noise(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
     """Salt and pepper.
 
-    A share of the values (per channel), half of them set to 0 and half to 1.
+    A share of the values, drawn independently per channel, is replaced: half by 0 and half by 1.
     """
     share = level("impulse_noise", severity, image.shape)
     draw = rng.random(image.shape)

@@ -1,4 +1,4 @@
-"""Released images: arrays as of CIFAR-10-C, and folders of pictures as of ImageNet-C."""
+"""Released images: arrays as in CIFAR-10-C, and folders of pictures as in ImageNet-C."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from robust_interp.data import DATASETS, Dataset
 
 
 class Released(Protocol):
-    """Images that somebody has released."""
+    """Corrupted images that were released, not generated here."""
 
     def source(self, name: str) -> str:
-        """What vouches for the images of a corruption.
+        """Return ``released`` for verified images of a corruption, else a text with a hash of the files.
 
         Raises:
-            UserError: if they are missing or have wrong content.
+            UserError: if the images are missing or have wrong content.
         """
 
     def images(self, name: str, severity: int, start: int, stop: int) -> np.ndarray:
-        """Samples [start, stop) under a corruption, uint8 (N, C, H, W).
+        """Return the images [start, stop) under a corruption, uint8 (N, C, H, W).
 
         Raises:
-            UserError: if one cannot be read.
+            UserError: if an image cannot be read.
         """
 
 
 def released(dataset: Dataset, folder: Path) -> Released:
-    """What a folder holds of a dataset's images.
+    """Return the released images of a data set from a folder.
 
     Args:
-        dataset: The clean ones, in any order.
-        folder: Of released images, or the folder above it.
+        dataset: The clean images, in any order.
+        folder: Folder of released images, or the folder above it.
 
     Raises:
-        UserError: if there are none, or not of this dataset.
+        UserError: if there are no released images, or not those of this data set.
     """
     name = archive(dataset)
     return Arrays(dataset, folder, name) if name else Pictures(dataset, folder)
 
 
 def archive(dataset: Dataset) -> str | None:
-    """The name of the released arrays of a dataset; None if there are none."""
+    """Return the name of the released arrays of a data set; None if there are none."""
     return DATASETS[dataset.name].corruption_archive if dataset.name in DATASETS else None
 
 
 class Arrays:
-    """Arrays in ``<corruption>.npy``, channels last, the five severities stacked; and ``labels.npy``."""
+    """Released arrays ``<corruption>.npy``, channels last, five severities stacked, and ``labels.npy``."""
 
     def __init__(self, dataset: Dataset, folder: Path, name: str) -> None:
         self.dataset = dataset
@@ -68,7 +68,7 @@ class Arrays:
             )
 
     def source(self, name: str) -> str:
-        """``released``, or with the file's MD5 where there is no official one."""
+        """Check the MD5 and return ``released``, or, without an official MD5, a text with the file's MD5."""
         open_released(self.folder, name, self.dataset)
         path = self.folder / f"{name}.npy"
         found = _md5(path)
@@ -86,10 +86,10 @@ class Arrays:
 
 
 def open_released(folder: Path, name: str, dataset: Dataset) -> np.ndarray:
-    """The rows of one file, (5 N, H, W, C) uint8, mapped and not read.
+    """Open the images of one corruption, uint8 (5 N, H, W, C), memory-mapped.
 
     Raises:
-        UserError: if it is missing, or anything else.
+        UserError: if the file is missing, or is not an array of this shape and type.
     """
     rows = _open_array(folder / f"{name}.npy")
     C, H, W = dataset.shape
@@ -103,7 +103,7 @@ def open_released(folder: Path, name: str, dataset: Dataset) -> np.ndarray:
 
 def _open_array(path: Path) -> np.ndarray:
     try:
-        return np.lib.format.open_memmap(path, mode="r")  # reads nothing but .npy, and no pickled objects
+        return np.lib.format.open_memmap(path, mode="r")  # opens only .npy files without pickled objects
     except FileNotFoundError as error:
         raise UserError(
             f"cannot read {path}: no such file; a released folder, such as CIFAR-10-C, holds labels.npy and "
@@ -122,7 +122,7 @@ PICTURES = {".jpeg", ".jpg", ".png"}
 
 
 class Pictures:
-    """Folders ``<corruption>/<severity>/<class>/<picture>``, as of ImageNet-C and Tiny-ImageNet-C.
+    """Folders ``<corruption>/<severity>/<class>/<picture>``, as in ImageNet-C and Tiny-ImageNet-C.
 
     The pictures are not resized or cropped. The picture of an image is the one with the same class folder and
     file name; the suffix may differ. If the names differ, the pictures sorted by class and name must be in
@@ -140,10 +140,10 @@ class Pictures:
                 f"<corruption>/<severity>/<class> in {folder}, as ImageNet-C has them"
             )
         self._listed: tuple[Path, list[str]] | None = None  # the folder that was listed last
-        self._matched: tuple[Path, list[str]] | None = None  # likewise, as `_names`
+        self._matched: tuple[Path, list[str]] | None = None  # likewise, for `_names`
 
     def source(self, name: str) -> str:
-        """Such as ``released(ImageNet-C, files 0123456789ab)``: a digest of all names and sizes."""
+        """Return ``released(ImageNet-C, files 0123456789ab)``, with a hash of all file names and sizes."""
         sha = hashlib.sha256()
         for severity in SEVERITIES:
             place = self._place(name, severity)
@@ -157,7 +157,7 @@ class Pictures:
     def images(self, name: str, severity: int, start: int, stop: int) -> np.ndarray:
         place = self._place(name, severity)
         paths = [place / picture for picture in self._names(place)[start:stop]]
-        with ThreadPoolExecutor() as readers:  # decoding lets others run
+        with ThreadPoolExecutor() as readers:  # decoding releases the GIL
             return np.stack(list(readers.map(self._read, paths)))
 
     def _read(self, path: Path) -> np.ndarray:
@@ -167,7 +167,7 @@ class Pictures:
         try:
             with Image.open(path) as picture:
                 found = np.asarray(picture.convert("L" if channels == 1 else "RGB"))
-        except (OSError, SyntaxError, ValueError) as error:  # whatever a damaged file makes Pillow say
+        except (OSError, SyntaxError, ValueError) as error:  # all errors of Pillow for damaged files
             raise UserError(f"cannot read {path}: {error}") from error
         if found.shape[:2] != (height, width):
             size = f"{found.shape[0]} x {found.shape[1]}"
@@ -178,7 +178,7 @@ class Pictures:
         return found[None] if channels == 1 else found.transpose(2, 0, 1)
 
     def _places(self, name: str) -> list[Path]:
-        """Where a corruption lies: in the folder, or one further down, as in the archives."""
+        """Return the folders of a corruption: in the folder itself, or one level below as in the archives."""
         return [place for place in (self.folder / name, *self.folder.glob(f"*/{name}")) if place.is_dir()]
 
     def _place(self, name: str, severity: int) -> Path:

@@ -1,7 +1,7 @@
-"""What the five severities of each corruption are: the constants of CIFAR-C, Tiny-ImageNet-C and ImageNet-C.
+"""Constants of the five severities of each corruption in CIFAR-C, Tiny-ImageNet-C and ImageNet-C.
 
-The three benchmarks corrupt images of 32, 64 and 224 pixels by the same procedures with other constants.
-Images of any other size take those of the nearest one.
+The three benchmarks corrupt images of 32, 64 and 224 pixels by the same procedures with different constants.
+For images of other sizes, the constants of the nearest size are used.
 
 Source: the public generators of Hendrycks & Dietterich, ICLR 2019.
 """
@@ -12,20 +12,20 @@ from typing import Any
 
 CIFAR_C, TINY_IMAGENET_C, IMAGENET_C = "CIFAR-C", "Tiny-ImageNet-C", "ImageNet-C"
 
-# The shorter side, in pixels, up to which each is taken: between 32 and 64, and 64 and 224, as ratios go.
+# Largest shorter side, in pixels, for which each is used: the geometric means of 32 and 64, and 64 and 224.
 UP_TO = {CIFAR_C: 45, TINY_IMAGENET_C: 119}
 
 
 def constants_of(shape: tuple[int, ...]) -> str:
-    """Whose constants images of a shape (..., H, W) take: one of the three names above."""
+    """Return the name of the benchmark whose constants are used for images of a shape (..., H, W)."""
     side = min(shape[-2:])
     return next((name for name, largest in UP_TO.items() if side <= largest), IMAGENET_C)
 
 
 def level(corruption: str, severity: int, shape: tuple[int, ...]) -> Any:
-    """The constants of a severity, 1 to 5, for images of a shape (..., H, W): a number, or several in a row.
+    """Return the constants of a severity, 1 to 5, for images of a shape (..., H, W).
 
-    What they are each corruption says where it takes them apart.
+    This is a number, or a tuple whose parts are named in the function of the corruption.
     """
     return LEVELS[corruption][constants_of(shape)][severity - 1]
 

@@ -11,15 +11,16 @@ import numpy as np
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import BUILT_IN, Registry
 
-# (C, H, W) in [0, 1] as float64, severity 1..5, generator -> the same shape: uint8, or floats not yet clipped
+# Takes an image (C, H, W) in [0, 1] as float64, a severity from 1 to 5, and a generator. Returns the
+# corrupted image of the same shape, as uint8, or as floats before clipping.
 Corrupt = Callable[[np.ndarray, int, np.random.Generator], np.ndarray]
 
-# The same of several images at once: (N, C, H, W), severity, a generator an image -> (N, C, H, W)
+# The same for several images at once: (N, C, H, W), severity, one generator per image -> (N, C, H, W)
 CorruptBatch = Callable[[np.ndarray, int, Sequence[np.random.Generator]], np.ndarray]
 
 CORRUPTIONS: Registry[Corrupt] = Registry("corruption", group="robust_interp.corruptions", holds=Callable)
 
-# Corruption -> why images of a shape (C, H, W) cannot be corrupted so, or None. Most take any.
+# Returns why images of a shape (C, H, W) cannot be corrupted, or None. Most corruptions take all images.
 Obstacle = Callable[[tuple[int, int, int]], str | None]
 OBSTACLES: dict[str, Obstacle] = {}
 
@@ -30,9 +31,9 @@ def corruption(function: Corrupt) -> Corrupt:
 
 
 def corruption_of_batch(function: CorruptBatch) -> Corrupt:
-    """Register a corruption that is written for several images at once, under its function's name.
+    """Register a corruption that takes several images at once, under its function's name.
 
-    What becomes of an image must not depend on the others, to the last bit.
+    The result for an image must not depend on the other images, to the last bit.
     """
 
     @functools.wraps(function)
@@ -47,10 +48,10 @@ BATCHED: dict[Corrupt, CorruptBatch] = {}
 
 
 def needs(obstacle: Obstacle) -> Callable[[Corrupt], Corrupt]:
-    """Declare when the decorated corruption cannot be generated.
+    """Declare for which images the decorated corruption cannot be generated.
 
     Args:
-        obstacle: Shape (C, H, W) -> why there can be none of such images, or None.
+        obstacle: Returns why images of a shape (C, H, W) cannot be corrupted, or None.
     """
 
     def record(function: Corrupt) -> Corrupt:
@@ -61,28 +62,29 @@ def needs(obstacle: Obstacle) -> Callable[[Corrupt], Corrupt]:
 
 
 def colour(shape: tuple[int, int, int]) -> str | None:
-    """The obstacle, at a shape (C, H, W), of a corruption that only colour images can have."""
+    """Return why a corruption of colour images does not take images of `shape` (C, H, W); None if it does."""
     return None if shape[0] == 3 else f"it needs colour images (3 channels); these have {shape[0]}"
 
 
 def obstacle(name: str, shape: tuple[int, int, int]) -> str | None:
-    """Why corruption `name` cannot be generated for images of `shape` (C, H, W); None if it can."""
+    """Return why corruption `name` cannot be generated for images of `shape` (C, H, W); None if it can."""
     return OBSTACLES[name](shape) if name in OBSTACLES else None
 
 
-MAY_BE_OUTSIDE = 0.15  # of the values; of noise with a standard deviation of 0.38, on uniform pixels 4 %
+MAY_BE_OUTSIDE = 0.15  # share of the values; Gaussian noise of 0.38 on uniform pixels has 4 %
 NOT_PIXELS = "returns no pixels: it must return floats in [0, 1], as it is given, or uint8 from 0 to 255"
 
 
 def share_outside(corrupted: np.ndarray, image: np.ndarray) -> float:
-    """Which share of the values of a corrupted image is far from what pixels can be.
+    """Return the share, 0 to 1, of the values of a corrupted image that are far outside the range of pixels.
 
-    Noise may leave [0, 1] here and there, and is clipped. Values from 0 to 255, or normalised ones, are far
-    outside most of the time; bytes made of values in [0, 1] are all 0 or 1.
+    Noise may leave [0, 1] a little, and is clipped later. Most values are far outside if they range from 0
+    to 255 or are normalised. A uint8 image that was made from [0, 1] without scaling has only the values 0
+    and 1; all of it then counts as outside.
 
     Args:
-        corrupted: As a corruption returned it, any type of number.
-        image: What it was given, in [0, 1].
+        corrupted: Image as returned by a corruption, of any number type.
+        image: The clean image, in [0, 1].
     """
     if corrupted.dtype == np.uint8:
         return float(corrupted.max() <= 1 and image.max() > 0.5)
@@ -91,29 +93,32 @@ def share_outside(corrupted: np.ndarray, image: np.ndarray) -> float:
     return float(((corrupted < -0.5) | (corrupted > 1.5)).mean())
 
 
-VALUES_AT_ONCE = 2**17  # as float64 they are 1 MiB: what stays in a core's cache goes fastest
+VALUES_AT_ONCE = 2**17  # 1 MiB as float64, which stays in a core's cache
 
 
 def corrupt(images: np.ndarray, name: str, severity: int, ids: Iterable[int], seed: int) -> np.ndarray:
-    """Corrupt images. All arithmetic starts in float64, as the released arrays' did: truncation shows it.
+    """Corrupt images.
+
+    Arithmetic starts in float64, as for the released arrays: truncation makes the smallest errors visible.
 
     Args:
-        images: (N, C, H, W), uint8 or float in [0, 1].
-        name: Of a registered corruption.
-        severity: 1 to 5.
-        ids: Of the N samples; with the seed they key what is drawn.
-        seed: Of the generated corruptions.
+        images: Clean images (N, C, H, W), uint8, or floats in [0, 1].
+        name: Name of a registered corruption.
+        severity: Severity, 1 to 5.
+        ids: Ids (N,) of the images. The random draws of an image depend only on its id, the seed, the name
+            and the severity.
+        seed: Seed of the generated corruptions.
 
     Returns:
-        (N, C, H, W), uint8.
+        Corrupted images (N, C, H, W), uint8.
 
     Raises:
-        UserError: if what a corruption returns cannot be pixels in [0, 1], or bytes.
+        UserError: if a plug-in's corruption returns neither pixels in [0, 1] nor uint8 from 0 to 255.
     """
     function, ids = CORRUPTIONS[name], list(ids)
     is_checked = CORRUPTIONS.origins(name) != [BUILT_IN]
     outside = []
-    stream = zlib.crc32(name.encode())  # a stream of its own, whatever else is registered
+    stream = zlib.crc32(name.encode())  # does not depend on the other registered corruptions
     out = np.empty(images.shape, dtype=np.uint8)
     size = max(1, VALUES_AT_ONCE // max(1, images[:1].size)) if function in BATCHED else 1
     for start in range(0, len(ids), size):
@@ -133,5 +138,5 @@ def corrupt(images: np.ndarray, name: str, severity: int, ids: Iterable[int], se
 
 
 def _as_bytes(pixels: np.ndarray) -> np.ndarray:
-    """Truncated, as the released arrays were."""
+    """Convert pixels to uint8 by truncation, as in the released arrays."""
     return (pixels.clip(0, 1) * 255).astype(np.uint8)

@@ -73,7 +73,7 @@ def _frost_obstacle(shape: tuple[int, int, int]) -> str | None:
 
 
 def frost_folder() -> Path | None:
-    """Where the installed package keeps its pictures; the package itself is never imported."""
+    """Return the folder of pictures in the installed package, without importing it; None if not installed."""
     spec = importlib.util.find_spec(FROST_PACKAGE)
     places = spec.submodule_search_locations if spec else None
     return Path(places[0]) / "frost" if places else None
@@ -83,12 +83,12 @@ FROST_SIZE = {
     CIFAR_C: 0.2,
     TINY_IMAGENET_C: 0.3,
     IMAGENET_C: 1.0,
-}  # as a share of the files'
+}  # size of the frost pictures, as a share of the size of their files
 
 
 @cache
 def frost_pictures(share: float) -> list[np.ndarray]:
-    """The pictures (3, H, W), uint8, at a share of their size by linear interpolation, as OpenCV does it."""
+    """Return the frost pictures, uint8 (3, H, W), scaled by `share`, interpolated linearly as in OpenCV."""
     from PIL import Image
 
     folder = frost_folder()
@@ -102,7 +102,10 @@ def frost_pictures(share: float) -> list[np.ndarray]:
 
 
 def _resized(picture: np.ndarray, share: float) -> np.ndarray:
-    """A picture (3, H, W) at a share of its size: between the four pixels around, however far it shrinks."""
+    """Return a picture (3, H, W), scaled by `share`.
+
+    Each new pixel is interpolated from the four nearest ones, without smoothing even if the picture shrinks.
+    """
     for axis in (1, 2):
         size = picture.shape[axis]
         at = ((np.arange(round(size * share)) + 0.5) / share - 0.5).clip(0, size - 1)
@@ -137,12 +140,15 @@ def fog(images: np.ndarray, severity: int, rngs: Sequence[np.random.Generator]) 
 
 
 def plasma(size: int, decay: float, rngs: Sequence[np.random.Generator]) -> np.ndarray:
-    """Diamond-square height maps (N, size, size) on a torus, one drawn from each of `rngs`, scaled to [0, 1].
+    """Return diamond-square height maps (N, size, size) on a torus, scaled to [0, 1].
 
-    `size` is a power of two.
+    Each point is the mean of four points around it plus a uniform draw. The draw is at most 100^2 at first,
+    and `decay`^2 times smaller after each halving of the distance.
 
-    Each point is the mean of four around it plus a uniform draw, of at most 100^2 at first and `decay`^2
-    times less at each halving of the distance.
+    Args:
+        size: Side of a map in pixels, a power of two.
+        decay: Decay of the draws, as above.
+        rngs: One generator per map.
     """
     heights = np.zeros((len(rngs), size, size))
     step, wibble = size, 100.0
@@ -171,7 +177,7 @@ def brightness(images: np.ndarray, severity: int, rngs: Sequence[np.random.Gener
     """Brighter by a constant."""
     more = level("brightness", severity, images.shape)
     if images.shape[1] == 1:
-        return images + more  # what a grey in three channels would become
+        return images + more  # the same as for three equal channels
     hue, saturation, value = hsv(images.swapaxes(0, 1))
     return rgb(hue, saturation, (value + more).clip(0, 1)).swapaxes(0, 1)
 
@@ -191,14 +197,14 @@ def spatter(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.nd
 
 
 def _water(image: np.ndarray, drops: np.ndarray, amount: float) -> np.ndarray:
-    """Drops lit from one side: brighter the further inside they are, with a ridge along their edges."""
+    """Draw drops that are lit from one side: brighter towards their centres, with a ridge along the edges."""
     drops = (drops * 255).astype(np.uint8)
     light = drops * _relief(canny(drops, 50, 150)).astype(np.float64)
     return image + amount * light / (light.max() or 1) * PALE_TURQUOISE
 
 
 def _relief(edges: np.ndarray) -> np.ndarray:
-    """Distance from the edges (H, W), at most 20 pixels, with its histogram flattened, embossed; uint8."""
+    """Return the distance from the edges (H, W), at most 20 pixels, equalised and embossed, as uint8."""
     near = np.full(edges.shape, 20.0)
     if edges.any():
         near = np.minimum(scipy.ndimage.distance_transform_edt(~edges), 20)
@@ -213,7 +219,7 @@ def _box(image: np.ndarray) -> np.ndarray:
 
 
 def equalised(image: np.ndarray) -> np.ndarray:
-    """uint8 values spread over 0 to 255 by their ranks, the smallest at 0; a constant image as it is."""
+    """Equalise the histogram of a uint8 image, the smallest value at 0; a constant image is not changed."""
     counts = np.bincount(image.ravel(), minlength=256)
     above = counts.cumsum() - counts[image.min()]
     return np.rint(above * (255 / above[-1])).astype(np.uint8)[image] if above[-1] else image

@@ -1,8 +1,8 @@
-"""Processes that make generated images for this one, which speaks to them through their pipes.
+"""Worker processes that generate corrupted images. The main process talks to them through pipes.
 
-A request is a line of JSON and the bytes of clean images; the answer is a line of JSON and the bytes of the
-corrupted ones. A process imports nothing of the program that starts it, is silent, and ends when its input
-does: none outlives what started it, however that ended.
+A request is a line of JSON, followed by the bytes of the clean images. The answer is a line of JSON, followed
+by the bytes of the corrupted images. A worker does not import the program that started it, prints nothing,
+and exits when its standard input is closed. So no worker outlives the main process, however that one ended.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from robust_interp.corruptions.table import corrupt
 BYTES: dict[str, np.dtype] = {
     "uint8": np.dtype(np.uint8),
     "float32": np.dtype(np.float32),
-}  # what clean images may be
+}  # possible types of the clean images
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 @cache
 def made_by() -> str:
-    """What makes generated images, in a digest: the code of this room and the libraries that it calls.
+    """Return a hash of this subpackage's code and of the versions of the libraries that it calls.
 
-    Nobody has to think of counting up a version for images on disk to be made anew.
+    The keys of cached images contain it, so images are generated again after a change of the code.
     """
     sha = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
@@ -43,18 +43,18 @@ def made_by() -> str:
     return sha.hexdigest()
 
 
-class WorkerGone(Exception):  # noqa: N818, no mistake: a state
-    """A worker cannot do what it is asked to; the images are then made here."""
+class WorkerGone(Exception):  # noqa: N818, the caller can go on without the worker
+    """A worker did not start, has ended or failed. The main process then generates the images itself."""
 
 
 class Worker:
-    """One such process.
+    """A worker process.
 
     Attributes:
-        pid: Of the process.
+        pid: Id of the process.
 
     Raises:
-        WorkerGone: if it cannot be started, or is not of this very code.
+        WorkerGone: if the process cannot be started, or has other code than this one.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 env=os.environ | ONE_THREAD | {"PYTHONPATH": path},
-                start_new_session=True,  # Ctrl-C is for the program alone, which then ends this one
+                start_new_session=True,  # Ctrl-C reaches only the main process, which ends this one
             )
         except (OSError, ValueError) as error:
             raise WorkerGone from error
@@ -77,10 +77,20 @@ class Worker:
             raise WorkerGone
 
     def make(self, clean: np.ndarray, name: str, severity: int, start: int, seed: int) -> np.ndarray:
-        """What `corrupt` makes of clean images, the first of which has the id `start`.
+        """Corrupt images in the worker, with the same result as `corrupt`.
+
+        Args:
+            clean: Clean images (N, C, H, W), uint8, or float32 in [0, 1].
+            name: Name of the corruption.
+            severity: Severity, 1 to 5.
+            start: Id of the first image; the others follow.
+            seed: Seed of the generated corruptions.
+
+        Returns:
+            Corrupted images (N, C, H, W), uint8.
 
         Raises:
-            WorkerGone: if the process has ended, or failed.
+            WorkerGone: if the process has ended or failed.
         """
         clean = np.ascontiguousarray(clean)
         request = {"name": name, "severity": severity, "start": start, "seed": seed}
@@ -99,19 +109,19 @@ class Worker:
         return np.frombuffer(body, np.uint8).reshape(clean.shape)
 
     def end(self) -> None:
-        """End the process, whatever it is doing."""
+        """Kill the process, even if it is working."""
         self._process.kill()
         self._process.wait()
 
     def _read_line(self) -> dict:
         try:
             return json.loads(self._process.stdout.readline())  # type: ignore[union-attr]
-        except (OSError, ValueError):  # it has ended
+        except (OSError, ValueError):  # the process has ended
             return {}
 
 
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
-    """Answer requests until there are no more: what the process does."""
+    """Answer requests until the input ends: the main loop of the worker process."""
     _answer(answers, {"made_by": made_by()})
     while line := requests.readline():
         request = json.loads(line)
@@ -120,7 +130,7 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
         ids = range(request["start"], request["start"] + len(clean))
         try:
             made = corrupt(clean, request["name"], request["severity"], ids, request["seed"])
-        except Exception:  # it is made again where it was asked for, which tells why
+        except Exception:  # the main process generates the images again and reports the error
             _answer(answers, {"done": False})
         else:
             _answer(answers, {"done": True}, made.tobytes())
@@ -132,8 +142,8 @@ def _answer(answers: IO[bytes], head: dict, body: bytes = b"") -> None:
 
 
 def main() -> None:
-    """Speak through the pipes that this process was given; what it prints goes nowhere."""
-    import robust_interp.corruptions  # noqa: F401  (they register)
+    """Run the worker process on standard input and output; discard what other code prints."""
+    import robust_interp.corruptions  # noqa: F401  (registers the corruptions)
 
     answers = os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_WRONLY)

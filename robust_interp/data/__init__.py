@@ -5,7 +5,7 @@
 """
 
 from robust_interp.data import digits  # noqa: F401, registers the data set
-from robust_interp.data.batches import from_batches, is_source_of_batches
+from robust_interp.data.batches import from_batches, has_length, is_source_of_batches
 from robust_interp.data.cifar import download, missing_data
 from robust_interp.data.dataset import (
     DATASETS,
@@ -37,6 +37,7 @@ __all__ = [
     "download",
     "from_arrays",
     "from_batches",
+    "has_length",
     "in_subset",
     "is_source",
     "is_source_of_batches",

@@ -32,6 +32,14 @@ def is_source_of_batches(value: object) -> bool:
     return isinstance(value, Iterable) or (hasattr(value, "__getitem__") and hasattr(value, "__len__"))
 
 
+def has_length(source: Any) -> bool:
+    """Whether a source of batches says how long it is. One that does not may never end."""
+    try:
+        return len(source) >= 0
+    except TypeError:  # also of a DataLoader of a dataset without a length
+        return False
+
+
 def _is_batch(value: Any) -> bool:
     if isinstance(value, Mapping):
         return any(name in value for name in IMAGES)

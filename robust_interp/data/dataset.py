@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from robust_interp.core.errors import UserError
-from robust_interp.core.registry import Registry, alike, unknown
+from robust_interp.core.registry import Registry, equal_ignoring_case, unknown
 from robust_interp.core.specs import OfEps
 from robust_interp.core.texts import first_line_of
 
@@ -82,15 +82,15 @@ class Dataset(ABC):
         labels: Class indices (N,), int64.
         classes: Number of classes; every label is smaller.
         default_n: Default number of images that a benchmark measures; None measures all.
-        told: Values of the columns ``preprocessing``, ``subset`` and ``skipped``, as far as they are not the
-            default.
+        metadata: Values of the columns ``preprocessing``, ``subset`` and ``skipped``, as far as they are not
+            the default.
         notes: Notes for a reader of the results, one line each.
     """
 
     name: str
     labels: np.ndarray
     classes: int
-    told: Mapping[str, str | int]
+    metadata: Mapping[str, str | int]
     notes: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()  # of own images, where the source has them
     default_n: int | None = None
@@ -127,7 +127,7 @@ class Dataset(ABC):
         """Return the images (n, C, H, W) with these ids (n,), as uint8 or as float32 in [0, 1]."""
 
     @abstractmethod
-    def in_order(self, order: np.ndarray, subset: str) -> Dataset:
+    def reordered(self, order: np.ndarray, subset: str) -> Dataset:
         """Return the same images in another order.
 
         Args:
@@ -147,7 +147,7 @@ class Dataset(ABC):
     def channels(self) -> int:
         return self.shape[0]
 
-    def fitted(self, cfg: Mapping) -> Dataset:
+    def preprocessed_for(self, cfg: Mapping) -> Dataset:
         """Return the data set with the preprocessing of a model.
 
         Data sets of arrays are returned without a change, as all models take the same arrays.
@@ -164,7 +164,7 @@ class Dataset(ABC):
             UserError: if one of them is known to be unreadable, or has another shape than the others.
         """
 
-    def troubles(self) -> list[str]:
+    def problems(self) -> list[str]:
         """Return why images cannot be measured, one line each, as far as found without decoding them."""
         return []
 
@@ -224,7 +224,7 @@ class ArrayDataset(Dataset):
         labels: See `Dataset`.
         classes: See `Dataset`.
         order: Positions (N,) in the array of the images in order; None keeps the order of the array.
-        told: See `Dataset`.
+        metadata: See `Dataset`.
         notes: See `Dataset`.
         default_n: See `Dataset`.
     """
@@ -234,7 +234,7 @@ class ArrayDataset(Dataset):
     labels: np.ndarray
     classes: int
     order: np.ndarray | None = None
-    told: Mapping[str, str | int] = field(default_factory=dict)
+    metadata: Mapping[str, str | int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     default_n: int | None = None
 
@@ -253,9 +253,11 @@ class ArrayDataset(Dataset):
     def rows(self, start: int, stop: int) -> np.ndarray:
         return _in_range(self.images[start:stop]) if self.order is None else super().rows(start, stop)
 
-    def in_order(self, order: np.ndarray, subset: str) -> ArrayDataset:
+    def reordered(self, order: np.ndarray, subset: str) -> ArrayDataset:
         whole = order if self.order is None else self.order[order]
-        return replace(self, labels=self.labels[order], order=whole, told={**self.told, "subset": subset})
+        return replace(
+            self, labels=self.labels[order], order=whole, metadata={**self.metadata, "subset": subset}
+        )
 
     @cached_property
     def fingerprint(self) -> str:
@@ -439,7 +441,7 @@ def named(text: str) -> str:
 
     A text that matches none or several is returned without a change; looking it up then raises an error.
     """
-    found = alike(text, DATASETS)
+    found = equal_ignoring_case(text, DATASETS)
     return found[0] if len(found) == 1 else text
 
 

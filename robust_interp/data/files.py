@@ -76,9 +76,9 @@ class FileDataset(Dataset):
         labels: Class indices (N,), in the order of `encoded`.
         classes: Number of classes.
         order: Positions (n,) in `encoded` of the images of the data set, in order.
-        preprocessing: Preprocessing for all models; None lets `fitted` choose that of each model.
+        preprocessing: Preprocessing for all models; None lets `preprocessed_for` choose that of each model.
         workers: Number of worker processes; 0 decodes in this process; None chooses it, see `worker_count`.
-        told: See `Dataset`.
+        metadata: See `Dataset`.
         notes: See `Dataset`.
         class_names: See `Dataset`.
     """
@@ -94,7 +94,7 @@ class FileDataset(Dataset):
         order: np.ndarray,
         preprocessing: Preprocessing | None = None,
         workers: int | None = None,
-        told: Mapping[str, str | int] | None = None,
+        metadata: Mapping[str, str | int] | None = None,
         notes: tuple[str, ...] = (),
         class_names: tuple[str, ...] = (),
     ) -> None:
@@ -102,7 +102,7 @@ class FileDataset(Dataset):
         self.labels = labels[order]
         self._encoded, self._all_labels, self._order = encoded, labels, order
         self._preprocessing, self._workers = preprocessing, workers
-        self._subset = dict(told or {})
+        self._subset = dict(metadata or {})
         self._headers: dict[int, Header] = {}
         self._views: dict[tuple[str, int], FileDataset] = {}
         self._channels: int | None = None
@@ -112,15 +112,15 @@ class FileDataset(Dataset):
         self._is_kept = np.zeros(0, bool)
 
     @property
-    def told(self) -> Mapping[str, str | int]:  # type: ignore[override]
+    def metadata(self) -> Mapping[str, str | int]:  # type: ignore[override]
         how = str(self._preprocessing or AS_THEY_ARE)
         return ({"preprocessing": how} if how else {}) | self._subset
 
-    def in_order(self, order: np.ndarray, subset: str) -> FileDataset:
+    def reordered(self, order: np.ndarray, subset: str) -> FileDataset:
         return self._variant(self._order[order], self._preprocessing, self._subset | {"subset": subset})
 
     def _variant(
-        self, order: np.ndarray, preprocessing: Preprocessing | None, told: Mapping[str, str | int]
+        self, order: np.ndarray, preprocessing: Preprocessing | None, metadata: Mapping[str, str | int]
     ) -> FileDataset:
         """Return a data set of the same encoded images, in another order or with another preprocessing."""
         return FileDataset(
@@ -131,12 +131,12 @@ class FileDataset(Dataset):
             order,
             preprocessing,
             self._workers,
-            told,
+            metadata,
             self.notes,
             self.class_names,
         )
 
-    def fitted(self, cfg: Mapping) -> Dataset:
+    def preprocessed_for(self, cfg: Mapping) -> Dataset:
         """Return the data set with the model's preprocessing, unless another was chosen before."""
         if self._preprocessing is not None or not cfg.get("input_size"):
             return self
@@ -190,10 +190,10 @@ class FileDataset(Dataset):
     def _header(self, place: int) -> Header:
         return header_of(self._encoded, place)
 
-    def troubles(self) -> list[str]:
-        return self._troubles(len(self))
+    def problems(self) -> list[str]:
+        return self._problems(len(self))
 
-    def _troubles(self, n: int) -> list[str]:
+    def _problems(self, n: int) -> list[str]:
         return [header.trouble for header in self._scan(range(n)) if header.trouble]
 
     @property
@@ -205,10 +205,10 @@ class FileDataset(Dataset):
         return f"{len(found)} sizes, {sides[0]} high and {sides[1]} wide"
 
     def expect(self, n: int) -> None:
-        if troubles := self._troubles(n):
-            more = f" (and {len(troubles) - 1} more)" if len(troubles) > 1 else ""
+        if problems := self._problems(n):
+            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
             raise UserError(
-                f"{troubles[0]}{more}: mend or remove it, or leave such out with --skip-unreadable"
+                f"{problems[0]}{more}: mend or remove it, or leave such out with --skip-unreadable"
             )
         if not self._preprocessing and len({header.size for header in self._scan(range(n))}) > 1:
             self._decoder.refuse_sizes()

@@ -50,10 +50,10 @@ class SourceOptions:
         Raises:
             UserError: if unreadable images are left out, and no image can be read.
         """
-        order, told = np.arange(len(labels)), dict[str, str | int]()
+        order, metadata = np.arange(len(labels)), dict[str, str | int]()
         if self.skip_unreadable and (bad := unreadable(encoded, self.workers)):
             order = np.delete(order, list(bad))
-            told = {"skipped": len(bad)}
+            metadata = {"skipped": len(bad)}
             first = next(iter(bad.values()))
             notes += (
                 f"{len(bad)} of {len(labels)} images are left out, as they cannot be read: {first}, ...",
@@ -61,7 +61,16 @@ class SourceOptions:
             if not len(order):
                 raise UserError(f"{name}: no image can be read: {first}")
         return FileDataset(
-            name, encoded, labels, classes, order, self.preprocessing, self.workers, told, notes, class_names
+            name,
+            encoded,
+            labels,
+            classes,
+            order,
+            self.preprocessing,
+            self.workers,
+            metadata,
+            notes,
+            class_names,
         )
 
     def refuse(self, source: str, *names: str) -> None:

@@ -38,7 +38,7 @@ def in_subset(dataset: Dataset, subset: str, seed: int = 0) -> Dataset:
     order = np.random.RandomState(seed).permutation(len(dataset))  # stable across NumPy versions
     if subset == STRATIFIED:
         order = _stratified(dataset.labels, order, seed)
-    return dataset.in_order(order, f"{subset}@{seed}")
+    return dataset.reordered(order, f"{subset}@{seed}")
 
 
 def _stratified(labels: np.ndarray, shuffled: np.ndarray, seed: int) -> np.ndarray:

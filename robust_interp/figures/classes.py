@@ -1,4 +1,4 @@
-"""Accuracy by class beside the confusion matrix, from the table of `results.classes`."""
+"""Accuracy by class and confusion matrix, from the table of `results.classes`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from matplotlib.figure import Figure
 
 from robust_interp.figures import style
 
-_WRITTEN = 20  # classes at most whose numbers and names are written
+_WRITTEN = 20  # largest number of classes for which names and numbers are written
 
 
 @style.styled
 def confusion_figure(entries: dict[str, pd.DataFrame]) -> Figure:
-    """A row an entry: accuracy of each class with its interval, and the confusion matrix.
+    """Draw the accuracy of each class, with its interval, and the confusion matrix; one row per entry.
 
     Args:
-        entries: By what the entry is called, its lines of `results.classes.by_class`, a line a class.
+        entries: Rows of `results.classes.by_class` for each entry, by the name of the entry.
     """
     tables = list(entries.values())
     confusions = [table.filter(regex="^predicted_") for table in tables]
@@ -36,7 +36,7 @@ def confusion_figure(entries: dict[str, pd.DataFrame]) -> Figure:
 
 
 def draw_accuracies(axes: Axes, table: pd.DataFrame) -> None:
-    """Accuracy in percent of each class with its 95 % interval, the first class on top."""
+    """Draw the accuracy of each class in percent with its 95 % interval, the first class on top."""
     below, above = table["accuracy"] - table["ci_low"], table["ci_high"] - table["accuracy"]
     errors = np.clip([below, above], 0, None)
     look: style.Look = {"linestyle": "none", "marker": "o", "elinewidth": 0.7, "color": style.colour(0)}
@@ -48,7 +48,14 @@ def draw_accuracies(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def draw_confusion(axes: Axes, counts: np.ndarray, names: list[str]) -> None:
-    """Shares of each label's images, (labels, labels + 1): the last column is without a class that counts."""
+    """Draw the confusion matrix, as the share in percent of the images of each label.
+
+    Args:
+        axes: The panel.
+        counts: Numbers of images (labels, labels + 1). The last column is for images without a prediction
+            that counts.
+        names: Names of the classes.
+    """
     total = counts.sum(axis=1, keepdims=True)
     shares = 100 * np.divide(counts, total, out=np.full_like(counts, np.nan), where=total > 0)
     axes.imshow(shares, cmap=style.SEQUENTIAL, vmin=0, vmax=100, aspect="auto", interpolation="nearest")

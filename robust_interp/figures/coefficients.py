@@ -20,17 +20,19 @@ if TYPE_CHECKING:
     from pandas.core.groupby import DataFrameGroupBy
 
 STABILITY = 2.0  # forward Euler is stable for λ Δt below 2, here with Δt = 1
-_TOP = 2.15  # so that the line at 2 is in the figure
-_SMALL = 0.5  # where all λ are below it, the axis ends above the largest of them instead
+_TOP = 2.15  # end of the axis, above the line at 2
+_SMALL = 0.5  # if all values are below it, the axis ends above the largest one instead
 _NO_COEFFICIENT: Look = {"color": style.MUTED, "linestyle": "none", "marker": "x", "markersize": 3.5}
 
 
 @style.styled
 def depth_figure(table: pd.DataFrame) -> Figure:
-    """act(λ) over depth, a panel a model, on one scale; from 0 to above 2, or to the largest of small ones.
+    """Draw act(λ) over depth, one panel per model, on a common scale.
+
+    The axis ends above 2, or above the largest value if all values are small.
 
     Args:
-        table: of `analysis.coefficients.over_depth`.
+        table: Table of `analysis.coefficients.over_depth`.
     """
     models = list(table["model"].unique())
     figure, axes = style.panels(len(models), 1, 0.5 + 1.75 * len(models), sharey=True)
@@ -47,17 +49,22 @@ def depth_figure(table: pd.DataFrame) -> Figure:
 
 
 def draw_depth(axes: Axes, table: pd.DataFrame, colour: str) -> None:
-    """One model: mean over seeds with a band of one standard deviation, and each seed as a thin line.
+    """Draw one model: the mean over seeds, with a band of one standard deviation, and a thin line per seed.
 
-    For a gated model the line is the mean over seeds of the medians, and the bands reach from the 25 % to
-    the 75 % and from the 5 % to the 95 % quantile.
+    For a gated model the line is the mean of the medians over the seeds. The bands reach from the 25 % to the
+    75 % quantile and from the 5 % to the 95 % quantile.
+
+    Args:
+        axes: The panel.
+        table: The model's rows of `analysis.coefficients.over_depth`.
+        colour: Colour of the lines and bands.
     """
     _draw_guides(axes, int(table["blocks"].iloc[0]))
     images = int(table["images"].max())
     gated = images > 0
     centre = "q50" if gated else "mean"
     seeds = table["train_seed"].nunique()
-    for _, stage in table.groupby("stage"):  # no line leads over the blocks in between, which have no λ
+    for _, stage in table.groupby("stage"):  # blocks between stages have no λ, so no line connects the stages
         for _, one in stage.groupby("train_seed"):
             axes.plot(one["depth"], one[centre], color=colour, linewidth=0.5, alpha=0.5)
         over_seeds = stage.groupby("depth")
@@ -75,7 +82,7 @@ def draw_depth(axes: Axes, table: pd.DataFrame, colour: str) -> None:
 
 
 def _bands(over_seeds: DataFrameGroupBy, gated: bool, seeds: int) -> list[tuple[pd.Series, pd.Series, float]]:
-    """(low, high, opacity) over depth."""
+    """Return (low, high, opacity) of each band, with the ends as a series over depth."""
     if gated:
         ends = (("q05", "q95", 0.15), ("q25", "q75", 0.3))
         return [(over_seeds[low].mean(), over_seeds[high].mean(), alpha) for low, high, alpha in ends]
@@ -93,7 +100,7 @@ def _draw_guides(axes: Axes, blocks: int) -> None:
 
 
 def draw_key(figure: Figure, is_small: bool = False) -> None:
-    """What the bands and lines of `draw_depth` mean, below the panels; `is_small`: they end below 1."""
+    """Draw the legend of `draw_depth` below the panels; `is_small` tells that the axes end below 1."""
     interpolation = "[0, 1]: interpolation" + (" (enlarged: 1 and 2/Δt lie above)" if is_small else "")
     beyond = [
         Patch(color=style.LINES[4], alpha=0.2, linewidth=0, label="(1, 2]: negative skip"),
@@ -112,10 +119,12 @@ def draw_key(figure: Figure, is_small: bool = False) -> None:
 
 @style.styled
 def training_figure(table: pd.DataFrame) -> Figure:
-    """act(λ) over the epochs of training: a row a model, a panel a stage, a line a block coloured by depth.
+    """Draw act(λ) over the epochs: one row per model, one panel per stage, one line per block.
+
+    Lines are coloured by depth.
 
     Args:
-        table: of `analysis.coefficients.over_training`, not empty.
+        table: Table of `analysis.coefficients.over_training`, not empty.
     """
     models, stages = list(table["model"].unique()), sorted(table["stage"].unique())
     figure, axes = style.panels(
@@ -148,7 +157,13 @@ _DROP: Look = {"color": style.MUTED, "linestyle": "--", "linewidth": 0.7}
 
 
 def draw_training(axes: Axes, table: pd.DataFrame, depths: Normalize) -> None:
-    """One stage of a model: a block's mean over seeds, each seed as a thin line, and where the rate drops."""
+    """Draw one stage of a model: each block's mean over seeds, a thin line per seed, and learning rate drops.
+
+    Args:
+        axes: The panel.
+        table: The stage's rows of `analysis.coefficients.over_training`.
+        depths: Maps the depth of a block to [0, 1], for its colour.
+    """
     marker = "o" if table["epoch"].nunique() <= 12 else None
     for _, block in table.groupby("depth"):
         colour = style.ON_WHITE(depths(int(block["depth"].iloc[0])))
@@ -162,7 +177,10 @@ def draw_training(axes: Axes, table: pd.DataFrame, depths: Normalize) -> None:
 
 
 def drops(table: pd.DataFrame) -> list[int]:
-    """The first epochs at a learning rate that is at most half of the one before: steps, no smooth decay."""
+    """Return the epochs at which the learning rate drops to half or less of the previous epoch's.
+
+    These are steps of a schedule; a smooth decay has none.
+    """
     found: set[int] = set()
     for _, one in table.dropna(subset="lr").groupby(["model", "train_seed"]):
         rates = one.drop_duplicates("epoch").sort_values("epoch").set_index("epoch")["lr"]

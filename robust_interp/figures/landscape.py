@@ -1,4 +1,4 @@
-"""Loss landscapes, from what `analysis.landscape` computes and what is written beside the figures."""
+"""Loss landscapes, from the tables and arrays of `analysis.landscape`, or from files with these."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ ACROSS = "orthogonal direction (1/255)"
 
 @style.styled
 def line_figure(table: pd.DataFrame) -> Figure:
-    """Along the FGSM direction, over many images: the loss, and how many are predicted as another class.
+    """Draw the loss and the share of changed predictions along the FGSM direction, over many images.
 
     Args:
-        table: of `analysis.landscape.lines`.
+        table: Table of `analysis.landscape.lines`.
     """
     figure, axes = style.panels(1, 2, 3.1)
     losses, changes = axes[0]
@@ -44,7 +44,7 @@ _QUANTILES = ((0.05, 0.95, 0.1), (0.25, 0.75, 0.2))  # from, to, opacity
 
 
 def draw_losses(axes: Axes, table: pd.DataFrame) -> None:
-    """The mean loss of each model over the images, with bands between quantiles over them."""
+    """Draw the mean loss of each model over the images, with bands between quantiles."""
     for i, (model, one) in enumerate(table.groupby("model", sort=False)):
         losses = one.groupby("eps_255")["loss"]
         mean = losses.mean()
@@ -58,7 +58,7 @@ def draw_losses(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def draw_changes(axes: Axes, table: pd.DataFrame) -> None:
-    """The share (%) of images at which each model predicts another class than at the image itself."""
+    """Draw, for each model, the share (%) of images with another predicted class than at the image itself."""
     for i, (_, one) in enumerate(table.groupby("model", sort=False)):
         by_image = one.pivot(index="eps_255", columns="sample", values="predicted")
         at_image = by_image.iloc[np.abs(by_image.index).argmin()]
@@ -76,22 +76,27 @@ def _finish_line(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def _along(direction_of: object) -> str:
-    """Nothing, which a CSV gives back as NaN, is each model's own."""
+    """Return the label of the axis along the FGSM direction.
+
+    Args:
+        direction_of: Name of the model that the direction belongs to. Empty, or NaN if read from a CSV file,
+            means that each model has its own direction.
+    """
     shared = isinstance(direction_of, str) and direction_of
     label = f"FGSM direction of {direction_of} (1/255)" if shared else "own FGSM direction (1/255)"
-    return style.wrapped(label, 2.4)  # of a panel of half the width
+    return style.wrapped(label, 2.4)  # inches: the width of a panel in a figure with two columns
 
 
 @style.styled
 def plane_figure(arrays: Mapping[str, np.ndarray], classes: Sequence[str] | None = None) -> Figure:
-    """Loss surface and decision regions around one image, a row a model.
+    """Draw the loss surface and the decision regions around one image, one row per model.
 
     Args:
-        arrays: of `analysis.landscape.plane`, or the .npz file that it was written to; where it has them,
-            also `image` (C, H, W) in [0, 1], which is then shown, its `sample` id, the `seed` of the
-            orthogonal direction, `what` it is (clean, or a corruption), and `eps_255` (E,), the radii that
-            are usually measured, each drawn as a box.
-        classes: names of the classes; by default their numbers.
+        arrays: Arrays of `analysis.landscape.plane`, or the .npz file that they were written to. Optional
+            further entries are `image` (C, H, W) in [0, 1], which is drawn, with its `sample` id, the `seed`
+            of the orthogonal direction and `what` it is (clean, or a corruption); and `eps_255` (E,), radii
+            to draw as boxes.
+        classes: Names of the classes; None shows their numbers.
     """
     models, losses, predicted = arrays["models"], arrays["loss"], arrays["predicted"]
     label = int(arrays["label"])
@@ -116,7 +121,7 @@ def plane_figure(arrays: Mapping[str, np.ndarray], classes: Sequence[str] | None
         for row in axes[1:]:
             row[2].remove()
         for panel in figure.axes:
-            panel.set_anchor("N")  # the layout takes a square for the whole cell: its title must be on top
+            panel.set_anchor("N")  # panels are square: their titles must be at the top of the cells
     figure.colorbar(
         ScalarMappable(scale, style.SEQUENTIAL),
         ax=[row[0] for row in axes],
@@ -130,7 +135,7 @@ def plane_figure(arrays: Mapping[str, np.ndarray], classes: Sequence[str] | None
 
 
 def draw_image(axes: Axes, arrays: Mapping[str, np.ndarray], classes: Sequence[str] | None) -> None:
-    """The image itself, with its id, class, and the seed of the direction across."""
+    """Draw the image, and write its id, its class and the seed of the orthogonal direction."""
     image, label = np.asarray(arrays["image"]), int(arrays["label"])
     pixels = image[0] if len(image) == 1 else np.moveaxis(image[:3], 0, -1)
     axes.imshow(pixels, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
@@ -142,7 +147,7 @@ def draw_image(axes: Axes, arrays: Mapping[str, np.ndarray], classes: Sequence[s
 
 
 def draw_boxes(axes: Axes, eps_255: Iterable[float]) -> None:
-    """Where both offsets are at most eps, for each that lies inside the panel."""
+    """Draw a box for each eps inside the panel, in which both offsets are at most eps."""
     low, high = axes.get_xlim()
     for eps in eps_255:
         if low < -eps and eps < high:
@@ -152,7 +157,7 @@ def draw_boxes(axes: Axes, eps_255: Iterable[float]) -> None:
 
 
 def draw_surface(axes: Axes, radii_255: np.ndarray, loss: np.ndarray, scale: Normalize) -> None:
-    """A loss (R, R) with lines of equal loss, and the image itself marked."""
+    """Draw a loss surface (R, R) with contour lines, and mark the image itself."""
     axes.imshow(loss, extent=_extent(radii_255), origin="lower", norm=scale, cmap=style.SEQUENTIAL)
     levels = np.linspace(scale.vmin or 0.0, scale.vmax or 0.0, 12)[1:-1]
     if loss.min() < levels[-1] and loss.max() > levels[0]:
@@ -161,7 +166,7 @@ def draw_surface(axes: Axes, radii_255: np.ndarray, loss: np.ndarray, scale: Nor
 
 
 def _extent(radii_255: np.ndarray) -> tuple[float, float, float, float]:
-    """Of an image whose pixels lie around these positions on both axes."""
+    """Return the extent (left, right, bottom, top) of an image with pixels centred at these positions."""
     half = (radii_255[1] - radii_255[0]) / 2
     low, high = radii_255[0] - half, radii_255[-1] + half
     return low, high, low, high
@@ -170,14 +175,14 @@ def _extent(radii_255: np.ndarray) -> tuple[float, float, float, float]:
 def draw_regions(
     axes: Axes, radii_255: np.ndarray, predicted: np.ndarray, colours: Mapping[int, str]
 ) -> None:
-    """A grid of predicted classes (R, R), in the colour of each, with the image itself marked."""
+    """Draw a grid of predicted classes (R, R) in the colours of the classes, and mark the image itself."""
     painted = np.array([[to_rgb(colours[k]) for k in row] for row in predicted.tolist()])
     axes.imshow(painted, extent=_extent(radii_255), origin="lower", interpolation="nearest")
     _mark_image(axes)
 
 
 def class_colours(present: Iterable[int]) -> dict[int, str]:
-    """A colour for each class that occurs: of ten classes always the same, else in their order."""
+    """Return a colour for each class that occurs. Classes 0 to 9 have fixed colours, if no others occur."""
     present = sorted(set(present))
     fixed = present[-1] < len(style.AREAS)
     return {k: style.AREAS[(k if fixed else i) % len(style.AREAS)] for i, k in enumerate(present)}
@@ -197,7 +202,7 @@ def _draw_classes(
     classes: Sequence[str] | None,
     eps_255: Sequence[float],
 ) -> None:
-    """The legend: the classes that occur, the true one even if it does not, and the radii of the boxes."""
+    """Draw the legend: the classes in `colours`, with the true class marked, and the radii of the boxes."""
     handles = []
     for k, colour in colours.items():
         name = str(k) if classes is None else classes[k]

@@ -1,4 +1,4 @@
-"""What a figure was drawn from, kept inside its SVG file: a report then knows whether it belongs there."""
+"""Data and checkpoints of a figure, stored in its SVG file, so that a report can check the figure."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _IN_SVG = re.compile(r"<dc:description>\s*(\{.*?\})\s*</dc:description>", re.DOT
 
 @dataclass(frozen=True)
 class Origin:
-    """What was looked at.
+    """Data and checkpoints that a figure was drawn from.
 
     Attributes:
-        dataset: Its name.
-        checkpoints: Name -> SHA-256 of the weights file.
-        n: How many test images; 0 where none was needed.
+        dataset: Name of the data set.
+        checkpoints: SHA-256 of each weights file, by the name of the checkpoint.
+        n: Number of test images; 0 if the figure uses none.
     """
 
     dataset: str
@@ -33,7 +33,7 @@ class Origin:
 
 
 def read(path: Path) -> Origin | None:
-    """What an SVG file says of itself; None if it does not, as files do not that others drew."""
+    """Read the origin from an SVG file; None if it has none, as in files of other programs."""
     try:
         found = _IN_SVG.search(path.read_text(encoding="utf-8", errors="replace"))
         told = loads(html.unescape(found[1])) if found else {}

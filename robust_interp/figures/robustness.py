@@ -1,4 +1,4 @@
-"""Accuracy against the strength of attacks and corruptions, from the tables of `report.curves`."""
+"""Plots of accuracy against the strength of attacks and corruptions, from the tables of `report.curves`."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ def eps_figure(
     chance: float | None = None,
     published: pd.DataFrame | None = None,
 ) -> Figure:
-    """Accuracy against eps, a panel an attack; ensembles below the single models.
+    """Draw accuracy against eps, one panel per attack, with the ensembles below the single models.
 
-    With differences, each panel has them to its right, and the ensembles stand beside the single models.
+    With differences, each panel has another one with the differences to its right, and the ensembles are
+    beside the single models.
 
     Args:
-        points: of `curves.points`, with at least one attack.
-        differences: of `curves.differences`, drawn beside the accuracies.
-        baseline: what the differences are to.
-        chance: accuracy of a guess, in percent.
-        published: of `curves.published`, drawn in grey.
+        points: Table of `curves.points` with at least one attack.
+        differences: Table of `curves.differences`, drawn beside the accuracies; None draws none.
+        baseline: Name of the model that the differences are to.
+        chance: Accuracy of random guessing in percent, drawn as a line; None draws none.
+        published: Table of `curves.published`, drawn in grey; None draws none.
     """
     beside = None if differences is None else _Beside(differences, baseline)
     height = 1.9 if beside else 2.05
@@ -42,30 +43,37 @@ def eps_figure(
 
 
 @style.styled
-def severity_figure(points: pd.DataFrame, chance: float | None = None) -> Figure:
-    """Accuracy against severity, a panel a corruption with an axis of its own; ensembles below single models.
+def severity_figure(points: pd.DataFrame) -> Figure:
+    """Draw accuracy against severity, one panel per corruption, with the ensembles below the single models.
+
+    Each panel has a separate axis.
 
     Args:
-        points: of `curves.points`, with at least one corruption.
-        chance: accuracy of a guess, in percent.
+        points: Table of `curves.points` with at least one corruption.
     """
-    return _by_series(points, "corruption", columns=4, height=1.75, behind=_Behind(chance))
+    return _by_series(points, "corruption", columns=4, height=1.75, behind=_Behind())
 
 
 @dataclass(frozen=True)
 class _Beside:
-    """What stands beside the accuracies."""
+    """Differences to a baseline, drawn beside the accuracies."""
 
     differences: pd.DataFrame
     baseline: str
 
     def of(self, which: int) -> pd.DataFrame:
-        """Of single models (0) or ensembles (1)."""
+        """Return the differences of single models (0) or ensembles (1)."""
         return self.differences[(self.differences["members"] > 1) == bool(which)]
 
 
 class _Panel(NamedTuple):
-    """What a panel is of: an attack or corruption; of single models (0) or ensembles (1); which numbers."""
+    """Content of a panel.
+
+    Attributes:
+        series: Name of the attack or corruption.
+        which: 0 for single models, 1 for ensembles.
+        is_difference: Whether the panel shows differences; otherwise it shows accuracies.
+    """
 
     series: str
     which: int
@@ -74,23 +82,23 @@ class _Panel(NamedTuple):
 
 @dataclass(frozen=True)
 class _Behind:
-    """Lines of reference."""
+    """Reference lines behind the curves: the accuracy of guessing, and published curves."""
 
     chance: float | None = None
     published: pd.DataFrame | None = None
 
-    def draw(self, axes: Axes, kind: str, which: int, series: str) -> None:
-        if self.chance is not None and kind == "attack":
+    def draw(self, axes: Axes, which: int, series: str) -> None:
+        if self.chance is not None:
             axes.axhline(self.chance, color=style.MUTED, linewidth=0.7, linestyle=":", zorder=0.5)
         for at, part in self._curves(which, series):
             axes.plot(part["x"], part["accuracy"], zorder=1, **_published_look(at))
 
     def strengths(self, which: int, series: str) -> set[float]:
-        """Those that published curves have a number for."""
+        """Return the strengths at which published curves have a value."""
         return {x for _, part in self._curves(which, series) for x in part["x"]}
 
     def _curves(self, which: int, series: str) -> Iterator[tuple[int, pd.DataFrame]]:
-        """Each published curve of this attack, with its number among all that are published."""
+        """Yield each published curve of this attack, with its index among all published curves."""
         if self.published is None:
             return
         mine = (self.published["members"] > 1) == bool(which)
@@ -99,12 +107,12 @@ class _Behind:
             if (part["series"] == series).any():
                 yield at, part
 
-    def handles(self, kind: str) -> list[Line2D]:
+    def handles(self) -> list[Line2D]:
         handles = []
         if self.published is not None:
             for at, entry in enumerate(sorted(set(self.published["entry"]))):
                 handles.append(Line2D([], [], label=entry, **_published_look(at)))
-        if self.chance is not None and kind == "attack":
+        if self.chance is not None:
             label = f"chance ({self.chance:g} %)"
             handles.append(Line2D([], [], label=label, color=style.MUTED, linewidth=0.7, linestyle=":"))
         return handles
@@ -149,7 +157,7 @@ def _by_series(
                 draw_differences(panel, _of_series(beside.of(of.which), kind, of.series), looks)
                 of_differences.setdefault(of.which, []).append(panel)
             else:
-                behind.draw(panel, kind, of.which, of.series)
+                behind.draw(panel, of.which, of.series)
                 draw_curves(panel, part, looks)
                 _set_range(panel, kind)
             _set_ticks(panel, part["x"], behind.strengths(of.which, of.series))
@@ -159,12 +167,12 @@ def _by_series(
         _share_range(panels)
     drawn = {_without_members(entry) for entry in shown["entry"]}
     handles = [Line2D([], [], label=model, **looks[model]) for model in looks if model in drawn]
-    style.key(figure, [*handles, *behind.handles(kind)])
+    style.key(figure, [*handles, *behind.handles()])
     return style.make_room(figure)
 
 
 def _in_rows(names: Sequence[str], kinds: Sequence[int], columns: int) -> list[list[_Panel | None]]:
-    """Panels of accuracies in rows of this many: the ensembles' below those of single models."""
+    """Arrange panels of accuracies in rows of `columns`, those of ensembles below those of single models."""
     columns = min(columns, len(names))
     return [
         _filled([_Panel(name, which) for name in names[at : at + columns]], columns)
@@ -174,7 +182,7 @@ def _in_rows(names: Sequence[str], kinds: Sequence[int], columns: int) -> list[l
 
 
 def _in_pairs(names: Sequence[str], kinds: Sequence[int], beside: _Beside) -> list[list[_Panel | None]]:
-    """Each panel of accuracies with its differences to its right, two such pairs in a row."""
+    """Arrange each panel of accuracies with its differences to its right, two such pairs per row."""
     pairs = [
         (_Panel(name, which), _Panel(name, which, True) if len(beside.of(which)) else None)
         for name in names
@@ -192,7 +200,10 @@ def _filled(row: list[_Panel | None], columns: int) -> list[_Panel | None]:
 
 
 def _name(axes: Axes, of: _Panel, are_several_kinds: bool, beside: _Beside | None, is_first: bool) -> None:
-    """Title and label of a panel; in pairs each says all, in rows the first one says the kind of models."""
+    """Set the title and the label of a panel.
+
+    The kind of models is in the title of each pair, or in the label of the first panel of each row.
+    """
     of_kind = _KINDS[of.which] if are_several_kinds else ""
     if of.is_difference and beside:
         axes.set_title(f"vs {beside.baseline}")
@@ -211,7 +222,7 @@ def _of_series(table: pd.DataFrame, kind: str, name: str) -> pd.DataFrame:
 
 
 def _set_range(axes: Axes, kind: str) -> None:
-    """From 0 under attack; of corruptions, which take little away, what the panel needs."""
+    """Set the range of accuracies: from 0 for attacks, that of the data for corruptions (smaller effects)."""
     if kind == "attack":
         axes.set_ylim(0, 103)
         return
@@ -226,7 +237,7 @@ def _share_range(panels: Sequence[Axes]) -> None:
 
 
 def _set_ticks(axes: Axes, measured: Iterable[float], published: Iterable[float]) -> None:
-    """A tick at every strength; where labels would touch, those of the measured ones stay."""
+    """Set a tick at each strength. If labels would touch, those of measured strengths are kept."""
     first, others = sorted(set(measured)), sorted(set(published))
     ticks = sorted({*first, *others})
     apart = 0.08 * (ticks[-1] - ticks[0])
@@ -246,10 +257,10 @@ def _strength(kind: str, part: pd.DataFrame) -> str:
 
 
 def draw_curves(axes: Axes, points: pd.DataFrame, looks: dict[str, dict]) -> None:
-    """A line an entry, from the clean images on; entries without anything else are left out.
+    """Draw one line per entry, which starts at the clean images; entries with only these are left out.
 
-    Several train seeds have a band. A single run has bars, moved apart a little: its intervals are so wide
-    that bands would lie on each other.
+    Entries with several train seeds have a band. Others have error bars, slightly shifted, because their
+    intervals are wide and bands would overlap.
     """
     curves = {
         entry: one.sort_values("x")
@@ -266,12 +277,12 @@ def draw_curves(axes: Axes, points: pd.DataFrame, looks: dict[str, dict]) -> Non
         else:
             at = one["x"] + apart * (i - (len(curves) - 1) / 2)
             below, above = one["accuracy"] - one["band_low"], one["band_high"] - one["accuracy"]
-            errors = below.clip(lower=0), above.clip(lower=0)  # at 100 %, rounding makes less than nothing
+            errors = below.clip(lower=0), above.clip(lower=0)  # at 100 %, rounding may give a negative length
             axes.errorbar(at, one["accuracy"], errors, elinewidth=0.7, **look)
 
 
 def draw_differences(axes: Axes, table: pd.DataFrame, looks: dict[str, dict]) -> None:
-    """A line an entry with bars of its 95 % interval, moved apart a little; the baseline is the line at 0."""
+    """Draw one line per entry, slightly shifted, with bars of its 95 % interval; the baseline is at 0."""
     axes.axhline(0, color="black", linewidth=0.6, zorder=0.5)
     curves = [
         (entry, one.sort_values("x"))
@@ -287,7 +298,7 @@ def draw_differences(axes: Axes, table: pd.DataFrame, looks: dict[str, dict]) ->
 
 
 def _looks(entries: Iterable[str]) -> dict[str, dict]:
-    """Colour, dash and marker of each model, the same for its ensemble."""
+    """Return colour, line style and marker by model; an ensemble has those of its model."""
     models = sorted({_without_members(entry) for entry in entries})
     return {
         model: {"color": style.colour(i), "linestyle": style.dash(i), "marker": style.marker(i)}
@@ -301,10 +312,10 @@ def _without_members(entry: str) -> str:
 
 @style.styled
 def improvement_figure(table: pd.DataFrame) -> Figure:
-    """How far each ensemble is above the mean of its members, bars by perturbation.
+    """Draw the improvement of each ensemble over the mean of its members as bars, by perturbation.
 
     Args:
-        table: of `curves.improvements`, not empty.
+        table: Table of `curves.improvements`, not empty.
     """
     figure, axes = style.panels(1, 1, 2.6)
     panel = axes[0][0]
@@ -314,7 +325,7 @@ def improvement_figure(table: pd.DataFrame) -> Figure:
 
 
 def draw_improvements(axes: Axes, table: pd.DataFrame) -> None:
-    """Bars in percentage points, an ensemble a colour, with the 95 % interval over the images as a line."""
+    """Draw bars in percentage points, a colour per ensemble, with the 95 % interval over images as a line."""
     columns, entries = list(dict.fromkeys(table["column"])), list(dict.fromkeys(table["entry"]))
     width, looks = 0.8 / len(entries), _looks(entries)
     for i, entry in enumerate(entries):

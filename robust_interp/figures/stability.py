@@ -21,10 +21,10 @@ _BARS = Line2D([], [], color=style.MUTED, linewidth=0.7, label="bars: least to l
 
 @style.styled
 def jacobian_figure(table: pd.DataFrame) -> Figure:
-    """Rightmost eigenvalues with and without damping, and spectral norms, over depth; a row a model.
+    """Draw rightmost eigenvalues with and without damping, and spectral norms, over depth; one row per model.
 
     Args:
-        table: of `analysis.stability.jacobians`, with a column `model`.
+        table: Table of `analysis.stability.jacobians` with an additional column `model`.
     """
     models = list(table["model"].unique())
     figure, axes = style.panels(len(models), 2, 0.3 + 1.8 * len(models), sharex=True, sharey="col")
@@ -46,7 +46,7 @@ def jacobian_figure(table: pd.DataFrame) -> Figure:
 
 
 def draw_eigenvalues(axes: Axes, table: pd.DataFrame, colour: str) -> None:
-    """Real parts of the rightmost eigenvalues: means, with bars from the least to the largest."""
+    """Draw the mean real parts of the rightmost eigenvalues, with bars from the smallest to the largest."""
     axes.axhline(0, color=style.MUTED, linewidth=0.8, linestyle="--", zorder=0.5)
     _draw_ranges(axes, table, "undamped", -0.12, color=style.MUTED, marker="o", fillstyle="none", label="J")
     _draw_ranges(axes, table, "damped", 0.12, color=colour, marker="o", label="ρ(λ) J − λ")
@@ -55,7 +55,7 @@ def draw_eigenvalues(axes: Axes, table: pd.DataFrame, colour: str) -> None:
 
 
 def draw_norms(axes: Axes, table: pd.DataFrame, colour: str) -> None:
-    """Spectral norms of the blocks' Jacobians: means, with bars from the least to the largest."""
+    """Draw the mean spectral norms of the blocks' Jacobians, with bars from the smallest to the largest."""
     axes.axhline(1, color=style.MUTED, linewidth=0.8, linestyle="--", zorder=0.5)
     _draw_ranges(axes, table, "norm", 0, color=colour, marker="s", label="block with skip")
     style.mark_stages(axes, int(table["blocks"].iloc[0]))
@@ -71,10 +71,10 @@ def _draw_ranges(axes: Axes, table: pd.DataFrame, column: str, shift: float, **l
 
 @style.styled
 def growth_figure(table: pd.DataFrame) -> Figure:
-    """Growth of a small change of the input over depth: a column a perturbation, a row a measure.
+    """Draw the growth of a small input change over depth: one column per perturbation, one row per measure.
 
     Args:
-        table: of `analysis.stability.growth_summary`.
+        table: Table of `analysis.stability.growth_summary`.
     """
     figure, axes = style.panels(2, 2, 4.1, sharex=True, sharey="row")
     for row, measure in zip(axes, _MEASURES, strict=True):
@@ -91,7 +91,7 @@ def growth_figure(table: pd.DataFrame) -> Figure:
 
 
 def draw_growth(axes: Axes, table: pd.DataFrame, measure: str) -> None:
-    """A line a model, with the 95 % interval of its mean, on a logarithmic axis."""
+    """Draw one line per model, with the 95 % interval of its mean, on a logarithmic axis."""
     for i, (model, one) in enumerate(table.groupby("model", sort=False)):
         axes.plot(one["depth"], one[measure], label=model, color=style.colour(i), linestyle=style.dash(i))
         ends = one[f"{measure}_low"], one[f"{measure}_high"]

@@ -1,4 +1,4 @@
-"""How every figure looks, and how it is written: the one place that sets matplotlib."""
+"""Style of all figures, and writing them. Only this module configures matplotlib."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from matplotlib.textpath import text_to_path
 from robust_interp.core.files import make_folder, new_file
 from robust_interp.figures.origin import Origin
 
-Look: TypeAlias = dict[str, Any]  # of a line or a marker: any of the arguments that artists take
+Look: TypeAlias = dict[str, Any]  # keyword arguments of matplotlib artists, such as lines or markers
 
-FULL, HALF = 6.9, 3.4  # inches: the text's and a column's width of a two-column page
+FULL, HALF = 6.9, 3.4  # inches: the width of the text and of one column of a two-column page
 
-# Okabe & Ito (2008), told apart by readers with any colour vision; yellow is too pale for a line.
+# Okabe & Ito (2008), distinguishable with any colour vision; their yellow is too pale for lines.
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", "-.", (0, (4, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-# Tol's 'muted' and pale grey: ten areas that stay apart beside each other
+# Tol's 'muted' and pale grey: ten colours for areas, distinguishable side by side
 AREAS = (
     "#88CCEE",
     "#CC6677",
@@ -40,20 +40,20 @@ AREAS = (
     "#882255",
     "#DDDDDD",
 )
-SEQUENTIAL = matplotlib.colormaps["cividis"]  # lightness rises evenly, in grey too
+SEQUENTIAL = matplotlib.colormaps["cividis"]  # lightness rises evenly, also when printed in grey
 ON_WHITE = ListedColormap(
     SEQUENTIAL(np.linspace(0, 0.85, 256))
-)  # the same without what is too pale for lines
+)  # the same without colours that are too pale for lines
 MUTED = "#666666"  # guides, stage boundaries, notes
 
-_FONT, _TEXT, _SMALL = "DejaVu Sans", 8, 7  # the family, which comes with matplotlib, and sizes in points
-_LEADING = 1.25 / 72  # inches from line to line, for each point of a text's size
-_SIGN, _GAP = 0.65, 0.2  # inches that a legend takes beside its texts, and that stay free at its sides
+_FONT, _TEXT, _SMALL = "DejaVu Sans", 8, 7  # font family, contained in matplotlib, and sizes in points
+_LEADING = 1.25 / 72  # inches between lines, per point of text size
+_SIGN, _GAP = 0.65, 0.2  # inches of a legend's symbol with its gaps, and of its margins
 
 _RC = {
     "figure.constrained_layout.use": True,
     "savefig.dpi": 300,
-    "font.family": _FONT,  # the same letters everywhere
+    "font.family": _FONT,  # the same font on all machines
     "font.size": _TEXT,
     "axes.titlesize": _TEXT,
     "axes.labelsize": _TEXT,
@@ -70,14 +70,14 @@ _RC = {
     "lines.linewidth": 1.3,
     "lines.markersize": 3.5,
     "patch.linewidth": 0.6,
-    "text.hinting": "none",  # which rounds letters to pixels: what fits at one resolution fits at all
-    "text.parse_math": False,  # a $ in a model's name is a $
-    "svg.hashsalt": "robust_interp",  # ids in the file that do not change from run to run
+    "text.hinting": "none",  # widths then do not depend on the resolution
+    "text.parse_math": False,  # no formulas: a model's name may contain $
+    "svg.hashsalt": "robust_interp",  # the same ids in the file in each run
     "svg.fonttype": "path",
 }
 
-# Decorates what makes artists, which take their defaults when they are made. A user's own matplotlibrc does
-# not come in.
+# Decorator of functions that create artists, because artists take their defaults when they are created. The
+# user's matplotlibrc is not used.
 styled = matplotlib.style.context(["default", _RC])
 
 
@@ -85,20 +85,33 @@ styled = matplotlib.style.context(["default", _RC])
 def panels(
     rows: int, columns: int, height: float, width: float = FULL, **options: Any
 ) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of this size in inches, and its axes by row and column."""
+    """Create a figure with a grid of panels.
+
+    Args:
+        rows: Number of rows.
+        columns: Number of columns.
+        height: Height of the figure in inches.
+        width: Width of the figure in inches.
+        **options: Arguments of matplotlib's ``Figure.subplots``.
+
+    Returns:
+        The figure, and its axes by row and column.
+    """
     figure = Figure(figsize=(width, height))
     return figure, figure.subplots(rows, columns, squeeze=False, **options).tolist()
 
 
 @styled
 def save(figure: Figure, stem: Path, origin: Origin | None = None) -> list[Path]:
-    """Write `stem`.png and `stem`.svg; the same figure gives the same bytes. Returns their paths.
+    """Write `stem`.png and `stem`.svg, and return their paths. The same figure gives the same bytes.
 
     Args:
-        origin: What it was drawn from, to be told inside the SVG file.
+        figure: The figure.
+        stem: Path without an extension.
+        origin: Data and checkpoints of the figure, to be stored in the SVG file.
 
     Raises:
-        UserError: if they cannot be written.
+        UserError: if a file cannot be written.
     """
     written = []
     told = {"Description": origin.as_text()} if origin else {}
@@ -111,7 +124,13 @@ def save(figure: Figure, stem: Path, origin: Origin | None = None) -> list[Path]
 
 
 def wrapped(text: str, inches: float, points: float = _TEXT) -> str:
-    """The text in lines no wider than this, cut behind what separates words, within a word if it must be."""
+    """Break a text into lines.
+
+    Args:
+        text: The text. It is broken after spaces and punctuation, and within a word only if necessary.
+        inches: Maximum width of a line.
+        points: Size of the text.
+    """
     lines, left = [""], inches
     for piece in re.split(r"(?<=[\W_])(?<![(\[{])(?=[^\W_]|[(\[{])", text):
         if width_of(piece.rstrip(), points) > left and lines[-1]:
@@ -128,23 +147,24 @@ def wrapped(text: str, inches: float, points: float = _TEXT) -> str:
 
 
 def width_of(text: str, points: float) -> float:
-    """How wide a text is at most: kerning only draws letters together."""
+    """Return an upper bound of the width of a text in inches, which ignores kerning; `points` is its size."""
     return sum(map(_of_letter, text)) * points / 72
 
 
 @cache
 def _of_letter(letter: str) -> float:
-    """Its width as a share of the size."""
+    """Return the width of a letter as a share of the text size."""
     font = FontProperties(family=_FONT, size=100)
     return text_to_path.get_text_width_height_descent(letter, font, False)[0] / 100
 
 
 def key(figure: Figure, handles: Sequence, ncols: int | None = None) -> None:
-    """A legend below the panels, in as many columns as fit; long names go on in the next line.
+    """Draw a legend below the panels, with as many columns as fit; long names are broken into lines.
 
     Args:
-        handles: Labelled artists.
-        ncols: At most.
+        figure: The figure.
+        handles: Artists with labels.
+        ncols: Maximum number of columns; None sets no limit.
     """
     names = [handle.get_label() for handle in handles]
     room = figure.get_figwidth() - _GAP
@@ -153,16 +173,16 @@ def key(figure: Figure, handles: Sequence, ncols: int | None = None) -> None:
     labels = [wrapped(name, room - _SIGN, _SMALL) for name in names]
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
     each = -(-len(labels) // columns)
-    lines = sum(1 + label.count("\n") for label in labels[:each])  # below each other; wrapped ones all are
-    _heighten(figure, max(0, lines - 2) * _SMALL * _LEADING * 1.2)  # for two there is room
+    lines = sum(1 + label.count("\n") for label in labels[:each])  # in the longest column
+    _heighten(figure, max(0, lines - 2) * _SMALL * _LEADING * 1.2)  # two lines need no additional height
 
 
 def make_room(figure: Figure) -> Figure:
-    """Break the titles of panels where the panels end, and make the figure higher by the lines this takes."""
+    """Break titles that are wider than their panels, and make the figure higher by the additional lines."""
     places = {panel: place for panel in figure.axes if (place := panel.get_subplotspec())}
     titles = {panel: panel.get_title("left") for panel in places}
     for panel in titles:
-        panel.set_title("")  # a long one would take its panel's place
+        panel.set_title("")  # the layout would make room for a long title
     figure.draw_without_rendering()
     rows: dict[int, int] = {}
     for panel, title in titles.items():
@@ -180,7 +200,7 @@ def _heighten(figure: Figure, inches: float) -> None:
 
 
 def mark_stages(axes: Axes, blocks: int) -> None:
-    """Dotted lines between the three stages of a network with this many blocks, numbered from 1."""
+    """Draw dotted lines between the three stages of a network with `blocks` blocks, numbered from 1."""
     for boundary in (blocks / 3, 2 * blocks / 3):
         axes.axvline(boundary + 0.5, color=MUTED, linewidth=0.6, linestyle=":", zorder=0.5)
     axes.set_xlim(0.5, blocks + 0.5)

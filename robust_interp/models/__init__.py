@@ -1,6 +1,6 @@
-"""The networks. They are registered with timm the moment that it is imported."""
+"""The networks. Importing this module also imports timm and registers them there."""
 
-import timm  # noqa: F401, before any of our modules: its import registers what is in them
+import timm  # noqa: F401, must come before our modules: importing timm registers them
 
 from robust_interp.models import in_resnet, in_resnext
 from robust_interp.models.in_resnet import PreActResNet
@@ -42,13 +42,13 @@ ARCHITECTURES = in_resnet.ARCHITECTURES | in_resnext.ARCHITECTURES
 
 
 def default_lambda_init(architecture: str) -> tuple[float, float] | None:
-    """The interval that act(λ) starts in unless told otherwise.
+    """Return the interval from which the initial act(λ) of an architecture is drawn by default.
 
     Args:
-        architecture: A timm name, without a tag.
+        architecture: A timm name without a tag.
 
     Returns:
-        (low, high), or None for a network without λ, or not ours.
+        (low, high), or None if the network has no λ or is not one of this package.
     """
     damping = ARCHITECTURES[architecture].damping if architecture in ARCHITECTURES else None
     return None if damping is None else damping["lambda_init"]

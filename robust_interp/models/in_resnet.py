@@ -1,15 +1,16 @@
-"""Pre-activation networks for CIFAR-sized images: ResNet, (λ-)In-ResNet, their exact steps, plain.
+"""Pre-activation networks for CIFAR-sized images: ResNet, plain net, (λ-)In-ResNet and their exact steps.
 
-Layout: a 3x3 stem of 16 channels without pooling; three stages, the second and third of half the size;
-BN-ReLU, global average pooling, a linear classifier. Depth 164 has bottleneck blocks, the others basic
-ones. Where the dimensions change, the shortcut is a BN-ReLU-1x1 convolution of its own, with the stride.
-A block carries a λ if its shortcut is the identity and it is not the first block of the network: 51
-blocks at depths 110 and 164, 6 at depth 20, 3 at depth 14.
+Layout: a 3x3 convolution to 16 channels without pooling (the stem); three stages, of which the second and
+the third halve height and width; BN-ReLU, global average pooling and a linear classifier. Depth 164 has
+bottleneck blocks, the other depths have basic blocks. Where the dimensions change, the shortcut is a
+BN-ReLU-1x1 convolution with the stride of the block; its BN is not shared with the branch. A block carries
+a λ if its shortcut is the identity and it is not the first block of the network: 51 blocks at depths 110
+and 164, 6 at depth 20, 3 at depth 14.
 
-Of the arguments of `PreActResNet` a timm name
-leaves all but depth, bottleneck and merge; one with a λ also takes `lambda_init=(low, high)`, the interval
-that act(λ) starts in (by default the paper's: 0.10 to 0.20 at depth 164, else 0.20 to 0.25), and
-`stored="lambda"` or `"keep"` for what is the parameter, λ or 1 - λ; see `interpolation.damped`.
+A timm name sets the arguments depth, bottleneck and merge of `PreActResNet`; the caller may pass the
+others. A name with a λ also takes two arguments of `merges.damped`: `lambda_init=(low, high)`, the interval
+from which the initial act(λ) is drawn (by default the paper's: 0.10 to 0.20 at depth 164, else 0.20 to
+0.25), and `stored`, the parameter that is trained and saved: `"lambda"` for λ or `"keep"` for 1 - λ.
 """
 
 from collections import OrderedDict
@@ -42,8 +43,8 @@ class PreActResNet(InterpolationNet):
 
     Args:
         depth: 6n + 2, or with bottleneck 9n + 2.
-        merge: called as merge(channels, device=..., dtype=...) for each block that carries a λ; see
-            `robust_interp.models.interpolation`, whose `damped` gives such a callable.
+        merge: called as merge(channels, device=..., dtype=...) for each block that carries a λ;
+            `robust_interp.models.merges.damped` gives such a callable.
         bottleneck: blocks of 1x1, 3x3, 1x1 convolutions with four times the channels between them.
         num_classes, global_pool, drop_rate: see `InterpolationNet`.
         in_chans: channels of the images.
@@ -102,7 +103,7 @@ def _norm_act(channels: int, **dd: Any) -> OrderedDict[str, nn.Module]:
 
 
 def _norm_act_convs(*convs: nn.Conv2d, **dd: Any) -> nn.Sequential:
-    """BN, ReLU and a convolution for each of these, numbered from 1."""
+    """Chain BN, ReLU and the convolution for each of the convolutions; layer names are numbered from 1."""
     layers: OrderedDict[str, nn.Module] = OrderedDict()
     for i, layer in enumerate(convs, start=1):
         layers[f"norm{i}"] = nn.BatchNorm2d(layer.in_channels, **dd)
@@ -133,7 +134,7 @@ def _projection(in_channels: int, channels: int, stride: int, **dd: Any) -> nn.S
     return _norm_act_convs(conv(in_channels, channels, 1, stride, **dd), **dd)
 
 
-# family -> merge, and for a merge with λ how that is made
+# family -> merge class, and the arguments of `damped` for a merge with λ (None without λ)
 _MERGES: dict[str, tuple[type[nn.Module], dict[str, Any] | None]] = {
     "preact_resnet{}": (Add, None),
     "plain_net{}": (Branch, None),

@@ -1,13 +1,13 @@
 """ResNeXt, In-ResNeXt and λ-In-ResNeXt for CIFAR-sized images.
 
-Layout: a 3x3 stem of 64 channels with BN and ReLU; three stages of 256, 512 and 1024 channels, the second
-and third of half the size; global average pooling, a linear classifier. A block is a 1x1, a grouped 3x3 and
-a 1x1 convolution, each with BN, merged with the shortcut before the last ReLU; where the dimensions change,
-the shortcut is a 1x1 convolution with BN. The blocks whose shortcut is the identity carry a λ: 6 at depth
-29. (Xie et al., *Aggregated Residual Transformations for Deep Neural Networks*, CVPR 2017: its CIFAR form.)
+Layout: a 3x3 convolution to 64 channels with BN and ReLU (the stem); three stages of 256, 512 and 1024
+channels, of which the second and the third halve height and width; global average pooling and a linear
+classifier. A block is a 1x1, a grouped 3x3 and a 1x1 convolution, each with BN. Its output is merged with
+the shortcut before the last ReLU. Where the dimensions change, the shortcut is a 1x1 convolution with BN.
+The blocks whose shortcut is the identity carry a λ: 6 at depth 29. This is the CIFAR form of Xie et al.,
+*Aggregated Residual Transformations for Deep Neural Networks*, CVPR 2017.
 
-a name with a λ also takes `lambda_init` and `stored`,
-as in `in_resnet`.
+A timm name with a λ also takes the arguments `lambda_init` and `stored`, as in `in_resnet`.
 """
 
 from collections import OrderedDict
@@ -122,11 +122,11 @@ def _branch(
     )
 
 
-# The paper's initial interval for both damped families
+# The paper's interval of the initial act(λ), for both damped families
 _DAMPING = {"lambda_init": (0.20, 0.25)}
 
 
-# family -> merge, and for a merge with λ how that is made
+# family -> merge class, and the arguments of `damped` for a merge with λ (None without λ)
 _MERGES = {
     "resnext{}": (Add, None),
     "in_resnext{}": (Damp, _DAMPING),

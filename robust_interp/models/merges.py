@@ -1,14 +1,14 @@
-"""How a residual block puts its shortcut x and its branch f(x) together, and where its λ comes from.
+"""Modules that merge the shortcut x and the branch f(x) of a residual block, and modules that give their λ.
 
-Two small kinds of module, so that a new variant is one small class and no block has an `if`:
+There are two kinds of module, so that a new variant is one small class and no block has an `if`:
 
-* a *merge* is built as `merge(channels, device=..., dtype=...)` and called as `merge(x, f)`;
-* a *coefficient* gives the λ of a merge, `act(d(x)) >= 0`: one number for the block, or, if gated, one
-  for each channel and position.
+* A *merge* is built as `merge(channels, device=..., dtype=...)` and called as `merge(x, f)`.
+* A *coefficient* computes the λ of a merge, `act(d(x)) >= 0`: one number for the block or, if gated, one
+  number for each channel and position.
 
-Source: Yang, Liu, Bao, Shi, *Interpolation between Residual and Non-Residual Networks* (ICML 2020,
-arXiv 2006.05749): the In-ResNet and λ-In-ResNet update rules, and the -sig and -gating variants of its
-table of shortcut functions.
+The update rules of In-ResNet and λ-In-ResNet and the variants -sig and -gating (table of shortcut functions)
+come from Yang, Liu, Bao, Shi, *Interpolation between Residual and Non-Residual Networks* (ICML 2020, arXiv
+2006.05749).
 """
 
 import math
@@ -36,7 +36,7 @@ __all__ = [
 Device = torch.device | str | None
 Dtype = torch.dtype | None
 
-# act -> (its module, its inverse on the values that λ may start from)
+# act -> (its module, its inverse for the initial values of λ)
 _ACTS: dict[str, tuple[type[nn.Module], Callable[[Tensor], Tensor]]] = {
     "relu": (nn.ReLU, torch.clone),
     "sigmoid": (nn.Sigmoid, torch.logit),
@@ -119,10 +119,14 @@ class ScaledExponential(Damp):
 
 
 def mean_decay(lam: Tensor) -> Tensor:
-    """(1 - e^-λ)/λ for λ >= 0, the mean of e^-λt over t in [0, 1]; 1 at λ = 0, where its slope is -1/2.
+    """Return (1 - e^-λ)/λ, the mean of e^-λt over t in [0, 1]; 1 at λ = 0, where the slope is -1/2.
 
-    `lam` has any shape. Below 1/2 it is the Taylor series: the quotient's derivative cancels there. Neither
-    form ever sees the other's λ, so that no gradient of the one not chosen is NaN.
+    Below 1/2 a Taylor series is used, because the derivative of the quotient loses its digits there by
+    cancellation. In each of the two forms, the λ that belong to the other are replaced by a safe number:
+    `torch.where` would pass on a NaN gradient even from the form that was not chosen.
+
+    Args:
+        lam: λ >= 0, of any shape.
     """
     small = torch.where(lam < 0.5, lam, 0.0)
     series = torch.ones_like(small)
@@ -286,17 +290,23 @@ def damped(
     gated: bool = False,
     stored: str = "lambda",
 ) -> Callable[..., nn.Module]:
-    """What a network's `merge` argument takes: `merge` with the λ that is described.
+    """Bind a merge class to its kind of λ; the result is the `merge` argument of a network.
 
     Args:
         merge: Damp (In-ResNet), ScaledDamp (λ-In-ResNet), their exact steps Exponential and
-            ScaledExponential, or a class of your own derived from Damp.
-        lambda_init, act: as for `Coefficient`.
-        gated: λ depends on x, as in `Gate`.
-        stored: "lambda", or "keep" for 1 - λ (not gated, act="relu").
+            ScaledExponential, or a class derived from Damp.
+        lambda_init: (low, high), the interval from which the initial act(λ) is drawn, as for `Coefficient`.
+        act: "relu" or "sigmoid", as for `Coefficient`.
+        gated: Whether λ depends on x, as in `Gate`.
+        stored: Which parameter is trained and saved: "lambda" for λ, or "keep" for 1 - λ (only with
+            act="relu" and without gating).
+
+    Returns:
+        A function that builds the merge: `function(channels, device=..., dtype=...)`.
 
     Raises:
-        ValueError: for a value outside these.
+        ValueError: If `stored` is unknown or does not fit `act` and `gated`. Wrong values of the others
+            are found only when the merge is built.
     """
     if stored not in _STORED:
         raise ValueError(f"stored={stored!r} is not one of {', '.join(_STORED)}")

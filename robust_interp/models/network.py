@@ -1,4 +1,4 @@
-"""What the pre-activation and the ResNeXt networks share: blocks, stages, head and timm's interface."""
+"""Base of the pre-activation and the ResNeXt networks: blocks, stages, head and timm's interface."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,7 +34,7 @@ class Block(nn.Module):
 
 
 def coefficient_of(block: Block) -> Coefficient | None:
-    """The module that gives a block its λ; None for a block without one."""
+    """Return the module that computes the λ of a block; None for a block without λ."""
     found = getattr(block.merge, "coefficient", None)
     return found if isinstance(found, Coefficient) else None
 
@@ -288,16 +288,16 @@ class InterpolationNet(nn.Module):
 def conv(
     in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, groups: int = 1, **dd: Any
 ) -> nn.Conv2d:
-    """A square convolution without bias that keeps the size at stride 1; `dd` holds device and dtype."""
+    """Build a square convolution without bias that keeps the size at stride 1; `dd`: device and dtype."""
     padding = kernel_size // 2
     return nn.Conv2d(in_channels, out_channels, kernel_size, stride, padding, groups=groups, bias=False, **dd)
 
 
 def stem_conv(in_chans: int, width: int, **dd: Any) -> nn.Conv2d:
-    """The 3x3 convolution on the images, to `width` channels; `dd` holds device and dtype.
+    """Build the first convolution, 3x3 from `in_chans` to `width` channels; `dd`: device and dtype.
 
     Raises:
-        ValueError: unless in_chans is at least 1.
+        ValueError: If in_chans is less than 1.
     """
     if in_chans < 1:
         raise ValueError(f"in_chans={in_chans} must be at least 1")
@@ -305,10 +305,10 @@ def stem_conv(in_chans: int, width: int, **dd: Any) -> nn.Conv2d:
 
 
 def blocks_per_stage(depth: int, convs_per_block: int) -> int:
-    """n of depth = 3 * convs_per_block * n + 2: three stages of n blocks, the stem, the classifier.
+    """Return the n of depth = 3 * convs_per_block * n + 2: three stages of n blocks, stem and classifier.
 
     Raises:
-        ValueError: if no n >= 1 gives this depth.
+        ValueError: If no n >= 1 gives this depth.
     """
     n, rest = divmod(depth - 2, 3 * convs_per_block)
     if rest or n < 1:
@@ -326,7 +326,7 @@ def _feature_info(stem: nn.Sequential, widths: list[int]) -> list[dict[str, Any]
 
 
 def _take_indices(count: int, indices: int | list[int] | None) -> tuple[list[int], int]:
-    """The chosen levels, counted from the start, and the last of them; TorchScript compiles it too."""
+    """Return the chosen levels, counted from the start, and the highest of them; must suit TorchScript."""
     if indices is None:
         indices = count
     if isinstance(indices, int):
@@ -342,7 +342,7 @@ def _take_indices(count: int, indices: int | list[int] | None) -> tuple[list[int
 
 @contextmanager
 def _eval_mode(model: nn.Module) -> Iterator[None]:
-    """Eval mode within; afterwards each module is in the mode that it was in."""
+    """Put the model in eval mode; afterwards each module has its former mode again."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""Our networks as timm models."""
+"""Registration of the networks as timm models."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from robust_interp.models.merges import damped
 from robust_interp.models.network import InterpolationNet
 
 _TAG_ARGUMENTS: dict[str, Mapping[str, Any]] = {}
-_DEFAULT_TAGS: dict[str, Callable[[str], str | None]] = {}  # architecture -> what chooses its tag
+_DEFAULT_TAGS: dict[str, Callable[[str], str | None]] = {}  # architecture -> function that returns its tag
 
-# mean and std: the true per-pixel values of CIFAR-10's training images
+# mean and std: per channel, over all pixels of CIFAR-10's training images
 _CIFAR: dict[str, Any] = {
     "num_classes": 10,
     "input_size": (3, 32, 32),
@@ -30,13 +30,14 @@ _CIFAR: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """What a timm name stands for.
+    """Definition of a timm model.
 
     Args:
-        model_class: called with `arguments`, `merge` and what the user gave.
-        merge: the merge module of the blocks that carry a λ.
-        damping: None if that has no λ; else the default arguments of `damped` beside it. Two of them the
-            user of the name may set: lambda_init and stored.
+        model_class: Class of the network, called with `arguments`, `merge` and the caller's arguments.
+        arguments: Fixed arguments of the class, such as the depth.
+        merge: Class of the merge in the blocks that carry a λ.
+        damping: Default arguments of `damped` for this merge; the caller may change lambda_init and stored.
+            None for a merge without λ.
     """
 
     model_class: Callable[..., InterpolationNet]
@@ -45,17 +46,17 @@ class Architecture:
     damping: Mapping[str, Any] | None = None
 
     def create(self, variant: str, pretrained: bool, **kwargs: Any) -> InterpolationNet:
-        """The network, as timm asks for it.
+        """Build the network; timm calls this.
 
         Args:
             variant: The timm name.
-            pretrained: Load the weights of the tag's checkpoint; without a tag, of the one that
-                `register_all` was given for the name.
-            kwargs: What the user of the name gave, and timm's own.
+            pretrained: Load the weights of the tag's checkpoint. Without a tag, it is the tag that
+                `default_tag` of `register_all` returns.
+            kwargs: Arguments of the caller and of timm.
 
         Raises:
-            TypeError: for an argument that the network does not take.
-            ValueError: for a value that it does not.
+            TypeError: If the network does not take an argument.
+            ValueError: If an argument has a wrong value.
         """
         # timm hands over the tag of "name.tag" as pretrained_cfg.
         if pretrained and kwargs.get("pretrained_cfg") is None:
@@ -81,7 +82,13 @@ class Architecture:
 
 
 def register(name: str, module: str, architecture: Architecture) -> Callable[..., InterpolationNet]:
-    """The function `name` of `module`, registered with timm, whose registry goes by these two."""
+    """Make the timm entrypoint of an architecture and register it.
+
+    Args:
+        name: Name of the timm model and of the function.
+        module: Name of the module that the function claims to be defined in; timm looks its cfgs up there.
+        architecture: The architecture that the function creates.
+    """
 
     def entrypoint(pretrained: bool = False, **kwargs: Any) -> InterpolationNet:
         return architecture.create(name, pretrained, **kwargs)
@@ -95,11 +102,13 @@ def register(name: str, module: str, architecture: Architecture) -> Callable[...
 def timm_cfgs(
     architectures: Mapping[str, Architecture], checkpoints: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """timm's default_cfgs of a module: its architectures without weights, and checkpoints of these.
+    """Return timm's `default_cfgs` of a module: one per architecture without weights, one per checkpoint.
 
     Args:
-        checkpoints: "architecture.tag" -> a pretrained cfg with `file`, and under "model_args" the
-            arguments that the architecture needs to load it, such as `stored`.
+        architectures: The architectures of the module, by name.
+        checkpoints: Pretrained cfgs by "architecture.tag". Each has `file` and may have "model_args", the
+            arguments that the architecture needs to load it, such as `stored`. Checkpoints of other
+            architectures are ignored.
     """
     cfgs: dict[str, Any] = {name: _CIFAR for name in architectures}
     for name, pretrained_cfg in checkpoints.items():
@@ -109,8 +118,8 @@ def timm_cfgs(
             cfgs[name] = cfg
     default_cfgs = generate_default_cfgs(cfgs)
     for cfg in default_cfgs.values():
-        # timm prefers a tag with weights for an untagged name: `in_resnet14` would then be whatever a
-        # checkpoint of it happens to be, one input channel and all.
+        # For a name without a tag, timm prefers a tag with weights: `in_resnet14` would then take the
+        # settings of some checkpoint, for example one input channel.
         cfg.tags.remove("")
         cfg.tags.appendleft("")
     return default_cfgs
@@ -121,13 +130,13 @@ def register_all(
     checkpoints: Mapping[str, Mapping[str, Any]],
     default_tag: Callable[[str], str | None],
 ) -> None:
-    """Register the ARCHITECTURES of these modules with timm, which finds functions and cfgs in the modules.
+    """Register the ARCHITECTURES of modules with timm, which finds functions and cfgs in the modules.
 
     Args:
         families: Modules with a dict ARCHITECTURES, name -> `Architecture`.
         checkpoints: As for `timm_cfgs`.
-        default_tag: Architecture -> the tag whose weights its bare name stands for, None if it has none.
-            Asked only when such weights are wanted.
+        default_tag: Maps an architecture to the tag whose weights are loaded for its name without a tag;
+            None if there is no such tag. Called only when pretrained weights are requested.
     """
     for family in families:
         vars(family)["default_cfgs"] = timm_cfgs(family.ARCHITECTURES, checkpoints)

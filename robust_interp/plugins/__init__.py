@@ -1,4 +1,4 @@
-"""For authors of plug-ins: the decorators `attack`, `corruption` and `dataset`; `load` registers a file."""
+"""Decorators for plug-ins: `attack`, `corruption` and `dataset`. `load` registers the plug-ins of a file."""
 
 from robust_interp.plugins.declare import REGISTRIES, OfEps, attack, corruption, dataset, load
 

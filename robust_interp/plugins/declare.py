@@ -1,9 +1,9 @@
 """Decorators for authors of plug-ins, and the loading of plug-in files.
 
-A plug-in is a decorated function: an attack, a corruption or a dataset; models are registered with timm's
-own ``register_model``. Installed packages list theirs in the entry-point groups ``robust_interp.attacks``,
-``.corruptions``, ``.datasets`` and ``.models``; a file is loaded by ``--plugin FILE.py`` or `load`, and then
-everything that it declares is registered. Declaring alone registers nothing.
+A plug-in is a decorated function: an attack, a corruption or a data set. Models are registered with timm's
+``register_model``. Installed packages list their plug-ins in the entry-point groups
+``robust_interp.attacks``, ``.corruptions``, ``.datasets`` and ``.models``. A file is loaded by ``--plugin
+FILE.py`` or by `load`, which registers everything that it declares. The decorators alone register nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from robust_interp.attacks import ATTACKS, AttackType
 from robust_interp.core.errors import UserError
 from robust_interp.core.paths import resolved
 from robust_interp.core.registry import Origin, Registry, cause, first_line, imported
-from robust_interp.core.sources import Beside, code_hash
+from robust_interp.core.sources import LocalModules, code_hash
 from robust_interp.core.specs import OfEps
 from robust_interp.corruptions.names import MEANS
 from robust_interp.corruptions.table import CORRUPTIONS, Corrupt
@@ -54,17 +54,17 @@ def attack(
     """Declare ``function(model, images, labels, *, eps, ...) -> adversarial images`` as an attack.
 
     `model` maps (N, C, H, W) pixels in [0, 1] to logits, in eval mode with frozen parameters; `eps` is a
-    radius in [0, 1] pixels. The function's other keyword arguments are the attack's parameters, and their
-    default values its defaults: numbers, or fractions of eps such as ``OfEps(1 / 4)``. `robust-interp ls
-    attacks` shows the first line of its docstring. The runner checks that the result is in [0, 1], within eps
+    radius in [0, 1] pixels. The function's other keyword arguments are the parameters of the attack. Their
+    default values are numbers, or fractions of eps such as ``OfEps(1 / 4)``. `robust-interp ls attacks`
+    shows the first line of the docstring. The runner checks that the result is in [0, 1], within eps
     and finite, and it checks the gradients that the attack gets.
 
     Args:
         random: Whether it draws random numbers. It must use torch's uniform or normal functions with the
-            batch's shape; inside the attack, their draws depend only on the attack seed and each sample's id.
+            batch's shape; inside the attack, these draws depend only on the attack seed and each image's id.
         norm: Norm of its radius: Linf, L2, L1 or L0.
-        gradient: Whether it uses gradients; a sample without a gradient then never counts as robust.
-        alone: Whether it must run on one sample at a time.
+        gradient: Whether it uses gradients; an image without a gradient then never counts as robust.
+        alone: Whether it must run on one image at a time.
         classes: Smallest number of classes for which its loss is defined.
     """
 
@@ -92,9 +92,9 @@ def corruption(function: Corrupt) -> Corrupt:
     """Declare ``function(image, severity, rng) -> image`` as a corruption.
 
     `image` is a float64 copy (C, H, W) in [0, 1]; `severity` is 1 to 5; `rng` is the NumPy generator for all
-    random draws, seeded by the seed, the corruption, the severity and the sample's id. The result has the
-    same shape; it is uint8, or it is clipped to [0, 1] and truncated to uint8. A call that returns another
-    shape or non-finite values raises UserError.
+    random draws, seeded by the seed, the corruption, the severity and the image's id. The result has the same
+    shape. It is uint8, or floats that are then clipped to [0, 1] and truncated to uint8. A call that returns
+    another shape or non-finite values raises UserError.
 
     Raises:
         UserError: for a name that would make column names ambiguous.
@@ -128,17 +128,18 @@ def dataset(
     crop_padding: int = 0,
     flip: bool = False,
 ) -> Callable[[Callable], DatasetType]:
-    """Declare ``function(split, root) -> images, labels`` as a dataset.
+    """Declare ``function(split, root) -> images, labels`` as a data set.
 
     `split` is ``train`` or ``test`` and `root` the data folder. Images are (N, C, H, W), uint8 or floating
-    point in [0, 1], in the same order each time; labels are (N,) from 0.
+    point in [0, 1], in the same order at each call. Labels are class indices (N,) from 0.
 
     Args:
         classes: Number of classes.
         shape: (C, H, W) of an image.
-        mean: Per-channel mean of the training pixels in [0, 1]; `std` is their standard deviation.
+        mean: Mean of the training pixels in [0, 1], per channel.
+        std: Standard deviation of the training pixels in [0, 1], per channel.
         eps_255: Default Linf radii in units of 1/255.
-        attack_defaults: Parameters of attacks that differ from the paper's on this dataset.
+        attack_defaults: Parameters of attacks that differ from the paper's for this data set.
         default_n: Default number of test images to measure.
         crop_padding: Pixels of zero padding before the random crop in training.
         flip: Whether a mirrored image keeps its class.
@@ -164,7 +165,7 @@ def dataset(
 
 
 def load(path: str | Path) -> None:
-    """Register everything that a plug-in file declares, and its timm models. Repeated calls do nothing.
+    """Register everything that a plug-in file declares, and its timm models. Repeated calls have no effect.
 
     Raises:
         UserError: if the file cannot be read or run (with the faulty line), if it declares nothing or a name
@@ -176,7 +177,7 @@ def load(path: str | Path) -> None:
         source = path.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read plug-in {path}: {error.strerror}") from error
-    sha256 = code_hash(path, source, Beside.of_file(path))
+    sha256 = code_hash(path, source, LocalModules.of_file(path))
     if path in _loaded:
         if _loaded[path] != sha256:
             raise UserError(f"plug-in {path} has changed since it was loaded: start a new process")
@@ -199,7 +200,7 @@ def load(path: str | Path) -> None:
 
 
 def _run(path: Path, source: bytes, name: str) -> ModuleType:
-    """The file as a module, which timm must find among the imported ones."""
+    """Run the file as a module, and return it. It is in `sys.modules`, since timm looks it up there."""
     module = ModuleType(name)
     module.__file__ = str(path)
     sys.modules[name] = module
@@ -227,7 +228,7 @@ def _declare(registry: Registry[T], name: str, entry: T) -> T:
 
 
 def _check_columns(registry: Registry, name: str) -> None:
-    """Refuse a name whose columns in tables, ``name_2``, could be those of something else."""
+    """Reject a name whose columns in tables, such as ``name_2``, could be confused with other columns."""
     own = ("clean", *MEANS, WORST, STRONG)
     if registry is CORRUPTIONS and (name in own or re.search(r"_\d+$", name)):
         raise UserError(f"corruption {name!r}: its column names would be ambiguous: rename it")
@@ -237,7 +238,7 @@ def _check_columns(registry: Registry, name: str) -> None:
 
 
 def _defaults(function: Callable) -> dict:
-    """The parameters of an attack besides eps, from its signature."""
+    """Return the parameters of an attack besides eps, and their defaults, from its signature."""
     keywords = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
     names = {parameter.name for parameter in keywords}
     if "eps" not in names:
@@ -250,7 +251,7 @@ def _defaults(function: Callable) -> dict:
 
 
 def _named(kind: str, call: Callable, function: Callable) -> Callable:
-    """`call`, with whatever is raised by its author's code said in one line."""
+    """Wrap `call` so that exceptions from the plug-in become a UserError of one line."""
     file = function.__code__.co_filename
 
     def named(*arguments: Any) -> Any:

@@ -1,6 +1,6 @@
-"""The report: one page that opens from disk, with its figures and tables beside it.
+"""The report: an HTML page that opens from disk, with its figures and tables in the same folder.
 
-Everything in it comes from stored results and from the records of checkpoints: nothing here imports torch.
-`measured` turns scores into the tables that figures are drawn from, `records` reads what is told elsewhere,
-`definitions` says what the columns mean, and `page` puts it all together.
+All of it comes from stored results and from the records of checkpoints, so nothing here imports torch.
+`curves` computes the tables of the figures, `board` the leaderboard and `provenance` all other tables.
+`glossary` defines the columns, `graphics` embeds SVG files, and `page` writes the report.
 """

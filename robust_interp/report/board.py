@@ -1,4 +1,4 @@
-"""The leaderboard as the report's page shows it: what each row is called, its cells, and what ranks."""
+"""The leaderboard on the report's page: the names of its rows, its cells and the ranking column."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import pandas as pd
 
 from robust_interp.report import curves
 from robust_interp.report.glossary import anchor, definition
-from robust_interp.results.brief import in_short
+from robust_interp.results.brief import shorten
 from robust_interp.results.column_names import declaration, std_of
 from robust_interp.results.columns import ENTRY, TAIL, Shown, Type
 from robust_interp.results.ranks import unranked, why_not
 
-MEASURED = "measured"  # the source of rows that were measured here
+MEASURED = "measured"  # value of `source` in rows that were measured, not quoted
 _TAIL = [column.name for column in (*ENTRY, *TAIL) if column.shown in (Shown.IF_FILLED, Shown.IN_REPORT)]
-_IN_LABEL = ("recipe", "lambda_init", "source")  # they have no column of their own
-_WITHIN = ["protocol", "n_examples"]  # the rows of one group
+_IN_LABEL = ("recipe", "lambda_init", "source")  # shown with the model's name, not in a column
+_WITHIN = ["protocol", "n_examples"]  # equal for all rows of a group
 
 
 def table(board: pd.DataFrame, corruptions: Collection[str], ranked_by: Mapping[str, str]) -> dict:
-    """The rows by group, and the columns, as `page.html` takes them.
+    """Return the rows by group, and the columns, as arguments of `page.html`.
 
     Args:
-        board: Of `combine.gather`.
-        corruptions: Names of those that were measured.
-        ranked_by: By protocol, the column that ranks; of `combine.gather`, too.
+        board: Leaderboard from `combine.gather`.
+        corruptions: Names of the measured corruptions.
+        ranked_by: The column that determines the ranks, by protocol, from `combine.gather`.
     """
-    head, shown = in_short(board)
+    head, shown = shorten(board)
     numbers = [name for name in shown if std_of(name) in board]
     tail = [name for name in _TAIL if name in board and name not in head and _is_told(board[name])]
     first = [name for name in ("rank", "model") if name in head]
@@ -53,7 +53,7 @@ def table(board: pd.DataFrame, corruptions: Collection[str], ranked_by: Mapping[
             for name in columns
         ],
         "ranking": list(dict.fromkeys(ranking.values())),
-        "unranked": [f"{count} {reason}" for reason, count in unranked(board, ranked_by).items()],
+        "unranked": unranked(board, ranked_by),
         "groups": [
             {
                 "heading": _heading(lines.iloc[0]) if len(groups) > 1 else "",
@@ -74,10 +74,10 @@ def table(board: pd.DataFrame, corruptions: Collection[str], ranked_by: Mapping[
 
 
 def tags(board: pd.DataFrame) -> list[list[str]]:
-    """What tells each row from the others beside its model's name and source, in short texts.
+    """Return, for each row, short texts that distinguish it from others with the same model and source.
 
-    The recipe is told where the rows have several, the interval of λ where a model has several, and whatever
-    else differs where rows of one group would still look the same.
+    They contain the recipe if the rows have several, the interval of λ if a model has several, and other
+    differences if rows of one group would still look the same.
     """
     told: dict[object, list[str]] = {at: [] for at in board.index}
     several = board["recipe"].nunique() > 1
@@ -114,7 +114,7 @@ def _text(value: Any) -> str:
 
 
 def _heading(line: pd.Series) -> str:
-    """Of the lines that may be ranked together: numbers of other protocols or samples are no rivals."""
+    """Return the heading of a group: the protocol, number of images and precision that its rows share."""
     n, precision = line["n_examples"], _text(line.get("attack_precision", ""))
     of_images = "" if pd.isna(n) else f", n = {n}"
     return f"protocol {line['protocol']}{of_images}" + (f", attacks in {precision}" if precision else "")
@@ -125,7 +125,7 @@ def _is_told(column: pd.Series) -> bool:
 
 
 def _is_upwards(rank: pd.Series) -> bool:
-    """Whether lines stand by their rank, those without one last."""
+    """Return whether rows are sorted by rank, with unranked rows last."""
     return rank.astype(float).fillna(math.inf).is_monotonic_increasing
 
 

@@ -1,4 +1,4 @@
-"""Scores -> the tables that the report's figures are drawn from, and the leaderboard's intervals."""
+"""Compute the tables of the report's figures from scores, and the intervals of the leaderboard."""
 
 from __future__ import annotations
 
@@ -35,42 +35,45 @@ POINT_COLUMNS = [
     "corruption_source",
 ]
 DIFFERENCE_COLUMNS = [*POINT_COLUMNS[:3], "series", "x", "norm", "n", "difference", "low", "high"]
-_PUBLISHED = 4  # models in a figure at most, beside the measured ones
+_PUBLISHED = 4  # largest number of published models in a figure
 _CURVES = (Kind.CLEAN, Kind.ATTACK, Kind.WORST)
 CLEAN, ATTACK, CORRUPTION = "clean", "attack", "corruption"
 
 
 def points(runs: Iterable[Sequence[Score]]) -> pd.DataFrame:
-    """The accuracy of each entry at each strength of each perturbation, in percent.
+    """Return the accuracy of each entry at each strength of each perturbation, in percent.
 
-    Runs, oldest first, are taken together as in the leaderboard: an entry here is a line there, and what has
-    no number there has no point here. Only where an entry's radii were attacked with different parameters is
-    it parted further, since a line through them would be of no attack.
+    Runs are merged as in the leaderboard: an entry is a row there, and a point exists if the row has the
+    number. An entry is split further only if its radii were attacked with different parameters, because a
+    line through them would not belong to one attack.
+
+    Args:
+        runs: Scores of each run, oldest run first.
 
     Returns:
-        One line an entry and perturbation: `series` is the attack or corruption, `x` its eps (in 1/255 under
-        L∞) or severity, 0 for clean. The band is the 95 % interval of the leaderboard: Student's t over
-        train seeds where there are several, cut at 0 and 100, else Wilson's over the images; seeds that
-        agree exactly have a band of no width. Strong attacks, made on images of their own, are left out.
+        One row per entry and perturbation. `series` is the attack or corruption, `x` its eps (in units of
+        1/255 for Linf) or severity, 0 for clean. The band is the 95 % interval of the leaderboard: Student's
+        t over train seeds if there are several, cut at 0 and 100, else Wilson's over the images. If all seeds
+        agree exactly, the width of the band is 0. Strong attacks, which use other images, are left out.
     """
     lines = [{"entry": name} | _point(alike) for name, alike in _measured(runs)]
     return pd.DataFrame(lines, columns=POINT_COLUMNS)
 
 
 def under_attack(table: pd.DataFrame, patterns: Iterable[str] | None = None) -> pd.DataFrame:
-    """Those points that are of attacks, and where their curves begin.
+    """Return the points of attacks, and the clean points that their curves start at.
 
     Args:
-        table: Of `points`.
-        patterns: Names or globs of the attacks, as in `series` or without parameters; None for all.
+        table: Result of `points`.
+        patterns: Names or globs of attacks, as in `series` or without parameters; None returns all attacks.
 
     Raises:
-        UserError: if there is no attack with a radius, or none of a name.
+        UserError: if there is no attack with a radius, or if a pattern matches none.
     """
     names = list(dict.fromkeys(table["series"][table["kind"] == ATTACK]))
     if not names:
         raise UserError("the results hold no accuracy under an attack with a radius: there is no curve")
-    bare = table["series"].str.partition("(")[0]  # without parameters: pgd means pgd(steps=40), too
+    bare = table["series"].str.partition("(")[0]  # without parameters: pgd also matches pgd(steps=40)
     chosen = names if patterns is None else all_matching("attack", patterns, dict.fromkeys([*names, *bare]))
     attacked = table[(table["kind"] == ATTACK) & (table["series"].isin(chosen) | bare.isin(chosen))]
     begin = table[(table["kind"] == CLEAN) & table["entry"].isin(attacked["entry"])]
@@ -78,20 +81,20 @@ def under_attack(table: pd.DataFrame, patterns: Iterable[str] | None = None) -> 
 
 
 def differences(runs: Iterable[Sequence[Score]], baseline: str) -> pd.DataFrame:
-    """How far each entry is above the baseline's of the same kind, in percentage points.
+    """Return the accuracy of each entry minus that of the baseline, in percentage points.
 
-    Single models are held against single models, an ensemble against one of as many members; of the same
-    images, protocol and perturbation, and of the same recipe where the baseline has several. What has no
-    such counterpart has no line.
+    Single models are compared with single models, ensembles with ensembles of the same number of members.
+    Images, protocol and perturbation are always the same, and so is the recipe if the baseline has it.
+    Accuracies without a counterpart have no row.
 
     Args:
-        runs: As `points` takes them.
-        baseline: A model's name.
+        runs: Scores of each run, oldest run first.
+        baseline: Name of the model to compare with.
 
     Returns:
-        One line an entry and perturbation: entry, members, kind, series, x, norm, n, difference, and its 95 %
-        interval, `low` to `high`: Welch's over train seeds where both have several, and between two single
-        runs that of paired images; NaN otherwise.
+        One row per entry and perturbation: entry, members, kind, series, x, norm, n, difference, and its 95 %
+        interval, `low` to `high`. It is Welch's over train seeds if both have several, and that of paired
+        images between two single runs; otherwise it is NaN.
     """
     measured = _measured(runs)
     rivals: dict[str, list[list[Score]]] = {}
@@ -133,7 +136,7 @@ def _difference(alike: list[Score], other: list[Score]) -> dict:
 
 
 def _measured(runs: Iterable[Sequence[Score]]) -> list[tuple[str, list[Score]]]:
-    """Of each entry, by the name that figures call it, the scores of its train seeds at each strength."""
+    """Return, for each curve and strength, the name of the curve and the scores of all train seeds."""
     entries = entries_of(_newest(runs))
     return [
         point
@@ -150,7 +153,7 @@ def trained_again(runs: Sequence[Sequence[Score]]) -> list[str]:
 
 
 def _newest(runs: Iterable[Sequence[Score]]) -> list[list[Score]]:
-    """Without what was measured of a train seed's old weights: a seed that was trained again is one seed."""
+    """Leave out scores of older weights of a train seed, so that a seed trained again counts once."""
     runs = [list(run) for run in runs]
     identities = {_seed(score): digest(score.classifier.identity) for run in runs for score in run}
     return [[s for s in run if identities[_seed(s)] == digest(s.classifier.identity)] for run in runs]
@@ -163,7 +166,7 @@ def _seed(score: Score) -> tuple:
 
 
 def _by_series(entry: Entry) -> dict[tuple[str, str], list[list[Score]]]:
-    """By kind and name: of each strength that all train seeds were measured at, their scores."""
+    """Return, by kind and series, the scores of all train seeds at each strength that all of them have."""
     series: dict[tuple[str, str], list[list[Score]]] = {}
     for column in next(iter(entry.by_seed.values())):
         alike = [scored.get(column) for scored in entry.by_seed.values()]
@@ -178,15 +181,15 @@ def _curves(name: str, series: dict[tuple[str, str], list[list[Score]]]) -> list
     names = {name: clean}
     for strengths in series.values():
         for alike, tag in zip(strengths, _settings([scores[0] for scores in strengths]), strict=True):
-            names.setdefault(tagged := _tagged(name, tag), clean)  # each begins at the clean images
+            names.setdefault(tagged := _tagged(name, tag), clean)  # each curve starts at the clean images
             lines.append((tagged, alike))
     return [(tagged, alike) for tagged, begin in names.items() for alike in begin] + lines
 
 
 def _settings(scores: list[Score]) -> list[str]:
-    """Of one series, which parameters each was made with, as far as they differ.
+    """Return, for each score of one series, the parameters that differ within the series, as a text.
 
-    The radius is what a series is over; a step size in proportion to it is no difference.
+    The radius is left out, since it is the x axis. A step size proportional to it is not a difference.
     """
     parameters = [_parameters(score) for score in scores]
     names = dict.fromkeys(name for each in parameters for name in each)
@@ -197,7 +200,12 @@ def _settings(scores: list[Score]) -> list[str]:
 
 
 def _parameters(score: Score, relative: bool = False) -> dict[str, object]:
-    """All but the strength, by name; the step size in units of 1/255, or as a share of the radius."""
+    """Return all parameters but the strength, by name.
+
+    Args:
+        score: The score.
+        relative: Whether the step size is given as a share of the radius, instead of as a number.
+    """
     several = len(score.perturbations) > 1
     found: dict[str, object] = {}
     if several:
@@ -223,7 +231,7 @@ def _tagged(name: str, tag: str) -> str:
 
 
 def _kind(score: Score) -> str | None:
-    """What a curve is of; None for an attack that has no radius, and for a strong one."""
+    """Return the kind of the curve of a score; None for attacks without a radius, and for strong attacks."""
     column = score.measured
     if column.kind is Kind.CLEAN:
         return CLEAN
@@ -257,16 +265,17 @@ def _point(alike: list[Score]) -> dict:
 
 
 def published(board: pd.DataFrame, models: Collection[str]) -> pd.DataFrame:
-    """Rows of a leaderboard that were not measured here, as curves to be drawn behind the measured ones.
+    """Return published rows of a leaderboard as curves, to be drawn behind the measured curves.
 
-    Of networks with λ only those that started in the interval that the paper usually takes; of models that
-    were measured too if there are any, else the first few.
+    Networks with λ are included only with the paper's usual initial interval. If published rows exist for
+    measured models, only these are included. At most four models are returned.
 
     Args:
-        models: Names of those measured.
+        board: Leaderboard from `combine.gather`.
+        models: Names of the measured models.
 
     Returns:
-        One line an entry and perturbation: entry, members, series, x, accuracy (percent).
+        One row per entry and perturbation: entry, members, series, x, accuracy (percent).
     """
     rows = board[board["source"] != "measured"]
     rows = rows[rows["lambda_init"].fillna("") == rows["model"].map(paper.usual_interval)]
@@ -286,19 +295,22 @@ def published(board: pd.DataFrame, models: Collection[str]) -> pd.DataFrame:
 
 
 def usual_baseline(models: Iterable[str]) -> str | None:
-    """The model that differences are to unless one is named: without λ, else the first; None of one alone."""
+    """Return the default baseline: the first model without λ, else the first; None if there is only one."""
     names = sorted(set(models))
     plain = [name for name in names if name.startswith(("preact_resnet", "resnext"))]
     return next(iter(plain or names)) if len(names) > 1 else None
 
 
 def improvements(runs: Iterable[Sequence[Score]]) -> pd.DataFrame:
-    """How far each ensemble is above the mean of its members, in percentage points.
+    """Return the accuracy of each ensemble minus the mean of its members, in percentage points.
+
+    Args:
+        runs: Scores of each run, oldest run first.
 
     Returns:
-        One line an ensemble and perturbation: entry, column, n, improvement, and its 95 % interval over the
-        images, `low` to `high`, NaN where the members' predictions are not at hand. All corrupted images are
-        one column, `corrupted`, the mean over its corruptions and severities. Empty if none was measured.
+        One row per ensemble and perturbation: entry, column, n, improvement, and its 95 % interval over the
+        images, `low` to `high`, which is NaN if the members' predictions are missing. All corruptions are one
+        column, `corrupted`, the mean over corruptions and severities. Empty if no ensemble was measured.
     """
     listed = [list(run) for run in runs]
     single = {
@@ -328,7 +340,10 @@ def _comparable_alone(score: Score) -> tuple:
 
 
 def _gain_of_images(score: Score, single: dict[tuple, Score]) -> np.ndarray | None:
-    """Of each image, in points: right by the ensemble (0 or 100) less the mean of its members."""
+    """Return the gain of an ensemble over the mean of its members for each image, (n,).
+
+    A correct prediction counts 100 and a wrong one 0. None if the score of a member is missing.
+    """
     where = _comparable_alone(score)
     members = [single.get((digest(one), where)) for one in score.classifier.identity.get("ensemble", ())]
     right = [one.right for one in members if one is not None]
@@ -348,11 +363,15 @@ def _gain(found: list[tuple[float, np.ndarray | None]]) -> dict[str, float]:
 
 
 def interval(line: pd.Series, column: str) -> tuple[float, float] | None:
-    """95 % interval of an accuracy on a leaderboard, in percent; None where there is none to be had.
+    """Return the 95 % interval of an accuracy on a leaderboard, in percent; None if it is unknown.
 
-    Over several train seeds it is Student's t around their mean, cut at 0 and 100, unless they agree exactly:
-    of their spread nothing is known then. Otherwise it is Wilson's over the images, which a mean over
-    severities does not have: its terms share their images.
+    Over several train seeds it is Student's t interval of the mean, cut at 0 and 100. It is unknown if all
+    seeds agree exactly, because their spread is then unknown. Otherwise it is Wilson's interval over the
+    images, except for means over severities, whose terms share their images.
+
+    Args:
+        line: Row of the leaderboard.
+        column: Name of the column of the accuracy.
     """
     mean, std, seeds = line[column], line[std_of(column)], line["seeds"]
     if pd.isna(mean):

@@ -1,4 +1,4 @@
-"""What a leaderboard's column means, as the report's page tells it: where the column's header leads to."""
+"""Definitions of the leaderboard's columns on the report's page, and the anchors that headers link to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from robust_interp.results.columns import KNOWN_ATTACKS, Kind
 
 
 def definition(column: str, corruptions: Collection[str]) -> str:
-    """A sentence or two on a column of the leaderboard; `corruptions` are the names of those measured."""
+    """Return the definition of a leaderboard column; `corruptions` are the names of measured corruptions."""
     declared = declaration(column, corruptions)
     if declared.kind is None:
         return _plain(declared.meaning)
@@ -35,6 +35,6 @@ def _plain(meaning: str) -> str:
 
 
 def anchor(column: str) -> str:
-    """Where on the page a column is defined: radii of one attack share a definition."""
+    """Return the id of a column's definition on the page. All radii of one attack share a definition."""
     is_measured = declaration(column).kind is not None
     return "def-" + re.sub(r"[^A-Za-z0-9_-]", "-", parse(column).series if is_measured else column)

@@ -1,4 +1,4 @@
-"""SVG files inside the page: in the page's own colours, light and dark, and without ids that clash."""
+"""Embed SVG files in the page, with the colours of the page (light or dark) and with unique ids."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import base64
 import re
 from pathlib import Path
 
-# The neutral colours of a figure follow the page; those that carry meaning stand out on both grounds.
+# Neutral colours are replaced by colours of the page. The others are visible on both backgrounds.
 _ADAPTED = {
     "#ffffff": "var(--ground)",
     "#000000": "var(--ink)",
     "white": "var(--ground)",
     "black": "var(--ink)",
     "#666666": "var(--muted)",
-    "#0072b2": "var(--blue)",  # too dark on a dark ground
+    "#0072b2": "var(--blue)",  # too dark for a dark background
 }
 _COLOUR = re.compile(r"(?<=fill: )(#\w{6}|white|black)\b|(?<=stroke: )(#\w{6}|white|black)\b")
 _ID = re.compile(r'(\bid="|href="#|url\(#)')
 
 
 def inline(svg: str, name: str, label: str) -> str:
-    """A figure's SVG as an element of a page.
+    """Return a figure's SVG as an element of the page.
 
     Args:
-        svg: as matplotlib writes it.
-        name: of the figure, unique on the page: before each of its ids.
-        label: what it shows, for those who do not see it; escaped already.
+        svg: SVG file as written by matplotlib.
+        name: Name of the figure, unique on the page. It is the prefix of all its ids.
+        label: Text for screen readers, already escaped.
     """
     element = svg[svg.index("<svg") : svg.rindex("</svg>") + len("</svg>")]
     element = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", element, flags=re.DOTALL)
@@ -39,11 +39,11 @@ def inline(svg: str, name: str, label: str) -> str:
 
 
 def as_address(path: Path) -> str:
-    """An SVG file as a data: address, in which nothing of it can run."""
+    """Return an SVG file as a data: address, in which its scripts cannot run."""
     return f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
 def width_of(path: Path) -> float:
-    """Of an SVG file in inches, 72 units each; as of a page where the file does not say."""
+    """Return the width of an SVG file in inches (72 units each), or 6.9 if the file has none."""
     found = re.search(r'viewBox="0 0 ([\d.]+) ', path.read_text(encoding="utf-8", errors="replace"))
     return float(found[1]) / 72 if found else 6.9

@@ -1,4 +1,4 @@
-"""Sources -> the report's folder: index.html with its figures and tables beside it."""
+"""Write the report's folder: index.html with its figures and tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.files import make_folder, write_text
 from robust_interp.core.paths import resolved
 from robust_interp.core.registry import unknown
-from robust_interp.core.work import Tell, portion, untold
+from robust_interp.core.work import ProgressCallback, no_progress, part_of_progress
 from robust_interp.data import DATASETS
 from robust_interp.figures import coefficients as coefficient_figures
 from robust_interp.figures import files, origin, robustness
@@ -33,16 +33,16 @@ from robust_interp.results.columns import STD
 from robust_interp.results.folders import runs_in
 from robust_interp.results.scores import Score, results_frame
 
-if TYPE_CHECKING:  # without it, `figures` says what to install
+if TYPE_CHECKING:  # optional: `figures` reports its absence
     from matplotlib.figure import Figure
 
 _BAND = (
     "Lines are means over train seeds, bands their 95 % interval (Student’s t, as in the table). A single "
     "run, such as an ensemble, has bars: the 95 % Wilson interval over the images."
 )
-_READ, _ROBUSTNESS, _COEFFICIENTS = 0.05, 0.9, 0.97  # shares of the work of a report, once that is done
-_BY_EPS, _BY_SEVERITY = 0.6, 0.9  # and of its figures of robustness
-_NAMED = 6  # models in a caption at most
+_READ, _ROBUSTNESS, _COEFFICIENTS = 0.05, 0.9, 0.97  # shares of the work finished after each step
+_BY_EPS, _BY_SEVERITY = 0.6, 0.9  # likewise, within the figures of robustness
+_NAMED = 6  # largest number of models named in a caption
 _DRAWN = {  # names of figures that `robust-interp plot` and `stability` write, and what they show
     "landscape_line": "Cross-entropy along the FGSM direction, mean and quantiles over test images, and the "
     "share of them whose predicted class changes.",
@@ -57,7 +57,7 @@ _DRAWN = {  # names of figures that `robust-interp plot` and `stability` write, 
 
 @dataclass(frozen=True)
 class FolderResults:
-    """Everything that the results folders of a report hold on one dataset; empty if there is no folder."""
+    """All results for one data set from the results folders of a report; empty without folders."""
 
     folders: list[Path]
     dataset: str = ""
@@ -87,28 +87,30 @@ def write(
     figures: Path | None = None,
     title: str | None = None,
     baseline: str | None = None,
-    tell: Tell = untold,
+    progress: ProgressCallback = no_progress,
 ) -> Path:
     """Write the report of results folders and leaderboard CSV files.
 
     Args:
-        dataset: Which one, if the folders have several or the files do not tell.
-        zoo_folder: More checkpoints, to show the λ of those that were measured.
-        figures: A folder of figures that were drawn before, whose SVG files are shown too.
-        title: The page's heading; by default what it is a report of.
-        baseline: The model that differences are shown to; by default one without λ.
-        tell: Told how far it is.
+        sources: Results folders and leaderboard CSV files.
+        out: Folder of the report.
+        dataset: Name of the data set, if the folders have several or the files do not contain it.
+        zoo_folder: Folder of further checkpoints. The report shows λ of the measured checkpoints.
+        figures: Folder of figures drawn before, whose SVG files are also shown.
+        title: Heading of the page; by default it names the data set and the CSV files.
+        baseline: Name of the model that differences are shown to; by default a model without λ.
+        progress: Progress callback.
 
     Returns:
-        The page's path.
+        Path of the page.
 
     Raises:
-        UserError: if a source is not there or not what it should be, or the report cannot be written.
+        UserError: if a source is missing or invalid, or if the report cannot be written.
     """
     if resolved(out) in {resolved(path) for path in sources}:
         raise UserError(f"{out} contains the results: a report needs a separate folder, set it with --out")
     dataset = combine.dataset_of(sources, dataset)
-    tell(0.0, "reading")
+    progress(0.0, "reading")
     board, sources_named, ranked_by = combine.gather(sources, dataset)
     found = _measured([path for path in sources if path.is_dir()], dataset)
     make_folder(out)
@@ -119,10 +121,10 @@ def write(
     if len(audited):
         text = csv_text(audited)
         write_text(out / "audit.csv", text)
-    sections = _robustness(found, board, baseline, out, portion(tell, _READ, _ROBUSTNESS))
-    tell(_ROBUSTNESS, "coefficients")
+    sections = _robustness(found, board, baseline, out, part_of_progress(progress, _READ, _ROBUSTNESS))
+    progress(_ROBUSTNESS, "coefficients")
     sections += _coefficients(found, zoo_folder, out)
-    tell(_COEFFICIENTS, "figures drawn before")
+    progress(_COEFFICIENTS, "figures drawn before")
     sections += _drawn(figures, dataset, _weights(found))
     page = _render(
         title=title or f"Robustness report: {sources_named}",
@@ -165,7 +167,7 @@ def _render(**content: Any) -> str:
     ]
     sections.append(("definitions", "Definitions"))
     texts = {
-        name: Markup(loader.get_source(environment, f"{name}.{ending}")[0])  # ours, nothing of it from data
+        name: Markup(loader.get_source(environment, f"{name}.{ending}")[0])  # contains no user data
         for name, ending in (("style", "css"), ("script", "js"))
     }
     page = environment.get_template("page.html")
@@ -185,7 +187,7 @@ def _lead(board: pd.DataFrame) -> str:
 
 
 def _weights(found: FolderResults) -> set[str]:
-    """SHA-256 of what was measured by itself; an ensemble's is none of a file."""
+    """Return the SHA-256 of the weights files of measured single models."""
     return {score.row["weights_sha256"] for score in found.scored if score.classifier.members == 1}
 
 
@@ -194,7 +196,7 @@ def _corruptions(found: FolderResults) -> set[str]:
 
 
 def _definitions(board: pd.DataFrame, found: FolderResults) -> list[dict]:
-    """One for each column, radii of one attack together, in the leaderboard's order."""
+    """Return a definition per column in the leaderboard's order; all radii of one attack share one."""
     names: dict[str, list[str]] = {}
     for column in map(str, board):
         if declaration(column) is not STD:
@@ -210,7 +212,7 @@ def _definitions(board: pd.DataFrame, found: FolderResults) -> list[dict]:
 
 
 def _robustness(
-    found: FolderResults, board: pd.DataFrame, baseline: str | None, out: Path, tell: Tell
+    found: FolderResults, board: pd.DataFrame, baseline: str | None, out: Path, progress: ProgressCallback
 ) -> list[Section]:
     if not found.scored:
         return []
@@ -222,11 +224,11 @@ def _robustness(
     gains = curves.improvements(found.runs)
     of = _measured_on(found)
     sections = []
-    tell(0.0, "accuracy against ε")
+    progress(0.0, "accuracy against ε")
     if (points["kind"] == curves.ATTACK).any():
         figure = _by_eps(found, board, points, baseline or curves.usual_baseline(models), chance, out)
         sections.append(Section("eps", "Accuracy against ε", [figure]))
-    tell(_BY_EPS, "corruption severity")
+    progress(_BY_EPS, "corruption severity")
     if (points["kind"] == curves.CORRUPTION).any():
         sources = ", ".join(sorted(set(points["corruption_source"]) - {""}))
         figure = _figure(
@@ -237,7 +239,7 @@ def _robustness(
             f"images: {sources}). {_BAND} Each panel has its own axis, which may not start at 0. {of}",
         )
         sections.append(Section("severity", "Corruption severity", [figure]))
-    tell(_BY_SEVERITY, "ensembles")
+    progress(_BY_SEVERITY, "ensembles")
     if len(gains):
         figure = _figure(
             robustness.improvement_figure(gains),
@@ -288,7 +290,7 @@ def _by_eps(
 
 
 def _measured_on(found: FolderResults) -> str:
-    """Dataset, n and checkpoints, as captions name them."""
+    """Return the data set, n and the models with their train seeds, for a caption."""
     ns = ", ".join(f"{n:,}" for n in sorted({score.row["n"] for score in found.scored}))
     seeds: dict[str, set[int]] = {}
     for card in (score.classifier for score in found.scored):
@@ -305,7 +307,7 @@ def _seeds(of: Sequence[int]) -> str:
 
 
 def _figure(figure: Figure, stem: Path, table: pd.DataFrame, caption: str) -> dict:
-    """Write a figure and its numbers; what the page shows of them."""
+    """Write a figure and its numbers, and return its elements for the page."""
     written = files.with_table(figure, table, stem)
     svg = next(path for path in written if path.suffix == ".svg")
     label = caption.partition(".")[0]
@@ -340,14 +342,15 @@ def _checkpoints(table: pd.DataFrame) -> str:
 
 
 def _drawn(folder: Path | None, dataset: str | None, weights: Collection[str]) -> list[Section]:
-    """Figures that lie in a folder: as images, in which nothing can run.
+    """Return a section with the figures in a folder, as images whose scripts cannot run.
 
     Args:
-        dataset: The report's; None where nothing tells.
-        weights: SHA-256 of the single models that were measured.
+        folder: Folder of SVG files; None returns no section.
+        dataset: Name of the report's data set; None if it is unknown.
+        weights: SHA-256 of the weights of the measured single models.
 
     Raises:
-        UserError: if there are none, or one is of another dataset than the report.
+        UserError: if the folder has no SVG files, or if one is for another data set than the report.
     """
     if folder is None:
         return []
@@ -373,7 +376,7 @@ def _drawn(folder: Path | None, dataset: str | None, weights: Collection[str]) -
 
 
 def _origin_told(found: origin.Origin | None, weights: Collection[str]) -> str:
-    """What a figure drawn before is of, and whether that was measured here."""
+    """Return a text on the data and checkpoints of a figure, and which of these were not measured here."""
     if found is None:
         return "The file does not record its source: it may show another dataset or checkpoint."
     n = f", n = {found.n} {'image' if found.n == 1 else 'images'}" if found.n else ""
@@ -421,7 +424,7 @@ def _remarks(lines: pd.DataFrame) -> list[list[str]]:
 
 
 def _kind_of(verdict: str) -> str:
-    """How a verdict is coloured."""
+    """Return the CSS class that colours a verdict."""
     kind = verdict.partition("(")[0]
     return kind if kind in ("pass", "warn", "fail") else "none"
 

@@ -1,4 +1,4 @@
-"""What the report tells beside accuracies: λ of the checkpoints, audits, and how the numbers were made."""
+"""Tables of the report besides accuracies: λ of the checkpoints, audits, and provenance of the numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from robust_interp import zoo
-from robust_interp.audit.checks import concluded
+from robust_interp.audit.checks import conclude
 from robust_interp.core import environment
 from robust_interp.core.blocks import places
 from robust_interp.core.errors import DamageWarning, UserError
@@ -18,19 +18,20 @@ from robust_interp.results.scores import Score
 from robust_interp.store import Store
 from robust_interp.store.cells import FLOAT32, Perturbation, digest, in_255
 
-AUDIT = "audit.csv"  # in a results folder
+AUDIT = "audit.csv"  # file name in a results folder
 _AUDITED = ["model", "recipe", "lambda_init", "train_seed", "members"]
 
 
 def coefficients(checkpoints: Iterable[zoo.Checkpoint], weights: Iterable[str]) -> pd.DataFrame:
-    """act(λ) over depth after training, as train.json records it; only of weights that were measured.
+    """Return act(λ) over depth after training, as recorded in train.json, for the measured checkpoints.
 
     Args:
-        weights: SHA-256 of the weights files.
+        checkpoints: The checkpoints. Unreadable ones are left out with a warning.
+        weights: SHA-256 of the weights files that were measured.
 
     Returns:
-        One line a checkpoint and block, as figures of coefficients take them: model, train_seed, block,
-        stage, depth (from 1), blocks, images (0), mean. Empty if none of them recorded a λ.
+        One row per checkpoint and block, as in `analysis.coefficients.over_depth`: model, train_seed, block,
+        stage, depth (from 1), blocks, images (0), mean. Empty if no measured checkpoint has a λ.
     """
     weights, lines = set(weights), []
     for checkpoint in checkpoints:
@@ -53,10 +54,10 @@ def coefficients(checkpoints: Iterable[zoo.Checkpoint], weights: Iterable[str]) 
 
 
 def audits(folders: Sequence[Path], dataset: str) -> pd.DataFrame:
-    """The lines of the folders' audit.csv on a dataset, as texts; empty if there are none.
+    """Return the rows for a data set in the audit.csv of all folders, as texts; empty if there are none.
 
     Raises:
-        UserError: if one cannot be read or is none.
+        UserError: if a file cannot be read or is not an audit.
     """
     found = []
     for path in (folder / AUDIT for folder in folders if (folder / AUDIT).is_file()):
@@ -71,16 +72,21 @@ def audits(folders: Sequence[Path], dataset: str) -> pd.DataFrame:
 
 
 def verdicts(audited: pd.DataFrame) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """What is told of each classifier, and for each its name with that.
+    """Return the verdicts of each audited classifier.
 
-    It is what the audit comes to, and then the worst verdict of each check.
+    Args:
+        audited: Result of `audits`.
+
+    Returns:
+        The column names: ``audit`` for the conclusion, then each check. And a row per classifier: its name,
+        the conclusion, and its worst verdict in each check ('' if it lacks the check).
     """
     checks = list(dict.fromkeys(audited["check"]))
     rows = []
     for _, lines in audited.groupby(_AUDITED, sort=False):
         worst = {check: _worst(part["verdict"]) for check, part in lines.groupby("check")}
-        counts = (int(n) if n.isdigit() else 0 for n in lines["n"])  # as written by a reader's own program
-        whole = concluded(zip(lines["check"], lines["verdict"], counts, strict=True))
+        counts = (int(n) if n.isdigit() else 0 for n in lines["n"])  # other programs may write other texts
+        whole = conclude(zip(lines["check"], lines["verdict"], counts, strict=True))
         rows.append(
             (classifier_name(lines.iloc[0]), [str(whole), *(worst.get(check, "") for check in checks)])
         )
@@ -99,13 +105,13 @@ def _worst(found: Iterable[str]) -> str:
 
 
 def environments(folders: Sequence[Path]) -> pd.DataFrame:
-    """What each folder's environment.json tells of the machine and the software, whatever of it is there.
+    """Return what each folder's environment.json contains about the machine and the software.
 
     Returns:
-        One line a fact: results (the folder's name), what, value. Empty if no folder has the file.
+        One row per fact: results (name of the folder), what, value. Empty if no folder has the file.
 
     Raises:
-        UserError: if one cannot be read or holds no object.
+        UserError: if a file cannot be read or does not contain an object.
     """
     lines = []
     for path in (folder / environment.FILE_NAME for folder in folders):
@@ -120,7 +126,7 @@ def environments(folders: Sequence[Path]) -> pd.DataFrame:
 
 
 def _fact(value: object) -> str:
-    """A JSON value as a text: lists with commas, objects as `name value`; empty where there is nothing."""
+    """Return a JSON value as a text: lists with commas, objects as `name value`; empty for null."""
     if isinstance(value, dict):
         return ", ".join(f"{name} {_fact(one)}" for name, one in value.items() if _fact(one))
     if isinstance(value, list):
@@ -129,7 +135,7 @@ def _fact(value: object) -> str:
 
 
 def fingerprints(folders: Sequence[Path], dataset: str) -> list[str]:
-    """SHA-256 of the images and labels that were measured on."""
+    """Return the SHA-256 fingerprints of a data set's images and labels in the stored runs."""
     found = set()
     for folder in folders:
         with Store(folder, read_only=True) as store:
@@ -138,7 +144,7 @@ def fingerprints(folders: Sequence[Path], dataset: str) -> list[str]:
 
 
 def samples(results: pd.DataFrame) -> pd.DataFrame:
-    """Which images were measured, by which protocol and versions: one line for each combination."""
+    """Return the measured images, protocols and versions, one row per combination."""
     columns = ["dataset", "subset_hash", "n", "protocol", "precision", "torch", "device"]
     versions = results["torchattacks"].dropna().unique()
     table = results[columns].drop_duplicates()
@@ -146,7 +152,7 @@ def samples(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def attacks(scored: Iterable[Score]) -> pd.DataFrame:
-    """Each attack with its parameters, the largest change of a pixel and share of zero gradients."""
+    """Return each attack with its parameters, the largest change of a pixel and share of zero gradients."""
     lines: dict[tuple, dict] = {}
     for score in scored:
         for made in score.perturbations:
@@ -161,7 +167,10 @@ def attacks(scored: Iterable[Score]) -> pd.DataFrame:
 
 
 def _parameters(attack: Perturbation) -> dict:
-    """Radius and step size in units of 1/255 where the norm is L∞; what has no column of its own in one."""
+    """Return the table row of an attack.
+
+    Radius and step size are in units of 1/255 for Linf. Parameters without a column are joined in one text.
+    """
     params, eps_255 = dict(attack.params), attack.eps_255
     alpha_255 = None
     if eps_255 is not None:
@@ -183,7 +192,7 @@ def _parameters(attack: Perturbation) -> dict:
 
 
 def corruptions(results: pd.DataFrame) -> pd.DataFrame:
-    """Each corruption, its severities and where its images come from."""
+    """Return each corruption with its severities and the source of its images."""
     corrupted = results[results["severity"].notna()]
     groups = corrupted.groupby(["perturbation", "corruption_source"], sort=False)["severity"]
     listed = groups.agg(lambda found: ", ".join(str(severity) for severity in sorted(set(found))))
@@ -191,6 +200,6 @@ def corruptions(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def weights(results: pd.DataFrame) -> pd.DataFrame:
-    """Which weights were measured."""
+    """Return the measured weights with model, recipe, λ interval, members and train seed, one row each."""
     columns = ["model", "recipe", "lambda_init", "members", "train_seed", "weights_sha256"]
     return results[columns].drop_duplicates().reset_index(drop=True)

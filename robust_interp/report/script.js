@@ -1,9 +1,9 @@
 "use strict";
-// The leaderboard's sorting and filtering. What is shown stands in the address after '#', so that a view can
-// be linked to: #sort=-pgd_16&filter=in_resnet&members=single ('-' is from the largest down).
+// Sorting and filtering of the leaderboard. The state is in the address after '#', so that a link can contain a
+// view: #sort=-pgd_16&filter=in_resnet&members=single ('-' sorts in descending order).
 (() => {
   const board = document.getElementById("board");
-  const groups = [...board.tBodies]; // of one protocol each: sorted by themselves
+  const groups = [...board.tBodies]; // one per protocol, sorted separately
   const lines = (group) => [...group.rows].filter((row) => !row.classList.contains("group"));
   const rows = groups.flatMap(lines);
   const heads = [...board.tHead.rows[0].cells];
@@ -16,7 +16,7 @@
   const order = { column: "", direction: 1 };
 
   function compare(a, b) {
-    if (a === "" || b === "") return (a === "") - (b === ""); // what is empty comes last either way
+    if (a === "" || b === "") return (a === "") - (b === ""); // empty cells are last in both directions
     const x = Number(a), y = Number(b);
     const found = Number.isNaN(x) || Number.isNaN(y) ? a.localeCompare(b, "en", { numeric: true }) : x - y;
     return order.direction * found;
@@ -55,12 +55,12 @@
     try {
       history.replaceState(null, "", "#" + state);
     } catch {
-      // a page inside another may not change its address; it works without
+      // an embedded page may not change its address
     }
   }
 
   function recall() {
-    if (!location.hash.includes("=")) return; // a section's or a definition's
+    if (!location.hash.includes("=")) return; // the address of a section or a definition
     const state = new URLSearchParams(location.hash.slice(1));
     const by = state.get("sort") || "";
     if (by) sort(by.replace(/^-/, ""), by.startsWith("-") ? -1 : 1);
@@ -78,7 +78,7 @@
     button.textContent = label.textContent;
     label.replaceWith(button);
     button.addEventListener("click", () => {
-      const first = head.classList.contains("accuracy") ? -1 : 1; // the best first
+      const first = head.classList.contains("accuracy") ? -1 : 1; // highest accuracy first
       const again = order.column === head.dataset.column;
       sort(head.dataset.column, again ? -order.direction : first);
       remember();
@@ -97,7 +97,7 @@
   recall();
 })();
 
-// Says above each table that is wider than its place that it scrolls.
+// A note above each table that is wider than the page.
 (() => {
   const note = (area) => {
     const found = document.createElement("p");
@@ -109,8 +109,8 @@
   const notes = new Map([...document.querySelectorAll(".scroll")].map((area) => [area, note(area)]));
   const look = () => notes.forEach((found, area) => { found.hidden = area.scrollWidth <= area.clientWidth + 1; });
   window.addEventListener("resize", look);
-  document.addEventListener("toggle", look, true); // what was folded has a width now
+  document.addEventListener("toggle", look, true); // a table has a width only after it is unfolded
   look();
 })();
-// On paper nothing can be unfolded.
+// Unfold everything before printing.
 window.addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((part) => { part.open = true; }));

@@ -8,13 +8,14 @@ from collections.abc import Iterable
 import pandas as pd
 
 from robust_interp.core.registry import matching, unknown
-from robust_interp.results.column_names import is_mce, measured_in, parse, std_of
-from robust_interp.results.columns import ENTRY, FORMS, SOURCE, TAIL, Column, Kind, Shown
+from robust_interp.corruptions.names import MEANS
+from robust_interp.results.column_names import MeasuredColumn, is_mce, measured_in, parse, std_of
+from robust_interp.results.columns import ENTRY, FORMS, SOURCE, STRONG, TAIL, WORST, Column, Kind, Shown
 
 NARROW, WIDE = " ±", " ± "  # separators of a mean and its standard deviation: in the terminal, and on a page
 
 
-def in_short(board: pd.DataFrame) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
+def shorten(board: pd.DataFrame) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """Return the short form of a leaderboard: the texts of the descriptive columns, and those of the numbers.
 
     Measured numbers include their standard deviation. Settings that all rows share are left out.
@@ -80,6 +81,41 @@ def choose(board: pd.DataFrame, patterns: Iterable[str]) -> pd.DataFrame:
         chosen |= dict.fromkeys(hits)
     both = [part for name in chosen for part in ([name, std_of(name)] if name in measured else [name])]
     return board[both]
+
+
+def by_importance(board: pd.DataFrame, names: Iterable[str], ranking: Iterable[str]) -> list[str]:
+    """Return columns of a leaderboard sorted by importance, for tables with too little space for all.
+
+    What names and ranks a row comes first, then clean accuracy, means over corruptions, and all radii of the
+    attack that ranks and of the worst of several. Of the other measured columns, each attack and corruption
+    has one before any has two, middle radii first.
+
+    Args:
+        board: The leaderboard.
+        names: The columns to sort.
+        ranking: The ranking columns.
+    """
+    names, ranking = list(names), list(ranking)
+    first = ["model", "rank", *ranking, "members", "n_examples", "protocol", "clean", "recipe", *MEANS]
+    first += filter(is_mce, names)
+    measured = [column for name in measured_in(board) if (column := parse(name)).name not in first]
+    chief = {parse(name).series for name in ranking} | {WORST, STRONG}
+    first += _spread(sorted((c for c in measured if c.series in chief), key=lambda c: -c.kind))
+    first += [column.name for column in (*ENTRY, *SOURCE) if column.shown is not Shown.IF_FILLED]
+    ordered = dict.fromkeys([*first, *_spread([c for c in measured if c.series not in chief]), *names])
+    return [name for name in ordered if name in names]
+
+
+def _spread(columns: Iterable[MeasuredColumn]) -> list[str]:
+    """Sort columns so that each series has one before any has two, those next to its middle first."""
+    by_series: dict[str, list[str]] = {}
+    for column in columns:
+        by_series.setdefault(column.series, []).append(column.name)
+    placed: list[tuple[int, str]] = []
+    for series in by_series.values():
+        from_middle = sorted(series, key=lambda name: abs(series.index(name) - len(series) // 2))
+        placed += enumerate(from_middle)
+    return [name for _, name in sorted(placed, key=lambda one: one[0])]
 
 
 def _names_in_short(board: pd.DataFrame) -> list[str]:

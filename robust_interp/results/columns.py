@@ -171,7 +171,7 @@ RESULTS = (
     Column(
         "corruption_source",
         _text,
-        "`released`, or `generated@SEED`; other constants than CIFAR-C's are named in brackets.",
+        "`released`, or `generated@SEED`; constants other than CIFAR-C's are named in brackets.",
         see="corruptions",
     ),
     Column("precision", _text, "Floating-point precision of the measurement: `float32`."),
@@ -186,8 +186,8 @@ OF_PRECISION = (  # at the end of results.csv, only if an attack is not in float
         "attack_precision",
         _text,
         "Floating-point precision of the attack's gradients: `float32`, `tf32` or `bf16`; `float32` for an "
-        "attack without gradients. Absent where all attacks are in float32. The attacked images are "
-        "classified in `precision`.",
+        "attack without gradients. The column is absent if all attacks are in float32. The attacked images "
+        "are classified in `precision`.",
         of=lambda score: score.attack_precision or None,
         see="attacks",
     ),
@@ -195,8 +195,8 @@ OF_PRECISION = (  # at the end of results.csv, only if an attack is not in float
         "attack_precision_difference",
         _number,
         "Self-check of `attack_precision`: accuracy under the attack minus that under the same attack in "
-        "float32, on the first images, of which both are known. Filled for at least one attack of each "
-        "model.",
+        "float32, on the first images, which are attacked in both precisions. Given for at least one attack "
+        "of each model.",
         unit="points",
         of=lambda score: score.precision_check and score.precision_check.difference,
         see="attacks",
@@ -207,16 +207,16 @@ OF_IMAGES = (  # at the end of results.csv, each only if a row has a value
     Column(
         "preprocessing",
         _text,
-        "How image files became pixels, such as `resize=256,crop=224,bicubic`: the shorter side, then the "
-        "centre. Empty for images as they are.",
+        "Preprocessing of image files, such as `resize=256,crop=224,bicubic`: the shorter side is resized, "
+        "then the centre is cropped. Empty without preprocessing.",
         see="datasets",
         shown=Shown.IF_FILLED,
     ),
     Column(
         "subset",
         _text,
-        "Which images the first n are: `random@SEED` or `stratified@SEED`. Empty for the data set's own "
-        "order.",
+        "Order of the images from which the first n are taken: `random@SEED` or `stratified@SEED`. Empty for "
+        "the data set's own order.",
         see="datasets",
         shown=Shown.IF_FILLED,
     ),
@@ -235,15 +235,16 @@ ON_REQUEST = (  # after OF_IMAGES, each only if a row has a value
     Column(
         "eot",
         _integer,
-        "Number of draws of a random model that its gradients are taken over, and that vote on an image. "
-        "Empty for any other model.",
+        "Number of draws over which the gradients of a random model are averaged; as many other draws vote "
+        "on the class of an image. Empty for other models.",
         of=lambda score: score.classifier.eot or None,
         see="models",
     ),
     Column(
         "rounded_accuracy",
         _number,
-        "As `accuracy`, of the attacked images rounded to multiples of 1/255. Only with `--round-to-8-bit`.",
+        "As `accuracy`, after the attacked images are rounded to multiples of 1/255. Only with "
+        "`--round-to-8-bit`.",
         unit="%",
         of=lambda score: score.rounded_accuracy,
         see="attacks",
@@ -251,8 +252,8 @@ ON_REQUEST = (  # after OF_IMAGES, each only if a row has a value
     Column(
         "engine",
         _text,
-        "What ran the model within the attack: `compiled` by torch.compile, or `compiled+eager` in part. "
-        "Empty for the model's own code, which always classifies the attacked images.",
+        "Whether the model was compiled by torch.compile within the attack: `compiled`, or `compiled+eager` "
+        "if only in part. Empty if not. The attacked images are always classified without compilation.",
         of=lambda score: score.engine or None,
         see="speed",
     ),
@@ -264,8 +265,9 @@ ENTRY = (
         _integer,
         "Rank by PGD (protocol `final`) or by `worst` (protocol `worst`) at the middle of the measured "
         "radii. Only entries with the same protocol, images and precision of the attacks are ranked "
-        "together, under `worst` also with the same attacks. Equal accuracies share a rank. Empty if that "
-        "column is missing, for rows that were not measured here, and for transfer attacks.",
+        "together; under `worst` the attacks must be the same, too. Equal accuracies share a rank. Empty if "
+        "that column is missing, for rows that were not measured here, for transfer attacks, and at "
+        "chance level.",
         rule="results/leaderboard.py: among all lines",
         shown=Shown.ALWAYS,
     ),
@@ -438,7 +440,7 @@ KNOWN_ATTACKS = {
 
 
 def _of_entry(name: str) -> Callable[[Any], Any]:
-    return lambda entry: entry.told.get(name)
+    return lambda entry: entry.metadata.get(name)
 
 
 STD = Column(
@@ -481,9 +483,18 @@ TAIL = (  # after the measured columns, each only if a row has a value
     Column(
         "eot",
         _integer,
-        "Number of draws of a random model that its gradients are taken over, and that vote on an image.",
+        "Number of draws over which the gradients of a random model are averaged; as many other draws vote "
+        "on the class of an image.",
         of=lambda entry: entry.card.eot or None,
         see="models",
+        shown=Shown.IF_FILLED,
+    ),
+    Column(
+        "at_chance",
+        _text,
+        "`yes` if the clean accuracy of no train seed is significantly more than 2 points above guessing. "
+        "Such a row has no rank: its accuracy under attack says nothing about robustness.",
+        of=lambda entry: "yes" if entry.at_chance else "",
         shown=Shown.IF_FILLED,
     ),
 )
@@ -510,7 +521,8 @@ MCE = (
     Column(
         "relative_mce(<baseline>)",
         _number,
-        "Relative mCE: the same for each error minus the clean error. Only with `leaderboard --mce`.",
+        "Relative mCE: as mCE, with each error minus the clean error in place of the error. Only with "
+        "`leaderboard --mce`.",
         unit="%",
         rule="results/mce.py",
         shown=Shown.IF_FILLED,
@@ -523,8 +535,8 @@ SOURCE = (
     Column(
         "corruption_source",
         _text,
-        "Where the corrupted images come from: `released` are the published images, `generated@SEED`"
-        " were made with that seed and CIFAR-C's constants, or those of the benchmark in brackets.",
+        "Source of the corrupted images: `released` for the published images, `generated@SEED` for images "
+        "generated with that seed and the constants of CIFAR-C, or of the benchmark in brackets.",
         of=lambda entry: "+".join(sorted(entry.sources)),
         see="corruptions",
     ),
@@ -609,8 +621,8 @@ CLASSES = (
     Column(
         "entry",
         _text,
-        "Name of the line of the leaderboard: the model, and what tells it from other lines of that model, "
-        "such as recipe, protocol, n, attack seed or precision.",
+        "Name of the row of the leaderboard: the model, and what distinguishes the row from other rows of "
+        "that model, such as recipe, protocol, n, attack seed or precision.",
     ),
     Column("model", _text, "Name of the model."),
     Column("recipe", _text, "Recipe of the checkpoints' training."),
@@ -619,7 +631,7 @@ CLASSES = (
     Column("members", _integer, "Number of models that are averaged."),
     Column("dataset", _text, "Data set."),
     Column("protocol", _text, "`final` or `worst`."),
-    Column("column", _text, "Column of the leaderboard that is taken apart."),
+    Column("column", _text, "Column of the leaderboard that is split by class."),
     Column(
         "measurements",
         _integer,
@@ -643,26 +655,29 @@ CONFUSION = (
     Column(
         "predicted_<label>",
         _integer,
-        "How many images of the line's class were predicted as that class, summed over the measurements. Not "
-        "there for `worst` and `strong`, under which an image has several predictions.",
+        "Number of images of the row's class that were predicted as class `<label>`, summed over the "
+        "measurements. Absent for `worst` and `strong`, where an image has several predictions.",
         "images",
     ),
     Column(
         "predicted_none",
         _integer,
-        "How many do not count as correct although that was predicted (a gradient of zero; wrong when clean "
-        "under protocol `worst`), or have no prediction (values not finite, or inherited as broken).",
+        "Number of images that were predicted as the row's class but do not count as correct (their gradient "
+        "was zero or, under protocol `worst`, they are wrong when clean), or that have no prediction (values "
+        "were not finite, or the image was inherited as broken).",
         "images",
     ),
 )
 
 _OF_MODEL = ("model", "weights_sha256", "recipe", "lambda_init", "train_seed", "members")
 EXTERNAL = (
-    Column("file", _text, "Name of the file that the images are from."),
+    Column("file", _text, "Name of the file with the images."),
     Column("file_sha256", _text, "SHA-256 of that file."),
     *(column for column in RESULTS if column.name in _OF_MODEL),
-    Column("dataset", _text, "Data set whose images were changed, and whose labels count."),
-    Column("subset_hash", _text, "Hash of the data and of which images. Equal hashes mean equal images."),
+    Column("dataset", _text, "Data set of the original images and of the labels."),
+    Column(
+        "subset_hash", _text, "Hash of the data and of the choice of images. Equal hashes mean equal images."
+    ),
     Column("n", _integer, "Number of images.", unit="images"),
     Column("column", _text, "`external_<eps>`, or `external_l2_<eps>` with eps in [0, 1] pixels."),
     Column("norm", _text, "Norm of the ball that was checked: `Linf` or `L2`."),

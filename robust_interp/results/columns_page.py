@@ -11,7 +11,7 @@ _HEAD = """\
 
 <!-- Written by python -m robust_interp.results.columns_page from robust_interp/results/columns.py. -->
 
-A results folder holds the store `cells.sqlite`, with all its measurements, and tables of the
+A results folder contains the store `cells.sqlite`, with all measurements, and tables of the
 last run: `results.csv` with one row per measurement, `leaderboard.csv` with one row per entry, and
 `audit.csv` if an audit was run. Column names and their order are fixed. An empty field means that the value
 does not apply or was not measured.
@@ -25,8 +25,8 @@ deviation over train seeds. The measured columns depend on the request.
 """,
     "audit.csv": "One row per finding, over all audits of the folder.\n",
     "external.csv": "One row per file and model that `robust-interp verify` judged. They are never ranked.\n",
-    "leaderboard classes": "The table of `robust-interp leaderboard classes`, with `--format csv`.\n",
-    "leaderboard compare": "The table of `robust-interp leaderboard compare`, with `--format csv`.\n",
+    "leaderboard classes": "The table that `robust-interp leaderboard classes --format csv` prints.\n",
+    "leaderboard compare": "The table that `robust-interp leaderboard compare --format csv` prints.\n",
 }
 _AFTER = {
     "results.csv": "The same cells give the same results.csv, except for `device` and `seconds`.\n",
@@ -41,6 +41,7 @@ _TAIL = """\
 `sweep` writes `model`, `lambda_init`, `recipe`, `seeds`, `failed` (train seeds that failed to train and are
 left out of the means), and then the measured columns as in leaderboard.csv.
 """
+_TITLES = {"datasets": "Data sets"}  # titles of pages that differ from the name of the file
 
 
 def page() -> str:
@@ -59,7 +60,8 @@ def table(columns: Iterable[Column]) -> str:
 
 
 def _meaning(column: Column) -> str:
-    return column.meaning + (f" See [{column.see.capitalize()}]({column.see}.md)." if column.see else "")
+    title = _TITLES.get(column.see, column.see.capitalize())
+    return column.meaning + (f" See [{title}]({column.see}.md)." if column.see else "")
 
 
 if __name__ == "__main__":

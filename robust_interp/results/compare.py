@@ -27,7 +27,7 @@ FOR_THESE_WEIGHTS = "significant for these weights only"  # no interval over tra
 NOT_SIGNIFICANT = "not significant"
 
 
-class Samples(NamedTuple):
+class EvaluationSet(NamedTuple):
     """The protocol and the images of measurements. Two entries need both in common to be compared."""
 
     protocol: str
@@ -46,8 +46,8 @@ class ScoredEntry:
     """
 
     card: ModelCard
-    measured: dict[Samples, dict[int | None, dict[str, Score]]] = field(default_factory=dict)
-    retrained: dict[Samples, set[int]] = field(default_factory=dict)
+    measured: dict[EvaluationSet, dict[int | None, dict[str, Score]]] = field(default_factory=dict)
+    retrained: dict[EvaluationSet, set[int]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -91,7 +91,7 @@ class Comparison:
     a: str
     b: str
     dataset: str
-    samples: Samples
+    samples: EvaluationSet
     frame: pd.DataFrame
     left_out: list[str]
 
@@ -140,7 +140,7 @@ def _entries(runs: Iterable[list[Score]]) -> list[ScoredEntry]:
     for score in (score for run in runs for score in run):
         card, row = score.classifier, score.row
         key = entry_key(card)
-        samples = Samples(row["protocol"], row["n"], row["subset_hash"])
+        samples = EvaluationSet(row["protocol"], row["n"], row["subset_hash"])
         entry = entries.setdefault(key, ScoredEntry(card))
         by_seed = entry.measured.setdefault(samples, {})
         identity = digest(card.identity)
@@ -173,7 +173,7 @@ def _named(text: str, entries: list[ScoredEntry]) -> ScoredEntry:
     return found[0]
 
 
-def _common_samples(a: ScoredEntry, b: ScoredEntry, protocol: str | None, n: int | None) -> Samples:
+def _common_samples(a: ScoredEntry, b: ScoredEntry, protocol: str | None, n: int | None) -> EvaluationSet:
     """Return the images that both entries were measured on, restricted to the given protocol and n."""
     allowed = [
         samples
@@ -194,7 +194,7 @@ def _common_samples(a: ScoredEntry, b: ScoredEntry, protocol: str | None, n: int
     return list(chosen.values())[-1]
 
 
-def _of_last_weights(entry: ScoredEntry, samples: Samples) -> str:
+def _of_last_weights(entry: ScoredEntry, samples: EvaluationSet) -> str:
     seeds = sorted(entry.retrained[samples])
     which = f"train seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
     return f"{entry.name}: {which} measured with several weights; only those measured last are compared"
@@ -204,7 +204,7 @@ def _only_strong(by_seed: dict[int | None, dict[str, Score]]) -> bool:
     return all(score.measured.kind is Kind.STRONG for scores in by_seed.values() for score in scores.values())
 
 
-def _listed(choices: Iterable[Samples]) -> str:
+def _listed(choices: Iterable[EvaluationSet]) -> str:
     return " and ".join(f"{s.protocol}, n = {s.n} (subset {s.subset_hash})" for s in choices)
 
 

@@ -9,10 +9,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from robust_interp.results.chance import is_at_chance
 from robust_interp.results.columns import OF_IMAGES_COLUMNS, Kind
 from robust_interp.results.scores import Score
 from robust_interp.store.cells import FLOAT32, ModelCard, digest
-from robust_interp.store.verdicts import joint
+from robust_interp.store.verdicts import join_conclusions
 
 LIBRARY = "(lib"  # as in generated@0(libjpeg-turbo), which is generated@0 with the name of the JPEG library
 
@@ -26,7 +27,7 @@ class Entry:
         n: Number of images behind each score, except those of the strong attacks.
         protocol: ``final`` or ``worst``.
         subset_hash: Hash of the images.
-        told: Values of the columns `OF_IMAGES_COLUMNS` that are present, which describe the images.
+        metadata: Values of the columns `OF_IMAGES_COLUMNS` that are present, which describe the images.
         by_seed: Newest score by classifier (one per train seed) and column.
         sources: Sources of the corrupted images.
         seeds: Attack seeds.
@@ -42,7 +43,7 @@ class Entry:
     n: int
     protocol: str
     subset_hash: str
-    told: dict = field(default_factory=dict)
+    metadata: dict = field(default_factory=dict)
     by_seed: dict[str, dict[str, Score]] = field(default_factory=dict)
     sources: set[str] = field(default_factory=set)
     seeds: set[int] = field(default_factory=set)
@@ -92,9 +93,15 @@ class Entry:
         return next((each for each in self.precisions if each != FLOAT32), "".join(self.precisions))
 
     @property
+    def at_chance(self) -> bool:
+        """Whether no train seed is better than guessing on clean images; False if they are not measured."""
+        clean = [scored.get("clean") for scored in self.by_seed.values()]
+        return all(score is not None and is_at_chance(score) for score in clean)
+
+    @property
     def audit(self) -> str:
         """Joint conclusion of the audits of all train seeds."""
-        return joint(self.audits.values())
+        return join_conclusions(self.audits.values())
 
     def add(self, score: Score) -> None:
         card, row, kind = score.classifier, score.row, score.measured.kind
@@ -153,7 +160,7 @@ def _of_run(run: list[Score]) -> list[Entry]:
     entries: dict[tuple, Entry] = {}
     for score in run:
         card, row = score.classifier, score.row
-        told = {name: row[name] for name in OF_IMAGES_COLUMNS if name in row}
-        first = Entry(card, row["n"], row["protocol"], row["subset_hash"], told)
+        metadata = {name: row[name] for name in OF_IMAGES_COLUMNS if name in row}
+        first = Entry(card, row["n"], row["protocol"], row["subset_hash"], metadata)
         entries.setdefault(entry_key(card), first).add(score)
     return list(entries.values())

@@ -107,5 +107,7 @@ def _plans(folder: Path) -> list[Plan]:
     with Store(folder, read_only=True) as store:
         plans = store.plans()
     if not plans:
-        raise UserError(f"no run in {folder} has finished: run the same command again to continue")
+        raise UserError(
+            f"no robust-interp bench in {folder} has finished: run the same bench command again to continue"
+        )
     return plans

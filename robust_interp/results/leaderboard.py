@@ -125,12 +125,13 @@ def _accuracy(column: MeasuredColumn, scored: dict[str, Score]) -> float | None:
 def _ranks(entries: Sequence[Entry], lines: Sequence[dict], ranking: dict[str, str | None]) -> pd.Series:
     """Rank entries with the same protocol, images, attack precision and attacks.
 
-    Entries under transfer attacks get no rank. Accuracies are first rounded
+    Entries under transfer attacks get no rank, and neither do those that are not better than guessing on
+    clean images: a constant classifier keeps its accuracy under every attack. Accuracies are first rounded
     as in leaderboard.csv, so that equal numbers there have equal ranks.
     """
     by = [ranking[entry.protocol] for entry in entries]
     accuracies = [
-        math.nan if entry.card.attacked_as else line.get(column, math.nan)
+        math.nan if entry.card.attacked_as or entry.at_chance else line.get(column, math.nan)
         for entry, line, column in zip(entries, lines, by, strict=True)
     ]
     rivals = [

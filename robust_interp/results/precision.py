@@ -8,7 +8,7 @@ import pandas as pd
 
 from robust_interp.store import INHERITED, ZERO_GRADIENT, Store
 from robust_interp.store.cells import Cell
-from robust_interp.store.finished import finished
+from robust_interp.store.finished import find_outcome
 
 
 class PrecisionCheck(NamedTuple):
@@ -43,8 +43,8 @@ def check(cell: Cell, store: Store, n: int) -> PrecisionCheck | None:
         The comparison; None if no images were attacked in both.
     """
     reference = cell.in_float32
-    n = min(n, max(store.covered(reference.key), store.covered(reference.whole.key)))
-    ours, theirs = finished(cell, store, n)[1], finished(reference, store, n)[1]
+    n = min(n, max(store.covered(reference.key), store.covered(reference.without_skips.key)))
+    ours, theirs = find_outcome(cell, store, n)[1], find_outcome(reference, store, n)[1]
     if not n or ours is None or theirs is None:
         return None
     labels = store.labels(cell.fingerprint, n)

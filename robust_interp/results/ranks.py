@@ -24,7 +24,7 @@ def ranked_by(board: pd.DataFrame) -> dict[str, str]:
 
 
 def about_ranks(board: pd.DataFrame, columns: Mapping[str, str]) -> str:
-    """Return one line that names the ranking columns, and counts the rows without a rank by reason.
+    """Return one line that names the ranking columns, and says why rows have no rank.
 
     Args:
         board: The leaderboard.
@@ -35,23 +35,25 @@ def about_ranks(board: pd.DataFrame, columns: Mapping[str, str]) -> str:
     ranked = board["rank"].notna().any()
     alike = "protocol, images and attack precision" if "attack_precision" in board else "protocol and images"
     head = f"rank by {' and '.join(by)}, among rows of the same {alike}" if ranked else ""
-    parts = [f"{count} {reason}" for reason, count in unranked(board, columns).items()]
-    missing = f"no rank: {', '.join(parts)}" if parts else ""
-    return "; ".join(part for part in (head, missing) if part)
+    missing = unranked(board, columns)
+    return "; ".join([*filter(None, [head]), *([f"no rank for {'; for '.join(missing)}"] if missing else [])])
 
 
-def unranked(board: pd.DataFrame, columns: Mapping[str, str]) -> dict[str, int]:
-    """Count the rows without a rank by reason."""
-    return dict(Counter(why_not(line, columns) for _, line in board[board["rank"].isna()].iterrows()))
+def unranked(board: pd.DataFrame, columns: Mapping[str, str]) -> list[str]:
+    """Return a text per reason for having no rank, such as ``1 of 3 rows: pgd_8 was not measured``."""
+    reasons = Counter(why_not(line, columns) for _, line in board[board["rank"].isna()].iterrows())
+    return [f"{count} of {len(board)} rows: {reason}" for reason, count in reasons.items()]
 
 
 def why_not(line: pd.Series, columns: Mapping[str, str]) -> str:
     """Return why a row has no rank."""
     if line["source"] != "measured":
-        return f"quoted ({line['source']})"
+        return f"quoted from {line['source']}"
+    if line.get("at_chance") == "yes":
+        return "clean accuracy not clearly above chance"
     if (column := columns.get(line["protocol"])) is None:
         series = RANKED_BY.get(line["protocol"])
-        return f"without {f'a column {series}_<eps>, which ranks go by' if series else 'an attack'}"
+        return f"ranks go by {series}_<eps>, which was not measured" if series else "no attack was measured"
     if pd.isna(line[column]):
-        return f"without {column}"
-    return "from files (their images are unknown) or attacked by transfer"
+        return f"{column} was not measured"
+    return "from a file (the images are unknown) or attacked by transfer"

@@ -44,7 +44,7 @@ def row_of_cell(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray, con
     }
 
 
-def row_of_worst(
+def worst_case_row(
     plan: Plan,
     name: str,
     outcomes: Sequence[tuple[Cell, Outcome]],
@@ -64,7 +64,7 @@ def row_of_worst(
         content: Hash of the images, as for `row_of_cell`.
     """
     cell = outcomes[0][0]
-    norm, radius = ball_of(cell.perturbation)
+    norm, radius = norm_and_radius(cell.perturbation)
     row = _shared(plan, cell, right, content) | {
         "perturbation": name_of_worst(name, [cell.perturbation for cell, _ in outcomes]),
         "norm": norm,
@@ -81,11 +81,11 @@ def _shared(plan: Plan, cell: Cell, right: np.ndarray, content: str) -> dict:
         "subset_hash": digest([cell.fingerprint, plan.n, *filter(None, [content])])[:12],
         "n": plan.n,
         "protocol": plan.protocol,
-        **of_right(right),
+        **accuracy_of(right),
         "precision": cell.environment.get("precision"),
         "torch": cell.environment.get("torch"),
         "torchattacks": cell.environment.get("torchattacks"),
-        **{name: cell.told[name] for name in OF_IMAGES_COLUMNS if name in cell.told},
+        **{name: cell.metadata[name] for name in OF_IMAGES_COLUMNS if name in cell.metadata},
     }
 
 
@@ -101,13 +101,13 @@ def of_model(card: ModelCard) -> dict:
     }
 
 
-def of_right(right: np.ndarray) -> dict:
+def accuracy_of(right: np.ndarray) -> dict:
     """Return accuracy and 95 % interval in percent; `right` says which images are correct, (n,) bool."""
     low, high = statistics.wilson(int(right.sum()), len(right))
     return {"accuracy": 100 * float(right.mean()), "ci_low": low, "ci_high": high}
 
 
-def ball_of(perturbation: Perturbation) -> tuple[str, float]:
+def norm_and_radius(perturbation: Perturbation) -> tuple[str, float]:
     """Return norm and radius of an attack that has a radius."""
     ball = perturbation.ball
     assert ball is not None, f"{perturbation.name} has no radius"
@@ -117,7 +117,7 @@ def ball_of(perturbation: Perturbation) -> tuple[str, float]:
 def name_of_worst(name: str, perturbations: Sequence[Perturbation]) -> str:
     """Return the name of the worst of several attacks, with their parameters: ``worst(fgsm+pgd)``."""
     series = dict.fromkeys(parse(perturbation.column).series for perturbation in perturbations)
-    norm, radius = ball_of(perturbations[0])
+    norm, radius = norm_and_radius(perturbations[0])
     return f"{name}({'+'.join(series)}{'' if norm == 'Linf' else f',eps={radius:.10g}'})"
 
 

@@ -27,7 +27,7 @@ from robust_interp.results.columns import (
 from robust_interp.results.precision import PrecisionCheck, check
 from robust_interp.store import Outcome, Store
 from robust_interp.store.cells import FLOAT32, Cell, ModelCard, Perturbation, Plan, attack_column, digest
-from robust_interp.store.finished import finished
+from robust_interp.store.finished import find_outcome
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def _by_classifier(cells: Iterable[Cell]) -> list[list[Cell]]:
 
 
 def _scores_of_classifier(plan: Plan, cells: list[Cell], store: Store) -> list[Score]:
-    found = [finished(cell, store, plan.n) for cell in cells]
+    found = [find_outcome(cell, store, plan.n) for cell in cells]
     outcomes = [(cell, outcome) for cell, outcome in found if outcome]
     missing = [cell for cell, outcome in found if outcome is None]
     for cell in missing:
@@ -222,10 +222,10 @@ def _worst_score(
     plan: Plan, outcomes: list[_Done], right: np.ndarray, labels: np.ndarray, content: str
 ) -> Score:
     cells = [cell for cell, _ in outcomes]
-    row = rows.row_of_worst(plan, WORST, outcomes, right, content)
+    row = rows.worst_case_row(plan, WORST, outcomes, right, content)
     return Score(
         cells[0].classifier,
-        attack_column(WORST, *rows.ball_of(cells[0].perturbation)),
+        attack_column(WORST, *rows.norm_and_radius(cells[0].perturbation)),
         row["accuracy"],
         row,
         right,
@@ -242,7 +242,7 @@ def _strong(plan: Plan, store: Store) -> list[Score]:
     return [
         replace(
             score,
-            column=attack_column(STRONG, *rows.ball_of(score.perturbations[0])),
+            column=attack_column(STRONG, *rows.norm_and_radius(score.perturbations[0])),
             row=score.row | {"perturbation": rows.name_of_worst(STRONG, score.perturbations)},
         )
         for score in scores(plan, store)

@@ -5,33 +5,32 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
+from robust_interp.results.chance import MARGIN, guessing, is_at_chance
 from robust_interp.results.columns import Kind
 from robust_interp.results.scores import Score
 from robust_interp.store.cells import ModelCard
 
-CHANCE_MARGIN = 2.0  # percentage points above chance that still count as chance level
 CLEAN_MARGIN = 5.0  # percentage points that clean accuracy may lie below the recorded one
 NOISE_MARGIN = 2.0  # percentage points by which an order may be reversed without a warning
 
 ZERO_GRADIENT_RISE = 0.001  # share of additional zero gradients that a lower precision may have
 
 
-def findings(scored: Iterable[Score], classes: int) -> list[str]:
+def findings(scored: Iterable[Score]) -> list[str]:
     """Return one line per warning about the scores of a run, grouped by classifier.
 
     Args:
         scored: Scores of the run.
-        classes: Number of classes of the data set.
     """
     by_classifier: dict[str, list[Score]] = {}
     for score in scored:
         by_classifier.setdefault(score.classifier.label + score.classifier.recipe, []).append(score)
-    return [line for scores in by_classifier.values() for line in _of_classifier(scores, classes)]
+    return [line for scores in by_classifier.values() for line in _of_classifier(scores)]
 
 
-def _of_classifier(scores: list[Score], classes: int) -> list[str]:
+def _of_classifier(scores: list[Score]) -> list[str]:
     card, by_column = scores[0].classifier, {score.column: score for score in scores}
-    lines = _clean(card, by_column["clean"], classes) if "clean" in by_column else []
+    lines = _clean(card, by_column["clean"]) if "clean" in by_column else []
     for score in scores:
         if score.row.get("zero_grad"):
             lines.append(
@@ -52,11 +51,15 @@ def _of_classifier(scores: list[Score], classes: int) -> list[str]:
     return lines + _masking(card, by_column)
 
 
-def _clean(card: ModelCard, clean: Score, classes: int) -> list[str]:
-    if clean.accuracy <= 100 / classes + CHANCE_MARGIN:
+def _clean(card: ModelCard, clean: Score) -> list[str]:
+    if is_at_chance(clean):
+        chance, said = guessing(clean), f"{card.label}: clean accuracy {clean.accuracy:.1f} %"
+        if clean.accuracy > chance + MARGIN:
+            n = len(clean.right)
+            return [f"{said} of {n} images is not clearly above chance ({chance:.1f} %): use more images"]
         return [
-            f"{card.label}: clean accuracy {clean.accuracy:.1f} % is at chance level: check "
-            "normalisation, label order and BatchNorm statistics"
+            f"{said} is at chance level ({chance:.1f} %): check normalisation, label order and BatchNorm "
+            "statistics"
         ]
     if card.recorded_clean is not None and card.recorded_clean > clean.accuracy + _slack(clean, CLEAN_MARGIN):
         return [

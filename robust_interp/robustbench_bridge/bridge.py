@@ -20,7 +20,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from robust_interp import zoo
-from robust_interp.core.csv_text import defused
+from robust_interp.core.csv_text import escape_csv_value
 from robust_interp.core.errors import UserError
 from robust_interp.core.extras import install
 from robust_interp.core.files import make_folder, write_text
@@ -308,7 +308,7 @@ def _add_row(folder: Path, model_name: str | None, accuracies: dict[tuple[str, i
     import pandas as pd
 
     path = make_folder(folder) / "unaggregated_results.csv"
-    model_name = defused(model_name)
+    model_name = escape_csv_value(model_name)
     table = pd.DataFrame(accuracies, index=[model_name])
     if path.is_file():
         before = pd.read_csv(path, header=[0, 1], index_col=0)

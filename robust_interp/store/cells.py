@@ -150,7 +150,7 @@ class Cell:
         environment: Names and versions of the software that the result depends on.
         skips: Protocol ``worst`` only: keys of other cells, clean first. The images that they broke are not
             attacked again, but inherited as broken.
-        told: More columns on the images, if they differ from the usual: ``preprocessing``, ``subset``,
+        metadata: More columns on the images, if they differ from the usual: ``preprocessing``, ``subset``,
             ``skipped``.
     """
 
@@ -160,7 +160,7 @@ class Cell:
     perturbation: Perturbation
     environment: dict[str, str]
     skips: tuple[str, ...] = ()
-    told: dict[str, str | int] = field(default_factory=dict)
+    metadata: dict[str, str | int] = field(default_factory=dict)
 
     @cached_property
     def key(self) -> str:
@@ -176,7 +176,7 @@ class Cell:
         return digest(parts | ({"attacked_as": self.attacked_as} if self.attacked_as else {}))
 
     @cached_property
-    def whole(self) -> Cell:
+    def without_skips(self) -> Cell:
         """The same cell without `skips`: every image is measured."""
         return replace(self, skips=()) if self.skips else self
 
@@ -197,9 +197,9 @@ class Cell:
     def to_json(self) -> dict:
         """Return the cell as JSON values, which `from_json` reads."""
         fields = asdict(self)
-        if not self.told:
-            del fields["told"]
-        return {"victim": fields.pop("classifier")} | fields  # files keep the older name
+        metadata = fields.pop("metadata")
+        # files keep the older names
+        return {"victim": fields.pop("classifier")} | fields | ({"told": metadata} if metadata else {})
 
     @classmethod
     def from_json(cls, fields: dict) -> Cell:
@@ -214,7 +214,8 @@ class Cell:
         check("parameters", fields["perturbation"].get("params", {}), {}, dict.fromkeys(_WHOLE, is_count))
         card = ModelCard(**_known(ModelCard, fields["victim"]) | {"seeds": tuple(fields["victim"]["seeds"])})
         perturbation = Perturbation(**_known(Perturbation, fields["perturbation"]))
-        parts = {"classifier": card, "perturbation": perturbation, "skips": tuple(fields.get("skips", ()))}
+        skips, metadata = tuple(fields.get("skips", ())), fields.get("told", {})
+        parts = {"classifier": card, "perturbation": perturbation, "skips": skips, "metadata": metadata}
         return cls(**_known(cls, fields) | parts)
 
 

@@ -59,7 +59,7 @@ def check(folder: Path) -> Damage:
     if trouble := log.unreadable(path):
         damage.note(Fault.LOG, trouble)
     try:
-        with closing(connection.to_read(path)) as db:
+        with closing(connection.open_for_reading(path)) as db:
             for (line,) in db.execute(f"PRAGMA integrity_check({_FAULTS_SHOWN})"):
                 if line != "ok":
                     damage.note(Fault.FILE, " ".join(str(line).split()))
@@ -142,7 +142,7 @@ def _build(path: Path, copy: Path, new: Path) -> dict[str, int]:
     for end in ("", "-wal"):
         if Path(f"{path}{end}").exists():
             shutil.copyfile(f"{path}{end}", f"{copy}{end}")
-    with closing(connection.to_write(new)) as db:
+    with closing(connection.open_for_writing(new)) as db:
         with transaction(db):
             is_sealed = _copy_by_query(copy, db)
             if is_sealed:
@@ -160,7 +160,7 @@ def _build(path: Path, copy: Path, new: Path) -> dict[str, int]:
 def _copy_by_query(copy: Path, db: sqlite3.Connection) -> bool:
     """Copy the sound rows that SQLite can read. Return whether the store has digests; True if unknown."""
     try:
-        source = connection.to_read(copy)
+        source = connection.open_for_reading(copy)
         is_sealed = connection.format_of(source, copy) > 0
     except _SPOILT:
         return True

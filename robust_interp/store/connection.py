@@ -73,7 +73,7 @@ BESIDE = (
 )
 
 
-def to_write(path: Path | str, journal: str = "auto") -> sqlite3.Connection:
+def open_for_writing(path: Path | str, journal: str = "auto") -> sqlite3.Connection:
     """Open a database for writing; create it or upgrade it to the newest format if needed.
 
     Args:
@@ -108,7 +108,7 @@ def to_write(path: Path | str, journal: str = "auto") -> sqlite3.Connection:
     return db
 
 
-def to_read(path: Path) -> sqlite3.Connection:
+def open_for_reading(path: Path) -> sqlite3.Connection:
     """Open an existing database for reading. In a read-only folder it is opened as immutable.
 
     Raises:
@@ -221,7 +221,7 @@ def on_network(path: Path, mounts: Path = Path("/proc/self/mounts")) -> bool:
 
 
 @contextmanager
-def lightly(db: sqlite3.Connection) -> Iterator[None]:
+def relaxed_durability(db: sqlite3.Connection) -> Iterator[None]:
     """Context of writes that need not survive a power cut: in WAL mode they do not wait for the disk."""
     is_log = db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     db.execute(f"PRAGMA synchronous={'NORMAL' if is_log else 'FULL'}")

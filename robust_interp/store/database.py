@@ -97,9 +97,9 @@ class Store:
             if folder and (trouble := log.unreadable(folder / FILE_NAME)):
                 self.damage.note(Fault.LOG, trouble)
             if folder and read_only:
-                self._db = connection.to_read(folder / FILE_NAME)
+                self._db = connection.open_for_reading(folder / FILE_NAME)
             else:
-                self._db = connection.to_write(self.path, journal)
+                self._db = connection.open_for_writing(self.path, journal)
             self._sealed = connection.format_of(self._db, self.path) > 0
             self._file = self._place()
             self._leases = Leases(self._db, self.path if isinstance(self.path, Path) else None)
@@ -143,7 +143,7 @@ class Store:
     @contextmanager
     def _write(self, durably: bool = True) -> Iterator[sqlite3.Connection]:
         try:
-            with nullcontext() if durably else connection.lightly(self._db), transaction(self._db):
+            with nullcontext() if durably else connection.relaxed_durability(self._db), transaction(self._db):
                 self._check_place()
                 yield self._db
         except sqlite3.Error as error:
@@ -199,7 +199,7 @@ class Store:
         self._sound[cell] = more[-1][1] + more[-1][2] if more else known
         return self._sound[cell]
 
-    def claim(self, cell: str, n: int, cut: Callable[[int], int]) -> Part | None:
+    def claim(self, cell: str, n: int, part_end: Callable[[int], int]) -> Part | None:
         """Claim a part of a cell that is neither finished nor claimed by another process.
 
         The claim ends when the part is appended, the store is closed, or this process ends.
@@ -207,7 +207,7 @@ class Store:
         Args:
             cell: Key of the cell.
             n: Number of images to measure.
-            cut: Maps the first image of a part to the index after its last image.
+            part_end: Maps the first image of a part to the index after its last image.
 
         Returns:
             The index of the first image and the index after the last one; None if no part is free.
@@ -219,7 +219,7 @@ class Store:
             return None
         with self._write(durably=False) as db:
             waiting = self._connected(db, cell)
-            return self._leases.take(cell, self.covered(cell), n, waiting, cut)
+            return self._leases.acquire(cell, self.covered(cell), n, waiting, part_end)
 
     def append(self, cell: str, start: int, outcome: Outcome) -> None:
         """Add the outcome of images from `start` on; images that are stored already are not changed.
@@ -237,7 +237,7 @@ class Store:
         """
         with self._write() as db:
             covered = self.covered(cell)
-            if start > covered and self._leases.holds(cell, start):
+            if start > covered and self._leases.owns(cell, start):
                 for at in range(0, len(outcome), CHUNK):
                     put(db, "waiting", *_row(cell, start + at, outcome[at : at + CHUNK]))
                 self._leases.release(cell, start)
@@ -465,7 +465,7 @@ class Store:
             pass
         for plan in (part for whole in self.plans() for part in whole.parts):
             for cell in plan.cells:
-                if max(self.covered(cell.whole.key), self.covered(cell.key)) < plan.n:
+                if max(self.covered(cell.without_skips.key), self.covered(cell.key)) < plan.n:
                     self.note_missing(cell, plan.n)
 
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from robust_interp.store.connection import lightly
+from robust_interp.store.connection import relaxed_durability
 
 BEAT = 5.0  # seconds between two heartbeats
 EXPIRY = 60.0  # seconds without a heartbeat after which a process is considered ended
@@ -49,8 +49,8 @@ class Leases:
         self._looked = -LOOK
         self._heart: _Heart | None = None
 
-    def take(
-        self, cell: str, first: int, n: int, done: Iterable[Part], cut: Callable[[int], int]
+    def acquire(
+        self, cell: str, first: int, n: int, done: Iterable[Part], part_end: Callable[[int], int]
     ) -> Part | None:
         """Lease the first free part of a cell.
 
@@ -59,7 +59,7 @@ class Leases:
             first: Number of its first images that are finished.
             n: Number of images to measure.
             done: Finished parts behind them.
-            cut: Maps the first image of a part to the index after its last image.
+            part_end: Maps the first image of a part to the index after its last image.
 
         Returns:
             The part; None if none is free: all are finished, or leased by other processes.
@@ -70,14 +70,14 @@ class Leases:
         at = first
         for start, stop in sorted([*found, *done, (n, n)]):
             if at < min(start, n):
-                end = min(cut(at), start, n)
+                end = min(part_end(at), start, n)
                 values = (cell, at, end, self._holder[0])
                 self._db.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?)", values)
                 return at, end
             at = max(at, stop)
         return None
 
-    def holds(self, cell: str, start: int) -> bool:
+    def owns(self, cell: str, start: int) -> bool:
         """Return whether this process has leased the part of a cell that begins at `start`."""
         query = "SELECT 1 FROM leases WHERE (cell, start, holder) = (?, ?, ?)"
         return bool(self._db.execute(query, (cell, start, self._holder[0])).fetchall())
@@ -141,7 +141,8 @@ class _Heart(threading.Thread):
         where = f"{self._path.resolve().as_uri()}?mode=rw"  # does not create a file that was removed
         with suppress(sqlite3.Error), closing(sqlite3.connect(where, uri=True, isolation_level=None)) as db:
             while not self._end.wait(BEAT):
-                with suppress(sqlite3.Error), lightly(db):  # if busy or full, the next heartbeat may succeed
+                # if busy or full, the next heartbeat may succeed
+                with suppress(sqlite3.Error), relaxed_durability(db):
                     db.execute(_SIGN, self._holder)
 
 

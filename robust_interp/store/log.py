@@ -19,7 +19,7 @@ _HEADER, _FRAME = 32, 24  # bytes of the log's header, and of the header of each
 _TRIES, _PAUSE = 3, 0.02  # read several times, since another process may be writing
 
 
-class Trouble(NamedTuple):
+class DamagedFrame(NamedTuple):
     """Position at which a log cannot be read (-1: its header), and the bytes there, for comparison."""
 
     frame: int
@@ -31,16 +31,16 @@ class Trouble(NamedTuple):
 
 def unreadable(database: Path) -> str:
     """Return from where on the log of a database cannot be read; empty if it is sound or does not exist."""
-    first = _trouble(database)
+    first = _damaged_frame(database)
     for _ in range(_TRIES - 1):
         if first is None:
             return ""
         time.sleep(_PAUSE)
-        first = again if (again := _trouble(database)) != first else first
+        first = again if (again := _damaged_frame(database)) != first else first
     return str(first) if first else ""
 
 
-def _trouble(database: Path) -> Trouble | None:
+def _damaged_frame(database: Path) -> DamagedFrame | None:
     try:
         log = Path(f"{database}-wal").read_bytes()
         with database.open("rb") as file:
@@ -50,13 +50,13 @@ def _trouble(database: Path) -> Trouble | None:
     if len(log) < _HEADER or not any(log[:_HEADER]):
         return None
     if len(begin) == 20 and begin[18:20] != b"\x02\x02":
-        return Trouble(-1, begin)  # the database is not marked as WAL, so SQLite would ignore the log
+        return DamagedFrame(-1, begin)  # the database is not marked as WAL, so SQLite would ignore the log
     magic, _, size, _, salt1, salt2, sum1, sum2 = struct.unpack(">8I", log[:_HEADER])
     words = np.dtype(">u4" if magic & 1 else "<u4")
     if magic & ~1 != 0x377F0682 or _sums(np.frombuffer(log[:24], words)[None], (0, 0))[0] != (sum1, sum2):
-        return Trouble(-1, log[:_HEADER])
+        return DamagedFrame(-1, log[:_HEADER])
     if size < 512 or size & (size - 1):
-        return Trouble(-1, log[:_HEADER])
+        return DamagedFrame(-1, log[:_HEADER])
     length = _FRAME + size
     frames = np.frombuffer(log, np.uint8, (len(log) - _HEADER) // length * length, _HEADER).reshape(
         -1, length
@@ -72,7 +72,7 @@ def _trouble(database: Path) -> Trouble | None:
     end = len(sound) if sound.all() else int(np.argmin(sound))
     if not ours[end:].any():
         return None
-    return Trouble(end, frames[end].tobytes())
+    return DamagedFrame(end, frames[end].tobytes())
 
 
 def _sums(content: np.ndarray, before: tuple[int, int]) -> list[tuple[int, int]]:

@@ -38,7 +38,7 @@ class Conclusion:
         return f"{self.verdict}(n={self.n}{f',checks={self.checks}' if self.checks else ''})"
 
 
-def joint(texts: Iterable[str]) -> str:
+def join_conclusions(texts: Iterable[str]) -> str:
     """Join the conclusions of several models: the worst verdict, the smallest n, the fewest checks.
 
     Args:

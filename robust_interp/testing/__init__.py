@@ -1,7 +1,7 @@
-"""Checks for the tests of plug-ins: does a plug-in keep the rules that a benchmark relies on?
+"""Checks for the tests of plug-ins: whether a plug-in obeys the rules of the benchmark.
 
-Each check takes a registered name or the thing itself, and raises an AssertionError that says which rule is
-broken. ::
+Each check takes a registered name or the object itself. It raises an AssertionError that names the broken
+rule. ::
 
     from robust_interp.testing import check_attack
 

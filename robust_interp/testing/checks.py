@@ -1,4 +1,4 @@
-"""The checks of plug-ins."""
+"""Checks of plug-ins: models, attacks, corruptions and data sets."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from robust_interp import data, zoo
 from robust_interp.attacks import ATTACKS, AttackRunner, AttackType, resolve
 from robust_interp.classifiers.classifier import Classifier
-from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.classifiers.validation import check_classifier
 from robust_interp.core.errors import UserError
-from robust_interp.core.random_state import undisturbed_generators
+from robust_interp.core.random_state import preserved_rng_state
 from robust_interp.core.registry import Registry
 from robust_interp.corruptions import CORRUPTIONS, SEVERITIES
 from robust_interp.corruptions.table import MAY_BE_OUTSIDE, NOT_PIXELS, Corrupt, obstacle, share_outside
@@ -28,9 +28,9 @@ from robust_interp.store.cells import Perturbation
 __all__ = ["check_attack", "check_corruption", "check_dataset", "check_model"]
 
 SAMPLES = 8
-MAY_DIFFER = 0.01  # share of the pixels whose sign step may turn on the rounding of another batch size
-ENOUGH = 10_000  # images, for a mean
-MEAN_TOLERANCE = 0.01  # of a dataset's mean and std, in [0, 1] pixels
+MAY_DIFFER = 0.01  # share of values that may change with the batch size, e.g. by rounding before a sign
+ENOUGH = 10_000  # number of images to compute a mean from
+MEAN_TOLERANCE = 0.01  # for the mean and std of a data set, in [0, 1] pixels
 
 
 def check_model(
@@ -41,8 +41,9 @@ def check_model(
     """Check a model on random pixels.
 
     Args:
-        model: A timm name, which is built for `classes` and the channels of `shape`; a function that builds
-            the model; or a model. A built model is also saved and loaded again.
+        model: Name of a timm model, which is built for `classes` and the channels of `shape`; a function
+            that builds the model; or a model. For the first two, the weights are also loaded into a second
+            build.
         classes: Number of classes.
         shape: (C, H, W) of an image.
 
@@ -52,14 +53,14 @@ def check_model(
     """
     name = model if isinstance(model, str) else getattr(model, "__name__", type(model).__name__)
     build = _builder(model, classes, shape[0])
-    with undisturbed_generators(), _said_of(name):
+    with preserved_rng_state(), _said_of(name):
         network = build()
         _require(isinstance(network, nn.Module), f"it is a {type(network).__name__}, not a torch module")
         if isinstance(model, str):
             _check_cfg(network, classes)
         classifier = Classifier(network, name=name)
         images = _images(shape)
-        with undisturbed(classifier):
+        with measurement_mode(classifier):
             check_classifier(classifier, images, classes)
             _check_forward(classifier, images)
             if not isinstance(model, nn.Module):
@@ -76,34 +77,39 @@ def check_attack(
     """Check an attack on a small network with random weights, or on `model`.
 
     Args:
+        attack: Registered name of the attack, or the attack itself.
         params: Parameters of the attack that differ from its defaults.
         eps: Radii in [0, 1] pixels, in the norm of the attack; not needed by attacks that search for the
             smallest change.
-        model: Maps `images` to logits; by default a small convolutional network for RGB images.
-        images: (N, C, H, W) float32 in [0, 1], at least 4; the label of each is the class that the model
-            predicts.
+        model: Model that maps `images` to logits; by default a small convolutional network for RGB images.
+        images: Images (N, C, H, W), float32 in [0, 1], at least 4; by default random ones. Their labels are
+            the predictions of the model.
 
     Raises:
         AssertionError: if a result has another shape, is outside [0, 1] or the radius, or is not finite; if
             no image changes; if a result depends on the batch or on a global random generator; or if the
             images, the labels or the model are changed.
     """
-    with undisturbed_generators(), _registered(ATTACKS, attack) as name, _said_of(name):
+    with preserved_rng_state(), _registered(ATTACKS, attack) as name, _said_of(name):
         classifier = Classifier(model or _small_network(), name="the model")
         images = _images((3, 32, 32)) if images is None else images
-        with undisturbed(classifier):
+        with measurement_mode(classifier):
             _check_attack(name, params or {}, eps, classifier, images)
 
 
 def check_corruption(corruption: str | Corrupt, shape: tuple[int, int, int] = (3, 32, 32)) -> None:
     """Check a corruption on random images of `shape` (C, H, W), at each severity.
 
+    Args:
+        corruption: Registered name of the corruption, or the function itself.
+        shape: Shape (C, H, W) of an image.
+
     Raises:
-        AssertionError: if a result has another shape, is not finite or no pixels; if it depends on anything
-            besides the image, the severity and the generator; if it uses a global random generator; or if it
-            changes no image.
+        AssertionError: if a result has another shape, is not finite, or cannot be pixels; if it depends on
+            anything besides the image, the severity and the generator; if it uses a global random
+            generator; or if it changes no image.
     """
-    with undisturbed_generators(), _registered(CORRUPTIONS, corruption) as name, _said_of(name):
+    with preserved_rng_state(), _registered(CORRUPTIONS, corruption) as name, _said_of(name):
         why_not = obstacle(name, shape)
         _require(why_not is None, f"it cannot be generated here: {why_not}")
         images = _images(shape).double().numpy()
@@ -114,10 +120,12 @@ def check_corruption(corruption: str | Corrupt, shape: tuple[int, int, int] = (3
 def check_dataset(
     dataset: str | DatasetType, data_dir: str | None = None, splits: tuple[str, ...] = data.SPLITS
 ) -> None:
-    """Check a dataset whose files, if it needs any, are in `data_dir`.
+    """Check a data set.
 
     Args:
-        splits: Splits to check; use ``("test",)`` for a dataset without training images.
+        dataset: Registered name of the data set, or the data set itself.
+        data_dir: Folder of its files; by default the folder that commands use.
+        splits: Splits to check; use ``("test",)`` for a data set without training images.
 
     Raises:
         AssertionError: if images or labels do not have the declared shape, range and classes, or change when
@@ -126,7 +134,7 @@ def check_dataset(
     """
     kind = dataset if isinstance(dataset, DatasetType) else DATASETS[dataset]
     root = data.data_root(data_dir)
-    with undisturbed_generators(), _said_of(kind.name):
+    with preserved_rng_state(), _said_of(kind.name):
         _check_description(kind)
         for split in splits:
             loaded = _check_split(kind, split, root)
@@ -140,14 +148,14 @@ def check_dataset(
 
 
 def _require(condition: object, otherwise: str) -> None:
-    """An assertion that python -O leaves in."""
+    """Raise an AssertionError if the condition is false, also with python -O."""
     if not condition:
         raise AssertionError(otherwise)
 
 
 @contextmanager
 def _said_of(name: str) -> Iterator[None]:
-    """One AssertionError that names what was checked, also for what a measurement would refuse."""
+    """Turn exceptions inside the context into an AssertionError that contains the name of what is checked."""
     try:
         yield
     except (AssertionError, UserError, RuntimeError) as error:
@@ -162,23 +170,23 @@ def _seed_globally(seed: int) -> None:
 
 
 def _generators() -> tuple:
-    """The states of the global random generators, in a form that can be compared."""
+    """Return the states of the global random generators, in a form that can be compared."""
     numpys = np.random.get_state(legacy=False)["state"]
     return random.getstate(), numpys["pos"], numpys["key"].tolist(), torch.get_rng_state().tolist()
 
 
 @contextmanager
 def _registered(registry: Registry, given: object) -> Iterator[str]:
-    """The name of what is checked; what is not registered is so for the time of the check."""
+    """Yield the registered name of what is checked. An object is registered as long as the check runs."""
     if isinstance(given, str):
-        registry[given]  # an unknown or a broken one raises
+        registry[given]  # raises if the name is unknown or its plug-in is broken
         yield given
         return
     if not isinstance(given, registry.holds):
         raise AssertionError(f"its type is {type(given).__name__}, not {registry.holds.__name__}")
     function = given.torchattacks_class if isinstance(given, AttackType) else given
     name = re.sub(r"\W", "", "given_" + getattr(function, "__name__", registry.kind))
-    with registry.lent(name, given):
+    with registry.registered(name, given):
         yield name
 
 
@@ -228,13 +236,13 @@ def _check_forward(classifier: Classifier, images: Tensor) -> None:
 def _check_reload(build: Callable[[], nn.Module], classifier: Classifier, images: Tensor) -> None:
     other = Classifier(build(), name=classifier.name)
     other.model.load_state_dict(classifier.model.state_dict())
-    with undisturbed(other), torch.no_grad():
+    with measurement_mode(other), torch.no_grad():
         same = torch.allclose(other(images.clone()), classifier(images.clone()), rtol=1e-3, atol=1e-4)
     _require(same, "two builds with equal weights give different logits: its state dict is incomplete")
 
 
 def _state(module: nn.Module) -> list[tuple]:
-    """Everything that a measurement must leave as it is, in a form that can be compared."""
+    """Return everything that a measurement must not change, in a form that can be compared."""
     tensors = [*module.named_parameters(), *module.named_buffers()]
     return [
         *((name, t.requires_grad, t.grad is None, t.detach().cpu().numpy().tobytes()) for name, t in tensors),
@@ -246,7 +254,10 @@ def _state(module: nn.Module) -> list[tuple]:
 
 
 def _small_network() -> nn.Module:
-    """For RGB images; random weights. BatchNorm and dropout make a change of mode felt."""
+    """Return a small network with random weights for RGB images.
+
+    With BatchNorm and dropout, a change of the mode changes its results.
+    """
     torch.manual_seed(0)
     return nn.Sequential(
         nn.Conv2d(3, 8, 3),
@@ -302,7 +313,7 @@ def _check_attack_at(
 def _check_by_itself(
     make: Callable, params: Mapping, classifier: nn.Module, images: Tensor, labels: Tensor
 ) -> None:
-    """What goes in must come out unchanged, and what comes out must be images."""
+    """Check that an attack, called directly, returns images and changes neither its inputs nor the model."""
     given, of = images.clone(), labels.clone()
     before = _state(classifier)
     found = make(classifier, **params)(given, of)

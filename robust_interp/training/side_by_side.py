@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from robust_interp.training.cuda_graph import RecordedSteps
-from robust_interp.training.trainer import Fit, Status
+from robust_interp.training.trainer import Status, Trainer
 
 REPORT_EVERY = 0.5  # seconds between two reports within an epoch
 
@@ -20,21 +20,21 @@ class Group:
     Dropout on CUDA is the exception, because all networks share the device's random generator.
 
     Args:
-        fits: The trainings; finished ones are ignored.
+        trainers: The trainings; finished ones are ignored.
     """
 
-    def __init__(self, fits: Sequence[Fit]) -> None:
-        self.fits = [fit for fit in fits if fit.unfinished]
-        on_cuda = any(fit.loader.labels.is_cuda for fit in fits)
-        self._step_all = RecordedSteps() if on_cuda else in_turn
+    def __init__(self, trainers: Sequence[Trainer]) -> None:
+        self.trainers = [trainer for trainer in trainers if trainer.unfinished]
+        on_cuda = any(trainer.loader.labels.is_cuda for trainer in trainers)
+        self._step_all = RecordedSteps() if on_cuda else step_sequentially
 
-    def drop(self, fit: Fit) -> None:
-        """Stop training `fit`."""
-        self.fits.remove(fit)
+    def drop(self, trainer: Trainer) -> None:
+        """Stop training `trainer`."""
+        self.trainers.remove(trainer)
 
     def epochs(
-        self, report: Callable[[Fit, Status], None], stopping: Callable[[], bool]
-    ) -> Iterator[tuple[Fit, dict | None]]:
+        self, report: Callable[[Trainer, Status], None], stopping: Callable[[], bool]
+    ) -> Iterator[tuple[Trainer, dict | None]]:
         """Train all networks to the end.
 
         Yields a network and the record of its epoch whenever an epoch ends. If the training stops early,
@@ -45,39 +45,39 @@ class Group:
                 second.
             stopping: Returns whether to stop; called after each step.
         """
-        for fit in self.fits:
-            fit.begin()
+        for trainer in self.trainers:
+            trainer.begin()
         reported = time.perf_counter()
-        while self.fits:
+        while self.trainers:
             now = self._step()
             if now - reported >= REPORT_EVERY:  # reading the loss waits for the device
                 reported = now
-                for fit in self.fits:
-                    report(fit, fit.status())
-            for fit in [fit for fit in self.fits if fit.at_epoch_end]:
-                report(fit, fit.end_epoch())
-                yield fit, fit.curve[-1]
-            self.fits = [fit for fit in self.fits if fit.unfinished]
+                for trainer in self.trainers:
+                    report(trainer, trainer.status())
+            for trainer in [trainer for trainer in self.trainers if trainer.at_epoch_end]:
+                report(trainer, trainer.end_epoch())
+                yield trainer, trainer.curve[-1]
+            self.trainers = [trainer for trainer in self.trainers if trainer.unfinished]
             if stopping():
-                yield from ((fit, None) for fit in self.fits)
+                yield from ((trainer, None) for trainer in self.trainers)
                 return
 
     def _step(self) -> float:
         """Do one step of every network, and return the time at its end."""
         started = time.perf_counter()
-        self._step_all(self.fits, [fit.loader.draw() for fit in self.fits])
-        for fit in self.fits:
-            fit.step += 1
-            if fit.at_epoch_end:
-                fit.loss_sum.item()  # waits for the device, which may be many steps behind
+        self._step_all(self.trainers, [trainer.loader.draw() for trainer in self.trainers])
+        for trainer in self.trainers:
+            trainer.step += 1
+            if trainer.at_epoch_end:
+                trainer.loss_sum.item()  # waits for the device, which may be many steps behind
         now = time.perf_counter()
-        for fit in self.fits:
-            fit.epoch_seconds += now - started
+        for trainer in self.trainers:
+            trainer.epoch_seconds += now - started
         return now
 
 
-def in_turn(fits: Sequence[Fit], draws: Sequence[Tensor]) -> None:
-    for fit, drawn in zip(fits, draws, strict=True):
-        torch.set_rng_state(fit.rng)
-        fit.train_step(*fit.loader.cut(drawn))
-        fit.rng = torch.get_rng_state()
+def step_sequentially(trainers: Sequence[Trainer], draws: Sequence[Tensor]) -> None:
+    for trainer, drawn in zip(trainers, draws, strict=True):
+        torch.set_rng_state(trainer.rng)
+        trainer.train_step(*trainer.loader.cut(drawn))
+        trainer.rng = torch.get_rng_state()

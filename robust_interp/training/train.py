@@ -26,7 +26,7 @@ from torch import nn
 
 import robust_interp
 from robust_interp import data, zoo
-from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.core.devices import by_default
 from robust_interp.core.errors import Stopped, UserError
 from robust_interp.core.files import write_text
@@ -39,7 +39,7 @@ from robust_interp.training.compilation import compile_blocks
 from robust_interp.training.loader import Loader
 from robust_interp.training.recipe import Recipe, changed, describe
 from robust_interp.training.side_by_side import Group
-from robust_interp.training.trainer import DamagedError, Fit, Status, TrainingError, coefficients
+from robust_interp.training.trainer import DamagedError, Status, Trainer, TrainingError, coefficients
 
 PASSES = 3  # cost of a training step in forward passes: a backward pass costs two
 LONGEST_NAME = 255 - 40  # bytes of a checkpoint's name; file names have 255, and that of a state is longer
@@ -152,26 +152,26 @@ class _Job:
         )
         return model.to(self.device).to(memory_format=torch.channels_last)
 
-    def fit(self) -> Fit:
+    def trainer(self) -> Trainer:
         """Make the training at step 0."""
         model, images = self.model(), self.training.images
         if self.compiled:
             compile_blocks(model)
         flip, seed = self.kind.flip, self.what.seed
         loader = Loader(images, self.training.labels, self.recipe, flip, seed, self.device)
-        return Fit(model, loader, self.recipe)
+        return Trainer(model, loader, self.recipe)
 
-    def record(self, fit: Fit) -> dict:
+    def record(self, trainer: Trainer) -> dict:
         """Return the record of the training for train.json."""
         interval = self.model_args.get("lambda_init") or default_lambda_init(self.what.architecture)
         return self.identity | {
             "checkpoint": "last",  # the last epoch: the test set is used only once, after training
             "lambda_init": list(interval) if interval else None,
-            "parameters": sum(p.numel() for p in fit.model.parameters()),
-            "lambda": coefficients(fit.model),
+            "parameters": sum(p.numel() for p in trainer.model.parameters()),
+            "lambda": coefficients(trainer.model),
             "versions": {"robust_interp": robust_interp.__version__, "torch": str(torch.__version__)},
-            "curve": fit.curve,
-            "seconds": round(fit.seconds, 1),
+            "curve": trainer.curve,
+            "seconds": round(trainer.seconds, 1),
             "device": str(self.device),
             "compiled": self.compiled,
         }
@@ -343,23 +343,23 @@ def _outcomes(
 ) -> tuple[dict[Training, zoo.Checkpoint | TrainingError], int | None]:
     """Return the outcomes for `train_together`, and a signal that came too late to stop them, or None."""
     outcomes: dict[Training, zoo.Checkpoint | TrainingError] = {}
-    fits: dict[Fit, _Job] = {}
+    trainers: dict[Trainer, _Job] = {}
     for job in jobs:
         try:
             _check_not_failed(job)
-            fit = job.fit()
-            is_restored = _restore(job, fit)
+            trainer = job.trainer()
+            is_restored = _restore(job, trainer)
         except TrainingError as failure:
             outcomes[job.what] = failure
             continue
         if is_restored:
             epochs = job.recipe.epochs
-            resumed(job.what, Start(fit.step, fit.steps, min(len(fit.curve) + 1, epochs), epochs))
-        fits[fit] = job
-    caught = _run(fits, outcomes, report, stopping, save_every)
-    for fit, job in fits.items():
+            resumed(job.what, Start(trainer.step, trainer.steps, min(len(trainer.curve) + 1, epochs), epochs))
+        trainers[trainer] = job
+    caught = _run(trainers, outcomes, report, stopping, save_every)
+    for trainer, job in trainers.items():
         if job.what not in outcomes:
-            outcomes[job.what] = _save(job, fit, data.load(job.training.name, "test", job.data_dir))
+            outcomes[job.what] = _save(job, trainer, data.load(job.training.name, "test", job.data_dir))
             resume.forget(job.folder)
     return outcomes, caught
 
@@ -381,7 +381,7 @@ def _jobs(
 
 
 def _run(
-    jobs: dict[Fit, _Job],
+    jobs: dict[Trainer, _Job],
     outcomes: dict[Training, zoo.Checkpoint | TrainingError],
     report: Callable[[Training, Status], None],
     stopping: Callable[[], bool],
@@ -397,26 +397,26 @@ def _run(
     """
     group = Group(list(jobs))
     with resume.StopSignals() as stop:
-        for fit, line in group.epochs(
-            lambda fit, status: report(jobs[fit].what, status), lambda: bool(stop) or stopping()
+        for trainer, line in group.epochs(
+            lambda trainer, status: report(jobs[trainer].what, status), lambda: bool(stop) or stopping()
         ):
-            job = jobs[fit]
+            job = jobs[trainer]
             try:
                 if line:
-                    _check_learning(job, fit)
+                    _check_learning(job, trainer)
             except TrainingError as failure:
                 outcomes[job.what] = failure
-                group.drop(fit)
+                group.drop(trainer)
                 continue
             if line is None or line["epoch"] % save_every == 0 or line["epoch"] == job.recipe.epochs:
-                tensors, values = fit.state()
+                tensors, values = trainer.state()
                 resume.write(resume.state_file(job.folder), tensors, {"of": job.identity, "fit": values})
-        if group.fits and (stop or stopping()):
+        if group.trainers and (stop or stopping()):
             raise Stopped(stop.caught or signal.SIGTERM)
     return stop.caught
 
 
-def _restore(job: _Job, fit: Fit) -> bool:
+def _restore(job: _Job, trainer: Trainer) -> bool:
     """Restore the saved state of a job, and return whether there was one.
 
     Raises:
@@ -435,7 +435,7 @@ def _restore(job: _Job, fit: Fit) -> bool:
         identity, state = values["of"], values["fit"]
         differing = [key for key, value in job.identity.items() if identity.get(key) != value]
         if not differing:
-            fit.restore(tensors, state)
+            trainer.restore(tensors, state)
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:  # as of another version
         reason = " ".join(str(error).split())
         raise DamagedError(f"cannot resume from {path}: {reason}; remove it to start over") from error
@@ -473,17 +473,17 @@ def _check_not_failed(job: _Job) -> None:
     raise TrainingError(f"{job.folder.name} failed before: {record['failed']} (remove {path} to try again)")
 
 
-def _check_learning(job: _Job, fit: Fit) -> None:
+def _check_learning(job: _Job, trainer: Trainer) -> None:
     """Check whether the training has failed, and record the failure.
 
     Raises:
         TrainingError: if it has failed.
     """
     try:
-        fit.check(job.kind.classes)
+        trainer.check(job.kind.classes)
     except TrainingError as failure:
         path = failure_file(job.folder)
-        record = {"failed": str(failure)} | job.record(fit)
+        record = {"failed": str(failure)} | job.record(trainer)
         write_text(path, json.dumps(_finite(record), indent=1, allow_nan=False) + "\n")
         resume.state_file(job.folder).unlink(missing_ok=True)
         raise TrainingError(f"{job.folder.name}: {failure}; recorded in {path}") from None
@@ -498,10 +498,10 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _save(job: _Job, fit: Fit, test: data.Dataset) -> zoo.Checkpoint:
+def _save(job: _Job, trainer: Trainer, test: data.Dataset) -> zoo.Checkpoint:
     """Write the checkpoint folder, in half precision if at most HALF_MAY_CHANGE of the predictions change."""
-    model, record = job.model(), job.record(fit)  # a compiled model would be recompiled
-    model.load_state_dict(fit.model.state_dict())
+    model, record = job.model(), job.record(trainer)  # a compiled model would be recompiled
+    model.load_state_dict(trainer.model.state_dict())
     full = predictions(model, test, *job.recipe.normalisation, job.device)
     state = {key: value.clone() for key, value in model.state_dict().items()}
     model.load_state_dict({k: v.half() if v.is_floating_point() else v for k, v in state.items()})
@@ -514,7 +514,7 @@ def _save(job: _Job, fit: Fit, test: data.Dataset) -> zoo.Checkpoint:
     record["clean_accuracy"] = round(100 * float((shipped == test.labels).mean()), 4)
     record["clean_n"] = len(test)
     cfg = _pretrained_cfg(model, job)
-    return zoo.save(model, job.folder, cfg, job.model_args, record, half, {"curve.csv": _csv(fit.curve)})
+    return zoo.save(model, job.folder, cfg, job.model_args, record, half, {"curve.csv": _csv(trainer.curve)})
 
 
 def predictions(
@@ -534,7 +534,7 @@ def predictions(
         device: Device of the model.
     """
     normalize = Normalize(mean, std, device)
-    with undisturbed(model), torch.no_grad():
+    with measurement_mode(model), torch.no_grad():
         found = [
             model(normalize(torch.from_numpy(test.pixels(at, at + 500)).to(device))).argmax(1).cpu()
             for at in range(0, len(test), 500)

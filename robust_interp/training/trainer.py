@@ -107,7 +107,7 @@ def _parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict]:
     ]
 
 
-class Fit:
+class Trainer:
     """A training of one model: model, optimizer, batches and progress.
 
     Args:

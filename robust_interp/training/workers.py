@@ -114,7 +114,7 @@ class Watch(Protocol):
     def alive(self, alive: int, workers: int) -> None: ...
 
 
-def shared(trainings: Sequence[Training], at_once: int, workers: int) -> list[Group]:
+def split_into_groups(trainings: Sequence[Training], at_once: int, workers: int) -> list[Group]:
     """Split trainings, in order, into groups of at most `at_once`, if possible one for every worker."""
     size = max(1, min(at_once, -(-len(trainings) // workers)))
     return [tuple(trainings[at : at + size]) for at in range(0, len(trainings), size)]
@@ -132,7 +132,7 @@ def train_groups(
 
     Args:
         workers: The workers, from `worker_pool.cluster`.
-        groups: The groups, from `shared`.
+        groups: The groups, from `split_into_groups`.
         setting: The settings of all trainings.
         report: Called with each training and its status, about every half second.
         watch: Listener for the other events.

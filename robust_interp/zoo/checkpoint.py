@@ -33,7 +33,7 @@ from robust_interp.zoo.registered import create
 if TYPE_CHECKING:  # listing checkpoints must not import torch
     from torch import nn
 
-    from robust_interp.zoo.weights_files import Fitted
+    from robust_interp.zoo.weights_files import MatchedState
 
 WEIGHTS, CONFIG, RECORD = "model.safetensors", "config.json", "train.json"
 
@@ -201,7 +201,7 @@ class Checkpoint:
         return model.eval()
 
 
-def load_weights(model: nn.Module, path: Path, key: str | None = None) -> Fitted:
+def load_weights(model: nn.Module, path: Path, key: str | None = None) -> MatchedState:
     """Load a weights file into a model, completely or not at all.
 
     Args:
@@ -222,7 +222,7 @@ def load_weights(model: nn.Module, path: Path, key: str | None = None) -> Fitted
     own = model.state_dict()
     read = weights_files.read_state(path, key)
     try:
-        found = weights_files.fitted(read.tensors, model)
+        found = weights_files.match_to_model(read.tensors, model)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     state = found.state

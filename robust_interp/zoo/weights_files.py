@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import struct
+import tarfile
 import warnings
 import zipfile
 from collections.abc import Iterable
@@ -20,6 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.texts import first_line_of
 
 Normalisation = tuple[list[float], list[float]]  # mean and std per channel
 
@@ -36,7 +39,7 @@ MAGIC = {  # first bytes of files that are mistaken for weights
 }
 
 
-class Read(NamedTuple):
+class WeightsFile(NamedTuple):
     """The content of a weights file.
 
     Attributes:
@@ -48,7 +51,7 @@ class Read(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def read_state(path: Path, key: str | None = None) -> Read:
+def read_state(path: Path, key: str | None = None) -> WeightsFile:
     """Read the state dict of a weights file.
 
     Args:
@@ -74,7 +77,7 @@ def read_state(path: Path, key: str | None = None) -> Read:
         raise UserError(_unreadable(path, error)) from error
     if key is None:
         return _tensors(path, content)
-    return Read(_tensors(path, _chosen(path, content, key)).tensors)
+    return WeightsFile(_tensors(path, _chosen(path, content, key)).tensors)
 
 
 def _chosen(path: Path, content: Any, key: str) -> Any:
@@ -180,18 +183,29 @@ def _starts_as_safetensors(path: Path) -> bool:
 
 
 def _unreadable(path: Path, error: Exception) -> str:
+    if not _may_be_weights(path):
+        return f"{path} is neither a .safetensors file nor one that torch.save wrote"
     if pickled := re.search(r"GLOBAL ([\w.]+)", str(error)):
         return (
             f"{path} contains a pickled {pickled[1]}, as a whole saved model does, and can run code when "
             "it is opened: save its state_dict() instead"
         )
-    reason, *_ = [*str(error).splitlines(), type(error).__name__]
+    reason = first_line_of(error)
     if "weights_only" in reason:  # torch's message suggests weights_only=False, which is unsafe
         reason = "it is a pickle of other things than tensors; save a model's state_dict() instead"
+    elif isinstance(error, LookupError | EOFError | struct.error | UnicodeError):
+        reason = f"it is damaged or incomplete ({reason})"
     return f"cannot read {path}: {reason}"
 
 
-def _tensors(path: Path, content: Any) -> Read:
+def _may_be_weights(path: Path) -> bool:
+    """Whether a file is called .safetensors or begins as a zip archive, a tar archive or a pickle does."""
+    with path.open("rb") as file:
+        start = file.read(2)
+    return path.suffix == ".safetensors" or start == b"PK" or start[:1] == b"\x80" or tarfile.is_tarfile(path)
+
+
+def _tensors(path: Path, content: Any) -> WeightsFile:
     notes: tuple[str, ...] = ()
     while isinstance(content, dict) and not _is_state(content):
         inside = [key for key in WRAPPERS if isinstance(content.get(key), dict) and content[key]]
@@ -205,7 +219,7 @@ def _tensors(path: Path, content: Any) -> Read:
         content = content[inside[0]]
     if not isinstance(content, dict) or not _is_state(content):
         raise UserError(f"{path} contains {_described(content)}, not a state dict of tensors")
-    return Read(content, notes)
+    return WeightsFile(content, notes)
 
 
 def _is_state(content: dict) -> bool:
@@ -222,7 +236,7 @@ def _described(content: object) -> str:
     return f"a {kind} with {shown or 'nothing in it'}"
 
 
-class Fitted(NamedTuple):
+class MatchedState(NamedTuple):
     """A state dict with the keys of a model, as far as they could be matched.
 
     Attributes:
@@ -236,7 +250,7 @@ class Fitted(NamedTuple):
     notes: tuple[str, ...]
 
 
-def fitted(state: dict[str, Tensor], model: nn.Module) -> Fitted:
+def match_to_model(state: dict[str, Tensor], model: nn.Module) -> MatchedState:
     """Rename the keys of a state dict to those of a model, and split off a normalisation.
 
     - Prefixes that all keys share and the model lacks are removed, such as Lightning's ``model.``. So are the
@@ -255,7 +269,7 @@ def fitted(state: dict[str, Tensor], model: nn.Module) -> Fitted:
     """
     own = model.state_dict()
     if state.keys() == own.keys():
-        return Fitted(state, None, ())
+        return MatchedState(state, None, ())
     state = _unwrapped(_stripped(state, own), own)
     normalisation, state = _split_normalisation(state, own)
     state = _unwrapped(_stripped(state, own), own)
@@ -269,7 +283,7 @@ def fitted(state: dict[str, Tensor], model: nn.Module) -> Fitted:
         buffers = {name for name, _ in model.named_buffers()}
         state = {key: own[key] for key in own if key in buffers and _last(key) in MEANS | STDS} | state
     counters = {key: own[key] for key in own if _last(key) == "num_batches_tracked"}
-    return Fitted(counters | _tied(state, own) | state, normalisation, notes)
+    return MatchedState(counters | _tied(state, own) | state, normalisation, notes)
 
 
 def _may_lack(key: str) -> bool:

@@ -178,7 +178,7 @@ def test_old_plans_without_norms_and_skips_are_read():
     assert Plan.from_json(plan.to_json()) == plan
     text = plan.to_json().replace(', "norm": "Linf"', "").replace(', "skips": ["a", "b"]', "")
     (old,) = Plan.from_json(text).cells
-    assert (old.skips, old.perturbation.norm, old.key) == ((), "Linf", cell.whole.key)
+    assert (old.skips, old.perturbation.norm, old.key) == ((), "Linf", cell.without_skips.key)
 
 
 # --- closed forms on a linear model --------------------------------------------------------------------
@@ -670,7 +670,7 @@ def test_attacking_what_still_stands_gives_the_same_worst_and_never_a_number_of_
     assert worst_of(skipping) == worst_of(whole)
     assert set(worst_of(skipping)) == {("Linf", 4), ("Linf", 12), ("L2", 0)}
     with Store(tmp_path / "whole") as store:
-        outcomes = [store.read(cell.whole.key, 20) for plan in store.plans() for cell in plan.cells]
+        outcomes = [store.read(cell.without_skips.key, 20) for plan in store.plans() for cell in plan.cells]
         assert not any((outcome.flags & INHERITED).any() for outcome in outcomes)
     assert "pgd" in set(whole["perturbation"])
     assert skipping["perturbation"].tolist().count("fgsm") == 2  # right when clean and under it
@@ -678,7 +678,7 @@ def test_attacking_what_still_stands_gives_the_same_worst_and_never_a_number_of_
     with Store(tmp_path / "skipping") as store:
         (plan,) = store.plans()
         found = {cell.perturbation.column: store.read(cell.key, 20) for cell in plan.cells}
-        assert not any(store.read(cell.whole.key, 20) for cell in plan.cells if cell.skips)
+        assert not any(store.read(cell.without_skips.key, 20) for cell in plan.cells if cell.skips)
         clean = found["clean"].correct(store.labels(plan.cells[0].fingerprint))
     inherited = {column: (outcome.flags & INHERITED) > 0 for column, outcome in found.items()}
     assert not inherited["clean"].any()
@@ -710,7 +710,8 @@ def test_a_worst_run_goes_on_where_it_stopped_and_extends(tmp_path, monkeypatch)
     pd.testing.assert_frame_equal(gone_on[same], at_once[same])
 
 
-def test_what_was_saved_is_said_and_ranks_go_by_worst(command, tiny_zoo, tmp_path):
+def test_what_was_saved_is_said_and_ranks_go_by_worst(command, tiny_zoo, tmp_path, monkeypatch):
+    monkeypatch.setattr("robust_interp.results.entries.is_at_chance", lambda clean: False)  # untrained
     options = ["--zoo", tiny_zoo, "--models", "*resnet14", "--attacks", "fgsm,ifgsm(steps=2)", "--eps", "64"]
     options += ["--n", "20", "--corruptions", "none", "--quiet", "--out", tmp_path, "--protocol", "worst"]
     status, out, _ = command("bench", *options)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import robust_interp
-from robust_interp.attacks.expectation import Randomised
+from robust_interp.attacks.expectation import EOTClassifier
 from robust_interp.core.errors import UserError
 from robust_interp.results.combine import gather
 
@@ -37,9 +37,9 @@ class Scaled(nn.Module):
 
 def test_logits_and_gradients_are_means_over_draws():
     model = Scaled()
-    randomised = Randomised(model, 5, seed=0)
+    randomised = EOTClassifier(model, 5, seed=0)
     image = torch.rand(1, 1, 2, 2, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    with randomised.attacked(sample=7, number=0):
+    with randomised.attack_round(sample=7, number=0):
         logits = randomised(image)
     factor = np.mean(model.drawn)
     assert len(set(model.drawn)) == 5
@@ -51,8 +51,8 @@ def test_logits_and_gradients_are_means_over_draws():
 def test_draws_are_keyed_by_seed_sample_round_pass_and_purpose():
     def drawn(sample, number=0, seed=0, passes=2):
         model = Scaled()
-        randomised = Randomised(model, 2, seed)
-        with randomised.attacked(sample, number):
+        randomised = EOTClassifier(model, 2, seed)
+        with randomised.attack_round(sample, number):
             for _ in range(passes):
                 randomised(torch.ones(1, 1, 2, 2))
         randomised.votes(torch.ones(1, 1, 2, 2), np.array([sample]))
@@ -82,12 +82,12 @@ class Chooses(nn.Module):
 def test_the_majority_decides_and_the_surer_of_two_at_a_tie():
     model = Chooses()
     images = torch.zeros(40, 1, 2, 2)
-    found = Randomised(model, 4, seed=0).votes(images, np.arange(40)).argmax(1)
+    found = EOTClassifier(model, 4, seed=0).votes(images, np.arange(40)).argmax(1)
     said = np.array(model.said).reshape(40, 4)
     counts = np.stack([(said == label).sum(1) for label in range(3)], 1)
     assert found.tolist() == counts.argmax(1).tolist()  # the first of two is the surer one
     assert (np.sort(counts, 1)[:, 1] == np.sort(counts, 1)[:, 2]).any()
-    lost = Randomised(Scaled(), 2, seed=0).votes(torch.full((1, 1, 2, 2), torch.nan), np.arange(1))
+    lost = EOTClassifier(Scaled(), 2, seed=0).votes(torch.full((1, 1, 2, 2), torch.nan), np.arange(1))
     assert lost.isnan().all()
 
 

@@ -10,7 +10,7 @@ from robust_interp import attacks
 from robust_interp.attacks import AttackRunner, precision
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.ensemble import Ensemble
-from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.core.errors import UserError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -36,7 +36,7 @@ def attacked(spec, given, model):
     (perturbation,) = attacks.resolve(spec, [EPS], {}, 0, given)
     images, _ = tiny_batch(6)
     classifier = Classifier(model).eval()
-    with undisturbed(classifier):
+    with measurement_mode(classifier):
         labels = classifier(images).argmax(1)  # some attacks are made only on what is right
         model.forwards.clear()
         return AttackRunner(perturbation, classifier)(images, labels, range(6)).images
@@ -70,7 +70,7 @@ def test_tf32_holds_on_the_way_back_too_and_not_between_restarts():
 def test_a_step_in_bf16_follows_the_gradient_of_a_loss_in_float32():
     classifier = tiny()
     (images, labels), (fgsm,) = tiny_batch(20), attacks.resolve("fgsm", [EPS], {}, 0, "bf16")
-    with undisturbed(classifier):
+    with measurement_mode(classifier):
         found = AttackRunner(fgsm, classifier)(images, labels, range(20)).images
         pixels = images.clone().requires_grad_()
         with torch.autocast("cpu", torch.bfloat16):

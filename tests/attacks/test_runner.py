@@ -18,7 +18,7 @@ from robust_interp import attacks
 from robust_interp.attacks import AttackRunner
 from robust_interp.attacks.runner import GradientProbe
 from robust_interp.classifiers.classifier import Classifier
-from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.core.errors import UserError
 from robust_interp.results.column_names import parse
 from robust_interp.results.leaderboard import middle
@@ -327,7 +327,7 @@ def test_attacks_leave_everything_as_they_found_it(spec):
     model, (images, labels) = in_use(), tiny_batch(10)
     before = state_of(model)
     classifier = Classifier(model)
-    with undisturbed(classifier):
+    with measurement_mode(classifier):
         attack(classifier, spec, images, labels)
         assert not any(module.training for module in classifier.modules())
     assert state_of(model) == before
@@ -341,7 +341,7 @@ def test_an_exception_inside_the_model_leaves_everything_as_it_was(spec, call):
     model, (images, labels) = in_use(), tiny_batch(10)
     before = state_of(model)
     classifier = Classifier(RaisesAt(model, call))
-    with pytest.raises(Disturbed), undisturbed(classifier):
+    with pytest.raises(Disturbed), measurement_mode(classifier):
         attack(classifier, spec, images, labels)
     assert state_of(model) == before
     during_evaluate = RaisesAt(model, 3 + call)  # two checks and the clean images come before

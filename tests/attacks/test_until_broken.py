@@ -28,30 +28,30 @@ class Sizes(nn.Module):
         return self.classifier(images)
 
 
-def with_stop(at_once, spec=f"pgd(alpha=4/255,steps={STEPS},stop=broken)", model=None):
+def with_stop(max_batch, spec=f"pgd(alpha=4/255,steps={STEPS},stop=broken)", model=None):
     images, labels = tiny_batch(N)
-    return AttackRunner(perturbation(spec), model or tiny())(images, labels, range(N), at_once)
+    return AttackRunner(perturbation(spec), model or tiny())(images, labels, range(N), max_batch)
 
 
 def first_broken(images, labels):
     """The iterates of plain PGD, one run for each number of steps, up to the first that is misclassified."""
     found = attack(tiny(), f"pgd(alpha=1e-9,steps=1,eps={EPS})", images, labels).images  # the start
-    standing = predict(tiny(), found) == labels
+    unbroken = predict(tiny(), found) == labels
     for steps in range(1, STEPS + 1):
         after = attack(tiny(), f"pgd(alpha=4/255,steps={steps})", images, labels).images
-        found = torch.where(standing.view(-1, 1, 1, 1), after, found)
-        standing &= predict(tiny(), found) == labels
-    return found, standing
+        found = torch.where(unbroken.view(-1, 1, 1, 1), after, found)
+        unbroken &= predict(tiny(), found) == labels
+    return found, unbroken
 
 
-@pytest.mark.parametrize("at_once", [1, 4, N, None])
-def test_it_is_the_first_iterate_of_pgd_that_is_misclassified(at_once):
+@pytest.mark.parametrize("max_batch", [1, 4, N, None])
+def test_it_is_the_first_iterate_of_pgd_that_is_misclassified(max_batch):
     images, labels = tiny_batch(N)
-    expected, standing = first_broken(images, labels)
-    found = with_stop(at_once).images
+    expected, unbroken = first_broken(images, labels)
+    found = with_stop(max_batch).images
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
-    assert 0 < standing.sum() < N
-    assert torch.equal(predict(tiny(), found) == labels, standing)
+    assert 0 < unbroken.sum() < N
+    assert torch.equal(predict(tiny(), found) == labels, unbroken)
 
 
 def test_batches_are_full_until_fewer_samples_are_left_than_one_takes():
@@ -84,8 +84,8 @@ def test_samples_without_a_gradient_are_told():
     images, _ = tiny_batch(N)
     images[:, 0, 0, 0] = torch.where(torch.arange(N) % 3 == 0, 0.1, 0.9)
     runner = AttackRunner(perturbation("pgd(steps=2,stop=broken)"), Blind())
-    for at_once in (4, N):
-        found = runner(images, torch.zeros(N, dtype=torch.long), range(N), at_once)
+    for max_batch in (4, N):
+        found = runner(images, torch.zeros(N, dtype=torch.long), range(N), max_batch)
         assert found.zero_gradient.tolist() == [at % 3 == 0 for at in range(N)]
 
 

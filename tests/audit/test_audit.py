@@ -18,7 +18,7 @@ from torch import nn
 
 from robust_interp import data
 from robust_interp.audit import checks
-from robust_interp.audit.checks import Audited, Finding, Measured
+from robust_interp.audit.checks import AuditedModel, Finding, MeasuredAttack
 from robust_interp.audit.parts import Options
 from robust_interp.audit.run import Audit
 from robust_interp.audit.thresholds import Thresholds
@@ -31,7 +31,7 @@ from robust_interp.results.columns import AUDIT_COLUMNS
 from robust_interp.results.scores import scores
 from robust_interp.store import FILE_NAME, Store
 from robust_interp.store.cells import CLEAN, digest
-from robust_interp.store.verdicts import FAIL, NOT_RUN, OPEN, PASS, WARN, Conclusion, joint, worst
+from robust_interp.store.verdicts import FAIL, NOT_RUN, OPEN, PASS, WARN, Conclusion, join_conclusions, worst
 
 USUAL = Thresholds()
 
@@ -43,7 +43,7 @@ def pattern(right, n=200, from_end=False):
 
 
 def left(right, name="pgd", eps_255=2.0, n=200, blind=0, **where):
-    return Measured(name, eps_255, pattern(right, n, **where), pattern(blind, n))
+    return MeasuredAttack(name, eps_255, pattern(right, n, **where), pattern(blind, n))
 
 
 # ---- paired difference
@@ -243,7 +243,7 @@ def test_what_is_plainly_wrong_shows_in_a_few_samples(n):
 
 def test_the_verdict_is_the_worst_of_those_that_were_run():
     def verdict(*each):
-        return Audited(card(), [Finding("gradients", one, "", 1) for one in each]).verdict
+        return AuditedModel(card(), [Finding("gradients", one, "", 1) for one in each]).verdict
 
     assert verdict(PASS, WARN, PASS, NOT_RUN) == WARN
     assert verdict(WARN, FAIL, PASS) == FAIL
@@ -278,8 +278,8 @@ def findings(n=200, without=(), **others):
     ],
 )
 def test_a_conclusion_says_how_many_samples_and_checks_it_rests_on(found, text):
-    assert str(Audited(card(), found).conclusion) == text
-    assert joint([text]) == text  # and is read again as it is written
+    assert str(AuditedModel(card(), found).conclusion) == text
+    assert join_conclusions([text]) == text  # and is read again as it is written
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_a_conclusion_says_how_many_samples_and_checks_it_rests_on(found, text):
     ],
 )
 def test_several_audits_come_to_no_more_than_each(texts, text):
-    assert joint(texts) == joint(texts[::-1]) == text
+    assert join_conclusions(texts) == join_conclusions(texts[::-1]) == text
 
 
 # ---- the leaderboard's column

@@ -94,7 +94,7 @@ def test_auto_compiles_where_the_estimate_says_that_it_pays(monkeypatch, seconds
     """A pass takes a second: FGSM 3 + 1 and PGD with two restarts 12 + 1, on 19 images; a half is saved."""
     monkeypatch.setattr(cost, "seconds_per_pass", lambda *_: 1.0)
     monkeypatch.setattr(cost, "LEAST_WORK", 0)
-    monkeypatch.setattr(compiling, "learned", lambda key: CompileTime(seconds, gain))
+    monkeypatch.setattr(compiling, "recorded_compile_time", lambda key: CompileTime(seconds, gain))
     attacked = 19 * (4 + 13)
     with Store(None) as store:
         found = {

@@ -9,11 +9,11 @@ from support import one_pixel
 from support.executors import Several
 from support.one_pixel import Net
 
-from robust_interp.benchmark import agenda as agendas
-from robust_interp.benchmark.agenda import Agenda
+from robust_interp.benchmark import scheduler as scheduling
 from robust_interp.benchmark.benchmark import Benchmark
-from robust_interp.benchmark.measure import LocalWorker, carry_out, jobs_of, run
+from robust_interp.benchmark.measure import LocalWorker, make_jobs, run, run_jobs
 from robust_interp.benchmark.request import Request
+from robust_interp.benchmark.scheduler import Scheduler
 from robust_interp.core.errors import UserError
 from robust_interp.data import from_arrays
 from robust_interp.store import Store
@@ -102,12 +102,12 @@ def test_what_cannot_be_done_is_named_at_the_end_and_the_rest_is_done():
 
 
 def test_two_processes_on_one_store_do_half_of_the_tasks_each(tmp_path, monkeypatch):
-    monkeypatch.setattr(agendas, "PAUSE", 0.0)
+    monkeypatch.setattr(scheduling, "PAUSE", 0.0)
     one = benchmark("worst")
     (targets, runner) = one.targets, one.runner
     cells = {target.key: list(one.plan.cells_of(target.card)) for target in targets}
     jobs = [
-        [job for one_of in targets for job in jobs_of(one.plan, cells[one_of.key], one_of, runner)]
+        [job for one_of in targets for job in make_jobs(one.plan, cells[one_of.key], one_of, runner)]
         for _ in "ab"
     ]
     done = [0, 0]
@@ -115,11 +115,12 @@ def test_two_processes_on_one_store_do_half_of_the_tasks_each(tmp_path, monkeypa
         stores = (a, b)
         a.put_labels(one.dataset.fingerprint, one.dataset.labels)
         both = [
-            Agenda(of, store, one.dataset.labels, runner.cut) for of, store in zip(jobs, stores, strict=True)
+            Scheduler(of, store, one.dataset.labels, runner.task_end)
+            for of, store in zip(jobs, stores, strict=True)
         ]
         with LocalWorker(runner, {target.key: target for target in targets}) as worker:
-            while not all(agenda.is_over for agenda in both):
-                at_hand = [agenda.next() for agenda in both]  # both are at work at the same time
+            while not all(scheduler.is_done for scheduler in both):
+                at_hand = [scheduler.next() for scheduler in both]  # both are at work at the same time
                 for which, task in enumerate(at_hand):
                     if task:
                         stores[which].append(task.cell.key, task.start, worker.measure(task))
@@ -142,11 +143,11 @@ def test_a_cell_that_is_finished_has_no_task():
     with Store(None) as store:
         run(one.plan, one.targets, one.runner, store)
         target = one.targets[0]
-        jobs = jobs_of(one.plan, one.plan.cells_of(target.card), target, one.runner)
-        agenda = Agenda(jobs, store, one.dataset.labels, one.runner.cut)
-        assert agenda.next() is None
-        assert agenda.is_over
-        carry_out(jobs, [target], one.runner, store)
+        jobs = make_jobs(one.plan, one.plan.cells_of(target.card), target, one.runner)
+        scheduler = Scheduler(jobs, store, one.dataset.labels, one.runner.task_end)
+        assert scheduler.next() is None
+        assert scheduler.is_done
+        run_jobs(jobs, [target], one.runner, store)
 
 
 def test_a_run_goes_on_with_another_batch_size_and_on_another_device(tmp_path, monkeypatch):

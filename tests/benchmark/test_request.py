@@ -14,7 +14,7 @@ import robust_interp
 from robust_interp import data, evaluate
 from robust_interp.benchmark import config
 from robust_interp.benchmark.benchmark import Benchmark
-from robust_interp.benchmark.request import ABOUT, AVERAGES, DEFAULTS, INTERPOLATIONS, SUBSETS, Request
+from robust_interp.benchmark.request import AVERAGES, DEFAULTS, INTERPOLATIONS, SETTINGS, SUBSETS, Request
 from robust_interp.classifiers import ensemble
 from robust_interp.cli.main import parser
 from robust_interp.core.errors import UserError
@@ -42,17 +42,17 @@ def plan(argv):
     from robust_interp.cli.main import parsed
 
     arguments = parsed(parser(), ["bench", *map(str, argv)])
-    return Benchmark(Request(**{name: getattr(arguments, name) for name in ABOUT})).plan
+    return Benchmark(Request(**{name: getattr(arguments, name) for name in SETTINGS})).plan
 
 
 # The declaration.
 
 
 def test_every_field_is_declared_but_the_objects():
-    assert [each.name for each in fields(Request) if each.name not in ABOUT] == ["modules"]
-    for name, about in ABOUT.items():
+    assert [each.name for each in fields(Request) if each.name not in SETTINGS] == ["modules"]
+    for name, about in SETTINGS.items():
         assert about.help, name
-    assert ABOUT["eps"].unit == "units of 1/255"
+    assert SETTINGS["eps"].unit == "units of 1/255"
 
 
 def test_subsets_and_interpolations_are_those_of_the_data():
@@ -275,7 +275,7 @@ def test_a_run_that_is_saved_is_read_back_as_the_same_plan(command, tiny_zoo, tm
     assert plan(["--config", place]) == plan(argv)
     text = place.read_text()
     assert tomllib.loads(text)["out"] == str(tmp_path / "r")
-    for name in ABOUT:
+    for name in SETTINGS:
         assert re.search(rf"^{name} = |^# {name} is not set$", text, re.MULTILINE), name
     assert "in units of 1/255" in re.sub(r"\n# ", " ", text)
 

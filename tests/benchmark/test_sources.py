@@ -215,6 +215,43 @@ def test_a_loader_gives_the_numbers_of_arrays(model, classes):
         pd.testing.assert_frame_equal(found.drop(columns="seconds"), expected)
 
 
+class Stream(torch.utils.data.IterableDataset):
+    """Batches without a length; `read` counts them. It ends after 50, for a test that fails."""
+
+    def __init__(self):
+        images, labels = pictures(4)
+        self.batch, self.read = (data.as_pixels(images), labels), 0
+
+    def __iter__(self):
+        for _ in range(50):
+            self.read += 1
+            yield self.batch
+
+
+@pytest.mark.parametrize("asked", [{}, {"n": 8, "subset": "random"}, {"n": 8, "subset": "stratified"}])
+@pytest.mark.parametrize("make", [lambda stream: stream, iter, torch.utils.data.DataLoader])
+def test_a_source_that_may_never_end_is_not_read_to_its_end_unasked(model, make, asked):
+    stream = Stream()
+    with pytest.raises(UserError, match="has no length and may never end: set n"):
+        evaluate(model, make(stream), **asked)
+    assert stream.read == 0
+
+
+def test_a_source_without_a_length_is_read_as_far_as_asked(model):
+    stream = Stream()
+    few = {"attacks": "none", "corruptions": "none"}
+    assert evaluate(model, stream, n=8, **few)["n"].tolist() == [8]
+    assert stream.read == 2
+    assert evaluate(model, Stream(), n="all", **few)["n"].tolist() == [200]
+
+
+def test_a_seed_of_the_subset_is_refused_for_the_first_images(model, folder):
+    with pytest.raises(UserError, match="subset_seed 3 has no effect on the first n images: set subset to"):
+        evaluate(model, f"folder:{folder}", subset="first", subset_seed=3, n=4, **ASKED)
+    with pytest.raises(UserError, match="subset_seed 3 has no effect"):
+        evaluate(model, "digits", subset_seed=3, n=4, attacks="none", corruptions="none")
+
+
 def test_what_is_no_dataset_is_refused(model):
     with pytest.raises(UserError, match=r"dataset must be a name.*not int"):
         evaluate(model, 3)
@@ -238,7 +275,8 @@ def made_for(side, seed=0):
     return model
 
 
-def test_models_of_other_sizes_are_two_groups_with_a_note(folder, tmp_path):
+def test_models_of_other_sizes_are_two_groups_with_a_note(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr("robust_interp.results.entries.is_at_chance", lambda clean: False)  # untrained
     models = {"large": made_for(12), "small": made_for(6), "also_small": made_for(6, 1)}
     with pytest.warns(
         UserWarning, match=r"take the images in 2 ways \(resize=12,crop=12,bilinear; resize=6,"

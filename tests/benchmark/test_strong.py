@@ -217,8 +217,7 @@ def test_the_command(tmp_path, tiny_zoo, command):
     assert line["rank"] == ""
     assert "strong_16" in out
     planned = command("bench", *quick, "--strong", "--dry-run")[1]
-    assert "apgd_ce_16" in planned
-    assert "apgd_t_16" in planned
+    assert "pgd, apgd_ce, apgd_t at eps 16" in planned
 
 
 @pytest.mark.parametrize(

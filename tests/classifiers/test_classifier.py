@@ -18,7 +18,7 @@ from robust_interp.classifiers import zoo_names
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.classifiers.fingerprint import identity
-from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.classifiers.validation import check_classifier, output_notes
 from robust_interp.classifiers.zoo_names import classifier_of
 from robust_interp.core.devices import resolve_device
@@ -411,7 +411,7 @@ def dropping():
 def test_what_makes_images_influence_one_another_is_named(build, why):
     images = torch.from_numpy(batch(12)[0])
     classifier = Classifier(build())
-    with pytest.raises(UserError) as caught, undisturbed(classifier):
+    with pytest.raises(UserError) as caught, measurement_mode(classifier):
         check_classifier(classifier, images, 5)
     assert why in str(caught.value)
     assert ("track_running_stats" in str(caught.value)) == ("track_running_stats" in why)
@@ -514,7 +514,7 @@ def test_everything_comes_back_when_the_inside_raises():
     model, before = Small().train(), torch.get_rng_state()
 
     def inside():
-        with undisturbed(model):
+        with measurement_mode(model):
             assert not any(module.training for module in model.modules())
             assert not any(parameter.requires_grad for parameter in model.parameters())
             torch.rand(3)

@@ -8,10 +8,10 @@ from torch.overrides import TorchFunctionMode
 
 from robust_interp.attacks import AttackRunner
 from robust_interp.classifiers.classifier import Classifier, with_gradient
-from robust_interp.classifiers.engine import CannotCompile, Pass, compiled
+from robust_interp.classifiers.engine import CannotCompile, Pass, compile_model
 from robust_interp.classifiers.ensemble import Ensemble, MeanLoss
-from robust_interp.classifiers.isolation import undisturbed
-from robust_interp.core.compiler import CompileTime, learn, learned, why_not
+from robust_interp.classifiers.isolation import measurement_mode
+from robust_interp.core.compiler import CompileTime, record_compile_time, recorded_compile_time, why_not
 
 SIZE = 8
 GRADIENT, QUERY = Pass(True), Pass(False)
@@ -29,7 +29,7 @@ class Backend:
 
 
 def made(classifier, backend, passes=(GRADIENT,)):
-    return compiled(classifier, tiny_batch(SIZE)[0], passes, backend)[0]
+    return compile_model(classifier, tiny_batch(SIZE)[0], passes, backend)[0]
 
 
 def frozen(seed=0):
@@ -68,7 +68,7 @@ def test_attacks_compile_nothing_anew():
     """Whatever their draws, their layouts and the batches that shrink within them."""
     backend, classifier = Backend(), frozen()
     images, labels = tiny_batch(19)
-    with undisturbed(classifier):
+    with measurement_mode(classifier):
         fast = made(classifier, backend, (GRADIENT, QUERY))
         assert backend.count == 2
         for spec in ("fgsm", "pgd(steps=3,restarts=2)", "pgd(steps=4,stop=broken)", "square(queries=3)"):
@@ -155,16 +155,19 @@ def test_a_machine_that_compiles_nothing_is_named(monkeypatch):
 
 def test_what_compiling_took_is_remembered_beside_what_was_compiled(monkeypatch, tmp_path):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
-    assert learned("net") is None
-    learn("net", CompileTime(12.345, 1.5))
-    learn("other", CompileTime(1, 2))
-    assert (learned("net"), learned("other")) == (CompileTime(12.35, 1.5), CompileTime(1, 2))
+    assert recorded_compile_time("net") is None
+    record_compile_time("net", CompileTime(12.345, 1.5))
+    record_compile_time("other", CompileTime(1, 2))
+    assert (recorded_compile_time("net"), recorded_compile_time("other")) == (
+        CompileTime(12.35, 1.5),
+        CompileTime(1, 2),
+    )
     (path,) = (tmp_path / "cache").iterdir()
     for damaged in ("{", "[]", '{"net": 3}', '{"net": ["x", 1]}'):
         path.write_text(damaged)
-        assert learned("net") is None
-    learn("net", CompileTime(3, 4))
-    assert learned("net") == CompileTime(3, 4)
+        assert recorded_compile_time("net") is None
+    record_compile_time("net", CompileTime(3, 4))
+    assert recorded_compile_time("net") == CompileTime(3, 4)
 
 
 @pytest.mark.slow
@@ -178,7 +181,7 @@ def test_networks_of_the_zoo_and_of_timm_are_captured_whole(name):
     images, backend = torch.rand(4, 3, 32, 32), Backend()
     for model in models:
         classifier = Classifier(model, [0.5] * 3, [0.2] * 3).eval().requires_grad_(False)
-        compiled(classifier, images, (GRADIENT,), backend)
+        compile_model(classifier, images, (GRADIENT,), backend)
     assert backend.count == 1
 
 
@@ -190,8 +193,8 @@ def test_compiled_code_predicts_the_same():
     layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 10)
     classifier = Classifier(nn.Sequential(*layers), [0.5], [0.2]).eval()
     images, labels = torch.rand(16, 1, 8, 8), torch.arange(16) % 10
-    with undisturbed(classifier):
-        fast, _ = compiled(classifier, images, (GRADIENT,))
+    with measurement_mode(classifier):
+        fast, _ = compile_model(classifier, images, (GRADIENT,))
         found, expected = (
             classifier(AttackRunner(perturbation("pgd(steps=5)"), one)(images, labels, range(16)).images)
             for one in (fast, classifier)

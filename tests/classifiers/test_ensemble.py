@@ -20,7 +20,7 @@ from robust_interp import attacks, data, zoo
 from robust_interp.attacks import AttackRunner
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.cost import cost
-from robust_interp.benchmark.measure import carry_out, jobs_of
+from robust_interp.benchmark.measure import make_jobs, run_jobs
 from robust_interp.benchmark.request import Request
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.ensemble import Ensemble
@@ -628,7 +628,7 @@ def test_a_leaderboard_has_clean_agreement_and_the_improvement_of_what_ranks(sto
     path = tmp_path / "leaderboard.csv"
     assert export.to_csv(combine.read(path)).encode() == path.read_bytes()
     assert combine.sort(combine.read(path), "improvement")["improvement"][0] == 30
-    assert brief.in_short(board)[1]["agreement"].count("80.0") == 2
+    assert brief.shorten(board)[1]["agreement"].count("80.0") == 2
 
 
 def test_runs_are_joined_with_their_ensembles_columns(store, tmp_path):
@@ -673,7 +673,7 @@ def test_only_attacks_on_the_ensemble_itself_can_be_signs_of_masking(store):
     transferred = replace(BOTH, model="net(member:0)", attacked_as="member:0")
     measured = [(classifier, FGSM, first(1)) for classifier in (BOTH, transferred)]
     measured += [(classifier, PGD, first(10)) for classifier in (BOTH, transferred)]
-    lines = warnings.findings(scores(run(store, measured), store), 10)
+    lines = warnings.findings(scores(run(store, measured), store))
     assert len(lines) == 1
     assert lines[0].startswith("net x2: accuracy under pgd_2 is 100.0 %")
 
@@ -740,6 +740,6 @@ def test_the_cost_of_an_ensemble_is_what_its_members_are_asked(count, view, spec
         store.put_labels(dataset.fingerprint, dataset.labels)
         for cell in cells:
             Counted.passes = 0
-            carry_out(jobs_of(benchmark.plan, [cell], target, runner), [target], runner, store)
+            run_jobs(make_jobs(benchmark.plan, [cell], target, runner), [target], runner, store)
             asked_again = 2 * count  # one image before and after, to tell whether a member changes
             assert Counted.passes - asked_again == 4 * cost(cell), cell.perturbation.column

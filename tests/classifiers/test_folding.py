@@ -10,7 +10,7 @@ from torch import nn
 
 from robust_interp import zoo
 from robust_interp.classifiers.engine import with_folded_norms
-from robust_interp.classifiers.folding import folded
+from robust_interp.classifiers.folding import fold_batch_norm
 
 
 class Pair(nn.Module):
@@ -36,7 +36,7 @@ def norms(model):
 def test_it_is_the_same_function_and_the_model_is_not_touched():
     model = Tiny().eval()
     before, images = copy.deepcopy(model.state_dict()), tiny_batch(5)[0]
-    found = folded(model)
+    found = fold_batch_norm(model)
     assert (norms(model), norms(found)) == (1, 0)
     with torch.no_grad():
         expected = model.double()(images.double())
@@ -56,7 +56,7 @@ def test_it_is_the_same_function_and_the_model_is_not_touched():
 )
 def test_networks(make, left):
     model = make().eval()
-    assert norms(folded(model)) == left < norms(model)
+    assert norms(fold_batch_norm(model)) == left < norms(model)
 
 
 def twice(self, x):
@@ -77,19 +77,19 @@ LEFT_ALONE = {
 
 @pytest.mark.parametrize("model", LEFT_ALONE.values(), ids=LEFT_ALONE)
 def test_what_is_no_such_pair_is_left_alone(model):
-    assert folded(model.eval()) is None
+    assert fold_batch_norm(model.eval()) is None
 
 
 def test_hooks_and_training_are_left_alone():
     hooked = Pair().eval()
     hooked.conv.register_forward_hook(lambda module, inputs, output: output * 2)
-    assert folded(hooked) is None
-    assert folded(Pair().train()) is None
+    assert fold_batch_norm(hooked) is None
+    assert fold_batch_norm(Pair().train()) is None
 
 
 def test_a_model_does_not_see_that_it_is_read():
     model = Pair(lambda self, x: setattr(self, "last", x) or self.norm(self.conv(x))).eval()
-    assert folded(model) is not None
+    assert fold_batch_norm(model) is not None
     assert not hasattr(model, "last")
 
 

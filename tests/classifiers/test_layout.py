@@ -9,8 +9,8 @@ from torch import nn
 
 from robust_interp import data, evaluate
 from robust_interp.classifiers.classifier import Classifier
-from robust_interp.classifiers.fingerprint import behaviour
-from robust_interp.classifiers.isolation import undisturbed
+from robust_interp.classifiers.fingerprint import output_hash
+from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.classifiers.layout import ChannelsLast, use_channels_last
 from robust_interp.classifiers.target import Context, from_module
 
@@ -47,7 +47,7 @@ def is_last(tensor):
 
 def decided(model, images=None):
     classifier = Classifier(model, [0.5] * 3, [0.2] * 3).eval()
-    with undisturbed(classifier):
+    with measurement_mode(classifier):
         return use_channels_last(classifier, tiny_batch(4)[0] if images is None else images), classifier
 
 
@@ -90,7 +90,7 @@ def test_what_cannot_gain_is_not_tried():
     assert not decided(torch.jit.trace(Tiny().eval(), tiny_batch(4)[0]))[0]
     assert not decided(Tiny().to(memory_format=torch.channels_last))[0]
     grey = Classifier(Layouts(channels=1)).eval()
-    with undisturbed(grey):
+    with measurement_mode(grey):
         assert not use_channels_last(grey, torch.rand(4, 1, 6, 6))
 
 
@@ -112,5 +112,5 @@ def test_the_layout_does_not_change_what_a_model_is_known_by():
     model, dataset = Tiny().eval(), data.from_arrays(images, labels, 5)
     first = from_module("net", model, Context(dataset)).card.identity
     classifier = Classifier(model)
-    with undisturbed(classifier):
-        assert first["behaviour"] == behaviour(classifier, images)  # as it is without
+    with measurement_mode(classifier):
+        assert first["behaviour"] == output_hash(classifier, images)  # as it is without

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from robust_interp.audit.checks import Audited, Finding
+from robust_interp.audit.checks import AuditedModel, Finding
 from robust_interp.cli import audit_table
 from robust_interp.store.cells import ModelCard
 
@@ -41,11 +41,11 @@ FINDINGS = [
 
 @pytest.fixture
 def lines(monkeypatch):
-    def show(width, everything=False):
+    def show(width, everything=False, findings=FINDINGS):
         file = io.StringIO()
         screen = Console(file=file, width=width, force_terminal=True, color_system=None)
         monkeypatch.setattr(audit_table, "console", lambda: screen)
-        audit_table.print_audit([Audited(ModelCard("net[a]", {}), FINDINGS)], "digits", everything)
+        audit_table.print_audit([AuditedModel(ModelCard("net[a]", {}), findings)], "digits", everything)
         return file.getvalue().splitlines()
 
     return show
@@ -68,3 +68,15 @@ def test_nothing_is_cut_and_what_is_worst_comes_first(lines, width):
 def test_what_passes_shares_a_line_unless_all_is_asked_for(lines):
     assert "pass  deterministic, gradients" in [line.rstrip() for line in lines(120)]
     assert sum(line.startswith("pass") for line in lines(120, everything=True)) == 3
+
+
+def test_the_legend_explains_the_verdicts_that_are_shown_and_no_others(lines):
+    units = "eps and step sizes in 1/255; values in % of the images or in percentage points; "
+    passed, by_radius, _, weak, masked, few = FINDINGS
+    for findings, legend in (
+        ([passed, by_radius], "partial: nothing found, but not all checks were run; "),
+        ([passed, weak], "warn: the attack is too weak; "),
+        ([few], "open: too few images, use a larger --n; "),
+        ([masked, few], "fail: masked gradients; open: too few images, use a larger --n; "),
+    ):
+        assert lines(250, findings=findings)[-1] == f"{units}{legend}audit.csv has all numbers"

@@ -7,7 +7,7 @@ from rich.console import Console
 from support.hand_made import attack, card, first, run
 
 from robust_interp.cli import console
-from robust_interp.results import combine, compare
+from robust_interp.results import brief, combine, compare
 from robust_interp.store import Store
 
 PUBLISHED = Path(__file__).parents[2] / "leaderboards"
@@ -21,7 +21,7 @@ def printed(monkeypatch, capsys):
         made = Console(width=width, force_terminal=True, color_system=None)
         monkeypatch.setattr(console, "console", lambda: made)
         board, title, ranked_by = combine.gather([PUBLISHED / file for file in files], dataset)
-        console.print_leaderboard(board, title, ranked_by, columns)
+        console.print_leaderboard(board, title, ranked_by, columns, [PUBLISHED / file for file in files])
         return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
     return show
@@ -46,9 +46,29 @@ def test_a_narrow_terminal_keeps_what_ranks_and_names_what_it_leaves_out(printed
         "* rank by pgd_16, among rows of the same protocol and images not shown for lack of space: "
     )
     left_out = notes.partition("not shown for lack of space: ")[2].partition(";")[0].split(", ")
+    hint = f"robust-interp leaderboard {PUBLISHED / 'digits.csv'} --columns NAMES"
+    assert notes.replace(" ", "").endswith(f"choose columns with {hint}".replace(" ", ""))
     everything = printed(300, ["digits.csv"])
     assert sorted([*heads, *left_out]) == sorted(everything[1].split())
     assert not any("no room" in line for line in everything)
+
+
+def test_columns_give_way_by_importance_and_every_attack_keeps_one_before_any_has_two():
+    board, _, ranked_by = combine.gather([PUBLISHED / "digits.csv"])
+    order = brief.by_importance(board, brief.for_readers(board), ranked_by.values())
+    assert order[:6] == ["model", "rank", "pgd_16", "members", "clean", "noise"]
+    assert set(order[6:8]) == {"pgd_8", "pgd_32"}
+    assert order[8:] == [
+        "seeds",
+        "fgsm_16",
+        "ifgsm_16",
+        "fgsm_8",
+        "ifgsm_8",
+        "fgsm_32",
+        "ifgsm_32",
+        *order[-2:],
+    ]
+    assert order[-2:] == ["agreement", "improvement"]
 
 
 def test_a_long_name_takes_several_lines_and_loses_nothing(printed):

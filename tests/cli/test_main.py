@@ -85,13 +85,13 @@ def test_a_bench_prints_a_table_and_writes_both_files(small, tmp_path):
     assert status == 0
     lines = out.splitlines()
     assert lines[0].startswith("digits, n = 10, protocol final")
-    columns = ["model", "seeds", "members", "clean", "fgsm_16", "agreement"]
+    columns = ["model", "seeds", "members", "clean", "fgsm_16", "agreement", "at_chance"]
     assert lines[1].split() == columns  # no rank, which goes by PGD
-    assert "no rank: 2 without a column pgd_<eps>, which ranks go by" in lines
+    assert "no rank for 2 of 2 rows: clean accuracy not clearly above chance" in lines  # untrained
     assert [line.split()[1:3] for line in lines[2:4]] == [["2", "1"], ["2", "2"]]  # seeds, members
     wrote = f"wrote leaderboard.csv, results.csv and environment.json in {tmp_path / 'results'}"
+    assert lines[-2] == wrote
     assert lines[-1].startswith("measured 6 new cells in ")
-    assert lines[-1].endswith(wrote)
     results = pd.read_csv(tmp_path / "results" / "results.csv")
     assert results["members"].tolist() == [1, 1, 1, 1, 2, 2]
     assert set(results["n"]) == {10}
@@ -129,7 +129,7 @@ def test_a_second_run_says_the_same_without_progress(small):
     status, again, err = small()
     assert status == 0
     assert again.splitlines()[:-1] == first.splitlines()[:-1]
-    assert again.splitlines()[-1].startswith("nothing new to measure; wrote ")
+    assert again.splitlines()[-1] == "nothing new to measure"
     assert "images/s" not in err
 
 
@@ -145,7 +145,7 @@ def test_a_dry_run_counts_the_cells_and_writes_nothing(small, tmp_path, there):
     status, out, err = small("--dry-run")
     assert (status, err) == (0, "")
     assert "digits, n = 10, protocol final: 6 cells" in out  # clean and fgsm_16 of 0, 1 and both
-    assert "clean, fgsm_16" in out
+    assert "per model, 2 cells:\n  clean\n  fgsm at eps 16\n" in out
     assert "6 cells to measure, 0 already stored; about" in out
     assert "at most" not in out
     assert "at most about" in small("--dry-run", "--protocol", "worst")[1]
@@ -498,7 +498,7 @@ def test_bench_says_what_is_new_and_writes_what_it_ran_with(command, tiny_zoo, t
     assert "thread" in found["threads"]
     status, out, err = command("bench", *quick)
     assert "2 cells, 2 of them already stored" in err
-    assert out.splitlines()[-1].startswith("nothing new to measure; wrote ")
+    assert out.splitlines()[-1] == "nothing new to measure"
 
 
 # --- data: the user's own images

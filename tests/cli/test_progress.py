@@ -11,15 +11,15 @@ from rich.console import Console
 from robust_interp.cli.bench import measured
 from robust_interp.cli.main import main
 from robust_interp.cli.progress import (
+    ProgressState,
     Reporter,
     TimeLeft,
-    Told,
     Trainings,
     bar_line,
-    cells_work,
     duration,
+    progress_bar,
+    total_work,
     track,
-    whole,
 )
 from robust_interp.core.errors import UserError
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation
@@ -80,6 +80,16 @@ def expecting(**units):
     return time_left
 
 
+def started(*kinds, **units):
+    """Work whose first unit of each operation is done, at a speed that must not count."""
+    time_left = expecting(**units)
+    for kind in kinds:
+        time_left.expect({kind: 1.0})
+        time_left.finish(kind, 1.0, 500.0)
+        assert time_left.seconds is None
+    return time_left
+
+
 def test_nothing_is_known_before_anything_was_done_nor_from_the_first_moment():
     time_left = expecting(a=5.0)
     assert (time_left.seconds, time_left.share) == (None, 0)
@@ -91,24 +101,34 @@ def test_nothing_is_known_before_anything_was_done_nor_from_the_first_moment():
 
 
 def test_the_time_left_is_that_of_the_work_left_at_the_speed_seen():
-    time_left = expecting(a=100.0, b=1000.0)
-    time_left.finish(A, 50.0, 2.0)  # 0.04 s a unit
-    assert time_left.seconds == pytest.approx(0.04 * (50 + 1000))
-    assert time_left.share == pytest.approx(50 / 1100)
-    time_left.finish(B, 500.0, 10.0)  # has a speed of its own once it was met: 0.02 s a unit
-    assert time_left.seconds == pytest.approx(0.04 * 50 + 0.02 * 500)
+    time_left = started(A, B, a=1000.0, b=100.0)
+    time_left.finish(A, 500.0, 20.0)  # 0.04 s a unit
+    time_left.finish(B, 50.0, 1.0)  # has a speed of its own: 0.02 s a unit
+    assert time_left.seconds == pytest.approx(0.04 * 500 + 0.02 * 50)
+    assert time_left.share == pytest.approx(552 / 1102)
+
+
+def test_there_is_no_estimate_while_most_of_the_work_left_is_unlike_what_was_done():
+    time_left = started(A, a=150.0, b=100.0)
+    time_left.finish(A, 40.0, 4.0)  # 110 are left, and 100 of an operation that is not known
+    assert time_left.seconds == pytest.approx(0.1 * 210)
+    time_left.finish(A, 20.0, 2.0)
+    assert time_left.seconds is None
+    time_left.finish(B, 5.0, 5.0)  # the first of it includes start-up
+    assert time_left.seconds is None
+    time_left.finish(B, 10.0, 2.0)
+    assert time_left.seconds == pytest.approx(0.1 * 90 + 0.2 * 85)
 
 
 def test_what_was_not_met_is_taken_to_be_as_fast_as_what_does_the_same():
-    time_left = expecting(a=10.0, b=10.0, c=30.0)
+    time_left = started(A, B, a=10.0, b=10.0, c=30.0)
     time_left.finish(A, 10.0, 5.0)
-    assert time_left.seconds == pytest.approx(0.5 * 40)
     time_left.finish(B, 10.0, 1.0)  # an attack, as c is
     assert time_left.seconds == pytest.approx(0.1 * 30)
 
 
 def test_one_slow_batch_does_not_turn_the_estimate_over():
-    time_left = expecting(a=1000.0)
+    time_left = started(A, a=1000.0)
     for _ in range(5):
         time_left.finish(A, 100.0, 1.0)
     before = time_left.seconds
@@ -124,16 +144,19 @@ def test_what_was_done_before_is_a_share_and_no_speed():
     time_left = expecting(a=100.0)
     time_left.skip(A, 60.0)
     assert (time_left.share, time_left.seconds) == (0.6, None)
-    time_left.finish(A, 20.0, 4.0)
-    assert time_left.seconds == pytest.approx(20 * 4 / 20)
+    time_left.finish(A, 1.0, 50.0)  # resumed: loading and compiling come before the first step
+    assert time_left.seconds is None
+    time_left.finish(A, 19.0, 3.8)
+    assert time_left.seconds == pytest.approx(20 * 3.8 / 19)
     assert time_left.share == pytest.approx(0.8)
 
 
 def test_what_will_not_be_done_is_not_waited_for():
-    time_left = expecting(a=100.0, b=100.0)
-    time_left.finish(A, 50.0, 5.0)
-    time_left.drop(A, 50.0)
-    assert (time_left.share, time_left.seconds) == (pytest.approx(1 / 3), pytest.approx(10.0))
+    time_left = started(A, a=100.0, c=10.0)
+    time_left.finish(A, 49.0, 4.9)
+    time_left.drop(A, 1.0)
+    time_left.drop(C, 10.0)
+    assert (time_left.share, time_left.seconds) == (pytest.approx(0.5), pytest.approx(5.0))
     time_left.forget()
     assert time_left.share == 1
 
@@ -143,8 +166,8 @@ def test_what_will_not_be_done_is_not_waited_for():
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
 def test_a_line_fits_and_begins_with_name_share_and_time_left(width):
-    told = Told(0.421, "lambda_in_resnet20 seed 2 pgd_32", ("123 images/s", "x" * 60), 754)
-    line = bar_line(told, 30, width)
+    state = ProgressState(0.421, "lambda_in_resnet20 seed 2 pgd_32", ("123 images/s", "x" * 60), 754)
+    line = bar_line(state, 30, width)
     assert len(line) <= max(width, 12 + len("   42%  13 min left"))
     assert line.split()[0].startswith("lambda_in_r")
     assert " 42%  13 min left" in line
@@ -152,13 +175,13 @@ def test_a_line_fits_and_begins_with_name_share_and_time_left(width):
 
 
 def test_a_line_says_what_it_took_at_the_end_and_that_it_does_not_know_yet_at_the_start():
-    assert bar_line(Told(1.0, "net", (), 0.0), 130, 30) == "net  100%  took 2 min"
-    assert bar_line(Told(0.999, "net", (), 0.2), 130, 28) == "net   99%  0 s left"
-    assert bar_line(Told(0.0, "net", (), math.nan), 1, 30) == "net    0%  estimating"
+    assert bar_line(ProgressState(1.0, "net", (), 0.0), 130, 30) == "net  100%  took 2 min"
+    assert bar_line(ProgressState(0.999, "net", (), 0.2), 130, 28) == "net   99%  0 s left"
+    assert bar_line(ProgressState(0.0, "net", (), math.nan), 1, 30) == "net    0%  estimating"
 
 
 def test_the_bar_takes_the_room_that_is_left():
-    line = bar_line(Told(0.5, "net", (), 10), 5, 40)
+    line = bar_line(ProgressState(0.5, "net", (), 10), 5, 40)
     bar = line.rpartition("  ")[2]
     assert (bar.count("━"), len(bar), len(line)) == (9, 18, 40)  # 20 for the rest, 2 between
 
@@ -168,27 +191,27 @@ def test_the_bar_takes_the_room_that_is_left():
 
 @pytest.mark.parametrize("console", [plain, terminal])
 def test_work_of_less_than_five_seconds_shows_nothing(screen, clock, console):
-    with track(console(screen), "reading", quiet=False, clock=clock) as tell:
+    with track(console(screen), "reading", quiet=False, clock=clock) as progress:
         for at in range(5):
-            tell(at / 5, "x")
+            progress(at / 5, "x")
             clock.wait(0.9)
-        tell(1.0, "x")
+        progress(1.0, "x")
     assert screen.getvalue() == ""
 
 
 @pytest.mark.parametrize("console", [plain, terminal])
 def test_quiet_work_shows_nothing_however_long(screen, clock, console):
-    with track(console(screen), "reading", quiet=True, clock=clock) as tell:
-        tell(0.0, "x")
+    with track(console(screen), "reading", quiet=True, clock=clock) as progress:
+        progress(0.0, "x")
         clock.wait(1000)
-        tell(0.5, "x")
+        progress(0.5, "x")
     assert screen.getvalue() == ""
 
 
 def test_longer_work_is_told_now_and_then_and_at_the_end(screen, clock):
-    with track(plain(screen), "reading", quiet=False, clock=clock) as tell:
+    with track(plain(screen), "reading", quiet=False, clock=clock) as progress:
         for at in range(100):  # 50 s
-            tell(at / 100, f"file {at}")
+            progress(at / 100, f"file {at}")
             clock.wait(0.5)
     assert screen.getvalue().splitlines() == [
         " 10%  reading file 10  45 s left",  # after 5 s, then every 10 s
@@ -201,22 +224,22 @@ def test_longer_work_is_told_now_and_then_and_at_the_end(screen, clock):
 
 
 def test_longer_work_has_a_bar_on_a_terminal_that_says_at_the_end_what_it_took(screen, clock):
-    with track(terminal(screen), "reading", quiet=False, clock=clock) as tell:
-        tell(0.0, "a")
+    with track(terminal(screen), "reading", quiet=False, clock=clock) as progress:
+        progress(0.0, "a")
         clock.wait(1.9)  # with what is imported first, which says nothing of the rest
-        tell(0.1, "b")
+        progress(0.1, "b")
         clock.wait(3)
-        tell(0.4, "c")
+        progress(0.4, "c")
         assert screen.getvalue() == ""
         clock.wait(1)
-        tell(0.5, "d")
+        progress(0.5, "d")
         assert last_line(screen).startswith("reading d   50%  5 s left  ━")
     assert last_line(screen).startswith("reading  100%  took 6 s  ━")
 
 
 def test_a_long_first_piece_is_shown_before_it_is_done(screen):
-    with track(terminal(screen), "reading", quiet=False, after=0.01) as tell:
-        tell(0.0, "a")
+    with track(terminal(screen), "reading", quiet=False, after=0.01) as progress:
+        progress(0.0, "a")
         patience = time.monotonic() + 20
         while not screen.getvalue() and time.monotonic() < patience:
             pass
@@ -225,8 +248,8 @@ def test_a_long_first_piece_is_shown_before_it_is_done(screen):
 
 def test_work_that_fails_claims_no_end(screen, clock):
     def fail():
-        with track(plain(screen), "reading", quiet=False, clock=clock) as tell:
-            tell(0.2, "a")
+        with track(plain(screen), "reading", quiet=False, clock=clock) as progress:
+            progress(0.2, "a")
             clock.wait(60)
             raise UserError("broken")
 
@@ -252,7 +275,7 @@ def cost(of):
 
 def test_the_work_of_cells_is_their_passes_weighed_by_the_size_of_the_model():
     work = [(cell(SMALL), 5), (cell(SMALL, PGD), 5), (cell(LARGE, PGD), 2)]
-    assert cells_work(work, cost) == {
+    assert total_work(work, cost) == {
         ("small", "clean"): 5,
         ("small", "attack"): 50,
         ("large", "attack"): 60,
@@ -260,22 +283,24 @@ def test_the_work_of_cells_is_their_passes_weighed_by_the_size_of_the_model():
 
 
 def test_a_benchmark_moves_within_a_batch_and_ends_with_what_it_took(screen, clock):
-    with whole(terminal(screen), quiet=False, clock=clock) as bar:
-        bar.time.expect(cells_work([(cell(SMALL, PGD), 10)], cost))
+    with progress_bar(terminal(screen), quiet=False, clock=clock) as bar:
+        bar.time.expect(total_work([(cell(SMALL, PGD), 10)], cost))
         watch = Reporter(bar, cost, clock)
-        clock.wait(4)
-        watch.step(cell(SMALL, PGD), 5.0)  # half of the 10 samples' worth
+        clock.wait(1)
+        watch.step(cell(SMALL, PGD), 1.0)
+        clock.wait(3.2)
+        watch.step(cell(SMALL, PGD), 4.0)  # with the first, half of the 10 samples' worth
         assert (bar.time.share, bar.time.seconds) == (0.5, pytest.approx(4.0))
         clock.wait(3)
         watch.step(cell(SMALL, PGD), 4.0)
-        clock.wait(1)
+        clock.wait(0.8)
         watch(cell(SMALL, PGD), 10)  # the batch, of which the steps were a part
         assert bar.time.share == 1
     assert last_line(screen).startswith("small pgd_2  100%  took 8 s  1 images/s  ━")
 
 
 def test_a_benchmark_with_nothing_to_do_shows_nothing(screen):
-    with whole(terminal(screen), quiet=False) as bar:
+    with progress_bar(terminal(screen), quiet=False) as bar:
         Reporter(bar, cost)
     assert screen.getvalue() == ""
 
@@ -283,7 +308,7 @@ def test_a_benchmark_with_nothing_to_do_shows_nothing(screen):
 def test_a_benchmark_counts_its_own_cells_and_those_of_another_process(screen):
     other = ModelCard("other", {"weights": "1"}, params_m=1.0)
     mine, both, theirs = cell(SMALL), cell(SMALL, PGD), cell(other)
-    with whole(plain(screen), quiet=True) as bar:
+    with progress_bar(plain(screen), quiet=True) as bar:
         watch = Reporter(bar, cost)
         for of in (mine, both, both):
             watch(of, 5)
@@ -301,7 +326,7 @@ def test_a_benchmark_counts_its_own_cells_and_those_of_another_process(screen):
 
 def test_a_training_that_begins_again_is_where_its_state_is(screen, clock, capsys):
     first, second = seeds(0, 1)
-    with whole(plain(screen), quiet=False, clock=clock) as bar:
+    with progress_bar(plain(screen), quiet=False, clock=clock) as bar:
         watch = Trainings(bar, [[first], [second]], {first: 100.0, second: 100.0})
         watch.begins(first)
         clock.wait(10)
@@ -323,9 +348,9 @@ def test_an_attack_tells_of_its_steps_what_the_plan_says_it_costs(digits_classif
 
     images, labels = digits_test[0][:5], digits_test[1][:5]
     for spec in ("fgsm", "pgd(steps=4)"):
-        (perturbation,), told = attacks.resolve(spec, [8 / 255], {}, 0), []
-        attacks.AttackRunner(perturbation, digits_classifier, told.append)(images, labels, range(5))
-        assert sum(told) == 5 * (attacks.passes(perturbation) - 1)
+        (perturbation,), steps = attacks.resolve(spec, [8 / 255], {}, 0), []
+        attacks.AttackRunner(perturbation, digits_classifier, steps.append)(images, labels, range(5))
+        assert sum(steps) == 5 * (attacks.passes(perturbation) - 1)
 
 
 # --- trainings ----------------------------------------------------------------------------------------
@@ -343,10 +368,12 @@ def at(share, epoch, ends=False):
 
 def test_several_seeds_have_one_bar_for_the_whole(screen, clock):
     first, second = seeds(0, 1)
-    with whole(terminal(screen, 200), quiet=False, clock=clock) as bar:
+    with progress_bar(terminal(screen, 200), quiet=False, clock=clock) as bar:
         watch = Trainings(bar, [[first], [second]], {first: 300.0, second: 300.0})
         watch.begin()
-        clock.wait(10)
+        clock.wait(60)
+        watch(first, at(0.1, 1))  # the first step was compiled
+        clock.wait(8)
         watch(first, at(0.5, 2, ends=True))
         assert (bar.time.share, bar.time.seconds) == (0.25, pytest.approx(30.0))
         clock.wait(10)
@@ -363,23 +390,28 @@ def test_several_seeds_have_one_bar_for_the_whole(screen, clock):
 
 def test_a_training_that_goes_on_says_from_where_and_what_was_done_is_no_speed(screen, clock, capsys):
     (what,) = seeds(3)
-    with whole(plain(screen), quiet=False, clock=clock) as bar:
+    with progress_bar(plain(screen), quiet=False, clock=clock) as bar:
         watch = Trainings(bar, [[what]], {what: 80.0})
         watch.begin()
         watch.resumed(what, Start(step=30, steps=40, epoch=4, epochs=4))
         assert bar.time.share == 0.75
+        clock.wait(60)  # reading the data and building the network are no speed, either
+        watch(what, at(0.8, 4))
+        assert bar.time.seconds is None
         clock.wait(6)
-        watch(what, at(0.875, 4))
+        watch(what, at(0.9, 4))
         assert bar.time.seconds == pytest.approx(6.0)
     assert capsys.readouterr().err == "in_resnet20 seed 3 goes on from epoch 4/4, step 30/40\n"
 
 
 def test_one_that_fails_is_not_waited_for(screen, clock):
     first, second = seeds(0, 1)
-    with whole(plain(screen), quiet=False, clock=clock) as bar:
+    with progress_bar(plain(screen), quiet=False, clock=clock) as bar:
         watch = Trainings(bar, [[first, second]], {first: 100.0, second: 100.0})
         watch.begin()
         clock.wait(10)
+        watch(first, at(0.25, 1))
+        clock.wait(5)
         watch(first, at(0.5, 2))
         watch.failed(second)
         assert (bar.time.share, bar.time.seconds) == (0.5, pytest.approx(10.0))
@@ -387,7 +419,7 @@ def test_one_that_fails_is_not_waited_for(screen, clock):
 
 def test_elsewhere_epochs_have_a_line_now_and_then_and_each_training_at_its_end(screen, clock):
     first, second = seeds(0, 1)
-    with whole(plain(screen), quiet=False, clock=clock) as bar:
+    with progress_bar(plain(screen), quiet=False, clock=clock) as bar:
         watch = Trainings(bar, [[first], [second]], {first: 1.0, second: 1.0})
         for what, seconds in ((first, 1), (second, 12)):
             watch.begin()

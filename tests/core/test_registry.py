@@ -2,7 +2,7 @@
 
 import pytest
 
-from robust_interp.core.registry import alike, unknown
+from robust_interp.core.registry import equal_ignoring_case, unknown
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_words_of_other_libraries_are_answered_with_ours():
 
 
 def test_names_are_alike_up_to_case_and_marks():
-    assert alike("In-ResNet 20", ["in_resnet20", "in_resnet200", "IN_RESNET20"]) == [
+    assert equal_ignoring_case("In-ResNet 20", ["in_resnet20", "in_resnet200", "IN_RESNET20"]) == [
         "in_resnet20",
         "IN_RESNET20",
     ]

@@ -1,6 +1,6 @@
 import pytest
 
-from robust_interp.core.csv_text import csv_text, defused
+from robust_interp.core.csv_text import csv_text, escape_csv_value
 from robust_interp.core.errors import UserError
 from robust_interp.core.json_values import DEEPEST, is_count, is_number, loads
 from robust_interp.core.texts import first_line_of, plain, quoted, reason_of
@@ -46,7 +46,7 @@ def test_a_large_value_is_quoted_in_short():
     ],
 )
 def test_a_cell_is_no_formula_and_a_number_stays_one(cell, written):
-    assert defused(cell) == written
+    assert escape_csv_value(cell) == written
 
 
 def test_a_table_is_defused_in_its_cells_and_its_head():
@@ -75,4 +75,5 @@ def test_what_an_exception_says_is_cut_to_its_first_line_or_joined_to_one():
     error = ValueError("no such key\n  in the file\n")
     assert first_line_of(error) == "no such key"
     assert reason_of(error) == "no such key in the file"
+    assert first_line_of(KeyError(101)) == reason_of(KeyError(101)) == "KeyError: 101"
     assert first_line_of(KeyboardInterrupt()) == reason_of(KeyboardInterrupt()) == "KeyboardInterrupt"

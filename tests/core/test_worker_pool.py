@@ -43,19 +43,19 @@ def test_tasks_of_lost_workers_are_done_again_three_times_at_most(tmp_path, loca
 
 @pytest.mark.slow
 def test_tasks_tell_of_themselves_and_can_be_stopped(local_ray):
-    told, lines, one_more = [], [], 3
+    reported, lines, one_more = [], [], 3
     with (
         cluster(TWO) as workers,
-        WorkerPool(workers, Waiting, (), log=lines.append, news=lambda *news: told.append(news)) as pool,
+        WorkerPool(workers, Waiting, (), log=lines.append, news=lambda *news: reported.append(news)) as pool,
     ):
         for number in range(2 + one_more):
             pool.submit(number)
         pool.wait(2)
         pool.stop(seconds=30)
         assert not pool.is_busy
-    at_hand = {task for task, _ in told}
+    at_hand = {task for task, _ in reported}
     assert len(at_hand) <= 2
-    assert all(news == [task, "waits"] for task, news in told)
+    assert all(news == [task, "waits"] for task, news in reported)
     done = [line for line in lines if not line.startswith("worker ") or " is process " not in line]
     assert len(done) == len(at_hand)  # what was at hand has ended, and nothing else was begun
 
@@ -83,6 +83,24 @@ def test_what_cannot_be_sent_is_one_line(local_ray):
     ):
         WorkerPool(workers, Doubling, (threading.Lock(),))
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "error", [Exception("The current node timed out\nduring startup."), OSError("no room")]
+)
+def test_a_ray_that_does_not_start_is_one_line(monkeypatch, error):
+    ray = pytest.importorskip("ray")
+
+    def init(*args, **options):
+        raise error
+
+    monkeypatch.setattr(ray, "init", init)
+    reason = str(error).splitlines()[0]
+    with (
+        pytest.raises(UserError, match=f"^cannot connect to a Ray on this machine: .*{reason}"),
+        cluster(Workers(2)),
+    ):
+        pass
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ def expected(dataset, wanted, seed):
 def test_images_made_ahead_are_those_made_here(eager, counted, tmp_path, kept):
     dataset = fake_cifar10(N)
     maker = Maker(dataset, 5, Cache(tmp_path) if kept else None)
-    with maker.ahead(WANTED, workers=1):
+    with maker.prefetch(WANTED, workers=1):
         maker.images("shot_noise", 1, 0, 4)
         while not counted.blocks:  # it starts
             time.sleep(0.01)
@@ -73,7 +73,7 @@ def test_images_made_ahead_are_those_made_here(eager, counted, tmp_path, kept):
 
 def test_few_images_start_no_worker(counted):
     maker = Maker(fake_cifar10(N), 0)
-    with maker.ahead(WANTED, workers=2):
+    with maker.prefetch(WANTED, workers=2):
         for wanted in WANTED:
             maker.images(wanted.name, wanted.severity, 0, N)
     assert not counted.alive
@@ -85,7 +85,7 @@ def test_what_is_on_disk_starts_no_worker(eager, counted, tmp_path):
     for wanted in WANTED:
         first.images(wanted.name, wanted.severity, 0, N)
     again = Maker(dataset, 0, Cache(tmp_path))
-    with again.ahead(WANTED, workers=2):
+    with again.prefetch(WANTED, workers=2):
         for wanted in WANTED:
             assert np.array_equal(
                 again.images(wanted.name, wanted.severity, 0, N), expected(dataset, wanted, 0)
@@ -102,7 +102,7 @@ def test_a_block_is_made_as_far_as_it_will_be_asked_for(monkeypatch):
 
     monkeypatch.setattr(ahead, "corrupt", counting)
     maker = Maker(fake_cifar10(N), 0)
-    with maker.ahead([Wanted("fog", 1, 0, 12)], workers=0):
+    with maker.prefetch([Wanted("fog", 1, 0, 12)], workers=0):
         for start in range(0, 12, 3):
             maker.images("fog", 1, start, start + 3)
     assert made == [12]
@@ -114,7 +114,7 @@ def test_workers_end_on_an_exception(eager, monkeypatch):
     maker = Maker(fake_cifar10(N), 0)
 
     def run():
-        with maker.ahead(WANTED, workers=1):
+        with maker.prefetch(WANTED, workers=1):
             maker.images("shot_noise", 1, 0, 4)
             while not started:
                 time.sleep(0.01)
@@ -129,7 +129,7 @@ def test_workers_end_on_an_exception(eager, monkeypatch):
 def test_a_worker_that_dies_is_done_without(eager, counted, monkeypatch):
     monkeypatch.setattr(Counting, "make", lambda self, *request: self.end() or Worker.make(self, *request))
     dataset, maker = fake_cifar10(N), Maker(fake_cifar10(N), 0)
-    with maker.ahead(WANTED, workers=1):
+    with maker.prefetch(WANTED, workers=1):
         for wanted in WANTED:
             assert np.array_equal(
                 maker.images(wanted.name, wanted.severity, 0, N), expected(dataset, wanted, 0)
@@ -139,7 +139,7 @@ def test_a_worker_that_dies_is_done_without(eager, counted, monkeypatch):
 def test_where_no_process_can_be_started_images_are_made_here(eager, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     dataset, maker = fake_cifar10(N), Maker(fake_cifar10(N), 0)
-    with maker.ahead(WANTED, workers=2):
+    with maker.prefetch(WANTED, workers=2):
         for wanted in WANTED:
             assert np.array_equal(
                 maker.images(wanted.name, wanted.severity, 0, N), expected(dataset, wanted, 0)
@@ -155,7 +155,7 @@ def test_workers_of_other_code_are_not_taken(monkeypatch):
 def test_a_plug_in_is_made_here(eager, counted, fresh):
     CORRUPTIONS.add("plain", lambda image, severity, rng: image, origin="a test")
     maker = Maker(fake_cifar10(N), 0)
-    with maker.ahead([Wanted("plain", 1, 0, N)], workers=1):
+    with maker.prefetch([Wanted("plain", 1, 0, N)], workers=1):
         assert np.array_equal(maker.images("plain", 1, 0, N), fake_cifar10(N).images)
     assert not counted.alive
     CORRUPTIONS.remove("plain")

@@ -349,7 +349,7 @@ def test_a_tensor_that_must_be_converted_is_never_converted_whole(monkeypatch):
     assert found.fingerprint == whole.fingerprint
     shuffled = np.random.default_rng(0).permutation(200)
     assert np.array_equal(found.at(shuffled[:9]), whole.at(shuffled[:9]))
-    mixed = found.in_order(shuffled, "shuffled")
+    mixed = found.reordered(shuffled, "shuffled")
     assert np.array_equal(mixed.pixels(3, 8), whole.at(shuffled[3:8]))
     assert max(sizes) <= 64
     with pytest.raises(UserError, match="images cannot be made one array of numbers"):

@@ -99,26 +99,28 @@ def test_images_of_several_sizes_come_to_one(several_sizes):
     found = opened(several_sizes, 32, 28, "bicubic")
     found.expect(3)
     assert (found.shape, found.rows(0, 3).shape) == ((3, 28, 28), (3, 3, 28, 28))
-    assert found.told == {"preprocessing": "resize=32,crop=28,bicubic"}
-    assert found.fitted(CFGS["squash"]) is found  # fixed for all
+    assert found.metadata == {"preprocessing": "resize=32,crop=28,bicubic"}
+    assert found.preprocessed_for(CFGS["squash"]) is found  # fixed for all
 
 
 def test_each_model_has_a_view_of_its_own_and_models_alike_share_one(several_sizes):
     base = opened(several_sizes)
-    one, same, other = (base.fitted(CFGS[name]) for name in ("crop_pct", "timm's defaults", "squash"))
+    one, same, other = (
+        base.preprocessed_for(CFGS[name]) for name in ("crop_pct", "timm's defaults", "squash")
+    )
     assert one is same
     assert len({base.fingerprint, one.fingerprint, other.fingerprint}) == 3
     assert one.fingerprint == opened(several_sizes, 32, 28, "bicubic").fingerprint
-    assert one.fitted(CFGS["squash"]) is one
-    assert base.fitted({}) is base
+    assert one.preprocessed_for(CFGS["squash"]) is one
+    assert base.preprocessed_for({}) is base
     assert np.array_equal(one.rows(0, 3), opened(several_sizes, 32, 28, "bicubic").rows(0, 3))
 
 
 def test_images_of_a_models_size_stay_as_they_are(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (4, 3, 28, 28), dtype=np.uint8)
     base = opened(write_folder(tmp_path / "val", images, [0, 0, 1, 1]))
-    assert base.fitted(CFGS["the whole side"]) is base
-    assert base.fitted(CFGS["crop_pct"]) is not base  # enlarged, then cropped
+    assert base.preprocessed_for(CFGS["the whole side"]) is base
+    assert base.preprocessed_for(CFGS["crop_pct"]) is not base  # enlarged, then cropped
 
 
 def test_an_image_smaller_than_the_crop_is_refused(several_sizes):
@@ -128,4 +130,4 @@ def test_an_image_smaller_than_the_crop_is_refused(several_sizes):
 
 def test_arrays_are_as_they_are_for_every_model():
     dataset = data.from_arrays(np.zeros((2, 3, 8, 8), np.uint8), [0, 1])
-    assert dataset.fitted(CFGS["crop_pct"]) is dataset
+    assert dataset.preprocessed_for(CFGS["crop_pct"]) is dataset

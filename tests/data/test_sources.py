@@ -156,7 +156,7 @@ def test_an_unreadable_image_is_named_before_the_run_or_left_out_and_counted(tmp
         found.expect(6)
     rest = opened(f"folder:{folder}", skip_unreadable=True)
     rest.expect(5)
-    assert (len(rest), rest.told) == (5, {"skipped": 1})
+    assert (len(rest), rest.metadata) == (5, {"skipped": 1})
     assert rest.labels.tolist() == [0, 0, 1, 2, 2]
     assert "1 of 6 images are left out" in rest.notes[0]
     assert rest.fingerprint != found.fingerprint

@@ -27,7 +27,7 @@ def test_random_is_an_order_of_all_images_with_their_labels():
     found = data.in_subset(dataset, "random", 3)
     assert places(found) == np.random.RandomState(3).permutation(30).tolist()
     assert found.labels.tolist() == dataset.labels[places(found)].tolist()
-    assert found.told == {"subset": "random@3"}
+    assert found.metadata == {"subset": "random@3"}
     assert places(data.in_subset(dataset, "random", 4)) != places(found)
 
 

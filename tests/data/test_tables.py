@@ -88,7 +88,7 @@ def test_a_row_without_an_image_is_named_or_left_out(tmp_path):
     with pytest.raises(UserError, match=r"cannot read row 2 \(2.png\): it is no image"):
         opened(f"hf:{tmp_path / 'own'}").expect(6)
     rest = opened(f"hf:{tmp_path / 'own'}", skip_unreadable=True)
-    assert (len(rest), rest.told) == (5, {"skipped": 1})
+    assert (len(rest), rest.metadata) == (5, {"skipped": 1})
 
 
 @pytest.mark.parametrize(

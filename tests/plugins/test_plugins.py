@@ -93,7 +93,7 @@ def test_listing_runs_nothing_of_a_plug_in(install):
     registry = attacks_registry()
     assert "eager" in registry
     assert sorted(registry) == ["eager", "pgd"]
-    assert registry.troubles() == {}
+    assert registry.problems() == {}
     assert registry["pgd"] is ATTACKS["pgd"]
     with pytest.raises(UserError, match="unknown attack 'eagr'; did you mean eager"):
         registry["eagr"]
@@ -123,7 +123,7 @@ def test_a_broken_plug_in_is_named_and_the_rest_goes_on(install, source, why):
         with pytest.raises(UserError, match=f"attack 'idle' of broken 1.0 cannot be used: {why}") as refusal:
             registry["idle"]
         assert "\n" not in str(refusal.value)
-    assert list(registry.troubles(registry.__getitem__)) == ["idle"]
+    assert list(registry.problems(registry.__getitem__)) == ["idle"]
     assert registry["other"].defaults == {}
 
 
@@ -151,7 +151,7 @@ def test_what_two_claim_is_refused_naming_both(install):
         registry["idle"]
     with pytest.raises(UserError, match=r"attack 'pgd' is declared by robust-interp and by first 1.0"):
         registry["pgd"]
-    assert sorted(registry.troubles()) == ["idle", "pgd"]
+    assert sorted(registry.problems()) == ["idle", "pgd"]
     with pytest.raises(UserError, match=r"declared by .*first 1.0.* and by /mine.py"):
         registry.add("idle", ATTACKS["pgd"], Origin("/mine.py", "sha256:0"))
 

@@ -80,10 +80,10 @@ def test_the_page_says_why_lines_have_no_rank(tmp_path):
     with Store(results) as store:
         run(store, [(card("c"), CLEAN, first(9)), (card("c"), attack("pgd", 1), first(3))])
     text = page.write([results], tmp_path / "report").read_text(encoding="utf-8")
-    assert "which is shaded. Rows without a rank: 1 without pgd_2." in text
-    assert text.count('title="no rank: without pgd_2"') == 1
+    assert "which is shaded. No rank for 1 of 3 rows: pgd_2 was not measured." in text
+    assert text.count('title="no rank: pgd_2 was not measured"') == 1
     text = page.write([LEADERBOARDS / "paper_cifar10.csv"], tmp_path / "paper").read_text(encoding="utf-8")
-    assert "Rows without a rank: 26 quoted (paper)." in text
+    assert "No rank for 26 of 26 rows: quoted from paper." in text
 
 
 def test_published_rows_and_the_title_on_the_page(tmp_path):

@@ -71,7 +71,7 @@ def test_a_run_over_the_15_has_no_mean_over_19(store):
 
 
 def test_in_short_the_means_stand_for_their_corruptions(store):
-    _, numbers = brief.in_short(board_of(store, *measured(ALL19)))
+    _, numbers = brief.shorten(board_of(store, *measured(ALL19)))
     assert list(numbers) == ["clean", "noise", "common15", "all19"]
 
 

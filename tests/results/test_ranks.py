@@ -31,7 +31,8 @@ def test_the_column_that_ranks_is_the_one_at_the_middle_of_all_measured_radii(fo
     assert board[["model", "rank"]].fillna(0).values.tolist() == [["high", 1], ["low", 0]]
     assert columns == {"final": "pgd_8"}
     assert about_ranks(board, columns) == (
-        "rank by pgd_8, among rows of the same protocol and images; no rank: 1 without pgd_8"
+        "rank by pgd_8, among rows of the same protocol and images; "
+        "no rank for 1 of 2 rows: pgd_8 was not measured"
     )
 
 
@@ -43,18 +44,19 @@ def test_radii_of_files_do_not_move_the_column_that_ranks(folder, tmp_path):
     board, _, columns = gather([folder, tmp_path / "far.csv"])
     assert columns == {"final": "pgd_8"}  # of 1, 2, 4, 8 and 16 the middle one would be 4
     assert about_ranks(board, columns) == (
-        "rank by pgd_8, among rows of the same protocol and images; no rank: 2 without pgd_8, "
-        "1 from files (their images are unknown) or attacked by transfer"
+        "rank by pgd_8, among rows of the same protocol and images; no rank for 2 of 4 rows: pgd_8 was not "
+        "measured; for 1 of 4 rows: from a file (the images are unknown) or attacked by transfer"
     )
 
 
 def test_quoted_lines_and_boards_without_pgd_say_so(folder):
     board = gather([folder]).board
     quoted = board.assign(source="paper", rank=pd.NA)
-    assert about_ranks(quoted, ranked_by(quoted)) == "no rank: 2 quoted (paper)"
+    assert about_ranks(quoted, ranked_by(quoted)) == "no rank for 2 of 2 rows: quoted from paper"
     without = board.drop(columns=[name for name in board if name.startswith("pgd")]).assign(rank=pd.NA)
     assert ranked_by(without) == {}
-    assert about_ranks(without, {}) == "no rank: 2 without a column pgd_<eps>, which ranks go by"
+    reason = "ranks go by pgd_<eps>, which was not measured"
+    assert about_ranks(without, {}) == f"no rank for 2 of 2 rows: {reason}"
 
 
 def test_each_protocol_has_a_column_of_its_own(folder):

@@ -6,7 +6,7 @@ import pytest
 from support.hand_made import LABELS, attack, card, measured
 
 from robust_interp.store import Store
-from robust_interp.store.finished import outcome_of
+from robust_interp.store.finished import require_outcome
 
 
 @pytest.fixture
@@ -19,10 +19,11 @@ def test_a_cell_is_as_finished_as_the_whole_one(store):
     (whole,) = measured(store, [(card(), attack("pgd", 2), "1101")]).cells
     skipping = replace(whole, skips=("clean",))
     for cell in (whole, skipping):
-        assert (outcome_of(cell, store, 4).predictions == LABELS[:4]).tolist() == [True, True, False, True]
+        right = require_outcome(cell, store, 4).predictions == LABELS[:4]
+        assert right.tolist() == [True, True, False, True]
 
 
 def test_a_cell_without_all_samples_is_refused(store):
     (cell,) = measured(store, [(card(), attack("pgd", 2), "1101")]).cells
     with pytest.raises(LookupError, match="net seed 0 pgd_2 has fewer than 5 finished samples"):
-        outcome_of(cell, store, 5)
+        require_outcome(cell, store, 5)

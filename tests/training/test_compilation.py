@@ -13,7 +13,7 @@ from robust_interp.models.network import Block
 from robust_interp.training import compilation, train
 from robust_interp.training.loader import Loader
 from robust_interp.training.recipe import Recipe
-from robust_interp.training.trainer import Fit
+from robust_interp.training.trainer import Trainer
 
 DIGITS = data.DATASETS["digits"]
 TWENTY = Recipe("twenty", epochs=20, lr=0.01, steps=(), batch_size=8).filled(DIGITS)
@@ -28,14 +28,16 @@ def losses(compiled):
     if compiled:
         compilation.compile_blocks(model)
     assert list(model.state_dict()) == names
-    fit = Fit(model.train(), Loader(digits.images[:8], digits.labels[:8], TWENTY, False, 0, "cpu"), TWENTY)
-    fit.loss_sum = fit.loss_sum.double()
-    images, labels = fit.loader.cut(fit.loader.draw())
+    trainer = Trainer(
+        model.train(), Loader(digits.images[:8], digits.labels[:8], TWENTY, False, 0, "cpu"), TWENTY
+    )
+    trainer.loss_sum = trainer.loss_sum.double()
+    images, labels = trainer.loader.cut(trainer.loader.draw())
     found = []
     for _ in range(20):
-        fit.loss_sum.zero_()
-        fit.train_step(images.double(), labels)
-        found.append(fit.loss_sum.item() / 8)
+        trainer.loss_sum.zero_()
+        trainer.train_step(images.double(), labels)
+        found.append(trainer.loss_sum.item() / 8)
     return found
 
 

@@ -17,7 +17,7 @@ from robust_interp.training.cuda_graph import RecordedSteps
 from robust_interp.training.loader import Loader
 from robust_interp.training.recipe import Recipe
 from robust_interp.training.side_by_side import Group
-from robust_interp.training.trainer import Fit
+from robust_interp.training.trainer import Trainer
 
 DIGITS = data.DATASETS["digits"]
 DEVICES = [
@@ -56,8 +56,8 @@ class Tape(TorchDispatchMode):
 class Cuda:
     """What `graphs` needs of torch.cuda. As there, what is recorded has not run until it is replayed."""
 
-    def __init__(self, fits):
-        self.fits, self.tapes, self.events = fits, [], []
+    def __init__(self, trainers):
+        self.trainers, self.tapes, self.events = trainers, [], []
         self.numbers = itertools.count()
         self.now = "cuda:0"
         self.here = [self.Stream()]
@@ -97,15 +97,15 @@ class Cuda:
         if stream is None:
             self.default_capture_stream = stream = self.default_capture_stream or self.Stream()
         self.here.append(stream)
-        before = [{k: v.clone() for k, v in fit.state()[0].items()} for fit in self.fits]
+        before = [{k: v.clone() for k, v in trainer.state()[0].items()} for trainer in self.trainers]
         self.events.append((self.here[-1], "records", None))
         try:
             with tape:
                 yield
             self.here.pop()
         finally:
-            for fit, values in zip(self.fits, before, strict=True):
-                for name, value in fit.state()[0].items():
+            for trainer, values in zip(self.trainers, before, strict=True):
+                for name, value in trainer.state()[0].items():
                     value.copy_(values[name])
 
 
@@ -116,24 +116,24 @@ def fit_of(architecture, recipe, seed=0, n=26, device="cpu", **model_args):
     images, labels = rng.random((n, 1, 8, 8), dtype=np.float32), rng.integers(0, 10, n)
     recipe = recipe.filled(DIGITS)
     loader = Loader(images, labels, recipe, DIGITS.flip, seed, device)
-    return Fit(model.to(device, memory_format=torch.channels_last), loader, recipe)
+    return Trainer(model.to(device, memory_format=torch.channels_last), loader, recipe)
 
 
-def train(fits):
-    for _ in Group(fits).epochs(lambda *_: None, lambda: False):
+def train(trainers):
+    for _ in Group(trainers).epochs(lambda *_: None, lambda: False):
         pass
-    return fits
+    return trainers
 
 
 @pytest.fixture
 def on_tape(monkeypatch):
     """Lets networks on the CPU train as if on CUDA; gives the fake."""
 
-    def start(fits):
-        fake = Cuda(fits)
+    def start(trainers):
+        fake = Cuda(trainers)
         monkeypatch.setattr(cuda_graph, "cuda", fake)
         monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
-        monkeypatch.setattr(side_by_side, "in_turn", RecordedSteps())
+        monkeypatch.setattr(side_by_side, "step_sequentially", RecordedSteps())
         return fake
 
     return start
@@ -159,18 +159,18 @@ def two(precision="float32"):
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_replayed_steps_are_the_steps_themselves(on_tape, precision):
     expected = train(two(precision))
-    fits = two(precision)
-    fake = on_tape(fits)
-    same_weights(train(fits), expected)
+    trainers = two(precision)
+    fake = on_tape(trainers)
+    same_weights(train(trainers), expected)
     # for each rate: the first step of either size runs, 5 of the full size and 1 of the other are replayed
     assert [tape.replays for tape in fake.tapes] == [5, 1, 5, 1]
 
 
 @pytest.mark.slow
 def test_every_branch_starts_from_the_graph_and_ends_in_it(on_tape):
-    fits = two()
-    fake = on_tape(fits)
-    train(fits)
+    trainers = two()
+    fake = on_tape(trainers)
+    train(trainers)
     start = [what for _, what, _ in fake.events].index("records") + 1
     main = fake.events[start - 1][0]
     taken = fake.events[start : start + 6]
@@ -189,10 +189,10 @@ def test_every_branch_starts_from_the_graph_and_ends_in_it(on_tape):
 def test_what_is_recorded_is_of_the_device_in_use_whatever_was_recorded_before(on_tape):
     fake = on_tape([])
     for device in ("cuda:0", "cuda:1"):
-        fake.now, fake.events, fake.fits = device, [], two()
-        fake.here, fits, steps = [fake.Stream()], fake.fits, RecordedSteps()
+        fake.now, fake.events, fake.trainers = device, [], two()
+        fake.here, trainers, steps = [fake.Stream()], fake.trainers, RecordedSteps()
         for _ in range(3):
-            steps(fits, [fit.loader.draw() for fit in fits])
+            steps(trainers, [trainer.loader.draw() for trainer in trainers])
         assert "records" in {what for _, what, _ in fake.events}
         assert {stream.device for stream, _, _ in fake.events} == {device}
 
@@ -203,28 +203,28 @@ def test_a_network_that_leaves_is_no_longer_trained_and_the_others_are_as_if_alo
     short = Recipe("any", epochs=2, steps=(), batch_size=13)
     (expected,) = train([fit_of("in_resnet14", recipe)])
     (ended,) = train([fit_of("in_resnet14", short, seed=1)])
-    fits = [fit_of("in_resnet14", recipe), fit_of("in_resnet14", short, seed=1)]
-    fake = on_tape(fits)
-    same_weights(train(fits), [expected, ended])
+    trainers = [fit_of("in_resnet14", recipe), fit_of("in_resnet14", short, seed=1)]
+    fake = on_tape(trainers)
+    same_weights(train(trainers), [expected, ended])
     assert [tape.replays for tape in fake.tapes] == [3, 3]
 
 
 def test_what_cannot_be_recorded_is_trained_all_the_same_and_said(on_tape):
-    def reading(fit):
-        plain = fit.model.forward
-        fit.model.forward = lambda x: plain(x) * (1.0 if x.sum().item() else 0.0)
-        return fit
+    def reading(trainer):
+        plain = trainer.model.forward
+        trainer.model.forward = lambda x: plain(x) * (1.0 if x.sum().item() else 0.0)
+        return trainer
 
     (expected,) = train(two()[:1])
-    fits = [reading(two()[0])]
-    fake = on_tape(fits)
+    trainers = [reading(two()[0])]
+    fake = on_tape(trainers)
     main = fake.here[0]
     with pytest.warns(
         UserWarning, match=r"^training is slower: it cannot run as a CUDA graph \(.*capturing\)$"
     ):
-        train(fits)
+        train(trainers)
     assert fake.here == [main]  # the caller's stream is what it was
-    same_weights(fits, [expected])
+    same_weights(trainers, [expected])
 
 
 @pytest.mark.slow
@@ -234,22 +234,24 @@ def test_what_cannot_be_recorded_is_trained_all_the_same_and_said(on_tape):
 def test_the_step_of_every_architecture_can_be_recorded(architecture):
     recipe = Recipe("any", epochs=9, batch_size=4)
     name, args = ("in_resnet14", {"stored": "keep"}) if architecture == "keep" else (architecture, {})
-    fit = fit_of(name, recipe, n=4, **args)
-    fit.begin()
-    fit.train_step(*fit.loader.cut(fit.loader.draw()))  # as on CUDA, the first one is not recorded
+    trainer = fit_of(name, recipe, n=4, **args)
+    trainer.begin()
+    trainer.train_step(
+        *trainer.loader.cut(trainer.loader.draw())
+    )  # as on CUDA, the first one is not recorded
     with Tape() as tape:
-        fit.train_step(*fit.loader.cut(fit.loader.draw()))
+        trainer.train_step(*trainer.loader.cut(trainer.loader.draw()))
     assert len(tape.calls) > 100
 
 
-def plain_losses(fit, steps):
+def plain_losses(trainer, steps):
     """A loop as a user would write it, on the same draws; and the losses of its steps."""
-    optimizer = torch.optim.SGD(fit.model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
-    device, losses = fit.loader.labels.device, []
+    optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    device, losses = trainer.loader.labels.device, []
     for _ in range(steps):
-        images, labels = fit.loader.cut(fit.loader.draw().to(device))
-        with torch.autocast(device.type, torch.bfloat16, enabled=fit.recipe.precision == "bf16"):
-            logits = fit.model.train()(images)
+        images, labels = trainer.loader.cut(trainer.loader.draw().to(device))
+        with torch.autocast(device.type, torch.bfloat16, enabled=trainer.recipe.precision == "bf16"):
+            logits = trainer.model.train()(images)
         loss = F.cross_entropy(logits.float(), labels)
         optimizer.zero_grad()
         loss.backward()
@@ -268,13 +270,13 @@ def test_twenty_steps_are_those_of_a_plain_loop(device, precision):
     def fresh():
         return [fit_of(name, recipe, seed, n=16, device=device) for name, seed in starts]
 
-    fits = train(fresh())
-    for fit, plain in zip(fits, fresh(), strict=True):
+    trainers = train(fresh())
+    for trainer, plain in zip(trainers, fresh(), strict=True):
         losses = plain_losses(plain, 20)
         tolerance = 1e-4 if precision == "float32" else 1e-2
-        assert [line["loss"] for line in fit.curve] == pytest.approx(losses, rel=tolerance, abs=1e-6)
+        assert [line["loss"] for line in trainer.curve] == pytest.approx(losses, rel=tolerance, abs=1e-6)
         assert losses[-1] < losses[0]
-        assert all(value.dtype != torch.bfloat16 for value in fit.model.state_dict().values())
+        assert all(value.dtype != torch.bfloat16 for value in trainer.model.state_dict().values())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA")
@@ -282,8 +284,8 @@ def test_on_cuda_steps_are_recorded_and_networks_together_are_the_networks_alone
     recipe = Recipe("any", epochs=6, batch_size=16)
     together_ = [fit_of("in_resnet14", recipe, seed, n=40, device="cuda") for seed in range(3)]
     train(together_)
-    for seed, fit in enumerate(together_):
+    for seed, trainer in enumerate(together_):
         (alone,) = train([fit_of("in_resnet14", recipe, seed, n=40, device="cuda")])
-        assert [line["loss"] for line in fit.curve] == pytest.approx(
+        assert [line["loss"] for line in trainer.curve] == pytest.approx(
             [line["loss"] for line in alone.curve], rel=1e-4
         )

@@ -319,14 +319,14 @@ def test_a_terminated_command_keeps_its_training(tmp_path, start_command):
 
 def spoil(monkeypatch, seeds):
     """Let these seeds start from weights that are no numbers."""
-    plain = train.Fit
+    plain = train.Trainer
 
     def spoilt(model, loader, recipe):
         if loader.generator.initial_seed() in seeds:
             model.fc.weight.data.fill_(torch.nan)
         return plain(model, loader, recipe)
 
-    monkeypatch.setattr(train, "Fit", spoilt)
+    monkeypatch.setattr(train, "Trainer", spoilt)
 
 
 COMMAND = ["train", "in_resnet14", "--epochs", "1", "--seeds", "3", "--device", "cpu", "--quiet", "--out"]

@@ -53,14 +53,14 @@ def test_together_they_are_what_they_are_alone(tmp_path, alone):
 
 @pytest.mark.slow
 def test_one_that_fails_is_recorded_and_does_not_touch_the_others(tmp_path, alone, monkeypatch):
-    asked, plain = trainings(), train.Fit
+    asked, plain = trainings(), train.Trainer
 
     def spoilt(model, loader, recipe):
         if loader.generator.initial_seed() == asked[1].seed == 1:  # of no other
             model.fc.weight.data.fill_(torch.inf)
         return plain(model, loader, recipe)
 
-    monkeypatch.setattr(train, "Fit", spoilt)
+    monkeypatch.setattr(train, "Trainer", spoilt)
     for reason in ("diverged: the loss of epoch 1 is nan", "failed before"):  # again, it is not tried again
         made = (
             run(asked, tmp_path / "zoo")

@@ -13,7 +13,7 @@ from robust_interp.training import trainer
 from robust_interp.training.loader import Loader
 from robust_interp.training.recipe import Recipe
 from robust_interp.training.side_by_side import Group
-from robust_interp.training.trainer import Fit, TrainingError, learning_rate
+from robust_interp.training.trainer import Trainer, TrainingError, learning_rate
 
 DIGITS = data.DATASETS["digits"]
 
@@ -44,7 +44,7 @@ def test_weight_decay_moves_lambda_as_worked_out_by_hand(monkeypatch, stored, la
     model = zoo.create("in_resnet14", num_classes=10, in_chans=1, lambda_init=(0.2, 0.2), stored=stored)
     start = model.fc.weight.clone()
     images = np.random.default_rng(0).random((8, 1, 8, 8), dtype=np.float32)
-    training = Fit(model, Loader(images, np.zeros(8, dtype=np.int64), recipe, False, 0, "cpu"), recipe)
+    training = Trainer(model, Loader(images, np.zeros(8, dtype=np.int64), recipe, False, 0, "cpu"), recipe)
     ((_, line),) = Group([training]).epochs(lambda *_: None, lambda: False)
     assert len(line["lambda"]) == 3
     assert list(line["lambda"].values()) == pytest.approx([expected] * 3, abs=1e-6)
@@ -57,7 +57,7 @@ def curve(losses, accuracy=10.0):
 
 
 def check(lines, classes=10):
-    Fit.check(SimpleNamespace(curve=lines), classes)
+    Trainer.check(SimpleNamespace(curve=lines), classes)
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])

@@ -11,7 +11,7 @@ import pytest
 from robust_interp.cli.main import main
 from robust_interp.training.recipe import load
 from robust_interp.training.train import Training
-from robust_interp.training.workers import shared
+from robust_interp.training.workers import split_into_groups
 
 # A data set of a few digits. The worker that first keeps the state of seed 0 is killed thereafter.
 PLUGIN = """
@@ -53,10 +53,11 @@ def weights(out):
 def test_groups_leave_no_worker_without_work():
     recipe = load("digits", "in_resnet14", "digits")
     five = [Training("in_resnet14", recipe, seed) for seed in range(5)]
-    assert [len(group) for group in shared(five, at_once=5, workers=1)] == [5]
-    assert [len(group) for group in shared(five, at_once=5, workers=2)] == [3, 2]
-    assert [len(group) for group in shared(five, at_once=1, workers=2)] == [1] * 5
-    assert [what.seed for group in shared(five, at_once=2, workers=2) for what in group] == [0, 1, 2, 3, 4]
+    assert [len(group) for group in split_into_groups(five, at_once=5, workers=1)] == [5]
+    assert [len(group) for group in split_into_groups(five, at_once=5, workers=2)] == [3, 2]
+    assert [len(group) for group in split_into_groups(five, at_once=1, workers=2)] == [1] * 5
+    groups = split_into_groups(five, at_once=2, workers=2)
+    assert [what.seed for group in groups for what in group] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.slow

@@ -245,6 +245,23 @@ def test_counters_of_batch_norm_may_be_missing(tmp_path):
     assert same(model, network(1))
 
 
+@pytest.mark.parametrize("content", [b"hello world\n", b"abc", b"", b"\0" * 100, bytes(range(100, 228))])
+def test_a_file_that_is_no_weights_file_is_called_that(tmp_path, content):
+    (tmp_path / "w.pt").write_bytes(content)
+    with pytest.raises(UserError, match=r"w.pt (is neither a .safetensors file nor one that|is empty)"):
+        read_state(tmp_path / "w.pt")
+
+
+@pytest.mark.parametrize(
+    "content", [b"\x80\x02", b"\x80\x02K", b"\x80\x02h\x07.", b"\x80\x02X\x01\0\0\0\xff."]
+)
+def test_a_damaged_file_is_called_that(tmp_path, content):
+    """An end, a memo that is not there, text that is none: torch's loader says little, or only a number."""
+    (tmp_path / "w.pt").write_bytes(content)
+    with pytest.raises(UserError, match=r"cannot read .*w.pt: it is damaged or incomplete \("):
+        read_state(tmp_path / "w.pt")
+
+
 @pytest.mark.parametrize("content", [[1, 2], {"a": types.SimpleNamespace(x=1)}, slice(3)])
 def test_the_refusal_of_a_pickle_gives_no_advice_to_load_it_unsafely(tmp_path, recwarn, content):
     path = tmp_path / "w.pt"

@@ -12,12 +12,12 @@ from typing import Any
 from torch import nn
 
 from robust_interp import attacks
-from robust_interp.attacks.expectation import Randomised
-from robust_interp.benchmark.agenda import Task
+from robust_interp.attacks.expectation import EOTClassifier
 from robust_interp.benchmark.compiling import architecture, can_be_compiled, key, passes_of
 from robust_interp.benchmark.runner import Runner
-from robust_interp.classifiers.engine import COMPILED, CannotCompile, Pass, compiled, with_folded_norms
-from robust_interp.core.compiler import learn
+from robust_interp.benchmark.scheduler import Task
+from robust_interp.classifiers.engine import COMPILED, CannotCompile, Pass, compile_model, with_folded_norms
+from robust_interp.core.compiler import record_compile_time
 from robust_interp.store.cells import CLEAN
 
 WORTH_A_COPY = 5e3  # image passes in one task from which on folding BatchNorm pays
@@ -25,7 +25,7 @@ COMPARED_ON = 16  # images on which the copy must agree with the model
 NEW = 1.0  # seconds: a faster compilation was cached in this process, and its time is not recorded
 
 
-class Engines:
+class AttackBackends:
     """The forms of one classifier for attacks. Each form is created when a task is large enough for it.
 
     Args:
@@ -43,7 +43,7 @@ class Engines:
     def of(self, task: Task) -> tuple[nn.Module, str]:
         """Return the module to attack in a task, and the name of its engine, empty for Python code."""
         cell = task.cell
-        if isinstance(self._attacked, Randomised):
+        if isinstance(self._attacked, EOTClassifier):
             return self._attacked, ""
         if (self._runner.compiles_all or self._is_chosen(task)) and can_be_compiled(cell):
             passes = frozenset(passes_of(cell.perturbation))
@@ -59,29 +59,29 @@ class Engines:
 
     def _plain(self) -> nn.Module:
         if self._folded is None:
-            images = self._view.pixels(CLEAN, 0, min(COMPARED_ON, self._view.at_once))
+            images = self._view.pixels(CLEAN, 0, min(COMPARED_ON, self._view.max_batch))
             self._folded = with_folded_norms(self._attacked, images)
         return self._folded
 
     def _compile(self, task: Task, passes: frozenset[Pass]) -> nn.Module | None:
         """Compile for batches of a constant size; None if that fails, which is noted, or gains nothing."""
-        card, images = task.cell.classifier, self._view.pixels(CLEAN, 0, self._view.at_once)
-        with _told(self._watch, task):
+        card, images = task.cell.classifier, self._view.pixels(CLEAN, 0, self._view.max_batch)
+        with _reporting(self._watch, task):
             try:
-                made, seen = compiled(self._plain(), images, sorted(passes), self._runner.backend)
+                made, seen = compile_model(self._plain(), images, sorted(passes), self._runner.backend)
             except CannotCompile as error:
                 self._runner.note_uncompiled(card.model, str(error))
                 return None
         if seen.seconds > NEW:
-            learn(key(card, passes, images), seen)
+            record_compile_time(key(card, passes, images), seen)
         insists = self._runner.compiles_all
         return made if insists or seen.gain >= 1 else None
 
 
 @contextmanager
-def _told(watch: Any, task: Task) -> Iterator[None]:
+def _reporting(watch: Any, task: Task) -> Iterator[None]:
     """Report a compilation to a watch that has the method ``compiling``: it takes long without progress."""
-    tell = getattr(watch, "compiling", lambda cell, begins: None)
-    tell(task.cell, True)
+    report = getattr(watch, "compiling", lambda cell, begins: None)
+    report(task.cell, True)
     yield
-    tell(task.cell, False)
+    report(task.cell, False)

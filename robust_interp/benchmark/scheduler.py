@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from robust_interp.benchmark.pending import is_finished, still_standing
+from robust_interp.benchmark.pending import is_finished, unbroken_mask
 from robust_interp.store import Store
 from robust_interp.store.cells import Cell, Perturbation, Plan
-from robust_interp.store.finished import finished
+from robust_interp.store.finished import find_outcome
 
 PAUSE = 0.2  # seconds between two checks of what other processes have finished
 
@@ -32,7 +32,7 @@ class Task:
         cell: The cell this task is a part of.
         start: Index of the first image, counted from 0.
         stop: Index after the last image.
-        standing: Mask of the images that no earlier attack has broken, (stop - start,) bool; None means all.
+        unbroken: Mask of the images that no earlier attack has broken, (stop - start,) bool; None means all.
         source: Key of the target that the attack is computed on; empty means the measured target.
     """
 
@@ -40,7 +40,7 @@ class Task:
     cell: Cell
     start: int
     stop: int
-    standing: np.ndarray | None = None
+    unbroken: np.ndarray | None = None
     source: str = ""
 
 
@@ -49,14 +49,14 @@ class Job:
     """The first `n` images of a cell, which are measured as one or more tasks.
 
     Attributes:
-        plan: The plan of the cell; the cells in `follows` are finished at `plan.n` images.
+        plan: The plan of the cell; the cells in `prerequisites` are finished at `plan.n` images.
         cell: The cell to measure.
         n: Number of images.
         target: Key of the target that is measured.
         source: Key of the target that the attack is computed on; empty means the measured target.
-        follows: Cells that must be finished first; images that they broke are not attacked again.
-        is_ready: Whether these cells are finished and `standing` is set.
-        standing: Mask of the images that they did not break, (n,) bool; None means all.
+        prerequisites: Cells that must be finished first; images that they broke are not attacked again.
+        is_ready: Whether these cells are finished and `unbroken` is set.
+        unbroken: Mask of the images that they did not break, (n,) bool; None means all.
         elsewhere: Number of images that were not stored at the start and that this process has not measured.
             For a finished job, these are the images that other processes measured.
     """
@@ -66,17 +66,17 @@ class Job:
     n: int
     target: str
     source: str = ""
-    follows: Sequence[Cell] = ()
+    prerequisites: Sequence[Cell] = ()
     is_ready: bool = False
-    standing: np.ndarray | None = None
+    unbroken: np.ndarray | None = None
     elsewhere: int = 0
 
 
 # (perturbation, first image, n, mask of the images not broken yet) -> index after the last image of a task
-Cut = Callable[[Perturbation, int, int, np.ndarray | None], int]
+TaskEnd = Callable[[Perturbation, int, int, np.ndarray | None], int]
 
 
-class Agenda:
+class Scheduler:
     """A scheduler: hands out the tasks of jobs, each after the cells it depends on are finished.
 
     Several processes may measure into the same store. Tasks that another process has claimed are not handed
@@ -86,27 +86,29 @@ class Agenda:
         jobs: The jobs in order of priority.
         store: The store with the results so far and the claims of all processes.
         labels: Labels of the data set, (N,).
-        cut: Returns the index after the last image of a task.
+        task_end: Returns the index after the last image of a task.
 
     Attributes:
-        given_up: For each failed task, the reason.
+        failures: For each failed task, the reason.
         elsewhere: Finished cells, each with the number of its images that other processes measured.
     """
 
-    def __init__(self, jobs: Sequence[Job], store: Store, labels: np.ndarray, cut: Cut) -> None:
-        self._jobs, self._store, self._labels, self._cut = list(jobs), store, labels, cut
+    def __init__(self, jobs: Sequence[Job], store: Store, labels: np.ndarray, task_end: TaskEnd) -> None:
+        self._jobs, self._store, self._labels, self._task_end = list(jobs), store, labels, task_end
         self._open = list(range(len(self._jobs)))  # a heap of the jobs that may have a task now
         self._later: set[int] = set()  # jobs that have none before something else is finished
         self._after: dict[str, set[int]] = defaultdict(set)  # key of a cell -> jobs that wait for it
         self._at_hand: dict[Task, int] = {}
         self._pause, self._looked = PAUSE, time.monotonic()
-        self.given_up: list[str] = []
+        self.failures: list[str] = []
         self.elsewhere: list[tuple[Cell, int]] = []
         for job in self._jobs:
-            job.elsewhere = job.n - max(store.covered(key) for key in {job.cell.key, job.cell.whole.key})
+            job.elsewhere = job.n - max(
+                store.covered(key) for key in {job.cell.key, job.cell.without_skips.key}
+            )
 
     @property
-    def is_over(self) -> bool:
+    def is_done(self) -> bool:
         """Whether every job is finished or given up."""
         return not self._open and not self._later
 
@@ -124,7 +126,7 @@ class Agenda:
             if not self._is_finished(job):
                 self._later.add(number)
                 continue
-            self._reopen(self._after.pop(job.cell.whole.key, set()))
+            self._reopen(self._after.pop(job.cell.without_skips.key, set()))
             if job.elsewhere > 0:
                 self.elsewhere.append((job.cell, job.elsewhere))
         return None
@@ -137,13 +139,14 @@ class Agenda:
         if number in self._later and self._is_finished(job):
             self._reopen({number})
 
-    def give_up(self, task: Task, why: str) -> None:
+    def fail(self, task: Task, why: str) -> None:
         """Mark a task as failed, and drop its cell and all cells of the same target that depend on it."""
-        given_up = self._jobs[self._at_hand.pop(task)]
-        self.given_up.append(why)
-        lost = {given_up.cell.key}
+        failed = self._jobs[self._at_hand.pop(task)]
+        self.failures.append(why)
+        lost = {failed.cell.key}
         for number, job in enumerate(self._jobs):
-            if job.target == given_up.target and lost & {job.cell.key, *(one.key for one in job.follows)}:
+            needed = {job.cell.key, *(one.key for one in job.prerequisites)}
+            if job.target == failed.target and lost & needed:
                 lost.add(job.cell.key)
                 self._later.discard(number)
                 self._open = [one for one in self._open if one != number]
@@ -176,23 +179,25 @@ class Agenda:
         if not job.is_ready and not self._prepare(number, job):
             return None
         kind = job.cell.perturbation
-        part = self._store.claim(job.cell.key, job.n, lambda at: self._cut(kind, at, job.n, job.standing))
+        part = self._store.claim(
+            job.cell.key, job.n, lambda at: self._task_end(kind, at, job.n, job.unbroken)
+        )
         if part is None:
             return None
         start, stop = part
-        standing = None if job.standing is None else job.standing[start:stop]
-        return Task(job.target, job.cell, start, stop, standing, job.source)
+        unbroken = None if job.unbroken is None else job.unbroken[start:stop]
+        return Task(job.target, job.cell, start, stop, unbroken, job.source)
 
     def _prepare(self, number: int, job: Job) -> bool:
-        """Set `job.standing`. Return False if a cell that the job follows is not finished."""
+        """Set `job.unbroken`. Return False if a cell that the job follows is not finished."""
         before = []
-        for cell in job.follows:
-            _, outcome = finished(cell, self._store, job.plan.n)
+        for cell in job.prerequisites:
+            _, outcome = find_outcome(cell, self._store, job.plan.n)
             if outcome is None:
-                self._after[cell.whole.key].add(number)
+                self._after[cell.without_skips.key].add(number)
                 return False
             before.append(outcome)
-        standing = still_standing(before, self._labels)
-        job.standing = None if standing is None else standing[: job.n]
+        unbroken = unbroken_mask(before, self._labels)
+        job.unbroken = None if unbroken is None else unbroken[: job.n]
         job.is_ready = True
         return True

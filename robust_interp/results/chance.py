@@ -1,0 +1,37 @@
+"""Whether a classifier is better than guessing on clean images."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from robust_interp.core import statistics
+from robust_interp.results.scores import Score
+
+MARGIN = 2.0  # percentage points above guessing that still count as chance level
+
+
+def guessing(clean: Score) -> float:
+    """Return the accuracy in percent of the same predictions if they were assigned to the images at random.
+
+    For balanced labels it is 100 / classes. For a constant prediction it is the share of that class, so a
+    constant classifier is never better than guessing, whatever the labels. It is the accuracy expected by
+    chance of Cohen's kappa.
+
+    Args:
+        clean: Score on clean images, with its predictions.
+    """
+    labels, predictions = clean.labels, clean.predictions
+    return 100 * sum(
+        float(np.mean(labels == label)) * float(np.mean(predictions == label)) for label in np.unique(labels)
+    )
+
+
+def is_at_chance(clean: Score) -> bool:
+    """Return whether the 95 % interval of the clean accuracy reaches down to guessing plus `MARGIN`.
+
+    It is False for a score without predictions.
+    """
+    if clean.predictions is None or not len(clean.labels):
+        return False
+    low, _ = statistics.wilson(int(clean.right.sum()), len(clean.right))
+    return low <= guessing(clean) + MARGIN

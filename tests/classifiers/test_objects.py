@@ -1,0 +1,51 @@
+"""What a model that comes as an object is called, and when its recipe and train seed are told."""
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from robust_interp import data
+from robust_interp.classifiers.objects import name_of
+from robust_interp.classifiers.resolve import ResolveOptions, resolve
+from robust_interp.zoo import is_model
+
+CHECKPOINT = "in_resnet20.digits_digits_seed0"
+
+
+def card(model):
+    (target,) = resolve({"name": model}, ResolveOptions(), data.load("digits"))
+    return target.card
+
+
+@pytest.mark.parametrize("architecture", ["in_resnet14", "resnet18"])
+def test_a_model_of_timm_is_called_by_its_architecture_without_a_tag(architecture):
+    assert is_model(architecture)
+    assert name_of(timm.create_model(architecture, num_classes=10, in_chans=1)) == architecture
+
+
+def test_other_models_are_called_by_their_class():
+    own = nn.Linear(2, 2)
+    assert name_of(own) == "Linear"
+    own.pretrained_cfg = {"architecture": "resnet18"}
+    assert name_of(own) == "Linear"
+    renamed = timm.create_model("in_resnet14", num_classes=10, in_chans=1)
+    renamed.pretrained_cfg = {**renamed.pretrained_cfg, "architecture": "no such model"}
+    assert name_of(renamed) == type(renamed).__name__
+
+
+def test_recipe_and_seed_are_those_of_the_checkpoint_whose_weights_it_has():
+    model = timm.create_model(CHECKPOINT, pretrained=True)
+    known = card(model)
+    assert (known.recipe, known.lambda_init, known.train_seed) == ("digits", "0.20-0.25", 0)
+    with torch.no_grad():
+        model.get_classifier().bias[0] += 1e-3
+    changed = card(model)
+    assert (changed.recipe, changed.lambda_init, changed.train_seed) == ("", "", None)
+    assert changed.identity != known.identity
+
+
+def test_untrained_weights_have_no_recipe_although_timm_gives_them_the_same_tag():
+    model = timm.create_model(CHECKPOINT, pretrained=False, num_classes=10, in_chans=1)
+    assert model.pretrained_cfg["tag"] == CHECKPOINT.partition(".")[2]
+    assert card(model).train_seed is None
