@@ -8,8 +8,8 @@ same store as a benchmark. `checks` judges the results.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -34,11 +34,11 @@ from robust_interp.benchmark.scheduler import Job
 from robust_interp.benchmark.settings import checked_seed, load_dataset, resolve_options, sample_count
 from robust_interp.benchmark.workers import Asked, measurement_pool
 from robust_interp.classifiers.isolation import measurement_mode
-from robust_interp.classifiers.resolve import resolve
+from robust_interp.classifiers.resolve import load_all, resolve, resolve_without
 from robust_interp.classifiers.target import Target
 from robust_interp.classifiers.validation import LEAST_LOSS, REPEATED_ON, REPEATS, as_probabilities
 from robust_interp.core import threads
-from robust_interp.core.errors import RandomModelError
+from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.registry import matching
 from robust_interp.core.threads import Threads
 from robust_interp.core.work import ProgressCallback, no_progress
@@ -76,16 +76,13 @@ class Audit:
         self.runner = Runner.for_request(request, self.dataset)
         self.parts = parts_of(options, *radii(request, self.dataset), checked_seed(request.seed))
         self.refused: list[AuditedModel] = []
+        self._failed: dict[str, UserError] = {}  # of checkpoints that were left out, by their keys
+        self._is_loaded = False
         self._asked: list[Asked] = [
             (request.modules or request.models, replace(resolve_options(request), check_each=True))
         ]
-        found = resolve(
-            *self._asked[0],
-            self.dataset,
-            progress,
-            lambda name, error: self.refused.append(AuditedModel(ModelCard(name, {}), [_random(error)])),
-        )
-        self.targets = sorted(found, key=lambda target: _place(target.card, request, self.dataset.name))
+        found = resolve(*self._asked[0], self.dataset, progress, self._refuse)
+        self.targets = self._sorted(found)
         for shape in {self._on(target).dataset.shape for target in self.targets}:
             for perturbation in (one for by_eps in self.parts.values() for one in by_eps.values()):
                 attacks.check_fits(perturbation, self.dataset.classes, shape)
@@ -98,6 +95,47 @@ class Audit:
         options = replace(resolve_options(request), mean=None, std=None, checkpoint=None, check_each=True)
         self._asked.append(((name,), options))
         return resolve((name,), options, self.dataset)[0]
+
+    def _refuse(self, name: str, error: RandomModelError) -> None:
+        self.refused.append(AuditedModel(ModelCard(name, {}), [_random(error)]))
+
+    def _sorted(self, targets: Iterable[Target]) -> list[Target]:
+        request, dataset = self._request, self.dataset.name
+        return sorted(targets, key=lambda target: _place(target.card, request, dataset))
+
+    def load(self, progress: ProgressCallback = no_progress) -> None:
+        """Load every model. Checkpoints that cannot be measured and are not named are left out.
+
+        Args:
+            progress: Called with the progress, 0 to 1, and the name of the model.
+
+        Raises:
+            UserError: if a model that is named cannot be measured, or none can.
+        """
+        while failed := load_all(self.targets, self._load, progress):
+            self._failed |= failed
+            self.refused = []
+            found = resolve_without(failed, self.targets, *self._asked[0], self.dataset, self._refuse)
+            self.targets = self._sorted(found)
+        if self._source:
+            self._load(self._source)
+        self._is_loaded = True
+
+    def _load(self, target: Target) -> None:
+        """Load a target; a random one is not refused here, since that is a finding."""
+        with suppress(RandomModelError):
+            self.runner.load(target)
+
+    @property
+    def warnings(self) -> list[str]:
+        """The remarks on the models, and the notes of the runner."""
+        remarks = (line for target in self.targets for line in target.remarks)
+        return list(dict.fromkeys([*remarks, *self.runner.notes]))
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether a model that was asked for was left out, since it is broken."""
+        return any(target.left_out for target in self.targets)
 
     def _on(self, target: Target) -> Runner:
         """Return the runner for the images in the form that a target takes."""
@@ -139,7 +177,7 @@ class Audit:
     def in_workers(
         self, workers: Workers | None, plugins: Sequence[str | Path] = (), folder: Path | None = None
     ) -> AbstractContextManager[Executor | None]:
-        """Return a context that starts worker processes for `run`.
+        """Return a context that starts worker processes for `run`; every model is loaded here before.
 
         Args:
             workers: Number and place of the workers; None starts no workers.
@@ -147,13 +185,24 @@ class Audit:
             folder: Folder of the log of the workers; None writes no log.
 
         Raises:
-            UserError: if the workers cannot be started.
+            UserError: if the workers cannot be started, or in the cases of `load`.
         """
         if workers is None:
             return nullcontext()
+        if not self._is_loaded:
+            self.load()
         targets = [*self.targets, *([self._source] if self._source else [])]
         workers = replace(workers, threads=self._asked_threads)
-        return measurement_pool(workers, self._request, self._asked, targets, self.runner, plugins, folder)
+        return measurement_pool(
+            workers,
+            self._request,
+            self._asked,
+            targets,
+            self.runner,
+            plugins,
+            folder,
+            failed=self._failed,
+        )
 
     def run(
         self, store: Store, watch: Watch = ignore_progress, executor: Executor | None = None
@@ -170,8 +219,10 @@ class Audit:
             Each model with its findings; random models that were found earlier and not measured come first.
 
         Raises:
-            UserError: if a model cannot be measured on the device.
+            UserError: if a model that is named cannot be measured on the device, or none can.
         """
+        if not self._is_loaded:
+            self.load()
         self.runner.expect(self.targets, self.n)
         with threads.used(self.chosen_threads.count if self.chosen_threads else 1):
             if executor:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+
+import torch
 
 from robust_interp.benchmark import cost, measure
 from robust_interp.benchmark.compiling import Architecture
@@ -17,12 +19,12 @@ from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.settings import checked_compile, load_dataset, resolve_options
 from robust_interp.benchmark.workers import MeasurementPool, measurement_pool
-from robust_interp.classifiers.resolve import resolve
-from robust_interp.classifiers.target import LoadAttempts, Target
+from robust_interp.classifiers.resolve import load_all, resolve, resolve_without
+from robust_interp.classifiers.target import Target
 from robust_interp.core import environment, threads
 from robust_interp.core.errors import UserError
 from robust_interp.core.threads import Threads
-from robust_interp.core.work import ProgressCallback, no_progress, with_progress
+from robust_interp.core.work import ProgressCallback, no_progress
 from robust_interp.core.worker_pool import Workers
 from robust_interp.store import Store
 from robust_interp.store.cells import Cell, ModelCard, Plan, digest
@@ -56,6 +58,7 @@ class Benchmark:
         self.targets = resolve(*self._named, self.dataset, progress)
         self.plan = self._planned(request)
         self._is_loaded = False
+        self._failed: dict[str, UserError] = {}  # of checkpoints that were left out, by their keys
         self._threads: Threads | None = None
 
     @contextmanager
@@ -65,21 +68,27 @@ class Benchmark:
         store: Store,
         plugins: Sequence[str | Path] = (),
         folder: Path | None = None,
+        progress: ProgressCallback = no_progress,
     ) -> Iterator[None]:
         """Start worker processes that measure inside this context, unless everything is stored already.
+
+        Every model is loaded here before, as by `load`, so that workers get none that cannot be measured.
 
         Args:
             workers: Number and place of the workers; None measures in this process.
             store: The store with the results so far.
             plugins: Plug-in files, which every worker loads, too.
             folder: Folder of the log of the workers; None writes no log.
+            progress: Called with the progress of loading, 0 to 1, and the name of the model.
 
         Raises:
-            UserError: if the workers cannot be started.
+            UserError: if the workers cannot be started, or in the cases of `load`.
         """
         if workers is None or not self._cells_missing(store):
             yield
             return
+        if not self._request.modules:  # objects were checked when they were resolved
+            self._load_here(store, progress, torch.device("cpu"))  # leaves the GPUs to the workers
         workers = replace(workers, threads=self._asked_threads)
         with measurement_pool(
             workers,
@@ -90,6 +99,7 @@ class Benchmark:
             plugins,
             folder,
             lambda count: self._worth_compiling(store, count),
+            self._failed,
         ) as self._pool:
             each_of = f"in each of {self._pool.workers.count} workers"
             count = self._pool.workers.threads or 1
@@ -123,38 +133,25 @@ class Benchmark:
             self._pool.wait()
             progress(1.0, "")
             return
-        while failed := self._loaded(store, progress):
-            self._leave_out(failed)
+        self.runner.check(self._cells_missing(store))  # before the models, since loading may take long
+        self._load_here(store, progress, self.runner.device)
         self._is_loaded = True
 
-    def _loaded(self, store: Store, progress: ProgressCallback) -> dict[str, UserError]:
+    def _load_here(self, store: Store, progress: ProgressCallback, device: torch.device) -> None:
+        """Load every model that is still to be measured, and leave out those that cannot be."""
+        while failed := self._loaded(store, progress, device):
+            self._failed |= failed
+            self.targets = resolve_without(failed, self.targets, *self._named, self.dataset)
+            self.plan = self._planned(self._request)
+
+    def _loaded(self, store: Store, progress: ProgressCallback, device: torch.device) -> dict[str, UserError]:
         """Load the targets that are still to be measured; return the error of each failed one by its key."""
         needed, cells = set[str](), self._cells_missing(store)
-        self.runner.check(cells)  # before the models, since loading may take long
         for card in {id(cell.classifier): cell.classifier for cell in cells}.values():
             needed |= {digest(one) for one in [card.identity, *card.identity.get("ensemble", ())]}
         todo = [target for target in self.targets if digest(target.card.identity) in needed]
         self.runner.expect(todo, max(part.n for part in self.plan.parts))
-        failed = {}
-        for target in with_progress(todo, progress, lambda target: target.card.label):
-            try:
-                self.runner.load(target)
-            except UserError as error:
-                failed[target.key] = error
-        return failed
-
-    def _leave_out(self, failed: Mapping[str, UserError]) -> None:
-        """Resolve the names again without the checkpoints that failed, and make a new plan.
-
-        Raises:
-            UserError: the error of a model that is named itself, or if no model is left.
-        """
-        tried: LoadAttempts = {target.key: target.load for target in self.targets} | dict(failed)
-        self.targets = resolve(*self._named, self.dataset, tried=tried)
-        for target in self.targets:
-            if target.key in failed:
-                raise failed[target.key]
-        self.plan = self._planned(self._request)
+        return load_all(todo, lambda target: target.load(device), progress)
 
     def run(self, store: Store, watch: Watch = ignore_progress) -> Report:
         """Measure all missing cells, chunk by chunk, and score all cells of the plan.
@@ -177,6 +174,11 @@ class Benchmark:
         if self._pool:
             report.warnings.extend(self._pool.notes)
         return report
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Whether a model that was asked for was left out, since it is broken."""
+        return any(target.left_out for target in self.targets)
 
     def report(self, store: Store) -> Report:
         """Score all cells of the plan, as far as they are stored.

@@ -218,7 +218,9 @@ def seconds_per_pass(classifier: nn.Module, images: torch.Tensor) -> float:
         images: One batch of pixels in [0, 1], (N, C, H, W); fewer are used if memory runs out.
     """
     with measurement_mode(classifier), torch.no_grad():
-        count = retry_with_smaller_batch(lambda count: len(classifier(images[:count])), len(images))
+        count = retry_with_smaller_batch(
+            lambda count: len(classifier(images[:count])), len(images), images.device
+        )
         images = images[:count]
         started, passes = time.perf_counter(), 0
         while (seconds := time.perf_counter() - started) < TIMED_FOR:
@@ -248,6 +250,7 @@ def choose_threads(targets: Sequence[Target], runner: Runner, n: int, asked: int
         return retry_with_smaller_batch(
             lambda count: threads.choose(asked, lambda: _take_gradient(classifier, images[:count])),
             len(images),
+            runner.device,
         )
 
 

@@ -27,7 +27,7 @@ from robust_interp.benchmark.settings import (
 from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.classifiers.target import Target
 from robust_interp.core.errors import UserError
-from robust_interp.core.memory import is_out_of_memory, retry_with_smaller_batch
+from robust_interp.core.memory import retry_with_smaller_batch
 from robust_interp.core.threads import spare_cpus
 from robust_interp.corruptions import Corruptor
 from robust_interp.store import (
@@ -169,15 +169,7 @@ class Runner:
             part = ids[: batches * self._max_batch]
             return len(part), work(part)
 
-        try:
-            return retry_with_smaller_batch(first, most)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise UserError(
-                f"{self.device} has no memory for one image at a time, which is --batch-size 1; "
-                "finished work is saved"
-            ) from error
+        return retry_with_smaller_batch(first, most, self.device)
 
     @classmethod
     def for_request(cls, request: Request, dataset: data.Dataset) -> Runner:

@@ -29,6 +29,8 @@ from robust_interp.core.worker_pool import WorkerPool, Workers, cluster, log_in
 from robust_interp.store import Outcome
 from robust_interp.store.cells import digest
 
+_NOTHING_FAILED: Mapping[str, UserError] = {}
+
 Asked = tuple[Sequence[str] | Mapping[str, nn.Module] | None, ResolveOptions]  # models, how to resolve them
 
 
@@ -54,6 +56,7 @@ class TaskRunner:
         known: The data and the targets that the main process found.
         plugins: Plug-in files to load.
         compiles: The networks to compile for attacks.
+        failed: The errors of checkpoints that the main process has left out, by their keys.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class TaskRunner:
         known: ExpectedInputs,
         plugins: Sequence[str],
         compiles: Container[Architecture],
+        failed: Mapping[str, UserError],
     ) -> None:
         if plugins:
             from robust_interp.plugins import load
@@ -75,7 +79,7 @@ class TaskRunner:
         self._runner.compiles = compiles
         found: dict[str, Target] = {}
         for models, options in asked:
-            targets = resolve(models, options, dataset, on_random=_ignored)
+            targets = resolve(models, options, dataset, on_random=_ignored, tried=failed)
             found |= marks(targets, isinstance(models, Mapping))
         self._targets = {key: found[name] for name, key in known.targets.items() if name in found}
         self._local = LocalWorker(self._runner, self._targets)
@@ -171,6 +175,7 @@ def measurement_pool(
     plugins: Sequence[str | Path] = (),
     folder: Path | None = None,
     worth_compiling: Callable[[int], Container[Architecture]] = lambda count: (),
+    failed: Mapping[str, UserError] = _NOTHING_FAILED,
 ) -> Iterator[MeasurementPool]:
     """Start workers that measure these targets, and stop them at the end of the context.
 
@@ -183,6 +188,7 @@ def measurement_pool(
         plugins: Plug-in files, which every worker loads.
         folder: Folder of the log of the workers; None writes no log.
         worth_compiling: Returns the networks to compile, for a number of workers that run on CPUs.
+        failed: The errors of checkpoints that were left out of the targets, by their keys.
 
     Raises:
         UserError: if the workers cannot be started, or a model object cannot be sent to them.
@@ -205,7 +211,7 @@ def measurement_pool(
         )
         files = [str(Path(file).resolve()) for file in plugins]
         compiles = () if filled.gpus else worth_compiling(filled.count or 1)
-        arguments = (there, sent, known, files, compiles)
+        arguments = (there, sent, known, files, compiles, dict(failed))
         try:
             pool = WorkerPool(filled, TaskRunner, arguments, name_of, log_in(folder))
         except UserError as error:

@@ -40,7 +40,7 @@ from robust_interp.core.csv_text import escape_csv_value
 from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.paths import resolved
 from robust_interp.core.registry import is_glob
-from robust_interp.core.work import ProgressCallback, no_progress
+from robust_interp.core.work import ProgressCallback, no_progress, with_progress
 
 _PREFIXED = re.compile(r"(?![A-Za-z]:[\\/])(?P<prefix>[\w.-]+):(?P<rest>.+)", re.DOTALL)
 
@@ -144,6 +144,51 @@ def resolve(
         raise UserError("ensemble_average and ensemble_attack need an ensemble: set ensembles or ensemble")
     if options.eot and not any(target.card.eot for target in found):
         raise UserError("eot needs a random model: all of these give the same logits each time")
+    return found
+
+
+def load_all(
+    targets: Iterable[Target], load: Callable[[Target], object], progress: ProgressCallback = no_progress
+) -> dict[str, UserError]:
+    """Load targets, and return the error of each one that cannot be measured, by its key.
+
+    Args:
+        targets: The targets.
+        load: Loads one of them.
+        progress: Called with the progress, 0 to 1, and the name of the model.
+    """
+    failed = {}
+    for target in with_progress(list(targets), progress, lambda target: target.card.label):
+        try:
+            load(target)
+        except UserError as error:
+            failed[target.key] = error
+    return failed
+
+
+def resolve_without(
+    failed: Mapping[str, UserError],
+    targets: Iterable[Target],
+    models: Sequence[str] | Mapping[str, nn.Module] | None,
+    options: ResolveOptions,
+    dataset: data.Dataset,
+    on_random: OnRandom = refuse,
+) -> list[Target]:
+    """Resolve names again without the checkpoints that failed to load, and without ensembles of them.
+
+    Args:
+        failed: The error of each target that failed, by its key.
+        targets: All targets that the names were resolved to before. Those that loaded keep their `load`.
+        models, options, dataset, on_random: As for `resolve`.
+
+    Raises:
+        UserError: the error of a model that is named itself, or if no model is left.
+    """
+    tried: LoadAttempts = {target.key: target.load for target in targets} | dict(failed)
+    found = resolve(models, options, dataset, on_random=on_random, tried=tried)
+    for target in found:
+        if target.key in failed:
+            raise failed[target.key]
     return found
 
 

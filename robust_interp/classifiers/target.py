@@ -53,18 +53,20 @@ class Target:
             and raises a UserError if it cannot be measured.
         notes: Notes for a reader of its results.
         dataset: The data set, preprocessed for this model; None uses the data set of the run.
+        left_out: Notes on broken models that were left out when this one was selected.
     """
 
     card: ModelCard
     load: Load
     notes: tuple[str, ...] = ()
     dataset: data.Dataset | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The notes, and those of the check when it was loaded."""
+        """The notes, those on models left out, and those of the check when it was loaded."""
         noticed = self.load.notes if isinstance(self.load, Loader) else ()
-        return tuple(dict.fromkeys((*self.notes, *noticed)))
+        return tuple(dict.fromkeys((*self.notes, *self.left_out, *noticed)))
 
     @property
     def key(self) -> str:
@@ -140,7 +142,7 @@ class Loader:
             with measurement_mode(classifier):
                 images = _pixels(self._dataset, _spread(self._dataset), place)
                 self.notes = retry_with_smaller_batch(
-                    lambda count: self._check(classifier, images[:count]), len(images)
+                    lambda count: self._check(classifier, images[:count]), len(images), place
                 )
             self._checked.add(place)
             self._alike_passed.add(place)
@@ -284,7 +286,7 @@ def _known(classifier: Classifier, dataset: data.Dataset, place: str) -> tuple[d
     images = _pixels(dataset, spread, place)
     with measurement_mode(classifier):
         return retry_with_smaller_batch(
-            lambda count: _checked(classifier, images[:count], dataset, spread[:count]), len(images)
+            lambda count: _checked(classifier, images[:count], dataset, spread[:count]), len(images), place
         )
 
 

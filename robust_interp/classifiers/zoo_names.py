@@ -71,7 +71,7 @@ def from_zoo(
             note = f"{group[0].card.model} {group[0].card.recipe} has no train seed {absent[0]}"
             group[0] = replace(group[0], notes=(f"{note}: its row averages fewer seeds than the others",))
     if broken:
-        found[0][0] = replace(found[0][0], notes=(*found[0][0].notes, *broken.values()))
+        found[0][0] = replace(found[0][0], left_out=tuple(broken.values()))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 
 from robust_interp.audit.thresholds import Thresholds
 from robust_interp.benchmark.forms import positive
@@ -132,17 +133,19 @@ def run(arguments: argparse.Namespace) -> int:
     with track(errors, "reading checkpoints", arguments.quiet) as progress:
         audit = Audit(request, options, progress)
     tell_start(workers, arguments.quiet)
-    with (
-        Store(arguments.out, journal=arguments.store_journal) as store,
-        audit.in_workers(workers, arguments.plugin, arguments.out) as executor,
-        reporter(errors, audit.work(store), cost, arguments.quiet) as watch,
-    ):
-        audited = audit.run(store, watch, executor)
+    with Store(arguments.out, journal=arguments.store_journal) as store, ExitStack() as stack:
+        with track(errors, "loading", arguments.quiet) as progress:
+            audit.load(progress)
+            executor = stack.enter_context(audit.in_workers(workers, arguments.plugin, arguments.out))
+        with reporter(errors, audit.work(store), cost, arguments.quiet) as watch:
+            audited = audit.run(store, watch, executor)
         table = all_in(store, audit.refused, audit.dataset.name)
     text = csv_text(table, "%.10g")
     write_text(arguments.out / "audit.csv", text)
     print_audit(audited, audit.dataset.name, arguments.all)
-    for line in audit.runner.notes:
+    for line in audit.warnings:
         console(stderr=True).print(f"warning: {line}", highlight=False, markup=False)
     say(f"wrote {arguments.out / 'audit.csv'}")
-    return STATUS_OF_FAIL if any(one.verdict == FAIL for one in audited) else 0
+    if any(one.verdict == FAIL for one in audited):
+        return STATUS_OF_FAIL
+    return int(audit.is_incomplete)

@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Set
+from contextlib import ExitStack
 
 from robust_interp.benchmark.forms import named_path
 from robust_interp.cli.options import (
@@ -81,11 +82,11 @@ def run(arguments: argparse.Namespace) -> int:
             print_plan(benchmark, store, estimate)
         return 0
     tell_start(workers, arguments.quiet)
-    with (
-        Store(arguments.out, journal=arguments.store_journal) as store,
-        benchmark.in_workers(workers, store, arguments.plugin, arguments.out),
-    ):
+    with Store(arguments.out, journal=arguments.store_journal) as store, ExitStack() as stack:
         with track(errors, "loading", arguments.quiet) as progress:
+            stack.enter_context(
+                benchmark.in_workers(workers, store, arguments.plugin, arguments.out, progress)
+            )
             benchmark.load(store, progress)
         if not arguments.quiet:
             print_header(errors, benchmark, store)
@@ -101,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
         say(line)
     say(f"wrote leaderboard.csv, results.csv and environment.json in {arguments.out}")
     say(measured(watch.own, watch.others, duration(time.perf_counter() - started)))
-    return 0
+    return int(benchmark.is_incomplete)
 
 
 def measured(own: Set[str], others: Set[str], seconds: str) -> str:

@@ -41,7 +41,8 @@ from robust_interp.core.texts import first_line_of, one_line
 EXIT_STATUS = """\
 exit status:
   0    success
-  1    an error that the message explains, such as an unknown name
+  1    an error that the message explains, such as an unknown name; or a broken model was left out,
+       and all else is done
   2    wrong usage, such as an unknown option
   3    audit: a check failed
   130  stopped by Ctrl-C (143: by a termination signal); finished work is saved"""

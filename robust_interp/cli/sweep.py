@@ -137,7 +137,7 @@ def run(arguments: argparse.Namespace) -> int:
     for line in report.warnings:
         errors.print(f"warning: {line}", highlight=False, markup=False)
     say(f"wrote {arguments.out / 'sweep.csv'}")
-    return 0
+    return int(trained.is_incomplete)
 
 
 def _to_be_measured(

@@ -143,7 +143,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.cli.progress import progress_bar
     from robust_interp.training import recipe as recipes
     from robust_interp.training.train import Training
-    from robust_interp.training.trainer import TrainingError
+    from robust_interp.training.trainer import DamagedError, TrainingError
 
     recipe_for = {name: recipe_of(arguments, name, arguments.lambda_init) for name in arguments.architectures}
     deviations = {recipe.name: recipe.deviations for recipe in recipe_for.values() if recipe.deviations}
@@ -154,7 +154,8 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     with progress_bar(console(stderr=True), arguments.quiet) as bar:
         outcomes = train_missing(arguments, trainings, arguments.out, bar)
-    return 1 if all(isinstance(outcome, TrainingError) for outcome in outcomes) else 0
+    all_failed = all(isinstance(outcome, TrainingError) for outcome in outcomes)
+    return int(all_failed or any(isinstance(outcome, DamagedError) for outcome in outcomes))
 
 
 def recipe_of(

@@ -16,7 +16,7 @@ from robust_interp.cli.options import (
     select_options,
     use_threads,
 )
-from robust_interp.cli.terminal import say
+from robust_interp.cli.terminal import say, warn
 from robust_interp.core.errors import UserError
 
 
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.benchmark.request import Request
     from robust_interp.benchmark.runner import Runner
     from robust_interp.benchmark.settings import load_dataset, resolve_options
-    from robust_interp.classifiers.resolve import resolve
+    from robust_interp.classifiers.resolve import load_all, resolve, resolve_without
     from robust_interp.cli.console import console
     from robust_interp.cli.progress import track
     from robust_interp.core.work import with_progress
@@ -83,8 +83,12 @@ def run(arguments: argparse.Namespace) -> int:
     )
     dataset = load_dataset(request)
     with track(console(stderr=True), "verify", arguments.quiet) as progress:
-        targets = resolve(request.models, resolve_options(request), dataset)
-        runner = Runner.for_request(request, dataset).for_dataset(external.common_images(targets))
+        asked = request.models, resolve_options(request), dataset
+        targets = resolve(*asked)
+        whole = Runner.for_request(request, dataset)
+        while failed := load_all(targets, whole.load):
+            targets = resolve_without(failed, targets, *asked)
+        runner = whole.for_dataset(external.common_images(targets))
         found = external.read(arguments.file, runner.dataset, arguments.norm, eps)
         table = external.write(
             arguments.out,
@@ -93,8 +97,10 @@ def run(arguments: argparse.Namespace) -> int:
     shown = ["model", "train_seed", "members", "n", "clean", "accuracy", "ci_low", "ci_high", "asr"]
     say(f"{dataset.name}, {found.column}: made elsewhere, never ranked; in %")
     say(export.to_markdown(table[shown]), end="")
+    for line in dict.fromkeys(line for target in targets for line in target.remarks):
+        warn(f"warning: {line}")
     say(f"wrote {arguments.out / external.FILE_NAME}")
-    return 0
+    return int(any(target.left_out for target in targets))
 
 
 def _radius(text: str, norm: str) -> float:

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar
 
+from robust_interp.core.errors import UserError
+
 R = TypeVar("R")
 
 # messages of CUDA, HIP and MPS, and of torch's allocator on a CPU
@@ -33,21 +35,27 @@ def _free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def retry_with_smaller_batch(work: Callable[[int], R], count: int) -> R:
+def retry_with_smaller_batch(work: Callable[[int], R], count: int, device: object) -> R:
     """Call `work` for `count` images, and halve the number until memory suffices. Return its result.
 
     Args:
         work: Called with the number of images to process at once.
         count: Number of images, at least 1.
+        device: The device that computes, for the message.
 
     Raises:
-        RuntimeError, MemoryError: the error of `work`, if memory does not suffice for one image.
+        UserError: if memory does not suffice for one image.
     """
     while True:
         try:
             return work(count)
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error) or count == 1:
+            if not is_out_of_memory(error):
                 raise
+            if count == 1:
+                raise UserError(
+                    f"{device} has no memory for one image at a time, which is --batch-size 1; "
+                    "finished work is saved"
+                ) from error
         _free_memory()
         count //= 2

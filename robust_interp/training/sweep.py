@@ -19,7 +19,7 @@ from robust_interp.models import ARCHITECTURES, default_lambda_init
 from robust_interp.results.columns import ENTRY_COLUMNS
 from robust_interp.training.recipe import Recipe
 from robust_interp.training.train import Training
-from robust_interp.training.trainer import TrainingError
+from robust_interp.training.trainer import DamagedError, TrainingError
 
 INTERVALS = ((0.0, 0.1), (0.1, 0.2), (0.2, 0.25), (0.25, 0.3), (0.3, 0.4))  # in the paper's table
 VARIANTS = ("in_resnet{}", "in_resnet{}_sig", "in_resnet{}_gating", "in_resnet{}_gating_sig")
@@ -87,10 +87,12 @@ class Trained:
     Attributes:
         checkpoints: The checkpoints.
         failed: Number of failed seeds of each point.
+        is_incomplete: Whether a saved state is damaged, so that its network is still to be trained.
     """
 
     checkpoints: list[zoo.Checkpoint]
     failed: Counter[Point]
+    is_incomplete: bool
 
 
 def trainings(
@@ -126,11 +128,11 @@ def trained(
     failed = Counter(
         point
         for (point, _), outcome in zip(asked, outcomes, strict=True)
-        if isinstance(outcome, TrainingError)
+        if isinstance(outcome, TrainingError) and not isinstance(outcome, DamagedError)
     )
     if not checkpoints:
         raise UserError("every training of the grid failed")
-    return Trained(checkpoints, failed)
+    return Trained(checkpoints, failed, any(isinstance(outcome, DamagedError) for outcome in outcomes))
 
 
 def tabulate(

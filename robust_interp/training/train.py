@@ -39,7 +39,7 @@ from robust_interp.training.compilation import compile_blocks
 from robust_interp.training.loader import Loader
 from robust_interp.training.recipe import Recipe, changed, describe
 from robust_interp.training.side_by_side import Group
-from robust_interp.training.trainer import Status, Trainer, TrainingError, coefficients
+from robust_interp.training.trainer import DamagedError, Status, Trainer, TrainingError, coefficients
 
 PASSES = 3  # cost of a training step in forward passes: a backward pass costs two
 LONGEST_NAME = 255 - 40  # bytes of a checkpoint's name; file names have 255, and that of a state is longer
@@ -312,8 +312,8 @@ def train_together(
         training: The training split of the data set; None reads it.
 
     Returns:
-        The checkpoint of each training, or the error if it failed, now or before. A failure is recorded in a
-        file and does not stop the others.
+        The checkpoint of each training, or the error if it failed, now or before, or if its saved state is
+        damaged. A failure is recorded in a file. Neither stops the others.
 
     Raises:
         Stopped: after Ctrl-C, SIGTERM or SIGHUP. The states are saved, and the same call resumes the
@@ -347,11 +347,12 @@ def _outcomes(
     for job in jobs:
         try:
             _check_not_failed(job)
+            trainer = job.trainer()
+            is_restored = _restore(job, trainer)
         except TrainingError as failure:
             outcomes[job.what] = failure
             continue
-        trainer = job.trainer()
-        if _restore(job, trainer):
+        if is_restored:
             epochs = job.recipe.epochs
             resumed(job.what, Start(trainer.step, trainer.steps, min(len(trainer.curve) + 1, epochs), epochs))
         trainers[trainer] = job
@@ -419,10 +420,14 @@ def _restore(job: _Job, trainer: Trainer) -> bool:
     """Restore the saved state of a job, and return whether there was one.
 
     Raises:
-        UserError: if the state has other settings than the job, or is not complete.
+        DamagedError: if the state cannot be read, or is not complete.
+        UserError: if the state has other settings than the job.
     """
     path = resume.state_file(job.folder)
-    found = resume.read(path)
+    try:
+        found = resume.read(path)
+    except UserError as error:
+        raise DamagedError(str(error)) from error
     if not found:
         return False
     tensors, values = found
@@ -433,7 +438,7 @@ def _restore(job: _Job, trainer: Trainer) -> bool:
             trainer.restore(tensors, state)
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:  # as of another version
         reason = " ".join(str(error).split())
-        raise UserError(f"cannot resume from {path}: {reason}; remove it to start over") from error
+        raise DamagedError(f"cannot resume from {path}: {reason}; remove it to start over") from error
     if differing:
         raise UserError(
             f"{path} is an unfinished training with different {', '.join(differing)}; remove it to start over"
@@ -446,7 +451,8 @@ def _check_not_failed(job: _Job) -> None:
 
     Raises:
         TrainingError: if the training failed before.
-        UserError: if the record cannot be read, or is of a training with other settings.
+        DamagedError: if the record cannot be read.
+        UserError: if the record is of a training with other settings.
     """
     path = failure_file(job.folder)
     if not path.exists():
@@ -455,7 +461,7 @@ def _check_not_failed(job: _Job) -> None:
         record = read_object(path)
         check_form(path, record, {"failed": is_text}, {"recipe": is_object})
     except UserError as error:
-        raise UserError(f"{error}; remove it to train again") from error
+        raise DamagedError(f"{error}; remove it to train again") from error
     differing = [describe(changed(job.recipe, record["recipe"]))] if "recipe" in record else []
     differing += [
         f"another {key}"

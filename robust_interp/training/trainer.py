@@ -29,6 +29,10 @@ class TrainingError(UserError):
     """Raised for a training that failed: it diverged, or learns nothing."""
 
 
+class DamagedError(TrainingError):
+    """Raised for a training whose saved state or record of a failure cannot be read. It has not failed."""
+
+
 @dataclass(frozen=True)
 class Status:
     """Progress of a training.

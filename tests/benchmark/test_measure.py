@@ -1,7 +1,11 @@
 """Tasks that are done in any order, by several at once, give what one process gives from first to last."""
 
+from dataclasses import replace
+
 import numpy as np
+import pandas as pd
 import pytest
+from support import one_pixel
 from support.executors import Several
 from support.one_pixel import Net
 
@@ -144,3 +148,22 @@ def test_a_cell_that_is_finished_has_no_task():
         assert scheduler.next() is None
         assert scheduler.is_done
         run_jobs(jobs, [target], one.runner, store)
+
+
+def test_a_run_goes_on_with_another_batch_size_and_on_another_device(tmp_path, monkeypatch):
+    options = {"attacks": "pgd,square(queries=5)", "protocol": "worst", "device": "cpu"}
+    whole = one_pixel.evaluate(Net(), batch_size=4, out=tmp_path / "whole", **options)
+    append = Store.append
+
+    def on_cuda(store, cell, start, outcome):
+        append(store, cell, start, replace(outcome, device="cuda"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "append", on_cuda)
+        one_pixel.evaluate(Net(), n=7, batch_size=3, out=tmp_path / "parts", **options)
+    parts = one_pixel.evaluate(Net(), batch_size=250, out=tmp_path / "parts", **options)
+    assert set(whole["device"].dropna()) == {"cpu"}
+    assert set(parts["device"].dropna()) == {"cpu+cuda"}
+    pd.testing.assert_frame_equal(
+        *(one_pixel.measured(table).drop(columns="device") for table in (parts, whole))
+    )

@@ -125,6 +125,11 @@ def test_a_model_for_which_one_image_is_too_much_is_one_line(tmp_path, monkeypat
     assert "nothing new to measure" in capsys.readouterr().out
 
 
+def test_too_little_memory_for_one_image_in_the_first_check_is_one_line_too():
+    with pytest.raises(robust_interp.UserError, match="cpu has no memory for one image at a time"):
+        robust_interp.evaluate(Linear(0, MemoryError()), "digits", n=4, corruptions="none", attacks="none")
+
+
 @pytest.mark.parametrize("size", [1, 4, 8, 32])
 def test_a_model_of_a_fixed_batch_size_is_one_line(size):
     class Fixed(Linear):

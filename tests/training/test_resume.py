@@ -179,6 +179,25 @@ def test_a_state_that_is_damaged_or_of_another_training_is_refused(tmp_path, mon
         run(tmp_path)
 
 
+def test_a_damaged_state_does_not_stop_the_other_seeds(tmp_path, capsys):
+    command = ["train", "in_resnet14", "--epochs", "1", "--seeds", "2", "--quiet", "--device", "cpu"]
+    command += ["--out", str(tmp_path)]
+    folder = tmp_path / "in_resnet14.digits_digits_1epochs_seed0"
+    state = resume.state_file(folder)
+    state.write_bytes(b"no state")
+    assert main(command) == 1
+    assert f"failed: cannot read {state}: " in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {state.name, folder.name[:-1] + "1"}
+    sweeping = ["sweep", "--models", "in_resnet14", "--n", "2", "--attacks", "none", "--corruptions", "none"]
+    (tmp_path / "zoo").mkdir()
+    for path in list(tmp_path.iterdir()):
+        if path.name != "zoo":
+            path.rename(tmp_path / "zoo" / path.name)
+    assert main([*sweeping, *command[2:]]) == 1
+    (line,) = csv.DictReader((tmp_path / "sweep.csv").open())
+    assert (line["seeds"], line["failed"]) == ("1", "0")  # it has not failed
+
+
 def test_a_checkpoint_is_trained_by_one_process_at_a_time(tmp_path, start_command):
     folder = tmp_path / "in_resnet14.digits_digits_seed0"
     argv = ["train", "in_resnet14", "--seeds", "1", "--quiet", "--out", str(tmp_path)]
