@@ -472,7 +472,7 @@ def test_missing_cifar10_is_explained_without_a_network(small, command, tmp_path
         command("data", "cifar10", "--data-dir", tmp_path / "data", "--download"), "cannot download"
     )
     assert "no network here" in err
-    refused(command("data", "--download"), "name the datasets")
+    refused(command("data", "--download"), "name the data sets")
     refused(command("data", "cifar", "--download"), "unknown dataset 'cifar'", "cifar10")
 
 
