@@ -27,7 +27,11 @@ class RowAwareModel(Protocol):
 
 
 def pgd_until_broken(
-    model: RowAwareModel, images: Tensor, labels: Tensor, params: Mapping[str, Any], aimed: Tensor | None = None
+    model: RowAwareModel,
+    images: Tensor,
+    labels: Tensor,
+    params: Mapping[str, Any],
+    aimed: Tensor | None = None,
 ) -> Tensor:
     """Return the first misclassified iterate of PGD for each image, or the last iterate if there is none.
 
