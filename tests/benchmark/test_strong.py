@@ -126,7 +126,7 @@ def test_two_models_are_compared_on_the_whole_run_unless_asked_otherwise(store, 
 
 def test_a_strong_line_is_no_sign_of_masked_gradients(store):
     scored = scores(finished(store, [card()]), store)
-    assert findings(scored, 10) == []
+    assert findings(scored) == []
 
 
 # ---- measured

@@ -95,6 +95,9 @@ def test_a_ray_that_does_not_start_is_one_line(monkeypatch, error):
         raise error
 
     monkeypatch.setattr(ray, "init", init)
+    # Another test's Ray may run in this process.
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
     reason = str(error).splitlines()[0]
     with (
         pytest.raises(UserError, match=f"^cannot connect to a Ray on this machine: .*{reason}"),

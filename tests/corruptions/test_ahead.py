@@ -195,7 +195,7 @@ SCRIPT = """
     ahead.Worker = Telling
     images = np.zeros((40, 3, 224, 224), np.uint8)
     maker = ahead.Maker(data.from_arrays(images, np.zeros(40, int), 1), 0)
-    with maker.ahead([ahead.Wanted("zoom_blur", 5, 0, 40)], 1):
+    with maker.prefetch([ahead.Wanted("zoom_blur", 5, 0, 40)], 1):
         maker.images("zoom_blur", 5, 0, 1)
         time.sleep(60)
 """

@@ -858,8 +858,9 @@ def shown(dom):
 
 
 @pytest.fixture
-def three(tmp_path):
+def three(tmp_path, monkeypatch):
     """A page of three models whose order by clean accuracy is b, c, a."""
+    monkeypatch.setattr("robust_interp.results.entries.is_at_chance", lambda clean: False)  # three images
     with Store(tmp_path / "results") as store:
         rights = {"net_a": ("100", "111"), "net_b": ("111", "100"), "other_c": ("110", "110")}
         done = [
