@@ -20,10 +20,10 @@ def guessing(clean: Score) -> float:
     Args:
         clean: Score on clean images, with its predictions.
     """
-    labels, predictions = clean.labels, clean.predictions
-    return 100 * sum(
-        float(np.mean(labels == label)) * float(np.mean(predictions == label)) for label in np.unique(labels)
-    )
+    labels, labelled = np.unique(clean.labels, return_counts=True)
+    classes, predicted = np.unique(np.asarray(clean.predictions), return_counts=True)
+    _, of_label, of_class = np.intersect1d(labels, classes, assume_unique=True, return_indices=True)
+    return 100 * float(labelled[of_label] @ predicted[of_class]) / len(clean.labels) ** 2
 
 
 def is_at_chance(clean: Score) -> bool:
