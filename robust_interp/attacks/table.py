@@ -18,7 +18,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from robust_interp.core.registry import Registry, unknown
+from robust_interp.core.registry import Registry, similar, unknown
 from robust_interp.core.specs import OfEps
 
 Parameter = float | int | str | OfEps  # parameter of an attack, possibly a multiple of eps
@@ -321,8 +321,8 @@ def check_name(name: str) -> None:
         UserError: if the name is unknown; the message suggests similar names.
     """
     if name not in ATTACKS and name not in (classes := torchattacks_classes()):
-        error = unknown("attack", name, [*ATTACKS, *classes])
-        raise error if "did you mean" in str(error) else unknown("attack", name, ATTACKS)
+        known = [*ATTACKS, *classes]
+        raise unknown("attack", name, known if similar(name, known) else ATTACKS)
 
 
 @cache

@@ -11,20 +11,20 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import cache
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporarily
 
 from robust_interp.classifiers.classifier import Classifier, with_gradient
 from robust_interp.classifiers.ensemble import Ensemble, MeanLoss
 from robust_interp.classifiers.folding import fold_batch_norm
 from robust_interp.classifiers.layout import ROUNDING, outputs_match
 from robust_interp.core.compiler import CompileTime, why_not
+from robust_interp.core.torch_internals import compilation_settings, without_function_modes
 
 EAGER, COMPILED = "eager", "compiled"  # names in tables
 
@@ -91,7 +91,7 @@ class ConstantBatches(nn.Module):
         on_cuda = images.is_cuda
         if on_cuda:
             torch.compiler.cudagraph_mark_step_begin()
-        with _without_modes(), _limits():
+        with without_function_modes(), compilation_settings(MOST_COMPILATIONS):
             logits = _compiled(self._backend, "reduce-overhead" if on_cuda else None)(self.classifier, filled)
             # The next replay of the CUDA graph overwrites this tensor.
             return logits[: len(images)].clone() if on_cuda else logits[: len(images)]
@@ -106,27 +106,6 @@ def _compiled(backend: str | Callable, mode: str | None) -> Callable[[nn.Module,
     """Return the compiled pass. All classifiers share it; torch recompiles where their guards differ."""
     mode = mode if backend == "inductor" else None
     return torch.compile(_pass, dynamic=False, fullgraph=True, backend=backend, mode=mode)
-
-
-@contextmanager
-def _without_modes() -> Iterator[None]:
-    """Disable the attack's torch function modes, such as that of its random draws, while compiling."""
-    with ExitStack() as stack:
-        for _ in _get_current_function_mode_stack():
-            stack.enter_context(_pop_mode_temporarily())
-        yield
-
-
-@contextmanager
-def _limits() -> Iterator[None]:
-    import torch._dynamo.config as dynamo
-    import torch._functorch.config as functorch
-
-    most = MOST_COMPILATIONS
-    # Some attacks backpropagate through one pass several times, so its buffers must not be donated.
-    limits = dynamo.patch(recompile_limit=most, accumulated_recompile_limit=most)
-    with limits, functorch.patch(donated_buffer=False):
-        yield
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from robust_interp.classifiers.attributes import attributes, describe_attributes
 from robust_interp.classifiers.classifier import Classifier, with_gradient
+from robust_interp.core.torch_internals import is_quantised
 
 
 def output_hash(classifier: nn.Module, images: Tensor) -> str:
@@ -81,7 +82,7 @@ def _quantised(model: nn.Module) -> Iterator[Tensor]:
     """Yield weights and biases of quantised modules in float32; they are neither parameters nor buffers."""
     for module in model.modules():
         weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
-        if "quantized" in type(module).__module__ and callable(weight) and callable(bias):
+        if is_quantised(module) and callable(weight) and callable(bias):
             yield weight().dequantize()
             if bias() is not None:
                 yield bias()

@@ -14,6 +14,8 @@ from typing import Any
 from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from robust_interp.core.torch_internals import has_hooks
+
 _FOLDED = {nn.BatchNorm1d: nn.Conv1d, nn.BatchNorm2d: nn.Conv2d, nn.BatchNorm3d: nn.Conv3d}
 
 
@@ -51,8 +53,8 @@ def _pairs(model: nn.Module) -> Iterator[tuple[str, str]]:
 
     def is_plain(name: str) -> bool:
         module = modules[name]
-        hooks = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks
-        return named[id(module)] == called[id(module)] == 1 and name not in read and not hooks
+        once = named[id(module)] == called[id(module)] == 1
+        return once and name not in read and not has_hooks(module)
 
     for node in graph.nodes:
         before = node.args[0] if node.op == "call_module" and node.args else None

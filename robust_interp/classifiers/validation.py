@@ -14,6 +14,7 @@ from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.memory import is_out_of_memory
 from robust_interp.core.texts import first_line_of
+from robust_interp.core.torch_internals import is_quantised_by_batch, uncompiled
 
 CHECKED_ON = 8  # images on which single images are compared with the batch, and gradients are computed
 REPEATED_ON = 32  # images on which repeated forward passes are compared
@@ -244,11 +245,6 @@ class OneAtATime(nn.Module):
         return torch.cat([self.module(image[None]) for image in images])
 
 
-def _is_quantised_by_batch(part: nn.Module) -> bool:
-    """Whether a module is dynamically quantised: it rounds its input by the range of the batch."""
-    return "quantized.dynamic" in type(part).__module__
-
-
 def measurable(model: nn.Module, name: str = "model") -> tuple[nn.Module, tuple[str, ...]]:
     """Return the model that is measured in place of a given one, and notes on the differences.
 
@@ -266,14 +262,13 @@ def measurable(model: nn.Module, name: str = "model") -> tuple[nn.Module, tuple[
     Raises:
         UserError: if its parameters have no data, or it cannot be copied.
     """
-    if type(model).__module__.startswith("torch._dynamo"):  # other models may have a part named _orig_mod
-        model = getattr(model, "_orig_mod", model)
+    model = uncompiled(model)
     tensors = [*model.parameters(), *model.buffers()]
     if any(map(nn.parameter.is_lazy, tensors)):
         raise UserError(f"{name} has lazy layers without a shape: call it on an image first")
     if any(tensor.is_meta for tensor in tensors):
         raise UserError(f"{name} has weights without data (on the meta device): load them first")
-    if any(map(_is_quantised_by_batch, model.modules())):
+    if any(map(is_quantised_by_batch, model.modules())):
         note = f"{name} is quantised by the range of each batch: it is given one image at a time"
         return OneAtATime(model), (note,)
     kinds = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}

@@ -50,19 +50,19 @@ def _add(
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from robust_interp.store import check
+    from robust_interp.store import FILE_NAME, check
 
     damage = check.check(arguments.folder)
-    path = arguments.folder / check.FILE_NAME
+    path = arguments.folder / FILE_NAME
     say("\n".join(damage.lines(path)) if damage else f"{path} is sound")
     return int(bool(damage))
 
 
 def _repair(arguments: argparse.Namespace) -> int:
-    from robust_interp.store import check
+    from robust_interp.store import FILE_NAME, check
 
     done = check.repair(arguments.folder)
-    path = arguments.folder / check.FILE_NAME
+    path = arguments.folder / FILE_NAME
     for line in done.damage.lines(path):
         say(line)
     if done.old:

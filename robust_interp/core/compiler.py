@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
+from robust_interp.core.torch_internals import compile_cache
 
 FILE_NAME = "robust_interp_compile_times.json"  # in the cache folder of torch.compile: cleared together
 
@@ -63,6 +64,4 @@ def record_compile_time(key: str, seen: CompileTime) -> None:
 
 
 def _file() -> Path:
-    from torch._inductor.runtime.cache_dir_utils import cache_dir
-
-    return Path(cache_dir()) / FILE_NAME
+    return compile_cache() / FILE_NAME

@@ -8,23 +8,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.torch_internals import reports_lack_of_memory
 
 R = TypeVar("R")
-
-# messages of CUDA, HIP and MPS, and of torch's allocator on a CPU
-_WORDING = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an exception reports a lack of memory, on any device."""
-    if isinstance(error, MemoryError):
-        return True
-    if not isinstance(error, RuntimeError):
-        return False
-    if any(kind.__name__ == "OutOfMemoryError" for kind in type(error).__mro__):  # torch's
-        return True
-    text = str(error).lower()
-    return any(words in text for words in _WORDING)
+    return isinstance(error, MemoryError) or reports_lack_of_memory(error)
 
 
 def _free_memory() -> None:

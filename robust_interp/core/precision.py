@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import torch
 
+from robust_interp.core.torch_internals import fp32_precision, set_fp32_precision
+
 _BACKENDS, _PARTS = ("cuda", "mkldnn"), ("matmul", "conv", "rnn")  # of the new settings, from torch 2.9 on
 
 Switch = tuple[str, str]  # torch's names of a backend and an operation
@@ -37,7 +39,7 @@ def float32(*, tf32: bool = False, deterministic: bool = True) -> Iterator[None]
             torch.set_float32_matmul_precision(precision)
             cudnn.allow_tf32 = allow
         for switch, value in before.items():
-            _set(switch, value)
+            set_fp32_precision(*switch, value)
 
 
 @contextmanager
@@ -70,21 +72,13 @@ def _switched(values: dict[str, str]) -> dict[Switch, str]:
         The old values of the settings that were changed.
     """
     whole = ("generic", "all")
-    before = {whole: _get(whole)}
-    _set(whole, "none")
-    before |= {(backend, "all"): _get((backend, "all")) for backend in _BACKENDS}
+    before = {whole: fp32_precision(*whole)}
+    set_fp32_precision(*whole, "none")
+    before |= {(backend, "all"): fp32_precision(backend, "all") for backend in _BACKENDS}
     for backend in _BACKENDS:
-        _set((backend, "all"), values[backend])
+        set_fp32_precision(backend, "all", values[backend])
         for switch in [(backend, part) for part in _PARTS]:
-            if (found := _get(switch)) != values[backend]:
+            if (found := fp32_precision(*switch)) != values[backend]:
                 before[switch] = found
-                _set(switch, values[backend])
+                set_fp32_precision(*switch, values[backend])
     return before
-
-
-def _get(switch: Switch) -> str:
-    return torch._C._get_fp32_precision_getter(*switch)
-
-
-def _set(switch: Switch, value: str) -> None:
-    torch._C._set_fp32_precision_setter(*switch, value)

@@ -254,13 +254,17 @@ def unknown(kind: str, name: str, known: Iterable[str], also: Mapping[str, str] 
         also: Known names by their names in other libraries, such as ``{"n_examples": "n"}``.
     """
     known = sorted(known)
-    meant = [(also or {}).get(name, ""), *equal_ignoring_case(name, known)]
-    near = [each for each in meant if each in known] or difflib.get_close_matches(
-        name, known, n=4, cutoff=0.5
-    )
+    meant = (also or {}).get(name, "")
+    near = [meant, *equal_ignoring_case(name, known)] if meant in known else similar(name, known)
     shown = [*known[:SHOWN], *(["..."] if len(known) > SHOWN else [])]
     hint = f"did you mean {', '.join(near)}?" if near else f"known: {', '.join(shown) or 'none'}"
     return UserError(f"unknown {kind} {name!r}; {hint}")
+
+
+def similar(name: str, known: Iterable[str]) -> list[str]:
+    """Return the names that differ only in case and punctuation; if there are none, up to 4 similar names."""
+    known = sorted(known)
+    return equal_ignoring_case(name, known) or difflib.get_close_matches(name, known, n=4, cutoff=0.5)
 
 
 def nearest(name: str, options: Iterable[str]) -> str | None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.texts import first_line_of
+from robust_interp.core.torch_internals import reports_dead_worker
 from robust_interp.data.preprocessing import Preprocessing
 
 if TYPE_CHECKING:
@@ -246,7 +247,7 @@ def _next(ready: Iterator) -> tuple[np.ndarray, np.ndarray, str]:
     try:
         images, hashes, trouble = next(ready)
     except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
+        if not reports_dead_worker(error):
             raise
         reason = next(iter(str(error).splitlines()))
         raise UserError(

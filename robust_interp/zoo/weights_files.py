@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import re
 import struct
 import tarfile
 import warnings
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.texts import first_line_of
+from robust_interp.core.torch_internals import pickled_name, refused_classes, suggests_unsafe_loading
 
 Normalisation = tuple[list[float], list[float]]  # mean and std per channel
 
@@ -31,7 +31,6 @@ WRAPPERS = ("state_dict", "model_state_dict", "model", "net", "state_dict_ema", 
 PREFIXES = {"module", "model", "net", "_orig_mod"}  # of DataParallel, Lightning, torch.compile and others
 INSIDE = {"module", "_orig_mod"}  # prefixes that may also occur inside a key
 MEANS, STDS = {"mean", "mu", "new_mean"}, {"std", "sigma", "new_std"}  # buffers of normalisation layers
-_REFUSED = re.compile(r"Unsupported global: GLOBAL (\S+)")
 MAGIC = {  # first bytes of files that are mistaken for weights
     b"version https://git-lfs": "is a git-lfs pointer, not the weights: fetch them with git lfs pull",
     b"\x1f\x8b": "is a gzip archive: unpack it first",
@@ -131,13 +130,13 @@ def _without_classes(path: Path, refusal: Exception) -> Any:
     try:
         foreign = set(torch.serialization.get_unsafe_globals_in_checkpoint(path))
     except ValueError:  # the file format before torch 1.6
-        foreign = set(_REFUSED.findall(str(refusal)))
+        foreign = refused_classes(refusal)
     while True:
         try:
             with torch.serialization.safe_globals([(_Unread, name) for name in foreign]):
                 return torch.load(path, map_location="cpu", weights_only=True)
         except pickle.UnpicklingError as again:
-            more = set(_REFUSED.findall(str(again))) - foreign
+            more = refused_classes(again) - foreign
             if not more:
                 raise
             foreign |= more
@@ -185,13 +184,13 @@ def _starts_as_safetensors(path: Path) -> bool:
 def _unreadable(path: Path, error: Exception) -> str:
     if not _may_be_weights(path):
         return f"{path} is neither a .safetensors file nor one that torch.save wrote"
-    if pickled := re.search(r"GLOBAL ([\w.]+)", str(error)):
+    if pickled := pickled_name(error):
         return (
-            f"{path} contains a pickled {pickled[1]}, as a whole saved model does, and can run code when "
+            f"{path} contains a pickled {pickled}, as a whole saved model does, and can run code when "
             "it is opened: save its state_dict() instead"
         )
     reason = first_line_of(error)
-    if "weights_only" in reason:  # torch's message suggests weights_only=False, which is unsafe
+    if suggests_unsafe_loading(reason):
         reason = "it is a pickle of other things than tensors; save a model's state_dict() instead"
     elif isinstance(error, LookupError | EOFError | struct.error | UnicodeError):
         reason = f"it is damaged or incomplete ({reason})"

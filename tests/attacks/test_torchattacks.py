@@ -3,7 +3,10 @@
 Where a new version of them is another in this, these tests say so by name, before a number is wrong.
 """
 
+import gc
 import inspect
+import weakref
+from importlib.util import module_from_spec, spec_from_file_location
 
 import pyautoattack
 import pytest
@@ -121,3 +124,49 @@ def test_autoattacks_members_are_those_that_are_run_by_themselves(model):
     for name, (member, parameters) in runs.items():
         takes = inspect.signature(member.attack_single_run).parameters
         assert set(parameters) <= set(takes), f"pyautoattack's {name}.attack_single_run takes {list(takes)}"
+
+
+def as_installed():
+    """Return the class of all attacks from a new copy of its module, where nothing is replaced."""
+    spec = spec_from_file_location("attack_as_installed", inspect.getsourcefile(torchattacks.attack))
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Attack
+
+
+def stays(attack):
+    """Whether what an attack was given stays in memory after the attack has let go of it."""
+    given = nn.Flatten()
+    alive = weakref.ref(given)
+    gc.collect()
+    gc.disable()
+    try:
+        attack.given = [given]
+        del attack.given, given
+        return alive() is not None
+    finally:
+        gc.enable()
+
+
+def test_an_attack_registers_the_attacks_that_it_is_given(model):
+    kind = as_installed()
+    attack, inner = kind("outer", model), kind("inner", model)
+    assert vars(attack).get("_attacks") == {}, (
+        "_attacks is no longer the registry that adapters._set_attribute fills"
+    )
+    attack.steps = [inner]
+    assert vars(attack)["_attacks"] == {"steps.0": inner}, "attacks inside another are registered otherwise"
+
+
+def test_setting_an_attribute_still_makes_a_cycle(model):
+    """If not, adapters._set_attribute can go."""
+    assert stays(as_installed()("any", model)), "torchattacks' own __setattr__ keeps nothing: drop ours"
+
+
+def test_what_replaces_it_makes_none_and_registers_alike(model):
+    from robust_interp.attacks import adapters  # noqa: F401  replaces __setattr__
+
+    attack, inner = torchattacks.FGSM(model), torchattacks.FGSM(model)
+    assert not stays(attack)
+    attack.steps = [inner]
+    assert vars(attack)["_attacks"] == {"steps.0": inner}
