@@ -99,10 +99,6 @@ def _register(name: str, checkpoint: Checkpoint) -> None:
     pixels = replace(architecture, model_class=_on_pixels(architecture.model_class, cfg["mean"], cfg["std"]))
 
     def entrypoint(pretrained: bool = False, **kwargs: Any) -> InterpolationNet:
-        if not pretrained:
-            raise ValueError(
-                f"it exists only with trained weights (pretrained=True): use {checkpoint.architecture}"
-            )
         return pixels.create(name, pretrained, **(model_args | kwargs))
 
     entrypoint.__name__ = entrypoint.__qualname__ = name

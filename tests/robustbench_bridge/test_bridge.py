@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 from support.hand_made import attack, card, corruption, ensemble, first, run
 
 import robust_interp
-from robust_interp import robustbench_bridge, zoo
+from robust_interp import data, robustbench_bridge, zoo
 from robust_interp.core.errors import UserError
 from robust_interp.results import combine, robustbench_json
 from robust_interp.results.columns import ENTRY_COLUMNS, SOURCE_COLUMNS
@@ -100,11 +101,34 @@ def test_the_names_are_hidden_from_ours(command):
     chosen = zoo.select(["all", "in_*"], zoo.checkpoints(dataset="cifar10"))
     assert not [checkpoint.name for checkpoint in chosen if "linf" in checkpoint.name]
     assert "_linf" not in command("models")[1]
-    with pytest.raises(UserError, match=r"only with trained weights.*use in_resnet20"):
-        zoo.create("in_resnet20_cifar10_linf", num_classes=10, in_chans=3)  # as training would
     with pytest.raises(UserError) as raised:
         zoo.create("in_resnet20_cifar10_lin")
     assert "_linf" not in str(raised.value)
+
+
+def test_a_name_without_its_weights_is_an_untrained_network_on_pixels():
+    import timm
+
+    from robust_interp.robustbench_bridge import robustbench_names
+
+    robustbench_names.register(zoo.checkpoints())
+    name = "in_resnet20_cifar10_linf"
+    first, second, trained = (timm.create_model(name, pretrained=given) for given in (False, False, True))
+    weights = [dict(model.named_parameters()) for model in (first, second, trained)]
+    assert weights[0].keys() == weights[2].keys()
+    drawn = [key for key, weight in weights[0].items() if weight.ndim == 4]
+    assert drawn
+    for key in drawn:
+        assert not torch.equal(weights[0][key], weights[1][key]), "each call draws"
+        assert not torch.equal(weights[0][key], weights[2][key])
+    images = torch.rand(2, 3, 32, 32)
+    cifar10 = data.DATASETS["cifar10"]
+    mean, std = (torch.tensor(given).view(3, 1, 1) for given in (cifar10.mean, cifar10.std))
+    bare = timm.create_model("in_resnet20", num_classes=10)
+    bare.load_state_dict(first.state_dict())
+    assert torch.allclose(first.eval()(images), bare.eval()((images - mean) / std), atol=1e-5)
+    other = timm.create_model(name, pretrained=False, num_classes=7)
+    assert other(images).shape == (2, 7)
 
 
 def test_of_several_checkpoints_the_longest_training_and_its_lowest_seed_is_meant(tiny_zoo, tmp_path):
