@@ -13,7 +13,7 @@ from robust_interp import zoo
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.zoo_names import classifier_of
 from robust_interp.core.errors import UserError
-from robust_interp.corruptions import Corruptor, resolve
+from robust_interp.corruptions import Corruptor, parse_corruptions
 from robust_interp.data import Dataset
 
 
@@ -113,7 +113,7 @@ def images(
     else:
         name, severity = corruption
         corruptor = Corruptor(dataset, seed, corruptions_dir)
-        perturbation, *others = resolve(f"{name}(severity={severity})", corruptor)
+        perturbation, *others = parse_corruptions(f"{name}(severity={severity})", corruptor)
         if others:
             raise UserError(f"{name} is a group: give one corruption of it")
         pixels = [corruptor.pixels(perturbation, i, i + 1) for i in ids]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from robust_interp.attacks.parse import check_eps, resolve
+from robust_interp.attacks.parse import check_eps, parse_attacks
 from robust_interp.attacks.properties import (
     check_fits,
     environment,
@@ -37,8 +37,8 @@ __all__ = [
     "is_alone",
     "may_stop_early",
     "pace_warning",
+    "parse_attacks",
     "passes",
-    "resolve",
     "start_noise",
     "step_warning",
     "torchattacks_classes",

@@ -18,7 +18,7 @@ TARGETS = ("next", "least_likely")  # other values of `target` than the number o
 _NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
 
 
-def resolve(
+def parse_attacks(
     text: str, eps: Sequence[float], defaults: Mapping, seed: int, precision: str = FLOAT32
 ) -> list[Perturbation]:
     """Return the perturbations of a comma-separated list of attack specs, without duplicates.

@@ -51,13 +51,14 @@ def parts_of(
         UserError: if the audited attack has no alpha or steps, or if an attack is not a single Linf attack.
     """
     row = _row(options.attack)
-    usual = attacks.resolve(str(_once(row)), eps, defaults, seed)
+    usual = attacks.parse_attacks(str(_once(row)), eps, defaults, seed)
     for perturbation in usual:
         step_of(perturbation)
     more_steps = {"steps": options.thresholds.more * usual[0].integer("steps")}
     texts = _texts(options, row, more_steps)
     return {
-        part: _by_radius(text, attacks.resolve(text, eps, defaults, seed)) for part, text in texts.items()
+        part: _by_radius(text, attacks.parse_attacks(text, eps, defaults, seed))
+        for part, text in texts.items()
     }
 
 

@@ -12,7 +12,7 @@ from robust_interp.benchmark.request import ATTACK_PRECISIONS, PROTOCOLS, STRONG
 from robust_interp.benchmark.settings import checked_seed, sample_count
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import Registry
-from robust_interp.results.leaderboard import RANKED_BY
+from robust_interp.results.columns import RANKED_BY
 from robust_interp.store.cells import CLEAN, FLOAT32, Cell, ModelCard, Perturbation, Plan
 
 
@@ -42,11 +42,11 @@ def make_plan(
         raise UserError(f"round_to_8_bit must be True or False, not {request.round_to_8_bit!r}")
 
     def resolved(specs: str) -> list[Perturbation]:
-        found = attacks.resolve(specs, eps, defaults, seed, precision)
+        found = attacks.parse_attacks(specs, eps, defaults, seed, precision)
         return [replace(one, rounded=request.round_to_8_bit) for one in found]
 
     attacked = _fitting(resolved(request.attacks), dataset)
-    asked = [CLEAN, *corruptions.resolve(request.corruptions, corruptor), *attacked]
+    asked = [CLEAN, *corruptions.parse_corruptions(request.corruptions, corruptor), *attacked]
     n = sample_count(request.n, dataset)
     cells = _cells(cards, asked, request.protocol, dataset)
     plan = Plan(dataset.name, n, request.protocol, tuple(cells), class_names=dataset.class_names)

@@ -65,7 +65,7 @@ class Target:
     @property
     def remarks(self) -> tuple[str, ...]:
         """The notes, those on models left out, and those of the check when it was loaded."""
-        noticed = self.load.notes if isinstance(self.load, Loader) else ()
+        noticed = self.load.notes if isinstance(self.load, TargetLoader) else ()
         return tuple(dict.fromkeys((*self.notes, *self.left_out, *noticed)))
 
     @property
@@ -110,7 +110,7 @@ class Context:
         return replace(self, dataset=self.dataset.preprocessed_for(cfg), is_preprocessed=True)
 
 
-class Loader:
+class TargetLoader:
     """The `load` of a target: builds the classifier once, and checks it once per device.
 
     Args:
@@ -208,7 +208,7 @@ def from_module(
     eot = known.get("eot", 0)
     weights = sha256 or known["state_sha256"]
     card = ModelCard(name, known, params_m=params_m, weights_sha256=weights, eot=eot)
-    return Target(card, Loader(lambda: measured, context.dataset, [place]), notes, context.dataset)
+    return Target(card, TargetLoader(lambda: measured, context.dataset, [place]), notes, context.dataset)
 
 
 def to_channels_last(model: nn.Module) -> nn.Module:

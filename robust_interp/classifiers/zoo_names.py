@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from robust_interp import data, zoo
 from robust_interp.classifiers.classifier import Classifier
-from robust_interp.classifiers.target import LoadAttempts, Loader, Target, to_channels_last
+from robust_interp.classifiers.target import LoadAttempts, Target, TargetLoader, to_channels_last
 from robust_interp.core.errors import UserError
 from robust_interp.core.work import ProgressCallback, no_progress, with_progress
 from robust_interp.store.cells import ModelCard, digest
@@ -123,7 +123,7 @@ def from_checkpoint(
     if checkpoint.dataset != dataset.name:
         card = replace(card, recorded_clean=None)
         notes = (f"{checkpoint.name} was trained on {checkpoint.dataset}, not on {dataset.name}",)
-    load = Loader(lambda: to_channels_last(classifier_of(checkpoint)), dataset, alike_passed_on=alike)
+    load = TargetLoader(lambda: to_channels_last(classifier_of(checkpoint)), dataset, alike_passed_on=alike)
     return Target(card, load, dataset=dataset, notes=notes)
 
 

@@ -71,7 +71,7 @@ def _coefficients(arguments: argparse.Namespace) -> int:
     from robust_interp.cli.progress import track
     from robust_interp.figures import coefficients as figures
     from robust_interp.figures import files
-    from robust_interp.figures.origin import Origin
+    from robust_interp.figures.origin import FigureOrigin
     from robust_interp.results import export
 
     found = inputs.checkpoints(arguments.models, arguments.zoo, arguments.dataset, only=arguments.only_zoo)
@@ -85,7 +85,7 @@ def _coefficients(arguments: argparse.Namespace) -> int:
     shares = coefficients.shares(table)
     place = files.stem(arguments.out, "coefficients")
     weights = {checkpoint.name: checkpoint.record["weights_sha256"] for checkpoint in found}
-    origin = Origin(arguments.dataset, weights, int(table["images"].max()))
+    origin = FigureOrigin(arguments.dataset, weights, int(table["images"].max()))
     written = files.with_table(figures.depth_figure(table), table, place, origin)
     written.append(files.write_table(shares, files.extended(place, "_shares")))
     if len(training):
@@ -216,14 +216,14 @@ def _draw_landscapes(
     from robust_interp import data
     from robust_interp.figures import files
     from robust_interp.figures import landscape as figures
-    from robust_interp.figures.origin import Origin
+    from robust_interp.figures.origin import FigureOrigin
 
     place, written = files.stem(arguments.out, "landscape"), []
     for sample, plane in planes.items():
         figure = figures.plane_figure(plane, data.DATASETS[arguments.dataset].class_names or None)
-        path, origin = files.extended(place, f"_plane_{sample}"), Origin(arguments.dataset, weights, 1)
+        path, origin = files.extended(place, f"_plane_{sample}"), FigureOrigin(arguments.dataset, weights, 1)
         written += files.with_arrays(figure, plane, path, origin)
-    origin = Origin(arguments.dataset, weights, lines["sample"].nunique())
+    origin = FigureOrigin(arguments.dataset, weights, lines["sample"].nunique())
     figure = figures.line_figure(lines)
     return written + files.with_table(figure, lines, files.extended(place, "_line"), origin)
 
@@ -253,7 +253,7 @@ def _add_curve(actions: Commands) -> None:
 def _curve(arguments: argparse.Namespace) -> int:
     from robust_interp import data
     from robust_interp.figures import files, robustness
-    from robust_interp.figures.origin import Origin
+    from robust_interp.figures.origin import FigureOrigin
     from robust_interp.report import curves
     from robust_interp.results import export
     from robust_interp.results.folders import of_models, runs_in
@@ -262,7 +262,7 @@ def _curve(arguments: argparse.Namespace) -> int:
     runs = of_models(runs, arguments.models)
     table = curves.under_attack(curves.points(runs), arguments.series)
     weights = {s.classifier.label: s.classifier.weights_sha256 for run in runs for s in run}
-    origin = Origin(dataset, weights, int(table["n"].max()))
+    origin = FigureOrigin(dataset, weights, int(table["n"].max()))
     chance = 100 / data.DATASETS[dataset].classes if dataset in data.DATASETS else None
     figure = robustness.eps_figure(table, chance=chance)
     written = files.with_table(figure, table, files.stem(arguments.out, "curve"), origin)

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.core.work import part_of_progress
     from robust_interp.figures import files
     from robust_interp.figures import stability as figures
-    from robust_interp.figures.origin import Origin
+    from robust_interp.figures.origin import FigureOrigin
     from robust_interp.results import export
 
     use_threads(arguments)
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     table, growth = pd.concat(tables), stability.growth_summary(pd.concat(growths))
     place = files.stem(arguments.out, "stability")
     weights = {checkpoint.name: checkpoint.record["weights_sha256"] for checkpoint in found}
-    of_few, of_many = (Origin(arguments.dataset, weights, len(part)) for part in (few, many))
+    of_few, of_many = (FigureOrigin(arguments.dataset, weights, len(part)) for part in (few, many))
     written = files.with_table(figures.jacobian_figure(table), table, place, of_few)
     figure = figures.growth_figure(growth)
     written += files.with_table(figure, growth, files.extended(place, "_growth"), of_many)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from robust_interp.corruptions import noise, blur, weather, digital  # noqa: F401
 
 # isort: on
-from robust_interp.corruptions.images import Corruptor, resolve
+from robust_interp.corruptions.images import Corruptor, parse_corruptions
 from robust_interp.corruptions.names import GROUPS, MEANS, RELEASED_LABELS_MD5, RELEASED_MD5, SEVERITIES
 from robust_interp.corruptions.table import CORRUPTIONS, Corrupt, corrupt
 
@@ -29,5 +29,5 @@ __all__ = [
     "Corrupt",
     "Corruptor",
     "corrupt",
-    "resolve",
+    "parse_corruptions",
 ]

@@ -35,7 +35,7 @@ AHEAD_BYTES = 128 * 2**20  # limit for blocks that workers have made but that ar
 TRIED_FOR, WORTH_IT = 1.0, 4.0  # seconds of work here after which workers start, and least work left
 
 
-class Block(NamedTuple):
+class CorruptedBlock(NamedTuple):
     """The block of images of one corruption whose first image has the id `start`."""
 
     name: str
@@ -64,7 +64,7 @@ class Maker:
     def __init__(self, dataset: Dataset, seed: int, cache: Cache | None = None) -> None:
         self.dataset, self.seed, self.cache = dataset, seed, cache
         self._recent = _Recent(CACHED_BYTES)
-        self._stops: dict[Block, int] = {}  # the end of each block that the run will request
+        self._stops: dict[CorruptedBlock, int] = {}  # the end of each block that the run will request
         self._workforce: _Workforce | None = None
         self._workers, self._seconds, self._made = 0, 0.0, 0
 
@@ -77,7 +77,7 @@ class Maker:
         """Return the images [start, stop) under a corruption, uint8 (N, C, H, W)."""
         parts = []
         for first in range(start - start % self.block_size, stop, self.block_size):
-            images = self._block(Block(name, severity, first), min(stop, first + self.block_size))
+            images = self._block(CorruptedBlock(name, severity, first), min(stop, first + self.block_size))
             parts.append(images[max(0, start - first) : stop - first])
         return np.concatenate(parts) if parts else np.empty((0, *self.dataset.shape), np.uint8)
 
@@ -94,7 +94,7 @@ class Maker:
         self._workers, self._seconds, self._made = workers, 0.0, 0
         for one in wanted:
             for first in range(one.start - one.start % self.block_size, one.stop, self.block_size):
-                block = Block(one.name, one.severity, first)
+                block = CorruptedBlock(one.name, one.severity, first)
                 stop = min(one.stop, first + self.block_size)
                 self._stops[block] = max(stop, self._stops.get(block, 0))
         try:
@@ -105,7 +105,7 @@ class Maker:
             self._workforce = None
             self._stops.clear()
 
-    def _block(self, block: Block, stop: int) -> np.ndarray:
+    def _block(self, block: CorruptedBlock, stop: int) -> np.ndarray:
         """Return the images of a block, at least those up to `stop`."""
         images = self._recent.get(block)
         if images is not None and len(images) >= stop - block.start:
@@ -121,11 +121,11 @@ class Maker:
         self._recent.put(block, images)
         return images
 
-    def _kept(self, block: Block, stop: int) -> np.ndarray | None:
+    def _kept(self, block: CorruptedBlock, stop: int) -> np.ndarray | None:
         found = self.cache.get(self._key(block, stop), self.dataset.shape) if self.cache else None
         return found if found is not None and len(found) >= stop - block.start else None
 
-    def _make_here(self, block: Block, stop: int) -> np.ndarray:
+    def _make_here(self, block: CorruptedBlock, stop: int) -> np.ndarray:
         began = time.perf_counter()
         clean = self._clean(block, stop)
         images = corrupt(clean, block.name, block.severity, range(block.start, stop), self.seed)
@@ -136,7 +136,7 @@ class Maker:
             self._start_workforce(after=block)
         return images
 
-    def _start_workforce(self, after: Block) -> None:
+    def _start_workforce(self, after: CorruptedBlock) -> None:
         todo = {
             block: stop
             for block, stop in self._stops.items()
@@ -148,25 +148,25 @@ class Maker:
         if left * self._seconds / self._made > WORTH_IT:
             self._workforce = _Workforce(todo, self._workers, self._clean, self._make_there)
 
-    def _clean(self, block: Block, stop: int) -> np.ndarray:
+    def _clean(self, block: CorruptedBlock, stop: int) -> np.ndarray:
         return self.dataset.rows(block.start, stop)
 
-    def _make_there(self, worker: Worker, block: Block, clean: np.ndarray) -> np.ndarray:
+    def _make_there(self, worker: Worker, block: CorruptedBlock, clean: np.ndarray) -> np.ndarray:
         images = worker.make(clean, block.name, block.severity, block.start, self.seed)
         self._keep(block, images)
         return images
 
-    def _seems_kept(self, block: Block, stop: int) -> bool:
+    def _seems_kept(self, block: CorruptedBlock, stop: int) -> bool:
         """Return whether the cache has a file for the block. This reads no images."""
         if self.cache is None or 0 in self._hashes(block, stop):
             return False
         return self.cache.has(self._key(block, stop))
 
-    def _keep(self, block: Block, images: np.ndarray) -> None:
+    def _keep(self, block: CorruptedBlock, images: np.ndarray) -> None:
         if self.cache:
             self.cache.put(self._key(block, block.start + len(images)), images)
 
-    def _hashes(self, block: Block, stop: int) -> np.ndarray:
+    def _hashes(self, block: CorruptedBlock, stop: int) -> np.ndarray:
         """Return a hash of each clean image of a block, (n,) uint64; 0 for images that are not read yet.
 
         The array is empty if the fingerprint of the data set covers the content.
@@ -174,7 +174,7 @@ class Maker:
         found = self.dataset.content(np.arange(block.start, stop))
         return np.empty(0, np.uint64) if found is None else found
 
-    def _key(self, block: Block, stop: int) -> dict[str, object]:
+    def _key(self, block: CorruptedBlock, stop: int) -> dict[str, object]:
         """Return all that the images of a block depend on: their key in the cache."""
         if 0 in self._hashes(block, stop):
             self._clean(block, stop)
@@ -205,15 +205,15 @@ class _Workforce:
 
     def __init__(
         self,
-        todo: dict[Block, int],
+        todo: dict[CorruptedBlock, int],
         count: int,
-        clean: Callable[[Block, int], np.ndarray],
-        make: Callable[[Worker, Block, np.ndarray], np.ndarray],
+        clean: Callable[[CorruptedBlock, int], np.ndarray],
+        make: Callable[[Worker, CorruptedBlock, np.ndarray], np.ndarray],
     ) -> None:
         self._todo, self._clean, self._make = todo, clean, make
         self._reading = threading.Lock()
-        self._busy: set[Block] = set()
-        self._made: dict[Block, np.ndarray] = {}
+        self._busy: set[CorruptedBlock] = set()
+        self._made: dict[CorruptedBlock, np.ndarray] = {}
         self._changed = threading.Condition()
         self._is_over = False
         self._workers: list[Worker] = []
@@ -221,7 +221,7 @@ class _Workforce:
         for thread in self._threads:
             thread.start()
 
-    def take(self, block: Block) -> np.ndarray | None:
+    def take(self, block: CorruptedBlock) -> np.ndarray | None:
         """Return a block that a worker has generated or is generating.
 
         None if no worker has it, or if the worker failed: the caller must then generate the block.
@@ -281,7 +281,7 @@ class _Workforce:
                 worker.end()
         return worker
 
-    def _next(self) -> tuple[Block, int] | None:
+    def _next(self) -> tuple[CorruptedBlock, int] | None:
         """Wait until there is room, and return the next block and its end; None if no block is left."""
 
         def is_ready() -> bool:
@@ -301,14 +301,14 @@ class _Recent:
     """The most recently used arrays, of up to `room` bytes."""
 
     def __init__(self, room: int) -> None:
-        self._room, self._arrays = room, OrderedDict[Block, np.ndarray]()
+        self._room, self._arrays = room, OrderedDict[CorruptedBlock, np.ndarray]()
 
-    def get(self, key: Block) -> np.ndarray | None:
+    def get(self, key: CorruptedBlock) -> np.ndarray | None:
         if key in self._arrays:
             self._arrays.move_to_end(key)
         return self._arrays.get(key)
 
-    def put(self, key: Block, array: np.ndarray) -> None:
+    def put(self, key: CorruptedBlock, array: np.ndarray) -> None:
         self._arrays.pop(key, None)
         if array.nbytes > self._room:
             return

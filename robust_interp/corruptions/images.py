@@ -54,7 +54,7 @@ class Corruptor:
 
     @property
     def notes(self) -> list[str]:
-        """Warnings about the results, one line each; `resolve` adds to them."""
+        """Warnings about the results, one line each; `parse_corruptions` adds to them."""
         trouble = self._cache.trouble if self._cache else None
         return [*self._notes, trouble] if trouble else self._notes[:]
 
@@ -92,7 +92,7 @@ class Corruptor:
         """Return the images [start, stop) under a corruption, float32 (n, C, H, W) in [0, 1].
 
         Args:
-            perturbation: A corruption, as returned by `resolve`.
+            perturbation: A corruption, as returned by `parse_corruptions`.
             start: Id of the first image.
             stop: Id after the last image.
 
@@ -121,7 +121,7 @@ class Corruptor:
 JPEG = "jpeg_compression"
 
 
-def resolve(text: str, corruptor: Corruptor) -> list[Perturbation]:
+def parse_corruptions(text: str, corruptor: Corruptor) -> list[Perturbation]:
     """Return the perturbations of a comma-separated list of names, groups or ``name(severity=3)``.
 
     The text ``none`` gives an empty list.

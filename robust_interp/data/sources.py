@@ -19,7 +19,7 @@ Opener = Callable[[str, SourceOptions], Dataset]
 
 
 @dataclass(frozen=True)
-class Kind:
+class SourceKind:
     """A kind of source.
 
     Attributes:
@@ -37,11 +37,13 @@ def _npz(text: str, options: SourceOptions) -> Dataset:
 
 
 SOURCES = {
-    "folder": Kind("PATH: one folder a class, as torchvision's ImageFolder", from_folder),
-    "imagenet": Kind("PATH: ImageNet's validation folder in torchvision's layout", from_imagenet),
-    "parquet": Kind("FILE: a Parquet file with a column of images (extra hf)", from_parquet),
-    "hf": Kind("NAME or FOLDER: a data set of Hugging Face that is on this machine (extra hf)", from_hub),
-    "npz": Kind("FILE: arrays images and labels, as numpy.savez writes them", _npz),
+    "folder": SourceKind("PATH: one folder a class, as torchvision's ImageFolder", from_folder),
+    "imagenet": SourceKind("PATH: ImageNet's validation folder in torchvision's layout", from_imagenet),
+    "parquet": SourceKind("FILE: a Parquet file with a column of images (extra hf)", from_parquet),
+    "hf": SourceKind(
+        "NAME or FOLDER: a data set of Hugging Face that is on this machine (extra hf)", from_hub
+    ),
+    "npz": SourceKind("FILE: arrays images and labels, as numpy.savez writes them", _npz),
 }
 
 _FORM = re.compile(r"(?P<kind>[a-z]+):(?P<rest>.*)", re.DOTALL)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from robust_interp.core.csv_text import csv_text
 from robust_interp.core.files import make_folder, new_file, write_text
 from robust_interp.figures import style
-from robust_interp.figures.origin import Origin
+from robust_interp.figures.origin import FigureOrigin
 
 
 def stem(out: Path, name: str) -> Path:
@@ -25,7 +25,9 @@ def extended(path: Path, more: str) -> Path:
     return path.with_name(f"{path.name}{more}")
 
 
-def with_table(figure: Figure, table: pd.DataFrame, path: Path, origin: Origin | None = None) -> list[Path]:
+def with_table(
+    figure: Figure, table: pd.DataFrame, path: Path, origin: FigureOrigin | None = None
+) -> list[Path]:
     """Write a figure, and its numbers as CSV.
 
     Args:
@@ -44,7 +46,7 @@ def with_table(figure: Figure, table: pd.DataFrame, path: Path, origin: Origin |
 
 
 def with_arrays(
-    figure: Figure, arrays: Mapping[str, np.ndarray], path: Path, origin: Origin | None = None
+    figure: Figure, arrays: Mapping[str, np.ndarray], path: Path, origin: FigureOrigin | None = None
 ) -> list[Path]:
     """Write a figure, and its numbers as .npz.
 

@@ -15,7 +15,7 @@ _IN_SVG = re.compile(r"<dc:description>\s*(\{.*?\})\s*</dc:description>", re.DOT
 
 
 @dataclass(frozen=True)
-class Origin:
+class FigureOrigin:
     """Data and checkpoints that a figure was drawn from.
 
     Attributes:
@@ -32,12 +32,12 @@ class Origin:
         return json.dumps(asdict(self), sort_keys=True)
 
 
-def read(path: Path) -> Origin | None:
+def read(path: Path) -> FigureOrigin | None:
     """Read the origin from an SVG file; None if it has none, as in files of other programs."""
     try:
         found = _IN_SVG.search(path.read_text(encoding="utf-8", errors="replace"))
         told = loads(html.unescape(found[1])) if found else {}
         checkpoints = {str(name): str(weights) for name, weights in told["checkpoints"].items()}
-        return Origin(str(told["dataset"]), checkpoints, int(told["n"]))
+        return FigureOrigin(str(told["dataset"]), checkpoints, int(told["n"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -17,7 +17,7 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
 from robust_interp.core.files import make_folder, new_file
-from robust_interp.figures.origin import Origin
+from robust_interp.figures.origin import FigureOrigin
 
 Look: TypeAlias = dict[str, Any]  # keyword arguments of matplotlib artists, such as lines or markers
 
@@ -102,7 +102,7 @@ def panels(
 
 
 @styled
-def save(figure: Figure, stem: Path, origin: Origin | None = None) -> list[Path]:
+def save(figure: Figure, stem: Path, origin: FigureOrigin | None = None) -> list[Path]:
     """Write `stem`.png and `stem`.svg, and return their paths. The same figure gives the same bytes.
 
     Args:

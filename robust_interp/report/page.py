@@ -375,7 +375,7 @@ def _drawn(folder: Path | None, dataset: str | None, weights: Collection[str]) -
     return [Section("figures", heading, [figure | {"svg": "", "files": []} for figure in figures])]
 
 
-def _origin_told(found: origin.Origin | None, weights: Collection[str]) -> str:
+def _origin_told(found: origin.FigureOrigin | None, weights: Collection[str]) -> str:
     """Return a text on the data and checkpoints of a figure, and which of these were not measured here."""
     if found is None:
         return "The file does not record its source: it may show another dataset or checkpoint."

@@ -15,6 +15,7 @@ from typing import Any
 from robust_interp.store.cells import FLOAT32
 
 WORST, STRONG = "worst", "strong"
+RANKED_BY = {"final": "pgd", "worst": WORST}  # protocol -> attack whose middle radius ranks the entries
 
 
 class Type(StrEnum):

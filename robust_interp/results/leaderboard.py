@@ -14,6 +14,7 @@ from robust_interp.results.columns import (
     ACCURACY,
     ENTRY,
     ENTRY_COLUMNS,
+    RANKED_BY,
     SOURCE,
     SOURCE_COLUMNS,
     TAIL,
@@ -24,8 +25,6 @@ from robust_interp.results.columns import (
 from robust_interp.results.entries import Entry, entries_of
 from robust_interp.results.scores import Score
 from robust_interp.store.cells import digest
-
-RANKED_BY = {"final": "pgd", "worst": "worst"}  # its middle radius ranks the entries
 
 
 def entries_frame(*runs: list[Score]) -> pd.DataFrame:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import pandas as pd
 
 from robust_interp.results.column_names import measured_in, parse
-from robust_interp.results.leaderboard import RANKED_BY, middle
+from robust_interp.results.columns import RANKED_BY
+from robust_interp.results.leaderboard import middle
 
 
 def ranked_by(board: pd.DataFrame) -> dict[str, str]:

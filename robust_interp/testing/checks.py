@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from robust_interp import data, zoo
-from robust_interp.attacks import ATTACKS, AttackRunner, AttackType, resolve
+from robust_interp.attacks import ATTACKS, AttackRunner, AttackType, parse_attacks
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.classifiers.validation import check_classifier
@@ -277,7 +277,7 @@ def _check_attack(
     for radius in [None] if ATTACKS[name].minimal else eps:
         given = params if radius is None else {"eps": radius, **params}
         written = ", ".join(f"{key}={value}" for key, value in given.items())
-        [perturbation] = resolve(f"{name}({written})", [], {}, seed=0)
+        [perturbation] = parse_attacks(f"{name}({written})", [], {}, seed=0)
         _check_attack_at(perturbation, classifier, images, labels)
 
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 def perturbation(spec, eps=EPS, seed=0):
-    (found,) = attacks.resolve(spec, [eps], {}, seed)
+    (found,) = attacks.parse_attacks(spec, [eps], {}, seed)
     return found
 
 
@@ -136,7 +136,7 @@ def test_columns_tell_norm_and_radius(spec, column, norm, eps_255):
 
 
 def test_an_l2_spec_is_measured_at_its_own_radius_only():
-    found = attacks.resolve("fgsm, pgd_l2(eps=0.5), deepfool", [1 / 255, 2 / 255], {}, 0)
+    found = attacks.parse_attacks("fgsm, pgd_l2(eps=0.5), deepfool", [1 / 255, 2 / 255], {}, 0)
     assert [p.column for p in found] == ["fgsm_1", "fgsm_2", "pgd_l2_0.5", "deepfool_l2"]
 
 

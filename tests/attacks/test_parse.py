@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
 def resolve(text, eps=(8 / 255,), defaults=None, seed=0):
-    return attacks.resolve(text, list(eps), defaults or {}, seed)
+    return attacks.parse_attacks(text, list(eps), defaults or {}, seed)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_a_text_is_a_radius_on_the_command_line_alone():
 @pytest.mark.parametrize("eps", [1, 1.0, 1e-9, np.float64(8 / 255), np.float32(0.03)])
 def test_a_radius_from_zero_to_one_is_accepted_whatever_kind_of_float(eps):
     attacks.check_eps(eps)
-    (found,) = attacks.resolve("pgd(alpha=eps/4)", [eps], {}, 0)
+    (found,) = attacks.parse_attacks("pgd(alpha=eps/4)", [eps], {}, 0)
     assert found.params["eps"] == eps
     assert type(found.params["eps"]) is float
 

@@ -33,7 +33,7 @@ class Watched(nn.Module):
 
 
 def attacked(spec, given, model):
-    (perturbation,) = attacks.resolve(spec, [EPS], {}, 0, given)
+    (perturbation,) = attacks.parse_attacks(spec, [EPS], {}, 0, given)
     images, _ = tiny_batch(6)
     classifier = Classifier(model).eval()
     with measurement_mode(classifier):
@@ -69,7 +69,7 @@ def test_tf32_holds_on_the_way_back_too_and_not_between_restarts():
 
 def test_a_step_in_bf16_follows_the_gradient_of_a_loss_in_float32():
     classifier = tiny()
-    (images, labels), (fgsm,) = tiny_batch(20), attacks.resolve("fgsm", [EPS], {}, 0, "bf16")
+    (images, labels), (fgsm,) = tiny_batch(20), attacks.parse_attacks("fgsm", [EPS], {}, 0, "bf16")
     with measurement_mode(classifier):
         found = AttackRunner(fgsm, classifier)(images, labels, range(20)).images
         pixels = images.clone().requires_grad_()
@@ -92,7 +92,7 @@ def test_members_of_an_ensemble_are_averaged_in_float32():
 
 def test_attacks_without_gradients_are_named_float32():
     specs = "fgsm, square, autoattack, pgd(steps=3), deepfool"
-    found = attacks.resolve(specs, [EPS], {}, 0, "bf16")
+    found = attacks.parse_attacks(specs, [EPS], {}, 0, "bf16")
     assert {one.name: one.precision for one in found} == {
         "fgsm": "bf16",
         "square": "float32",
@@ -103,7 +103,9 @@ def test_attacks_without_gradients_are_named_float32():
 
 
 def test_the_key_says_the_precision_where_it_is_not_float32():
-    described = [attacks.resolve("fgsm", [0.1], {}, 0, each)[0].describe() for each in ("float32", "bf16")]
+    described = [
+        attacks.parse_attacks("fgsm", [0.1], {}, 0, each)[0].describe() for each in ("float32", "bf16")
+    ]
     assert described[0] == {"kind": "attack", "name": "fgsm", "params": {"eps": 0.1}}
     assert described[1] == described[0] | {"precision": "bf16"}
 

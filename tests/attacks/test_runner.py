@@ -99,7 +99,7 @@ def test_at_a_radius_of_zero_the_images_are_the_clean_ones(name, digits_classifi
     images, labels = digits_test[0][:6], digits_test[1][:6].clone()
     labels[3] = (labels[3] + 1) % 10  # one that is wrong when clean
     few = {"apgd_ce": ",steps=3", "apgd_dlr": ",steps=3", "apgd_t": ",steps=2", "square": ",queries=9"}
-    (perturbation,) = attacks.resolve(f"{name}(eps=0{few.get(name, '')})", [], {}, seed=0)
+    (perturbation,) = attacks.parse_attacks(f"{name}(eps=0{few.get(name, '')})", [], {}, seed=0)
     found = AttackRunner(perturbation, digits_classifier)(images, labels, range(6))
     assert torch.equal(found.images, images)
     assert not found.zero_gradient.any()
@@ -109,7 +109,7 @@ def test_at_a_radius_of_zero_the_images_are_the_clean_ones(name, digits_classifi
 def test_at_a_radius_of_zero_no_rounding_is_accepted(monkeypatch):
     monkeypatch.setattr(torchattacks.FGSM, "forward", lambda self, images, labels: images + 5e-7)
     monkeypatch.setattr(GradientProbe, "findings", nothing_found)
-    (perturbation,) = attacks.resolve("fgsm(eps=0)", [], {}, seed=0)
+    (perturbation,) = attacks.parse_attacks("fgsm(eps=0)", [], {}, seed=0)
     with pytest.raises(RuntimeError, match="fgsm_0 exceeds its radius"):
         AttackRunner(perturbation, tiny())(torch.zeros(2, 3, 6, 6), torch.tensor([0, 1]), range(2))
 

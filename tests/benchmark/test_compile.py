@@ -123,7 +123,7 @@ def test_auto_leaves_small_work_and_other_devices_alone(monkeypatch):
 
 def test_what_is_compiled_of_an_attack():
     def passes(spec, precision="float32"):
-        return compiling.passes_of(*attacks.resolve(spec, [0.1], {}, 0, precision))
+        return compiling.passes_of(*attacks.parse_attacks(spec, [0.1], {}, 0, precision))
 
     assert passes("pgd") == {Pass(True)}
     assert passes("square") == {Pass(False)}

@@ -609,7 +609,7 @@ def test_an_ensemble_of_one_predicts_as_its_member(digits_classifier, digits_tes
 @pytest.mark.parametrize("spec", ["fgsm", "ifgsm(steps=4)", "pgd(steps=4)"])
 def test_an_ensemble_of_one_is_attacked_as_its_member(digits_classifier, digits_test, spec):
     images, labels = digits_test[0][:100], digits_test[1][:100]
-    (perturbation,) = attacks.resolve(spec, [16 / 255], {}, 0)
+    (perturbation,) = attacks.parse_attacks(spec, [16 / 255], {}, 0)
 
     def attacked(classifier, images):
         return AttackRunner(perturbation, classifier.eval())(images, labels, range(100)).images
@@ -672,7 +672,7 @@ def test_fgsm_on_an_ensemble_follows_the_gradient_worked_out_from_its_members():
     members, weights, biases = linear_members(3)
     rng = np.random.default_rng(2)
     images, labels = (0.2 + 0.6 * rng.random((20, 3, 2, 2))).astype(np.float32), rng.integers(0, 4, 20)
-    (fgsm,) = attacks.resolve("fgsm", [EPS], {}, 0)
+    (fgsm,) = attacks.parse_attacks("fgsm", [EPS], {}, 0)
     ensemble = Ensemble(members).float()
     found = AttackRunner(fgsm, ensemble)(torch.from_numpy(images), torch.from_numpy(labels), range(20)).images
     for n, label in enumerate(labels):

@@ -290,7 +290,7 @@ def predictions(out):
 @pytest.mark.slow
 def test_transferred_images_are_made_on_the_surrogate_and_judged_by_the_ensemble(views, digits_test):
     classifiers, (images, labels) = bundled_classifiers(), (part[:30] for part in digits_test)
-    (pgd,) = attacks.resolve("pgd(steps=3)", [64 / 255], {"alpha": OfEps(0.25)}, 0)
+    (pgd,) = attacks.parse_attacks("pgd(steps=3)", [64 / 255], {"alpha": OfEps(0.25)}, 0)
 
     def verdict(adversarial):
         with torch.no_grad():
@@ -345,7 +345,7 @@ def test_the_ensembles_of_before_keep_their_keys(views):
 def test_agreement_and_improvement_are_those_of_the_predictions(views, digits_test):
     table, classifiers = views[1], bundled_classifiers()
     images, labels = digits_test[0][:30], digits_test[1][:30]
-    fgsm, names = attacks.resolve("fgsm", [64 / 255], {}, 0)[0], ["clean", "fgsm"]
+    fgsm, names = attacks.parse_attacks("fgsm", [64 / 255], {}, 0)[0], ["clean", "fgsm"]
     whole = Ensemble(classifiers).eval()
     for name, shown in zip(
         names, (images, AttackRunner(fgsm, whole)(images, labels, range(30)).images), strict=True
@@ -497,7 +497,7 @@ def test_an_ensemble_that_is_an_object_is_attacked_as_it_says():
         Ensemble(models, "logits", "member:2"), dataset, attacks="fgsm", eps=(EPS,), corruptions="none"
     )
     assert set(table["model"]) == {"Ensemble(logits)(member:2)"}
-    (fgsm,) = attacks.resolve("fgsm", [EPS], {}, 0)
+    (fgsm,) = attacks.parse_attacks("fgsm", [EPS], {}, 0)
     adversarial = AttackRunner(fgsm, models[2])(images, labels, range(20)).images
     right = by_definition(models, adversarial, "logits").argmax(1) == labels
     assert table["accuracy"][1] == pytest.approx(100 * right.double().mean().item())

@@ -412,7 +412,7 @@ def test_on_another_device_it_is_checked_again(monkeypatch):
         target, "check_classifier", lambda model, images, classes: places.append(images.device.type)
     )
     monkeypatch.setattr(target, "output_notes", lambda model, images, logits: ())
-    load = target.Loader(linear, data.load("digits"), checked_on=["cpu"])
+    load = target.TargetLoader(linear, data.load("digits"), checked_on=["cpu"])
     for device in ("cpu", "meta", "meta", torch.device("meta")):
         load(device)
     assert places == ["meta"]

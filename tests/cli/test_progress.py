@@ -348,7 +348,7 @@ def test_an_attack_tells_of_its_steps_what_the_plan_says_it_costs(digits_classif
 
     images, labels = digits_test[0][:5], digits_test[1][:5]
     for spec in ("fgsm", "pgd(steps=4)"):
-        (perturbation,), steps = attacks.resolve(spec, [8 / 255], {}, 0), []
+        (perturbation,), steps = attacks.parse_attacks(spec, [8 / 255], {}, 0), []
         attacks.AttackRunner(perturbation, digits_classifier, steps.append)(images, labels, range(5))
         assert sum(steps) == 5 * (attacks.passes(perturbation) - 1)
 

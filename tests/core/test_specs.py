@@ -47,6 +47,8 @@ def test_a_hostile_spec_is_one_short_line_and_soon(kind, spec):
     corruptor = Corruptor(data.from_arrays(IMAGES, LABELS), 0)
     began = time.process_time()
     with pytest.raises(UserError) as refusal:
-        attacks.resolve(text, [0.1], {}, 0) if kind == "attacks" else corruptions.resolve(text, corruptor)
+        attacks.parse_attacks(text, [0.1], {}, 0) if kind == "attacks" else corruptions.parse_corruptions(
+            text, corruptor
+        )
     assert time.process_time() - began < 2
     assert len(one_line(refusal.value)) < 1500

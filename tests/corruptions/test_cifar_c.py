@@ -21,7 +21,7 @@ from robust_interp import corruptions, data
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
 from robust_interp.core.errors import UserError
-from robust_interp.corruptions import CORRUPTIONS, Corruptor, corrupt, resolve
+from robust_interp.corruptions import CORRUPTIONS, Corruptor, corrupt, parse_corruptions
 from robust_interp.corruptions.released import open_released
 from robust_interp.store import Store
 
@@ -111,13 +111,13 @@ def test_other_sizes_work_or_are_refused_in_one_line(name, shape, frost_pictures
     too_large = name == "frost" and shape == (3, 64, 64)
     if (shape[0] == 1 and name in COLOUR_ONLY) or too_large:
         with pytest.raises(UserError, match=f"{name} cannot be generated: it") as caught:
-            resolve(name, corruptor)
+            parse_corruptions(name, corruptor)
         assert "\n" not in str(caught.value)
         assert ("too small for 64 x 64" if too_large else "colour images (3 channels); these have 1") in str(
             caught.value
         )
     else:
-        for perturbation in resolve(name, corruptor):
+        for perturbation in parse_corruptions(name, corruptor):
             found = corruptor.pixels(perturbation, 0, 2)
             assert found.shape == (2, *shape)
             assert ((found >= 0) & (found <= 1)).all()
@@ -134,7 +134,7 @@ def test_groups(frost_pictures):
         ("all", ALL19),
         ("noise", ["impulse_noise", "speckle_noise", "gaussian_noise", "shot_noise"]),
     ):
-        found = resolve(group, corruptor)
+        found = parse_corruptions(group, corruptor)
         assert {(p.name, p.params["severity"]) for p in found} == {(n, s) for n in names for s in SEVERITIES}
         assert len(found) == 5 * len(names)
     assert set(CORRUPTIONS) == set(ALL19)
@@ -155,7 +155,7 @@ def released(tmp_path):
 
 def test_all_released_arrays_are_read_frost_and_jpeg_too(released, no_frost):
     corruptor = Corruptor(fake_cifar10(), 0, released.parent)
-    found = resolve("all", corruptor)
+    found = parse_corruptions("all", corruptor)
     assert len(found) == 95
     for perturbation in found:
         red = corruptor.pixels(perturbation, 5, 20)[:, 0, 0, 0] * 255
@@ -172,7 +172,7 @@ def test_released_arrays_are_mapped_not_read(released):
 def test_a_missing_file_is_answered_with_the_list_of_files(released):
     (released / "snow.npy").unlink()
     with pytest.raises(UserError, match=r"snow.npy: no such file") as caught:
-        resolve("common", Corruptor(fake_cifar10(), 0, released))
+        parse_corruptions("common", Corruptor(fake_cifar10(), 0, released))
     message = str(caught.value)
     assert "\n" not in message
     assert "labels.npy" in message

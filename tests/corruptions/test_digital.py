@@ -14,7 +14,7 @@ from support.cifar_c import (
     some_images,
 )
 
-from robust_interp.corruptions import Corruptor, corrupt, digital, images, resolve
+from robust_interp.corruptions import Corruptor, corrupt, digital, images, parse_corruptions
 from robust_interp.corruptions.imaging import grey, hsv, rgb
 
 
@@ -131,6 +131,6 @@ def test_jpeg_is_pillows_round_trip():
 def test_jpeg_says_where_its_library_is_not_the_authors(library, source, monkeypatch):
     monkeypatch.setattr(images, "jpeg_library", lambda: library)
     corruptor = Corruptor(fake_cifar10(2), 3)
-    assert {p.source for p in resolve("jpeg_compression", corruptor)} == {source}
-    assert {p.source for p in resolve("pixelate", corruptor)} == {"generated@3"}
+    assert {p.source for p in parse_corruptions("jpeg_compression", corruptor)} == {source}
+    assert {p.source for p in parse_corruptions("pixelate", corruptor)} == {"generated@3"}
     assert any("libjpeg-turbo" in note for note in corruptor.notes) == bool(library)

@@ -15,7 +15,7 @@ from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.core.errors import UserError
-from robust_interp.corruptions import Corruptor, corrupt, resolve
+from robust_interp.corruptions import Corruptor, corrupt, parse_corruptions
 from robust_interp.store import Store
 
 # The CIFAR-C generator's constants, severities 1 to 5.
@@ -215,7 +215,7 @@ def test_noise_leaves_the_global_generators_alone():
 def test_a_chunk_of_a_generated_corruption_is_its_part_of_the_whole():
     digits = data.load("digits")
     corruptor = Corruptor(digits, seed=3)
-    (noise,) = resolve("shot_noise(severity=2)", corruptor)
+    (noise,) = parse_corruptions("shot_noise(severity=2)", corruptor)
     whole = corrupt(digits.images, "shot_noise", 2, range(450), seed=3)
     for start, stop in ((0, 250), (250, 450), (17, 18)):
         found = corruptor.pixels(noise, start, stop)
@@ -258,7 +258,7 @@ def released(tmp_path):
 @pytest.mark.parametrize("inner", [True, False])
 def test_released_arrays_are_read_at_the_rows_of_their_severity(released, inner):
     corruptor = Corruptor(fake_cifar10(), 0, released if inner else released.parent)
-    for perturbation in resolve("gaussian_noise", corruptor):
+    for perturbation in parse_corruptions("gaussian_noise", corruptor):
         severity = perturbation.params["severity"]
         found = corruptor.pixels(perturbation, 3, 11)
         assert found.shape == (8, 3, 32, 32)
@@ -281,7 +281,7 @@ def test_released_arrays_say_what_vouches_for_them(released, monkeypatch):
         f"released(unverified, MD5 {md5_of(released / f'{name}.npy')})"
         for name in corruptions.GROUPS["noise"]
     }
-    assert {p.source for p in resolve("noise", corruptor)} == sources
+    assert {p.source for p in parse_corruptions("noise", corruptor)} == sources
 
 
 def full_size(folder):
@@ -299,12 +299,12 @@ def full_size(folder):
 def test_files_of_the_official_size_must_have_the_official_md5(tmp_path, monkeypatch):
     corruptor = Corruptor(full_size(tmp_path / "CIFAR-10-C"), 0, tmp_path)
     with pytest.raises(UserError, match="is not the released file: its MD5 is not 3a7239bb1188") as caught:
-        resolve("shot_noise(severity=1)", corruptor)
+        parse_corruptions("shot_noise(severity=1)", corruptor)
     assert "\n" not in str(caught.value)
     with (tmp_path / "CIFAR-10-C" / "shot_noise.npy").open("rb") as file:
         found = hashlib.file_digest(file, "md5").hexdigest()
     monkeypatch.setitem(corruptions.RELEASED_MD5, "shot_noise", found)
-    assert [p.source for p in resolve("shot_noise(severity=1)", corruptor)] == ["released"]
+    assert [p.source for p in parse_corruptions("shot_noise(severity=1)", corruptor)] == ["released"]
 
 
 def test_the_md5_of_the_released_noises_are_those_published():
@@ -359,7 +359,7 @@ def md5_of(path):
 
 def refused(released, match, names="gaussian_noise"):
     with pytest.raises(UserError, match=match) as caught:
-        resolve(names, Corruptor(fake_cifar10(), 0, released))
+        parse_corruptions(names, Corruptor(fake_cifar10(), 0, released))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -452,7 +452,7 @@ def test_datasets_without_released_arrays_are_refused(released):
 
 
 def resolved(text):
-    return resolve(text, Corruptor(data.load("digits"), seed=0))
+    return parse_corruptions(text, Corruptor(data.load("digits"), seed=0))
 
 
 def columns(text):
@@ -510,7 +510,7 @@ def test_a_wrong_spec_is_refused_in_one_line(text, message):
 
 def test_the_seed_of_generated_noise_is_part_of_what_it_is():
     digits = data.load("digits")
-    described = [resolve("shot_noise", Corruptor(digits, seed))[0].describe() for seed in (0, 1)]
+    described = [parse_corruptions("shot_noise", Corruptor(digits, seed))[0].describe() for seed in (0, 1)]
     assert described[0] != described[1]
 
 

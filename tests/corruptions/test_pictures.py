@@ -7,7 +7,7 @@ from PIL import Image
 import robust_interp
 from robust_interp import data
 from robust_interp.core.errors import UserError
-from robust_interp.corruptions import Corruptor, resolve
+from robust_interp.corruptions import Corruptor, parse_corruptions
 from robust_interp.corruptions.cache import Cache
 from robust_interp.corruptions.released import Pictures
 
@@ -40,7 +40,7 @@ def released(tmp_path):
 
 
 def pixels(corruptor, name, severity, start, stop):
-    (perturbation,) = resolve(f"{name}(severity={severity})", corruptor)
+    (perturbation,) = parse_corruptions(f"{name}(severity={severity})", corruptor)
     return corruptor.pixels(perturbation, start, stop)
 
 

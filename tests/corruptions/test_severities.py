@@ -12,7 +12,7 @@ from support.cifar_c import ALL19, COLOUR_ONLY, SEVERITIES, all_of, some_images
 
 from robust_interp import data
 from robust_interp.core.errors import UserError
-from robust_interp.corruptions import CORRUPTIONS, Corruptor, corrupt, resolve
+from robust_interp.corruptions import CORRUPTIONS, Corruptor, corrupt, parse_corruptions
 from robust_interp.corruptions.severities import constants_of
 
 TINY, LARGE = (3, 64, 64), (3, 224, 224)
@@ -33,14 +33,14 @@ TINY, LARGE = (3, 64, 64), (3, 224, 224)
 def test_the_shorter_side_chooses_and_the_source_says_so(size, named):
     assert constants_of((3, *size)) == named
     dataset = data.from_arrays(np.zeros((1, 3, *size), np.uint8), np.array([0]), 1)
-    (found,) = resolve("fog(severity=1)", Corruptor(dataset, 5))
+    (found,) = parse_corruptions("fog(severity=1)", Corruptor(dataset, 5))
     assert found.source == ("generated@5" if named == "CIFAR-C" else f"generated@5({named})")
 
 
 def test_generated_jpeg_names_both_its_constants_and_its_library(monkeypatch):
     monkeypatch.setattr("robust_interp.corruptions.images.jpeg_library", lambda: "libjpeg-turbo")
     dataset = data.from_arrays(np.zeros((1, *TINY), np.uint8), np.array([0]), 1)
-    (found,) = resolve("jpeg_compression(severity=1)", Corruptor(dataset, 0))
+    (found,) = parse_corruptions("jpeg_compression(severity=1)", Corruptor(dataset, 0))
     assert found.source == "generated@0(Tiny-ImageNet-C)(libjpeg-turbo)"
 
 
@@ -181,9 +181,9 @@ def test_oblong_and_grey_images_work_or_are_refused_by_name(name, shape):
     corruptor = Corruptor(dataset, seed=0)
     if shape[0] == 1 and name in COLOUR_ONLY:
         with pytest.raises(UserError, match=f"{name} cannot be generated: it needs colour images"):
-            resolve(name, corruptor)
+            parse_corruptions(name, corruptor)
         return
-    for perturbation in resolve(f"{name}(severity=5)", corruptor):
+    for perturbation in parse_corruptions(f"{name}(severity=5)", corruptor):
         found = corruptor.pixels(perturbation, 0, 1)
         assert found.shape == (1, *shape)
         assert 0 <= found.min() <= found.max() <= 1

@@ -11,7 +11,7 @@ from support.cifar_c import FROST_COLOURS, SEVERITIES, all_of, fake_cifar10
 
 from robust_interp import corruptions
 from robust_interp.core.errors import UserError
-from robust_interp.corruptions import Corruptor, corrupt, resolve, weather
+from robust_interp.corruptions import Corruptor, corrupt, parse_corruptions, weather
 from robust_interp.corruptions.imaging import canny
 
 
@@ -125,17 +125,19 @@ def test_the_frost_package_is_looked_for_and_not_imported(tmp_path, monkeypatch)
     assert weather.frost_folder() == package / "frost"
     dataset = fake_cifar10(2)
     with pytest.raises(UserError, match=r"frost1.png is not the original frost image"):
-        resolve("frost", Corruptor(dataset, 0))
+        parse_corruptions("frost", Corruptor(dataset, 0))
 
 
 def test_without_its_pictures_frost_is_an_error_by_name_and_left_out_of_a_group(no_frost):
     corruptor = Corruptor(fake_cifar10(2), 0)
     with pytest.raises(UserError, match=r"frost cannot be generated: .*imagecorruptions.*--corruptions-dir"):
-        resolve("frost(severity=2)", corruptor)
+        parse_corruptions("frost(severity=2)", corruptor)
     assert corruptor.notes == []
     for group, count in (("common", 14), ("all", 18)):
-        assert {p.name for p in resolve(group, corruptor)} == set(corruptions.GROUPS[group]) - {"frost"}
-        assert len(resolve(f"{group}(severity=1)", corruptor)) == count
+        assert {p.name for p in parse_corruptions(group, corruptor)} == set(corruptions.GROUPS[group]) - {
+            "frost"
+        }
+        assert len(parse_corruptions(f"{group}(severity=1)", corruptor)) == count
     notes = [
         note
         for note in corruptor.notes

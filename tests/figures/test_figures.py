@@ -13,7 +13,7 @@ from robust_interp.analysis.coefficients import describe
 from robust_interp.core.errors import UserError
 from robust_interp.core.extras import install
 from robust_interp.figures import coefficients, landscape, origin, robustness, stability, style
-from robust_interp.figures.origin import Origin
+from robust_interp.figures.origin import FigureOrigin
 
 
 def depth_table(values, model="in_resnet14", images=0):
@@ -547,7 +547,7 @@ def test_mistakes_are_one_line(argv, status, message, command, tiny_zoo, tmp_pat
 
 @pytest.mark.slow
 def test_an_svg_says_what_it_was_drawn_from(tmp_path):
-    told = Origin("digits", {"a<b&c": "12ab"}, 3)
+    told = FigureOrigin("digits", {"a<b&c": "12ab"}, 3)
     plain = style.save(FIGURES["line"](), tmp_path / "plain")
     png, svg = style.save(FIGURES["line"](), tmp_path / "told", told)
     assert origin.read(svg) == told

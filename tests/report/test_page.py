@@ -19,7 +19,7 @@ from support.hand_made import attack, card, corruption, ensemble, first, run
 from robust_interp import zoo
 from robust_interp.core.errors import UserError
 from robust_interp.figures import robustness, style
-from robust_interp.figures.origin import Origin
+from robust_interp.figures.origin import FigureOrigin
 from robust_interp.report import curves, glossary, graphics, page, provenance
 from robust_interp.results import export, leaderboard
 from robust_interp.results.combine import gather
@@ -740,7 +740,9 @@ def test_figures_of_another_dataset_are_refused_and_of_other_checkpoints_labelle
             for row in (s.row for s in scores(store.plans()[0], store))
             if row["members"] == 1
         }
-    style.save(figure, figures / "coefficients", Origin("digits", {"net": weights, "old": "0" * 64}, 64))
+    style.save(
+        figure, figures / "coefficients", FigureOrigin("digits", {"net": weights, "old": "0" * 64}, 64)
+    )
     style.save(figure, figures / "mine")
     text = page.write([results], tmp_path / "report", figures=figures).read_text(encoding="utf-8")
     assert (
@@ -748,7 +750,7 @@ def test_figures_of_another_dataset_are_refused_and_of_other_checkpoints_labelle
         "Not among the single models of this report: old.</figcaption>" in text
     )
     assert "mine. The file does not record its source" in text
-    style.save(figure, figures / "other", Origin("cifar10", {"net": weights}))
+    style.save(figure, figures / "other", FigureOrigin("cifar10", {"net": weights}))
     with pytest.raises(UserError, match=r"other.svg is for cifar10, but the report is for digits: remove it"):
         page.write([results], tmp_path / "report", figures=figures)
 

@@ -30,7 +30,7 @@ def test_close_radii_have_columns_of_their_own(command, tiny_zoo, tmp_path, prot
 def test_tiny_steps_keep_their_digits(tmp_path):
     steps = {"1e-9": 2.55e-7, "2e-9": 5.1e-7, "3e-9": 7.65e-7}
     spec = ",".join(f"ifgsm(alpha={alpha},steps=1)" for alpha in steps)
-    found = attacks.resolve(spec, [0.1], {}, 0)
+    found = attacks.parse_attacks(spec, [0.1], {}, 0)
     shown = [perturbation.column.partition("alpha=")[2].partition("/255")[0] for perturbation in found]
     assert [float(text) for text in shown] == pytest.approx(list(steps.values()), rel=1e-2)
     table = evaluate(Net(), attacks=spec, out=tmp_path)

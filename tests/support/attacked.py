@@ -14,7 +14,7 @@ AGREEMENT = 0.999  # share of samples that must get the same predicted label
 
 
 def perturbation(spec, eps=EPS, seed=0):
-    (found,) = attacks.resolve(spec, [eps], {}, seed)
+    (found,) = attacks.parse_attacks(spec, [eps], {}, seed)
     return found
 
 
