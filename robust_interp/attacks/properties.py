@@ -53,7 +53,7 @@ def check_fits(perturbation: Perturbation, classes: int, shape: Sequence[int]) -
         raise UserError(f"{name} needs square images, and these are {shape[1]}x{shape[2]}: use square")
     if classes < kind.classes:
         raise UserError(
-            f"{name} needs at least {kind.classes} classes, and the dataset has "
+            f"{name} needs at least {kind.classes} classes, and the data set has "
             f"{classes}: use apgd_ce and square"
         )
     target = perturbation.params.get("target")
@@ -90,8 +90,8 @@ def pace_warning(perturbation: Perturbation) -> str | None:
     if perturbation.name in ATTACKS or not is_alone(perturbation):
         return None
     return (
-        f"{perturbation.column}: runs on one sample at a time, which is slow: the result of torchattacks' "
-        f"{perturbation.name} for a sample may depend on the others in its batch"
+        f"{perturbation.column}: runs on one image at a time, which is slow: the result of torchattacks' "
+        f"{perturbation.name} for an image may depend on the others in its batch"
     )
 
 

@@ -210,7 +210,7 @@ class AttackRunner:
                 raise
             reason = first_line_of(error)
             raise UserError(
-                f"torchattacks' {self.perturbation.name} fails on sample {sample}: {reason}"
+                f"torchattacks' {self.perturbation.name} fails on image {sample}: {reason}"
             ) from error
 
     def _found(self, one: adapters.Round, images: Tensor, labels: Tensor) -> Found:

@@ -103,10 +103,10 @@ def conclude(findings: Iterable[tuple[str, str, int]]) -> Conclusion:
     complete = checks >= set(CHECKS)
     verdict = worst(verdict for _, verdict, _ in ran)
     # The check `deterministic` always uses a few images, so its n is left out if possible.
-    by_samples = [n for check, _, n in ran if check != "deterministic"] or [n for _, _, n in ran]
+    by_images = [n for check, _, n in ran if check != "deterministic"] or [n for _, _, n in ran]
     return Conclusion(
         PARTIAL if verdict == PASS and not complete else verdict,
-        max(by_samples),
+        max(by_images),
         "" if complete else f"{len(checks)}/{len(CHECKS)}",
     )
 
@@ -232,7 +232,7 @@ def gradients(row: MeasuredAttack, thresholds: Thresholds) -> Finding:
         row: Result of the audited attack.
         thresholds: Limits; `thresholds.blind` is the percentage of images that may have no usable gradient.
     """
-    detail = f"{row.name}: {int(row.blind.sum())} samples with a zero or non-finite gradient"
+    detail = f"{row.name}: {int(row.blind.sum())} images with a zero or non-finite gradient"
     return _share("gradients", FAIL, detail, row.blind, row.eps_255, thresholds.blind)
 
 
@@ -253,7 +253,7 @@ def logits(
     """
     if probabilities:
         return Finding("logits", FAIL, f"{name}: the outputs are {probabilities}", len(saturated), eps_255)
-    detail = f"{name}: {int(saturated.sum())} samples start with a probability that is 1 in float32"
+    detail = f"{name}: {int(saturated.sum())} images start with a probability that is 1 in float32"
     return _share("logits", FAIL, detail, saturated, eps_255, thresholds.saturated)
 
 

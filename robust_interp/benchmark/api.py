@@ -182,6 +182,11 @@ def evaluate(
         workers: Number of worker processes on this machine to measure in, by Ray (``robust-interp[ray]``);
             None measures in this process. A Ray instance that the calling program has started is used.
 
+    Returns:
+        One row per classifier and perturbation, with the columns of results.csv in their order (listed in
+        docs/columns.md). ``accuracy`` and its interval, ``ci_low`` and ``ci_high``, are in %. A warning is
+        issued for each finding that casts doubt on a number.
+
     Raises:
         UserError: if the request cannot be measured; the message says why.
         TypeError: for an unknown argument; the message suggests a similar one.
@@ -288,7 +293,7 @@ def _given(dataset: object, n: object, subset: object, workers: int | None) -> s
         count = whole_number(n) if subset in (None, FIRST) else None
         if count is None and n != "all" and not data.has_length(source):
             raise UserError(
-                "the dataset has no length and may never end: set n, with subset 'first', or n to 'all' to "
+                "the data set has no length and may never end: set n, with subset 'first', or n to 'all' to "
                 "read all of it"
             )
         return data.from_batches(source, classes[0] if classes else None, count, workers)

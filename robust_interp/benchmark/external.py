@@ -93,7 +93,7 @@ def read(path: Path, dataset: data.Dataset, norm: str, eps: float) -> External:
         radius = f"{in_255(eps):g}/255" if norm == "Linf" else f"{eps:g}"
         raise UserError(
             f"{path}: {beyond} of {len(ids)} images are farther than {radius} ({norm}) from those of "
-            f"{dataset.name}, the farthest {told} (sample {ids[deltas.argmax()]}): give the radius that they "
+            f"{dataset.name}, the farthest {told} (image {ids[deltas.argmax()]}): give the radius that they "
             "were made for, and indices if they are not the first images"
         )
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -151,8 +151,8 @@ def _check_labels(path: Path, labels: np.ndarray, own: np.ndarray) -> None:
         raise UserError(f"{path}: labels must be {len(own)} classes, not {labels.dtype} {labels.shape}")
     if wrong := int((labels != own).sum()):
         raise UserError(
-            f"{path}: {wrong} of {len(own)} labels are not those of the dataset's images: give indices, or "
-            "leave labels out; those of the dataset count"
+            f"{path}: {wrong} of {len(own)} labels are not those of the data set's images: give indices, or "
+            "leave labels out; those of the data set count"
         )
 
 

@@ -24,7 +24,7 @@ from robust_interp.classifiers.ensemble import Ensemble, MeanLoss
 from robust_interp.classifiers.folding import fold_batch_norm
 from robust_interp.classifiers.layout import ROUNDING, outputs_match
 from robust_interp.core.compiler import CompileTime, why_not
-from robust_interp.core.torch_internals import compilation_settings, without_function_modes
+from robust_interp.core.torch_internals import compilation_limit, kept_buffers, without_function_modes
 
 EAGER, COMPILED = "eager", "compiled"  # names in tables
 
@@ -91,7 +91,7 @@ class ConstantBatches(nn.Module):
         on_cuda = images.is_cuda
         if on_cuda:
             torch.compiler.cudagraph_mark_step_begin()
-        with without_function_modes(), compilation_settings(MOST_COMPILATIONS):
+        with without_function_modes(), compilation_limit(MOST_COMPILATIONS), kept_buffers():
             logits = _compiled(self._backend, "reduce-overhead" if on_cuda else None)(self.classifier, filled)
             # The next replay of the CUDA graph overwrites this tensor.
             return logits[: len(images)].clone() if on_cuda else logits[: len(images)]

@@ -127,7 +127,7 @@ def resolve(
         UserError: if a model cannot be found, loaded or measured, or an option does not fit the models.
     """
     if models is not None and not models:
-        raise UserError("no model given; use 'all' for every checkpoint of the dataset")
+        raise UserError("no model given; use 'all' for every checkpoint of the data set")
     averaging = _averaging(options)
     are_objects = isinstance(models, Mapping)
     found = (

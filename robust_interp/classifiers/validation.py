@@ -61,7 +61,7 @@ def check_classifier(classifier: nn.Module, images: Tensor, classes: int) -> Non
             hint += f"(images, labels, {logits.shape[1]}), in an .npz file as classes, or with --class-map"
         raise UserError(
             f"{classifier.name} returns logits of shape {tuple(logits.shape)}; "
-            f"the dataset needs {(len(few), classes)}{hint}"
+            f"the data set needs {(len(few), classes)}{hint}"
         )
     if logits.dtype not in (torch.float32, torch.float64):
         raise UserError(

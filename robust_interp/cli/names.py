@@ -39,7 +39,7 @@ def dataset_of(name: str | None, models: Iterable[str]) -> str:
 def check_dataset(name: str) -> None:
     """Raise UserError if a data set is not registered."""
     if name not in data.DATASETS:
-        raise unknown("dataset", name, data.DATASETS)
+        raise unknown("data set", name, data.DATASETS)
 
 
 def check_attacks(*lists: str | None) -> None:

@@ -87,16 +87,23 @@ def without_function_modes() -> Iterator[None]:
 
 
 @contextmanager
-def compilation_settings(most: int) -> Iterator[None]:
-    """Let torch.compile compile a function up to `most` times, and keep buffers for a second backward pass.
+def compilation_limit(most: int) -> Iterator[None]:
+    """Let torch.compile compile one function up to `most` times; beyond its limit it runs uncompiled."""
+    import torch._dynamo.config as dynamo
+
+    with dynamo.patch(recompile_limit=most, accumulated_recompile_limit=most):
+        yield
+
+
+@contextmanager
+def kept_buffers() -> Iterator[None]:
+    """Let torch.compile keep the buffers of a pass for a second backward pass through it.
 
     Some attacks backpropagate through one pass several times, so its buffers must not be donated.
     """
-    import torch._dynamo.config as dynamo
     import torch._functorch.config as functorch
 
-    limits = dynamo.patch(recompile_limit=most, accumulated_recompile_limit=most)
-    with limits, functorch.patch(donated_buffer=False):
+    with functorch.patch(donated_buffer=False):
         yield
 
 

@@ -75,7 +75,7 @@ def from_batches(
             if count == n:
                 break
         if not count:
-            raise UserError("the dataset yields no images")
+            raise UserError("the data set yields no images")
         mapped = spool.images()
     found = ArrayDataset("custom", mapped, *checked_labels(np.concatenate(labels), count, classes))
     return replace(found, notes=tuple(_notes(source, found, n)))
@@ -89,7 +89,7 @@ def _notes(source: Any, found: ArrayDataset, n: int | None) -> Iterator[str]:
         )
     covered = len(np.unique(found.labels))
     if n is not None and covered < found.classes:
-        first = f"the first {len(found)} images that the dataset yields"
+        first = f"the first {len(found)} images that the data set yields"
         yield f"{first} hold {covered} of {found.classes} classes"
 
 
@@ -107,7 +107,7 @@ def _batches(source: Any, workers: int | None) -> Iterator[tuple[np.ndarray, np.
         try:
             found = from_arrays(*_parts(batch))
         except UserError as error:
-            raise UserError(f"batch {at} of the dataset: {error}") from error
+            raise UserError(f"batch {at} of the data set: {error}") from error
         yield found.rows(0, len(found)), found.labels
 
 
@@ -128,7 +128,7 @@ def _of_dataset(source: Any, workers: int | None) -> Iterator[tuple[list, list]]
         if len(shapes) > 1:
             first, second, *_ = sorted(shapes)
             raise UserError(
-                f"the dataset has images of several shapes, {first} and {second}: resize and crop them"
+                f"the data set has images of several shapes, {first} and {second}: resize and crop them"
             )
         yield [_array(image) for image in images], list(labels)
 
@@ -172,8 +172,8 @@ class _Spool:
         self._shape = self._shape or images.shape[1:]
         if images.shape[1:] != self._shape:
             raise UserError(
-                f"the dataset has images of several shapes, {self._shape} and {images.shape[1:]}: resize and "
-                "crop them"
+                f"the data set has images of several shapes, {self._shape} and {images.shape[1:]}: resize "
+                "and crop them"
             )
         whole = _in_255ths(images) if self._is_whole else None
         try:
@@ -182,7 +182,7 @@ class _Spool:
             self._write(as_pixels(images) if whole is None else whole)
         except OSError as error:
             raise UserError(
-                f"no room for the images of the dataset in {tempfile.gettempdir()}: {error.strerror}; set "
+                f"no room for the images of the data set in {tempfile.gettempdir()}: {error.strerror}; set "
                 "TMPDIR to another folder, or n to fewer"
             ) from error
         self._count += len(images)

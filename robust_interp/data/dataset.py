@@ -306,7 +306,7 @@ def from_arrays(
             f"images must be (N, C, H, W) with 1 or 3 channels, not {rows.shape}{_hint(rows.shape)}"
         )
     if not len(rows):
-        raise UserError("the dataset has no images")
+        raise UserError("the data set has no images")
     if rows.dtype != np.uint8:
         _check_range(rows)
     return ArrayDataset(name, rows, *checked_labels(labels, len(rows), classes))
@@ -463,9 +463,9 @@ def load(name: str, split: str = "test", data_dir: str | os.PathLike | None = No
     try:
         return from_arrays(images, labels, kind.classes, name)
     except UserError as error:  # a plug-in may return anything
-        raise UserError(f"dataset {name}: {error}") from error
+        raise UserError(f"data set {name}: {error}") from error
 
 
 DATASETS: Registry[DatasetType] = Registry(
-    "dataset", group="robust_interp.datasets", holds=DatasetType, names="[a-z0-9]+"
+    "data set", group="robust_interp.datasets", holds=DatasetType, names="[a-z0-9]+"
 )

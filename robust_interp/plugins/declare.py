@@ -66,6 +66,14 @@ def attack(
         gradient: Whether it uses gradients; an image without a gradient then never counts as robust.
         alone: Whether it must run on one image at a time.
         classes: Smallest number of classes for which its loss is defined.
+
+    Returns:
+        The decorator. It replaces the function by an AttackType, which the runner calls with the model and
+        the parameters.
+
+    Raises:
+        UserError: by the decorator: if the function does not take eps as a keyword argument, if another
+            keyword argument has no default value, or if the name would make column names ambiguous.
     """
 
     def declare(function: Callable) -> AttackType:
@@ -93,8 +101,14 @@ def corruption(function: Corrupt) -> Corrupt:
 
     `image` is a float64 copy (C, H, W) in [0, 1]; `severity` is 1 to 5; `rng` is the NumPy generator for all
     random draws, seeded by the seed, the corruption, the severity and the image's id. The result has the same
-    shape. It is uint8, or floats that are then clipped to [0, 1] and truncated to uint8. A call that returns
-    another shape or non-finite values raises UserError.
+    shape. It is uint8, or floats that are then clipped to [0, 1] and truncated to uint8.
+
+    Args:
+        function: The corruption; its name is the name of the column.
+
+    Returns:
+        The same function with checks: it raises UserError for another shape or for values that are not
+        finite, and for any exception of the function, in one line.
 
     Raises:
         UserError: for a name that would make column names ambiguous.
@@ -143,6 +157,10 @@ def dataset(
         default_n: Default number of test images to measure.
         crop_padding: Pixels of zero padding before the random crop in training.
         flip: Whether a mirrored image keeps its class.
+
+    Returns:
+        The decorator. It replaces the function by a DatasetType. What the function loads is checked when
+        the data set is used.
     """
 
     def declare(function: Callable) -> DatasetType:
@@ -195,7 +213,7 @@ def load(path: str | Path) -> None:
     finally:
         _declared.reset(token)
     if not declared:
-        raise UserError(f"plug-in {path} does not declare an attack, corruption, dataset or model")
+        raise UserError(f"plug-in {path} does not declare an attack, corruption, data set or model")
     _loaded[path] = sha256
 
 

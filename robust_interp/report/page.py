@@ -297,7 +297,7 @@ def _measured_on(found: FolderResults) -> str:
         seeds.setdefault(card.model + (f" @{card.recipe}" if card.recipe else ""), set()).update(card.seeds)
     named = [f"{name} {_seeds(sorted(of))}".strip() for name, of in seeds.items()]
     listed = ", ".join(named) if len(named) <= _NAMED else f"{len(named)} models, all listed under Weights"
-    return f"Dataset {found.dataset}, n = {ns} test images; {listed}."
+    return f"Data set {found.dataset}, n = {ns} test images; {listed}."
 
 
 def _seeds(of: Sequence[int]) -> str:
@@ -330,7 +330,7 @@ def _coefficients(found: FolderResults, zoo_folder: str | None, out: Path) -> li
         "act(λ), which damps the skip connection of each block, over depth after training, for the measured "
         "weights. Thin lines are train seeds, bands one standard deviation. Up to 1 the skip connection is "
         "damped, above 1 it is negative, and above 2/Δt forward Euler steps are unstable. "
-        f"Dataset {found.dataset}; {_checkpoints(table)}."
+        f"Data set {found.dataset}; {_checkpoints(table)}."
     )
     figure = _figure(coefficient_figures.depth_figure(table), out / "coefficients", table, caption)
     return [Section("coefficients", "Interpolation coefficients", [figure])]
@@ -378,9 +378,9 @@ def _drawn(folder: Path | None, dataset: str | None, weights: Collection[str]) -
 def _origin_told(found: origin.FigureOrigin | None, weights: Collection[str]) -> str:
     """Return a text on the data and checkpoints of a figure, and which of these were not measured here."""
     if found is None:
-        return "The file does not record its source: it may show another dataset or checkpoint."
+        return "The file does not record its source: it may show another data set or checkpoint."
     n = f", n = {found.n} {'image' if found.n == 1 else 'images'}" if found.n else ""
-    told = f"Dataset {found.dataset}{n}; {', '.join(found.checkpoints)}."
+    told = f"Data set {found.dataset}{n}; {', '.join(found.checkpoints)}."
     others = [name for name, sha256 in found.checkpoints.items() if sha256 not in weights]
     if weights and others:
         told += f" Not among the single models of this report: {', '.join(others)}."

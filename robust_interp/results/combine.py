@@ -90,7 +90,7 @@ def dataset_of(sources: Sequence[Path], dataset: str | None = None) -> str | Non
         if called in DATASETS:
             if dataset not in (None, called):
                 raise UserError(
-                    f"{path} is for {called} by its name, not for {dataset}: give sources of one dataset"
+                    f"{path} is for {called} by its name, not for {dataset}: give sources of one data set"
                 )
             dataset = called
     return dataset

@@ -35,17 +35,17 @@ def _of_classifier(scores: list[Score]) -> list[str]:
         if score.row.get("zero_grad"):
             lines.append(
                 f"{card.label}, {score.column}: the gradient is exactly zero for "
-                f"{score.row['zero_grad']:.1%} of the samples, which are not counted as robust"
+                f"{score.row['zero_grad']:.1%} of the images, which are not counted as robust"
             )
         check = score.precision_check
         if check and check.zero_gradient_rise > ZERO_GRADIENT_RISE:
             lines.append(
                 f"{card.label}, {score.column}: in {score.attack_precision} the gradient is exactly "
-                f"zero for {check.zero_gradient_rise:.1%} more of the samples than in float32: use float32"
+                f"zero for {check.zero_gradient_rise:.1%} more of the images than in float32: use float32"
             )
         if score.not_finite:
             lines.append(
-                f"{card.label}, {score.column}: {score.not_finite} samples with values that are not finite, "
+                f"{card.label}, {score.column}: {score.not_finite} images with values that are not finite, "
                 "counted as wrong"
             )
     return lines + _masking(card, by_column)

@@ -30,13 +30,13 @@ class Fault(Enum):
         "left out",
     )
     LABELS = (
-        "dataset's labels are damaged",
-        "datasets' labels are damaged",
+        "data set's labels are damaged",
+        "data sets' labels are damaged",
         "written again by the next bench on it",
     )
     PIXELS = (
-        "dataset's hashes of images are damaged",
-        "datasets' hashes of images are damaged",
+        "data set's hashes of images are damaged",
+        "data sets' hashes of images are damaged",
         "left out; written again where the images are measured again",
     )
     AUDIT = ("audit is damaged", "audits are damaged", "left out; audit the model again")

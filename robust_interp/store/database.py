@@ -244,7 +244,7 @@ class Store:
                 return
             if start > covered:
                 raise UserError(
-                    f"cell {cell} covers {covered} samples: cannot append from {start}; if damaged ones were "
+                    f"cell {cell} covers {covered} images: cannot append from {start}; if damaged ones were "
                     "removed meanwhile, repeat the command"
                 )
             self._add(db, cell, covered, start, outcome)
@@ -327,8 +327,8 @@ class Store:
             if is_there and len(found := unpacked_labels(row[1])) >= n:
                 return found
         raise UserError(
-            f"{self.path} has lost the labels of the dataset {_short(fingerprint)}, or they are damaged: the "
-            "next robust-interp bench on it writes them again"
+            f"{self.path} has lost the labels of the data set {_short(fingerprint)}, or they are damaged: "
+            "the next robust-interp bench on it writes them again"
         )
 
     def put_pixels(self, fingerprint: str, start: int, hashes: np.ndarray) -> None:

@@ -27,6 +27,6 @@ def require_outcome(cell: Cell, store: Store, n: int) -> Outcome:
     _, outcome = find_outcome(cell, store, n)
     if outcome is None:
         raise LookupError(
-            f"{cell.classifier.label} {cell.perturbation.column} has fewer than {n} finished samples"
+            f"{cell.classifier.label} {cell.perturbation.column} has fewer than {n} finished images"
         )
     return outcome

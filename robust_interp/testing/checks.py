@@ -389,7 +389,7 @@ def _check_split(kind: DatasetType, split: str, root: Path) -> data.ArrayDataset
     )
     _require(
         first.fingerprint == second.fingerprint,
-        f"its {split} set changes when it is loaded again: sample i must always be the same image",
+        f"its {split} set changes when it is loaded again: image i must always be the same image",
     )
     if absent := set(range(kind.classes)) - set(first.labels.tolist()):
         raise AssertionError(f"its {split} set has no image of class {min(absent)}")

@@ -21,7 +21,7 @@ from robust_interp.data import DATASETS, DatasetType
 
 FOLDER = Path(__file__).parent / "recipes"
 LARGEST = 1e30  # upper limit of any number in a recipe, so that float32 computations do not overflow
-_NOT_FILLED = "call Recipe.filled with the dataset before the recipe is used"
+_NOT_FILLED = "call Recipe.filled with the data set before the recipe is used"
 LONGEST_NAME = 120  # characters, so that a checkpoint's folder name stays below the usual 255 bytes
 
 

@@ -581,7 +581,7 @@ def test_a_class_of_torchattacks_that_leaves_what_it_may_is_refused(monkeypatch,
 
 def test_a_class_of_torchattacks_that_fails_is_named_in_one_line():
     images, labels = rowwise_batch(3, 4)
-    with pytest.raises(UserError, match="torchattacks' EADEN fails on sample 0: ") as caught:
+    with pytest.raises(UserError, match="torchattacks' EADEN fails on image 0: ") as caught:
         attack(Rowwise(4), "EADEN(max_iterations=5)", images, labels)  # it takes a remainder by 5 // 10
     assert "\n" not in str(caught.value)
 
@@ -780,7 +780,7 @@ def test_a_default_device_of_the_user_moves_no_index_of_an_attack():
         ("PIFGSM", 10, (1, 8, 8), "PIFGSM needs images of 3 channels, and these have 1"),
         ("PIFGSMPP", 10, (1, 8, 8), "PIFGSMPP needs images of 3 channels, and these have 1"),
         ("Pixle", 10, (3, 16, 64), "Pixle needs square images, and these are 16x64"),
-        ("JSMA", 5, (3, 16, 64), "JSMA needs at least 10 classes, and the dataset has 5"),
+        ("JSMA", 5, (3, 16, 64), "JSMA needs at least 10 classes, and the data set has 5"),
     ],
 )
 def test_a_class_of_torchattacks_made_for_other_images_is_refused_before_the_run(name, classes, shape, why):

@@ -467,7 +467,7 @@ def test_heads_that_blunt_the_gradient_fail(honest, source):
     quick = replace(ATTACKS, attack="pgd(steps=2)", strongest="none", black_box="none")
     softmax, sigmoid = nn.Sequential(honest, nn.Softmax(1)), nn.Sequential(honest, nn.Sigmoid())
     for model, detail in (
-        (HugeLogits(honest, 4), "samples start with a probability that is 1 in float32"),
+        (HugeLogits(honest, 4), "images start with a probability that is 1 in float32"),
         (softmax, "the outputs are probabilities, as of a softmax"),
         (sigmoid, "the outputs are in [0, 1], as of a sigmoid"),
     ):

@@ -65,7 +65,7 @@ def test_what_leaves_the_ball_is_counted_and_sized(read):
     images = changed(10 / 255)
     images[3, 0, 1, 1] -= 9 / 255
     with pytest.raises(
-        UserError, match=r"2 of 6 images are farther than 8/255 .*the farthest 10/255 \(sample 0"
+        UserError, match=r"2 of 6 images are farther than 8/255 .*the farthest 10/255 \(image 0"
     ):
         read(images)
 
@@ -104,7 +104,7 @@ def test_a_value_outside_the_range_is_counted(read, value):
         ({"images": IMAGES, "indices": np.arange(6.0)}, "indices must be 6 whole numbers"),
         ({"images": IMAGES, "indices": np.arange(6) + 1}, "outside 0 to 5"),
         ({"images": IMAGES, "indices": np.arange(6) // 2}, "3 of 6 indices"),
-        ({"images": IMAGES, "labels": SAMPLES.labels + 1}, "6 of 6 labels are not those of the dataset"),
+        ({"images": IMAGES, "labels": SAMPLES.labels + 1}, "6 of 6 labels are not those of the data set"),
         ({"images": IMAGES, "labels": SAMPLES.labels[:5]}, "labels must be 6 classes"),
         ({"images": np.concatenate([IMAGES, IMAGES])}, "12 images without indices"),
     ],

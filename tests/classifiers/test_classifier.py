@@ -210,14 +210,14 @@ def test_outputs_that_are_no_tensor_are_refused_by_name_and_type(wrap, kind, tmp
 
 @pytest.mark.parametrize("classes", [4, 6, 1000])
 def test_another_number_of_classes_is_refused(classes):
-    with pytest.raises(UserError, match=rf"shape \(8, {classes}\); the dataset needs \(8, 5\)") as caught:
+    with pytest.raises(UserError, match=rf"shape \(8, {classes}\); the data set needs \(8, 5\)") as caught:
         evaluate(Small(classes=classes))
     assert_one_line(caught)
 
 
 def test_logits_of_another_shape_are_refused():
     for wrap in (lambda logits: logits[:, 0], lambda logits: logits[:1], lambda logits: logits[..., None]):
-        with pytest.raises(UserError, match="the dataset needs"):
+        with pytest.raises(UserError, match="the data set needs"):
             evaluate(Returns(wrap))
 
 

@@ -358,7 +358,7 @@ MISTAKES = [
     (["--models", "in_resnet41"], ["unknown model 'in_resnet41'", "in_resnet14"]),
     (["--models", "in_resnet14,zzz*"], ["unknown model 'zzz*'"]),
     (["--models", "resnet50"], ["resnet50 has no checkpoint for digits", "--checkpoint"]),
-    (["--dataset", "digitz"], ["unknown dataset 'digitz'", "digits"]),
+    (["--dataset", "digitz"], ["unknown data set 'digitz'", "digits"]),
     (["--attacks", "fgmm"], ["unknown attack 'fgmm'", "fgsm"]),
     (["--attacks", ""], ["no attack given", "none"]),
     (["--attacks", "pgd(stepz=3)"], ["pgd has no parameter 'stepz'", "steps"]),
@@ -473,7 +473,7 @@ def test_missing_cifar10_is_explained_without_a_network(small, command, tmp_path
     )
     assert "no network here" in err
     refused(command("data", "--download"), "name the data sets")
-    refused(command("data", "cifar", "--download"), "unknown dataset 'cifar'", "cifar10")
+    refused(command("data", "cifar", "--download"), "unknown data set 'cifar'", "cifar10")
 
 
 def test_a_dataset_without_checkpoints_says_how_to_get_one(small, tmp_path, cifar_root):

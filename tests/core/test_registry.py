@@ -16,8 +16,8 @@ from robust_interp.core.registry import equal_ignoring_case, unknown
     ],
 )
 def test_a_name_that_differs_in_case_and_hyphens_alone_is_the_one_meant(name, hint):
-    error = unknown("dataset", name, ["digits", "cifar10", "cifar100"])
-    assert str(error) == f"unknown dataset {name!r}; {hint}"
+    error = unknown("data set", name, ["digits", "cifar10", "cifar100"])
+    assert str(error) == f"unknown data set {name!r}; {hint}"
 
 
 def test_words_of_other_libraries_are_answered_with_ours():

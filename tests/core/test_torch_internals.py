@@ -151,7 +151,7 @@ def test_the_settings_of_a_compilation_exist_and_are_restored():
         return dynamo.recompile_limit, dynamo.accumulated_recompile_limit, functorch.donated_buffer
 
     before = now()
-    with torch_internals.compilation_settings(1234):
+    with torch_internals.compilation_limit(1234), torch_internals.kept_buffers():
         assert now() == (1234, 1234, False)
     assert now() == before
 

@@ -76,7 +76,7 @@ def test_only_so_many_are_read_as_are_asked_for():
     found = data.from_batches(endless(), classes=10, n=14)
     assert len(found) == 14
     assert np.array_equal(found.rows(0, 14), np.concatenate([IMAGES, IMAGES[:4]]))
-    assert found.notes == ("the first 14 images that the dataset yields hold 3 of 10 classes",)
+    assert found.notes == ("the first 14 images that the data set yields hold 3 of 10 classes",)
 
 
 def test_a_torch_dataset_says_how_many_classes_it_has(tmp_path):
@@ -96,7 +96,7 @@ def test_a_loader_that_shuffles_is_told_of():
     [
         (
             [(PIXELS * 4 - 2, LABELS)],
-            "batch 0 of the dataset: images run from .* put the normalisation inside",
+            "batch 0 of the data set: images run from .* put the normalisation inside",
         ),
         ([(PIXELS, np.eye(3)[LABELS])], "one-hot: pass labels.argmax"),
         ([(PIXELS, LABELS), (PIXELS[:, :, 1:], LABELS)], "images of several shapes"),

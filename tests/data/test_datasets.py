@@ -285,9 +285,9 @@ def test_a_text_that_means_no_dataset_stays_as_it_is(text):
 
 
 def test_an_unknown_dataset_or_split_names_the_near_ones():
-    with pytest.raises(UserError, match=r"unknown dataset 'cifar'; did you mean .*cifar10"):
+    with pytest.raises(UserError, match=r"unknown data set 'cifar'; did you mean .*cifar10"):
         data.load("cifar")
-    with pytest.raises(UserError, match="unknown dataset 'zzz'; known: cifar10, cifar100, digits"):
+    with pytest.raises(UserError, match="unknown data set 'zzz'; known: cifar10, cifar100, digits"):
         data.load("zzz")
     with pytest.raises(UserError, match="unknown split 'tset'; did you mean test"):
         data.load("digits", "tset")
@@ -331,7 +331,7 @@ IMAGES, THREE = np.zeros((3, 3, 4, 4), np.uint8), np.array([0, 1, 2])
         (IMAGES, THREE.astype(float), None, "labels must be 3 class indices, not float64"),
         (IMAGES, THREE - 1, None, "labels run from -1 to 1, outside 0 to 1"),
         (IMAGES, THREE, 2, "labels run from 0 to 2, outside 0 to 1"),
-        (IMAGES[:0], THREE[:0], 2, "the dataset has no images"),
+        (IMAGES[:0], THREE[:0], 2, "the data set has no images"),
         (IMAGES.astype(np.int64), THREE, None, "images must be uint8 or floating point in"),
     ],
 )

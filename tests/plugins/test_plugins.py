@@ -131,7 +131,7 @@ def test_a_name_that_no_command_line_could_hold_is_refused(install):
     install("dashed", {"attacks": {"far-off": "dashed:idle"}}, "dashed", IDLE)
     with pytest.raises(UserError, match=r"'far-off' of dashed 1.0 cannot be used: its name must match"):
         attacks_registry()["far-off"]
-    with pytest.raises(UserError, match="dataset 'my_bars': its name must match"):
+    with pytest.raises(UserError, match="data set 'my_bars': its name must match"):
         data.DATASETS.add("my_bars", data.DATASETS["digits"], Origin("/mine.py", "sha256:0"))
 
 
@@ -307,7 +307,7 @@ def test_declaring_registers_nothing_outside_a_file():
         ("x = 1\nx = (\n", "line 2: SyntaxError: '(' was never closed"),
         ("import nothing_like_it\n", "line 1: ModuleNotFoundError: No module named 'nothing_like_it'"),
         ("raise SystemExit(2)\n", "line 1: it ends the process with status 2"),
-        ("x = 1\n", "does not declare an attack, corruption, dataset or model"),
+        ("x = 1\n", "does not declare an attack, corruption, data set or model"),
         (
             "from robust_interp.plugins import attack\n@attack()\ndef pgd(model, x, y, *, eps): ...\n",
             "attack 'pgd' is declared by robust-interp and by {path}",
@@ -573,7 +573,9 @@ def test_what_a_dataset_of_a_plug_in_loads_is_checked(fresh, write, command, tmp
     path = write(WHOLE.replace("SCALE", "255").replace("of_a_file", "of_another_file"))
     status, out, err = command("bench", "--plugin", path, "--dataset", "halves", "--out", tmp_path / "out")
     assert (status, out) == (1, "")
-    assert err.startswith("robust-interp: dataset halves: images run from 0 to 255: inputs must be in [0, 1]")
+    assert err.startswith(
+        "robust-interp: data set halves: images run from 0 to 255: inputs must be in [0, 1]"
+    )
     assert err.count("\n") == 1
 
 

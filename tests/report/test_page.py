@@ -746,7 +746,7 @@ def test_figures_of_another_dataset_are_refused_and_of_other_checkpoints_labelle
     style.save(figure, figures / "mine")
     text = page.write([results], tmp_path / "report", figures=figures).read_text(encoding="utf-8")
     assert (
-        "act(λ) over depth. Dataset digits, n = 64 images; net, old. "
+        "act(λ) over depth. Data set digits, n = 64 images; net, old. "
         "Not among the single models of this report: old.</figcaption>" in text
     )
     assert "mine. The file does not record its source" in text
@@ -761,7 +761,7 @@ def test_captions_name_dataset_checkpoints_and_n(report):
     assert len(captions) >= 2
     for caption in captions:
         assert (
-            "Dataset digits, n = 10 test images; net @quick (train seeds 0, 1, 2), &lt;script&gt;" in caption
+            "Data set digits, n = 10 test images; net @quick (train seeds 0, 1, 2), &lt;script&gt;" in caption
         )
 
 

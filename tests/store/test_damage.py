@@ -135,7 +135,7 @@ def test_of_two_processes_that_mend_a_cell_the_second_keeps_what_the_first_has_m
     one.append("a", 5, part([5, 6], "one"))
     assert two.read("a", 7).predictions.tolist() == list(range(7))
     change(tmp_path, "DELETE FROM chunks WHERE cell = 'a' AND start >= 3")  # as a repair may meanwhile
-    with pytest.raises(UserError, match=r"covers 3 samples: cannot append from 7.*repeat the command"):
+    with pytest.raises(UserError, match=r"covers 3 images: cannot append from 7.*repeat the command"):
         two.append("a", 7, part([7]))
     two.append("a", 3, part([3]))
     assert one.covered("a") == 4
@@ -221,7 +221,7 @@ def test_a_run_that_is_damaged_or_gone_is_named_and_the_others_are_shown(folder,
 def test_labels_that_are_damaged_or_gone_are_refused_until_they_are_written_again(folder):
     for statement in ("UPDATE labels SET labels = zeroblob(40)", "DELETE FROM labels"):
         change(folder, statement)
-        with pytest.raises(UserError, match="has lost the labels of the dataset digits-image"):
+        with pytest.raises(UserError, match="has lost the labels of the data set digits-image"):
             runs_in([folder])
         with Store(folder) as store:
             store.put_labels("digits-images", LABELS)

@@ -25,5 +25,5 @@ def test_a_cell_is_as_finished_as_the_whole_one(store):
 
 def test_a_cell_without_all_samples_is_refused(store):
     (cell,) = measured(store, [(card(), attack("pgd", 2), "1101")]).cells
-    with pytest.raises(LookupError, match="net seed 0 pgd_2 has fewer than 5 finished samples"):
+    with pytest.raises(LookupError, match="net seed 0 pgd_2 has fewer than 5 finished images"):
         require_outcome(cell, store, 5)

@@ -65,6 +65,27 @@ def test_blocks_are_compiled_where_there_are_some_else_the_whole(monkeypatch):
     assert seen[6:] == [other]
 
 
+def test_every_architecture_and_the_last_batch_are_compiled(tmp_path, monkeypatch):
+    compile_module = torch.nn.Module.compile
+    graphs = []
+
+    def counting(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(
+        torch.nn.Module,
+        "compile",
+        lambda self, dynamic: compile_module(self, dynamic=dynamic, backend=counting),
+    )
+    short = Recipe("short", epochs=1, batch_size=1000)  # 1347 digits: batches of 1000 and 347
+    both = [train.Training(name, short, 0) for name in ("in_resnet14", "preact_resnet14")]
+    train.train_together(both, "digits", tmp_path, compiled=True)
+    # channels 16-16, 16-32, 32-32, 32-64, 64-64 without λ and 16-16, 32-32, 64-64 with it; two sizes of batch
+    assert len(graphs) == (5 + 3) * 2
+
+
 def test_what_was_compiled_is_recorded_and_stored_as_a_plain_network(tmp_path, monkeypatch):
     monkeypatch.setattr(train, "compile_blocks", lambda model: seen.append(type(model).__name__))
     seen = []

@@ -339,7 +339,7 @@ def test_half_precision_is_kept_only_while_no_prediction_changes(tmp_path, monke
     ("arguments", "parts"),
     [
         (["in_resnet41"], ["unknown model 'in_resnet41'", "in_resnet14"]),
-        (["in_resnet14", "--dataset", "digitz"], ["unknown dataset 'digitz'", "digits"]),
+        (["in_resnet14", "--dataset", "digitz"], ["unknown data set 'digitz'", "digits"]),
         (["in_resnet14", "--recipe", "papr"], ["unknown recipe 'papr'", "paper"]),
         (["in_resnet14", "--epochs", "0"], ["epochs must be a whole number of at least 1, not 0"]),
         (["in_resnet14", "--device", "cuba"], ["cannot use device 'cuba'"]),
