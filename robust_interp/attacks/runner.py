@@ -220,7 +220,9 @@ class AttackRunner:
             raise self._error(f"returns a {type(found).__name__}, not a tensor of images")
         if found.shape != images.shape:
             raise self._error(f"returns shape {tuple(found.shape)} for {tuple(images.shape)}")
-        found = found.detach()
+        if found.device != images.device:
+            raise self._error(f"returns images on {found.device} for images on {images.device}")
+        found = found.detach().to(images.dtype)
         finite = torch.isfinite(found).flatten(1).all(1)
         found = torch.where(finite.view(-1, 1, 1, 1), found, images)
         blind, unfit = self._probe.findings()
