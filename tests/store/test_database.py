@@ -107,7 +107,7 @@ def test_a_cell_without_enough_samples_is_not_read(store):
 
 def test_a_gap_is_refused(store, tmp_path):
     store.append("a", 0, outcome([1, 2]))
-    with pytest.raises(ValueError, match="covers 2 samples: cannot append from 3"):
+    with pytest.raises(ValueError, match="covers 2 images: cannot append from 3"):
         store.append("a", 3, outcome([4]))
     with pytest.raises(ValueError, match="covers 0 samples"):
         store.append("b", 1, outcome([4]))
