@@ -112,17 +112,12 @@ def test_more_workers_than_there_is_room_for_are_refused(local_ray):
         pass
 
 
-def test_without_ray_one_line_names_the_extra(tmp_path):
-    code = (
-        "import sys; sys.modules['ray'] = None\n"
-        "from robust_interp.cli.main import main\n"
-        "sys.exit(main(['bench', '--models', 'in_resnet20', '--n', '4', '--attacks', 'none', '--quiet', "
-        "'--corruptions', 'none', '--workers', '2', '--out', sys.argv[1]]))"
-    )
-    command = [sys.executable, "-c", code, tmp_path]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert run.returncode == 1
-    assert run.stderr == f"robust-interp: workers need Ray: {install('ray')}\n"
+def test_without_ray_one_line_names_the_extra(command, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    options = ["--n", "4", "--attacks", "none", "--corruptions", "none", "--workers", "2", "--quiet", "--out"]
+    status, _, errors = command("bench", "--models", "in_resnet20", *options, tmp_path)
+    assert status == 1
+    assert errors == f"robust-interp: workers need Ray: {install('ray')}\n"
 
 
 def test_without_the_option_nothing_of_ray_is_imported():
