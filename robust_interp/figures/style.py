@@ -136,12 +136,13 @@ def _laid_out(figure: Figure) -> Iterator[None]:
     """Place the panels once, for all that is drawn in the context: it takes longer than drawing them."""
     engine = figure.get_layout_engine()
     _lay_out(figure)
+    # None is the engine that these two name, also where savefig puts it back.
     with matplotlib.rc_context({"figure.constrained_layout.use": False, "figure.autolayout": False}):
         figure.set_layout_engine(None)
-    try:
-        yield
-    finally:
-        figure.set_layout_engine(engine or "none")
+        try:
+            yield
+        finally:
+            figure.set_layout_engine(engine)
 
 
 def wrapped(text: str, inches: float, points: float = _TEXT) -> str:
