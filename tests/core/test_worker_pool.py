@@ -15,10 +15,10 @@ from robust_interp.core.worker_pool import WorkerPool, Workers, cluster
 TWO = Workers(2, gpus=0)
 
 
-def done(tasks, folder, log=lambda line: None):
+def done(tasks, folder, log=lambda line: None, wanted=TWO):
     """What comes of tasks, by number."""
     found, tasks = {}, list(tasks)
-    with cluster(TWO) as workers, WorkerPool(workers, Doubling, (str(folder),), log=log) as pool:
+    with cluster(wanted) as workers, WorkerPool(workers, Doubling, (str(folder),), log=log) as pool:
         while tasks or pool.is_busy:
             while tasks and pool.has_capacity:
                 pool.submit(tasks.pop(0))
@@ -63,7 +63,7 @@ def test_tasks_tell_of_themselves_and_can_be_stopped(local_ray):
 @pytest.mark.slow
 def test_a_users_mistake_in_a_worker_is_one_here(tmp_path, local_ray):
     with pytest.raises(UserError, match=r"^4 is wrong$"):
-        done([(4, "is wrong")], tmp_path)
+        done([(4, "is wrong")], tmp_path, wanted=Workers(1, gpus=0))
 
 
 @pytest.mark.slow
