@@ -422,6 +422,7 @@ def test_an_honest_network_passes(honest, source):
     assert {f.n for check, f in findings.items() if check not in ("deterministic", "step_size")} == {100}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_bundled_checkpoint_passes(digits_classifier, source):
     few = replace(

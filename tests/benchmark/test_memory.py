@@ -75,16 +75,22 @@ OUT_OF_MEMORY = [
 ]
 
 
+def measured_in_batches(model):
+    options = {"corruptions": "none", "attacks": "pgd(steps=3),square(queries=5)", "seed": 3}
+    return robust_interp.evaluate({"m": model}, "digits", n=13, batch_size=12, **options)
+
+
+@pytest.fixture(scope="module")
+def with_enough_memory():
+    return measured_in_batches(Linear())
+
+
 @pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=range(len(OUT_OF_MEMORY)))
-def test_too_little_memory_halves_the_batch_and_changes_no_number(error):
-    small, options = (
-        Linear(5, error),
-        {"corruptions": "none", "n": 40, "attacks": "pgd(steps=3),square(queries=5)", "seed": 3},
-    )
-    with pytest.warns(UserWarning, match="ran out of memory with batches of 30: at most 3 images") as told:
-        found = robust_interp.evaluate({"m": small}, "digits", batch_size=30, **options)
+def test_too_little_memory_halves_the_batch_and_changes_no_number(error, with_enough_memory):
+    with pytest.warns(UserWarning, match="ran out of memory with batches of 12: at most 3 images") as told:
+        found = measured_in_batches(Linear(5, error))
     assert sum("memory" in str(one.message) for one in told) == 1
-    expected = robust_interp.evaluate({"m": Linear()}, "digits", batch_size=30, **options)
+    expected = with_enough_memory
     same = [column for column in found if column not in ("seconds", "weights_sha256")]
     assert found[same].equals(expected[same])
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -325,10 +326,13 @@ def test_the_embedded_dataset_is_ready(command):
     assert out.startswith("digits: ready, 450 test images")
 
 
-def test_the_module_runs_as_the_command_does():
-    done = subprocess.run(
-        [sys.executable, "-m", "robust_interp", "--version"], capture_output=True, text=True, timeout=60
-    )
+@pytest.mark.parametrize(
+    "started",
+    [[sys.executable, "-m", "robust_interp"], [Path(sys.executable).with_name("robust-interp")]],
+    ids=["module", "installed"],
+)
+def test_it_runs_as_a_module_and_as_the_installed_command(started):
+    done = subprocess.run([*started, "--version"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, f"robust-interp {__version__}\n")
 
 
