@@ -9,7 +9,9 @@ from collections.abc import Set
 from contextlib import ExitStack
 
 from robust_interp.benchmark.forms import named_path
+from robust_interp.benchmark.request import SETTINGS
 from robust_interp.cli.options import (
+    OF_MEASURING,
     Commands,
     add_command,
     add_fields,
@@ -29,11 +31,7 @@ def add_to(commands: Commands) -> None:
         run,
     )
     parser.set_defaults(configured=parser)
-    add_fields(parser, "models attacks corruptions n ensembles ensemble ensemble_average ensemble_attack")
-    add_fields(
-        parser,
-        "protocol strong strong_n attack_precision compile eot round_to_8_bit seed corruptions_dir cache",
-    )
+    add_fields(parser, " ".join(name for name in SETTINGS if name not in OF_MEASURING.split()))
     add = parser.add_argument
     add(
         "--config",
@@ -61,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.benchmark import config
     from robust_interp.benchmark.benchmark import Benchmark
     from robust_interp.benchmark.cost import cost
-    from robust_interp.benchmark.request import SETTINGS, Request
+    from robust_interp.benchmark.request import Request
     from robust_interp.cli.console import console, print_header, print_leaderboard, print_plan
     from robust_interp.cli.progress import duration, reporter, tell_start, track
     from robust_interp.core import environment
