@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Set
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from robust_interp.benchmark.forms import named_path
 from robust_interp.benchmark.request import SETTINGS
@@ -20,6 +21,9 @@ from robust_interp.cli.options import (
     workers_of,
 )
 from robust_interp.cli.terminal import say
+
+if TYPE_CHECKING:
+    from robust_interp.benchmark.benchmark import Benchmark
 
 
 def add_to(commands: Commands) -> None:
@@ -60,11 +64,12 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.benchmark.benchmark import Benchmark
     from robust_interp.benchmark.cost import cost
     from robust_interp.benchmark.request import Request
-    from robust_interp.cli.console import console, print_header, print_leaderboard, print_plan
-    from robust_interp.cli.progress import duration, reporter, tell_start, track
+    from robust_interp.cli.console import console, print_header, print_leaderboard
+    from robust_interp.cli.display import duration
+    from robust_interp.cli.progress import reporter, tell_start, track
     from robust_interp.core import environment
     from robust_interp.results.folders import write
-    from robust_interp.store import FILE_NAME, Store
+    from robust_interp.store import Store
 
     errors, workers = console(stderr=True), workers_of(arguments)
     with track(errors, "reading checkpoints", arguments.quiet) as progress:
@@ -72,12 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.save_config:
         config.save(arguments.save_config, vars(arguments))
     if arguments.dry_run:
-        # A dry run reads an existing store, but does not create one.
-        there = (arguments.out / FILE_NAME).is_file()
-        with Store(arguments.out if there else None, read_only=there) as store:
-            with track(errors, "timing", arguments.quiet) as progress:
-                estimate = benchmark.estimate(store, progress)
-            print_plan(benchmark, store, estimate)
+        _print_plan(arguments, benchmark)
         return 0
     tell_start(workers, arguments.quiet)
     with Store(arguments.out, journal=arguments.store_journal) as store, ExitStack() as stack:
@@ -101,6 +101,19 @@ def run(arguments: argparse.Namespace) -> int:
     say(f"wrote leaderboard.csv, results.csv and environment.json in {arguments.out}")
     say(measured(watch.own, watch.others, duration(time.perf_counter() - started)))
     return int(benchmark.is_incomplete)
+
+
+def _print_plan(arguments: argparse.Namespace, benchmark: Benchmark) -> None:
+    """Print the planned measurements; an existing store is read, but none is created."""
+    from robust_interp.cli.console import console, print_plan
+    from robust_interp.cli.progress import track
+    from robust_interp.store import FILE_NAME, Store
+
+    there = (arguments.out / FILE_NAME).is_file()
+    with Store(arguments.out if there else None, read_only=there) as store:
+        with track(console(stderr=True), "timing", arguments.quiet) as progress:
+            estimate = benchmark.estimate(store, progress)
+        print_plan(benchmark, store, estimate)
 
 
 def measured(own: Set[str], others: Set[str], seconds: str) -> str:
