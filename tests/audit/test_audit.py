@@ -19,7 +19,7 @@ from torch import nn
 from robust_interp import data
 from robust_interp.audit import checks
 from robust_interp.audit.checks import AuditedModel, Finding, MeasuredAttack
-from robust_interp.audit.parts import Options
+from robust_interp.audit.options import Options
 from robust_interp.audit.run import Audit
 from robust_interp.audit.thresholds import Thresholds
 from robust_interp.audit.trace import trace

@@ -9,18 +9,10 @@ import pytest
 from rich.console import Console
 
 from robust_interp.cli.bench import measured
+from robust_interp.cli.display import ProgressState, bar_line, duration
 from robust_interp.cli.main import main
-from robust_interp.cli.progress import (
-    ProgressState,
-    Reporter,
-    TimeLeft,
-    Trainings,
-    bar_line,
-    duration,
-    progress_bar,
-    total_work,
-    track,
-)
+from robust_interp.cli.progress import Reporter, Trainings, progress_bar, total_work, track
+from robust_interp.cli.time_left import TimeLeft
 from robust_interp.core.errors import UserError
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation
 from robust_interp.training.recipe import Recipe
