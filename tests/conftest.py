@@ -26,6 +26,14 @@ if _holds_temporary_files("/dev/shm"):  # a store waits for the disk at every co
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """What is exhaustive is slow: -m "not slow" takes the place of the usual -m "not exhaustive"."""
+    for item in items:
+        if item.get_closest_marker("exhaustive"):
+            item.add_marker("slow")
+
+
 @pytest.fixture(scope="session")
 def tiny_zoo(tmp_path_factory):
     """A zoo of untrained digits networks of depth 14: in_resnet14 with seeds 0 and 1, preact_resnet14."""

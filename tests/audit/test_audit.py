@@ -462,6 +462,7 @@ def test_logits_that_saturate_the_softmax_fail(factor, honest, source):
     assert findings["gradients"].value > 80
 
 
+@pytest.mark.slow
 def test_heads_that_blunt_the_gradient_fail(honest, source):
     """Logits times 4, whose gradients are all there, and outputs that are no logits."""
     few = replace(QUICK, n=61)
@@ -538,6 +539,7 @@ class Constant(nn.Module):
         return torch.cat([0 * images.flatten(1), images.flatten(1)], dim=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["ifgsm(alpha=eps/4)", "mifgsm(alpha=eps/4)", "DIFGSM(steps=5)"])
 def test_an_attack_that_is_not_restarted_or_takes_one_sample_at_a_time_is_audited(spec, honest):
     options = replace(ATTACKS, attack=spec, black_box="none", strongest="none", source=None)

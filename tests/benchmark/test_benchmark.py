@@ -56,6 +56,7 @@ def accuracies(table):
     }
 
 
+@pytest.mark.slow
 def test_a_linear_models_numbers_are_those_worked_out_by_hand(tmp_path):
     table = evaluate(out=tmp_path)
     assert list(table.columns) == RESULT_COLUMNS
@@ -382,6 +383,7 @@ def test_predictions_do_not_depend_on_how_the_samples_are_batched(tmp_path):
     assert (found[100] == found[450]).mean() >= 0.999
 
 
+@pytest.mark.slow
 def test_the_same_run_twice_gives_the_same_tables(tiny_zoo, tmp_path):
     options = QUICK | {"attacks": "pgd(steps=2)", "corruptions": "shot_noise(severity=1)"}
     for name in ("one", "two"):

@@ -45,6 +45,7 @@ ATTACKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_nothing_large_is_alive_after_a_measurement_without_the_garbage_collector(attack):
     def measure():
@@ -85,6 +86,7 @@ def with_enough_memory():
     return measured_in_batches(Linear())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=range(len(OUT_OF_MEMORY)))
 def test_too_little_memory_halves_the_batch_and_changes_no_number(error, with_enough_memory):
     with pytest.warns(UserWarning, match="ran out of memory with batches of 12: at most 3 images") as told:
@@ -146,6 +148,7 @@ def test_a_model_of_a_fixed_batch_size_is_one_line(size):
         robust_interp.evaluate(Fixed(), "digits", n=8, corruptions="none", attacks="fgsm")
 
 
+@pytest.mark.slow
 def test_a_program_of_torch_export_has_the_numbers_of_its_model():
     model = Linear().inner.eval()
     batch = torch.export.Dim("batch", min=1, max=1024)
@@ -157,6 +160,7 @@ def test_a_program_of_torch_export_has_the_numbers_of_its_model():
     assert found["accuracy"].tolist() == expected["accuracy"].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ["square(queries=5)", "apgd_ce(steps=2)", "autoattack"])
 def test_float64_by_default_changes_no_number_and_stays(attack):
     options = {"corruptions": "none", "n": 8, "attacks": attack, "eps": "8/255"}

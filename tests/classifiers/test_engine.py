@@ -41,6 +41,7 @@ def assert_same(one, other, images):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_every_number_of_images_gives_the_same_from_one_compilation():
     backend, classifier = Backend(), frozen()
     fast = made(classifier, backend)

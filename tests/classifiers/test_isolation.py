@@ -68,6 +68,7 @@ def precision():
     torch.set_float32_matmul_precision(before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("precision")
 @pytest.mark.parametrize("surroundings", AROUND)
 def test_what_surrounds_a_measurement_does_not_change_it_and_is_not_changed(surroundings):
@@ -88,6 +89,7 @@ def test_what_surrounds_a_measurement_does_not_change_it_and_is_not_changed(surr
     assert model.seen == {(False, "highest")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "attack", ["pgd(steps=2)", "square(queries=3)", "apgd_ce(steps=3)", "VNIFGSM(steps=2)"]
 )
@@ -237,6 +239,7 @@ class Shares(nn.Module):
         return self.part(images)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", ["the model", "a part of it"])
 def test_two_threads_measure_one_model_as_one_after_the_other(tmp_path, shared):
     model = WithDropout().train()

@@ -301,6 +301,7 @@ sys.exit(f"imported {heavy}" if heavy else 0)
 """
 
 
+@pytest.mark.slow
 def test_unknown_names_are_refused_before_anything_heavy_is_imported(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", REFUSING], capture_output=True, text=True, timeout=120, cwd=tmp_path

@@ -161,6 +161,7 @@ def test_a_dry_run_after_the_run_has_nothing_to_measure(small):
     assert "3 cells to measure, 6 already stored" in small("--dry-run", "--attacks", "fgsm,ifgsm")[1]
 
 
+@pytest.mark.slow
 def test_seeds_can_be_counted_or_named(small, tmp_path):
     def rows(*options):
         shutil.rmtree(tmp_path / "results", ignore_errors=True)
@@ -220,6 +221,7 @@ def test_weights_from_a_file_give_the_numbers_of_the_zoo(command, small, tiny_zo
     assert found["model"].tolist() == ["in_resnet14"] * 2
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_finished_and_says_so(small, tmp_path, monkeypatch):
     plain, calls = Store.append, []
 

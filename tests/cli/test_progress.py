@@ -430,6 +430,7 @@ def test_elsewhere_epochs_have_a_line_now_and_then_and_each_training_at_its_end(
     assert lines[-1].endswith("  812 images/s  took 52 s")
 
 
+@pytest.mark.slow
 def test_the_command_reports_on_stderr(tmp_path, capsys):
     options = ["--epochs", "2", "--device", "cpu", "--set", "batch_size=1347", "--out", str(tmp_path)]
     assert main(["train", "preact_resnet14", *options]) == 0

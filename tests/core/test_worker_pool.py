@@ -112,6 +112,7 @@ def test_more_workers_than_there_is_room_for_are_refused(local_ray):
         pass
 
 
+@pytest.mark.slow
 def test_without_ray_one_line_names_the_extra(command, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     options = ["--n", "4", "--attacks", "none", "--corruptions", "none", "--workers", "2", "--quiet", "--out"]
@@ -120,6 +121,7 @@ def test_without_ray_one_line_names_the_extra(command, tmp_path, monkeypatch):
     assert errors == f"robust-interp: workers need Ray: {install('ray')}\n"
 
 
+@pytest.mark.slow
 def test_without_the_option_nothing_of_ray_is_imported():
     code = "import sys, robust_interp.cli.bench, robust_interp.benchmark.api; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

@@ -674,6 +674,7 @@ def test_an_audit_is_shown_with_its_worst_verdicts(tmp_path):
     assert (tmp_path / "report" / "audit.csv").read_text().count("\n") == 5  # without the other dataset's
 
 
+@pytest.mark.slow
 def test_what_passes_or_is_open_in_an_audit_is_folded(tmp_path):
     results = measure(tmp_path / "results")
     head = (

@@ -322,6 +322,7 @@ def test_two_lines_of_one_name_are_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_export_writes_what_a_results_folder_holds(command, tiny_zoo, tmp_path):
     out, results = tmp_path / "model_info", tmp_path / "results"
     run = [

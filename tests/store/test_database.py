@@ -258,6 +258,7 @@ with Store(folder / "store") as store:
 """
 
 
+@pytest.mark.slow
 def test_processes_that_append_the_same_ranges_at_once_neither_corrupt_nor_double(tmp_path):
     steps, n = (7, 10, 11, 33), 200  # each process cuts the same samples into other ranges
     writers = [
