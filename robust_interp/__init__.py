@@ -8,7 +8,7 @@ rest of the public API is imported on first use.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-import wrapt
+from robust_interp.core.import_hook import when_imported
 
 if TYPE_CHECKING:  # for editors and type checkers; at run time see __getattr__
     from robust_interp.benchmark.api import evaluate
@@ -29,9 +29,11 @@ _PUBLIC = {
 __all__ = ["Classifier", "Ensemble", "UserError", "__version__", "evaluate"]
 
 
-@wrapt.when_imported("timm")
-def _register_models(_timm: Any) -> None:
+def _register_models() -> None:
     importlib.import_module("robust_interp.zoo.pretrained").register()
+
+
+when_imported("timm", _register_models)
 
 
 def __getattr__(name: str) -> Any:

@@ -14,6 +14,26 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # on such small tensors more thre
 os.environ["ROBUST_INTERP_CACHE"] = "off"  # nothing is left in the home folder, or found there
 
 
+def _holds_temporary_files(memory):
+    """Whether a folder in memory is there, has 4 GiB free, and can hold programs that are run."""
+    if not os.access(memory, os.W_OK):
+        return False
+    found = os.statvfs(memory)
+    return not found.f_flag & os.ST_NOEXEC and found.f_bavail * found.f_frsize >= 4 * 2**30
+
+
+if _holds_temporary_files("/dev/shm"):  # a store waits for the disk at every commit: a third of the time
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """What is exhaustive is slow: -m "not slow" takes the place of the usual -m "not exhaustive"."""
+    for item in items:
+        if item.get_closest_marker("exhaustive"):
+            item.add_marker("slow")
+
+
 @pytest.fixture(scope="session")
 def tiny_zoo(tmp_path_factory):
     """A zoo of untrained digits networks of depth 14: in_resnet14 with seeds 0 and 1, preact_resnet14."""

@@ -6,34 +6,15 @@ The part `row` is the audited attack: the attack of a row of the results, whose 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from robust_interp import attacks
 from robust_interp.attacks.table import type_of
-from robust_interp.audit.thresholds import Thresholds
+from robust_interp.audit.options import Options
 from robust_interp.classifiers.target import Target
 from robust_interp.core.errors import UserError
 from robust_interp.core.specs import Spec, parse_spec, split_specs
 from robust_interp.store.cells import Perturbation, attack_column, digest
-
-
-@dataclass(frozen=True)
-class Options:
-    """Settings of an audit, besides the images and radii of the request.
-
-    Attributes:
-        attack: Spec of the audited attack, without eps; it must have alpha and steps.
-        strongest: Spec of a stronger attack, such as ``apgd_ce`` or ``autoattack``; ``none`` omits the check.
-        black_box: Spec of a black-box attack; ``none`` omits the check.
-        source: Name of the model that attacks are transferred from; None uses another model of the run.
-        thresholds: Limits of the checks.
-    """
-
-    attack: str = "pgd"
-    strongest: str = "apgd_ce"
-    black_box: str = "square"
-    source: str | None = None
-    thresholds: Thresholds = field(default_factory=Thresholds)
 
 
 def parts_of(

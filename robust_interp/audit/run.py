@@ -21,7 +21,8 @@ from torch import nn
 from robust_interp import attacks
 from robust_interp.audit import checks
 from robust_interp.audit.checks import AuditedModel, Finding, MeasuredAttack
-from robust_interp.audit.parts import Options, parts_of, step_of, transferred
+from robust_interp.audit.options import Options
+from robust_interp.audit.parts import parts_of, step_of, transferred
 from robust_interp.audit.table import lines
 from robust_interp.audit.thresholds import Thresholds
 from robust_interp.audit.trace import trace

@@ -134,6 +134,16 @@ def number(text: str) -> float:
     return value
 
 
+def percentage(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 100:
+        raise ArgumentTypeError(f"{text!r} is not a percentage from 0 to 100")
+    return value
+
+
 def natural(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
@@ -181,11 +191,16 @@ NAMES = Form(name_list, "NAMES", words="a list of names", is_list=True)
 WAYS = Form(name_list, "WAYS", words="a list of names", is_list=True)
 FILES = Form(lambda text: [text], "FILE.py", words="a list of files", is_list=True, read_list=list)
 SPECS = Form(metavar="SPECS", words="a list of specs", is_list=True)
+SPEC = Form(metavar="SPEC")
+MODEL = Form(metavar="MODEL")
 SPECS_OR_NONE = Form(metavar="SPECS", words="a list of specs", is_list=True, bare="apgd_ce,apgd_t")
 NUMBERS = Form(per_channel, "LIST", (int, float), "a list of numbers", is_list=True)
 RADII = Form(eps_list, "LIST", (int, float), "a list of numbers", is_list=True, write=_in_255)
 SEEDS = Form(seed_list, "SEEDS", (int,), "a whole number or a list of them", True, _each_seed)
+RADIUS = Form(float, "E", (int, float), "a number")
+FACTOR = Form(positive, "K", (int,), "a whole number")
 NUMBER = Form(number, "X", (int, float), "a number")
+PERCENTAGE = Form(percentage, "X", (int, float), "a number")
 COUNT = Form(positive, "N", (int,), "a whole number")
 COUNT_OR_ALL = Form(sample_count, "N", (int, str), "a whole number or 'all'")
 WHOLE = Form(int, "N", (int,), "a whole number")  # its range is checked by the run

@@ -40,7 +40,7 @@ ATTACKS = (
 
 @dataclass(frozen=True)
 class SettingInfo:
-    """Description of a setting besides its name and default.
+    """Description of a setting of a run or an audit, besides its name and default.
 
     Attributes:
         form: How its values are written.
@@ -67,8 +67,14 @@ def _in_words(default: object) -> str:
     return ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
 
 
-def _about(form: Form, help: str, unit: str = "", usual: str | None = None) -> dict[str, SettingInfo]:
+def declared(form: Form, help: str, unit: str = "", usual: str | None = None) -> dict[str, SettingInfo]:
+    """Return the metadata of a dataclass field that is a setting; `settings_of` reads it."""
     return {"about": SettingInfo(form, help, unit, usual)}
+
+
+def settings_of(kind: type) -> dict[str, SettingInfo]:
+    """Return the declared settings of a dataclass by their names."""
+    return {each.name: each.metadata["about"] for each in fields(kind) if "about" in each.metadata}
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ class Request:
 
     models: tuple[str, ...] | None = field(
         default=None,
-        metadata=_about(
+        metadata=declared(
             forms.NAMES,
             "models to measure, in any mixture: zoo names, globs, NAME@RECIPE, all, timm:NAME, "
             "hf:NAME, robustbench:NAME, package.module:factory, checkpoint folders",
@@ -93,7 +99,7 @@ class Request:
     modules: Mapping[str, nn.Module] = field(default_factory=dict)
     mean: tuple[float, ...] | None = field(
         default=None,
-        metadata=_about(
+        metadata=declared(
             forms.NUMBERS,
             "mean for the normalisation of models that are not from the zoo: one number per channel",
             unit="[0, 1] pixels",
@@ -102,7 +108,7 @@ class Request:
     )
     std: tuple[float, ...] | None = field(
         default=None,
-        metadata=_about(
+        metadata=declared(
             forms.NUMBERS,
             "standard deviation for the normalisation of models that are not from the zoo: one number per "
             "channel",
@@ -112,17 +118,17 @@ class Request:
     )
     dataset: str | data.Dataset | None = field(
         default=None,
-        metadata=_about(
+        metadata=declared(
             forms.DATASET,
             "test set: digits (included), cifar10, cifar100; or your own images: folder:PATH (one folder per "
             "class), imagenet:PATH, npz:FILE, parquet:FILE, hf:NAME",
             usual="the data set of the checkpoints named in full, otherwise digits",
         ),
     )
-    attacks: str = field(default="fgsm,ifgsm,pgd", metadata=_about(forms.SPECS, ATTACKS))
+    attacks: str = field(default="fgsm,ifgsm,pgd", metadata=declared(forms.SPECS, ATTACKS))
     eps: tuple[float, ...] | None = field(
         default=None,
-        metadata=_about(
+        metadata=declared(
             forms.RADII,
             "Linf radii of the attacks, e.g. 1,2,4 or 8/255",
             unit="units of 1/255",
@@ -131,13 +137,13 @@ class Request:
     )
     corruptions: str = field(
         default="noise",
-        metadata=_about(
+        metadata=declared(
             forms.SPECS, "corruptions: noise, common, extra, all, names such as fog(severity=3), or none"
         ),
     )
     seeds: int | Sequence[int] | None = field(
         default=None,
-        metadata=_about(
+        metadata=declared(
             forms.SEEDS,
             "train seeds to take from the zoo: 3 means 0,1,2; 0,4 means 0 and 4; '1,' means 1 alone",
             usual="all",
@@ -145,13 +151,13 @@ class Request:
     )
     ensembles: bool = field(
         default=True,
-        metadata=_about(
+        metadata=declared(
             forms.SWITCH, "also measure the ensemble of each model's train seeds, as one averaged classifier"
         ),
     )
     ensemble: Sequence[str] = field(
         default=(),
-        metadata=_about(
+        metadata=declared(
             forms.NAMES,
             "additional ensembles of the given models, such as in_resnet20+preact_resnet20, or all",
             usual="none",
@@ -159,11 +165,11 @@ class Request:
     )
     ensemble_average: str | None = field(
         default=None,
-        metadata=_about(forms.one_of(*AVERAGES), "what an ensemble averages", usual="probabilities"),
+        metadata=declared(forms.one_of(*AVERAGES), "what an ensemble averages", usual="probabilities"),
     )
     ensemble_attack: Sequence[str] | None = field(
         default=None,
-        metadata=_about(
+        metadata=declared(
             forms.WAYS,
             "what attacks on ensembles target: white-box (the ensemble), member:0 (its first member), "
             "mean-gradient (the mean of the members' losses)",
@@ -172,7 +178,7 @@ class Request:
     )
     n: int | str | None = field(
         default=None,
-        metadata=_about(
+        metadata=declared(
             forms.COUNT_OR_ALL,
             "number of test images to measure, from the first on, or all",
             usual="200 for digits, 1000 for CIFAR and own images",
@@ -180,7 +186,7 @@ class Request:
     )
     subset: str | None = field(
         default=None,
-        metadata=_about(
+        metadata=declared(
             forms.one_of(*SUBSETS),
             "order of the images, of which the first n are measured: first (order of the data set), random, "
             "or stratified (random, with each class as often as in the whole set)",
@@ -188,11 +194,11 @@ class Request:
         ),
     )
     subset_seed: int = field(
-        default=0, metadata=_about(forms.SEED, "seed of the random and stratified subsets")
+        default=0, metadata=declared(forms.SEED, "seed of the random and stratified subsets")
     )
     class_map: str | None = field(
         default=None,
-        metadata=_about(
+        metadata=declared(
             forms.FILE,
             "CSV file with the columns folder and label, for folder:PATH",
             usual="folders sorted by name",
@@ -200,7 +206,7 @@ class Request:
     )
     resize: int | None = field(
         default=None,
-        metadata=_about(
+        metadata=declared(
             forms.COUNT,
             "resize the shorter side of every image, in the same way for all models",
             unit="pixels",
@@ -209,7 +215,7 @@ class Request:
     )
     crop: int | None = field(
         default=None,
-        metadata=_about(
+        metadata=declared(
             forms.COUNT,
             "crop the centre to this height and width",
             unit="pixels",
@@ -218,20 +224,20 @@ class Request:
     )
     interpolation: str | None = field(
         default=None,
-        metadata=_about(
+        metadata=declared(
             forms.one_of(*INTERPOLATIONS), "interpolation of --resize", usual="bilinear, if --resize is given"
         ),
     )
     skip_unreadable: bool = field(
         default=False,
-        metadata=_about(
+        metadata=declared(
             forms.SWITCH,
             "leave out images that cannot be decoded; to find them, all are decoded at the start",
         ),
     )
     decode_workers: int | None = field(
         default=None,
-        metadata=_about(
+        metadata=declared(
             forms.SEED,
             "number of processes that decode image files in advance; 0 decodes in the main process",
             usual="one per CPU, at most 8",
@@ -239,7 +245,7 @@ class Request:
     )
     protocol: str = field(
         default="final",
-        metadata=_about(
+        metadata=declared(
             forms.one_of(*PROTOCOLS),
             "final: each attack on all images; worst: cheap attacks first, each on the images that are "
             "still correct",
@@ -247,7 +253,7 @@ class Request:
     )
     attack_precision: str = field(
         default="float32",
-        metadata=_about(
+        metadata=declared(
             forms.one_of(*ATTACK_PRECISIONS),
             "precision of the gradients of attacks: float32, tf32 (CUDA), bf16; attacked images are always "
             "classified in float32",
@@ -255,14 +261,14 @@ class Request:
     )
     compile: str = field(
         default="auto",
-        metadata=_about(
+        metadata=declared(
             forms.one_of(*COMPILE),
             "compile networks for attacks with torch.compile: on, off, or auto (only where it saves time)",
         ),
     )
     eot: int | None = field(
         default=None,
-        metadata=_about(
+        metadata=declared(
             forms.COUNT,
             "also measure random models: attacks use the mean gradient of this many draws, and the majority "
             "vote of as many other draws is the predicted class; slow, one image at a time",
@@ -271,24 +277,24 @@ class Request:
     )
     round_to_8_bit: bool = field(
         default=False,
-        metadata=_about(
+        metadata=declared(
             forms.SWITCH,
             "also classify attacked images rounded to multiples of 1/255, for the column rounded_accuracy",
         ),
     )
     batch_size: int | None = field(
-        default=None, metadata=_about(forms.WHOLE, "images per batch", usual="250 on the CPU, 1000 on CUDA")
+        default=None, metadata=declared(forms.WHOLE, "images per batch", usual="250 on the CPU, 1000 on CUDA")
     )
     device: str | None = field(
         default=None,
-        metadata=_about(forms.TEXT, "device: cpu, cuda, cuda:1", usual="cuda if available"),
+        metadata=declared(forms.TEXT, "device: cpu, cuda, cuda:1", usual="cuda if available"),
     )
     seed: int = field(
-        default=0, metadata=_about(forms.SEED, "seed of random attacks and generated corruptions")
+        default=0, metadata=declared(forms.SEED, "seed of random attacks and generated corruptions")
     )
     data_dir: str | None = field(
         default=None,
-        metadata=_about(
+        metadata=declared(
             forms.FOLDER,
             "folder of the data set files",
             usual="$ROBUST_INTERP_DATA, then ~/.cache/robust-interp",
@@ -296,7 +302,7 @@ class Request:
     )
     corruptions_dir: str | None = field(
         default=None,
-        metadata=_about(
+        metadata=declared(
             forms.FOLDER,
             "folder of released images: CIFAR-10-C / CIFAR-100-C arrays, or ImageNet-C pictures",
             usual="none: corruptions are generated",
@@ -304,7 +310,7 @@ class Request:
     )
     cache: str | None = field(
         default=None,
-        metadata=_about(
+        metadata=declared(
             forms.FOLDER_OR_OFF,
             "folder in which generated corruptions are kept for later runs, or off",
             usual="$ROBUST_INTERP_CACHE, then ~/.cache/robust-interp/corruptions",
@@ -312,7 +318,7 @@ class Request:
     )
     zoo: str | None = field(
         default=None,
-        metadata=_about(
+        metadata=declared(
             forms.FOLDER,
             "additional folder of checkpoints, searched before ./model_zoo and the package",
             usual="none",
@@ -320,11 +326,11 @@ class Request:
     )
     only_zoo: bool = field(
         default=False,
-        metadata=_about(forms.SWITCH, "search for checkpoints only in --zoo"),
+        metadata=declared(forms.SWITCH, "search for checkpoints only in --zoo"),
     )
     checkpoint: str | None = field(
         default=None,
-        metadata=_about(
+        metadata=declared(
             forms.FILE,
             "weights file for the single registered name, timm:NAME or factory in --models",
             usual="as stored with the model",
@@ -332,7 +338,7 @@ class Request:
     )
     weights_key: str | None = field(
         default=None,
-        metadata=_about(
+        metadata=declared(
             forms.TEXT,
             "key of the state dict in a weights file that has several, e.g. state_dict_ema, or the common "
             "prefix of its tensor names",
@@ -341,7 +347,7 @@ class Request:
     )
     strong: str | None = field(
         default=None,
-        metadata=_about(
+        metadata=declared(
             forms.SPECS_OR_NONE,
             "add columns strong_<eps>: the worst of pgd and these attacks (if no list is given: "
             "apgd_ce,apgd_t)",
@@ -350,7 +356,7 @@ class Request:
     )
     strong_n: int | None = field(
         default=None,
-        metadata=_about(
+        metadata=declared(
             forms.COUNT,
             "number of test images for the strong columns, from the first on",
             usual=f"{STRONG_N}, or n if that is smaller",
@@ -358,7 +364,7 @@ class Request:
     )
     threads: int | None = field(
         default=None,
-        metadata=_about(
+        metadata=declared(
             forms.COUNT,
             "CPU threads per operation",
             usual="$OMP_NUM_THREADS, or the fastest number in a short test on the largest model",
@@ -366,9 +372,7 @@ class Request:
     )
 
 
-SETTINGS: dict[str, SettingInfo] = {
-    each.name: each.metadata["about"] for each in fields(Request) if "about" in each.metadata
-}
+SETTINGS = settings_of(Request)
 
 # Settings of a run that are not fields of Request.
 BESIDE = {

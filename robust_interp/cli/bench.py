@@ -7,9 +7,12 @@ import sys
 import time
 from collections.abc import Set
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from robust_interp.benchmark.forms import named_path
+from robust_interp.benchmark.request import SETTINGS
 from robust_interp.cli.options import (
+    OF_MEASURING,
     Commands,
     add_command,
     add_fields,
@@ -18,6 +21,9 @@ from robust_interp.cli.options import (
     workers_of,
 )
 from robust_interp.cli.terminal import say
+
+if TYPE_CHECKING:
+    from robust_interp.benchmark.benchmark import Benchmark
 
 
 def add_to(commands: Commands) -> None:
@@ -29,11 +35,7 @@ def add_to(commands: Commands) -> None:
         run,
     )
     parser.set_defaults(configured=parser)
-    add_fields(parser, "models attacks corruptions n ensembles ensemble ensemble_average ensemble_attack")
-    add_fields(
-        parser,
-        "protocol strong strong_n attack_precision compile eot round_to_8_bit seed corruptions_dir cache",
-    )
+    add_fields(parser, " ".join(name for name in SETTINGS if name not in OF_MEASURING.split()))
     add = parser.add_argument
     add(
         "--config",
@@ -61,12 +63,13 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.benchmark import config
     from robust_interp.benchmark.benchmark import Benchmark
     from robust_interp.benchmark.cost import cost
-    from robust_interp.benchmark.request import SETTINGS, Request
-    from robust_interp.cli.console import console, print_header, print_leaderboard, print_plan
-    from robust_interp.cli.progress import duration, reporter, tell_start, track
+    from robust_interp.benchmark.request import Request
+    from robust_interp.cli.console import console, print_header, print_leaderboard
+    from robust_interp.cli.display import duration
+    from robust_interp.cli.progress import reporter, tell_start, track
     from robust_interp.core import environment
     from robust_interp.results.folders import write
-    from robust_interp.store import FILE_NAME, Store
+    from robust_interp.store import Store
 
     errors, workers = console(stderr=True), workers_of(arguments)
     with track(errors, "reading checkpoints", arguments.quiet) as progress:
@@ -74,12 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.save_config:
         config.save(arguments.save_config, vars(arguments))
     if arguments.dry_run:
-        # A dry run reads an existing store, but does not create one.
-        there = (arguments.out / FILE_NAME).is_file()
-        with Store(arguments.out if there else None, read_only=there) as store:
-            with track(errors, "timing", arguments.quiet) as progress:
-                estimate = benchmark.estimate(store, progress)
-            print_plan(benchmark, store, estimate)
+        _print_plan(arguments, benchmark)
         return 0
     tell_start(workers, arguments.quiet)
     with Store(arguments.out, journal=arguments.store_journal) as store, ExitStack() as stack:
@@ -103,6 +101,19 @@ def run(arguments: argparse.Namespace) -> int:
     say(f"wrote leaderboard.csv, results.csv and environment.json in {arguments.out}")
     say(measured(watch.own, watch.others, duration(time.perf_counter() - started)))
     return int(benchmark.is_incomplete)
+
+
+def _print_plan(arguments: argparse.Namespace, benchmark: Benchmark) -> None:
+    """Print the planned measurements; an existing store is read, but none is created."""
+    from robust_interp.cli.console import console, print_plan
+    from robust_interp.cli.progress import track
+    from robust_interp.store import FILE_NAME, Store
+
+    there = (arguments.out / FILE_NAME).is_file()
+    with Store(arguments.out if there else None, read_only=there) as store:
+        with track(console(stderr=True), "timing", arguments.quiet) as progress:
+            estimate = benchmark.estimate(store, progress)
+        print_plan(benchmark, store, estimate)
 
 
 def measured(own: Set[str], others: Set[str], seconds: str) -> str:

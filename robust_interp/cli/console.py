@@ -16,7 +16,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from robust_interp import __version__, zoo
-from robust_interp.cli.progress import duration
+from robust_interp.cli.display import duration
 from robust_interp.core.errors import UserError
 from robust_interp.core.texts import plain
 from robust_interp.results import brief, ranks

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from robust_interp.benchmark.forms import SWITCH, dataset_name, name_list, named_path, natural, positive
-from robust_interp.benchmark.request import BESIDE, DEFAULTS, SETTINGS
+from robust_interp.benchmark.request import BESIDE, DEFAULTS, SETTINGS, SettingInfo
 from robust_interp.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,6 +20,11 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # t
 
 # The options of a data set's images, besides its name.
 OF_IMAGES = "subset subset_seed class_map resize crop interpolation skip_unreadable decode_workers"
+# The fields of a run that every command that measures has.
+OF_MEASURING = (
+    f"checkpoint weights_key mean std dataset {OF_IMAGES} eps seeds batch_size device threads "
+    "zoo only_zoo data_dir"
+)
 
 
 def select_options(arguments: argparse.Namespace, names: str) -> dict:
@@ -76,8 +81,30 @@ def add_field(
         usual: Description of the default in the help; None for the one of the field, or else the value.
         more: Further arguments of `add_argument`.
     """
-    about = (SETTINGS | BESIDE)[name]
-    option, form = f"--{name.replace('_', '-')}", about.form
+    add_setting(parser, name, (SETTINGS | BESIDE)[name], default, usual, **more)
+
+
+def add_setting(
+    parser: argparse._ActionsContainer,
+    name: str,
+    about: SettingInfo,
+    default: Any,
+    usual: str | None = None,
+    option: str | None = None,
+    **more: Any,
+) -> None:
+    """Add the option of a declared setting.
+
+    Args:
+        parser: Parser of the command, or a group of its options.
+        name: Name of the setting, and of the attribute that holds its value.
+        about: Its declaration.
+        default: Default value.
+        usual: Description of the default in the help, as in `add_field`.
+        option: The option as it is written; None for ``--`` and the name with hyphens.
+        more: Further arguments of `add_argument`.
+    """
+    option, form = option or f"--{name.replace('_', '-')}", about.form
     text = about.text(default, usual).replace("%", "%%")
     if form is SWITCH:
         parser.add_argument(option, action="store_true", dest=name, default=default, help=text)
@@ -92,7 +119,7 @@ def add_field(
         more = {"type": form.read} | more
     if form.bare:
         more = {"nargs": "?", "const": form.bare} | more
-    parser.add_argument(option, default=default, metavar=form.metavar, help=text, **more)
+    parser.add_argument(option, dest=name, default=default, metavar=form.metavar, help=text, **more)
 
 
 def add_plugin(parser: argparse.ArgumentParser) -> None:
@@ -105,10 +132,9 @@ def add_quiet(parser: argparse.ArgumentParser) -> None:
 
 def add_measuring(parser: argparse.ArgumentParser) -> None:
     """Add the options of every command that measures models: models, images, radii, device and output."""
-    add_fields(parser, f"checkpoint weights_key mean std dataset {OF_IMAGES} eps seeds")
-    add_fields(parser, "batch_size device threads")
+    add_fields(parser, OF_MEASURING)
     add_field(parser, "out", DEFAULTS["out"], type=named_path)
-    add_fields(parser, "store_journal zoo only_zoo data_dir")
+    add_fields(parser, "store_journal")
     add_workers(parser)
     add_quiet(parser)
     add_plugin(parser)
@@ -229,13 +255,6 @@ def positive_number(text: str) -> float:
     value = _number(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value
-
-
-def percentage(text: str) -> float:
-    value = _number(text)
-    if not 0 <= value <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage from 0 to 100")
     return value
 
 

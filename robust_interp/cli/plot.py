@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,12 @@ from robust_interp.cli.terminal import say
 from robust_interp.core.errors import UserError
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
+    from torch import Tensor
+
+    from robust_interp.classifiers.classifier import Classifier
+    from robust_interp.core.work import ProgressCallback
 
 
 def add_to(commands: Commands) -> None:
@@ -173,22 +179,10 @@ def _landscape(arguments: argparse.Namespace) -> int:
     many = range(min(arguments.n, len(test)))
     in_planes = len(arguments.sample) * arguments.points**2  # points in planes; points on lines are extra
     drawn_from = in_planes / (in_planes + len(many) * arguments.points)
-    planes = {}
     with track(console(stderr=True), "landscape", arguments.quiet) as progress:
-        looked_at = list(zip(arguments.sample, images.to(device), labels.tolist(), strict=True))
-        for at, (sample, image, label) in enumerate(looked_at):
-            moves = landscape.directions(classifiers, image, label, sample, shared, arguments.seed)
-            direction_of = next(iter(classifiers)) if shared else ""
-            start, stop = (drawn_from * done / len(looked_at) for done in (at, at + 1))
-            part = part_of_progress(progress, start, stop, f"plane at image {sample}")
-            arrays = landscape.plane(classifiers, image, label, moves, radii_255, direction_of, part)
-            planes[sample] = arrays | {
-                "image": image.cpu().numpy(),
-                "sample": np.array(sample),
-                "seed": np.array(arguments.seed),
-                "what": np.array(" ".join(map(str, corruption or ["clean"]))),
-                "eps_255": np.array(usual, dtype=float),
-            }
+        what = " ".join(map(str, corruption or ["clean"]))
+        part = part_of_progress(progress, 0.0, drawn_from)
+        planes = _planes(arguments, classifiers, images.to(device), labels.tolist(), what, radii_255, part)
         images, labels = inputs.images(test, many, corruption, arguments.seed, released)
         part = part_of_progress(progress, drawn_from, 1.0, "line at")
         lines = landscape.lines(
@@ -200,6 +194,50 @@ def _landscape(arguments: argparse.Namespace) -> int:
         say(f"{name}: {checkpoint.name}")
     say(f"wrote {', '.join(map(str, written))}")
     return 0
+
+
+def _planes(
+    arguments: argparse.Namespace,
+    classifiers: Mapping[str, Classifier],
+    images: Tensor,
+    labels: Sequence[int],
+    what: str,
+    radii_255: np.ndarray,
+    progress: ProgressCallback,
+) -> dict[int, dict[str, np.ndarray]]:
+    """Return, for each image index of --sample, the arrays of its plane and where they come from.
+
+    Args:
+        arguments: The arguments of the command.
+        classifiers: The classifiers by name.
+        images: The images (N, C, H, W) in [0, 1], on the device of the classifiers.
+        labels: Their N labels.
+        what: What was done to the images: ``clean``, or the corruption and its severity.
+        radii_255: Distances from the image along both directions, in units of 1/255.
+        progress: Progress callback.
+    """
+    import numpy as np
+
+    from robust_interp import data
+    from robust_interp.analysis import landscape
+    from robust_interp.core.work import part_of_progress
+
+    shared, planes = arguments.directions == "shared", {}
+    direction_of = next(iter(classifiers)) if shared else ""
+    looked_at = list(zip(arguments.sample, images, labels, strict=True))
+    for at, (sample, image, label) in enumerate(looked_at):
+        moves = landscape.directions(classifiers, image, label, sample, shared, arguments.seed)
+        start, stop = (done / len(looked_at) for done in (at, at + 1))
+        part = part_of_progress(progress, start, stop, f"plane at image {sample}")
+        arrays = landscape.plane(classifiers, image, label, moves, radii_255, direction_of, part)
+        planes[sample] = arrays | {
+            "image": image.cpu().numpy(),
+            "sample": np.array(sample),
+            "seed": np.array(arguments.seed),
+            "what": np.array(what),
+            "eps_255": np.array(data.DATASETS[arguments.dataset].eps_255, dtype=float),
+        }
+    return planes
 
 
 def _draw_landscapes(

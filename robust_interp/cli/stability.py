@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from robust_interp.cli.options import (
     ALL_CPUS,
@@ -18,6 +20,12 @@ from robust_interp.cli.options import (
     use_threads,
 )
 from robust_interp.cli.terminal import say, warn
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from robust_interp.data import Dataset
+    from robust_interp.zoo import Checkpoint
 
 
 def add_to(commands: Commands) -> None:
@@ -50,26 +58,56 @@ def run(arguments: argparse.Namespace) -> int:
 
     names.check_dataset(arguments.dataset)
     names.check_models(arguments.models, arguments.dataset, arguments.zoo, arguments.only_zoo)
-    import pandas as pd
-
     from robust_interp import data
     from robust_interp.analysis import inputs, stability
-    from robust_interp.cli.console import console
-    from robust_interp.cli.progress import track
-    from robust_interp.core.devices import resolve_device
-    from robust_interp.core.work import part_of_progress
     from robust_interp.figures import files
     from robust_interp.figures import stability as figures
     from robust_interp.figures.origin import FigureOrigin
     from robust_interp.results import export
 
     use_threads(arguments)
-    device = resolve_device(arguments.device)
     found = inputs.checkpoints(
         arguments.models, arguments.zoo, arguments.dataset, arguments.seeds, arguments.only_zoo
     )
     test = data.load(arguments.dataset, "test", arguments.data_dir)
     few, many = (range(min(n, len(test))) for n in (arguments.n, arguments.growth_n))
+    table, growths = _measure(arguments, found, test, few, many)
+    growth = stability.growth_summary(growths)
+    place = files.stem(arguments.out, "stability")
+    weights = {checkpoint.name: checkpoint.record["weights_sha256"] for checkpoint in found}
+    of_few, of_many = (FigureOrigin(arguments.dataset, weights, len(part)) for part in (few, many))
+    written = files.with_table(figures.jacobian_figure(table), table, place, of_few)
+    figure = figures.growth_figure(growth)
+    written += files.with_table(figure, growth, files.extended(place, "_growth"), of_many)
+    summary = stability.jacobian_summary(table)
+    say(export.to_markdown(summary), end="")
+    if lost := summary["not_converged"].sum():
+        warn(f"warning: {lost} of {3 * summary['n'].sum()} numbers did not converge")
+    say(f"wrote {', '.join(map(str, written))}")
+    return 0
+
+
+def _measure(
+    arguments: argparse.Namespace, found: Sequence[Checkpoint], test: Dataset, few: range, many: range
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the numbers of the Jacobians on a few images, and of the growth on many, of all networks.
+
+    Args:
+        arguments: The arguments of the command.
+        found: The networks.
+        test: The test set.
+        few: Indices of the images for the Jacobians.
+        many: Indices of the images for the growth.
+    """
+    import pandas as pd
+
+    from robust_interp.analysis import inputs, stability
+    from robust_interp.cli.console import console
+    from robust_interp.cli.progress import track
+    from robust_interp.core.devices import resolve_device
+    from robust_interp.core.work import part_of_progress
+
+    device = resolve_device(arguments.device)
     images, labels = inputs.images(test, many)
     images, seed, eps = images.to(device), arguments.seed, arguments.eps / 255
     tables, growths = [], []
@@ -83,16 +121,4 @@ def run(arguments: argparse.Namespace) -> int:
             tables.append(table.assign(model=label, train_seed=checkpoint.seed))
             growth = stability.growth(classifier, images, labels, many, eps, seed)
             growths.append(growth.assign(model=label, train_seed=checkpoint.seed))
-    table, growth = pd.concat(tables), stability.growth_summary(pd.concat(growths))
-    place = files.stem(arguments.out, "stability")
-    weights = {checkpoint.name: checkpoint.record["weights_sha256"] for checkpoint in found}
-    of_few, of_many = (FigureOrigin(arguments.dataset, weights, len(part)) for part in (few, many))
-    written = files.with_table(figures.jacobian_figure(table), table, place, of_few)
-    figure = figures.growth_figure(growth)
-    written += files.with_table(figure, growth, files.extended(place, "_growth"), of_many)
-    summary = stability.jacobian_summary(table)
-    say(export.to_markdown(summary), end="")
-    if lost := summary["not_converged"].sum():
-        warn(f"warning: {lost} of {3 * summary['n'].sum()} numbers did not converge")
-    say(f"wrote {', '.join(map(str, written))}")
-    return 0
+    return pd.concat(tables), pd.concat(growths)

@@ -69,6 +69,16 @@ def add_to(commands: Commands) -> None:
 
 def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> None:
     """Add the options for the training of networks, which `train` and `sweep` share."""
+    _add_what(parser, seeds)
+    add_fields(parser, "data_dir device threads", threads=ALL_CPUS)
+    add_workers(parser)
+    _add_how(parser)
+    add_quiet(parser)
+    add_plugin(parser)
+
+
+def _add_what(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> None:
+    """Add the options on which the trained networks depend."""
     add = parser.add_argument
     add(
         "--dataset",
@@ -103,8 +113,11 @@ def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> Non
         help="train seeds: 3 means 0,1,2; 0,4 means 0 and 4; '1,' means 1 alone "
         f"(default: {','.join(map(str, seeds))})",
     )
-    add_fields(parser, "data_dir device threads", threads=ALL_CPUS)
-    add_workers(parser)
+
+
+def _add_how(parser: argparse.ArgumentParser) -> None:
+    """Add the options of how the trainings are carried out."""
+    add = parser.add_argument
     add(
         "--at-once",
         type=positive,
@@ -130,8 +143,6 @@ def add_training(parser: argparse.ArgumentParser, seeds: tuple[int, ...]) -> Non
         metavar="FOLDER",
         help="folder for TensorBoard curves, one run per seed (default: not written)",
     )
-    add_quiet(parser)
-    add_plugin(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

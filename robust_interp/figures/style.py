@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -115,12 +116,33 @@ def save(figure: Figure, stem: Path, origin: FigureOrigin | None = None) -> list
     """
     written = []
     told = {"Description": origin.as_text()} if origin else {}
-    for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, **told})):
-        path = make_folder(stem.parent) / f"{stem.name}.{kind}"
-        with new_file(path) as part:
-            figure.savefig(part, format=kind, metadata=metadata)
-        written.append(path)
+    with _laid_out(figure):
+        for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, **told})):
+            path = make_folder(stem.parent) / f"{stem.name}.{kind}"
+            with new_file(path) as part:
+                figure.savefig(part, format=kind, metadata=metadata)
+            written.append(path)
     return written
+
+
+def _lay_out(figure: Figure) -> None:
+    """Place the panels; matplotlib otherwise does it whenever it draws."""
+    if engine := figure.get_layout_engine():
+        engine.execute(figure)
+
+
+@contextmanager
+def _laid_out(figure: Figure) -> Iterator[None]:
+    """Place the panels once, for all that is drawn in the context: it takes longer than drawing them."""
+    engine = figure.get_layout_engine()
+    _lay_out(figure)
+    # None is the engine that these two name, also where savefig puts it back.
+    with matplotlib.rc_context({"figure.constrained_layout.use": False, "figure.autolayout": False}):
+        figure.set_layout_engine(None)
+        try:
+            yield
+        finally:
+            figure.set_layout_engine(engine)
 
 
 def wrapped(text: str, inches: float, points: float = _TEXT) -> str:
@@ -183,7 +205,7 @@ def make_room(figure: Figure) -> Figure:
     titles = {panel: panel.get_title("left") for panel in places}
     for panel in titles:
         panel.set_title("")  # the layout would make room for a long title
-    figure.draw_without_rendering()
+    _lay_out(figure)
     rows: dict[int, int] = {}
     for panel, title in titles.items():
         if title:

@@ -58,18 +58,23 @@ def table(board: pd.DataFrame, corruptions: Collection[str], ranked_by: Mapping[
             {
                 "heading": _heading(lines.iloc[0]) if len(groups) > 1 else "",
                 "lines": [
-                    {
-                        "members": line["members"],
-                        "source": "" if line["source"] == MEASURED else line["source"],
-                        "tags": named[at],
-                        "why_no_rank": why_not(line, ranked_by) if pd.isna(line["rank"]) else "",
-                        "cells": [_cell(line, name, numbers, ranking) for name in columns],
-                    }
+                    _line(line, named[at], ranked_by)
+                    | {"cells": [_cell(line, name, numbers, ranking) for name in columns]}
                     for at, line in lines.iterrows()
                 ],
             }
             for _, lines in groups
         ],
+    }
+
+
+def _line(line: pd.Series, tags: list[str], ranked_by: Mapping[str, str]) -> dict:
+    """Return what the page says about a row of the leaderboard besides its cells."""
+    return {
+        "members": line["members"],
+        "source": "" if line["source"] == MEASURED else line["source"],
+        "tags": tags,
+        "why_no_rank": why_not(line, ranked_by) if pd.isna(line["rank"]) else "",
     }
 
 

@@ -113,14 +113,8 @@ def write(
     progress(0.0, "reading")
     board, sources_named, ranked_by = combine.gather(sources, dataset)
     found = _measured([path for path in sources if path.is_dir()], dataset)
-    make_folder(out)
-    write_text(out / "leaderboard.csv", export.to_csv(board))
-    if found.scored:
-        write_text(out / "results.csv", export.results_csv(found.results))
     audited = provenance.audits(found.folders, found.dataset)
-    if len(audited):
-        text = csv_text(audited)
-        write_text(out / "audit.csv", text)
+    _write_tables(out, board, found, audited)
     sections = _robustness(found, board, baseline, out, part_of_progress(progress, _READ, _ROBUSTNESS))
     progress(_ROBUSTNESS, "coefficients")
     sections += _coefficients(found, zoo_folder, out)
@@ -142,6 +136,16 @@ def write(
     )
     write_text(out / "index.html", page)
     return out / "index.html"
+
+
+def _write_tables(out: Path, board: pd.DataFrame, found: FolderResults, audited: pd.DataFrame) -> None:
+    """Write the tables of a report beside its page, in a folder that is created if it is missing."""
+    make_folder(out)
+    write_text(out / "leaderboard.csv", export.to_csv(board))
+    if found.scored:
+        write_text(out / "results.csv", export.results_csv(found.results))
+    if len(audited):
+        write_text(out / "audit.csv", csv_text(audited))
 
 
 def _measured(folders: list[Path], dataset: str | None) -> FolderResults:

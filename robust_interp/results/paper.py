@@ -367,14 +367,13 @@ def _one_a_network(board: pd.DataFrame) -> pd.DataFrame:
     The columns ``<column>_seeds`` and ``<column>_source`` contain its number of train seeds and its source of
     the corrupted images.
     """
-    lines = []
+    lines, columns = [], measured_in(board)
     alike = ["model", "recipe", "lambda_init", "members", "n_examples"]
-    for _, runs in board.groupby(alike, sort=False, dropna=False):
-        runs = runs.sort_values("seeds", kind="stable")
-        line = runs.iloc[-1].to_dict()
-        for column in measured_in(board):
-            filled = runs[runs[column].notna()]
-            best = (filled if len(filled) else runs).iloc[-1]
+    for _, group in board.groupby(alike, sort=False, dropna=False):
+        runs = group.sort_values("seeds", kind="stable").to_dict("records")[::-1]
+        line = dict(runs[0])
+        for column in columns:
+            best = next((run for run in runs if pd.notna(run[column])), runs[0])
             line |= {name: best[name] for name in (column, std_of(column))}
             line |= {f"{column}_seeds": best["seeds"], f"{column}_source": best["corruption_source"]}
         lines.append(line)

@@ -216,6 +216,7 @@ def test_a_search_for_the_smallest_change_counts_within_its_radius():
     assert torch.equal(found.images[outside], images[outside])
 
 
+@pytest.mark.slow
 def test_cw_comes_near_the_exact_distance_even_with_pixels_at_the_border_and_for_log_probabilities():
     model, images, labels = linear()
     images[:, :, 0] = 0.0  # where its change of variables is infinite
@@ -710,6 +711,7 @@ def test_a_worst_run_goes_on_where_it_stopped_and_extends(tmp_path, monkeypatch)
     pd.testing.assert_frame_equal(gone_on[same], at_once[same])
 
 
+@pytest.mark.slow
 def test_what_was_saved_is_said_and_ranks_go_by_worst(command, tiny_zoo, tmp_path, monkeypatch):
     monkeypatch.setattr("robust_interp.results.entries.is_at_chance", lambda clean: False)  # untrained
     options = ["--zoo", tiny_zoo, "--models", "*resnet14", "--attacks", "fgsm,ifgsm(steps=2)", "--eps", "64"]
@@ -738,6 +740,7 @@ class Oblong(nn.Module):
         return 30 * self.head(self.features(images).relu().mean((2, 3)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["square(queries=40)", "square(norm=L2,eps=0.5,queries=40)"])
 def test_square_runs_on_oblong_images_either_way(spec):
     images = torch.rand(12, 3, 16, 64, generator=torch.Generator().manual_seed(0))

@@ -111,6 +111,16 @@ def test_a_run_of_square_gives_queries_and_images(model):
     assert found.shape == IMAGES.shape
 
 
+def test_square_asks_the_object_for_its_share_of_pixels(model):
+    attack, asked = torchattacks.Square(model, eps=0.1, n_queries=3), []
+    original = attack.p_selection
+    attack.p_selection = lambda query: asked.append(query) or original(query)
+    attack.set_device(torch.device("cpu"))
+    attack.init_hyperparam(IMAGES)
+    attack.attack_single_run(IMAGES, of_labels(model))
+    assert asked, "Square no longer calls its own p_selection: what adapters puts there is without effect"
+
+
 def test_autoattacks_members_are_those_that_are_run_by_themselves(model):
     attack = pyautoattack.AutoAttack(model, norm="Linf", eps=0.1, version="standard", device="cpu", seed=0)
     for member in (attack.apgd, attack.apgd_targeted, attack.square):

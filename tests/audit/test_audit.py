@@ -19,7 +19,7 @@ from torch import nn
 from robust_interp import data
 from robust_interp.audit import checks
 from robust_interp.audit.checks import AuditedModel, Finding, MeasuredAttack
-from robust_interp.audit.parts import Options
+from robust_interp.audit.options import Options
 from robust_interp.audit.run import Audit
 from robust_interp.audit.thresholds import Thresholds
 from robust_interp.audit.trace import trace
@@ -422,6 +422,7 @@ def test_an_honest_network_passes(honest, source):
     assert {f.n for check, f in findings.items() if check not in ("deterministic", "step_size")} == {100}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_bundled_checkpoint_passes(digits_classifier, source):
     few = replace(
@@ -461,6 +462,7 @@ def test_logits_that_saturate_the_softmax_fail(factor, honest, source):
     assert findings["gradients"].value > 80
 
 
+@pytest.mark.slow
 def test_heads_that_blunt_the_gradient_fail(honest, source):
     """Logits times 4, whose gradients are all there, and outputs that are no logits."""
     few = replace(QUICK, n=61)
@@ -537,6 +539,7 @@ class Constant(nn.Module):
         return torch.cat([0 * images.flatten(1), images.flatten(1)], dim=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["ifgsm(alpha=eps/4)", "mifgsm(alpha=eps/4)", "DIFGSM(steps=5)"])
 def test_an_attack_that_is_not_restarted_or_takes_one_sample_at_a_time_is_audited(spec, honest):
     options = replace(ATTACKS, attack=spec, black_box="none", strongest="none", source=None)

@@ -4,7 +4,7 @@ import numpy as np
 from support.executors import Several
 from support.one_pixel import IMAGES, LABELS, Net
 
-from robust_interp.audit.parts import Options
+from robust_interp.audit.options import Options
 from robust_interp.audit.run import Audit
 from robust_interp.benchmark.measure import LocalWorker
 from robust_interp.benchmark.request import Request

@@ -45,6 +45,7 @@ ATTACKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_nothing_large_is_alive_after_a_measurement_without_the_garbage_collector(attack):
     def measure():
@@ -75,16 +76,23 @@ OUT_OF_MEMORY = [
 ]
 
 
+def measured_in_batches(model):
+    options = {"corruptions": "none", "attacks": "pgd(steps=3),square(queries=5)", "seed": 3}
+    return robust_interp.evaluate({"m": model}, "digits", n=13, batch_size=12, **options)
+
+
+@pytest.fixture(scope="module")
+def with_enough_memory():
+    return measured_in_batches(Linear())
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=range(len(OUT_OF_MEMORY)))
-def test_too_little_memory_halves_the_batch_and_changes_no_number(error):
-    small, options = (
-        Linear(5, error),
-        {"corruptions": "none", "n": 40, "attacks": "pgd(steps=3),square(queries=5)", "seed": 3},
-    )
-    with pytest.warns(UserWarning, match="ran out of memory with batches of 30: at most 3 images") as told:
-        found = robust_interp.evaluate({"m": small}, "digits", batch_size=30, **options)
+def test_too_little_memory_halves_the_batch_and_changes_no_number(error, with_enough_memory):
+    with pytest.warns(UserWarning, match="ran out of memory with batches of 12: at most 3 images") as told:
+        found = measured_in_batches(Linear(5, error))
     assert sum("memory" in str(one.message) for one in told) == 1
-    expected = robust_interp.evaluate({"m": Linear()}, "digits", batch_size=30, **options)
+    expected = with_enough_memory
     same = [column for column in found if column not in ("seconds", "weights_sha256")]
     assert found[same].equals(expected[same])
 
@@ -140,6 +148,7 @@ def test_a_model_of_a_fixed_batch_size_is_one_line(size):
         robust_interp.evaluate(Fixed(), "digits", n=8, corruptions="none", attacks="fgsm")
 
 
+@pytest.mark.slow
 def test_a_program_of_torch_export_has_the_numbers_of_its_model():
     model = Linear().inner.eval()
     batch = torch.export.Dim("batch", min=1, max=1024)
@@ -151,6 +160,7 @@ def test_a_program_of_torch_export_has_the_numbers_of_its_model():
     assert found["accuracy"].tolist() == expected["accuracy"].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ["square(queries=5)", "apgd_ce(steps=2)", "autoattack"])
 def test_float64_by_default_changes_no_number_and_stays(attack):
     options = {"corruptions": "none", "n": 8, "attacks": attack, "eps": "8/255"}

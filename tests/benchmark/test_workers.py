@@ -123,7 +123,7 @@ def test_models_that_are_objects_are_sent(local_ray):
     [(signal.SIGKILL, -9), pytest.param(signal.SIGINT, 130, marks=pytest.mark.exhaustive)],
 )
 def test_a_run_that_is_ended_leaves_no_worker_and_the_next_goes_on(tiny_zoo, tmp_path, signum, status):
-    out, options = tmp_path / "out", {"attacks": "fgsm,pgd(steps=40)", "models": "preact_resnet14"}
+    out, options = tmp_path / "out", {"attacks": "fgsm,pgd(steps=15)", "models": "preact_resnet14"}
     run = started(bench(tiny_zoo, out, "--workers", "2", **options), lambda: "pgd" in log(out))
     run.send_signal(signum)
     _, errors = run.communicate(timeout=120)

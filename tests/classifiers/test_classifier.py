@@ -117,6 +117,7 @@ class Normalised(nn.Module):
         return self.model((images - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1))
 
 
+@pytest.mark.slow
 def test_evaluate_gives_the_same_numbers_with_the_normalisation_named_or_built_in():
     model = Small()
     named, built_in = evaluate(model, mean=MEAN, std=STD), evaluate(Normalised(model))
@@ -431,6 +432,7 @@ class Masked(nn.Module):
         return logits.masked_fill(left_out, -math.inf)
 
 
+@pytest.mark.slow
 def test_classes_that_are_masked_are_wrong_only_where_they_are_the_label(digits_test):
     """For the labels 0 to 7 the mask of 8 and 9 can only help: there are two wrong classes fewer."""
     pixels, labels = digits_test

@@ -41,6 +41,7 @@ def assert_same(one, other, images):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_every_number_of_images_gives_the_same_from_one_compilation():
     backend, classifier = Backend(), frozen()
     fast = made(classifier, backend)
@@ -171,7 +172,14 @@ def test_what_compiling_took_is_remembered_beside_what_was_compiled(monkeypatch,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lambda_in_resnet14", "resnet18", "vit_tiny_patch16_224", "convnext_atto"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lambda_in_resnet14",
+        "vit_tiny_patch16_224",
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("resnet18", "convnext_atto")),
+    ],
+)
 def test_networks_of_the_zoo_and_of_timm_are_captured_whole(name):
     import timm
 

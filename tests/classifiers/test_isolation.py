@@ -68,6 +68,7 @@ def precision():
     torch.set_float32_matmul_precision(before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("precision")
 @pytest.mark.parametrize("surroundings", AROUND)
 def test_what_surrounds_a_measurement_does_not_change_it_and_is_not_changed(surroundings):
@@ -88,6 +89,7 @@ def test_what_surrounds_a_measurement_does_not_change_it_and_is_not_changed(surr
     assert model.seen == {(False, "highest")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "attack", ["pgd(steps=2)", "square(queries=3)", "apgd_ce(steps=3)", "VNIFGSM(steps=2)"]
 )
@@ -237,6 +239,7 @@ class Shares(nn.Module):
         return self.part(images)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", ["the model", "a part of it"])
 def test_two_threads_measure_one_model_as_one_after_the_other(tmp_path, shared):
     model = WithDropout().train()
@@ -267,24 +270,17 @@ def test_two_threads_measure_one_model_as_one_after_the_other(tmp_path, shared):
     assert after[3] == before[3]
 
 
-SWITCHES = ["", "cudnn", "cudnn.conv", "cudnn.rnn", "cuda.matmul", "mkldnn", "mkldnn.matmul", "mkldnn.conv"]
-
-
-@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch before 2.9")
-@pytest.mark.parametrize(
-    ("name", "value"), [("cuda.matmul", "tf32"), ("", "ieee"), ("", "tf32"), ("mkldnn.matmul", "bf16")]
-)
-def test_the_new_precision_switches_are_taken_and_left_as_they_were(name, value):
-    script = f"""
+SWITCHED = """
+import os, sys, traceback
 import numpy, torch, robust_interp
-SWITCHES = {SWITCHES}
+import robust_interp.benchmark.api, timm, torchattacks, torchvision
+
+SWITCHES = ["", "cudnn", "cudnn.conv", "cudnn.rnn", "cuda.matmul", "mkldnn", "mkldnn.matmul", "mkldnn.conv"]
 def switch(name):
     found = torch.backends
     for part in filter(None, name.split(".")):
         found = getattr(found, part)
     return found
-switch({name!r}).fp32_precision = {value!r}
-before = [switch(each).fp32_precision for each in SWITCHES]
 near = numpy.float32(2**-12)
 images = numpy.array([0.5 + near, 0.5 - near, 0.9, 0.1], numpy.float32).reshape(-1, 1, 1, 1)
 class Seeing(torch.nn.Module):
@@ -297,10 +293,30 @@ class Seeing(torch.nn.Module):
         self.seen.add(switch("cuda.matmul").fp32_precision + switch("mkldnn.matmul").fp32_precision)
         pixels = images.flatten(1)
         return self.inner(torch.cat([pixels, torch.full_like(pixels, 0.5)], dim=1))
-table = robust_interp.evaluate(Seeing(), (images, [1, 0, 1, 0]), attacks="none", corruptions="none")
-assert list(table["accuracy"]) == [100.0], table
-assert Seeing.seen == {{"ieeeieee"}}, Seeing.seen
-assert [switch(each).fp32_precision for each in SWITCHES] == before
+def measure(name, value):
+    switch(name).fp32_precision = value
+    before = [switch(each).fp32_precision for each in SWITCHES]
+    table = robust_interp.evaluate(Seeing(), (images, [1, 0, 1, 0]), attacks="none", corruptions="none")
+    assert list(table["accuracy"]) == [100.0], table
+    assert Seeing.seen == {"ieeeieee"}, Seeing.seen
+    assert [switch(each).fp32_precision for each in SWITCHES] == before
+
+for name, value in zip(sys.argv[1::2], sys.argv[2::2]):
+    if not os.fork():  # a process of its own: what is set is set for good
+        try:
+            measure(name, value)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    print(name, value, os.wait()[1], flush=True)
 """
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="torch before 2.9")
+def test_the_new_precision_switches_are_taken_and_left_as_they_were():
+    settings = ["cuda.matmul tf32", " ieee", " tf32", "mkldnn.matmul bf16"]
+    argv = [sys.executable, "-c", SWITCHED, *(word for each in settings for word in each.split(" "))]
+    found = subprocess.run(argv, capture_output=True, text=True)
+    assert found.stdout.splitlines() == [f"{each} 0" for each in settings], found.stderr

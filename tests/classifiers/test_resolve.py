@@ -176,6 +176,7 @@ def saved_by_timm(model, folder, model_args):
 # --- one list of everything ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_zoo_timm_a_factory_and_a_folder_share_a_table(command, here, tiny_zoo, digits_test):
     tagged = "in_resnet20.digits_digits_seed0"
     saved = network(7, "preact_resnet14")
@@ -206,6 +207,7 @@ def test_the_zoo_timm_a_factory_and_a_folder_share_a_table(command, here, tiny_z
     assert all(name in out for name in ("sized(depth=2)", "mine", tagged))
 
 
+@pytest.mark.slow
 def test_timm_with_a_checkpoint_is_the_bare_name_with_it(here, tiny_zoo):
     file = tiny_zoo / "in_resnet14.digits_none_seed0" / "model.safetensors"
     for name in ("in_resnet14", "timm:in_resnet14"):
@@ -372,6 +374,7 @@ def test_what_is_named_alike_and_is_not_the_same_is_told_apart(here):
     assert labels(["a/mine", "./b/mine"], mean=(MEAN,), std=(STD,)) == ["a/mine", "./b/mine"]
 
 
+@pytest.mark.slow
 def test_each_target_is_checked_once_and_an_ensemble_by_its_members(here, tiny_zoo, checked):
     saved_by_timm(network(7, "preact_resnet14"), here / "mine", {"in_chans": 1})
     names = ["in_resnet14", "mine/", "their_package.nets:linear"]
@@ -571,6 +574,7 @@ def test_what_a_module_does_not_give_is_refused(here, command, name, parts):
     assert not (here / "results").exists()
 
 
+@pytest.mark.slow
 def test_a_factory_of_a_timm_model_brings_its_normalisation(here, digits_test):
     (here / "their_package" / "tagged.py").write_text(
         "import timm\ndef net():\n"

@@ -27,6 +27,7 @@ def folder(tmp_path):
     return tmp_path / "results"
 
 
+@pytest.mark.slow
 def test_classes_as_a_table_and_a_picture(command, folder, tmp_path):
     status, out, err = command(
         *("leaderboard", "classes", folder, "--models", "net", "--column", "pgd_2", "-o", tmp_path / "c.png")
@@ -90,6 +91,7 @@ def test_clean_images_alone_make_no_curve(command, tmp_path):
     assert "there is no curve" in err
 
 
+@pytest.mark.slow
 def test_neither_needs_torch(folder, tmp_path):
     program = f"""
 import sys

@@ -60,6 +60,7 @@ def test_a_terminal_without_unicode_ends_no_command(monkeypatch, argv):
         assert "Traceback" not in shown["stderr"]
 
 
+@pytest.mark.slow
 def test_a_real_process_prints_to_ascii(results):
     environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path(zoo.__file__).parents[2])}
     done = subprocess.run(

@@ -2,17 +2,20 @@
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 import timm
+from support.markdown import ROOT
 
-from robust_interp import attacks, models, zoo
+from robust_interp import attacks, corruptions, models, zoo
 from robust_interp.cli import completion, names
 from robust_interp.cli.main import parser
 from robust_interp.core.architectures import OURS
 from robust_interp.core.errors import UserError
+from robust_interp.core.registry import BUILT_IN
 
 
 def walked(at):
@@ -186,6 +189,45 @@ def test_our_names_are_the_registered_ones():
     assert list(OURS) == list(models.ARCHITECTURES)
 
 
+def own(registry):
+    """The names of a registry that no plug-in has added."""
+    return [name for name in registry if registry.origins(name) == [BUILT_IN]]
+
+
+def lacking(names, text):
+    """The names that are no word of a text."""
+    return set(names) - set(re.findall(r"\w+", text))
+
+
+def help_of(kind):
+    [option] = [one for prog, one in ACTIONS if (prog, one.dest) == ("robust-interp bench", kind)]
+    return option.help
+
+
+def page_of(kind):
+    return (ROOT / "docs" / f"{kind}.md").read_text(encoding="utf-8")
+
+
+def test_the_prefixes_are_those_that_are_resolved():
+    from robust_interp.classifiers.prefixes import PREFIXES
+
+    assert tuple(PREFIXES) == names.PREFIXES
+    assert not lacking(PREFIXES, help_of("models"))
+
+
+def test_every_attack_is_in_the_help_and_on_its_page():
+    assert not lacking(own(attacks.ATTACKS), help_of("attacks"))
+    rows = re.findall(r"^\| `(\w+)` \|", page_of("attacks"), re.MULTILINE)
+    assert rows == own(attacks.ATTACKS)
+
+
+def test_every_corruption_is_on_its_page_and_every_group_in_the_help():
+    groups = corruptions.GROUPS
+    assert not lacking(groups, help_of("corruptions"))
+    assert not lacking(groups, page_of("corruptions"))
+    assert not lacking(own(corruptions.CORRUPTIONS), page_of("corruptions"))
+
+
 def test_the_names_that_timm_knows_are_read_from_its_source():
     assert zoo.known_names() == {*timm.list_models(), *zoo.MODELS}
     assert all(zoo.may_be_registered(name) for name in timm.list_models())
@@ -259,6 +301,7 @@ sys.exit(f"imported {heavy}" if heavy else 0)
 """
 
 
+@pytest.mark.slow
 def test_unknown_names_are_refused_before_anything_heavy_is_imported(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", REFUSING], capture_output=True, text=True, timeout=120, cwd=tmp_path

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -160,6 +161,7 @@ def test_a_dry_run_after_the_run_has_nothing_to_measure(small):
     assert "3 cells to measure, 6 already stored" in small("--dry-run", "--attacks", "fgsm,ifgsm")[1]
 
 
+@pytest.mark.slow
 def test_seeds_can_be_counted_or_named(small, tmp_path):
     def rows(*options):
         shutil.rmtree(tmp_path / "results", ignore_errors=True)
@@ -219,6 +221,7 @@ def test_weights_from_a_file_give_the_numbers_of_the_zoo(command, small, tiny_zo
     assert found["model"].tolist() == ["in_resnet14"] * 2
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_finished_and_says_so(small, tmp_path, monkeypatch):
     plain, calls = Store.append, []
 
@@ -325,10 +328,13 @@ def test_the_embedded_dataset_is_ready(command):
     assert out.startswith("digits: ready, 450 test images")
 
 
-def test_the_module_runs_as_the_command_does():
-    done = subprocess.run(
-        [sys.executable, "-m", "robust_interp", "--version"], capture_output=True, text=True, timeout=60
-    )
+@pytest.mark.parametrize(
+    "started",
+    [[sys.executable, "-m", "robust_interp"], [Path(sys.executable).with_name("robust-interp")]],
+    ids=["module", "installed"],
+)
+def test_it_runs_as_a_module_and_as_the_installed_command(started):
+    done = subprocess.run([*started, "--version"], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, f"robust-interp {__version__}\n")
 
 

@@ -9,18 +9,10 @@ import pytest
 from rich.console import Console
 
 from robust_interp.cli.bench import measured
+from robust_interp.cli.display import ProgressState, bar_line, duration
 from robust_interp.cli.main import main
-from robust_interp.cli.progress import (
-    ProgressState,
-    Reporter,
-    TimeLeft,
-    Trainings,
-    bar_line,
-    duration,
-    progress_bar,
-    total_work,
-    track,
-)
+from robust_interp.cli.progress import Reporter, Trainings, progress_bar, total_work, track
+from robust_interp.cli.time_left import TimeLeft
 from robust_interp.core.errors import UserError
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation
 from robust_interp.training.recipe import Recipe
@@ -438,6 +430,7 @@ def test_elsewhere_epochs_have_a_line_now_and_then_and_each_training_at_its_end(
     assert lines[-1].endswith("  812 images/s  took 52 s")
 
 
+@pytest.mark.slow
 def test_the_command_reports_on_stderr(tmp_path, capsys):
     options = ["--epochs", "2", "--device", "cpu", "--set", "batch_size=1347", "--out", str(tmp_path)]
     assert main(["train", "preact_resnet14", *options]) == 0

@@ -15,10 +15,10 @@ from robust_interp.core.worker_pool import WorkerPool, Workers, cluster
 TWO = Workers(2, gpus=0)
 
 
-def done(tasks, folder, log=lambda line: None):
+def done(tasks, folder, log=lambda line: None, wanted=TWO):
     """What comes of tasks, by number."""
     found, tasks = {}, list(tasks)
-    with cluster(TWO) as workers, WorkerPool(workers, Doubling, (str(folder),), log=log) as pool:
+    with cluster(wanted) as workers, WorkerPool(workers, Doubling, (str(folder),), log=log) as pool:
         while tasks or pool.is_busy:
             while tasks and pool.has_capacity:
                 pool.submit(tasks.pop(0))
@@ -63,7 +63,7 @@ def test_tasks_tell_of_themselves_and_can_be_stopped(local_ray):
 @pytest.mark.slow
 def test_a_users_mistake_in_a_worker_is_one_here(tmp_path, local_ray):
     with pytest.raises(UserError, match=r"^4 is wrong$"):
-        done([(4, "is wrong")], tmp_path)
+        done([(4, "is wrong")], tmp_path, wanted=Workers(1, gpus=0))
 
 
 @pytest.mark.slow
@@ -112,19 +112,16 @@ def test_more_workers_than_there_is_room_for_are_refused(local_ray):
         pass
 
 
-def test_without_ray_one_line_names_the_extra(tmp_path):
-    code = (
-        "import sys; sys.modules['ray'] = None\n"
-        "from robust_interp.cli.main import main\n"
-        "sys.exit(main(['bench', '--models', 'in_resnet20', '--n', '4', '--attacks', 'none', '--quiet', "
-        "'--corruptions', 'none', '--workers', '2', '--out', sys.argv[1]]))"
-    )
-    command = [sys.executable, "-c", code, tmp_path]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert run.returncode == 1
-    assert run.stderr == f"robust-interp: workers need Ray: {install('ray')}\n"
+@pytest.mark.slow
+def test_without_ray_one_line_names_the_extra(command, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    options = ["--n", "4", "--attacks", "none", "--corruptions", "none", "--workers", "2", "--quiet", "--out"]
+    status, _, errors = command("bench", "--models", "in_resnet20", *options, tmp_path)
+    assert status == 1
+    assert errors == f"robust-interp: workers need Ray: {install('ray')}\n"
 
 
+@pytest.mark.slow
 def test_without_the_option_nothing_of_ray_is_imported():
     code = "import sys, robust_interp.cli.bench, robust_interp.benchmark.api; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0

@@ -102,6 +102,7 @@ def test_the_global_generator_is_neither_read_nor_moved(name, frost_pictures):
     assert np.array_equal(corrupt(images, name, 2, [0], seed=0), found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 64, 64), (3, 28, 20), (3, 2, 2)], ids=str)
 @pytest.mark.parametrize("name", ALL19)
 def test_other_sizes_work_or_are_refused_in_one_line(name, shape, frost_pictures):

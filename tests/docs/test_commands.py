@@ -191,6 +191,7 @@ for _block, _argv in COMMANDS:
         RUN.setdefault(tuple(small(_argv)), f"{_block.place} {shlex.join(_argv)}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argv", [pytest.param(argv, id=place) for argv, place in RUN.items()])
 def test_a_command_runs(argv, here, capsys):
     status = main(list(argv))
@@ -198,6 +199,7 @@ def test_a_command_runs(argv, here, capsys):
     assert capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("block", [pytest.param(block, id=block.place) for block in PYTHON])
 def test_a_python_block_runs(block, here):

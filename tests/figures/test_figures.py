@@ -401,6 +401,7 @@ def test_jacobians_show_means_and_ranges():
     assert "least to largest over images and seeds" in figure.legends[0].get_texts()[0].get_text()
 
 
+@pytest.mark.slow
 def test_figures_know_neither_torch_nor_models():
     code = (
         "import sys; from robust_interp.figures import coefficients, landscape, stability; "

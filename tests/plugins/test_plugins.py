@@ -185,6 +185,7 @@ def test_the_code_of_an_installed_plug_in_is_its_version_and_its_source(install)
     assert registry.code("nowhere") == {}
 
 
+@pytest.mark.slow
 def test_a_model_that_takes_the_name_of_another_is_refused(install):
     source = """
         from timm.models import register_model
@@ -383,6 +384,7 @@ def test_the_code_of_a_plug_in_is_in_the_key_of_its_cells_and_in_no_other(fresh,
         assert first[column][1] != second[column][1]
 
 
+@pytest.mark.slow
 def test_what_older_code_of_a_plug_in_measured_does_not_stand_beside_newer(fresh, write, tmp_path):
     asked = {"seeds": (0,), "eps": (8 / 255,), "n": 4, "attacks": "up,fgsm", "corruptions": "none"}
     for model, source in (("in_resnet20", SHIFT), ("preact_resnet20", SHIFT + "\n    # changed")):

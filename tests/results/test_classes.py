@@ -113,6 +113,7 @@ def test_each_class_has_one_name(name):
     assert kind.class_names[:1] == ("0",) or list(kind.class_names) == sorted(kind.class_names)
 
 
+@pytest.mark.slow
 def test_the_names_are_those_of_the_official_files(cifar_root):
     torchvision = pytest.importorskip("torchvision")
     files = torchvision.datasets.CIFAR10(cifar_root, train=False)

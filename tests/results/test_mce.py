@@ -182,6 +182,7 @@ def test_an_ensemble_can_be_the_baseline(store):
     assert frame["mce(netx2)"].tolist() == pytest.approx([100, 100])
 
 
+@pytest.mark.slow
 def test_the_command_shows_corruption_errors(store, tmp_path, command):
     two_models(store)
     status, out, _ = command(
@@ -208,6 +209,7 @@ def test_the_command_shows_corruption_errors(store, tmp_path, command):
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_tables_load_no_image_library():
     code = (
         "import sys\n"

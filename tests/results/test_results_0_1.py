@@ -67,6 +67,7 @@ def numbers_in(text):
     return re.findall(r"[0-9.]+", text)
 
 
+@pytest.mark.slow
 def test_so_does_an_audit(command, folder, computes_nothing):
     status, _, err = command("audit", *AUDIT, "--out", folder, "--quiet")
     assert status == 0, err

@@ -76,7 +76,7 @@ def test_zero_gradients_are_remarked_on():
 
 def test_values_that_are_not_finite_are_remarked_on():
     (line,) = findings([score("clean", 95, not_finite=3)])
-    assert "3 samples" in line
+    assert "3 images" in line
     assert "not finite" in line
 
 

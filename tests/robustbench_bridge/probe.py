@@ -96,10 +96,12 @@ def attacked(rb):
     import pyautoattack.autoattack as original
     import robustbench.eval as evaluation
 
-    class ShortSquare(original.SquareAttack):
-        n_queries = property(lambda self: 20, lambda self, value: None)  # not 5000: it only confirms
+    def few_steps(name, count):  # whatever AutoAttack asks for: a linear classifier is broken at once
+        short = {name: property(lambda self: count, lambda self, value: None)}
+        return lambda attack: type(attack.__name__, (attack,), short)
 
-    original.SquareAttack = ShortSquare
+    original.SquareAttack = few_steps("n_queries", 20)(original.SquareAttack)
+    original.FABAttack_PT = few_steps("n_iter", 10)(original.FABAttack_PT)
     torch.manual_seed(0)
     flat, images = Flat(), 0.3 + 0.4 * torch.rand(6, 3, 8, 8)
     model = Classifier(flat, [0.5] * 3, [0.25] * 3).eval()
@@ -111,9 +113,9 @@ def attacked(rb):
         radii = flat.radii(images, labels, dual).sort().values
         eps = (radii[3] + radii[4]).item() / 2
         options = {"threat_model": threat_model, "n_examples": 6, "batch_size": 4, "eps": eps}
+        if threat_model == "L2":
+            options |= {"aa_state_path": Path("state"), "log_path": "log"}
         found[threat_model] = rb.benchmark(model, **options)
-    options |= {"aa_state_path": Path("state"), "log_path": "log"}
-    found["kept"] = rb.benchmark(model, **options)
     found["resumed"] = refused(rb.benchmark, model, **options)
     found["log"] = Path("log").read_text().splitlines()[-1]
     return found

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -107,9 +106,9 @@ def test_a_cell_without_enough_samples_is_not_read(store):
 
 def test_a_gap_is_refused(store, tmp_path):
     store.append("a", 0, outcome([1, 2]))
-    with pytest.raises(ValueError, match="covers 2 samples: cannot append from 3"):
+    with pytest.raises(ValueError, match="covers 2 images: cannot append from 3"):
         store.append("a", 3, outcome([4]))
-    with pytest.raises(ValueError, match="covers 0 samples"):
+    with pytest.raises(ValueError, match="covers 0 images"):
         store.append("b", 1, outcome([4]))
     assert chunk_rows(tmp_path) == [("a", 0, 2)]
     store.append("a", 2, outcome([3]))  # the refusal left no transaction open
@@ -259,6 +258,7 @@ with Store(folder / "store") as store:
 """
 
 
+@pytest.mark.slow
 def test_processes_that_append_the_same_ranges_at_once_neither_corrupt_nor_double(tmp_path):
     steps, n = (7, 10, 11, 33), 200  # each process cuts the same samples into other ranges
     writers = [
@@ -383,11 +383,9 @@ def bench(zoo, out, n=N):
 
 @pytest.fixture(scope="module")
 def undisturbed(tiny_zoo, tmp_path_factory):
-    """The results folder of one run of the installed command that nothing disturbs."""
+    """The results folder of one run that nothing disturbs."""
     out = tmp_path_factory.mktemp("undisturbed")
-    command = Path(sys.executable).with_name("robust-interp")
-    done = subprocess.run([command, *bench(tiny_zoo, out)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    assert main(bench(tiny_zoo, out)) == 0
     assert_whole(out, N)
     assert len(chunk_rows(out)) == CELLS * N // BATCH
     return out

@@ -8,6 +8,7 @@ import pytest
 FLIPS = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "store_flips.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flips", "of_log", "steps"),
     [(100, False, ["leaderboard"]), (10, False, ["bench", "repair"]), (10, True, ["leaderboard"])],

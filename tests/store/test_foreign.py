@@ -37,6 +37,7 @@ def stored(folder, table):
         return [row[:-1] for row in db.execute(f"SELECT * FROM {table}")]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::robust_interp.core.errors.DamageWarning")
 @pytest.mark.parametrize("fault", ["a list", "a text", "of 400 digits", "below 0", "a command"])
 def test_a_plan_may_say_anything(folder, fault):

@@ -105,6 +105,7 @@ class Double(Net):
         return super().forward(images).double()
 
 
+@pytest.mark.slow
 def test_an_honest_model_passes_however_it_is_given():
     testing.check_model(Net)
     testing.check_model(Net())

@@ -179,6 +179,7 @@ def test_a_state_that_is_damaged_or_of_another_training_is_refused(tmp_path, mon
         run(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_damaged_state_does_not_stop_the_other_seeds(tmp_path, capsys):
     command = ["train", "in_resnet14", "--epochs", "1", "--seeds", "2", "--quiet", "--device", "cpu"]
     command += ["--out", str(tmp_path)]

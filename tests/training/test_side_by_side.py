@@ -76,7 +76,7 @@ def test_one_that_fails_is_recorded_and_does_not_touch_the_others(tmp_path, alon
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "step", [1, 5, 7]
+    "step", [pytest.param(1, marks=pytest.mark.exhaustive), 5, 7]
 )  # 3 steps an epoch; of the longer one 5: 7 is after the others' end
 def test_stopped_together_they_go_on_bit_for_bit(tmp_path, alone, monkeypatch, step):
     monkeypatch.setattr(side_by_side, "REPORT_EVERY", 0)

@@ -373,6 +373,9 @@ def test_a_zoo_that_cannot_be_written_is_refused_before_the_training(tmp_path, c
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "real_cifar", ["cifar10", pytest.param("cifar100", marks=pytest.mark.exhaustive)], indirect=True
+)
 def test_the_real_cifar_is_trained_on_and_its_test_split_read_at_the_end(real_cifar, tmp_path, monkeypatch):
     name, root = real_cifar
     official, read = data.load, []
