@@ -222,6 +222,8 @@ class AttackRunner:
             raise self._error(f"returns shape {tuple(found.shape)} for {tuple(images.shape)}")
         if found.device != images.device:
             raise self._error(f"returns images on {found.device} for images on {images.device}")
+        if not found.is_floating_point():  # rounding to whole numbers is not what the attack meant
+            raise self._error(f"returns images of {found.dtype}, not of floating point")
         found = found.detach().to(images.dtype)
         finite = torch.isfinite(found).flatten(1).all(1)
         found = torch.where(finite.view(-1, 1, 1, 1), found, images)

@@ -7,7 +7,7 @@ import numpy as np
 from robust_interp.core import statistics
 from robust_interp.results.scores import Score
 
-MARGIN = 2.0  # percentage points above guessing that still count as chance level
+MARGIN = 2.0  # most percentage points above guessing that still count as chance level; and at most guessing
 
 
 def guessing(clean: Score) -> float:
@@ -26,12 +26,21 @@ def guessing(clean: Score) -> float:
     return 100 * float(labelled[of_label] @ predicted[of_class]) / len(clean.labels) ** 2
 
 
+def chance_level(clean: Score) -> float:
+    """Return the accuracy in percent up to which a score is at chance level: guessing plus a margin.
+
+    The margin is `MARGIN`, or guessing itself if that is less: of 1000 classes, 2 % is far above guessing.
+    """
+    found = guessing(clean)
+    return found + min(MARGIN, found)
+
+
 def is_at_chance(clean: Score) -> bool:
-    """Return whether the 95 % interval of the clean accuracy reaches down to guessing plus `MARGIN`.
+    """Return whether the 95 % interval of the clean accuracy reaches down to `chance_level`.
 
     It is False for a score without predictions.
     """
     if clean.predictions is None or not len(clean.labels):
         return False
     low, _ = statistics.wilson(int(clean.right.sum()), len(clean.right))
-    return low <= guessing(clean) + MARGIN
+    return low <= chance_level(clean)

@@ -493,8 +493,9 @@ TAIL = (  # after the measured columns, each only if a row has a value
     Column(
         "at_chance",
         _text,
-        "`yes` if the clean accuracy of no train seed is significantly more than 2 points above guessing. "
-        "Such a row has no rank: its accuracy under attack says nothing about robustness.",
+        "`yes` if the clean accuracy of no train seed is significantly above guessing by 2 points, or by "
+        "guessing itself if that is less. Such a row has no rank: its accuracy under attack says "
+        "nothing about robustness.",
         of=lambda entry: "yes" if entry.at_chance else "",
         shown=Shown.IF_FILLED,
     ),

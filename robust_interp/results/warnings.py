@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from robust_interp.results.chance import MARGIN, guessing, is_at_chance
+from robust_interp.results.chance import chance_level, guessing, is_at_chance
 from robust_interp.results.columns import Kind
 from robust_interp.results.scores import Score
 from robust_interp.store.cells import ModelCard
@@ -53,20 +53,30 @@ def _of_classifier(scores: list[Score]) -> list[str]:
 
 def _clean(card: ModelCard, clean: Score) -> list[str]:
     if is_at_chance(clean):
-        chance, said = guessing(clean), f"{card.label}: clean accuracy {clean.accuracy:.1f} %"
-        if clean.accuracy > chance + MARGIN:
-            n = len(clean.right)
-            return [f"{said} of {n} images is not clearly above chance ({chance:.1f} %): use more images"]
-        return [
-            f"{said} is at chance level ({chance:.1f} %): check normalisation, label order and BatchNorm "
-            "statistics"
-        ]
+        return [f"{card.label}: {_at_chance(clean)}"]
     if card.recorded_clean is not None and card.recorded_clean > clean.accuracy + _slack(clean, CLEAN_MARGIN):
         return [
             f"{card.label}: clean accuracy {clean.accuracy:.1f} %, but train.json records "
             f"{card.recorded_clean:.1f} %"
         ]
     return []
+
+
+def _at_chance(clean: Score) -> str:
+    """Say what a clean accuracy at chance level may come from."""
+    chance, n = guessing(clean), len(clean.right)
+    said = f"clean accuracy {clean.accuracy:.1f} %"
+    if (clean.labels == clean.labels[0]).all():
+        return (
+            f"{said} of images that are all of one class, as a constant classifier may have: use other images"
+        )
+    if clean.accuracy > chance_level(clean):
+        return f"{said} of {n} images is not clearly above chance ({chance:.1f} %): use more images"
+    where = "below" if clean.row["ci_high"] < chance else "at"
+    return (
+        f"{said} is {where} chance level ({chance:.1f} %): check normalisation, label order and BatchNorm "
+        "statistics"
+    )
 
 
 def _slack(score: Score, margin: float) -> float:

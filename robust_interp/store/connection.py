@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from operator import methodcaller
 from pathlib import Path
 
@@ -253,13 +253,15 @@ def format_of(db: sqlite3.Connection, path: Path | str) -> int:
         UserError: if a newer version wrote it.
         sqlite3.DatabaseError: if it is damaged or not a store.
     """
-    ((version,),) = db.execute("PRAGMA user_version")
+    # The number and the columns are of one moment: another process may be creating or upgrading the store.
+    with nullcontext() if db.in_transaction else transaction(db, "DEFERRED"):
+        ((version,),) = db.execute("PRAGMA user_version")
+        tables = _tables(db)
     if version > FORMAT:
         raise UserError(
             f"{path} was written by a newer version of robust-interp (format {version}; this one reads up to "
             f"{FORMAT}): use that version"
         )
-    tables = _tables(db)
     of_format = {FORMAT: set(COLUMNS), 1: set(COLUMNS) - {"pixels"}, 0: OLDEST if tables else set()}.get(
         version
     )

@@ -492,6 +492,8 @@ def test_an_error_in_an_attack_names_it_and_its_line(fresh, write, command, tmp_
         ("(images + 2 * eps).clamp(0, 1)", "clumsy_8 exceeds its radius"),
         ("(images, labels)", "clumsy_8 returns a tuple, not a tensor of images"),
         ("images[:1]", "clumsy_8 returns shape (1, 1, 8, 8) for (4, 1, 8, 8)"),
+        ("images.to('meta')", "clumsy_8 returns images on meta for images on cpu"),
+        ("images > 0.5", "clumsy_8 returns images of torch.bool, not of floating point"),
     ],
 )
 def test_what_an_attack_returns_wrongly_is_one_line(fresh, write, command, tmp_path, returned, why):
@@ -508,6 +510,31 @@ def test_what_an_attack_returns_wrongly_is_one_line(fresh, write, command, tmp_p
     status, out, err = command("bench", "--plugin", path, *asked, *SMALL.split())
     assert (status, out) == (1, "")
     assert f"robust-interp: {why}" in err
+
+
+def test_an_attack_may_return_images_of_another_precision(fresh, write, command, tmp_path):
+    path = write(
+        """
+        from robust_interp.plugins import attack
+
+        def inverted(images, eps):
+            return images + eps * (1 - 2 * images)
+
+        @attack(gradient=False)
+        def single(model, images, labels, *, eps):
+            return inverted(images, eps)
+
+        @attack(gradient=False)
+        def double(model, images, labels, *, eps):
+            return inverted(images.double(), eps)
+        """
+    )
+    asked = ("--attacks", "single,double", "--n", 40, "--eps", 200, "--out", tmp_path / "out")
+    status, _, err = command("bench", "--plugin", path, *SMALL.split(), *asked)
+    assert status == 0, err
+    rows = pd.read_csv(tmp_path / "out" / "results.csv").set_index("perturbation")
+    assert rows.loc["double", "accuracy"] == rows.loc["single", "accuracy"] < 100
+    assert rows["max_delta_255"].dropna().tolist() == [200, 200]  # of black and white pixels
 
 
 @pytest.mark.parametrize("returned", ["255 * image", "(image - 0.3) / 0.35", "(255 * image).astype(int)"])

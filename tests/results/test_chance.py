@@ -58,6 +58,26 @@ def test_an_accuracy_must_be_clearly_above_guessing(right, n, at_chance):
     assert is_at_chance(partly_right(right, 10, n)) is at_chance
 
 
+@pytest.mark.parametrize(("right", "at_chance"), [(50, True), (100, True), (130, False), (1000, False)])
+def test_of_a_thousand_classes_two_percent_are_far_above_guessing(right, at_chance):
+    # 0.1 % is guessing, 0.2 % chance level; of 50,000 images 130 are 0.22 % at least, and 100 are 0.2 %
+    assert is_at_chance(partly_right(right, 1000, 50_000)) is at_chance
+
+
+def test_images_of_one_class_tell_nothing():
+    always = clean(np.zeros(50, int), np.zeros(50, int))
+    assert is_at_chance(always)
+    (line,) = findings([always])
+    assert "100.0 % of images that are all of one class" in line
+
+
+def test_less_than_guessing_is_said_to_be_below():
+    opposite = clean(1 - np.arange(100) % 2, np.arange(100) % 2)
+    opposite.row["ci_high"] = 3.7  # Wilson, 0 of 100
+    (line,) = findings([opposite])
+    assert line.startswith("net seed 0: clean accuracy 0.0 % is below chance level (50.0 %): check")
+
+
 def test_a_score_without_predictions_is_not_judged():
     assert not is_at_chance(Score(card(), "clean", 10.0, {}, np.zeros(10, bool), LABELS[:10]))
 

@@ -21,7 +21,7 @@ from robust_interp.cli.main import main
 from robust_interp.core.errors import DamageWarning, UserError
 from robust_interp.store import CHUNK, FILE_NAME, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation, Plan
-from robust_interp.store.connection import put
+from robust_interp.store.connection import FORMAT, format_of, put
 
 
 def outcome(predictions, flags=None, max_delta=None, seconds=0.0, device="cpu"):
@@ -275,6 +275,23 @@ def test_processes_that_append_the_same_ranges_at_once_neither_corrupt_nor_doubl
     with Store(tmp_path / "store") as store:
         for cell in range(3):
             assert store.read(str(cell), n).predictions.tolist() == [10 * i + cell for i in range(n)]
+
+
+def test_a_store_that_another_process_creates_meanwhile_is_not_taken_for_a_damaged_one(tmp_path):
+    path = tmp_path / FILE_NAME
+
+    def create(statement):
+        if "sqlite_master" in statement and not path.with_suffix(".created").exists():
+            path.with_suffix(".created").touch()
+            Store(tmp_path).close()
+
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA journal_mode=wal")
+        db.set_trace_callback(create)  # called between reading the format's number and the columns
+        assert format_of(db, path) == 0
+        db.set_trace_callback(None)
+        assert path.with_suffix(".created").exists()
+        assert format_of(db, path) == FORMAT
 
 
 def test_a_store_that_another_process_is_creating_is_waited_for(tmp_path):
