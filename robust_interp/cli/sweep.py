@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robust_interp.benchmark.forms import name_list, named_path, positive
@@ -16,11 +17,14 @@ from robust_interp.cli.terminal import say
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
 
-if TYPE_CHECKING:  # these modules import torch
+if TYPE_CHECKING:  # these modules import torch or pandas
+    from pandas import DataFrame
+
     from robust_interp.benchmark.request import Request
     from robust_interp.data import Dataset
     from robust_interp.store import Store
     from robust_interp.store.cells import Cell
+    from robust_interp.training.recipe import Recipe
     from robust_interp.training.sweep import Point
     from robust_interp.training.train import Training
     from robust_interp.zoo import Checkpoint
@@ -86,9 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.benchmark.benchmark import Benchmark
     from robust_interp.benchmark.cost import cost
     from robust_interp.benchmark.request import Request
-    from robust_interp.cli.console import console, print_sweep
+    from robust_interp.cli.console import console
     from robust_interp.cli.progress import Reporter, progress_bar, total_work
-    from robust_interp.results import export
     from robust_interp.results.folders import write
     from robust_interp.store import Store
     from robust_interp.training import sweep
@@ -97,9 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     recipe_of = partial(train_command.recipe_of, arguments)
     if arguments.dry_run:
-        for point in points:
-            recipe = recipe_of(point.architecture, point.lambda_init).name
-            say(f"{point.architecture} {point.interval or '-'} {recipe}: {len(arguments.seeds)} seeds")
+        _print_grid(points, recipe_of, len(arguments.seeds))
         return 0
     folder = arguments.out / "zoo"
     asked = sweep.trainings(points, recipe_of, arguments.seeds)
@@ -132,12 +133,27 @@ def run(arguments: argparse.Namespace) -> int:
         report = benchmark.run(store, Reporter(bar, cost))
     write(arguments.out, report.results, report.leaderboard)
     table = sweep.tabulate(points, report.leaderboard, trained.failed, recipe_of)
-    write_text(arguments.out / "sweep.csv", export.to_csv(table))
-    print_sweep(table, f"{arguments.dataset}, n = {benchmark.plan.n}")
+    _write_table(table, arguments.out / "sweep.csv", f"{arguments.dataset}, n = {benchmark.plan.n}")
     for line in report.warnings:
         errors.print(f"warning: {line}", highlight=False, markup=False)
-    say(f"wrote {arguments.out / 'sweep.csv'}")
-    return int(trained.is_incomplete)
+    return int(trained.is_incomplete or benchmark.is_incomplete)
+
+
+def _print_grid(
+    points: Sequence[Point], recipe_of: Callable[[str, tuple[float, float] | None], Recipe], seeds: int
+) -> None:
+    for point in points:
+        recipe = recipe_of(point.architecture, point.lambda_init).name
+        say(f"{point.architecture} {point.interval or '-'} {recipe}: {seeds} seeds")
+
+
+def _write_table(table: DataFrame, path: Path, title: str) -> None:
+    from robust_interp.cli.console import print_sweep
+    from robust_interp.results import export
+
+    write_text(path, export.to_csv(table))
+    print_sweep(table, title)
+    say(f"wrote {path}")
 
 
 def _to_be_measured(

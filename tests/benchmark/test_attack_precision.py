@@ -77,7 +77,7 @@ def test_one_attack_of_a_model_is_checked_against_float32_on_the_first_batch(bf1
 
 
 def test_zero_gradients_of_the_precision_are_warned_of(bf16_units):
-    told = r"pgd\(steps=2\)_2: in bf16 the gradient is exactly zero for 25.0% more of the samples than in"
+    told = r"pgd\(steps=2\)_2: in bf16 the gradient is exactly zero for 25.0% more of the images than in"
     with pytest.warns(UserWarning, match=told):
         table()
 
