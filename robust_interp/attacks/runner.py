@@ -26,6 +26,7 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.memory import is_out_of_memory
 from robust_interp.core.random_state import preserved_rng_state
 from robust_interp.core.texts import first_line_of
+from robust_interp.core.torch_settings import preserved_settings
 from robust_interp.store.cells import FLOAT32, Perturbation
 
 BALL_TOLERANCE = 1e-6  # float32 rounding: |(x + d) - x| may exceed |d| by about 2e-9 in one pixel
@@ -214,7 +215,7 @@ class AttackRunner:
             ) from error
 
     def _found(self, one: adapters.Round, images: Tensor, labels: Tensor) -> Found:
-        with precision.arithmetic(self.perturbation.precision):
+        with precision.arithmetic(self.perturbation.precision), preserved_settings():
             found = one.run(images, labels)
         if not isinstance(found, Tensor):
             raise self._error(f"returns a {type(found).__name__}, not a tensor of images")

@@ -1,0 +1,20 @@
+"""What foreign code changes in torch's settings does not outlast it."""
+
+import pytest
+import torch
+
+from robust_interp.core.torch_settings import preserved_settings
+
+
+def foreign_code():
+    with preserved_settings():
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
+        raise ValueError("stop")
+
+
+def test_dtype_and_gradient_mode_are_as_before_also_after_an_error():
+    with pytest.raises(ValueError, match="stop"):
+        foreign_code()
+    assert torch.get_default_dtype() == torch.float32
+    assert torch.is_grad_enabled()
