@@ -8,10 +8,12 @@ import torch
 
 @contextmanager
 def preserved_settings() -> Iterator[None]:
-    """Restore the default dtype and the gradient mode when the block ends, also by an error."""
-    dtype, gradients = torch.get_default_dtype(), torch.is_grad_enabled()
+    """Restore default dtype, gradient mode and number of threads when the block ends, also by an error."""
+    dtype, gradients, threads = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
     try:
         yield
     finally:
         torch.set_default_dtype(dtype)
         torch.set_grad_enabled(gradients)
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)

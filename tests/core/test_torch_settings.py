@@ -6,15 +6,18 @@ import torch
 from robust_interp.core.torch_settings import preserved_settings
 
 
-def foreign_code():
+def foreign_code(threads):
     with preserved_settings():
         torch.set_default_dtype(torch.float64)
         torch.set_grad_enabled(False)
+        torch.set_num_threads(threads)
         raise ValueError("stop")
 
 
-def test_dtype_and_gradient_mode_are_as_before_also_after_an_error():
+def test_they_are_as_before_also_after_an_error():
+    before = torch.get_num_threads()
     with pytest.raises(ValueError, match="stop"):
-        foreign_code()
+        foreign_code(before + 1)
+    assert torch.get_num_threads() == before
     assert torch.get_default_dtype() == torch.float32
     assert torch.is_grad_enabled()
