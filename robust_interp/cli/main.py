@@ -159,6 +159,19 @@ class _Parser(argparse.ArgumentParser):
         """Report bad usage in one line; argparse would print the whole usage first."""
         self.exit(2, f"{one_line(f'{self.prog}: {message}')}; see {self.prog} --help\n")
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Report unknown arguments here, where the command is known; argparse would report them later."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            from robust_interp.core.registry import similar
+
+            long = [option[2:] for option in self._option_string_actions if option.startswith("--")]
+            asked = unknown[0].partition("=")[0]
+            near = similar(asked[2:], long) if asked.startswith("--") else []
+            hint = f"; did you mean --{near[0]}?" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return found, unknown
+
 
 def parsed(commands: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
     """Parse the arguments; values from a --config file replace the defaults."""

@@ -74,8 +74,8 @@ def _at_chance(clean: Score) -> str:
         return f"{said} of {n} images is not clearly above chance ({chance:.1f} %): use more images"
     where = "below" if clean.row["ci_high"] < chance else "at"
     return (
-        f"{said} is {where} chance level ({chance:.1f} %): check normalisation, label order and BatchNorm "
-        "statistics"
+        f"{said} is {where} chance level ({chance:.1f} % for these labels and predictions): check "
+        "normalisation, label order and BatchNorm statistics"
     )
 
 

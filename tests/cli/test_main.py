@@ -388,7 +388,11 @@ MISTAKES = [
     (["--checkpoint", "w.pt", "--models", "in_resnet14,preact_resnet14"], ["exactly one"]),
     (["--checkpoint", "w.pt", "--models", "in_resnet*"], ["exactly one"]),
     (["--checkpoint", "w.pt", "--models", "in_resnet41"], ["unknown model 'in_resnet41'"]),
-    (["--epz", "1"], ["--epz"]),
+    (
+        ["--epz", "1"],
+        ["unrecognized arguments: --epz 1; did you mean --eps?; see robust-interp bench --help"],
+    ),
+    (["--zzzzz"], ["unrecognized arguments: --zzzzz; see robust-interp bench --help"]),
 ]
 
 

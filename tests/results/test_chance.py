@@ -75,7 +75,9 @@ def test_less_than_guessing_is_said_to_be_below():
     opposite = clean(1 - np.arange(100) % 2, np.arange(100) % 2)
     opposite.row["ci_high"] = 3.7  # Wilson, 0 of 100
     (line,) = findings([opposite])
-    assert line.startswith("net seed 0: clean accuracy 0.0 % is below chance level (50.0 %): check")
+    assert line.startswith(
+        "net seed 0: clean accuracy 0.0 % is below chance level (50.0 % for these labels and predictions): "
+    )
 
 
 def test_a_score_without_predictions_is_not_judged():
@@ -84,7 +86,9 @@ def test_a_score_without_predictions_is_not_judged():
 
 def test_chance_level_is_remarked_on():
     (line,) = findings([partly_right(119, 10, 1000)])
-    assert line.startswith("net seed 0: clean accuracy 11.9 % is at chance level (10.0 %): check")
+    assert line.startswith(
+        "net seed 0: clean accuracy 11.9 % is at chance level (10.0 % for these labels and predictions): "
+    )
     (line,) = findings([partly_right(3, 10, 10)])
     assert line.endswith("accuracy 30.0 % of 10 images is not clearly above chance (10.0 %): use more images")
 
