@@ -10,6 +10,7 @@ from robust_interp import zoo
 from robust_interp.classifiers.fingerprint import identity
 from robust_interp.classifiers.target import Target, timm_cfg
 from robust_interp.core.errors import UserError
+from robust_interp.core.torch_internals import uncompiled
 
 _FROM = ("timm.", "robust_interp.models.")  # modules of classes that timm's registered functions build
 
@@ -17,8 +18,10 @@ _FROM = ("timm.", "robust_interp.models.")  # modules of classes that timm's reg
 def name_of(model: nn.Module) -> str:
     """Return the name of a model: the architecture that timm built it by, otherwise its class.
 
-    The tag of the cfg is no part of it, since timm fills it in for untrained weights, too.
+    The tag of the cfg is no part of it, since timm fills it in for untrained weights, too. A model within
+    torch.compile's wrapper or DataParallel has its own name.
     """
+    model = uncompiled(model.module if isinstance(model, nn.DataParallel) else model)
     architecture = timm_cfg(model).get("architecture")
     if (
         isinstance(architecture, str)

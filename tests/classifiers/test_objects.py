@@ -49,3 +49,10 @@ def test_untrained_weights_have_no_recipe_although_timm_gives_them_the_same_tag(
     model = timm.create_model(CHECKPOINT, pretrained=False, num_classes=10, in_chans=1)
     assert model.pretrained_cfg["tag"] == CHECKPOINT.partition(".")[2]
     assert card(model).train_seed is None
+
+
+@pytest.mark.parametrize("wrap", [torch.nn.DataParallel, torch.compile])
+def test_a_wrapped_model_has_its_own_name(wrap):
+    model = timm.create_model("in_resnet14", num_classes=10, in_chans=1)
+    assert name_of(wrap(model)) == "in_resnet14"
+    assert name_of(wrap(torch.nn.Linear(2, 2))) == "Linear"
