@@ -29,6 +29,11 @@ class Pace:
         self._seconds = kept * self._seconds + seconds
 
     @property
+    def measured(self) -> float:
+        """Seconds of all finished work."""
+        return self._age
+
+    @property
     def seconds_a_unit(self) -> float | None:
         """Average seconds per unit; None before any work is done."""
         return self._seconds / self._units if self._units > 0 else None
@@ -39,7 +44,8 @@ class TimeLeft:
 
     Work is counted in units that take a similar time in every kind of work. The speed is measured for each
     kind separately. A kind not measured yet uses the mean speed of the kinds with the same operation, or of
-    all kinds if there are none. The first work of each operation includes start-up, such as reading the
+    all kinds if there are none; one that has just begun uses a mean of both, since its work may be counted
+    before the seconds it took. The first work of each operation includes start-up, such as reading the
     data: its speed is discarded as soon as there is more, and no estimate rests on it.
     """
 
@@ -94,7 +100,7 @@ class TimeLeft:
     @property
     def seconds(self) -> float | None:
         """Estimated seconds left; None while little is done, or most of what is left is unlike it."""
-        known = {kind: pace for kind, one in self._paces.items() if (pace := one.seconds_a_unit) is not None}
+        known = {kind: pace for kind, pace in self._paces.items() if pace.seconds_a_unit is not None}
         if not known or self._counted < KNOWN_AFTER:
             return None
         left = {kind: units for kind, units in self.left.items() if units > 0}
@@ -104,8 +110,16 @@ class TimeLeft:
         return math.fsum(units * _pace(kind, known) for kind, units in left.items())
 
 
-def _pace(kind: Kind, known: Mapping[Kind, float]) -> float:
-    if kind in known:
-        return known[kind]
-    alike = [pace for (_, what), pace in known.items() if what == kind[1]] or list(known.values())
-    return math.fsum(alike) / len(alike)
+def _pace(kind: Kind, known: Mapping[Kind, Pace]) -> float:
+    """Return the seconds per unit of a kind, from its own work and, until KNOWN_AFTER, from similar kinds."""
+    own = known.get(kind)
+    others = {other: pace.seconds_a_unit or 0.0 for other, pace in known.items() if other != kind}
+    alike = [pace for (_, operation), pace in others.items() if operation == kind[1]]
+    if own is None:
+        alike = alike or list(others.values())
+        return math.fsum(alike) / len(alike)
+    measured = own.seconds_a_unit or 0.0
+    if not alike:
+        return measured
+    trust = min(1.0, own.measured / KNOWN_AFTER)
+    return trust * measured + (1 - trust) * math.fsum(alike) / len(alike)

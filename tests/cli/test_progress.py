@@ -119,6 +119,19 @@ def test_what_was_not_met_is_taken_to_be_as_fast_as_what_does_the_same():
     assert time_left.seconds == pytest.approx(0.1 * 30)
 
 
+def test_work_counted_before_its_seconds_does_not_end_the_estimate():
+    time_left = started(A, B, b=110.0, c=110.0)
+    time_left.finish(B, 100.0, 50.0)  # 0.5 s a unit
+    time_left.finish(C, 10.0, 0.0)  # a step of another model: the same operation
+    assert time_left.seconds == pytest.approx(0.5 * 10 + 0.5 * 100)
+    time_left.finish(C, 0.0, 1.0)  # its second comes later; of 2 s that make a speed reliable it is half
+    own = 1 / (10 * math.exp(-1 / 20))
+    assert time_left.seconds == pytest.approx(0.5 * 10 + (0.5 * own + 0.5 * 0.5) * 100)
+    time_left.finish(C, 10.0, 1.0)
+    own = (1 * math.exp(-1 / 20) + 1) / (10 * math.exp(-2 / 20) + 10)
+    assert time_left.seconds == pytest.approx(0.5 * 10 + own * 90)
+
+
 def test_one_slow_batch_does_not_turn_the_estimate_over():
     time_left = started(A, a=1000.0)
     for _ in range(5):
