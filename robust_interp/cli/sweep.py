@@ -133,9 +133,11 @@ def run(arguments: argparse.Namespace) -> int:
         report = benchmark.run(store, Reporter(bar, cost))
     write(arguments.out, report.results, report.leaderboard)
     table = sweep.tabulate(points, report.leaderboard, trained.failed, recipe_of)
-    _write_table(table, arguments.out / "sweep.csv", f"{arguments.dataset}, n = {benchmark.plan.n}")
+    path = arguments.out / "sweep.csv"
+    _write_table(table, path, f"{arguments.dataset}, n = {benchmark.plan.n}")
     for line in report.warnings:
         errors.print(f"warning: {line}", highlight=False, markup=False)
+    say(f"wrote {path}")
     return int(trained.is_incomplete or benchmark.is_incomplete)
 
 
@@ -153,7 +155,6 @@ def _write_table(table: DataFrame, path: Path, title: str) -> None:
 
     write_text(path, export.to_csv(table))
     print_sweep(table, title)
-    say(f"wrote {path}")
 
 
 def _to_be_measured(

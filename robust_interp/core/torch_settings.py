@@ -5,15 +5,15 @@ from contextlib import contextmanager
 
 import torch
 
+from robust_interp.core.threads import used
+
 
 @contextmanager
 def preserved_settings() -> Iterator[None]:
     """Restore default dtype, gradient mode and number of threads when the block ends, also by an error."""
-    dtype, gradients, threads = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_num_threads()
+    dtype = torch.get_default_dtype()
     try:
-        yield
+        with torch.set_grad_enabled(torch.is_grad_enabled()), used(torch.get_num_threads()):
+            yield
     finally:
         torch.set_default_dtype(dtype)
-        torch.set_grad_enabled(gradients)
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)

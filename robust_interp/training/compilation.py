@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-
 from torch import nn
 
-from robust_interp.core.torch_internals import compilation_limit
 from robust_interp.models.network import Block
 
 # of a block's forward: up to eight kinds of blocks, each for full batches and for the last one of an epoch,
-# for each architecture that one process trains
+# for each architecture that one process trains; beyond torch's own limit, 8, blocks would run uncompiled
 MOST_COMPILATIONS = 256
 
 
@@ -24,11 +21,3 @@ def compile_blocks(model: nn.Module) -> None:
     blocks: list[nn.Module] = [module for module in model.modules() if isinstance(module, Block)]
     for module in blocks or [model]:
         module.compile(dynamic=False)
-
-
-def room_for_compilations() -> AbstractContextManager[None]:
-    """Return the context to train in, so that the blocks of every architecture and batch are compiled.
-
-    Torch's own limit, 8, is reached by the last batch of an epoch; what comes after it would run uncompiled.
-    """
-    return compilation_limit(MOST_COMPILATIONS)

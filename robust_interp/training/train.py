@@ -33,9 +33,10 @@ from robust_interp.core.files import write_text
 from robust_interp.core.json_values import check as check_form
 from robust_interp.core.json_values import is_object, is_text, read_object
 from robust_interp.core.normalize import Normalize
+from robust_interp.core.torch_internals import compilation_limit
 from robust_interp.models import default_lambda_init
 from robust_interp.training import resume
-from robust_interp.training.compilation import compile_blocks, room_for_compilations
+from robust_interp.training.compilation import MOST_COMPILATIONS, compile_blocks
 from robust_interp.training.loader import Loader
 from robust_interp.training.recipe import Recipe, changed, describe
 from robust_interp.training.side_by_side import Group
@@ -327,7 +328,7 @@ def train_together(
         for folder in folders.values():
             stack.enter_context(resume.lock(folder))
         if compiled:
-            stack.enter_context(room_for_compilations())
+            stack.enter_context(compilation_limit(MOST_COMPILATIONS))
         training = training or data.load(dataset, "train", data_dir)
         jobs = _jobs(folders, training, model_args or {}, data_dir, device, compiled)
         outcomes, caught = _outcomes(jobs, report, resumed, stopping, save_every)
