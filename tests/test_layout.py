@@ -72,6 +72,7 @@ def private():
     return {name for module in modules for name in defined(module) if is_private(name)}
 
 
+@pytest.mark.slow
 def test_no_test_reaches_a_private_name_of_the_package(private):
     found = {
         (path.relative_to(TESTS).as_posix(), name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 from collections.abc import Collection, Iterator
@@ -103,6 +104,7 @@ def _is_plain(value: object, deepest: int = 50) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
 
 
+@functools.cache  # inspect parses the whole file of a class each time
 def _source(kind: type) -> str:
     try:
         return inspect.getsource(kind)

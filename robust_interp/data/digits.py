@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +26,7 @@ def _load_digits(split: str, root: Path) -> Arrays:
     return images[:, None], labels[chosen]
 
 
+@functools.cache
 def _all_digits() -> tuple[np.ndarray, np.ndarray]:
     """Return all images (1797, 8, 8) in [0, 16] and labels (1797,) in scikit-learn's order."""
     spec = find_spec("sklearn")

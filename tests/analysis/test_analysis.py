@@ -60,6 +60,7 @@ def test_bands_are_open_below_and_closed_above():
     assert found["mean"] == pytest.approx(7.026 / 8)
 
 
+@pytest.mark.slow
 def test_coefficients_of_checkpoints(save):
     found = [
         save("in_resnet14", 0, set_lambda(-0.5, 0.5, 1.5)),

@@ -205,6 +205,7 @@ def test_deepfool_does_not_end_on_the_boundary_where_pixels_are_clipped(spec):
     assert (logits.amax(1) - own > 1e-4).all()
 
 
+@pytest.mark.slow
 def test_a_search_for_the_smallest_change_counts_within_its_radius():
     model, images, labels = linear()
     exact = 1.02 * margins(model, images, labels, 2)
@@ -322,6 +323,7 @@ def test_pgd_l2_is_foolboxs_from_the_same_start():
     assert (ours.deltas <= 0.8 + 1e-5).all()
 
 
+@pytest.mark.slow
 def test_apgd_of_torchattacks_is_autoattacks_own_from_the_same_start():
     pytest.importorskip("pyautoattack")
     from pyautoattack.autopgd_base import APGDAttack
@@ -404,6 +406,7 @@ class InPlace(nn.Module):
         return self.inner(images.mul_(2).sub_(1) * 0.5 + 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [*EVERY, "pgd(target=least_likely, steps=2)", "Pixle(max_iterations=2)"])
 def test_a_model_that_works_in_place_does_not_change_what_an_attack_holds(spec):
     classifier = Rowwise().requires_grad_(False).eval()
@@ -469,6 +472,7 @@ def test_restarts_and_norm_stand_in_the_table():
 # --- classes, gradients, guards --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "norm", "diameter"),
     [
@@ -508,6 +512,7 @@ def test_a_radius_beyond_the_diameter_of_the_pixels_is_refused_in_one_line(spec,
         assert spec.partition("(")[0] in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 3, 4, 7, 10, 100])
 def test_every_number_of_classes_runs_or_is_refused_in_one_line(classes):
     runs = "fgsm, pgd(steps=2), mifgsm(steps=2), apgd_ce(steps=3), square(queries=3), deepfool(steps=1)"

@@ -54,6 +54,7 @@ def test_ifgsm_equals_torchattacks_bit_for_bit_and_foolbox_to_rounding(digits_cl
     ).float().mean() - 0.1
 
 
+@pytest.mark.slow
 def test_ifgsm_by_default_takes_the_papers_twenty_steps_of_two_255ths(digits_classifier, digits_test):
     images, labels = digits_test[0][:20], digits_test[1][:20]
     ours = attack(digits_classifier, "ifgsm", images, labels).images
@@ -73,6 +74,7 @@ def hand_written_pgd(classifier, images, labels, start, eps, alpha, steps):
     return adversarial
 
 
+@pytest.mark.slow
 def test_pgd_equals_a_hand_written_loop_from_the_same_start(digits_classifier, digits_test):
     images, labels = digits_test[0][:100], digits_test[1][:100]
     pgd = perturbation("pgd(steps=10)", seed=3)
@@ -82,6 +84,7 @@ def test_pgd_equals_a_hand_written_loop_from_the_same_start(digits_classifier, d
     assert torch.equal(ours, hand_written_pgd(digits_classifier, images, labels, start, EPS, 2 / 255, 10))
 
 
+@pytest.mark.slow
 def test_pgd_from_the_clean_image_is_ifgsm(digits_classifier, digits_test, monkeypatch):
     images, labels = digits_test[0][:150], digits_test[1][:150]
     centre = lambda perturbation, ids, shape, *_: np.full((len(ids), *shape), 0.5, np.float32)  # noqa: E731
@@ -126,6 +129,7 @@ def test_fgsm_on_a_linear_model_is_the_closed_form():
     np.testing.assert_allclose(found.images.numpy(), expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_table_holds_what_bare_attacks_on_the_network_in_eval_mode_yield(digits_classifier, digits_test):
     images, labels = digits_test[0][:150], digits_test[1][:150]
     table = robust_interp.evaluate(

@@ -122,6 +122,7 @@ def noisy():
     return Noisy()
 
 
+@pytest.mark.slow
 def test_a_random_model_gives_the_same_row_whatever_the_batch(noisy, tmp_path):
     options = {"attacks": "pgd(steps=2,restarts=2),square(queries=3),apgd_ce(steps=2)"}
     table, said = evaluate({"noisy": noisy}, out=tmp_path, **options)
@@ -133,6 +134,7 @@ def test_a_random_model_gives_the_same_row_whatever_the_batch(noisy, tmp_path):
     assert table["accuracy"][1] <= table["accuracy"][0]
 
 
+@pytest.mark.slow
 def test_numbers_of_other_draws_are_other_cells(noisy, tmp_path):
     for options in ({}, {"eot": 4}, {"seed": 1}):
         evaluate({"noisy": noisy}, attacks="none", out=tmp_path, **options)
@@ -140,6 +142,7 @@ def test_numbers_of_other_draws_are_other_cells(noisy, tmp_path):
     assert sorted(board["eot"]) == [3, 3, 4]
 
 
+@pytest.mark.slow
 def test_beside_a_random_model_others_are_measured_as_ever(noisy):
     quiet = Noisy(0).head
     models = {"noisy": noisy, "quiet": nn.Sequential(nn.Flatten(), quiet)}
@@ -164,6 +167,7 @@ class InTrainMode(nn.BatchNorm2d):
         return super().train(True)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_drawn_again_or_is_not_random_is_refused(noisy):
     refused({"noisy": noisy}, "noisy is random: two forward", "bench --eot 10 measures random", eot=None)
     refused({"quiet": nn.Sequential(nn.Flatten(), nn.Linear(64, 10))}, "eot needs a random model")

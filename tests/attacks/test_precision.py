@@ -42,6 +42,7 @@ def attacked(spec, given, model):
         return AttackRunner(perturbation, classifier)(images, labels, range(6)).images
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["pgd(steps=2)", "pgd(steps=2,restarts=2)", "apgd_ce(steps=5)", "deepfool"])
 def test_only_passes_of_gradients_are_in_bf16(spec):
     model = Watched()

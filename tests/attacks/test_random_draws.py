@@ -29,6 +29,7 @@ class FirstInput(nn.Module):
         return self.head(images.flatten(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [100, 128, 300, 1])
 def test_random_starts_are_bit_equal_whatever_the_batch_size(batch):
     images, labels = tiny_batch(300)

@@ -39,6 +39,7 @@ def test_attacks_that_flatten_gradients_take_models_in_channels_last(spec):
 # --- ball and range ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eps", [0.5 / 255, 8 / 255, 0.3, 1.0])
 @pytest.mark.parametrize("name", ["ifgsm", "pgd"])
 def test_a_hundred_steps_of_alpha_eps_stay_in_the_ball_and_in_range(name, eps):
@@ -59,6 +60,7 @@ def test_the_largest_change_is_eps_where_nothing_is_clipped():
     )
 
 
+@pytest.mark.slow
 def test_the_largest_change_in_the_table_is_eps_whatever_the_normalisation():
     images, labels = tiny_batch(30)
     for mean, std in (((0.5,) * 3, (0.5,) * 3), ((0.2, 0.4, 0.6), (0.01, 3.0, 20.0))):
@@ -94,6 +96,7 @@ def test_an_attack_that_leaves_the_ball_or_the_range_raises(monkeypatch, delta, 
 CONTROLS = ["fgsm", "ifgsm", "pgd", "mifgsm", "pgd_l2", "apgd_ce", "apgd_dlr", "apgd_t", "square", "cw"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONTROLS)
 def test_at_a_radius_of_zero_the_images_are_the_clean_ones(name, digits_classifier, digits_test):
     images, labels = digits_test[0][:6], digits_test[1][:6].clone()
@@ -114,6 +117,7 @@ def test_at_a_radius_of_zero_no_rounding_is_accepted(monkeypatch):
         AttackRunner(perturbation, tiny())(torch.zeros(2, 3, 6, 6), torch.tensor([0, 1]), range(2))
 
 
+@pytest.mark.slow
 def test_a_control_is_a_row_and_no_rank_goes_by_it(tiny_zoo, tmp_path):
     options = {"zoo": tiny_zoo, "n": 8, "corruptions": "none", "out": tmp_path}
     asked = "pgd(eps=0),pgd(eps=0.1,steps=2)"
@@ -176,6 +180,7 @@ class Scaled(nn.Module):
         return self.model(images) * self.scale
 
 
+@pytest.mark.slow
 def test_scaled_logits_hide_the_gradient_but_do_not_make_robust(digits_classifier, digits_test):
     images, labels = digits_test[0][:200], digits_test[1][:200]
 
@@ -382,6 +387,7 @@ def test_an_optimizer_step_after_a_benchmark_changes_nothing():
     assert state_of(model) == before
 
 
+@pytest.mark.slow
 def test_images_and_labels_are_not_changed():
     images, labels = tiny_batch(10)
     kept = images.clone(), labels.clone()

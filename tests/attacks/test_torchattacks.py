@@ -168,11 +168,13 @@ def test_an_attack_registers_the_attacks_that_it_is_given(model):
     assert vars(attack)["_attacks"] == {"steps.0": inner}, "attacks inside another are registered otherwise"
 
 
+@pytest.mark.slow
 def test_setting_an_attribute_still_makes_a_cycle(model):
     """If not, adapters._set_attribute can go."""
     assert stays(as_installed()("any", model)), "torchattacks' own __setattr__ keeps nothing: drop ours"
 
 
+@pytest.mark.slow
 def test_what_replaces_it_makes_none_and_registers_alike(model):
     from robust_interp.attacks import adapters  # noqa: F401  replaces __setattr__
 

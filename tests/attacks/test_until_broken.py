@@ -65,6 +65,7 @@ def test_batches_are_full_until_fewer_samples_are_left_than_one_takes():
     assert sum(model.seen) == len(alone.seen) < N * STEPS  # no sample takes a step more
 
 
+@pytest.mark.slow
 def test_restarts_and_targets():
     _, labels = tiny_batch(N)
     once = predict(tiny(), with_stop(4).images) == labels
@@ -89,6 +90,7 @@ def test_samples_without_a_gradient_are_told():
         assert found.zero_gradient.tolist() == [at % 3 == 0 for at in range(N)]
 
 
+@pytest.mark.slow
 def test_its_row_and_column_name_it():
     images, labels = tiny_batch(8)
     asked = {"eps": "2", "corruptions": "none"}

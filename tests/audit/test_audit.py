@@ -345,6 +345,7 @@ def test_an_entry_has_a_verdict_only_if_each_of_its_seeds_has(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_the_column_is_written_read_and_merged(tmp_path, command):
     for folder, verdict in (("a", PASS), ("b", None)):
         with Store(tmp_path / folder) as store:
@@ -480,6 +481,7 @@ def test_heads_that_blunt_the_gradient_fail(honest, source):
     assert audited_alone(honest, source, few, quick)[1]["logits"].verdict == PASS
 
 
+@pytest.mark.slow
 def test_a_step_larger_than_the_radius_is_warned_of(honest, source):
     large = replace(ATTACKS, attack="pgd(alpha=20/255)", strongest="none", black_box="none")
     verdict, findings = audited_alone(honest, source, options=large)
@@ -523,6 +525,7 @@ def test_options_of_models_from_elsewhere_go_with_checkpoints_beside_them(tiny_z
     assert [found.card.label for found in audit.targets] == ["in_resnet14 seed 0", "own_net:make"]
 
 
+@pytest.mark.slow
 def test_without_a_model_to_transfer_from_that_check_is_not_run(honest):
     options = replace(ATTACKS, source=None, attack="pgd(steps=5)", strongest="none", black_box="none")
     for modules in ({"net": honest}, {"net": honest, "blocked": Blocked(honest)}):

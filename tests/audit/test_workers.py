@@ -1,6 +1,7 @@
 """An audit whose cells were measured by an executor finds what one process finds."""
 
 import numpy as np
+import pytest
 from support.executors import Several
 from support.one_pixel import IMAGES, LABELS, Net
 
@@ -12,6 +13,7 @@ from robust_interp.data import from_arrays
 from robust_interp.store import Store
 
 
+@pytest.mark.slow
 def test_an_executor_measures_what_is_judged_here():
     modules = {"a": Net(), "b": Net()}
     modules["b"].scale.data += 1

@@ -55,6 +55,7 @@ def of(frame, name):
     return frame[frame["perturbation"] == name]
 
 
+@pytest.mark.slow
 def test_the_row_says_the_precision(bf16_units):
     found = table(spec="fgsm,square(queries=2)")
     named = found.groupby("perturbation")["attack_precision"].agg(lambda each: set(each.dropna()))
@@ -63,6 +64,7 @@ def test_the_row_says_the_precision(bf16_units):
     assert "attack_precision" not in table("float32")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["final", "worst"])
 def test_one_attack_of_a_model_is_checked_against_float32_on_the_first_batch(bf16_units, protocol):
     found = table(protocol=protocol, spec="pgd(steps=2)")
@@ -76,12 +78,14 @@ def test_one_attack_of_a_model_is_checked_against_float32_on_the_first_batch(bf1
     assert expected <= -25 + 100 - of(in_float32, "pgd")["accuracy"].iloc[1]
 
 
+@pytest.mark.slow
 def test_zero_gradients_of_the_precision_are_warned_of(bf16_units):
     told = r"pgd\(steps=2\)_2: in bf16 the gradient is exactly zero for 25.0% more of the images than in"
     with pytest.warns(UserWarning, match=told):
         table()
 
 
+@pytest.mark.slow
 def test_a_whole_run_in_float32_beside_it_is_the_check(bf16_units, tmp_path):
     both = {each: table(each, out=tmp_path) for each in ("float32", "bf16")}
     differences = of(both["bf16"], "fgsm")["accuracy"].values - of(both["float32"], "fgsm")["accuracy"].values
@@ -90,6 +94,7 @@ def test_a_whole_run_in_float32_beside_it_is_the_check(bf16_units, tmp_path):
     assert again.drop(columns="seconds").equals(both["float32"].drop(columns="seconds"))
 
 
+@pytest.mark.slow
 def test_what_is_stored_is_read_on_any_machine(monkeypatch, tmp_path):
     monkeypatch.setattr(precision, "slowdown", lambda: 0.5)
     before = table(out=tmp_path)
@@ -99,6 +104,7 @@ def test_what_is_stored_is_read_on_any_machine(monkeypatch, tmp_path):
         table(out=tmp_path, eps="5")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "told"),
     [("tf32", "tf32 needs a CUDA device"), ("fp8", "must be one of float32, tf32, bf16, not 'fp8'")],

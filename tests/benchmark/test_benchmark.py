@@ -98,6 +98,7 @@ def test_predictions_are_stored_in_the_order_of_the_samples(tmp_path):
     assert by_column["ifgsm_64"].tolist() == [0, 1, 0, 1, 1, 0, 1, 0, 0, 1]
 
 
+@pytest.mark.slow
 def test_the_first_n_samples_are_measured():
     table = evaluate(n=4)
     assert set(table["n"]) == {4}
@@ -106,6 +107,7 @@ def test_the_first_n_samples_are_measured():
     assert accuracies(evaluate(n=9))["clean"] == pytest.approx(800 / 9)
 
 
+@pytest.mark.slow
 def test_every_row_of_a_run_is_over_the_same_samples():
     whole, few = evaluate(), evaluate(n=4)
     assert whole["subset_hash"].nunique() == few["subset_hash"].nunique() == 1
@@ -119,6 +121,7 @@ def test_protocol_worst_asks_for_all_attacks_at_a_radius():
     assert "ifgsm 64" not in found  # it left out what FGSM had broken
 
 
+@pytest.mark.slow
 def test_masked_gradients_are_warned_of():
     many = np.tile(IMAGES, (40, 1, 1, 1)), np.tile(LABELS, 40)  # of ten images, ten points say nothing
     with pytest.warns(UserWarning, match=r"under ifgsm_64 is 40\.0 %, under one FGSM step 30\.0 %"):
@@ -127,12 +130,14 @@ def test_masked_gradients_are_warned_of():
         evaluate()
 
 
+@pytest.mark.slow
 def test_a_model_that_lacks_a_seed_that_others_have_is_remarked_on(tiny_zoo):
     options = {"n": 4, "attacks": "none", "corruptions": "none", "zoo": str(tiny_zoo), "seeds": 2}
     with pytest.warns(UserWarning, match=r"preact_resnet14 \w+ has no train seed 1: its row averages fewer"):
         robust_interp.evaluate(["in_resnet14", "preact_resnet14"], **options)
 
 
+@pytest.mark.slow
 def test_the_work_of_a_run_is_counted_in_forward_passes():
     request = Request(
         modules={"net": Threshold()},
@@ -163,6 +168,7 @@ def in_passes(monkeypatch):
     monkeypatch.setattr(timing, "seconds_per_pass", lambda *_: 1.0)
 
 
+@pytest.mark.slow
 def test_an_estimate_is_a_bound_until_it_is_known_what_is_left_out(in_passes):
     """Clean 10 x 1; FGSM, 4 passes, on the 8 that are right; IFGSM, 61, on the 3 that FGSM leaves."""
     steps = [
@@ -220,6 +226,7 @@ def test_a_cell_that_both_parts_of_a_run_have_is_counted_once(in_passes):
     assert sum(done) == work
 
 
+@pytest.mark.slow
 def test_what_is_stored_is_not_measured_again_under_another_name(tmp_path):
     first = evaluate(out=tmp_path)
     before = chunks(tmp_path)
@@ -295,6 +302,7 @@ def logits_by_hand(folder, images):
         return model((torch.from_numpy(images) - 0.3054) / 0.3763)
 
 
+@pytest.mark.slow
 def test_seeds_are_rows_and_their_ensemble_averages_probabilities(tiny_zoo, tmp_path):
     table = robust_interp.evaluate("in_resnet14", zoo=tiny_zoo, out=tmp_path, **QUICK)
     clean = table[table["perturbation"] == "clean"]

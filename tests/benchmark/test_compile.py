@@ -51,6 +51,7 @@ def table(benchmark, folder=None):
         return benchmark.run(store)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["final", "worst"])
 def test_the_rows_are_the_same_and_say_what_ran(protocol):
     benchmark = planned(protocol=protocol)
@@ -63,6 +64,7 @@ def test_the_rows_are_the_same_and_say_what_ran(protocol):
     assert found.drop(columns=["seconds", "engine"]).equals(before.drop(columns="seconds"))
 
 
+@pytest.mark.slow
 def test_it_is_no_part_of_the_key(tmp_path):
     table(planned("off"), tmp_path)
     again = planned("on")
@@ -72,6 +74,7 @@ def test_it_is_no_part_of_the_key(tmp_path):
     assert again.runner.backend.count == 0
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compiled_is_measured_with_one_note():
     script = torch.jit.script(Tiny().eval())
     report = table(planned(models={"script": script, "other": torch.jit.script(Tiny().eval())}))
@@ -86,6 +89,7 @@ def test_what_it_may_be_is_said(value):
         evaluate(tiny().model, (*tiny_batch(4), 5), compile=value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seconds", "gain", "pays"),
     [(161, 2.0, True), (162, 2.0, False), (1, 1.0, False), (1, 0.9, False)],
@@ -110,6 +114,7 @@ def test_auto_compiles_where_the_estimate_says_that_it_pays(monkeypatch, seconds
     assert found["auto"] == (found["on"] if pays else found["off"])
 
 
+@pytest.mark.slow
 def test_auto_leaves_small_work_and_other_devices_alone(monkeypatch):
     def timed(*_):
         raise AssertionError("a pass was timed for nothing")

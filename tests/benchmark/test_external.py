@@ -135,6 +135,7 @@ def test_what_is_no_archive_is_refused(tmp_path, content):
 # On the command line.
 
 
+@pytest.mark.slow
 def test_a_model_is_judged_on_the_images_of_the_file(command, tmp_path, digits_classifier):
     test = data.load("digits", "test")
     ids = np.array([7, 3, 30, 12, 11, 25, 40, 2])

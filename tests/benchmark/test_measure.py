@@ -60,6 +60,7 @@ def measured(benchmark, store, **options):
     return executor
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["final", "worst"])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_order_of_arrival_does_not_matter(protocol, seed):
@@ -150,6 +151,7 @@ def test_a_cell_that_is_finished_has_no_task():
         run_jobs(jobs, [target], one.runner, store)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_another_batch_size_and_on_another_device(tmp_path, monkeypatch):
     options = {"attacks": "pgd,square(queries=5)", "protocol": "worst", "device": "cpu"}
     whole = one_pixel.evaluate(Net(), batch_size=4, out=tmp_path / "whole", **options)

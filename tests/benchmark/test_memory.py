@@ -97,6 +97,7 @@ def test_too_little_memory_halves_the_batch_and_changes_no_number(error, with_en
     assert found[same].equals(expected[same])
 
 
+@pytest.mark.slow
 def test_a_model_for_which_one_image_is_too_much_is_one_line(tmp_path, monkeypatch, capsys):
     (tmp_path / "greedy.py").write_text(
         "import torch\n"
@@ -133,6 +134,7 @@ def test_a_model_for_which_one_image_is_too_much_is_one_line(tmp_path, monkeypat
     assert "nothing new to measure" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_too_little_memory_for_one_image_in_the_first_check_is_one_line_too():
     with pytest.raises(robust_interp.UserError, match="cpu has no memory for one image at a time"):
         robust_interp.evaluate(Linear(0, MemoryError()), "digits", n=4, corruptions="none", attacks="none")

@@ -68,6 +68,7 @@ def test_the_declaration_imports_no_torch():
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
+@pytest.mark.slow
 def test_signature_request_and_options_agree():
     """Field by field: names, defaults, order."""
     signature = inspect.signature(robust_interp.evaluate).parameters
@@ -131,6 +132,7 @@ def test_a_value_of_another_kind_is_one_line(wrong, why):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_seeds_of_numpy_are_seeds_too(tiny_zoo):
     asked = {"zoo": tiny_zoo, "n": 4, "attacks": "none", "corruptions": "none", "ensembles": False}
     for seeds in (np.int64(1), np.array([0]), range(1)):
@@ -258,6 +260,7 @@ def test_a_run_without_names_takes_all_of_the_only_folder(tiny_zoo, written):
     assert {c.classifier.model for c in plan(["--config", path, "--no-only-zoo"]).cells} > {"plain_net20"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "argv",
     [
@@ -280,6 +283,7 @@ def test_a_run_that_is_saved_is_read_back_as_the_same_plan(command, tiny_zoo, tm
     assert "in units of 1/255" in re.sub(r"\n# ", " ", text)
 
 
+@pytest.mark.slow
 def test_a_saved_run_has_its_plugins(fresh, command, tiny_zoo, tmp_path):
     plugin = tmp_path / "mine_of_config.py"
     plugin.write_text(
@@ -297,6 +301,7 @@ def test_a_saved_run_has_its_plugins(fresh, command, tiny_zoo, tmp_path):
     assert "nudge_of_config" in again[1]
 
 
+@pytest.mark.slow
 def test_radii_are_given_in_python_as_on_the_command_line_too(tmp_path):
     """8/255 as a number, and 8 or 8/255 as texts, are one radius."""
     quick = {"attacks": "fgsm", "corruptions": "none", "seeds": (0,), "n": 4, "device": "cpu"}

@@ -75,6 +75,7 @@ def test_accuracies_with_whole_pixels_are_those_worked_out_by_hand(linear, datas
     assert table["rounded_accuracy"].isna()[0]
 
 
+@pytest.mark.slow
 def test_a_run_without_it_has_other_cells_and_no_such_column(linear, dataset, tmp_path):
     options = {"attacks": "fgsm,pgd(steps=2)", "eps": "1", "corruptions": "none", "out": tmp_path}
     plain = evaluate(linear, dataset, **options)

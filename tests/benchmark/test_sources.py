@@ -33,6 +33,7 @@ def folder(tmp_path):
     return write_folder(tmp_path / "val", *pictures(24))
 
 
+@pytest.mark.slow
 def test_a_folder_and_a_file_of_arrays_give_the_numbers_of_arrays(model, folder, tmp_path):
     images, labels = by_class(*pictures(24))
     arrays = evaluate(model, (images, labels), **ASKED | {"decode_workers": None})
@@ -43,6 +44,7 @@ def test_a_folder_and_a_file_of_arrays_give_the_numbers_of_arrays(model, folder,
         assert "subset" not in found
 
 
+@pytest.mark.slow
 def test_the_predictions_are_those_of_cifar10_bit_for_bit(cifar_root, tmp_path):
     datasets = pytest.importorskip("datasets")
     n, test = 8, data.load("cifar10", data_dir=cifar_root)
@@ -77,6 +79,7 @@ def predictions(folder):
     return [(column, one.predictions.tolist(), one.flags.tolist()) for column, one in found]
 
 
+@pytest.mark.slow
 def test_a_folder_that_lies_class_by_class_is_measured_stratified_unless_told_otherwise(model, folder):
     found = evaluate(model, f"folder:{folder}", n=6, **ASKED)
     assert set(found["subset"]) == {"stratified@0"}
@@ -95,6 +98,7 @@ def test_arrays_are_stratified_where_only_some_are_measured(model):
     assert "subset" not in whole
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_and_a_larger_n_adds_to_it(model, folder, tmp_path, monkeypatch):
     asked = {"dataset": f"folder:{folder}", "batch_size": 4, **ASKED}
     whole = evaluate(model, out=tmp_path / "whole", n=20, **asked)
@@ -131,6 +135,7 @@ def change(folder, label, at):
     assert (folder / name).stat().st_size == before
 
 
+@pytest.mark.slow
 def test_an_image_that_changed_between_two_models_is_named(model, bitmaps, tmp_path):
     asked = {"dataset": f"folder:{bitmaps}", "out": tmp_path / "out", **ASKED, "attacks": "none"}
     evaluate(model, **asked)
@@ -142,6 +147,7 @@ def test_an_image_that_changed_between_two_models_is_named(model, bitmaps, tmp_p
         evaluate(other, **asked)
 
 
+@pytest.mark.slow
 def test_rows_of_images_with_other_content_have_another_hash(model, bitmaps):
     asked = {"dataset": f"folder:{bitmaps}", **ASKED, "attacks": "none", "corruptions": "none"}
     before = evaluate(model, **asked)["subset_hash"][0]
@@ -161,6 +167,7 @@ def test_skipped_images_are_counted_in_the_rows(model, folder):
     assert set(found["n"]) == {23}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["final", "worst"])
 def test_workers_change_nothing(model, tmp_path, protocol):
     folder = write_folder(tmp_path / "val", *pictures(90))
@@ -185,6 +192,7 @@ def test_options_of_image_files_are_refused_for_arrays(model, option):
         evaluate(model, pictures(), **{option: value})
 
 
+@pytest.mark.slow
 def test_more_classes_than_sixteen_bits_hold(tmp_path):
     classes, n = 40_000, 6
     images, _ = pictures(n)
@@ -204,6 +212,7 @@ def test_more_classes_than_sixteen_bits_hold(tmp_path):
         assert found["accuracy"].tolist() == [100]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [(), (3,)])
 def test_a_loader_gives_the_numbers_of_arrays(model, classes):
     images, labels = pictures(24)
@@ -275,6 +284,7 @@ def made_for(side, seed=0):
     return model
 
 
+@pytest.mark.slow
 def test_models_of_other_sizes_are_two_groups_with_a_note(folder, tmp_path, monkeypatch):
     monkeypatch.setattr("robust_interp.results.entries.is_at_chance", lambda clean: False)  # untrained
     models = {"large": made_for(12), "small": made_for(6), "also_small": made_for(6, 1)}
@@ -296,6 +306,7 @@ def test_models_of_other_sizes_are_two_groups_with_a_note(folder, tmp_path, monk
     assert board["preprocessing"].tolist() == sorted(board["preprocessing"])  # a group stands together
 
 
+@pytest.mark.slow
 def test_one_preprocessing_for_all_is_one_group(folder):
     models = {"one": made_for(6), "other": linear((3, 6, 6))}  # without a cfg, too
     found = evaluate(models, f"folder:{folder}", resize=7, crop=6, interpolation="bicubic", **ASKED)

@@ -97,6 +97,7 @@ def test_runs_with_other_strong_attacks_or_samples_are_lines_of_their_own(store)
     assert len(leaderboard.entries_frame(runs[0], plain)) == 1
 
 
+@pytest.mark.slow
 def test_the_columns_are_written_read_and_merged(store, tmp_path, command):
     finished(store, [card()])
     text = command("leaderboard", tmp_path, "--format", "csv")[1]
@@ -151,6 +152,7 @@ def stands(folder, n):
         return found
 
 
+@pytest.mark.slow
 def test_it_is_the_worst_of_all_and_attacks_only_what_still_stands(tmp_path, net):
     each = "pgd,apgd_ce(steps=30),apgd_t(steps=20,targets=2)"
     robust_interp.evaluate({"net": net}, "digits", attacks=each, n=40, out=tmp_path / "each", **QUICK)
@@ -194,6 +196,7 @@ def test_what_names_no_strong_attack_is_refused(strong, net):
         robust_interp.evaluate({"net": net}, "digits", attacks="none", n=4, strong=strong, **QUICK)
 
 
+@pytest.mark.slow
 def test_by_default_it_is_pgd_and_the_first_200_samples_or_n(tmp_path, net):
     table = robust_interp.evaluate({"net": net}, "digits", attacks="none", n=30, strong=HARDER, **QUICK)
     (line,) = table[table["perturbation"].str.startswith("strong")].to_dict("records")

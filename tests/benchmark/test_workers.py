@@ -117,11 +117,8 @@ def test_models_that_are_objects_are_sent(local_ray):
         evaluate({"net": sends_a_lock}, workers=2)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("signum", "status"),
-    [(signal.SIGKILL, -9), pytest.param(signal.SIGINT, 130, marks=pytest.mark.exhaustive)],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("signum", "status"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
 def test_a_run_that_is_ended_leaves_no_worker_and_the_next_goes_on(tiny_zoo, tmp_path, signum, status):
     out, options = tmp_path / "out", {"attacks": "fgsm,pgd(steps=15)", "models": "preact_resnet14"}
     run = started(bench(tiny_zoo, out, "--workers", "2", **options), lambda: "pgd" in log(out))

@@ -130,6 +130,7 @@ def test_mean_without_std_is_refused():
             evaluate(Small(), **one)
 
 
+@pytest.mark.slow
 def test_two_normalisations_of_one_model_are_two_classifiers_in_a_store(tmp_path):
     model, dataset = Small(), (*batch(60), 5)
     first = evaluate(model, dataset, out=tmp_path, mean=MEAN, std=STD)
@@ -172,6 +173,7 @@ def test_rounding_outside_zero_to_one_is_clamped():
     assert np.array_equal(dataset.images.ravel()[2:], images.ravel()[2:])
 
 
+@pytest.mark.slow
 def test_uint8_float32_and_float64_images_are_the_same_images():
     raw = np.random.default_rng(0).integers(0, 256, (30, 3, 6, 6), dtype=np.uint8)
     labels, model = batch()[1], Small()
@@ -273,6 +275,7 @@ class Votes(nn.Module):
         return sum(nn.functional.one_hot(self.net(one).argmax(1), 10).float() for one in noisy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sigma", [0.05, 0.1, 0.25])
 def test_a_vote_over_noisy_copies_is_refused_where_it_is_unanimous_on_most_images(sigma, digits_test):
     pixels = digits_test[0][:40].numpy(), digits_test[1][:40].numpy(), 10
@@ -338,6 +341,7 @@ class Headed(nn.Module):
         return self.head(self.net(images))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", HEADS)
 def test_heads_that_blunt_the_gradient_are_remarked_on(sign, digits_test):
     net = trained_on_digits(width=32, seed=0)
@@ -351,6 +355,7 @@ def test_heads_that_blunt_the_gradient_are_remarked_on(sign, digits_test):
         evaluate(Headed(net, lambda logits: logits.log_softmax(1)), dataset, **options)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_the_zoo_is_remarked_on_as_a_module_is(tiny_zoo, monkeypatch):
     def with_softmax(checkpoint):
         classifier = classifier_of(checkpoint)
@@ -449,6 +454,7 @@ def test_classes_that_are_masked_are_wrong_only_where_they_are_the_label(digits_
     assert evaluate(Masked(net, (8, 9)), only, **asked)["accuracy"].tolist() == [0] * 6
 
 
+@pytest.mark.slow
 def test_a_class_at_plus_infinity_or_nan_is_wrong_whatever_the_label():
     for value in (math.inf, math.nan):
         table = evaluate(Returns(lambda logits, value=value: logits + torch.tensor([0, 0, 0, 0, value])))
@@ -476,6 +482,7 @@ def test_checking_a_classifier_takes_no_gradient_and_no_random_numbers():
 # --- modes and wrappers ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_model_in_train_mode_gives_the_eval_results_and_stays_in_train_mode():
     model = Small()
     expected = measured(evaluate(copy.deepcopy(model).eval()))
@@ -500,12 +507,14 @@ def test_evaluate_leaves_the_model_untouched():
     assert (model.head.weight.grad == 2).all()
 
 
+@pytest.mark.slow
 def test_a_data_parallel_wrapper_gives_identical_numbers():
     model = Small()
     options = {"attacks": "fgsm,pgd(steps=3)", "mean": MEAN, "std": STD}
     assert measured(evaluate(nn.DataParallel(model), **options)).equals(measured(evaluate(model, **options)))
 
 
+@pytest.mark.slow
 def test_a_scripted_model_gives_identical_numbers():
     model = Small(dropout=0.0)
     scripted = torch.jit.trace(copy.deepcopy(model).eval(), torch.zeros(2, 3, 6, 6))
@@ -548,6 +557,7 @@ class Tempered(nn.Module):
         return self.model(images) / self.temperature
 
 
+@pytest.mark.slow
 def test_an_identity_depends_on_all_that_the_logits_depend_on():
     model = Small().eval()
     other = copy.deepcopy(model)

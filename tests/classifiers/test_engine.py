@@ -65,6 +65,7 @@ def test_networks_of_one_architecture_share_it_and_others_have_their_own():
     assert backend.count == 2
 
 
+@pytest.mark.slow
 def test_attacks_compile_nothing_anew():
     """Whatever their draws, their layouts and the batches that shrink within them."""
     backend, classifier = Backend(), frozen()
@@ -93,6 +94,7 @@ def test_modes_of_others_stay_outside():
     assert backend.count == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("average", ["probabilities", "logits"])
 def test_members_of_an_ensemble_share_it(average):
     backend, images = Backend(), tiny_batch(SIZE)[0]
@@ -103,6 +105,7 @@ def test_members_of_an_ensemble_share_it(average):
     assert backend.count == 1
 
 
+@pytest.mark.slow
 def test_bf16_has_a_compilation_of_its_own():
     backend, classifier = Backend(), frozen()
     fast = made(classifier, backend, (Pass(True, bf16=True),))

@@ -393,6 +393,7 @@ def test_what_several_ways_of_attack_share_is_planned_once(tiny_zoo):
     assert len(todo) == len({cell.key for cell in todo}) == 5 * 3 - 2
 
 
+@pytest.mark.slow
 def test_averages_are_keyed_apart_and_each_is_what_it_says(tiny_zoo, digits_test):
     def cells(average):
         request = Request(models=("in_resnet14",), zoo=str(tiny_zoo), ensemble_average=average, **QUICK)
@@ -477,6 +478,7 @@ def custom():
     return images.float().numpy(), labels.numpy(), 5
 
 
+@pytest.mark.slow
 def test_an_ensemble_that_is_an_object_is_the_one_of_its_members_by_name():
     one, two = (model.float() for model in members(2))
     options = {"attacks": "fgsm", "eps": (EPS,), "corruptions": "none"}
@@ -489,6 +491,7 @@ def test_an_ensemble_that_is_an_object_is_the_one_of_its_members_by_name():
     assert given["weights_sha256"][4] == named["weights_sha256"][4]
 
 
+@pytest.mark.slow
 def test_an_ensemble_that_is_an_object_is_attacked_as_it_says():
     models = [model.float() for model in members(3)]
     dataset = custom()
@@ -503,6 +506,7 @@ def test_an_ensemble_that_is_an_object_is_attacked_as_it_says():
     assert table["accuracy"][1] == pytest.approx(100 * right.double().mean().item())
 
 
+@pytest.mark.slow
 def test_members_are_normalised_each_by_its_own():
     models = [model.float() for model in members(2)]
     inside = Ensemble([Classifier(model, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)) for model in models])

@@ -139,6 +139,7 @@ HIDDEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", HIDDEN)
 def test_modules_that_differ_anywhere_have_numbers_of_their_own(tmp_path, hidden):
     make, expected = HIDDEN[hidden]
@@ -168,6 +169,7 @@ class Capped(Net):
         return torch.cat([torch.full_like(signed, 0.2), signed], dim=1)
 
 
+@pytest.mark.slow
 def test_modules_that_differ_on_later_images_only_have_numbers_of_their_own(tmp_path):
     # Sorted by class, as many datasets are: the cap touches none of the first ten images.
     images = np.array([0.1, 0.2, 0.3, 0.4, 0.45] * 2 + [0.6, 0.7, 0.8, 0.9, 1.0] * 2, dtype=np.float32)
@@ -216,6 +218,7 @@ HELD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", HELD)
 def test_what_a_model_holds_tells_it_apart_on_images_that_are_not_looked_at(tmp_path, how):
     make, read = HELD[how]
@@ -274,6 +277,7 @@ KEPT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", KEPT)
 def test_what_a_model_writes_down_of_its_calls_is_no_part_of_it(tmp_path, what):
     net = Keeps(KEPT[what])
@@ -285,6 +289,7 @@ def test_what_a_model_writes_down_of_its_calls_is_no_part_of_it(tmp_path, what):
     assert chunks(tmp_path) == before  # read, not measured again
 
 
+@pytest.mark.slow
 def test_a_model_that_changes_while_it_is_measured_is_refused_and_not_stored(tmp_path):
     learning = {"attacks": "pgd(steps=100)", "out": tmp_path}
     for _ in range(2):

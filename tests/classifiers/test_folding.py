@@ -45,6 +45,7 @@ def test_it_is_the_same_function_and_the_model_is_not_touched():
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "left"),
     [

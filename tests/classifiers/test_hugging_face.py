@@ -64,6 +64,7 @@ def refused(name, *parts, dataset="digits"):
         assert part in message, message
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_folder_is_measured_with_the_normalisation_of_its_processor(tmp_path, digits_test):
     model = vit()
@@ -83,11 +84,13 @@ def test_a_folder_is_measured_with_the_normalisation_of_its_processor(tmp_path, 
     assert given["accuracy"][0] == 100 * right.double().mean()
 
 
+@pytest.mark.slow
 def test_a_folder_that_says_no_normalisation_is_warned_of(tmp_path):
     said = told(f"hf:{saved(tmp_path / 'mine', vit())}", attacks="none")[1]
     assert any("looks like a Hugging Face model; no normalisation is applied" in line for line in said)
 
 
+@pytest.mark.slow
 def test_a_model_is_the_same_wherever_its_folder_lies(tmp_path):
     saved(tmp_path / "a" / "mine", vit(), of_digits())
     shutil.copytree(tmp_path / "a" / "mine", tmp_path / "b" / "mine")
@@ -112,6 +115,7 @@ PROCESSORS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PROCESSORS)
 @torch.no_grad()
 def test_pixels_are_what_the_processor_makes_of_them(tmp_path, name):
@@ -126,6 +130,7 @@ def test_pixels_are_what_the_processor_makes_of_them(tmp_path, name):
     torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -142,6 +147,7 @@ def test_images_of_any_size_are_resized_as_the_processor_does(tmp_path, name, ex
     assert str(preprocessing.of_model(cfg)) == expected
 
 
+@pytest.mark.slow
 def test_another_size_is_remarked_on(tmp_path):
     torch.manual_seed(0)
     config = transformers.ResNetConfig(
@@ -153,6 +159,7 @@ def test_another_size_is_remarked_on(tmp_path):
     assert any("mine is made for 384x384 images, according to its configuration" in line for line in said)
 
 
+@pytest.mark.slow
 def test_a_model_of_transformers_that_cannot_be_measured_is_one_line(tmp_path, monkeypatch):
     refused("hf:./nothing/here/at-all", "there is no folder ./nothing/here/at-all")
     refused(f"hf:{saved(tmp_path / 'many', vit(labels=7))}", "has 7 classes and takes 1 channels")
@@ -180,6 +187,7 @@ def test_a_model_of_transformers_that_cannot_be_measured_is_one_line(tmp_path, m
     refused(f"hf:{own}", f"hf: needs an extra package: {install('hf')}")
 
 
+@pytest.mark.slow
 def test_classes_in_another_order_than_the_datasets_are_refused(tmp_path):
     names = list(data.DATASETS["cifar10"].class_names)
     dataset = data.from_arrays(np.zeros((32, 3, 8, 8), np.uint8), np.arange(32) % 10, 10, "cifar10")

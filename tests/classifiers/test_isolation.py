@@ -111,6 +111,7 @@ def test_a_default_device_of_the_user_changes_no_number_and_stays(tiny_zoo, mode
 RANDOM = {"attacks": "pgd(steps=2)", "corruptions": "shot_noise(severity=1)", "n": 10}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("models", ["in_resnet14", Net()], ids=["zoo", "module"])
 def test_every_random_state_is_left_alone(tiny_zoo, models):
     def drawn():
@@ -163,6 +164,7 @@ class Nested(Net):
         return self.inner.above(pixels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [InPlace, Anew, Nested])
 def test_buffers_that_a_forward_pass_changes_are_left_alone(tmp_path, kind):
     model = kind()

@@ -79,6 +79,7 @@ def test_a_wrapped_timm_model_is_normalised_once_or_says_that_it_is_not():
         one_line(said[0], type(wrapped).__name__, "not applied", "0.6", "0.1")
 
 
+@pytest.mark.slow
 def test_an_ensemble_of_normalised_classifiers_normalises_each_and_warns_of_nothing():
     means, stds = (TIMM_MEAN, (0.1, 0.2, 0.3)), (TIMM_STD, (0.2, 0.2, 0.2))
     models, images = [timm_model(mean, std) for mean, std in zip(means, stds, strict=True)], colours()

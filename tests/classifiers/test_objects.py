@@ -34,6 +34,7 @@ def test_other_models_are_called_by_their_class():
     assert name_of(renamed) == type(renamed).__name__
 
 
+@pytest.mark.slow
 def test_recipe_and_seed_are_those_of_the_checkpoint_whose_weights_it_has():
     model = timm.create_model(CHECKPOINT, pretrained=True)
     known = card(model)
@@ -45,6 +46,7 @@ def test_recipe_and_seed_are_those_of_the_checkpoint_whose_weights_it_has():
     assert changed.identity != known.identity
 
 
+@pytest.mark.slow
 def test_untrained_weights_have_no_recipe_although_timm_gives_them_the_same_tag():
     model = timm.create_model(CHECKPOINT, pretrained=False, num_classes=10, in_chans=1)
     assert model.pretrained_cfg["tag"] == CHECKPOINT.partition(".")[2]

@@ -222,6 +222,7 @@ def test_timm_with_a_checkpoint_is_the_bare_name_with_it(here, tiny_zoo):
     assert len(board) == 1
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_for_the_one_that_can_take_it(command, here, tiny_zoo, digits_test):
     save_file(network(3).state_dict(), here / "w.safetensors")
     names = "preact_resnet14,timm:in_resnet14,their_package.nets:linear"
@@ -241,6 +242,7 @@ def test_a_checkpoint_is_for_the_one_that_can_take_it(command, here, tiny_zoo, d
         refused(names, "--checkpoint needs exactly one", checkpoint="w.safetensors")
 
 
+@pytest.mark.slow
 def test_arguments_of_the_architecture_can_be_given(here, digits_test):
     wide = network(3, "in_resnet14", drop_rate=0.0)
     save_file(wide.state_dict(), here / "w.safetensors")
@@ -250,6 +252,7 @@ def test_arguments_of_the_architecture_can_be_given(here, digits_test):
     assert clean_of(table) == {"in_resnet14(drop_rate=0.5)": clean(wide, digits_test, MEAN, STD)}
 
 
+@pytest.mark.slow
 def test_the_mean_and_std_that_are_given_are_those_that_are_applied(command, here, digits_test):
     save_file(network(3).state_dict(), here / "w.safetensors")
     expected = {}
@@ -279,6 +282,7 @@ def test_the_mean_and_std_that_are_given_are_those_that_are_applied(command, her
         assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_options_that_would_be_ignored_are_refused(here, tiny_zoo):
     refused(
         "their_package.nets:linear", "seeds cannot be used with models that are not from the zoo", seeds=2
@@ -312,6 +316,7 @@ def labels(models, dataset=None, **options):
     return [found.card.label for found in resolve(models, ResolveOptions(**options), dataset)]
 
 
+@pytest.mark.slow
 def test_what_is_named_twice_in_different_ways_is_measured_once(here, tiny_zoo, checked):
     folder = tiny_zoo / "in_resnet14.digits_none_seed0"
     seeds = ["in_resnet14 seed 0", "in_resnet14 seed 1"]
@@ -368,6 +373,7 @@ def test_checkpoints_are_measured_on_own_images_with_as_many_classes(here, tiny_
         resolve(["in_resnet14+preact_resnet14"], ResolveOptions(zoo=tiny_zoo, only_zoo=True), own)
 
 
+@pytest.mark.slow
 def test_what_is_named_alike_and_is_not_the_same_is_told_apart(here):
     for folder in ("a/mine", "b/mine"):  # copies, even
         saved_by_timm(network(7), here / folder, {"in_chans": 1})
@@ -388,6 +394,7 @@ def test_each_target_is_checked_once_and_an_ensemble_by_its_members(here, tiny_z
     assert checked == {"a": 1, "both member 0": 1, "both member 1": 1}
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_the_zoo_is_read_when_it_is_measured_and_not_before(
     tiny_zoo, tmp_path, checked, monkeypatch
 ):
@@ -421,6 +428,7 @@ def test_on_another_device_it_is_checked_again(monkeypatch):
     assert places == ["meta"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bias", "are_checked"), [(1.0, [0]), (math.nan, [0, 1]), (math.inf, [0, 1])], ids=["fine", "nan", "inf"]
 )
@@ -442,6 +450,7 @@ def test_one_of_those_that_differ_in_their_weights_alone_is_checked_in_full(
     assert checked == {f"in_resnet14.digits_none_seed{seed}": 1 for seed in are_checked}
 
 
+@pytest.mark.slow
 def test_what_is_wrong_with_a_network_like_one_that_passed_is_told_as_of_any(own_zoo, monkeypatch):
     load = zoo.Checkpoint.load
 
@@ -486,6 +495,7 @@ def test_what_timm_cannot_give_is_refused(here, name, parts):
     refused(name, *parts)
 
 
+@pytest.mark.slow
 def test_a_path_is_never_taken_for_an_architecture(here, tiny_zoo):
     """For which timm 1.0.9 builds a network of random weights."""
     for name in ("timm:a/b/in_resnet20", "timm:/a/b/in_resnet20", "timm:./in_resnet20"):
@@ -507,6 +517,7 @@ def test_weights_that_cannot_be_fetched_are_one_line_and_no_random_network(here,
     refused("timm:resnet18", "We couldn't connect", "--checkpoint FILE", dataset=dataset, n=4)
 
 
+@pytest.mark.slow
 def test_the_normalisation_of_the_pretrained_cfg_is_applied(here):
     model, images = network(1, "preact_resnet14", in_chans=3), np.random.default_rng(0).random((N, 3, 8, 8))
     save_file(model.state_dict(), here / "w.safetensors")
@@ -629,6 +640,7 @@ def test_a_folder_that_timm_saved_is_measured_as_it_says(folder, digits_test):
     assert clean_of(explicit) == {"best": clean(network(4), digits_test, 0.9, 0.05)}
 
 
+@pytest.mark.slow
 def test_two_folders_of_one_name_are_told_apart(folder, digits_test):
     other = folder.parent.parent / "older" / "best"
     saved_by_timm(network(5), other, {})
@@ -641,6 +653,7 @@ def test_two_folders_of_one_name_are_told_apart(folder, digits_test):
     assert clean_of(table) == expected
 
 
+@pytest.mark.slow
 def test_one_of_our_folders_is_the_checkpoint_in_the_zoo(here, tiny_zoo):
     name = "in_resnet14.digits_none_seed1"
     one = robust_interp.evaluate(str(tiny_zoo / name), **QUICK)
@@ -652,6 +665,7 @@ def test_one_of_our_folders_is_the_checkpoint_in_the_zoo(here, tiny_zoo):
     assert set(both["model"]) == {"in_resnet14"}
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_dataset_says_so(here, tiny_zoo):
     other = here / "in_resnet14.mnist_none_seed1"
     shutil.copytree(tiny_zoo / "in_resnet14.digits_none_seed1", other)
@@ -659,6 +673,7 @@ def test_a_folder_of_another_dataset_says_so(here, tiny_zoo):
     assert any("was trained on mnist, not on digits" in line for line in said)
 
 
+@pytest.mark.slow
 def test_another_size_of_images_is_remarked_on(folder):
     described(folder, pretrained_cfg={"input_size": [1, 224, 224]})
     _, said = told("runs/best")
@@ -675,6 +690,7 @@ def test_a_size_that_the_architecture_insists_on_is_refused(here):
     refused(name, "cannot take torch.float32 images of shape (8, 1, 8, 8)", checkpoint=here / "w.safetensors")
 
 
+@pytest.mark.slow
 def test_folders_that_do_not_fit_are_refused(folder, tiny_zoo):
     for changes, parts in (
         ({"num_classes": 100}, ["runs/best has 100 classes", "digits has 10"]),
@@ -811,6 +827,7 @@ def pointer(path):
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 132\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "found"),
     [
@@ -844,6 +861,7 @@ def test_safetensors_are_known_by_what_is_in_them(tmp_path):
     assert torch.equal(model.fc.weight, network(1).fc.weight)
 
 
+@pytest.mark.slow
 def test_a_folder_whose_path_has_a_colon_is_a_folder(here, tiny_zoo):
     name = "in_resnet14.digits_none_seed1"
     shutil.copytree(tiny_zoo / name, here / "a:b" / name)
@@ -983,6 +1001,7 @@ def test_weights_made_in_inference_mode_are_measured():
     assert same(robust_interp.evaluate(model, **QUICK), robust_interp.evaluate(network(4), **QUICK))
 
 
+@pytest.mark.slow
 def test_a_forward_without_gradients_is_measured_where_none_is_needed():
     class NoGradient(Returns):
         @torch.no_grad()
@@ -1048,6 +1067,7 @@ def test_layers_without_a_shape_yet_are_refused():
     assert clean_of(robust_interp.evaluate({"theirs": model}, **QUICK))
 
 
+@pytest.mark.slow
 def test_scripted_models_are_measured_in_half_precision_and_frozen():
     expected = robust_interp.evaluate(linear(), **QUICK)
     frozen = torch.jit.freeze(torch.jit.script(linear().eval()))
@@ -1073,6 +1093,7 @@ class GradientEndsInside(Returns):
         return self.model(NoWayBack.apply(images))
 
 
+@pytest.mark.slow
 def test_a_gradient_that_ends_before_the_images_is_one_line():
     assert clean_of(
         robust_interp.evaluate({"theirs": GradientEndsInside(None)}, **QUICK | {"attacks": "none"})
@@ -1095,6 +1116,7 @@ def quantised_dynamically(seed):
     return torch.ao.quantization.quantize_dynamic(linear(seed), {nn.Linear})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantised", [quantised_statically, quantised_dynamically])
 @torch.no_grad()
 def test_a_quantised_model_is_attacked_without_gradients(digits_test, quantised):
@@ -1224,6 +1246,7 @@ class HuggingFace(nn.Module):
         return types.SimpleNamespace(logits=self.model(images))
 
 
+@pytest.mark.slow
 def test_a_hugging_face_model_without_its_normalisation_is_remarked_on():
     lines = told({"theirs": HuggingFace()})[1]
     assert any(line.startswith("theirs looks like a Hugging Face model; no normalisation") for line in lines)
@@ -1260,6 +1283,7 @@ def test_mps_is_refused_before_anything_is_computed():
     refused({"theirs": linear()}, "device 'mps' is not supported", device="mps")
 
 
+@pytest.mark.slow
 def test_timms_names_of_places_are_the_folders(here, monkeypatch, digits_test):
     folder = zoo.bundled() / "in_resnet20.digits_digits_seed0"
     expected = clean(zoo.Checkpoint.at(folder).load(), digits_test, MEAN, STD)
@@ -1293,6 +1317,7 @@ SMALL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", SMALL)
 def test_timms_transformers_and_convnexts_are_measured(here, architecture):
     torch.manual_seed(0)

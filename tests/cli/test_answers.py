@@ -49,6 +49,7 @@ def test_classes_as_csv_and_json(command, folder):
     assert [row["predicted_3"] for row in json.loads(out)][:4] == [0, 0, 1, 0]
 
 
+@pytest.mark.slow
 def test_a_curve_has_its_numbers_beside_it(command, folder, tmp_path):
     status, out, err = command("plot", "curve", folder, "--attack", "pgd", "-o", tmp_path / "figures")
     assert status == 0, err
@@ -61,6 +62,7 @@ def test_a_curve_has_its_numbers_beside_it(command, folder, tmp_path):
     assert "| net | pgd | 2.00 |" in out
 
 
+@pytest.mark.slow
 def test_a_curve_says_whose_older_weights_it_leaves_out(command, folder, tmp_path):
     again = replace(card("net", 1), identity={"weights": "trained again"})
     with Store(folder) as store:

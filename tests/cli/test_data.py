@@ -1,6 +1,7 @@
 """robust-interp data: what is kept on disk."""
 
 import numpy as np
+import pytest
 
 from robust_interp.corruptions.cache import Cache
 
@@ -24,6 +25,7 @@ def test_without_a_cache_there_is_nothing_to_clear(command):
     assert "there is nothing to clear" in err
 
 
+@pytest.mark.slow
 def test_a_second_run_finds_the_images_of_the_first(command, tmp_path):
     options = ["--models", "in_resnet20", "--seeds", "1", "--attacks", "none", "--n", "8", "--quiet"]
     options += ["--corruptions", "fog(severity=2)", "--cache", tmp_path / "kept"]

@@ -336,6 +336,7 @@ def completed(line, tmp_path):
     return [word.strip() for word in place.read_text().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "offered"),
     [

@@ -27,6 +27,7 @@ def printed(monkeypatch, capsys):
     return show
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80, 90, 120, 200])
 @pytest.mark.parametrize(
     "files", [["digits.csv"], ["paper_cifar10.csv"], ["cifar10.csv", "robustbench.csv"]], ids=" ".join
@@ -99,6 +100,7 @@ def test_a_comparison_keeps_its_verdict_on_a_narrow_terminal(monkeypatch, capsys
         assert ("not shown for lack of space: " in out) is not whole
 
 
+@pytest.mark.slow
 def test_without_a_terminal_nothing_is_left_out(command):
     status, out, _ = command("leaderboard", PUBLISHED / "digits.csv", PUBLISHED / "digits.csv")
     assert status == 0

@@ -82,6 +82,7 @@ def test_corruptions_are_listed_with_what_they_are(listed):
     assert all(3 <= len(lines[0].partition(" (")[0].split()) <= 8 for lines in found.values())
 
 
+@pytest.mark.slow
 def test_a_plug_in_is_described_by_its_docstring(command, tmp_path):
     (tmp_path / "mine.py").write_text(PLUGIN)
     script = (
@@ -100,6 +101,7 @@ def test_a_plug_in_is_described_by_its_docstring(command, tmp_path):
     assert lines[at + 1 :] == ["severity 1 to 5 (all unless given)"]
 
 
+@pytest.mark.slow
 def test_descriptions_need_no_torch():
     script = (
         "import sys; from robust_interp.cli.main import main; main(['ls', 'attacks']); "

@@ -174,6 +174,7 @@ def test_seeds_can_be_counted_or_named(small, tmp_path):
     assert rows("--seeds", "2", "--no-ensembles") == [0, 1]
 
 
+@pytest.mark.slow
 def test_radii_that_are_named_twice_are_measured_once_in_order(small, tmp_path):
     assert small("--quiet", "--eps", "16,8,16.0,8")[0] == 0
     head = (tmp_path / "results" / "leaderboard.csv").read_text().splitlines()[0]
@@ -190,6 +191,7 @@ def test_a_name_with_colons_is_printed_as_it_is(capsys):
     assert capsys.readouterr().out == "mynets:train: clean accuracy\n"
 
 
+@pytest.mark.slow
 def test_protocol_worst_reaches_the_tables(small, tmp_path):
     assert small("--quiet", "--protocol", "worst")[0] == 0
     results = pd.read_csv(tmp_path / "results" / "results.csv")
@@ -199,11 +201,13 @@ def test_protocol_worst_reaches_the_tables(small, tmp_path):
     assert by_kind["worst(fgsm)"] <= min(by_kind["clean"], by_kind["fgsm"])
 
 
+@pytest.mark.slow
 def test_all_test_images_can_be_asked_for(small, tmp_path):
     assert small("--quiet", "--attacks", "none", "--seeds", "1", "--n", "all")[0] == 0
     assert pd.read_csv(tmp_path / "results" / "results.csv")["n"].tolist() == [450]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
 def test_weights_from_a_file_give_the_numbers_of_the_zoo(command, small, tiny_zoo, tmp_path, suffix):
     state = load_file(tiny_zoo / "in_resnet14.digits_none_seed1" / "model.safetensors")
@@ -241,6 +245,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_so(small, tmp_path, monkeypatch)
     assert small("--quiet")[0] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_run_as_ctrl_c_does(small, monkeypatch, request, signum):
     # Under nohup SIGHUP is ignored, by the command, too.
@@ -427,6 +432,7 @@ def test_a_results_folder_that_is_not_one_is_refused(small, tmp_path):
     assert sorted(path.name for path in (tmp_path / "results").iterdir()) == [FILE_NAME]
 
 
+@pytest.mark.slow
 def test_a_corrupted_checkpoint_is_refused_by_name(small, tiny_zoo, tmp_path):
     shutil.copytree(tiny_zoo, tmp_path / "spoilt")
     path = tmp_path / "spoilt" / "in_resnet14.digits_none_seed1" / "model.safetensors"
@@ -449,6 +455,7 @@ def test_a_checkpoint_for_another_number_of_classes_is_refused(small, tiny_zoo, 
     assert believed(tmp_path / "results") == []
 
 
+@pytest.mark.slow
 def test_weights_of_another_architecture_or_number_of_classes_are_refused(small, tmp_path):
     path = tmp_path / "w.safetensors"
     for name, classes, parts in (
@@ -486,6 +493,7 @@ def test_missing_cifar10_is_explained_without_a_network(small, command, tmp_path
     refused(command("data", "cifar", "--download"), "unknown data set 'cifar'", "cifar10")
 
 
+@pytest.mark.slow
 def test_a_dataset_without_checkpoints_says_how_to_get_one(small, tmp_path, cifar_root):
     outcome = small("--dataset", "cifar100", "--data-dir", tmp_path)
     refused(outcome, "CIFAR100", "cifar-100-python")
@@ -494,6 +502,7 @@ def test_a_dataset_without_checkpoints_says_how_to_get_one(small, tmp_path, cifa
     refused(outcome, "cifar10", "robust-interp train")
 
 
+@pytest.mark.slow
 def test_bench_says_what_is_new_and_writes_what_it_ran_with(command, tiny_zoo, tmp_path):
     quick = ["--zoo", tiny_zoo, "--models", "preact_resnet14", "--n", "5", "--attacks", "fgsm", "--eps", "8"]
     quick += ["--corruptions", "none", "--out", tmp_path]
@@ -534,6 +543,7 @@ def test_data_shows_a_source_with_its_size_classes_and_fingerprint(command, tmp_
     assert "ready, 11 test images of 3x8x8" in shown[1]
 
 
+@pytest.mark.slow
 def test_data_lists_the_kinds_of_sources(command):
     status, out, _ = command("data")
     assert status == 0

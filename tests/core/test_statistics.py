@@ -174,6 +174,7 @@ def test_strata_agree_with_scipys_exact_permutation_test(seed, strata):
     assert found.p == pytest.approx(min(1, theirs.pvalue), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_alike_classifiers_are_told_apart_as_often_as_the_level_says():
     rng, runs = np.random.default_rng(0), 400
     found = 0

@@ -159,6 +159,7 @@ def test_threads_are_put_back():
     assert torch.get_num_threads() == before
 
 
+@pytest.mark.slow
 def test_bench_measures_on_the_threads_asked_for_and_says_so(command, tiny_zoo, tmp_path, monkeypatch):
     from robust_interp.benchmark.runner import Runner
 

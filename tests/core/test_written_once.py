@@ -64,6 +64,7 @@ def found(tree):
     return list(walk(tree, False))
 
 
+@pytest.mark.slow
 def test_nothing_but_core_files_opens_a_file_to_write():
     writing = set()
     for path in PACKAGE.rglob("*.py"):

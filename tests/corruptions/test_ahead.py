@@ -56,6 +56,7 @@ def expected(dataset, wanted, seed):
     return corrupt(dataset.images, wanted.name, wanted.severity, range(N), seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [False, True])
 def test_images_made_ahead_are_those_made_here(eager, counted, tmp_path, kept):
     dataset = fake_cifar10(N)
@@ -108,6 +109,7 @@ def test_a_block_is_made_as_far_as_it_will_be_asked_for(monkeypatch):
     assert made == [12]
 
 
+@pytest.mark.slow
 def test_workers_end_on_an_exception(eager, monkeypatch):
     started = []
     monkeypatch.setattr(ahead, "Worker", lambda: started.append(Worker()) or started[0])
@@ -126,6 +128,7 @@ def test_workers_end_on_an_exception(eager, monkeypatch):
         started[0].make(some_images(1), "fog", 1, 0, 0)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_done_without(eager, counted, monkeypatch):
     monkeypatch.setattr(Counting, "make", lambda self, *request: self.end() or Worker.make(self, *request))
     dataset, maker = fake_cifar10(N), Maker(fake_cifar10(N), 0)
@@ -146,6 +149,7 @@ def test_where_no_process_can_be_started_images_are_made_here(eager, monkeypatch
             )
 
 
+@pytest.mark.slow
 def test_workers_of_other_code_are_not_taken(monkeypatch):
     monkeypatch.setattr(workers, "made_by", lambda: "other code")
     with pytest.raises(WorkerGone):
@@ -201,6 +205,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs POSIX signals")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_no_worker_outlives_what_started_it(tmp_path, how):

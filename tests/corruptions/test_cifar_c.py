@@ -180,6 +180,7 @@ def test_a_missing_file_is_answered_with_the_list_of_files(released):
     assert all(f"{name}.npy" in message for name in ALL19)
 
 
+@pytest.mark.slow
 def test_a_benchmark_over_all_says_what_it_left_out(no_frost, digits_classifier):
     request = Request(modules={"net": digits_classifier}, corruptions="all(severity=1)", attacks="none", n=10)
     with Store(None) as store:

@@ -60,6 +60,7 @@ def probabilities(name, severity, level):
     return expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("severity", SEVERITIES)
 @pytest.mark.parametrize("name", NOISES)
 def test_noise_has_the_mean_the_variance_and_the_distribution_of_its_closed_form(name, severity):

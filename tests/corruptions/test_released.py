@@ -31,6 +31,7 @@ def released(folder, labels, wrong):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["another folder", "the same folder"])
 def test_other_arrays_without_an_official_md5_have_numbers_of_their_own(tmp_path, monkeypatch, place):
     labels = np.arange(20) * 7 % 10

@@ -273,6 +273,7 @@ def test_nothing_is_downloaded_for_digits(no_network, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["CIFAR10", "CIFAR-10", "cifar_10", "Cifar 10", "cifar10"])
 def test_a_dataset_is_found_whatever_its_case_and_hyphens(text, cifar_root):
     assert data.named(text) == "cifar10"

@@ -232,11 +232,13 @@ def test_every_column_of_the_leaderboard_is_described(here):
     assert [name for name in columns if not any(re.fullmatch(pattern, name) for pattern in patterns)] == []
 
 
+@pytest.mark.slow
 def test_every_column_of_an_audit_is_described(here):
     assert main(small(["audit", "--models", "in_resnet20"])) in (0, FAILED_AUDIT)
     assert described("audit.csv") == header(here / "measured" / "audit.csv")
 
 
+@pytest.mark.slow
 def test_every_column_of_external_images_is_described(here):
     argv = shlex.split("verify adv.npz --models in_resnet20 --seeds 1 --eps 8 --out judged --dataset digits")
     assert main(argv) == 0

@@ -49,6 +49,7 @@ def test_pictures_are_small():
         assert picture.stat().st_size < 250_000, picture.name
 
 
+@pytest.mark.slow
 def test_mkdocs_builds_without_a_warning(tmp_path):
     pytest.importorskip("mkdocs")
     options = ["--strict", "--quiet", "--site-dir", str(tmp_path / "site")]

@@ -284,6 +284,7 @@ def test_gated_depth_shows_quantiles():
     assert panel.get_title(loc="left").endswith("(1 seed, quantiles over channels and positions of 8 images)")
 
 
+@pytest.mark.slow
 def test_training_shows_means_over_seeds_a_panel_a_stage_and_where_the_rate_drops():
     first, second, third, _colours = coefficients.training_figure(training_table()).axes
     for panel, block in ((first, 2), (second, 4), (third, 6)):
@@ -306,6 +307,7 @@ def test_a_smooth_decay_has_no_drops():
     assert coefficients.drops(training_table()) == [3]
 
 
+@pytest.mark.slow
 def test_small_coefficients_are_enlarged_and_blocks_without_are_marked():
     figure = coefficients.depth_figure(depth_table({0: [0.1, 0.2, 0.4]}))
     (panel,) = figure.axes
@@ -334,6 +336,7 @@ def test_regions_are_coloured_by_class():
     assert texts == ["cat", "dog (true)", "ship"]
 
 
+@pytest.mark.slow
 def test_the_true_class_is_named_even_if_it_is_never_predicted():
     figure = landscape.plane_figure(plane(label=7))
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["0", "1", "2", "7 (true)"]
@@ -345,6 +348,7 @@ def test_class_colours():
     assert len(set(style.AREAS)) == 10
 
 
+@pytest.mark.slow
 def test_losses_share_one_scale():
     arrays = plane()
     arrays["loss"][1] *= 3
@@ -355,6 +359,7 @@ def test_losses_share_one_scale():
     assert scales == {(0, arrays["loss"].max())}
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_zero_everywhere_can_be_drawn():
     arrays = plane()
     arrays["loss"][:] = 0
@@ -373,6 +378,7 @@ def test_lines_are_means_and_quantiles_over_images():
     assert losses.get_title(loc="left") == "2 images: mean"
 
 
+@pytest.mark.slow
 def test_a_plane_shows_its_image_and_a_box_at_each_radius_inside():
     figure = landscape.plane_figure(plane() | looked_at(), ["cat", "dog", "ship"])
     *_, picture = [panel for panel in figure.axes if panel.get_title(loc="left") == "test image 7"]
@@ -384,6 +390,7 @@ def test_a_plane_shows_its_image_and_a_box_at_each_radius_inside():
     assert figure.legends[0].get_texts()[-1].get_text() == "boxes: ε = 1, 3 (1/255)"
 
 
+@pytest.mark.slow
 def test_jacobians_show_means_and_ranges():
     figure = stability.jacobian_figure(jacobian_table())
     eigenvalues, norms = figure.axes[:2]
@@ -418,6 +425,7 @@ def test_without_matplotlib_one_line_says_what_to_install():
     assert last.endswith(install("plots"))
 
 
+@pytest.mark.slow
 def test_a_figure_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write"):
@@ -431,6 +439,7 @@ def files(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.slow
 def test_plot_coefficients(command, tiny_zoo, tmp_path):
     out = tmp_path / "figures"
     status, printed, _ = command("plot", "coefficients", "in_resnet14", "--zoo", tiny_zoo, "-o", out)

@@ -155,6 +155,7 @@ def test_gradient_of_lambda(value, slope):
 # --- the layout --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "count"),
     [
@@ -209,6 +210,7 @@ def test_blocks_with_lambda(name, blocks):
     assert isinstance(dict(model.named_blocks())["stages.0.0"].merge, Add)
 
 
+@pytest.mark.slow
 def test_order_of_depth():
     names = list(timm.create_model("in_resnet110", device="meta").interpolation_coefficients())
     assert names == sorted(names, key=lambda name: [int(part) for part in name.split(".")[1:]])
@@ -743,6 +745,7 @@ def test_torchscript(name, digits):
     torch.testing.assert_close(torch.jit.script(model)(x), model(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_fx(name, digits):
     model = randomise_statistics(small(name))

@@ -218,6 +218,7 @@ def test_a_model_that_does_not_register_itself_is_refused(install, monkeypatch):
         zoo.create("shy_net")
 
 
+@pytest.mark.slow
 def test_all_leaves_out_what_a_broken_plug_in_provides(install, tiny_zoo, tmp_path, monkeypatch, command):
     """Its checkpoint is named in one warning; asked for by name it is an error."""
     folder = tmp_path / "zoo"
@@ -467,6 +468,7 @@ def test_what_an_installed_plug_in_imports_of_its_package_is_its_code(install, m
     assert found[0] == found[2] != found[1]
 
 
+@pytest.mark.slow
 def test_an_error_in_an_attack_names_it_and_its_line(fresh, write, command, tmp_path):
     path = write(
         """
@@ -485,6 +487,7 @@ def test_an_error_in_an_attack_names_it_and_its_line(fresh, write, command, tmp_
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("returned", "why"),
     [
@@ -512,6 +515,7 @@ def test_what_an_attack_returns_wrongly_is_one_line(fresh, write, command, tmp_p
     assert f"robust-interp: {why}" in err
 
 
+@pytest.mark.slow
 def test_an_attack_may_return_images_of_another_precision(fresh, write, command, tmp_path):
     path = write(
         """
@@ -537,6 +541,7 @@ def test_an_attack_may_return_images_of_another_precision(fresh, write, command,
     assert rows["max_delta_255"].dropna().tolist() == [200, 200]  # of black and white pixels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("returned", ["255 * image", "(image - 0.3) / 0.35", "(255 * image).astype(int)"])
 def test_a_corruption_that_returns_no_pixels_is_one_line(fresh, write, command, tmp_path, returned):
     path = write(
@@ -583,6 +588,7 @@ WHOLE = """
 """
 
 
+@pytest.mark.slow
 def test_a_file_holds_a_whole_benchmark(fresh, write, command, tmp_path, monkeypatch):
     """The network says 1 for white and 0 for black: right on every image, wrong on every inverted one."""
     monkeypatch.chdir(tmp_path)
@@ -624,6 +630,7 @@ def test_a_merged_leaderboard_is_the_same_whatever_is_installed(fresh, write, tm
     assert [c for c in before if f"{c}_std" in before] == ["clean", "shot_noise", "darker", "fgsm_2"]
 
 
+@pytest.mark.slow
 def test_only_what_timm_makes_public_is_used():
     public = {"timm", "timm.data", "timm.layers", "timm.models"}
     for file in (ROOT / "robust_interp").rglob("*.py"):
@@ -656,6 +663,7 @@ def test_ls_says_where_each_comes_from(fresh, write, command):
     assert "  in_resnet20" in out
 
 
+@pytest.mark.slow
 def test_ls_imports_neither_torch_nor_a_plug_in(install):
     site = install("eager", {"attacks": {"eager": "eager:attack"}}, "eager", "raise SystemExit('imported')")
     install("twice", {"attacks": {"pgd": "eager:attack"}})

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pandas as pd
+import pytest
 from support.hand_made import CLEAN, attack, card, first, run
 
 from robust_interp.report import board, page
@@ -31,6 +32,7 @@ def rows_of(told):
     ]
 
 
+@pytest.mark.slow
 def test_no_two_rows_of_the_papers_table_look_the_same():
     sources = [LEADERBOARDS / name for name in ("cifar10.csv", "paper_cifar10.csv")]
     gathered = gather(sources)
@@ -75,6 +77,7 @@ def test_what_ranks_is_the_middle_radius_and_is_marked(tmp_path):
     assert board.table(frame.assign(rank=pd.NA), set(), ranked_by)["ranking"] == []
 
 
+@pytest.mark.slow
 def test_the_page_says_why_lines_have_no_rank(tmp_path):
     results = ranked(tmp_path / "results")
     with Store(results) as store:
@@ -86,6 +89,7 @@ def test_the_page_says_why_lines_have_no_rank(tmp_path):
     assert "No rank for 26 of 26 rows: quoted from paper." in text
 
 
+@pytest.mark.slow
 def test_published_rows_and_the_title_on_the_page(tmp_path):
     sources = [LEADERBOARDS / "paper_cifar10.csv"]
     text = page.write(sources, tmp_path, title="<b>Mine</b>").read_text(encoding="utf-8")

@@ -262,6 +262,7 @@ def test_the_same_store_gives_the_same_bytes(tmp_path):
         assert path.read_bytes() == (two / path.name).read_bytes(), path.name
 
 
+@pytest.mark.slow
 def test_the_files_beside_it_are_those_of_the_store(report):
     folder, _ = report
     board, _, _ = gather([folder.parent / "results"])
@@ -441,6 +442,7 @@ def test_improvements_take_all_corrupted_images_together(tmp_path):
     assert curves.improvements([bare]).empty
 
 
+@pytest.mark.slow
 def test_the_curves_are_the_points(tmp_path):
     runs, _ = runs_in([measure(tmp_path, noise=True)])
     points = curves.points(runs)
@@ -477,6 +479,7 @@ def test_gains_have_intervals_over_the_images(tmp_path):
     assert list(bar[:, 1]) == pytest.approx([line["low"], line["high"]])
 
 
+@pytest.mark.slow
 def test_differences_to_a_baseline(tmp_path):
     """Three seeds of each, 90, 80 and 70 % beside 60, 50 and 40 %; of single runs by paired images."""
     with Store(tmp_path) as store:
@@ -629,6 +632,7 @@ def test_coefficients_are_those_of_the_measured_weights():
     assert list(table["mean"]) == pytest.approx(list(expected["mean"]), rel=2**-11, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_the_page_shows_coefficients_of_measured_checkpoints(tmp_path):
     chosen = next(c for c in zoo.checkpoints(dataset="digits") if c.architecture == "in_resnet20")
     with Store(tmp_path / "results") as store:

@@ -12,6 +12,7 @@ pytestmark = [pytest.mark.usefixtures("elsewhere"), pytest.mark.filterwarnings("
 SMALL = "--n 10 --attacks none --corruptions none --device cpu --quiet"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["final", "worst"])
 def test_close_radii_have_columns_of_their_own(command, tiny_zoo, tmp_path, protocol):
     chosen = ["--models", "preact_resnet14", "--zoo", tiny_zoo, "--protocol", protocol]

@@ -96,6 +96,7 @@ def test_folders_of_several_datasets_ask_for_one(tmp_path, folder, shown):
     refused(shown(PUBLISHED / "digits.csv", PUBLISHED / "paper_cifar100.csv"), "cifar100", "digits")
 
 
+@pytest.mark.slow
 def test_a_file_alone_is_shown_as_it_is(mine, shown):
     assert shown(mine, "--format", "csv") == (0, MINE, "")
     assert shown("show", mine, "--format", "csv")[1] == MINE
@@ -160,6 +161,7 @@ def test_columns_of_all_sources_stand_in_the_leaderboards_order(folder, mine, tm
     assert board["pgd_1"].fillna(-1).tolist() == [-1, 60, 50, -1]
 
 
+@pytest.mark.slow
 def test_models_are_picked_by_name_and_glob_and_keep_their_rank(folder, shown):
     results = folder("one", *entry("in_a", 9, 3), *entry("in_b", 8, 5), *entry("plain", 7, 4))
     text = shown(results, "--models", "in_*", "--format", "csv")[1]
@@ -170,6 +172,7 @@ def test_models_are_picked_by_name_and_glob_and_keep_their_rank(folder, shown):
     refused(shown(results, "--models", "x*"), "unknown model 'x*'")
 
 
+@pytest.mark.slow
 def test_any_column_sorts_and_what_is_empty_comes_last(folder, shown):
     results = folder(
         "one", *entry("b", 9, 3), *entry("a", 7, 5), *entry("d", 9, 4), (card("c"), PGD, first(9))
@@ -186,6 +189,7 @@ def test_any_column_sorts_and_what_is_empty_comes_last(folder, shown):
     refused(shown(results, "--sort", "pgd_3"), "unknown column 'pgd_3'; did you mean", "pgd_2")
 
 
+@pytest.mark.slow
 def test_the_same_sources_give_the_same_bytes_in_every_format(folder, mine, shown):
     results = folder("one", *entry("a", 9, 3))
     for name in ("table", "csv", "markdown", "latex", "json"):
@@ -206,6 +210,7 @@ rank & model & recipe & seeds & members & clean & \textbf{pgd\_1} \\
 """
 
 
+@pytest.mark.slow
 def test_columns_are_chosen_by_name_and_glob_in_the_order_given(mine, shown):
     def head(*options, form="csv"):
         return shown(mine, *options, "--format", form)[1].splitlines()[0]
@@ -218,6 +223,7 @@ def test_columns_are_chosen_by_name_and_glob_in_the_order_given(mine, shown):
     refused(shown(mine, "--plain-numbers"), "--plain-numbers needs --format markdown or latex")
 
 
+@pytest.mark.slow
 def test_the_top_is_taken_after_sorting(mine, shown):
     models = ["--columns", "model", "--format", "csv"]
     assert shown(mine, "--sort", "pgd_1", "--top", "1", *models)[1] == "model\nmine\n"
@@ -225,6 +231,7 @@ def test_the_top_is_taken_after_sorting(mine, shown):
     assert shown(mine, "--top", "9", *models)[1] == "model\nmine\nyours\n"
 
 
+@pytest.mark.slow
 def test_a_column_that_no_line_fills_is_not_shown(mine, shown):
     heads = shown(mine, "--models", "yours")[1].splitlines()[1].split()
     assert heads == ["rank", "model", "seeds", "members", "clean", "pgd_1*"]  # without recipe
@@ -266,6 +273,7 @@ def test_json_has_numbers_and_nulls(mine, shown):
     assert (two["clean_std"], two["params_m"], two["recipe"]) == (None, None, "")
 
 
+@pytest.mark.slow
 def test_a_table_of_unlike_lines_says_in_what_they_differ(folder, mine, shown):
     results = folder("one", *entry("a", 5, 3, n=5), dataset="cifar10")
     head, *lines = shown(results, PUBLISHED / "paper_cifar10.csv")[1].splitlines()
@@ -318,6 +326,7 @@ def test_a_file_that_a_spreadsheet_wrote_reads_as_before(mine, tmp_path):
     pd.testing.assert_frame_equal(combine.read(tmp_path / "saved.csv"), combine.read(mine))
 
 
+@pytest.mark.slow
 def test_a_folder_named_as_an_action_can_still_be_shown(folder, shown, monkeypatch, tmp_path):
     folder("compare", *entry("a", 9, 3))
     folder("results", *entry("b", 9, 3))

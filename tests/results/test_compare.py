@@ -409,6 +409,7 @@ def test_nothing_in_common_is_refused(store, command):
     refused(command("a,b"), "a and b have no common column")
 
 
+@pytest.mark.slow
 def test_the_entries_and_the_folder_are_given_in_three_ways(store, tmp_path, capsys, monkeypatch):
     run(store, [(card("a"), CLEAN, first(8)), (card("b"), CLEAN, first(6))])
 

@@ -524,6 +524,7 @@ def test_the_csv_has_two_decimals_and_the_same_bytes_each_time(store, tmp_path):
         assert (tmp_path / "leaderboard.csv").read_bytes() == CSV.encode()
 
 
+@pytest.mark.slow
 def test_the_formats_of_the_leaderboard_command(store, tmp_path, capsys):
     two_entries(store)
 

@@ -75,6 +75,7 @@ def test_in_short_the_means_stand_for_their_corruptions(store):
     assert list(numbers) == ["clean", "noise", "common15", "all19"]
 
 
+@pytest.mark.slow
 def test_means_keep_their_place_when_tables_are_joined(store, tmp_path):
     frame = board_of(store, *measured(ALL19))
     for name in ("a.csv", "b.csv"):
@@ -240,6 +241,7 @@ def test_mce_against_alexnets_published_errors_by_hand(store):
     assert "relative_mce(AlexNet)" not in line
 
 
+@pytest.mark.slow
 def test_released_pictures_of_imagenet_count_and_others_do_not(store):
     cells = [
         *on_imagenet("released(ImageNet-C, files 0123456789ab)", model="one"),

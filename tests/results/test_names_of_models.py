@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.usefixtures("elsewhere"), pytest.mark.filterwarnings("
 NAMES = ["[red]markup[/red]", "[/]", "a|b", "|", '"quoted", and more', "*bold* <b>_x_</b>", "λ=0.5 ✓"]
 
 
+@pytest.mark.slow
 def test_names_stand_literally_in_every_table(command, tmp_path):
     evaluate({name: Net() for name in NAMES}, out=tmp_path)
 

@@ -54,6 +54,7 @@ def verdicts(claims, text, source="measured"):
     return dict(zip(lines["scope"], lines["verdict"], strict=True))
 
 
+@pytest.mark.slow
 def test_the_tables_hold_every_number_of_the_paper():
     """Counted in the paper: 9 networks (6 under attack), 5 variants, 11 starts, 12 lines of ensembles."""
     cells = paper.compare(board(("preact_resnet20", 1, 3, {})), "cifar10").cells
@@ -73,6 +74,7 @@ def test_the_tables_hold_every_number_of_the_paper():
     assert cell(cells, "ensembles", "in_resnet110", "noise", members=5).paper == 75.86
 
 
+@pytest.mark.slow
 def test_a_number_is_judged_by_two_of_the_papers_deviations():
     # the paper: clean 93.58 ± 0.40, noise 53.70 ± 2.41
     ours = board(("preact_resnet110", 1, 3, {"clean": (92.79, 0.1), "noise": (58.6, 1.0)}))
@@ -108,6 +110,7 @@ def test_another_depth_stands_in_by_name_and_is_not_judged():
     assert line.measured_as == "preact_resnet110"
 
 
+@pytest.mark.slow
 def test_ensembles_single_models_and_intervals_are_never_mixed():
     ours = board(
         ("in_resnet110", 1, 3, {"clean": (90.0, 1.0)}),
@@ -121,6 +124,7 @@ def test_ensembles_single_models_and_intervals_are_never_mixed():
     assert pd.isna(cell(cells, "initialisation", "in_resnet110", "clean", interval="0.00-0.10").measured)
 
 
+@pytest.mark.slow
 def test_only_what_was_measured_here_by_the_papers_protocol_counts():
     ours = board(
         ("preact_resnet110", 1, 3, {"clean": 50.0}, {"protocol": "worst"}),
@@ -150,6 +154,7 @@ def test_of_several_runs_of_a_network_the_one_of_most_seeds_is_tried_whatever_th
         assert (clean.ci_low, clean.ci_high) == pytest.approx((low, high))
 
 
+@pytest.mark.slow
 def test_noise_of_two_sources_is_not_compared():
     ours = board(
         ("in_resnet20", 1, 3, {"noise": 60.0, "clean": 90.0}, {"corruption_source": "generated@0"}),
@@ -185,6 +190,7 @@ def test_a_claim_is_judged_by_the_interval_over_seeds(spread, lead, verdict):
     assert (line.smallest, line.ci_low, line.ci_high) == pytest.approx((lead, *theirs))
 
 
+@pytest.mark.slow
 def test_one_failing_difference_is_enough_to_fail_a_claim():
     ours = board(
         ("in_resnet20", 1, 1, {"pgd_2": 30.0, "pgd_4": 4.0}),
@@ -195,6 +201,7 @@ def test_one_failing_difference_is_enough_to_fail_a_claim():
     assert (line.comparisons, line.smallest, line.verdict) == (2, -1.0, "does not hold for these weights")
 
 
+@pytest.mark.slow
 def test_claims_about_ensembles_and_intervals():
     starts = [("0.00-0.10", 93.0, 50.0), ("0.10-0.20", 92.0, 60.0), ("0.20-0.25", 92.5, 70.0)]
     ours = board(
@@ -212,6 +219,7 @@ def test_claims_about_ensembles_and_intervals():
     }
 
 
+@pytest.mark.slow
 def test_the_papers_own_numbers_are_held_to_the_same():
     claims = paper.compare(board(("preact_resnet20", 1, 3, {})), "cifar100").claims
     # λ-In-ResNet at FGSM 4/255 on CIFAR-100 is below ResNet in the paper's own table
@@ -222,6 +230,7 @@ def test_the_papers_own_numbers_are_held_to_the_same():
     }
 
 
+@pytest.mark.slow
 def test_runs_by_other_recipes_or_on_other_samples_are_not_compared():
     ours = board(
         ("in_resnet20", 1, 1, {"noise": 90.0}, {"recipe": "paper"}),

@@ -44,12 +44,14 @@ def computes_nothing(monkeypatch):
     monkeypatch.setattr(Store, "append", refuse)
 
 
+@pytest.mark.slow
 def test_the_leaderboard_of_all_its_runs(command, folder):
     status, out, _ = command("leaderboard", folder, "--format", "csv")
     assert status == 0
     assert out == (FOLDER / "all_runs.csv").read_text()
 
 
+@pytest.mark.slow
 def test_the_same_run_computes_nothing_and_writes_the_same_bytes(command, folder, computes_nothing):
     status, _, err = command("bench", *RUN, "--out", folder, "--quiet")
     assert status == 0, err
@@ -57,6 +59,7 @@ def test_the_same_run_computes_nothing_and_writes_the_same_bytes(command, folder
         assert (folder / file).read_bytes() == (FOLDER / file).read_bytes()
 
 
+@pytest.mark.slow
 def test_so_does_a_run_under_worst(command, folder, computes_nothing):
     status, out, err = command("bench", *WORST, "--out", folder, "--quiet")
     assert status == 0, err

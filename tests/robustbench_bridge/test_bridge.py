@@ -442,6 +442,7 @@ def test_all_published_rows_are_there():
     assert [*rows][1 : 1 + len(ENTRY_COLUMNS)] == ENTRY_COLUMNS
 
 
+@pytest.mark.slow
 def test_published_rows_stand_beside_ours_and_are_never_ranked(command):
     ours = ROWS.with_name("cifar10.csv")
     both, _, _ = combine.gather([ours, ROWS], "cifar10")

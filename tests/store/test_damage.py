@@ -263,6 +263,7 @@ def test_a_field_that_is_not_known_spoils_nothing(folder):
 # ---- files
 
 
+@pytest.mark.slow
 def test_an_old_store_is_sealed_when_it_is_opened_to_write(tmp_path):
     folder = tmp_path / "results"
     folder.mkdir()
@@ -325,6 +326,7 @@ def test_a_repair_keeps_all_but_the_page_that_is_gone(tmp_path):
         assert all(one.predictions.tolist() == list(range(300)) for one in whole if one)
 
 
+@pytest.mark.slow
 def test_the_command_says_what_is_damaged_and_repairs_it(folder, command):
     path = folder / FILE_NAME
     assert command("store", "check", folder) == (0, f"{path} is sound\n", "")
@@ -356,6 +358,7 @@ def killed(folder, place):
         return Path(shutil.copytree(folder, place, ignore=shutil.ignore_patterns("*-shm")))
 
 
+@pytest.mark.slow
 def test_a_log_that_ends_too_early_is_named(folder, tmp_path):
     copy = killed(folder, tmp_path / "copy")
     path, file = copy / FILE_NAME, copy / f"{FILE_NAME}-wal"

@@ -528,6 +528,7 @@ def test_a_disk_that_fills_during_a_bench_stops_it_with_one_line(
     assert_whole(tmp_path, N)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_smaller_n_has_its_own_largest_change_and_its_share_of_the_time(tmp_path):
     # The first four are wrong and 0.02 from the border, which stops the attack; the others move by 0.1.

@@ -96,6 +96,7 @@ with Store(Path(sys.argv[1])) as store:
 """
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_had_taken_is_free_at_once(tmp_path):
     taker = subprocess.Popen([sys.executable, "-c", TAKER, tmp_path], stdout=subprocess.PIPE, text=True)
     assert taker.stdout.readline() == "(0, 10)\n"

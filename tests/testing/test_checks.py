@@ -470,6 +470,7 @@ def test_what_was_checked_is_not_left_registered():
     assert not [name for name in CORRUPTIONS if "noise" in name and name.startswith("given")]
 
 
+@pytest.mark.slow
 def test_a_check_leaves_the_global_generators_as_they_were():
     np.random.seed(5)
     random.seed(5)

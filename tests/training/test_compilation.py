@@ -65,6 +65,7 @@ def test_blocks_are_compiled_where_there_are_some_else_the_whole(monkeypatch):
     assert seen[6:] == [other]
 
 
+@pytest.mark.slow
 def test_every_architecture_and_the_last_batch_are_compiled(tmp_path, monkeypatch):
     compile_module = torch.nn.Module.compile
     graphs = []
@@ -86,6 +87,7 @@ def test_every_architecture_and_the_last_batch_are_compiled(tmp_path, monkeypatc
     assert len(graphs) == (5 + 3) * 2
 
 
+@pytest.mark.slow
 def test_what_was_compiled_is_recorded_and_stored_as_a_plain_network(tmp_path, monkeypatch):
     monkeypatch.setattr(train, "compile_blocks", lambda model: seen.append(type(model).__name__))
     seen = []
@@ -96,6 +98,7 @@ def test_what_was_compiled_is_recorded_and_stored_as_a_plain_network(tmp_path, m
     assert train.train("in_resnet14", "digits", short, 1, tmp_path).record["compiled"] is False
 
 
+@pytest.mark.slow
 def test_without_a_compiler_it_is_trained_all_the_same_with_a_note(tmp_path, monkeypatch, capsys):
     def broken(function):
         def fail(*_):

@@ -186,6 +186,7 @@ def test_every_branch_starts_from_the_graph_and_ends_in_it(on_tape):
     ]
 
 
+@pytest.mark.slow
 def test_what_is_recorded_is_of_the_device_in_use_whatever_was_recorded_before(on_tape):
     fake = on_tape([])
     for device in ("cuda:0", "cuda:1"):
@@ -209,6 +210,7 @@ def test_a_network_that_leaves_is_no_longer_trained_and_the_others_are_as_if_alo
     assert [tape.replays for tape in fake.tapes] == [3, 3]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_recorded_is_trained_all_the_same_and_said(on_tape):
     def reading(trainer):
         plain = trainer.model.forward

@@ -209,6 +209,7 @@ def test_mistakes_on_the_command_line_are_one_line(tmp_path, capsys, monkeypatch
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_the_mean_and_std_of_the_training_are_those_of_the_checkpoint(tmp_path, capsys):
     command = "train preact_resnet14 --epochs 1 --device cpu --quiet --set mean=0.5,std=0.25,lr=0.05 --out"
     assert main([*command.split(), str(tmp_path)]) == 0

@@ -120,6 +120,7 @@ def test_a_killed_training_goes_on_from_the_last_epoch_that_was_kept(tmp_path, m
     assert resumed.sha256 == whole[0]
 
 
+@pytest.mark.slow
 def test_a_training_that_goes_on_says_so_before_its_first_step(tmp_path, monkeypatch):
     monkeypatch.setattr(side_by_side, "REPORT_EVERY", 0)
     with pytest.raises(Stopped):
@@ -147,6 +148,7 @@ def test_the_work_of_a_training_is_its_passes_weighed_by_the_size_of_the_model()
     assert more == pytest.approx(3 * passes)
 
 
+@pytest.mark.slow
 def test_with_save_every_fewer_epochs_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(side_by_side, "REPORT_EVERY", 0)
 
@@ -167,6 +169,7 @@ def test_a_second_signal_is_not_held_back():
             signal.raise_signal(signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_a_state_that_is_damaged_or_of_another_training_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(side_by_side, "REPORT_EVERY", 0)
     with pytest.raises(Stopped):
@@ -199,6 +202,7 @@ def test_a_damaged_state_does_not_stop_the_other_seeds(tmp_path, capsys):
     assert (line["seeds"], line["failed"]) == ("1", "0")  # it has not failed
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_trained_by_one_process_at_a_time(tmp_path, start_command):
     folder = tmp_path / "in_resnet14.digits_digits_seed0"
     argv = ["train", "in_resnet14", "--seeds", "1", "--quiet", "--out", str(tmp_path)]
@@ -215,6 +219,7 @@ def test_a_checkpoint_is_trained_by_one_process_at_a_time(tmp_path, start_comman
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_state_of_a_finished_training_is_no_training(tmp_path, capsys):
     command = ["train", "in_resnet14", "--epochs", "1", "--seeds", "1", "--quiet", "--out", str(tmp_path)]
     assert main(command) == 0

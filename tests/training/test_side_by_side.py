@@ -141,6 +141,7 @@ def test_precision_is_in_the_name_and_tf32_is_for_cuda(tmp_path, capsys):
     assert "precision must be float32, tf32 or bf16, not fp16" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_autocast_outside_does_not_reach_a_float32_recipe(tmp_path, alone):
     architecture, recipe, seed = KINDS[0]
     with torch.autocast("cpu", torch.bfloat16):

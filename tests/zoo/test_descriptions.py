@@ -72,6 +72,7 @@ SPOILT = {
 BROKEN = "in_resnet14.digits_none_seed0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", SPOILT)
 def test_a_description_of_the_wrong_types_is_one_line_that_names_the_checkpoint(
     command, own_zoo, tmp_path, fault
@@ -143,6 +144,7 @@ def others_weights(folder):
     spoilt("train.json", weights_sha256=hashlib.sha256(weights).hexdigest())(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spoil", [others_weights, SPOILT["model_args unknown"]], ids=["weights", "arguments"]
 )
@@ -171,6 +173,7 @@ def is_left_out(err):
     assert BROKEN in line
 
 
+@pytest.mark.slow
 def test_what_is_broken_is_left_out_of_an_audit_and_of_a_verification_too(own_zoo, command):
     others_weights(own_zoo / BROKEN)
     zoos = ["--zoo", str(own_zoo), "--only-zoo", "--device", "cpu", "--quiet", "--models", "in_res*"]
@@ -229,6 +232,7 @@ class Here:
         return task, self.do(task)
 
 
+@pytest.mark.slow
 def test_workers_leave_out_what_one_process_does(own_zoo, command, monkeypatch):
     others_weights(own_zoo / BROKEN)
     monkeypatch.setattr(workers, "cluster", lambda asked: nullcontext(replace(asked, gpus=0, threads=1)))

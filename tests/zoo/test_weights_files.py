@@ -23,6 +23,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 SMALL = "--n 10 --attacks none --corruptions none --device cpu --quiet"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
 def test_the_hash_of_a_weights_file_is_that_of_the_file(command, tiny_zoo, tmp_path, suffix):
     source = tiny_zoo / "in_resnet14.digits_none_seed1" / "model.safetensors"
@@ -93,6 +94,7 @@ def test_of_several_state_dicts_one_is_taken_and_said_and_another_can_be(tmp_pat
         zoo.load_weights(model, path, "ema")
 
 
+@pytest.mark.slow
 def test_the_key_of_weights_is_an_option(command, tiny_zoo, tmp_path):
     states = [
         load_file(tiny_zoo / f"in_resnet14.digits_none_seed{seed}/model.safetensors") for seed in (0, 1)
@@ -169,6 +171,7 @@ class Parts(nn.Module):
         return self.head(self.backbone(images))
 
 
+@pytest.mark.slow
 def test_a_wrapper_in_the_middle_of_a_model_is_no_part_of_the_names(tmp_path):
     def compiled(net):
         net.backbone = torch.compile(net.backbone)

@@ -630,6 +630,7 @@ def test_a_broken_checkpoint_is_no_bare_names(alone):
     assert pretrained.default_tag("in_resnet14") == "cifar10_quick_seed1"
 
 
+@pytest.mark.slow
 def test_timm_gives_a_bare_name_these_weights_with_their_normalisation():
     import timm
 
