@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import inspect
 from collections.abc import Collection, Iterator
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from robust_interp.classifiers.attributes import attributes, describe_attributes
 from robust_interp.classifiers.classifier import Classifier, with_gradient
 from robust_interp.core.torch_internals import is_quantised
+
+_SOURCES: WeakKeyDictionary[type, str] = WeakKeyDictionary()  # inspect parses a whole file for one class
 
 
 def output_hash(classifier: nn.Module, images: Tensor) -> str:
@@ -104,9 +106,10 @@ def _is_plain(value: object, deepest: int = 50) -> bool:
     return value is None or isinstance(value, bool | int | float | str)
 
 
-@functools.cache  # inspect parses the whole file of a class each time
 def _source(kind: type) -> str:
-    try:
-        return inspect.getsource(kind)
-    except (OSError, TypeError):  # defined at a prompt, or built in
-        return kind.__qualname__
+    if kind not in _SOURCES:
+        try:
+            _SOURCES[kind] = inspect.getsource(kind)
+        except (OSError, TypeError):  # defined at a prompt, or built in
+            _SOURCES[kind] = kind.__qualname__
+    return _SOURCES[kind]

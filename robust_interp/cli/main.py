@@ -159,6 +159,14 @@ class _Parser(argparse.ArgumentParser):
         """Report bad usage in one line; argparse would print the whole usage first."""
         self.exit(2, f"{one_line(f'{self.prog}: {message}')}; see {self.prog} --help\n")
 
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Name the choice that was probably meant; argparse would list all of them."""
+        from robust_interp.core.registry import similar
+
+        if action.choices and value not in action.choices and (near := similar(str(value), action.choices)):
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}; did you mean {near[0]}?")
+        super()._check_value(action, value)
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Report unknown arguments here, where the command is known; argparse would report them later."""
         found, unknown = super().parse_known_args(args, namespace)

@@ -19,7 +19,7 @@ from robust_interp.store.cells import Cell
 
 if TYPE_CHECKING:
     from robust_interp.core.worker_pool import Workers
-    from robust_interp.training.train import Start, Training
+    from robust_interp.training.job import Start, Training
     from robust_interp.training.trainer import Status
 
 SHOWN_AFTER = 5.0  # seconds before progress is shown for work that is usually short
@@ -215,7 +215,7 @@ class Trainings:
     Args:
         bar: Bar to which the work is added.
         groups: Groups of networks; those of one group are trained side by side.
-        units: Work of each training, as `training.train.work` returns it.
+        units: Work of each training, as `training.job.work` returns it.
     """
 
     def __init__(

@@ -24,9 +24,9 @@ if TYPE_CHECKING:  # these modules import torch or pandas
     from robust_interp.data import Dataset
     from robust_interp.store import Store
     from robust_interp.store.cells import Cell
+    from robust_interp.training.job import Training
     from robust_interp.training.recipe import Recipe
     from robust_interp.training.sweep import Point
-    from robust_interp.training.train import Training
     from robust_interp.zoo import Checkpoint
 
 
@@ -179,7 +179,7 @@ def _to_be_measured(
     from robust_interp.benchmark.settings import load_dataset
     from robust_interp.classifiers.zoo_names import from_checkpoint
     from robust_interp.store.cells import ModelCard
-    from robust_interp.training.train import work
+    from robust_interp.training.job import work
 
     dataset = load_dataset(request)
     missing = [what for what in trainings if what not in done]

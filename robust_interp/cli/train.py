@@ -32,8 +32,8 @@ if TYPE_CHECKING:  # these modules take long to import
     from robust_interp.cli.progress import Bar, Trainings
     from robust_interp.core.worker_pool import Workers
     from robust_interp.data import ArrayDataset
+    from robust_interp.training.job import Training
     from robust_interp.training.recipe import Recipe
-    from robust_interp.training.train import Training
     from robust_interp.training.trainer import Status, TrainingError
     from robust_interp.training.workers import Outcomes, Setting
     from robust_interp.zoo import Checkpoint
@@ -153,7 +153,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.cli.console import console
     from robust_interp.cli.progress import progress_bar
     from robust_interp.training import recipe as recipes
-    from robust_interp.training.train import Training
+    from robust_interp.training.job import Training
     from robust_interp.training.trainer import DamagedError, TrainingError
 
     recipe_for = {name: recipe_of(arguments, name, arguments.lambda_init) for name in arguments.architectures}
@@ -219,7 +219,7 @@ def train_missing(
     from robust_interp import data
     from robust_interp.cli.progress import Trainings
     from robust_interp.core.devices import resolve_device
-    from robust_interp.training.train import check, work
+    from robust_interp.training.job import check, work
 
     workers = workers_of(arguments)
     use_threads(arguments)
@@ -258,8 +258,8 @@ def finished(
     """
     from robust_interp import zoo
     from robust_interp.training import recipe as recipes
+    from robust_interp.training.job import destination
     from robust_interp.training.resume import forget
-    from robust_interp.training.train import destination
 
     found = {}
     for what in trainings:
@@ -395,7 +395,7 @@ def _curve_writer(
     arguments: argparse.Namespace, what: Training, out: Path
 ) -> AbstractContextManager[Callable[[Status], None]]:
     """Return a context with a function that writes a training's curve for TensorBoard, if requested."""
-    from robust_interp.training.train import destination
+    from robust_interp.training.job import destination
 
     if not arguments.tensorboard:
         return nullcontext(lambda status: None)

@@ -17,8 +17,8 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.registry import unknown
 from robust_interp.models import ARCHITECTURES, default_lambda_init
 from robust_interp.results.columns import ENTRY_COLUMNS
+from robust_interp.training.job import Training
 from robust_interp.training.recipe import Recipe
-from robust_interp.training.train import Training
 from robust_interp.training.trainer import DamagedError, TrainingError
 
 INTERVALS = ((0.0, 0.1), (0.1, 0.2), (0.2, 0.25), (0.25, 0.3), (0.3, 0.4))  # in the paper's table

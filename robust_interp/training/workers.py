@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from robust_interp import data, zoo
 from robust_interp.core.errors import Stopped, UserError
 from robust_interp.core.worker_pool import Channel, WorkerPool, Workers
-from robust_interp.training.train import Start, Training, destination, train_together
+from robust_interp.training.job import Start, Training, destination
+from robust_interp.training.train import train_together
 from robust_interp.training.trainer import Status, TrainingError
 
 GRACE = 30.0  # seconds that workers have to save their states when the run is stopped

@@ -378,7 +378,7 @@ MISTAKES = [
     (["--corruptions", "gausian_noise"], ["unknown corruption 'gausian_noise'", "gaussian_noise"]),
     (["--corruptions", "shot_noise(severity=6)"], ["severity must be 1, 2, 3, 4 or 5, not 6"]),
     (["--corruptions", ""], ["no corruption given", "none"]),
-    (["--protocol", "wurst"], ["--protocol", "wurst", "final", "worst"]),
+    (["--protocol", "wurst"], ["--protocol: invalid choice: 'wurst'; did you mean worst?"]),
     (["--device", "cuba"], ["cannot use device 'cuba'"]),
     (["--batch-size", "0"], ["batch size must be a whole number of at least 1, not 0"]),
     (["--batch-size", "many"], ["--batch-size", "many"]),
@@ -397,6 +397,7 @@ MISTAKES = [
         ["--epz", "1"],
         ["unrecognized arguments: --epz 1; did you mean --eps?; see robust-interp bench --help"],
     ),
+    (["--protocol", "best"], ["invalid choice: 'best' (choose from", "worst"]),
     (["--zzzzz"], ["unrecognized arguments: --zzzzz; see robust-interp bench --help"]),
 ]
 
@@ -408,7 +409,8 @@ def test_a_mistake_is_one_line_and_leaves_nothing_to_believe(small, tmp_path, op
 
 
 def test_an_unknown_command_is_one_line(command):
-    refused(command("benhc"), "benhc", "bench")
+    refused(command("benhc"), "invalid choice: 'benhc'; did you mean bench?")
+    refused(command("xyz"), "invalid choice: 'xyz' (choose from", "bench", "robustbench")
     refused(command())
 
 

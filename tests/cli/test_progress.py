@@ -15,8 +15,8 @@ from robust_interp.cli.progress import Reporter, Trainings, progress_bar, total_
 from robust_interp.cli.time_left import TimeLeft
 from robust_interp.core.errors import UserError
 from robust_interp.store.cells import CLEAN, Cell, ModelCard, Perturbation
+from robust_interp.training.job import Start, Training
 from robust_interp.training.recipe import Recipe
-from robust_interp.training.train import Start, Training
 from robust_interp.training.trainer import Status
 
 

@@ -10,7 +10,7 @@ from robust_interp import data, zoo
 from robust_interp.cli.main import main
 from robust_interp.core.compiler import why_not
 from robust_interp.models.network import Block
-from robust_interp.training import compilation, train
+from robust_interp.training import compilation, job, train
 from robust_interp.training.loader import Loader
 from robust_interp.training.recipe import Recipe
 from robust_interp.training.trainer import Trainer
@@ -81,7 +81,7 @@ def test_every_architecture_and_the_last_batch_are_compiled(tmp_path, monkeypatc
         lambda self, dynamic: compile_module(self, dynamic=dynamic, backend=counting),
     )
     short = Recipe("short", epochs=1, batch_size=1000)  # 1347 digits: batches of 1000 and 347
-    both = [train.Training(name, short, 0) for name in ("in_resnet14", "preact_resnet14")]
+    both = [job.Training(name, short, 0) for name in ("in_resnet14", "preact_resnet14")]
     train.train_together(both, "digits", tmp_path, compiled=True)
     # channels 16-16, 16-32, 32-32, 32-64, 64-64 without λ and 16-16, 32-32, 64-64 with it; two sizes of batch
     assert len(graphs) == (5 + 3) * 2
@@ -89,7 +89,7 @@ def test_every_architecture_and_the_last_batch_are_compiled(tmp_path, monkeypatc
 
 @pytest.mark.slow
 def test_what_was_compiled_is_recorded_and_stored_as_a_plain_network(tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "compile_blocks", lambda model: seen.append(type(model).__name__))
+    monkeypatch.setattr(job, "compile_blocks", lambda model: seen.append(type(model).__name__))
     seen = []
     short = Recipe("short", epochs=1, batch_size=1347)
     checkpoint = train.train("in_resnet14", "digits", short, 0, tmp_path, compiled=True)

@@ -5,7 +5,7 @@ from support.messages import one_line
 
 from robust_interp import data
 from robust_interp.core.errors import UserError
-from robust_interp.training import recipe, train
+from robust_interp.training import job, recipe, train
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -34,7 +34,7 @@ def test_a_name_too_long_for_a_file_system_is_refused_before_the_training(comman
     monkeypatch.setattr(data, "load", None)
     digits = recipe.load("digits", "in_resnet14", "digits")
     with pytest.raises(UserError) as refusal:
-        train.destination("net" * 70, "digits", digits, 0, tmp_path)
+        job.destination("net" * 70, "digits", digits, 0, tmp_path)
     one_line(refusal.value, "the name of this checkpoint would have 230 bytes, and may have 215")
     status, _, err = command("train", "in_resnet14", "--out", tmp_path / ("z" * 300))
     assert status == 1

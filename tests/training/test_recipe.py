@@ -9,7 +9,7 @@ import pytest
 from robust_interp import data, zoo
 from robust_interp.cli.main import main
 from robust_interp.core.errors import UserError
-from robust_interp.training import recipe, train
+from robust_interp.training import files, job, recipe
 
 CIFAR10_STD = (0.2470, 0.2435, 0.2616)
 AUTHORS = {"padding": 2, "padding_mode": "reflect", "std": (0.2023, 0.1994, 0.2010)}
@@ -113,7 +113,7 @@ def test_every_field_can_be_overridden_and_the_name_says_so(text, name, values):
     found = digits(text)
     assert found.name == name
     assert {field: getattr(found, field) for field in values} == values
-    folder = train.destination("in_resnet14", "digits", found, 3, "zoo")
+    folder = job.destination("in_resnet14", "digits", found, 3, "zoo")
     assert zoo.Checkpoint.at(folder).recipe == name
 
 
@@ -219,7 +219,7 @@ def test_the_mean_and_std_of_the_training_are_those_of_the_checkpoint(tmp_path, 
     cfg = checkpoint.config["pretrained_cfg"]
     assert (cfg["mean"], cfg["std"]) == ([0.5], [0.25])
     test = data.load("digits", "test")
-    found = train.predictions(checkpoint.load(), test, cfg["mean"], cfg["std"], "cpu")
+    found = files.predictions(checkpoint.load(), test, cfg["mean"], cfg["std"], "cpu")
     right = 100 * (found == test.labels).mean()
     assert checkpoint.record["clean_accuracy"] == pytest.approx(right, abs=1e-3)
 

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from robust_interp import zoo
 from robust_interp.cli.main import main
 from robust_interp.core.errors import Stopped, UserError
-from robust_interp.training import resume, side_by_side, train
+from robust_interp.training import job, resume, side_by_side, train
 from robust_interp.training.recipe import Recipe
 from robust_interp.training.trainer import TrainingError
 
@@ -131,16 +131,16 @@ def test_a_training_that_goes_on_says_so_before_its_first_step(tmp_path, monkeyp
         told.append((what.seed, start.step, start.steps))
         raise MemoryError  # enough seen
 
-    trainings = [train.Training("in_resnet14", RECIPE, seed) for seed in (1, 0)]
+    trainings = [job.Training("in_resnet14", RECIPE, seed) for seed in (1, 0)]
     with pytest.raises(MemoryError):
         train.train_together(trainings, "digits", tmp_path, model_args=DROPOUT, resumed=resumed)
     assert told == [(0, 2, 12)]
 
 
 def test_the_work_of_a_training_is_its_passes_weighed_by_the_size_of_the_model():
-    short, long = (train.Training("in_resnet14", Recipe("any", epochs=e), 0) for e in (2, 6))
+    short, long = (job.Training("in_resnet14", Recipe("any", epochs=e), 0) for e in (2, 6))
     training = train.data.load("digits", "train")
-    work = train.work([short, long], training)
+    work = job.work([short, long], training)
     (size, passes), (_, more) = work[short], work[long]
     model = zoo.create("in_resnet14", num_classes=10, in_chans=1)
     assert size == sum(p.numel() for p in model.parameters()) / 1e6
@@ -332,7 +332,7 @@ def spoil(monkeypatch, seeds):
             model.fc.weight.data.fill_(torch.nan)
         return plain(model, loader, recipe)
 
-    monkeypatch.setattr(train, "Trainer", spoilt)
+    monkeypatch.setattr(job, "Trainer", spoilt)
 
 
 COMMAND = ["train", "in_resnet14", "--epochs", "1", "--seeds", "3", "--device", "cpu", "--quiet", "--out"]

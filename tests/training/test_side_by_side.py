@@ -8,9 +8,9 @@ import torch
 
 from robust_interp.cli.main import main
 from robust_interp.core.errors import Stopped, UserError
-from robust_interp.training import side_by_side, train
+from robust_interp.training import job, side_by_side, train
+from robust_interp.training.job import Training
 from robust_interp.training.recipe import Recipe
-from robust_interp.training.train import Training
 from robust_interp.training.trainer import TrainingError
 
 pytestmark = pytest.mark.usefixtures("a_third")
@@ -60,7 +60,7 @@ def test_one_that_fails_is_recorded_and_does_not_touch_the_others(tmp_path, alon
             model.fc.weight.data.fill_(torch.inf)
         return plain(model, loader, recipe)
 
-    monkeypatch.setattr(train, "Trainer", spoilt)
+    monkeypatch.setattr(job, "Trainer", spoilt)
     for reason in ("diverged: the loss of epoch 1 is nan", "failed before"):  # again, it is not tried again
         made = (
             run(asked, tmp_path / "zoo")

@@ -9,8 +9,8 @@ import pytest
 from robust_interp import data
 from robust_interp.core.errors import UserError
 from robust_interp.results import paper
+from robust_interp.training import job, sweep
 from robust_interp.training import recipe as recipes
-from robust_interp.training import sweep, train
 from robust_interp.training.sweep import Point
 from robust_interp.training.trainer import TrainingError
 
@@ -92,8 +92,8 @@ def test_a_sweep_from_the_command_line_goes_on_where_it_was(command, tmp_path, m
     read, load = [], data.load
     monkeypatch.setattr(data, "load", lambda *given: read.append(given[1]) or load(*given))
     recipe = recipe_of("in_resnet14", (0.3, 0.4))
-    failure = train.failure_file(
-        train.destination("in_resnet14", "digits", recipe, 1, tmp_path / "sweep" / "zoo")
+    failure = job.failure_file(
+        job.destination("in_resnet14", "digits", recipe, 1, tmp_path / "sweep" / "zoo")
     )
     failure.parent.mkdir(parents=True)
     failure.write_text(json.dumps({"failed": "training diverged"}))

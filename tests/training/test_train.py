@@ -13,7 +13,7 @@ from torchvision.transforms import functional as TF
 from robust_interp import data, zoo
 from robust_interp.cli.main import main
 from robust_interp.core.errors import UserError
-from robust_interp.training import recipe, train
+from robust_interp.training import files, recipe, train
 from robust_interp.training.loader import Loader
 from robust_interp.training.recipe import Recipe
 
@@ -38,7 +38,7 @@ def same(left, right):
 @pytest.fixture
 def exact(monkeypatch):
     """Store full precision whatever half precision would do to the predictions."""
-    monkeypatch.setattr(train, "HALF_MAY_CHANGE", -1)
+    monkeypatch.setattr(files, "HALF_MAY_CHANGE", -1)
 
 
 # What a seed fixes.
@@ -320,7 +320,7 @@ def test_half_precision_is_kept_only_while_no_prediction_changes(tmp_path, monke
     for name, allowed in (("usual", None), ("always", 1), ("never", -1)):
         with monkeypatch.context() as patch:
             if allowed is not None:
-                patch.setattr(train, "HALF_MAY_CHANGE", allowed)
+                patch.setattr(files, "HALF_MAY_CHANGE", allowed)
             made[name] = train.train("preact_resnet14", "digits", replace(SHORT, name=name), 0, tmp_path)
     assert (made["always"].record["precision"], made["never"].record["precision"]) == ("float16", "float32")
     for name, tensor in weights(made["never"]).items():
@@ -328,7 +328,7 @@ def test_half_precision_is_kept_only_while_no_prediction_changes(tmp_path, monke
         assert torch.equal(weights(made["always"])[name], rounded), name
     test = data.load("digits", "test")
     half, full = (
-        train.predictions(made[name].load(), test, DIGITS.mean, DIGITS.std, "cpu")
+        files.predictions(made[name].load(), test, DIGITS.mean, DIGITS.std, "cpu")
         for name in ("always", "never")
     )
     kept = made["usual"].record["precision"] == "float16"

@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 
 from robust_interp.cli.main import main
+from robust_interp.training.job import Training
 from robust_interp.training.recipe import load
-from robust_interp.training.train import Training
 from robust_interp.training.workers import split_into_groups
 
 # A data set of a few digits. The worker that first keeps the state of seed 0 is killed thereafter.

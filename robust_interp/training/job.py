@@ -1,0 +1,208 @@
+"""A training before it runs: what is trained, where its checkpoint goes, and what it costs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import robust_interp
+from robust_interp import data, zoo
+from robust_interp.core.errors import UserError
+from robust_interp.models import default_lambda_init
+from robust_interp.training.compilation import compile_blocks
+from robust_interp.training.loader import Loader
+from robust_interp.training.recipe import Recipe
+from robust_interp.training.trainer import Trainer, coefficients
+
+PASSES = 3  # cost of a training step in forward passes: a backward pass costs two
+LONGEST_NAME = 255 - 40  # bytes of a checkpoint's name; file names have 255, and that of a state is longer
+
+
+def destination(architecture: str, dataset: str, recipe: Recipe, seed: int, out: Path) -> Path:
+    """Return the path of the checkpoint folder of a training.
+
+    Args:
+        architecture: A timm name without a tag.
+        dataset: Name of the data set.
+        recipe: The recipe; its name is a part of the folder's name.
+        seed: Train seed.
+        out: The folder that contains the checkpoint folders.
+
+    Raises:
+        UserError: if the name is not a checkpoint's, as for an architecture with a tag, or is too long for a
+            file system.
+    """
+    folder = Path(out) / f"{architecture}.{dataset}_{recipe.name}_seed{seed}"
+    if (size := len(os.fsencode(folder.name))) > LONGEST_NAME:
+        raise UserError(
+            f"{folder.name[:40]}...: the name of this checkpoint would have {size} bytes, and may have "
+            f"{LONGEST_NAME}: give the recipe a file and a name of its own, or rename the architecture"
+        )
+    try:
+        folder.exists()
+    except OSError as error:
+        raise UserError(f"cannot write into {out}: {error.strerror}") from error
+    if zoo.Checkpoint.at(folder) is None:
+        raise UserError(f"{folder.name} is not a checkpoint name: train an architecture without a tag")
+    return folder
+
+
+def failure_file(folder: Path) -> Path:
+    """Return the path of the record of a failed training. It does not look like a checkpoint."""
+    return folder.with_name(f"{folder.name}.failed.json")
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """A network to train.
+
+    Attributes:
+        architecture: Name of a registered architecture.
+        recipe: The recipe.
+        seed: Train seed.
+    """
+
+    architecture: str
+    recipe: Recipe
+    seed: int
+
+
+@dataclass(frozen=True)
+class Start:
+    """Point at which a training is resumed.
+
+    Attributes:
+        step: Number of finished steps.
+        steps: Number of all steps.
+        epoch: Epoch, counted from 1.
+        epochs: Number of all epochs.
+    """
+
+    step: int
+    steps: int
+    epoch: int
+    epochs: int
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A training with all that it needs: the filled recipe, the data and the destination."""
+
+    what: Training
+    recipe: Recipe
+    model_args: dict
+    training: data.ArrayDataset
+    folder: Path
+    device: str | torch.device
+    compiled: bool
+    data_dir: str | None
+
+    @property
+    def kind(self) -> data.DatasetType:
+        return data.DATASETS[self.training.name]
+
+    @property
+    def identity(self) -> dict:
+        """All settings that determine the result, as JSON values."""
+        facts = {
+            "recipe": dataclasses.asdict(self.recipe),
+            "seed": self.what.seed,
+            "dataset": self.training.name,
+            "data_fingerprint": self.training.fingerprint,
+            "model_args": self.model_args,
+        }
+        return json.loads(json.dumps(facts))
+
+    def model(self) -> nn.Module:
+        """Build the network with its initial weights."""
+        torch.manual_seed(self.what.seed)
+        model = zoo.create(
+            self.what.architecture,
+            num_classes=self.kind.classes,
+            in_chans=self.kind.shape[0],
+            **self.model_args,
+        )
+        return model.to(self.device).to(memory_format=torch.channels_last)
+
+    def trainer(self) -> Trainer:
+        """Make the training at step 0."""
+        model, images = self.model(), self.training.images
+        if self.compiled:
+            compile_blocks(model)
+        flip, seed = self.kind.flip, self.what.seed
+        loader = Loader(images, self.training.labels, self.recipe, flip, seed, self.device)
+        return Trainer(model, loader, self.recipe)
+
+    def record(self, trainer: Trainer) -> dict:
+        """Return the record of the training for train.json."""
+        interval = self.model_args.get("lambda_init") or default_lambda_init(self.what.architecture)
+        return self.identity | {
+            "checkpoint": "last",  # the last epoch: the test set is used only once, after training
+            "lambda_init": list(interval) if interval else None,
+            "parameters": sum(p.numel() for p in trainer.model.parameters()),
+            "lambda": coefficients(trainer.model),
+            "versions": {"robust_interp": robust_interp.__version__, "torch": str(torch.__version__)},
+            "curve": trainer.curve,
+            "seconds": round(trainer.seconds, 1),
+            "device": str(self.device),
+            "compiled": self.compiled,
+        }
+
+
+def check(trainings: Sequence[Training], dataset: str, out: Path) -> dict[Training, Path]:
+    """Check that trainings can run, before any data are read.
+
+    Args:
+        trainings: The trainings.
+        dataset: Name of the data set.
+        out: The folder for the checkpoint folders.
+
+    Returns:
+        The checkpoint folder of each training.
+
+    Raises:
+        UserError: if a checkpoint exists already or cannot be written, a recipe does not fit the data set, or
+            two trainings would write the same checkpoint.
+    """
+    for what in trainings:
+        what.recipe.filled(data.DATASETS[dataset])
+    folders = {
+        what: destination(what.architecture, dataset, what.recipe, what.seed, out) for what in trainings
+    }
+    if len(set(folders.values())) < len(trainings):
+        raise UserError("two trainings would write the same checkpoint")
+    for folder in folders.values():
+        zoo.check_writable(folder)
+    return folders
+
+
+def work(trainings: Sequence[Training], training: data.Dataset) -> dict[Training, tuple[float, float]]:
+    """Estimate the cost of each training.
+
+    Args:
+        trainings: The trainings.
+        training: The training split of a registered data set.
+
+    Returns:
+        For each training, the parameters in millions, and the number of forward passes of single images times
+        that number.
+    """
+    kind, images = data.DATASETS[training.name], len(training)
+    params_m: dict[str, float] = {}
+    sizes = {}
+    for what in trainings:
+        recipe = what.recipe.filled(kind)
+        if what.architecture not in params_m:
+            arguments = {"num_classes": kind.classes, "in_chans": kind.shape[0]} | recipe.model_args()
+            model = zoo.create(what.architecture, **arguments)
+            params_m[what.architecture] = sum(p.numel() for p in model.parameters()) / 1e6
+        size = params_m[what.architecture]
+        sizes[what] = size, recipe.epochs * images * PASSES * size
+    return sizes
