@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
@@ -183,6 +184,15 @@ def _seconds(step: Callable[[], object]) -> float:
         step()
         steps += 1
     return passed / steps
+
+
+def use(count: int) -> None:
+    """Use `count` threads per operation in this process, also if torch is imported only later."""
+    os.environ["OMP_NUM_THREADS"] = str(count)
+    if "torch" in sys.modules:
+        import torch
+
+        torch.set_num_threads(count)
 
 
 @contextmanager

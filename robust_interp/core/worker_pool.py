@@ -106,12 +106,12 @@ class _WorkerActor:
 
     def open(self, count: int, make: Callable, *arguments: Any) -> _Reply:
         """Create the object of the worker, and use `count` threads from now on."""
-        self._threads = threads.used(count)
-        self._threads.__enter__()
-        return _replied(lambda: self._made(make, arguments))
+        threads.use(count)
+        return _replied(lambda: self._made(count, make, arguments))
 
-    def _made(self, make: Callable, arguments: Sequence) -> None:
+    def _made(self, count: int, make: Callable, arguments: Sequence) -> None:
         self._object = make(*arguments)
+        threads.use(count)  # a torch that was imported just now takes no more than there are CPUs
 
     def do(self, task: Any, mailbox: Any, number: int) -> _Reply:
         """Run a task. With a mailbox, the task gets a channel for its news, sent as worker `number`."""

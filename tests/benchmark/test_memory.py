@@ -78,7 +78,7 @@ OUT_OF_MEMORY = [
 
 def measured_in_batches(model):
     options = {"corruptions": "none", "attacks": "pgd(steps=3),square(queries=5)", "seed": 3}
-    return robust_interp.evaluate({"m": model}, "digits", n=13, batch_size=12, **options)
+    return robust_interp.evaluate({"m": model}, "digits", eps=(16 / 255,), n=13, batch_size=12, **options)
 
 
 @pytest.fixture(scope="module")

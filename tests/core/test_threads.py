@@ -1,6 +1,8 @@
 """The number of threads and how they wait: limits that are made up here, and a step whose speed is known."""
 
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -107,6 +109,16 @@ def test_the_fastest_number_is_taken_and_of_equals_the_smallest(seconds, fastest
     with threads.used(4):  # the first call, which sets things up, is made before any is tried
         assert threads.fastest(step, 4) == fastest
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["threads.use(1); import torch", "import torch; threads.use(1)"])
+def test_a_number_is_used_whenever_torch_is_imported(first):
+    code = f"from robust_interp.core import threads; {first}; print(torch.get_num_threads())"
+    environ = os.environ | {"OMP_NUM_THREADS": "2"}
+    argv = [sys.executable, "-c", code]
+    found = subprocess.run(argv, env=environ, capture_output=True, text=True, check=True)
+    assert found.stdout == "1\n"
 
 
 @pytest.fixture

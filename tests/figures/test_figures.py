@@ -209,7 +209,15 @@ def texts_of(figure):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Glyph .* missing")  # DejaVu Sans has no Chinese
-@pytest.mark.parametrize("name", OF_LONG)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name, marks=[pytest.mark.exhaustive] * (name in ("jacobians", "plane", "growth", "many"))
+        )
+        for name in OF_LONG
+    ],
+)
 def test_names_of_any_length_are_drawn_whole_and_over_nothing(name):
     figure = OF_LONG[name]()
     style.styled(figure.draw_without_rendering)()
