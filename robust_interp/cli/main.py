@@ -161,9 +161,10 @@ class _Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Name the choice that was probably meant; argparse would list all of them."""
-        from robust_interp.core.registry import similar
+        import difflib
 
-        if action.choices and value not in action.choices and (near := similar(str(value), action.choices)):
+        known = [str(choice) for choice in action.choices or ()]
+        if value not in known and (near := difflib.get_close_matches(str(value), known, n=1, cutoff=0.75)):
             raise argparse.ArgumentError(action, f"invalid choice: {value!r}; did you mean {near[0]}?")
         super()._check_value(action, value)
 
