@@ -161,11 +161,11 @@ class _Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Name the choice that was probably meant; argparse would list all of them."""
-        import difflib
+        from robust_interp.core.registry import nearest
 
         known = [str(choice) for choice in action.choices or ()]
-        if value not in known and (near := difflib.get_close_matches(str(value), known, n=1, cutoff=0.75)):
-            raise argparse.ArgumentError(action, f"invalid choice: {value!r}; did you mean {near[0]}?")
+        if value not in known and (near := nearest(str(value), known)):
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}; did you mean {near}?")
         super()._check_value(action, value)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
