@@ -1,0 +1,55 @@
+"""How far λ moves in the first steps of a training on CIFAR-10: gradients and values of λ, step by step.
+
+    python benchmarks/lambda_first_steps.py [--architecture in_resnet110] [--seed 0] [--set warmup_epochs=1]
+        [--steps 50] [--threads 1]
+
+The recipe is `quick`, the steps are those of `robust-interp train` on a CPU. Numbers: docs/findings.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from robust_interp import data
+from robust_interp.models.merges import Lambda
+from robust_interp.training import recipe as recipes
+from robust_interp.training.job import Job, Training
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--architecture", default="in_resnet110")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+
+    named = recipes.load("quick", arguments.architecture, "cifar10")
+    recipe = recipes.overridden(named, recipes.settings(arguments.set))
+    what = Training(arguments.architecture, recipe, arguments.seed)
+    images = data.load("cifar10", "train")
+    trainer = Job(what, recipe, recipe.model_args(), images, Path(), "cpu", False, None).trainer()
+    lambdas = [module.lambda_ for module in trainer.model.modules() if isinstance(module, Lambda)]
+    trainer.begin()
+    for step in range(1, arguments.steps + 1):
+        trainer.train_step(*trainer.loader.cut(trainer.loader.draw()))
+        trainer.step += 1
+        steepest = max(abs(one.grad.item()) for one in lambdas)
+        values = [one.item() for one in lambdas]
+        alive = sum(value > 0.01 for value in values)
+        print(
+            f"step {step}: largest gradient {steepest:.3g}, λ {min(values):.3g} to {max(values):.3g}, "
+            f"{alive} of {len(values)} above 0.01",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
