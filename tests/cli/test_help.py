@@ -351,7 +351,10 @@ def completed(line, tmp_path):
             "robust-interp sweep --models preact_resnet20,lambda_in_resnet16",
             ["preact_resnet20,lambda_in_resnet164"],
         ),
-        ("robust-interp leaderboard compare --models in_resnet20,preact_resnet2", ["in_resnet20,preact_resnet20"]),
+        (
+            "robust-interp leaderboard compare --models in_resnet20,preact_resnet2",
+            ["in_resnet20,preact_resnet20"],
+        ),
     ],
 )
 def test_the_shell_completes_names_without_torch(line, offered, tmp_path):
