@@ -2,6 +2,8 @@
 
     python benchmarks/branches_off.py [--models in_resnet110,preact_resnet110] [--off 1:2-18,1:5-18] [--n 500]
 
+By default, the models are the three of depth 110 in the repository's model_zoo.
+
 For each block, prints the standard deviation of x, and that of f(x) divided by that of the block's output,
 over the first 50 test images. Then sets f(x) = 0 in the blocks of `--off` (stage:first-last, from 1; one item
 at a time) and prints the accuracy on the first n clean test images. Numbers: docs/findings.md.
@@ -17,6 +19,8 @@ from torch import Tensor, nn
 
 from robust_interp import data
 from robust_interp.models.network import Block, InterpolationNet
+
+DEPTH_110 = "in_resnet110,in_resnet110.cifar10_quick_warmup_epochs_1_bf16_seed0,preact_resnet110"
 
 Variant = tuple[int, int, int]  # stage, first and last block, from 1
 
@@ -50,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", default="in_resnet110,preact_resnet110")
+    parser.add_argument("--models", default=DEPTH_110)
     parser.add_argument("--off", default="1:2-18,1:5-18,2:2-18,3:2-18")
     parser.add_argument("--n", type=int, default=500)
     arguments = parser.parse_args()
