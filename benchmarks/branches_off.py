@@ -1,17 +1,21 @@
 """What the branches f(x) of a bundled CIFAR-10 network do: their size, and the accuracy without them.
 
-    python benchmarks/branches_off.py [--models in_resnet110,preact_resnet110] [--off 1:2-18,1:5-18] [--n 500]
+    python benchmarks/branches_off.py [--models in_resnet20,preact_resnet20] [--off 1:2-18,1:5-18] [--n 500]
 
 By default, the models are the three of depth 110 in the repository's model_zoo.
 
 For each block, prints the standard deviation of x, and that of f(x) divided by that of the block's output,
 over the first 50 test images. Then sets f(x) = 0 in the blocks of `--off` (stage:first-last, from 1; one item
-at a time) and prints the accuracy on the first n clean test images. Numbers: docs/findings.md.
+at a time) and prints the accuracy on the first n clean test images, after that of the whole network.
+Numbers: docs/findings.md.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 
 import timm
 import torch
@@ -35,7 +39,19 @@ def zero(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tenso
     return torch.zeros_like(output)
 
 
-def share(name: str, block: Block, x: Tensor, output: Tensor) -> None:
+@contextmanager
+def forward_hooks(modules: Mapping[nn.Module, Callable[..., Tensor | None]]) -> Iterator[None]:
+    """Call each function with (module, inputs, output) after its module; what it returns is the output."""
+    hooks = [module.register_forward_hook(function) for module, function in modules.items()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def share(name: str, block: Block, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    (x,) = inputs
     print(
         f"  {name}: x {x.std().item():.3g}, f(x) / output {(block.branch(x).std() / output.std()).item():.3g}"
     )
@@ -47,6 +63,11 @@ def network(name: str) -> InterpolationNet:
     mean, std = (torch.tensor(model.pretrained_cfg[key]).view(1, 3, 1, 1) for key in ("mean", "std"))
     model.register_forward_pre_hook(lambda _, inputs: ((inputs[0] - mean) / std,))
     return model
+
+
+def print_accuracy(what: str, model: nn.Module, images: Tensor, labels: Tensor) -> None:
+    right = (model(images).argmax(1) == labels).float().mean().item()
+    print(f"  {what}: clean {100 * right:.1f} % (n = {len(labels)})", flush=True)
 
 
 @torch.no_grad()
@@ -65,26 +86,19 @@ def main() -> None:
     for name in arguments.models.split(","):
         print(name)
         model = network(name)
-        blocks = [
-            (f"{s}:{b}", block) for s, stage in enumerate(model.stages, 1) for b, block in enumerate(stage, 1)
-        ]
-        hooks = [
-            block.register_forward_hook(
-                lambda block, inputs, output, place=place: share(place, block, *inputs, output)
-            )
-            for place, block in blocks
-        ]
-        model(images[:50])
-        for hook in hooks:
-            hook.remove()
+        shares = {
+            block: partial(share, f"{s}:{b}")
+            for s, stage in enumerate(model.stages, 1)
+            for b, block in enumerate(stage, 1)
+        }
+        with forward_hooks(shares):
+            model(images[:50])
+        print_accuracy("whole network", model, images, labels)
         for text in arguments.off.split(","):
             stage, first, last = variant(text)
             off = list(model.stages[stage - 1])[first - 1 : last]
-            hooks = [block.branch.register_forward_hook(zero) for block in off]
-            right = (model(images).argmax(1) == labels).float().mean().item()
-            for hook in hooks:
-                hook.remove()
-            print(f"  f(x) = 0 in {text}: clean {100 * right:.1f} % (n = {len(labels)})", flush=True)
+            with forward_hooks({block.branch: zero for block in off}):
+                print_accuracy(f"f(x) = 0 in {text}", model, images, labels)
 
 
 if __name__ == "__main__":
