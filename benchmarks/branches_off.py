@@ -1,13 +1,14 @@
 """What the branches f(x) of a bundled CIFAR-10 network do: their size, and the accuracy without them.
 
-    python benchmarks/branches_off.py [--models in_resnet20,preact_resnet20] [--off 1:2-18,1:5-18] [--n 500]
+    python benchmarks/branches_off.py [--models in_resnet20,preact_resnet20] [--off 1:2-18] [--pgd 200]
 
 By default, the models are the three of depth 110 in the repository's model_zoo.
 
 For each block, prints the standard deviation of x, and that of f(x) divided by that of the block's output,
 over the first 50 test images. Then sets f(x) = 0 in the blocks of `--off` (stage:first-last, from 1; one item
-at a time) and prints the accuracy on the first n clean test images, after that of the whole network.
-Numbers: docs/findings.md.
+at a time) and prints the accuracy on the first n clean test images, after that of the whole network. With
+`--pgd M`, prints the accuracy on the first M images under PGD of torchattacks, too: radius and step 2/255, 20
+steps. Numbers: docs/findings.md.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from functools import partial
 
 import timm
 import torch
+import torchattacks
 from torch import Tensor, nn
 
 from robust_interp import data
@@ -65,9 +67,21 @@ def network(name: str) -> InterpolationNet:
     return model
 
 
-def print_accuracy(what: str, model: nn.Module, images: Tensor, labels: Tensor) -> None:
-    right = (model(images).argmax(1) == labels).float().mean().item()
-    print(f"  {what}: clean {100 * right:.1f} % (n = {len(labels)})", flush=True)
+@torch.enable_grad()
+def pgd(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    torch.manual_seed(0)
+    attack = torchattacks.PGD(model, eps=2 / 255, alpha=2 / 255, steps=20)
+    batches = zip(images.split(100), labels.split(100), strict=True)
+    return torch.cat([attack(*batch) for batch in batches])
+
+
+def print_accuracy(what: str, model: nn.Module, images: Tensor, labels: Tensor, attacked: int) -> None:
+    inputs = {"clean": images}
+    if attacked:
+        inputs["PGD 2/255"] = pgd(model, images[:attacked], labels[:attacked])
+    for kind, given in inputs.items():
+        right = (model(given).argmax(1) == labels[: len(given)]).float().mean().item()
+        print(f"  {what}: {kind} {100 * right:.1f} % (n = {len(given)})", flush=True)
 
 
 @torch.no_grad()
@@ -77,7 +91,8 @@ def main() -> None:
     )
     parser.add_argument("--models", default=DEPTH_110)
     parser.add_argument("--off", default="1:2-18,1:5-18,2:2-18,3:2-18")
-    parser.add_argument("--n", type=int, default=500)
+    parser.add_argument("--n", type=int, default=500, help="clean test images")
+    parser.add_argument("--pgd", type=int, default=0, help="attacked test images, at most n")
     arguments = parser.parse_args()
     test = data.load("cifar10", "test")
     images, labels = (torch.from_numpy(array[: arguments.n]) for array in (test.images, test.labels))
@@ -93,12 +108,12 @@ def main() -> None:
         }
         with forward_hooks(shares):
             model(images[:50])
-        print_accuracy("whole network", model, images, labels)
+        print_accuracy("whole network", model, images, labels, arguments.pgd)
         for text in arguments.off.split(","):
             stage, first, last = variant(text)
             off = list(model.stages[stage - 1])[first - 1 : last]
             with forward_hooks({block.branch: zero for block in off}):
-                print_accuracy(f"f(x) = 0 in {text}", model, images, labels)
+                print_accuracy(f"f(x) = 0 in {text}", model, images, labels, arguments.pgd)
 
 
 if __name__ == "__main__":

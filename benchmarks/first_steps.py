@@ -1,9 +1,10 @@
-"""How far λ moves in the first steps of a training on CIFAR-10: gradients and values of λ, step by step.
+"""The first steps of a training on CIFAR-10: how far λ and the weights of the stem move, step by step.
 
-    python benchmarks/lambda_first_steps.py [--architecture in_resnet110] [--seed 0] [--set warmup_epochs=1]
+    python benchmarks/first_steps.py [--architecture in_resnet110] [--seed 0] [--set warmup_epochs=1]
         [--steps 50] [--threads 1]
 
-The recipe is `quick`, the steps are those of `robust-interp train` on a CPU. Numbers: docs/findings.md.
+The recipe is `quick`, the steps are those of `robust-interp train` on a CPU. `stem` is the Frobenius norm of
+the weights of the first convolution. Numbers: docs/findings.md.
 """
 
 from __future__ import annotations
@@ -12,11 +13,24 @@ import argparse
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from robust_interp import data
 from robust_interp.models.merges import Lambda
 from robust_interp.training import recipe as recipes
 from robust_interp.training.job import Job, Training
+
+
+def lambdas_now(lambdas: list[Tensor]) -> str:
+    if not lambdas:
+        return ""
+    steepest = max(abs(one.grad.item()) for one in lambdas if one.grad is not None)
+    values = [one.item() for one in lambdas]
+    alive = sum(value > 0.01 for value in values)
+    return (
+        f", largest gradient of a λ {steepest:.3g}, λ {min(values):.3g} to {max(values):.3g}, "
+        f"{alive} of {len(values)} above 0.01"
+    )
 
 
 def main() -> None:
@@ -37,18 +51,12 @@ def main() -> None:
     images = data.load("cifar10", "train")
     trainer = Job(what, recipe, recipe.model_args(), images, Path(), "cpu", False, None).trainer()
     lambdas = [module.lambda_ for module in trainer.model.modules() if isinstance(module, Lambda)]
+    stem = trainer.model.get_submodule("stem.conv").weight
     trainer.begin()
     for step in range(1, arguments.steps + 1):
         trainer.train_step(*trainer.loader.cut(trainer.loader.draw()))
         trainer.step += 1
-        steepest = max(abs(one.grad.item()) for one in lambdas)
-        values = [one.item() for one in lambdas]
-        alive = sum(value > 0.01 for value in values)
-        print(
-            f"step {step}: largest gradient {steepest:.3g}, λ {min(values):.3g} to {max(values):.3g}, "
-            f"{alive} of {len(values)} above 0.01",
-            flush=True,
-        )
+        print(f"step {step}: stem {stem.norm().item():.3g}{lambdas_now(lambdas)}", flush=True)
 
 
 if __name__ == "__main__":
