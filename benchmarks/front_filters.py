@@ -1,11 +1,12 @@
 """What the first layers of networks do with high frequencies: their filters, and their response to waves.
 
     python benchmarks/front_filters.py [--models in_resnet110,preact_resnet110] [--blocks 4] [--n 200]
+        [--zoo FOLDER] [--plugin FILE]
 
-By default, the models are the three of depth 110 in the repository's model_zoo. For the stem and for the two
-convolutions of each of the first blocks, prints the Frobenius norm of the weights, and the share of their
-squares that is in the mean of each 3x3 filter: 1 for a box blur, 0 for an edge, 1/9 = 0.11 on average for
-random weights.
+The models are names of CIFAR-10 checkpoints, or globs; by default the three of depth 110. For the stem and for
+the two convolutions of each of the first blocks, prints the Frobenius norm of the weights, and the share of
+their squares that is in the mean of each 3x3 filter: 1 for a box blur, 0 for an edge, 1/9 = 0.11 on average
+for random weights.
 
 Then adds waves of 2/255 root mean square to the first n clean test images, and prints how much the output of
 the last of these blocks changes: the root mean square of the change, each channel in units of its own
@@ -19,14 +20,12 @@ from __future__ import annotations
 import argparse
 from itertools import pairwise
 
-import timm
 import torch
 from torch import Tensor, nn
 
-from robust_interp import data
+from robust_interp import data, plugins, zoo
 from robust_interp.models.network import InterpolationNet
 
-DEPTH_110 = "in_resnet110,in_resnet110.cifar10_quick_warmup_epochs_1_bf16_seed0,preact_resnet110"
 EDGES = (0.0, 0.125, 0.25, 0.375, 0.501)  # cycles a pixel
 SIZE = 2 / 255  # of the waves, in [0, 1] pixels
 
@@ -56,8 +55,7 @@ def print_filters(model: InterpolationNet, blocks: int) -> None:
         print(f"  {name}: {'; '.join(facts)}")
 
 
-def print_response(model: InterpolationNet, blocks: int, images: Tensor) -> None:
-    cfg = model.pretrained_cfg
+def print_response(model: InterpolationNet, cfg: dict, blocks: int, images: Tensor) -> None:
     mean, std = (torch.tensor(cfg[key]).view(1, 3, 1, 1) for key in ("mean", "std"))
 
     def front(pixels: Tensor) -> Tensor:
@@ -75,16 +73,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", default=DEPTH_110)
+    parser.add_argument("--models", default="in_resnet110,preact_resnet110")
     parser.add_argument("--blocks", type=int, default=4, help="blocks of the first stage")
     parser.add_argument("--n", type=int, default=200, help="clean test images")
+    parser.add_argument("--zoo", help="additional folder of checkpoints")
+    parser.add_argument("--plugin", help="file that declares the models")
     arguments = parser.parse_args()
+    if arguments.plugin:
+        plugins.load(arguments.plugin)
     images = torch.from_numpy(data.load("cifar10", "test").images[: arguments.n]).float() / 255
-    for name in arguments.models.split(","):
-        print(name)
-        model = timm.create_model(name, pretrained=True).eval()
+    candidates = zoo.checkpoints(arguments.zoo, "cifar10")
+    for checkpoint in zoo.select(arguments.models.split(","), candidates):
+        print(checkpoint.name)
+        model = checkpoint.load()
         print_filters(model, arguments.blocks)
-        print_response(model, arguments.blocks, images)
+        print_response(model, checkpoint.config["pretrained_cfg"], arguments.blocks, images)
 
 
 if __name__ == "__main__":
