@@ -12,17 +12,16 @@
 Numbers: docs/findings.md.
 """
 
-from collections.abc import Callable
-from functools import partial
+import sys
 from typing import Any
 
 import timm
 import torch
-from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from torch import Tensor, nn
 
 from robust_interp.models import PreActResNet
-from robust_interp.models.merges import Coefficient, Damp, damped
+from robust_interp.models.merges import Add, Coefficient, Damp
+from robust_interp.models.registration import Architecture, register_all
 
 BLOCKS = 4  # of a front
 BURST = 10  # steps
@@ -40,22 +39,22 @@ class Frozen(nn.Sequential):
 
 
 class FixedFront(PreActResNet):
-    """A ResNet-20 whose stem and first stage are those of `front`, a timm name, and are not trained."""
+    """A network whose stem and first stage are those of `front`, a timm name, and are not trained."""
 
     def __init__(self, front: str, **arguments: Any) -> None:
-        super().__init__(depth=20, **arguments)
+        super().__init__(**arguments)
         source: Any = timm.create_model(front, pretrained=True)
         self.stem = Frozen(source.stem)
         self.stages[0] = Frozen(*source.stages[0][:BLOCKS])
 
 
 class Burst(PreActResNet):
-    """A ResNet-20 whose stem and first stage have `factor` times their gradients in the first BURST steps."""
+    """A network whose stem and first stage have `factor` times their gradients in the first BURST steps."""
 
     steps: Tensor
 
     def __init__(self, factor: float, **arguments: Any) -> None:
-        super().__init__(depth=20, **arguments)
+        super().__init__(**arguments)
         self.factor = factor
         self.register_buffer("steps", torch.zeros(()))  # in the state, so that a resumed training goes on
         for part in (self.stem, self.stages[0]):
@@ -72,49 +71,26 @@ class Burst(PreActResNet):
 
 
 class FixedDamping(PreActResNet):
-    """An In-ResNet-20 that does not train its λ."""
+    """A network that does not train its λ."""
 
     def __init__(self, **arguments: Any) -> None:
-        super().__init__(depth=20, merge=damped(Damp, lambda_init=(0.20, 0.25)), **arguments)
+        super().__init__(**arguments)
         for module in self.modules():
             if isinstance(module, Coefficient):
                 module.requires_grad_(False)
 
 
-CONTROLS: dict[str, Callable[..., PreActResNet]] = {
-    "resnet20_in110_front": partial(FixedFront, front="in_resnet110.cifar10_quick_seed0"),
-    "resnet20_in110_warmup_front": partial(
-        FixedFront, front="in_resnet110.cifar10_quick_warmup_epochs_1_bf16_seed0"
-    ),
-    "resnet20_resnet110_front": partial(FixedFront, front="preact_resnet110.cifar10_quick_bf16_seed0"),
-    "preact_resnet20_burst100": partial(Burst, factor=100),
-    "preact_resnet20_burst1000": partial(Burst, factor=1000),
-    "in_resnet20_fixed": FixedDamping,
+def _front(name: str) -> Architecture:
+    return Architecture(FixedFront, {"depth": 20, "front": name}, Add)
+
+
+ARCHITECTURES = {
+    "resnet20_in110_front": _front("in_resnet110.cifar10_quick_seed0"),
+    "resnet20_in110_warmup_front": _front("in_resnet110.cifar10_quick_warmup_epochs_1_bf16_seed0"),
+    "resnet20_resnet110_front": _front("preact_resnet110.cifar10_quick_bf16_seed0"),
+    "preact_resnet20_burst100": Architecture(Burst, {"depth": 20, "factor": 100}, Add),
+    "preact_resnet20_burst1000": Architecture(Burst, {"depth": 20, "factor": 1000}, Add),
+    "in_resnet20_fixed": Architecture(FixedDamping, {"depth": 20}, Damp, {"lambda_init": (0.20, 0.25)}),
 }
 
-default_cfgs = generate_default_cfgs(
-    {
-        name: {
-            "num_classes": 10,
-            "input_size": (3, 32, 32),
-            "mean": (0.4914, 0.4822, 0.4465),
-            "std": (0.2470, 0.2435, 0.2616),
-            "first_conv": "stem.conv",
-            "classifier": "fc",
-        }
-        for name in CONTROLS
-    }
-)
-
-
-def _register(name: str, network: Callable[..., PreActResNet]) -> None:
-    def entrypoint(pretrained: bool = False, **arguments: Any) -> PreActResNet:
-        return build_model_with_cfg(network, name, pretrained, **arguments)
-
-    entrypoint.__name__ = name
-    entrypoint.__module__ = __name__
-    globals()[name] = register_model(entrypoint)
-
-
-for _name, _network in CONTROLS.items():
-    _register(_name, _network)
+register_all([sys.modules[__name__]], checkpoints={}, default_tag=lambda name: None)

@@ -17,7 +17,7 @@ FILE = Path(__file__).parents[2] / "benchmarks" / "controls.py"
 @pytest.fixture
 def controls(monkeypatch):
     """The module's names, without a registration that other tests would see."""
-    monkeypatch.setattr("timm.models.register_model", lambda entrypoint: entrypoint)
+    monkeypatch.setattr("robust_interp.models.registration.register_model", lambda entrypoint: entrypoint)
     return runpy.run_path(str(FILE))
 
 
@@ -30,7 +30,10 @@ def backward(model):
 
 
 def test_a_burst_enlarges_the_gradients_of_the_first_layers_in_ten_steps(controls):
-    burst, plain = controls["Burst"](factor=1000).double(), PreActResNet(depth=20).double()
+    burst, plain = (
+        controls["preact_resnet20_burst1000"](num_classes=10).double(),
+        PreActResNet(depth=20).double(),
+    )
     plain.load_state_dict({k: v for k, v in burst.state_dict().items() if k != "steps"})
     for number in range(1, 13):
         backward(burst)
@@ -42,18 +45,18 @@ def test_a_burst_enlarges_the_gradients_of_the_first_layers_in_ten_steps(control
 
 
 def test_a_burst_counts_steps_of_training_only_and_keeps_the_count(controls):
-    model = controls["Burst"](factor=100)
+    model = controls["preact_resnet20_burst100"](num_classes=10)
     images = torch.zeros(2, 3, 8, 8)
     model.train()(images)
     model.eval()(images)
-    again = controls["Burst"](factor=100)
+    again = controls["preact_resnet20_burst100"](num_classes=10)
     again.load_state_dict(model.state_dict())
     assert again.steps == 1
 
 
 def test_a_fixed_front_is_that_of_the_other_network_and_stays(controls):
     source = timm.create_model("in_resnet110.cifar10_quick_seed0", pretrained=True)
-    model = controls["CONTROLS"]["resnet20_in110_front"]()
+    model = controls["resnet20_in110_front"](num_classes=10)
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=0.1)
     before = [p.clone() for p in trained]
@@ -70,7 +73,7 @@ def test_a_fixed_front_is_that_of_the_other_network_and_stays(controls):
 
 
 def test_fixed_damping_does_not_train_its_lambda(controls):
-    model = controls["FixedDamping"]()
+    model = controls["in_resnet20_fixed"](num_classes=10)
     before = model.interpolation_coefficients()
     assert len(before) == 6
     assert all(0.20 <= value <= 0.25 for value in before.values())
