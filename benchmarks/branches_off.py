@@ -24,6 +24,7 @@ import torchattacks
 from torch import Tensor, nn
 
 from robust_interp import data
+from robust_interp.core.normalize import Normalize
 from robust_interp.models.network import Block, InterpolationNet
 
 DEPTH_110 = "in_resnet110,in_resnet110.cifar10_quick_warmup_epochs_1_bf16_seed0,preact_resnet110"
@@ -59,12 +60,10 @@ def share(name: str, block: Block, inputs: tuple[Tensor, ...], output: Tensor) -
     )
 
 
-def network(name: str) -> InterpolationNet:
-    """The bundled CIFAR-10 network, as a classifier of pixels in [0, 1]."""
-    model = timm.create_model(name, pretrained=True).eval()
-    mean, std = (torch.tensor(model.pretrained_cfg[key]).view(1, 3, 1, 1) for key in ("mean", "std"))
-    model.register_forward_pre_hook(lambda _, inputs: ((inputs[0] - mean) / std,))
-    return model
+def of_pixels(network: InterpolationNet) -> nn.Module:
+    """The network behind its normalisation: it takes pixels in [0, 1]."""
+    cfg = network.pretrained_cfg
+    return nn.Sequential(Normalize(cfg["mean"], cfg["std"]), network).eval()
 
 
 @torch.enable_grad()
@@ -100,10 +99,11 @@ def main() -> None:
 
     for name in arguments.models.split(","):
         print(name)
-        model = network(name)
+        network = timm.create_model(name, pretrained=True)
+        model = of_pixels(network)
         shares = {
             block: partial(share, f"{s}:{b}")
-            for s, stage in enumerate(model.stages, 1)
+            for s, stage in enumerate(network.stages, 1)
             for b, block in enumerate(stage, 1)
         }
         with forward_hooks(shares):
@@ -111,7 +111,7 @@ def main() -> None:
         print_accuracy("whole network", model, images, labels, arguments.pgd)
         for text in arguments.off.split(","):
             stage, first, last = variant(text)
-            off = list(model.stages[stage - 1])[first - 1 : last]
+            off = list(network.stages[stage - 1])[first - 1 : last]
             with forward_hooks({block.branch: zero for block in off}):
                 print_accuracy(f"f(x) = 0 in {text}", model, images, labels, arguments.pgd)
 

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from robust_interp import data, plugins, zoo
+from robust_interp.core.normalize import Normalize
 from robust_interp.models.network import InterpolationNet
 
 EDGES = (0.0, 0.125, 0.25, 0.375, 0.501)  # cycles a pixel
@@ -56,11 +57,7 @@ def print_filters(model: InterpolationNet, blocks: int) -> None:
 
 
 def print_response(model: InterpolationNet, cfg: dict, blocks: int, images: Tensor) -> None:
-    mean, std = (torch.tensor(cfg[key]).view(1, 3, 1, 1) for key in ("mean", "std"))
-
-    def front(pixels: Tensor) -> Tensor:
-        return model.stages[0][:blocks](model.stem((pixels - mean) / std))
-
+    front = nn.Sequential(Normalize(cfg["mean"], cfg["std"]), model.stem, model.stages[0][:blocks])
     clean = front(images)
     unit = clean.std((0, 2, 3), keepdim=True)
     for low, high in pairwise(EDGES):

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from robust_interp import data
+from robust_interp.core.normalize import Normalize
 from robust_interp.models.network import InterpolationNet
 
 
@@ -59,8 +60,7 @@ def main() -> None:
     arguments = parser.parse_args()
     train = data.load("cifar10", "train")
     kind = data.DATASETS["cifar10"]
-    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (kind.mean, kind.std))
-    images = (torch.from_numpy(train.images[:128]).float() / 255 - mean) / std
+    images = Normalize(kind.mean, kind.std)(torch.from_numpy(train.images[:128]).float() / 255)
     labels = torch.from_numpy(train.labels[:128]).long()
 
     for damping in (0.2, 0.225, 0.25):
