@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time see __getattr__
     from robust_interp.classifiers.ensemble import Ensemble
     from robust_interp.core.errors import UserError
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 # Public name -> the module that holds it, imported when the name is first used.
 _PUBLIC = {
