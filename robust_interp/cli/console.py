@@ -164,6 +164,7 @@ def print_comparison(comparison: Comparison) -> None:
         "only A": [str(value) for value in frame["only_a"]],
         "only B": [str(value) for value in frame["only_b"]],
         "p": [f"{value:.2g}" for value in frame["p"]],
+        "p over seeds": ["" if math.isnan(value) else f"{value:.2g}" for value in frame["p_seeds"]],
         "Holm p": [f"{value:.2g}" for value in frame["p_holm"]],
         "95 % over seeds": [_interval(*ends) for ends in frame[["ci_low", "ci_high"]].to_numpy()],
         "verdict": list(frame["verdict"]),
@@ -184,9 +185,9 @@ def print_comparison(comparison: Comparison) -> None:
             "only A, only B: images that only this one classifies correctly, summed over seeds and "
             "severities; p counts each image once",
         )
-    if frame["ci_low"].isna().any():
+    if frame["p_seeds"].isna().any():
         shown.print(
-            "an entry with fewer than two seeds has no interval over seeds: significant then means for these "
+            "without two seeds that differ there is no interval over seeds: significant then means for these "
             "weights, not for others trained in the same way",
             highlight=False,
         )
@@ -236,7 +237,8 @@ def print_paper(comparison: PaperComparison, dataset: str) -> None:
     """Print the tables of the paper next to the measured numbers, then its claims."""
     shown = console()
     shown.print(
-        f"{dataset}, accuracy in %: paper / ours; = means within two standard deviations of the paper, ≠ not",
+        f"{dataset}, accuracy in %: paper / ours; = means within two standard deviations of the paper, ≠ "
+        "not. Neither: too few seeds or images, or another depth",
         highlight=False,
         markup=False,
     )
@@ -253,9 +255,10 @@ def print_paper(comparison: PaperComparison, dataset: str) -> None:
 def _paper_table(cells: pd.DataFrame) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
     """Return the label columns and the number columns of one table of the paper, as texts."""
     keys = ["model", "lambda_init", "members"]
-    lines = [line for _, line in cells.fillna({"measured_as": ""}).groupby(keys, sort=False)]
-    head = {key: [str(line[key].iloc[0]) for line in lines] for key in keys}
-    head["ours"] = [max(line["measured_as"]) for line in lines]
+    texts = cells.fillna(dict.fromkeys(["measured_as", "recipe"], ""))
+    texts["ours"] = texts["measured_as"].str.cat(texts["recipe"], sep="@").str.removesuffix("@")
+    lines = [line for _, line in texts.groupby([*keys, "ours"], sort=False)]
+    head = {key: [str(line[key].iloc[0]) for line in lines] for key in [*keys, "ours"]}
     by_column = [{cell["column"]: cell for cell in line.to_dict("records")} for line in lines]
     columns = dict.fromkeys(cells["column"])
     return head, {name: [_beside(line.get(name)) for line in by_column] for name in columns}

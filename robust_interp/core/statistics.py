@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+LEVEL = 0.05  # significance level; intervals are 95 %
 Z_95 = 1.959963984540054  # standard normal quantile at 0.975
 
 
@@ -55,29 +57,49 @@ def t_interval_of(mean: float, std: float, n: int) -> tuple[float, float]:
     return _around(mean, std / math.sqrt(n), n - 1)
 
 
-def welch_interval(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> tuple[float, float]:
-    """Return the 95 % interval of mean(a) - mean(b) for values over train seeds, (n,) and (m,).
+class Welch(NamedTuple):
+    """A comparison of two means over train seeds, whose variances may differ.
 
-    The variances may differ.
+    All are NaN if one of the two has fewer than two seeds, or if neither has any spread: it is unknown then.
+
+    Attributes:
+        low: Lower end of the 95 % interval of the difference.
+        high: Upper end.
+        p: Two-sided p-value of the hypothesis that the difference is the bound.
     """
-    return welch_interval_of((*mean_std(a), len(a)), (*mean_std(b), len(b)))
+
+    low: float
+    high: float
+    p: float
 
 
-def welch_interval_of(a: tuple[float, float, int], b: tuple[float, float, int]) -> tuple[float, float]:
-    """Return the same interval from mean, standard deviation (ddof 1) and number of seeds of `a` and `b`.
+def welch(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> Welch:
+    """Compare mean(a) - mean(b) with 0 for values over train seeds, (n,) and (m,)."""
+    return welch_of((*mean_std(a), len(a)), (*mean_std(b), len(b)))
 
-    It is NaN if one of them has fewer than two seeds. Without any spread both limits are the difference.
+
+def welch_of(a: tuple[float, float, int], b: tuple[float, float, int], bound: float = 0.0) -> Welch:
+    """Compare two means by Welch's t-test.
+
+    Args:
+        a: Mean, standard deviation (ddof 1) and number of seeds.
+        b: The same of the other.
+        bound: The difference of the means that is tested.
 
     Source: B. L. Welch, *The Generalization of 'Student's' Problem when Several Different Population
     Variances are Involved*, 1947.
     """
+    from scipy.special import stdtr  # slow to import, and most commands do not need it
+
     (mean_a, std_a, n_a), (mean_b, std_b, n_b) = a, b
     part_a, part_b = std_a**2 / n_a, std_b**2 / n_b
     variance = part_a + part_b
     if not variance > 0:  # no spread, or NaN: Welch's degrees of freedom are undefined
-        return _around(mean_a - mean_b, variance, 1)
+        return Welch(math.nan, math.nan, math.nan)
     degrees = variance**2 / (part_a**2 / (n_a - 1) + part_b**2 / (n_b - 1))
-    return _around(mean_a - mean_b, math.sqrt(variance), degrees)
+    error, difference = math.sqrt(variance), mean_a - mean_b
+    p = 2 * float(stdtr(degrees, -abs(difference - bound) / error))
+    return Welch(*_around(difference, error, degrees), p)
 
 
 def _around(centre: float, error: float, degrees: float) -> tuple[float, float]:
@@ -132,7 +154,7 @@ def mcnemar_stratified(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> McNema
     One stratum gives the result of `mcnemar_exact`.
 
     The test is about images: whether the difference of these weights would hold on other images of the same
-    kind. For other train seeds use `welch_interval`.
+    kind. For other train seeds use `welch`.
 
     Args:
         pairs: For each stratum, which images each classifier classifies correctly: two boolean arrays (n,).
@@ -169,13 +191,16 @@ class Interval:
 def paired_difference(first: np.ndarray, second: np.ndarray) -> Interval:
     """Return the difference of two accuracies on the same images, `first` minus `second`, boolean (n,) each.
 
+    The interval ends at -100 and 100.
+
     Source: D. G. Bonett, R. M. Price, *Adjusted Wald Confidence Interval for a Difference of Binomial
     Proportions Based on Paired Data*, 2012: one discordant pair of each kind is added.
     """
     b, c, n = int((first & ~second).sum()), int((second & ~first).sum()), len(first)
     one, other = (b + 1) / (n + 2), (c + 1) / (n + 2)
     half = Z_95 * math.sqrt((one + other - (one - other) ** 2) / (n + 2))
-    return Interval(100 * (b - c) / n, 100 * (one - other - half), 100 * (one - other + half))
+    low, high = max(-1.0, one - other - half), min(1.0, one - other + half)
+    return Interval(100 * (b - c) / n, 100 * low, 100 * high)
 
 
 def holm(p_values: ArrayLike) -> np.ndarray:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from robust_interp.report import curves
 from robust_interp.report.glossary import anchor, definition
 from robust_interp.results.brief import shorten
 from robust_interp.results.column_names import declaration, std_of
 from robust_interp.results.columns import ENTRY, TAIL, Shown, Type
+from robust_interp.results.intervals import interval
 from robust_interp.results.ranks import unranked, why_not
 
 MEASURED = "measured"  # value of `source` in rows that were measured, not quoted
@@ -149,7 +149,7 @@ def _cell(line: pd.Series, name: str, numbers: Sequence[str], ranking: dict[str,
     if pd.isna(value):
         return cell | {"value": "", "text": ""}
     if kind == "accuracy":
-        std, ends = line[std_of(name)], curves.interval(line, name)
+        std, ends = line[std_of(name)], interval(line, name)
         return cell | {
             "value": f"{value:.10g}",
             "text": f"{value:.1f}",

@@ -1,4 +1,4 @@
-"""Compute the tables of the report's figures from scores, and the intervals of the leaderboard."""
+"""Compute the tables of the report's figures from scores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from robust_interp.core import statistics
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import all_matching
 from robust_interp.results import paper
-from robust_interp.results.column_names import measured_in, parse, std_of
+from robust_interp.results.column_names import measured_in, parse
 from robust_interp.results.columns import Kind
 from robust_interp.results.entries import Entry, entries_of, entry_key
 from robust_interp.results.entry_names import entry_names
@@ -123,7 +123,7 @@ def _difference(alike: list[Score], other: list[Score]) -> dict:
     ours, theirs = ([score.accuracy for score in scores] for scores in (alike, other))
     low = high = math.nan
     if len(alike) > 1 and len(other) > 1:
-        low, high = statistics.welch_interval(ours, theirs)
+        low, high, _ = statistics.welch(ours, theirs)
     elif len(alike) == len(other) == 1 and alike[0].right is not None and other[0].right is not None:
         paired = statistics.paired_difference(alike[0].right, other[0].right)
         low, high = paired.low, paired.high
@@ -336,7 +336,8 @@ def improvements(runs: Iterable[Sequence[Score]]) -> pd.DataFrame:
 
 
 def _comparable_alone(score: Score) -> tuple:
-    return score.column, score.row["protocol"], score.row["subset_hash"], score.row["n"]
+    made = digest([perturbation.describe() for perturbation in score.perturbations])
+    return score.column, made, score.row["protocol"], score.row["subset_hash"], score.row["n"]
 
 
 def _gain_of_images(score: Score, single: dict[tuple, Score]) -> np.ndarray | None:
@@ -360,29 +361,3 @@ def _gain(found: list[tuple[float, np.ndarray | None]]) -> dict[str, float]:
     mean, std = statistics.mean_std(np.mean(images, axis=0))
     low, high = statistics.t_interval_of(mean, std, len(images[0]))
     return {"improvement": improvement, "low": low, "high": high}
-
-
-def interval(line: pd.Series, column: str) -> tuple[float, float] | None:
-    """Return the 95 % interval of an accuracy on a leaderboard, in percent; None if it is unknown.
-
-    Over several train seeds it is Student's t interval of the mean, cut at 0 and 100. It is unknown if all
-    seeds agree exactly, because their spread is then unknown. Otherwise it is Wilson's interval over the
-    images, except for means over severities, whose terms share their images.
-
-    Args:
-        line: Row of the leaderboard.
-        column: Name of the column of the accuracy.
-    """
-    mean, std, seeds = line[column], line[std_of(column)], line["seeds"]
-    if pd.isna(mean):
-        return None
-    if pd.notna(std) and pd.notna(seeds) and seeds > 1:
-        low, high = statistics.t_interval_of(mean, std, int(seeds))
-        return (max(0.0, low), min(100.0, high)) if std else None
-    named = parse(column)
-    n = line["strong_n"] if named.kind is Kind.STRONG else line["n_examples"]
-    is_over_seeds = pd.notna(std) or (line["members"] == 1 and pd.notna(seeds) and seeds > 1)
-    is_share = named.kind is Kind.CLEAN or named.strength > 0
-    if pd.isna(n) or is_over_seeds or not is_share:
-        return None
-    return statistics.wilson(round(mean * int(n) / 100), int(n))

@@ -601,11 +601,23 @@ COMPARISON = (
     ),
     Column("p", _number, "McNemar's exact p-value; each image counts once.", form=".3g"),
     Column("p_mid", _number, "The mid-p value of the same test.", form=".3g"),
-    Column("p_holm", _number, "`p` adjusted over all columns of the table by Holm's method.", form=".3g"),
+    Column(
+        "p_seeds",
+        _number,
+        "Welch's p-value of the difference over train seeds. Empty if an entry has fewer than two, or if all "
+        "seeds of both agree exactly.",
+        form=".3g",
+    ),
+    Column(
+        "p_holm",
+        _number,
+        "The larger of `p` and `p_seeds`, adjusted over all columns of the table by Holm's method.",
+        form=".3g",
+    ),
     Column(
         "ci_low",
         _number,
-        "Lower end of the 95 % Welch interval of the difference over train seeds.",
+        "Lower end of the 95 % Welch interval of the difference over train seeds, for this column alone.",
         "points",
     ),
     Column("ci_high", _number, "Upper end of that interval.", "points"),

@@ -21,7 +21,6 @@ from robust_interp.results.leaderboard import measured_columns
 from robust_interp.results.scores import Score
 from robust_interp.store.cells import FLOAT32, ModelCard, digest
 
-LEVEL = 0.05  # significance level of the Holm-adjusted p-values
 SIGNIFICANT = "significant"
 FOR_THESE_WEIGHTS = "significant for these weights only"  # no interval over train seeds
 NOT_SIGNIFICANT = "not significant"
@@ -82,8 +81,8 @@ class Comparison:
         samples: Protocol and images of the comparison.
         frame: One row per column, with the columns of `columns.COMPARISON`. Accuracies (percent) are means
             over the common train seeds; `only_a` and `only_b` are McNemar's b and c, summed over them;
-            `ci_low` and `ci_high` are the 95 % interval of the difference over train seeds, NaN if an entry
-            has fewer than two.
+            `p_seeds`, `ci_low` and `ci_high` are those of Welch's test over train seeds, NaN if an entry has
+            fewer than two, or if neither has any spread.
         left_out: One message for each column that cannot be compared, and for each entry whose older weights
             are left out.
     """
@@ -128,6 +127,7 @@ def from_folders(
     lines, left_out = _lines(first.measured[samples], second.measured[samples])
     if not lines:
         raise UserError("; ".join([f"{first.name} and {second.name} have no common column", *left_out]))
+    left_out += _other_images(first, second, samples)
     left_out += [_of_last_weights(entry, samples) for entry in (first, second) if samples in entry.retrained]
     frame = _judged(pd.DataFrame(lines))
     frame = frame.assign(a=a, b=b, dataset=dataset, **samples._asdict())
@@ -142,7 +142,7 @@ def _entries(runs: Iterable[list[Score]]) -> list[ScoredEntry]:
         key = entry_key(card)
         samples = EvaluationSet(row["protocol"], row["n"], row["subset_hash"])
         entry = entries.setdefault(key, ScoredEntry(card))
-        by_seed = entry.measured.setdefault(samples, {})
+        by_seed = entry.measured[samples] = entry.measured.pop(samples, {})  # the last run's are at the end
         identity = digest(card.identity)
         if weights.setdefault((key, samples, card.train_seed), identity) != identity:
             weights[key, samples, card.train_seed] = identity
@@ -192,6 +192,13 @@ def _common_samples(a: ScoredEntry, b: ScoredEntry, protocol: str | None, n: int
     if len(chosen) > 1:
         raise UserError(f"choose one with --protocol and --n: both entries have {_listed(chosen.values())}")
     return list(chosen.values())[-1]
+
+
+def _other_images(a: ScoredEntry, b: ScoredEntry, chosen: EvaluationSet) -> list[str]:
+    """Return a message if both entries were also measured on as many other images by the same protocol."""
+    others = [s for s in a.measured if s in b.measured and s != chosen and s[:2] == chosen[:2]]
+    last = f"compared are the images of the last run (subset {chosen.subset_hash})"
+    return [f"both entries also have {_listed(others)}; {last}"] if others else []
 
 
 def _of_last_weights(entry: ScoredEntry, samples: EvaluationSet) -> str:
@@ -274,7 +281,7 @@ def _tested(a: list[list[Score]], b: list[list[Score]]) -> dict:
     test = statistics.mcnemar_stratified(pairs)
     values_a, values_b = _over_seeds(a), _over_seeds(b)
     mean_a, mean_b = (statistics.mean_std(values)[0] for values in (values_a, values_b))
-    low, high = statistics.welch_interval(values_a, values_b)
+    over_seeds = statistics.welch(values_a, values_b)
     return {
         "accuracy_a": mean_a,
         "accuracy_b": mean_b,
@@ -283,8 +290,9 @@ def _tested(a: list[list[Score]], b: list[list[Score]]) -> dict:
         "only_b": test.c,
         "p": test.p,
         "p_mid": test.mid_p,
-        "ci_low": low,
-        "ci_high": high,
+        "p_seeds": over_seeds.p,
+        "ci_low": over_seeds.low,
+        "ci_high": over_seeds.high,
         "seeds_a": len(values_a),
         "seeds_b": len(values_b),
     }
@@ -297,12 +305,13 @@ def _over_seeds(strata: list[list[Score]]) -> list[float]:
 
 
 def _judged(frame: pd.DataFrame) -> pd.DataFrame:
-    frame["p_holm"] = statistics.holm(frame["p"])
-    frame["verdict"] = [_verdict(*row) for row in frame[["p_holm", "ci_low", "ci_high"]].to_numpy()]
+    # A difference must hold for other images and for other train seeds: the larger p-value counts.
+    frame["p_holm"] = statistics.holm(frame[["p", "p_seeds"]].max(axis=1))
+    frame["verdict"] = [_verdict(*row) for row in frame[["p_holm", "p_seeds"]].to_numpy()]
     return frame
 
 
-def _verdict(p_holm: float, low: float, high: float) -> str:
-    if p_holm >= LEVEL or low <= 0 <= high:
+def _verdict(p_holm: float, p_seeds: float) -> str:
+    if p_holm >= statistics.LEVEL:
         return NOT_SIGNIFICANT
-    return FOR_THESE_WEIGHTS if math.isnan(low) else SIGNIFICANT
+    return FOR_THESE_WEIGHTS if math.isnan(p_seeds) else SIGNIFICANT

@@ -23,7 +23,9 @@ def write(folder: Path, results: pd.DataFrame, board: pd.DataFrame) -> None:
 
 
 def runs_in(folders: Sequence[Path], dataset: str | None = None) -> tuple[list[list[Score]], str]:
-    """Return the scores of all finished runs on one data set, oldest run first, and the data set.
+    """Return the scores of all finished runs on one data set, and the data set.
+
+    The runs are those of one folder after the other, oldest first in each. What comes last counts as newest.
 
     Scores from an older version of a plug-in are left out if a newer version measured the same perturbation.
 

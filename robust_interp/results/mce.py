@@ -16,7 +16,7 @@ from robust_interp.core import statistics
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import unknown
 from robust_interp.corruptions.names import COMMON
-from robust_interp.results.columns import SOURCE
+from robust_interp.results.columns import OF_IMAGES_COLUMNS, SOURCE
 
 NO_BASELINE = "none"
 ALEXNET = "AlexNet"
@@ -38,7 +38,7 @@ ALEXNET_ERRORS = {
     "pixelate": 0.717840,
     "jpeg_compression": 0.606500,
 }
-ALIKE = ["n_examples", "protocol", "corruption_source", "source"]  # must be equal for a comparison
+ALIKE = ["n_examples", "protocol", "corruption_source", "source", *OF_IMAGES_COLUMNS]  # must be equal
 
 
 def with_mce(board: pd.DataFrame, baseline: str = NO_BASELINE) -> pd.DataFrame:
@@ -47,9 +47,9 @@ def with_mce(board: pd.DataFrame, baseline: str = NO_BASELINE) -> pd.DataFrame:
     ``mean_error15`` is the mean error; lower is better. With a baseline, ``mce(BASELINE)`` is the mCE: each
     error is divided by the error of the baseline, then averaged. ``relative_mce(BASELINE)`` is the relative
     mCE: the same for each error minus the clean error. The baseline itself has 100. Both are empty for rows
-    that lack one of the corruptions, or that differ from the baseline in n, protocol or source of the
-    corruptions. They are also empty if a divisor is 0: an error of the baseline for mCE, or its difference to
-    the clean error for relative mCE.
+    that lack one of the corruptions, or that differ from the baseline in n, protocol, source of the
+    corruptions, or order or preprocessing of the images. They are also empty if a divisor is 0: an error of
+    the baseline for mCE, or its difference to the clean error for relative mCE.
 
     The baseline ``AlexNet`` means its published errors on ImageNet-C, unless a row has this name. Then
     ``mce(AlexNet)`` is filled for rows with the corruptions of ImageNet-C, and there is no relative mCE.
@@ -87,7 +87,7 @@ def _against(baseline: str, complete: pd.DataFrame, errors: pd.DataFrame) -> dic
     references = _references(baseline, complete)
     mce, relative = {}, {}
     above, of_all = errors.sub(clean, axis=0), errors.to_numpy()
-    for at, (line, circumstances) in enumerate(complete[ALIKE].iterrows()):
+    for at, (line, circumstances) in enumerate(_circumstances(complete).iterrows()):
         if (reference := references.get(tuple(circumstances))) is not None:
             mce[line] = statistics.mce(of_all[at], of_all[reference])
             relative[line] = statistics.mce(above.to_numpy()[at], above.to_numpy()[reference])
@@ -119,17 +119,23 @@ def _is_of_imagenet_c(sources: object) -> bool:
 
 
 def _references(baseline: str, complete: pd.DataFrame) -> dict[tuple, int]:
-    """Return the position of the baseline's row, by the values of the columns `ALIKE` that it has."""
+    """Return the position of the baseline's row, by its `_circumstances`."""
     name, _, recipe = baseline.partition("@")
     fits = [_entry(line) == name and recipe in ("", line["recipe"]) for _, line in complete.iterrows()]
     found = complete[fits]
     if found.empty:
         raise unknown("baseline", baseline, {_entry(line) for _, line in complete.iterrows()})
-    if found.duplicated(ALIKE).any():
+    circumstances = _circumstances(found)
+    if circumstances.duplicated().any():
         recipes = ", ".join(sorted({f"{name}@{recipe}" for recipe in found["recipe"]}))
         raise UserError(f"the baseline {baseline!r} matches several rows: choose one of {recipes}")
     places = np.flatnonzero(fits).tolist()
-    return {tuple(line): at for at, (_, line) in zip(places, found[ALIKE].iterrows(), strict=True)}
+    return {tuple(line): at for at, (_, line) in zip(places, circumstances.iterrows(), strict=True)}
+
+
+def _circumstances(board: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns `ALIKE` of a leaderboard; it has some of them only if a row has a value there."""
+    return board.reindex(columns=ALIKE).astype(object).fillna("")
 
 
 def _entry(line: pd.Series) -> str:

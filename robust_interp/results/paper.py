@@ -20,6 +20,8 @@ from robust_interp.core import statistics
 from robust_interp.core.errors import UserError
 from robust_interp.results import combine
 from robust_interp.results.column_names import measured_in, std_of
+from robust_interp.results.columns import OF_IMAGES_COLUMNS
+from robust_interp.results.intervals import interval
 from robust_interp.results.precision import in_float32
 from robust_interp.store.cells import attack_column
 
@@ -78,8 +80,9 @@ class PaperComparison:
 def compare(board: pd.DataFrame, dataset: str) -> PaperComparison:
     """Compare the measured rows of a leaderboard with the paper.
 
-    If a 110-layer network was not measured, its numbers are compared with the same family at another depth.
-    The column `measured_as` names that network, and `within_2_std` stays empty.
+    A network that was measured with several recipes has a row for each. If a 110-layer network was not
+    measured, its numbers are compared with the same family at another depth. The column `measured_as` names
+    that network, and `within_2_std` stays empty.
 
     Args:
         board: The leaderboard.
@@ -158,16 +161,18 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[[pd.Series], bool]]] = {
 def _cells(published: pd.DataFrame, ours: pd.DataFrame) -> Iterator[dict]:
     for table, (columns, shows) in TABLES.items():
         for _, line in published[published.apply(shows, axis=1)].iterrows():
-            found = _answer(line, ours)
-            for column in columns:
-                if pd.notna(line[column]):
-                    yield {"table": table} | _cell(line, found, column)
+            measured: list[pd.Series | None] = [*_answers(line, ours)]
+            for found in measured or [None]:
+                for column in columns:
+                    if pd.notna(line[column]):
+                        yield {"table": table} | _cell(line, found, column)
 
 
-def _answer(line: pd.Series, ours: pd.DataFrame) -> pd.Series | None:
-    """Return the measured row for a row of the paper; None if there is none.
+def _answers(line: pd.Series, ours: pd.DataFrame) -> list[pd.Series]:
+    """Return the measured rows for a row of the paper, one for each recipe.
 
-    The same network is preferred over its family, then more train seeds, then more images.
+    Rows of the same network are preferred over those of its family, and of these those of the depth with the
+    most train seeds; of the rows of a recipe, that with the most train seeds, then with the most images.
     """
     same = ours["model"] == line["model"]
     if depth(line["model"]) == "110":
@@ -175,12 +180,12 @@ def _answer(line: pd.Series, ours: pd.DataFrame) -> pd.Series | None:
     same &= (ours["members"] > 1) == (line["members"] > 1)
     if line["lambda_init"] != TUNED:
         same &= ours["lambda_init"] == line["lambda_init"]
-    if not same.any():
-        return None
-    exact = ours["model"] == line["model"]
-    return (
-        ours.assign(exact=exact)[same].sort_values(["exact", "seeds", "n_examples"], kind="stable").iloc[-1]
-    )
+    found = ours.assign(exact=ours["model"] == line["model"])[same]
+    if found.empty:
+        return []
+    found = found.sort_values(["exact", "seeds", "n_examples"], kind="stable")
+    of_one_depth = found[found["model"] == found["model"].iloc[-1]]
+    return [row for _, row in of_one_depth.drop_duplicates("recipe", keep="last").sort_index().iterrows()]
 
 
 def _cell(line: pd.Series, found: pd.Series | None, column: str) -> dict:
@@ -188,43 +193,57 @@ def _cell(line: pd.Series, found: pd.Series | None, column: str) -> dict:
     cell |= {"column": column, "paper": line[column], "paper_std": line[std_of(column)]}
     if found is None or pd.isna(found.get(column)):
         return cell
-    difference = found[column] - line[column]
-    judged = found["model"] == line["model"] and pd.notna(line[std_of(column)])
     return cell | {
         "measured_as": found["model"],
         **{name: found[name] for name in ("recipe", "seeds", "n_examples")},
         "measured": found[column],
         "measured_std": found[std_of(column)],
-        "difference": difference,
-        "within_2_std": ("yes" if abs(difference) <= 2 * line[std_of(column)] else "no") if judged else "",
+        "difference": found[column] - line[column],
+        "within_2_std": _agreement(line, found, column),
     }
+
+
+def _agreement(line: pd.Series, found: pd.Series, column: str) -> str:
+    """Return "yes" if the measured mean is within two standard deviations of the paper's.
+
+    "no" if its 95 % interval ends before that, too. Otherwise empty: the measurement has too few seeds or
+    images to decide. Also empty for another network, and without the paper's standard deviation.
+    """
+    around = 2 * line[std_of(column)]
+    if found["model"] != line["model"] or pd.isna(around):
+        return ""
+    if abs(found[column] - line[column]) <= around:
+        return "yes"
+    low, high = interval(found, column) or (found[column], found[column])
+    return "" if low <= line[column] + around and high >= line[column] - around else "no"
+
+
+Moments = tuple[float, float, int]  # mean, standard deviation (ddof 1), number of train seeds
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The accuracy of one row minus that of another in percentage points, with its 95 % interval over seeds.
+    """The accuracy of one row minus that of another, in percentage points.
 
-    The interval is NaN if a row has fewer than two train seeds, or is an ensemble.
+    Attributes:
+        a: Mean, standard deviation and number of train seeds of the first row. The standard deviation is NaN
+            for one seed and for an ensemble.
+        b: The same of the second row.
     """
 
-    value: float
-    low: float
-    high: float
+    a: Moments
+    b: Moments
 
-    @classmethod
-    def between(cls, a: pd.Series, b: pd.Series, column: str) -> Difference:
-        ends = statistics.welch_interval_of(*(_moments(line, column) for line in (a, b)))
-        return cls(a[column] - b[column], *ends)
+    @property
+    def value(self) -> float:
+        return self.a[0] - self.b[0]
 
-    def holds(self, needed: float) -> bool:
-        return self.value > needed
-
-    def is_open(self, needed: float) -> bool:
-        """Return whether other train seeds might give the opposite result."""
-        return self.low <= needed <= self.high  # False without an interval
+    def over_seeds(self, needed: float) -> statistics.Welch:
+        """Return the 95 % interval over train seeds, and the p-value of a difference of `needed`."""
+        return statistics.welch_of(self.a, self.b, needed)
 
 
-def _moments(line: pd.Series, column: str) -> tuple[float, float, int]:
+def _moments(line: pd.Series, column: str) -> Moments:
     seeds = line.get(f"{column}_seeds", line["seeds"])
     seeds = 1 if line["members"] > 1 or pd.isna(seeds) else int(seeds)
     return line[column], line[std_of(column)] if seeds > 1 else math.nan, seeds
@@ -267,7 +286,7 @@ def _measured(pairs: Iterable[tuple[pd.Series, pd.Series]], columns: Iterable[st
     for a, b in pairs:
         for column in columns:
             if pd.notna(a.get(column)) and pd.notna(b.get(column)) and _is_same_noise(a, b, column):
-                yield Difference.between(a, b, column)
+                yield Difference(_moments(a, column), _moments(b, column))
 
 
 def _is_same_noise(a: pd.Series, b: pd.Series, column: str) -> bool:
@@ -348,12 +367,13 @@ CLAIMS = (
 def _tried(board: pd.DataFrame, dataset: str, source: str) -> Iterator[dict]:
     """Yield a row for each claim and scope. A claim without any difference is "not measured"."""
     board = _one_a_network(board)
+    by = [board["recipe"].map(_without_interval), "n_examples", *_of_images(board)]
     for claim in CLAIMS:
         if dataset not in claim.needed:
             continue
         lines = [
             _verdict(claim, dataset, differences) | {"scope": _scope(scope, source, alike.iloc[0])}
-            for _, alike in board.groupby([board["recipe"].map(_without_interval), "n_examples"], sort=False)
+            for _, alike in board.groupby(by, sort=False, dropna=False)
             for scope, differences in claim.differences(alike)
             if differences
         ]
@@ -368,7 +388,7 @@ def _one_a_network(board: pd.DataFrame) -> pd.DataFrame:
     the corrupted images.
     """
     lines, columns = [], measured_in(board)
-    alike = ["model", "recipe", "lambda_init", "members", "n_examples"]
+    alike = ["model", "recipe", "lambda_init", "members", "n_examples", *_of_images(board)]
     for _, group in board.groupby(alike, sort=False, dropna=False):
         runs = group.sort_values("seeds", kind="stable").to_dict("records")[::-1]
         line = dict(runs[0])
@@ -380,38 +400,47 @@ def _one_a_network(board: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(lines) if lines else board
 
 
+def _of_images(board: pd.DataFrame) -> list[str]:
+    return [name for name in OF_IMAGES_COLUMNS if name in board]
+
+
 def _without_interval(recipe: str) -> str:
     """Return the name of a recipe without the interval of λ, which is in the column `lambda_init`."""
     return re.sub(r"_lambda_init_[0-9p]+_[0-9p]+", "", recipe)
 
 
 def _scope(scope: str, source: str, line: pd.Series) -> str:
-    recipe = _without_interval(line["recipe"])
-    return scope if source == "paper" else f"{scope}, {recipe}, n = {line['n_examples']}"
+    if source == "paper":
+        return scope
+    images = [f"{name} {line[name]}" for name in _of_images(line.to_frame().T) if pd.notna(line[name])]
+    return ", ".join([scope, _without_interval(line["recipe"]), f"n = {line['n_examples']}", *images])
 
 
 def _verdict(claim: Claim, dataset: str, differences: list[Difference]) -> dict:
     """Return the row of a claim, with its smallest difference. The claim holds if all differences hold.
 
-    The verdict is "not significant" if the intervals over train seeds leave it open. Without an
-    interval, it is for these weights only.
+    The verdict is "not significant" if other train seeds might give the opposite one. Where a row has one
+    train seed, it is for these weights only.
     """
     needed = claim.needed[dataset]
-    failing = [difference for difference in differences if not difference.holds(needed)]
+    failing = [difference for difference in differences if difference.value <= needed]
     smallest = min(differences, key=lambda difference: difference.value)
-    deciding = failing or differences
-    if (all if failing else any)(difference.is_open(needed) for difference in deciding):
-        hedge = ", not significant"
-    elif any(math.isnan(difference.low) for difference in deciding):
-        hedge = " for these weights"
+    p_values = [difference.over_seeds(needed).p for difference in failing or differences]
+    unknown = any(math.isnan(p) for p in p_values)
+    if failing:  # one that surely fails is enough, and it had as many chances as there are differences
+        sure = any(p * len(differences) < statistics.LEVEL for p in p_values)
+        doubtful = not unknown
     else:
-        hedge = ""
+        doubtful = any(p >= statistics.LEVEL for p in p_values)
+        sure = not (doubtful or unknown)
+    hedge = "" if sure else ", not significant" if doubtful else " for these weights"
+    over_seeds = smallest.over_seeds(needed)
     return {
         "claim": claim.text,
         "comparisons": len(differences),
         "smallest": smallest.value,
-        "ci_low": smallest.low,
-        "ci_high": smallest.high,
+        "ci_low": over_seeds.low,
+        "ci_high": over_seeds.high,
         "needed": needed,
         "verdict": ("does not hold" if failing else "holds") + hedge,
     }

@@ -129,7 +129,7 @@ def _entry(
         "name": paper.name or line["model"],
         "authors": paper.authors,
         "additional_data": paper.additional_data,
-        "number_forward_passes": 1,
+        "number_forward_passes": 1 if pd.isna(line.get("eot")) else int(line["eot"]),
         "dataset": dataset,
         "venue": paper.venue,
         "architecture": line["model"],

@@ -91,18 +91,33 @@ def test_t_interval_agrees_with_scipy(values):
 def test_an_interval_over_seeds_needs_two_of_them():
     assert all(math.isnan(end) for end in t_interval([42.0]))
     for a, b in (([42.0], [1.0]), ([42.0], [1.0, 2.0]), ([1.0, 2.0], [42.0])):
-        assert all(math.isnan(end) for end in statistics.welch_interval(a, b))
+        assert all(math.isnan(value) for value in statistics.welch(a, b))
 
 
-def test_seeds_without_spread_give_the_difference_alone():
-    assert t_interval([50, 50]) == (50, 50)
-    assert statistics.welch_interval([50, 50], [40, 40, 40]) == (10, 10)
+def test_seeds_that_all_agree_do_not_tell_their_spread():
+    assert all(math.isnan(value) for value in statistics.welch([50, 50], [40, 40, 40]))
+    # one that varies tells it: one degree of freedom, error 1 / sqrt(2) * sqrt(2) / sqrt(2) = 0.5, t 12.7062
+    low, high, p = statistics.welch([50, 50, 50], [40, 41])
+    assert (low, high) == pytest.approx((9.5 - 6.3531, 9.5 + 6.3531), abs=1e-3)
+    assert p == pytest.approx(
+        2 * (0.5 - math.atan(19) / math.pi), rel=1e-9
+    )  # Student's t of one degree: Cauchy
 
 
+@pytest.mark.parametrize("bound", [0, 15, -4])
 @pytest.mark.parametrize(("a", "b"), list(itertools.permutations(SAMPLES, 2)))
-def test_welch_interval_agrees_with_scipy(a, b):
+def test_welchs_test_agrees_with_scipy(a, b, bound):
     theirs = ttest_ind(a, b, equal_var=False).confidence_interval()
-    assert statistics.welch_interval(a, b) == pytest.approx((theirs.low, theirs.high), abs=1e-9)
+    p = ttest_ind([value - bound for value in a], b, equal_var=False).pvalue
+    moments = [(*statistics.mean_std(values), len(values)) for values in (a, b)]
+    assert statistics.welch_of(*moments, bound) == pytest.approx((theirs.low, theirs.high, p), abs=1e-9)
+    assert statistics.welch(a, b) == statistics.welch_of(*moments)
+
+
+def test_a_difference_of_two_accuracies_is_at_most_100_points():
+    all_right, none = np.ones(50, dtype=bool), np.zeros(50, dtype=bool)
+    assert statistics.paired_difference(all_right, none).high == 100
+    assert statistics.paired_difference(none, all_right).low == -100
 
 
 @pytest.mark.parametrize(

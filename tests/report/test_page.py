@@ -24,6 +24,7 @@ from robust_interp.report import curves, glossary, graphics, page, provenance
 from robust_interp.results import export, leaderboard
 from robust_interp.results.combine import gather
 from robust_interp.results.folders import runs_in
+from robust_interp.results.intervals import interval
 from robust_interp.results.scores import scores
 from robust_interp.store import Store
 from robust_interp.store.cells import CLEAN
@@ -479,6 +480,21 @@ def test_gains_have_intervals_over_the_images(tmp_path):
     assert list(bar[:, 1]) == pytest.approx([line["low"], line["high"]])
 
 
+def test_a_gain_and_its_interval_are_of_the_same_attack_seed(tmp_path):
+    """The members lose all four images with attack seed 0, and keep two with seed 1, which is run later."""
+    members = card("net", 0), card("net", 1)
+    runs = []
+    with Store(tmp_path) as store:
+        for seed, alone in ((0, "0000"), (1, "1100")):
+            one = pgd(2, seed=seed)
+            lines = [(member, one, alone) for member in members]
+            runs.append(scores(run(store, [*lines, (ensemble(*members), one, "1100")]), store))
+    for line in curves.improvements(runs).to_dict("records"):
+        assert (line["low"] + line["high"]) / 2 == pytest.approx(line["improvement"])
+    (line,) = curves.improvements(runs[:1]).to_dict("records")
+    assert line["improvement"] == 50
+
+
 @pytest.mark.slow
 def test_differences_to_a_baseline(tmp_path):
     """Three seeds of each, 90, 80 and 70 % beside 60, 50 and 40 %; of single runs by paired images."""
@@ -612,10 +628,11 @@ def line(**fields):
             (49.0, 94.3),
         ),
         ({"pgd_2": float("nan")}, "pgd_2", None),
+        ({"cw": 80.0, "cw_std": float("nan")}, "cw", (49.0, 94.3)),  # an attack without a radius
     ],
 )
 def test_intervals(fields, column, ends):
-    found = curves.interval(line(**fields), column)
+    found = interval(line(**fields), column)
     assert found is None if ends is None else found == pytest.approx(ends, abs=0.05)
 
 

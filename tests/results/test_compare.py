@@ -195,7 +195,8 @@ def test_p_values_are_adjusted_over_the_table(store, versus):
         ([20], [8, 9, 10], "significant for these weights only"),
         ([20], [10], "significant for these weights only"),
         ([20], [16], "not significant"),
-        ([20, 20], [10, 10], "significant"),
+        ([20, 20], [10, 10], "significant for these weights only"),  # how much seeds differ is not known
+        ([20, 20, 20], [10, 11, 10], "significant"),
     ],
 )
 def test_a_difference_stands_only_if_images_and_seeds_say_so(store, versus, a, b, verdict):
@@ -210,7 +211,30 @@ def test_a_difference_stands_only_if_images_and_seeds_say_so(store, versus, a, b
     )
     line = versus()["clean"]
     assert line["verdict"] == verdict
-    assert math.isnan(line["ci_low"]) == (common < 2)
+    known = common > 1 and len({*a[:common]}) + len({*b[:common]}) > 2
+    assert math.isnan(line["ci_low"]) == math.isnan(line["p_seeds"]) == (not known)
+
+
+def test_several_columns_are_held_to_more_over_seeds_as_well(store, versus):
+    """Each column has p = 2 / 2**17 over images, and 0.0222 over seeds: three times that is 0.0667."""
+    rights = {"a": (20, 17), "b": (5, 3)}
+    columns = [CLEAN, corruption("fog", 1), corruption("snow", 2)]
+    run(
+        store,
+        [
+            (card(name, seed), column, first(right, 20))
+            for name, per_seed in rights.items()
+            for seed, right in enumerate(per_seed)
+            for column in columns
+        ],
+    )
+    p = ttest_ind(*([5 * right for right in of_one] for of_one in rights.values()), equal_var=False).pvalue
+    assert p < 0.05 < 3 * p
+    for line in versus().values():
+        assert line["p"] < p
+        assert (line["p_seeds"], line["p_holm"]) == pytest.approx((p, 3 * p))
+        assert line["ci_low"] > 0
+        assert line["verdict"] == "not significant"
 
 
 @pytest.mark.parametrize("flag", [ZERO_GRADIENT, NOT_FINITE])
@@ -358,6 +382,24 @@ def test_other_images_of_the_same_number_are_refused(store, command):
     refused(command("a,b"), "protocol and images", "a has final, n = 10 (subset ", "b has final, n = 10")
 
 
+def test_of_several_images_of_the_same_number_those_of_the_last_run_are_compared(store, versus, command):
+    """As after --subset random@1: the same names, protocol and n. A run on the first images comes last."""
+    for images, rights in (("one", (9, 5)), ("two", (8, 2)), ("one", (9, 5))):
+        cells = []
+        for name, right in zip("ab", rights, strict=True):
+            cells.append(Cell(card(name), "digits", images, CLEAN, {"precision": "float32", "torch": "2.9"}))
+            if not store.covered(cells[-1].key):
+                predictions = np.where(np.arange(10) < right, LABELS[:10], -1).astype(np.int16)
+                store.append(cells[-1].key, 0, Outcome(predictions, np.zeros(10, np.uint8), None, 1.0, "cpu"))
+        store.put_labels(images, LABELS)
+        store.put_plan(Plan("digits", 10, "final", tuple(cells)))
+    assert versus()["clean"]["only_a"] == 4
+    status, _, err = command("a,b")
+    assert status == 0
+    assert "both entries also have final, n = 10 (subset " in err
+    assert err.count("\n") == 1
+
+
 def test_protocols_are_not_mixed(store, command):
     run(store, worst("a", first(8), first(6)), "worst")
     run(store, worst("b", first(8), first(6)), "final")
@@ -458,9 +500,12 @@ def test_bad_usage_is_one_line(command, capsys, options):
 
 CSV = (
     "a,b,dataset,protocol,n,subset_hash,column,accuracy_a,accuracy_b,difference,only_a,only_b,"
-    "p,p_mid,p_holm,ci_low,ci_high,seeds_a,seeds_b,verdict\n"
-    "a,b,digits,final,20,{hash},clean,100.00,50.00,50.00,20,0,0.00195,0.000977,0.00391,50.00,50.00,2,2,significant\n"
-    "a,b,digits,final,20,{hash},pgd_2,5.00,0.00,5.00,1,0,1,0.5,1,,,1,1,not significant\n"
+    "p,p_mid,p_seeds,p_holm,ci_low,ci_high,seeds_a,seeds_b,verdict\n"
+    # Nine images of size 2 and two of size 1: p = 2 / 2**11. Welch: the difference 50 has the standard error
+    # 3.5355 and two degrees of freedom, t at 0.975 is 4.3027.
+    "a,b,digits,final,20,{hash},clean,97.50,47.50,50.00,20,0,0.000977,0.000488,0.00496,0.00993,34.79,65.21,2,2,"
+    "significant\n"
+    "a,b,digits,final,20,{hash},pgd_2,5.00,0.00,5.00,1,0,1,0.5,,1,,,1,1,not significant\n"
 )
 
 
@@ -468,8 +513,8 @@ def two_columns(store):
     run(
         store,
         [
-            *((card("a", seed), CLEAN, first(20, 20)) for seed in range(2)),
-            *((card("b", seed), CLEAN, first(10, 20)) for seed in range(2)),
+            *((card("a", seed), CLEAN, first(20 - seed, 20)) for seed in range(2)),
+            *((card("b", seed), CLEAN, first(10 - seed, 20)) for seed in range(2)),
             (card("a"), PGD, first(1, 20)),
             (card("b"), PGD, first(0, 20)),
         ],
@@ -486,7 +531,7 @@ def test_the_formats_hold_the_same_numbers(store, command):
     lines = [[part.strip() for part in line.strip("|").split("|")] for line in markdown.splitlines()]
     assert [lines[0], *lines[2:]] == list(csv.reader(io.StringIO(text)))
     first_line, second = json.loads(command("a,b", "--format", "json")[1])
-    assert (first_line["p"], first_line["only_a"], first_line["ci_low"]) == (0.00195, 20, 50)
+    assert (first_line["p"], first_line["only_a"], first_line["ci_low"]) == (0.000977, 20, 34.79)
     assert (second["p"], second["ci_low"], second["verdict"]) == (1, None, "not significant")
 
 
@@ -506,7 +551,7 @@ def test_the_table_says_what_was_compared_and_what_no_seed_interval_means(store,
     lines = out.splitlines()
     assert lines[0] == "A a, B b: digits, n = 20, protocol final; accuracy in %"
     words = [" ".join(line.split()) for line in lines]
-    assert words[2] == "clean 100.0 50.0 +50.0 20 0 0.002 0.0039 +50.0 to +50.0 significant"
+    assert words[2] == "clean 97.5 47.5 +50.0 20 0 0.00098 0.005 0.0099 +34.8 to +65.2 significant"
     assert words[3] == "pgd_2 5.0 0.0 +5.0 1 0 1 1 not significant"
     assert "no interval over seeds" in lines[5]
 

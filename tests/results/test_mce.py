@@ -252,6 +252,18 @@ def test_released_pictures_of_imagenet_count_and_others_do_not(store):
     assert board.notna().to_dict() == {"one": True, "two": False, "three": False}
 
 
+@pytest.mark.parametrize("column", ["subset", "preprocessing", "skipped"])
+def test_a_baseline_on_other_images_is_none(store, column):
+    """The first image of a random subset of 10 and of the first 10 are different, with equal n."""
+    board = board_of(store, *measured(COMMON15), *measured(COMMON15, model="base", lost=1))
+    both = with_mce(board, "base").set_index("model")
+    assert both["mce(base)"].notna().all()
+    value = 1 if column == "skipped" else "x"
+    other = board.assign(**{column: np.where(board["model"] == "base", None, value)})
+    apart = with_mce(other, "base").set_index("model")
+    assert apart["mce(base)"].notna().to_dict() == {"net": False, "base": True}
+
+
 def test_alexnet_says_where_its_errors_do_not_belong(store):
     with pytest.raises(UserError, match="AlexNet's published errors are those of ImageNet-C") as caught:
         with_mce(board_of(store, *measured(COMMON15)), "AlexNet")

@@ -77,7 +77,7 @@ def test_the_tables_hold_every_number_of_the_paper():
 @pytest.mark.slow
 def test_a_number_is_judged_by_two_of_the_papers_deviations():
     # the paper: clean 93.58 ± 0.40, noise 53.70 ± 2.41
-    ours = board(("preact_resnet110", 1, 3, {"clean": (92.79, 0.1), "noise": (58.6, 1.0)}))
+    ours = board(("preact_resnet110", 1, 3, {"clean": (92.79, 0.1), "noise": (58.6, 0.01)}))
     cells = paper.compare(ours, "cifar10").cells
     near = cell(cells, "accuracy", "preact_resnet110", "clean")
     assert near.difference == pytest.approx(-0.79)
@@ -85,6 +85,42 @@ def test_a_number_is_judged_by_two_of_the_papers_deviations():
     far = cell(cells, "noise", "preact_resnet110", "noise")
     assert far.difference == pytest.approx(4.9)
     assert far.within_2_std == "no"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("seeds", "n", "measured", "verdict"),
+    [
+        # the paper: pgd_4 0.06 ± 0.02, so from 0.02 to 0.10. None of 1,000 images: 0 to 0.38 by Wilson
+        (1, 1000, {"pgd_4": 0.0}, ""),
+        (1, 1000, {"pgd_4": 1.0}, "no"),  # 10 of 1,000: 0.54 to 1.83
+        (1, 10_000, {"pgd_4": 0.05}, "yes"),
+        (3, 1000, {"pgd_4": (0.2, 0.1)}, ""),  # 0.2 ± 4.303 x 0.1 / sqrt(3), from -0.05
+        (3, 1000, {"pgd_4": (0.4, 0.1)}, "no"),  # from 0.15
+    ],
+)
+def test_too_few_images_or_seeds_do_not_disagree_with_the_paper(seeds, n, measured, verdict):
+    ours = board(("preact_resnet110", 1, seeds, measured, {"n_examples": n}))
+    line = cell(paper.compare(ours, "cifar10").cells, "adversarial", "preact_resnet110", "pgd_4")
+    assert (line.paper, line.paper_std) == (0.06, 0.02)
+    assert line.within_2_std == verdict
+
+
+@pytest.mark.slow
+def test_each_recipe_has_a_row_whatever_their_order():
+    lines = [
+        ("in_resnet110", 1, 1, {"noise": 60.0, "clean": 88.0}, {"recipe": "quick_warmup_epochs_1"}),
+        ("in_resnet110", 1, 1, {"noise": 72.0}),
+        ("in_resnet110", 1, 1, {"noise": 73.0}, {"n_examples": 1000}),
+        ("in_resnet20", 1, 5, {"noise": 50.0}),
+    ]
+    for order in ([0, 1, 2, 3], [3, 2, 1, 0]):
+        cells = paper.compare(board(*(lines[at] for at in order)), "cifar10").cells
+        found = cells[(cells["table"] == "noise") & (cells["model"] == "in_resnet110")]
+        found = found[found["column"] == "noise"].set_index("recipe")["measured"].to_dict()
+        assert found == {"quick": 73.0, "quick_warmup_epochs_1": 60.0}
+        clean = cells[(cells["table"] == "accuracy") & (cells["model"] == "in_resnet110")]
+        assert clean.set_index("recipe")["measured"].dropna().to_dict() == {"quick_warmup_epochs_1": 88.0}
 
 
 @pytest.mark.exhaustive
@@ -150,7 +186,7 @@ def test_of_several_runs_of_a_network_the_one_of_most_seeds_is_tried_whatever_th
         assert verdicts(claims, "more than 15 points") == {where: "holds"}
         assert verdicts(claims, "lose less than 4") == {where: "does not hold"}
         (clean,) = claims[claims["claim"].str.contains("lose less") & (claims["scope"] == where)].itertuples()
-        low, high = statistics.welch_interval_of((70.0, 0.1, 2), (90.0, 0.1, 3))
+        low, high, _ = statistics.welch_of((70.0, 0.1, 2), (90.0, 0.1, 3))
         assert (clean.ci_low, clean.ci_high) == pytest.approx((low, high))
 
 
@@ -199,6 +235,34 @@ def test_one_failing_difference_is_enough_to_fail_a_claim():
     claims = paper.compare(ours, "cifar10").claims
     (line,) = claims[claims["claim"].str.contains("FGSM") & (claims["source"] == "measured")].itertuples()
     assert (line.comparisons, line.smallest, line.verdict) == (2, -1.0, "does not hold for these weights")
+
+
+@pytest.mark.slow
+def test_a_sure_failure_is_enough_beside_one_of_a_single_seed():
+    ours = board(
+        ("in_resnet20", 1, 3, {"clean": (70.0, 0.2)}),
+        ("lambda_in_resnet20", 1, 1, {"clean": 80.0}),
+        ("preact_resnet20", 1, 3, {"clean": (90.0, 0.2)}),
+    )
+    claims = paper.compare(ours, "cifar10").claims
+    assert verdicts(claims, "lose less than 4") == {"depth 20, quick, n = 500": "does not hold"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("others", "verdict"), [(0, "does not hold"), (2, "does not hold, not significant")])
+def test_a_failure_had_as_many_chances_as_there_are_differences(others, verdict):
+    """-3 points, standard error 0.8165, four degrees of freedom: p is 0.021, and times three 0.064."""
+    (a, lower), (b, higher) = draws(50, 1.0), draws(53, 1.0)
+    p = stats.ttest_ind(a, b, equal_var=False).pvalue
+    assert p < 0.05 < 3 * p
+    better = {column: (60.0, 1.0) for column in ("pgd_2", "pgd_4")[:others]}
+    worse = {column: (50.0, 1.0) for column in better}
+    ours = board(
+        ("in_resnet20", 1, 3, {"pgd_1": lower} | better),
+        ("preact_resnet20", 1, 3, {"pgd_1": higher} | worse),
+    )
+    claims = paper.compare(ours, "cifar10").claims
+    assert verdicts(claims, "beat ResNet under FGSM") == {"depth 20, quick, n = 500": verdict}
 
 
 @pytest.mark.slow

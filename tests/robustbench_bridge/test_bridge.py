@@ -286,6 +286,18 @@ def test_its_readers_take_our_json(probed):
     assert r"\citet{in} & 81.50 & 0.50 & N & in_resnet20 & " in probed["read_back"]["table"]
 
 
+def test_a_vote_over_several_draws_is_so_many_forward_passes(tmp_path):
+    paper = robustbench_json.Paper("A title", "A and B", "https://example.org", "ICML 2020", True)
+    voted = board().assign(eot=pd.array([20, pd.NA, pd.NA, pd.NA], dtype="Int64"))
+    robustbench_json.write(voted, "cifar10", tmp_path, 8.0, paper)
+    found = {
+        path.stem: json.loads(path.read_text())["number_forward_passes"]
+        for path in (tmp_path / "cifar10" / "Linf").iterdir()
+    }
+    assert found["in_resnet20_quick"] == 20
+    assert found["preact_resnet20_quick"] == 1
+
+
 def test_pgd_never_passes_for_autoattack(tmp_path):
     paper = robustbench_json.Paper("A title", "A and B", "https://example.org", "ICML 2020", True)
     robustbench_json.write(board(), "cifar10", tmp_path, 8.0, paper)

@@ -1,0 +1,35 @@
+"""The interval of a number on a leaderboard. Does not import torch."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from robust_interp.core import statistics
+from robust_interp.results.column_names import parse, std_of
+from robust_interp.results.columns import Kind
+
+
+def interval(line: pd.Series, column: str) -> tuple[float, float] | None:
+    """Return the 95 % interval of an accuracy on a leaderboard, in percent; None if it is unknown.
+
+    Over several train seeds it is Student's t interval of the mean, cut at 0 and 100. It is unknown if all
+    seeds agree exactly, because their spread is then unknown. Otherwise it is Wilson's interval over the
+    images, except for means over severities, whose terms share their images.
+
+    Args:
+        line: Row of the leaderboard.
+        column: Name of the column of the accuracy.
+    """
+    mean, std, seeds = line[column], line[std_of(column)], line["seeds"]
+    if pd.isna(mean):
+        return None
+    if pd.notna(std) and pd.notna(seeds) and seeds > 1:
+        low, high = statistics.t_interval_of(mean, std, int(seeds))
+        return (max(0.0, low), min(100.0, high)) if std else None
+    named = parse(column)
+    n = line["strong_n"] if named.kind is Kind.STRONG else line["n_examples"]
+    is_over_seeds = pd.notna(std) or (line["members"] == 1 and pd.notna(seeds) and seeds > 1)
+    is_share = named.kind in (Kind.CLEAN, Kind.ATTACK) or named.strength > 0
+    if pd.isna(n) or is_over_seeds or not is_share:
+        return None
+    return statistics.wilson(round(mean * int(n) / 100), int(n))
