@@ -85,7 +85,7 @@ def _resize_and_crop(processor: Any) -> tuple[Pair | None, Pair | None, bool]:
     )
     short = size if isinstance(size, int) else _part(size, "shortest_edge")
     resize, crop_pct = _pair(short or size), getattr(processor, "crop_pct", None)
-    if family.startswith("ConvNext") and short:  # a crop of its own, or none for large images
+    if family.startswith("ConvNext") and short and crop_pct:  # a crop of its own, or none for large images
         if short >= 384:
             return resize, resize, True
         return _pair(int(short / crop_pct)), resize, False
@@ -167,15 +167,16 @@ def _noise(cfg: dict[str, Any]) -> Iterator[Image.Image]:
     from PIL import Image
 
     rng = np.random.default_rng(0)
-    channels, *_ = cfg["input_size"]
+    channels, *sides = cfg["input_size"]
     resized, _ = of_model(cfg).resize or (0, 0)
-    one_to_four_more = [(resized, resized + more) for more in range(1, 5)]  # a crop takes half of the rest
-    smaller_and_larger = [
+    longest = max(resized, *sides)
+    one_to_four_cropped = [(resized, longest + more) for more in range(1, 5)]  # half of it on each side
+    others = [
         (resized // 2 + 1, resized - 1),
         (resized + 3, 2 * resized - 1),
         (resized - 2, resized * 3 // 4),
     ]
-    for at, (height, width) in enumerate(one_to_four_more + smaller_and_larger):
+    for at, (height, width) in enumerate(one_to_four_cropped + others):
         shape = (width, height) if at % 2 else (height, width)
         levels = rng.integers(80, 176, shape if channels == 1 else (*shape, 3), dtype=np.uint8)
         yield Image.fromarray(levels)
