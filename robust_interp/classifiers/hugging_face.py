@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from robust_interp import data
+from robust_interp.classifiers.image_processors import cfg_of, with_its_images
 from robust_interp.classifiers.target import (
     Context,
     Target,
@@ -24,7 +25,6 @@ from robust_interp.core.extras import install
 from robust_interp.core.texts import reason_of
 
 _NAME_ON_THE_HUB = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
-_INTERPOLATIONS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # in Pillow's order
 
 
 def from_hugging_face(text: str, context: Context) -> Target:
@@ -50,7 +50,8 @@ def from_hugging_face(text: str, context: Context) -> Target:
         config = _read(text, lambda: transformers.AutoConfig.from_pretrained(place, **options))
         _check(text, config, context)
         model = _model(text, place, config, options)
-        cfg = _pretrained_cfg(text, place, config, context, options)
+        processor = _processor(place, options)
+        cfg = _pretrained_cfg(text, processor, config, context) if processor else None
     for named in (model.config, *model.modules()):  # the path must not be part of the identity
         if hasattr(named, "name_or_path"):
             named.name_or_path = ""
@@ -156,73 +157,27 @@ def _model(text: str, place: str, config: Any, options: dict) -> Any:
     return model
 
 
-def _pretrained_cfg(
-    text: str, place: str, config: Any, context: Context, options: dict
-) -> dict[str, Any] | None:
-    """Return the settings of a model's image processor as a timm pretrained_cfg; None if there is none.
-
-    The added key `blue_first` says whether the processor reverses the order of the channels.
-    """
+def _processor(place: str, options: dict) -> Any:
+    """Return a model's image processor; None if there is none."""
     try:
-        processor = _transformers().AutoImageProcessor.from_pretrained(place, **options)
+        return _transformers().AutoImageProcessor.from_pretrained(place, **options)
     except (OSError, ValueError):  # no preprocessor_config.json
         return None
-    mean, std = _normalisation(processor, context.channels)
-    resized, cropped = _side(getattr(processor, "size", None)), _side(getattr(processor, "crop_size", None))
-    side = cropped if getattr(processor, "do_center_crop", False) and cropped else resized
-    side = side or _side(getattr(config, "image_size", None)) or context.dataset.shape[-1]
-    crop_pct = getattr(processor, "crop_pct", None) or (side / resized if resized else 1.0)
-    warps = hasattr(processor, "crop_pct") and side >= 384  # ConvNextImageProcessor: no crop
-    return {
-        "input_size": (context.channels, side, side),
-        "mean": mean,
-        "std": std,
-        "crop_pct": 1.0 if warps else min(1.0, crop_pct),
-        "crop_mode": "squash" if warps or _is_squashed(processor) else "center",
-        "interpolation": _INTERPOLATIONS[int(getattr(processor, "resample", None) or 2)],
-        "num_classes": config.num_labels,
-        "blue_first": bool(getattr(processor, "do_flip_channel_order", False)),
-    }
 
 
-def _normalisation(processor: Any, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and std for pixels in [0, 1], equal to a processor's scaling, shift and normalisation."""
-    scale = 255 * processor.rescale_factor if getattr(processor, "do_rescale", True) else 255.0
-    scale = 1.0 if abs(scale - 1) < 1e-9 else scale
-    shift = 1.0 if getattr(processor, "rescale_offset", False) else 0.0
-    means, stds = [0.0] * channels, [1.0] * channels
-    if getattr(processor, "do_normalize", None):
-        means, stds = _each(processor.image_mean, channels), _each(processor.image_std, channels)
-    # EfficientNetImageProcessor divides by std once more.
-    again = (
-        _each(processor.image_std, channels) if getattr(processor, "include_top", False) else [1.0] * channels
-    )
-    return (
-        tuple((mean + shift) / scale for mean in means),
-        tuple(std * more / scale for std, more in zip(stds, again, strict=True)),
-    )
+def _pretrained_cfg(text: str, processor: Any, config: Any, context: Context) -> dict[str, Any]:
+    """Return the settings of an image processor as a timm pretrained_cfg; see `cfg_of`.
 
-
-def _is_squashed(processor: Any) -> bool:
-    """Whether a processor resizes to a fixed height and width, ignoring the aspect ratio, without a crop."""
-    size: Any = getattr(processor, "size", None)
-    has_both = bool(size.get("height") if hasattr(size, "get") else getattr(size, "height", None))
-    return has_both and not getattr(processor, "do_center_crop", False)
-
-
-def _each(values: float | Sequence[float], channels: int) -> list[float]:
-    """Return one number per channel; a single number is repeated."""
-    if isinstance(values, int | float):
-        return [float(values)] * channels
-    return [float(value) for value in values]
-
-
-def _side(size: Any) -> int | None:
-    """Return the side of a square size, in any of the forms used by processors; None if there is none."""
-    if isinstance(size, int):
-        return size
-    for key in ("shortest_edge", "height"):
-        value = size.get(key) if hasattr(size, "get") else getattr(size, key, None)
-        if value:
-            return int(value)
-    return None
+    Raises:
+        UserError: if the images are files, and no setting gives what the processor makes of them.
+    """
+    cfg = cfg_of(processor, config, context.channels, context.dataset.shape[-1])
+    if context.preprocessed_for(cfg).dataset is context.dataset:
+        return cfg  # nothing is resized: arrays, a size that the user chose, or files of the model's size
+    if (found := with_its_images(processor, cfg)) is None:
+        side = cfg["input_size"][1]
+        raise UserError(
+            f"hf:{text}: no resize and centre crop gives what its {type(processor).__name__} makes of image "
+            f"files: choose them yourself, such as --resize {side} --crop {side}"
+        )
+    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from robust_interp.core.errors import UserError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")
+FLOOR = "floor"  # crop_mode, or its end: the centre crop of transformers, which rounds the offset down
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,9 @@ class Preprocessing:
             does not resize.
         crop: Height and width in pixels of the centre crop; None does not crop.
         interpolation: Interpolation of the resize.
-        mode: ``center``, or timm's ``squash`` or ``border``, which keep the whole image.
-        config: timm's data config, for a model's own preprocessing; None otherwise.
+        mode: ``center``, or timm's ``squash`` or ``border``, which keep the whole image; ``floor`` or
+            ``squash-floor`` with the crop of transformers.
+        config: timm's data config, for a model's own preprocessing with timm; None otherwise.
     """
 
     resize: tuple[int, int] | None = None
@@ -61,9 +64,11 @@ class Preprocessing:
         steps: list[Any] = []
         if self.resize:
             interpolation = transforms.InterpolationMode(self.interpolation)
-            steps.append(transforms.Resize(self.resize[0], interpolation))
+            size = self.resize if self.mode.startswith("squash") else self.resize[0]
+            steps.append(transforms.Resize(size, interpolation))
         if self.crop:
-            steps.append(transforms.CenterCrop(self.crop))
+            rounds_down = self.mode.endswith(FLOOR)
+            steps.append(partial(_floor_crop, self.crop) if rounds_down else transforms.CenterCrop(self.crop))
         return transforms.Compose([*steps, transforms.PILToTensor()])
 
 
@@ -71,7 +76,10 @@ AS_THEY_ARE = Preprocessing()
 
 
 def of_model(cfg: Mapping) -> Preprocessing:
-    """Return timm's evaluation preprocessing for a ``pretrained_cfg``; AS_THEY_ARE without an input size."""
+    """Return timm's evaluation preprocessing for a ``pretrained_cfg``; AS_THEY_ARE without an input size.
+
+    In addition to timm's own, `crop_mode` may be a mode that ends in ``floor``.
+    """
     if not cfg.get("input_size"):
         return AS_THEY_ARE
     from timm.data import resolve_data_config
@@ -82,7 +90,8 @@ def of_model(cfg: Mapping) -> Preprocessing:
     if mode == "border":  # timm fills the border with the mean
         mode += "({})".format(" ".join(f"{value:g}" for value in config["mean"]))
     resize = (math.floor(height / config["crop_pct"]), math.floor(width / config["crop_pct"]))
-    return Preprocessing(resize, (height, width), config["interpolation"], mode, config)
+    by_timm = None if mode.endswith(FLOOR) else config
+    return Preprocessing(resize, (height, width), config["interpolation"], mode, by_timm)
 
 
 def fixed(resize: int | None, crop: int | None, interpolation: str | None) -> Preprocessing | None:
@@ -109,6 +118,16 @@ def fixed(resize: int | None, crop: int | None, interpolation: str | None) -> Pr
         raise UserError(f"crop {crop} is larger than resize {resize}: borders would be black")
     both = [None if side is None else (side, side) for side in (resize, crop)]
     return Preprocessing(both[0], both[1], interpolation or "bilinear")
+
+
+def _floor_crop(size: tuple[int, int], image: Image.Image) -> Image.Image:
+    """Crop the centre as transformers does; what lies outside the image is black.
+
+    Half of an odd number of pixels is rounded down, where torchvision rounds it to the even number.
+    """
+    height, width = size
+    top, left = int((image.height - height) / 2), int((image.width - width) / 2)
+    return image.crop((left, top, left + width, top + height))
 
 
 def _sides(size: tuple[int, int]) -> str:

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from support.own_images import picture, write_folder
 
 import robust_interp
 from robust_interp import data
@@ -112,6 +113,11 @@ PROCESSORS = {
     "EfficientNet with an offset": lambda t: t.EfficientNetImageProcessor(
         rescale_offset=True, rescale_factor=1 / 127.5, include_top=False
     ),
+    "EfficientNet with an offset that is not applied": lambda t: t.EfficientNetImageProcessor(
+        rescale_offset=True, do_rescale=False, image_mean=[99.0] * 3, image_std=[50.0] * 3, include_top=False
+    ),
+    "MobileViT, which ignores a normalisation": lambda t: t.MobileViTImageProcessor(do_normalize=True),
+    "PP-LCNet": lambda t: t.PPLCNetImageProcessor(),
 }
 
 
@@ -139,7 +145,7 @@ def test_pixels_are_what_the_processor_makes_of_them(tmp_path, name):
         ("CLIP", "resize=224,crop=224,bicubic"),
     ],
 )
-def test_images_of_any_size_are_resized_as_the_processor_does(tmp_path, name, expected):
+def test_what_a_row_says_of_a_processors_resize(tmp_path, name, expected):
     folder = saved(tmp_path / "mine", vit(channels=3), PROCESSORS[name](transformers))
     images = np.zeros((32, 3, 8, 8), np.uint8)
     target = PREFIXES["hf"](str(folder), Context(data.from_arrays(images, np.arange(32) % 10, 10)))
@@ -147,15 +153,139 @@ def test_images_of_any_size_are_resized_as_the_processor_does(tmp_path, name, ex
     assert str(preprocessing.of_model(cfg)) == expected
 
 
-@pytest.mark.slow
-def test_another_size_is_remarked_on(tmp_path):
+def resnet(channels=3):
+    """A model of images of any size."""
     torch.manual_seed(0)
     config = transformers.ResNetConfig(
-        num_channels=1, embedding_size=4, hidden_sizes=[4], depths=[1], num_labels=10, layer_type="basic"
+        num_channels=channels,
+        embedding_size=4,
+        hidden_sizes=[4],
+        depths=[1],
+        num_labels=10,
+        layer_type="basic",
     )
-    model = transformers.ResNetForImageClassification(config)
+    return transformers.ResNetForImageClassification(config)
+
+
+BOTH, CROP = {"height": 32, "width": 32}, {"height": 28, "width": 28}
+SHORT = {"shortest_edge": 28}
+RESIZES = {
+    "ViT": ("ViT", {"size": BOTH}),
+    "ViT, oblong": ("ViT", {"size": {"height": 32, "width": 20}}),
+    "ViT, to the nearest pixel": ("ViT", {"size": {"height": 31, "width": 31}, "resample": 0}),
+    "ViT, Lanczos": ("ViT", {"size": BOTH, "resample": 1}),
+    "DeiT": ("DeiT", {"size": BOTH, "crop_size": CROP}),
+    "DeiT, half a pixel": ("DeiT", {"size": {"height": 31, "width": 31}, "crop_size": CROP}),
+    "DeiT, no crop": ("DeiT", {"size": BOTH, "do_center_crop": False}),
+    "DeiT, oblong": (
+        "DeiT",
+        {"size": {"height": 64, "width": 32}, "crop_size": {"height": 56, "width": 28}},
+    ),
+    "BEiT": ("Beit", {"size": BOTH, "crop_size": CROP, "do_center_crop": True}),
+    "LeViT": ("Levit", {"size": SHORT, "crop_size": CROP}),
+    "LeViT, both sides": ("Levit", {"size": BOTH, "crop_size": CROP}),
+    "ConvNeXT": ("ConvNext", {"size": SHORT}),
+    "ConvNeXT, another crop": ("ConvNext", {"size": SHORT, "crop_pct": 0.95}),
+    "ConvNeXT, large": ("ConvNext", {"size": {"shortest_edge": 384}}),
+    "PoolFormer": ("PoolFormer", {"size": SHORT, "crop_size": CROP}),
+    "PoolFormer, large": (
+        "PoolFormer",
+        {"size": {"shortest_edge": 384}, "crop_size": {"height": 384, "width": 384}},
+    ),
+    "PoolFormer, both sides": ("PoolFormer", {"size": BOTH, "crop_size": CROP}),
+    "BiT": ("Bit", {"size": {"shortest_edge": 32}, "crop_size": CROP}),
+    "BiT, a division with a remainder": (
+        "Bit",
+        {"size": {"shortest_edge": 49}, "crop_size": {"height": 48, "width": 48}},
+    ),
+    "CLIP": ("CLIP", {"size": SHORT, "crop_size": CROP}),
+    "MobileNetV1": ("MobileNetV1", {"size": {"shortest_edge": 32}, "crop_size": CROP}),
+    "MobileNetV2": ("MobileNetV2", {"size": {"shortest_edge": 32}, "crop_size": CROP}),
+    "MobileViT": ("MobileViT", {"size": {"shortest_edge": 32}, "crop_size": CROP}),
+    "MobileViT, black borders": ("MobileViT", {"size": {"shortest_edge": 28}, "crop_size": BOTH}),
+    "EfficientNet": ("EfficientNet", {"size": BOTH}),
+    "EfficientNet, cropped": ("EfficientNet", {"size": BOTH, "crop_size": CROP, "do_center_crop": True}),
+    "PVT": ("Pvt", {"size": BOTH}),
+    "SegFormer": ("Segformer", {"size": BOTH}),
+    "SigLIP": ("Siglip", {"size": BOTH}),
+}
+SIZES = ((60, 35), (33, 50), (20, 26), (41, 41), (28, 31), (31, 28), (90, 47), (50, 75), (29, 80), (70, 69))
+
+
+def made(family, **settings):
+    """The image processor of a family. It makes a level of 255 2/255, that of EfficientNet 4/255."""
+    normalisation = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.5] * 3}
+    return getattr(transformers, f"{family}ImageProcessor")(**settings, **normalisation)
+
+
+def of_files(folder, sizes=SIZES):
+    """Images of noise, and the folder of their files, one of each class.
+
+    Where a bicubic resize overshoots black or white, Pillow and torchvision differ: the noise is grey.
+    """
+    rng = np.random.default_rng(0)
+    images = [rng.integers(80, 176, (3, *size), dtype=np.uint8) for size in sizes]
+    return [picture(image) for image in images], write_folder(folder, images, range(len(sizes)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "settings"), RESIZES.values(), ids=RESIZES)
+@torch.no_grad()
+def test_image_files_become_what_the_processor_makes_of_them(tmp_path, family, settings):
+    processor = made(family, **settings)
+    folder = saved(tmp_path / "mine", resnet(), processor)
+    images, source = of_files(tmp_path / "val")
+    dataset = data.open_source(f"folder:{source}", data.SourceOptions(workers=0))
+    target = PREFIXES["hf"](str(folder), Context(dataset))
+    model, got = target.load("cpu"), []
+    inner = next(each for each in model.modules() if type(each).__name__ == "ResNetForImageClassification")
+    inner.register_forward_pre_hook(lambda _, given: got.append(given[0]))
+    model(torch.from_numpy(target.dataset.pixels(0, len(SIZES))))
+    expected = torch.cat([processor(image, return_tensors="pt")["pixel_values"] for image in images])
+    assert got[0].shape == expected.shape
+    apart = (got[0] - expected).abs()
+    if settings.get("resample") == 0:  # a few points lie halfway between two pixels
+        assert (apart > 0.01).float().mean() < 0.1
+    else:
+        assert apart.max() < 1.5 * 4 / 255
+
+
+NOT_EXPRESSED = {
+    "crops first": ("Perceiver", {"size": CROP, "crop_size": BOTH}),
+    "to a multiple": ("TextNet", {"size": SHORT, "size_divisor": 32}),
+    "fits the longer side, with borders": ("Donut", {"size": BOTH}),
+    "rounds the longer side": ("PPLCNet", {"resize_short": 32, "crop_size": CROP}),
+    "patches": ("Siglip2", {}),
+    "no resize": ("ViT", {"size": BOTH, "do_resize": False}),
+    "borders": ("ViT", {"size": BOTH, "do_pad": True, "pad_size": {"height": 40, "width": 40}}),
+    "a longest side too": (
+        "CLIP",
+        {"size": {"shortest_edge": 28, "longest_edge": 30}, "do_center_crop": False},
+    ),
+    "cannot resize so": ("ViT", {"size": BOTH, "resample": 4}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "settings"), NOT_EXPRESSED.values(), ids=NOT_EXPRESSED)
+def test_a_processor_that_does_something_else_to_files_is_refused(tmp_path, family, settings):
+    folder = saved(tmp_path / "mine", resnet(), made(family, **settings))
+    source = of_files(tmp_path / "val")[1]
+    dataset = data.open_source(f"folder:{source}", data.SourceOptions(workers=0))
+    with pytest.raises(
+        UserError, match=f"its {family}ImageProcessor makes of image files: .*--resize"
+    ) as caught:
+        PREFIXES["hf"](str(folder), Context(dataset))
+    assert "\n" not in str(caught.value)
+    chosen = data.SourceOptions(workers=0, preprocessing=preprocessing.fixed(32, 28, None))
+    target = PREFIXES["hf"](str(folder), Context(data.open_source(f"folder:{source}", chosen)))
+    assert target.dataset.shape == (3, 28, 28)  # chosen by the user
+
+
+@pytest.mark.slow
+def test_another_size_is_remarked_on(tmp_path):
     processor = transformers.ConvNextImageProcessor(image_mean=[0.3], image_std=[0.4])
-    said = told(f"hf:{saved(tmp_path / 'mine', model, processor)}")[1]
+    said = told(f"hf:{saved(tmp_path / 'mine', resnet(1), processor)}")[1]
     assert any("mine is made for 384x384 images, according to its configuration" in line for line in said)
 
 

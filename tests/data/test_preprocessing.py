@@ -50,6 +50,28 @@ def test_what_a_row_says_of_it(cfg, told):
     assert of_model({}) == AS_THEY_ARE
 
 
+@pytest.mark.parametrize(
+    ("mode", "width", "expected"),
+    [
+        ("floor", 7, [1, 2, 3, 4]),  # 1.5 pixels to the left become 1
+        ("center", 7, [2, 3, 4, 5]),  # timm: 2, the even number
+        ("floor", 9, [2, 3, 4, 5]),  # 2.5 become 2
+        ("squash-floor", 4, [0, 1, 2, 3]),
+    ],
+)
+def test_a_crop_rounds_half_a_pixel_as_its_mode_says(mode, width, expected):
+    columns = np.arange(width, dtype=np.uint8)[None, None].repeat(4, 1)
+    how = of_model({"input_size": (1, 4, 4), "crop_pct": 1.0, "crop_mode": mode, "interpolation": "nearest"})
+    assert np.asarray(how.transform()(picture(columns)))[0].tolist() == [expected] * 4
+    assert str(how) == "resize=4,crop=4,nearest" + (f",{mode}" if mode != "center" else "")
+
+
+def test_a_crop_larger_than_the_image_has_black_borders():
+    cfg = {"input_size": (1, 4, 4), "crop_pct": 4 / 3, "crop_mode": "floor", "interpolation": "nearest"}
+    found = np.asarray(of_model(cfg).transform()(picture(np.full((1, 3, 3), 9, np.uint8))))
+    assert found[0].tolist() == [[9, 9, 9, 0]] * 3 + [[0] * 4]
+
+
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "nearest", "lanczos"])
 def test_the_fixed_one_is_torchvisions(interpolation):
     how = transforms.InterpolationMode(interpolation)
