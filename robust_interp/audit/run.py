@@ -220,11 +220,14 @@ class Audit:
             Each model with its findings; random models that were found earlier and not measured come first.
 
         Raises:
-            UserError: if a model that is named cannot be measured on the device, or none can.
+            UserError: if a model that is named cannot be measured on the device, or none can; or if an image
+                is not the one that was measured before.
         """
         if not self._is_loaded:
             self.load()
         self.runner.expect(self.targets, self.n)
+        for view in dict.fromkeys(map(self._on, self.targets)):
+            view.compare_content(store, self.n)
         with threads.used(self.chosen_threads.count if self.chosen_threads else 1):
             if executor:
                 self._measure_all(store, watch, executor)

@@ -161,10 +161,12 @@ class Benchmark:
             watch: Called with the cell and the number of images after each finished batch.
 
         Raises:
-            UserError: if a model that is named cannot be measured on the device, or none can.
+            UserError: if a model that is named cannot be measured on the device, or none can; or if an image
+                is not the one that was measured before.
         """
         if not self._is_loaded:
             self.load(store)
+        self._compare_images(store)
         with threads.used(self.choose_threads(store).count):
             self._choose_compiled(store)
             for part in self.plan.parts:
@@ -174,6 +176,12 @@ class Benchmark:
         if self._pool:
             report.warnings.extend(self._pool.notes)
         return report
+
+    def _compare_images(self, store: Store) -> None:
+        """Check that the images are those of the stored results, which the tables show, too."""
+        n = max(part.n for part in self.plan.parts)
+        for view in dict.fromkeys(self.runner.for_dataset(target.dataset) for target in self.targets):
+            view.compare_content(store, n)
 
     @property
     def is_incomplete(self) -> bool:

@@ -44,6 +44,8 @@ from robust_interp.store import (
 )
 from robust_interp.store.cells import Cell, Perturbation
 
+COMPARED = 32  # largest number of images that are read again to see whether the files are still the same
+
 AT_RISK = {"cpu": 1e5, "cuda": 1e7}  # image passes lost at most by a kill, unless a single batch takes more
 
 R = TypeVar("R")
@@ -284,11 +286,31 @@ class Runner:
         try:
             store.put_pixels(self.dataset.fingerprint, task.start, outcome.content)
         except ChangedError as changed:
-            raise UserError(
-                f"{self.dataset.name_of(changed.at)} is not the image that was measured before into "
-                f"{store.path}: it has changed, or this version of Pillow decodes it otherwise; measure into "
-                "another folder with --out"
-            ) from changed
+            raise self._other_image(store, changed.at) from changed
+
+    def compare_content(self, store: Store, n: int) -> None:
+        """Read some of the first n images again, and compare them with those that were measured before.
+
+        The results of a run may all be stored, or its missing images may be others. Then `keep_content` does
+        not see that a fingerprint, which does not cover the content of files, now belongs to other images.
+
+        Raises:
+            UserError: if an image has changed, naming it, or cannot be read.
+        """
+        known = store.pixels(self.dataset.fingerprint, n)
+        ids = np.flatnonzero(known)
+        if not len(ids):
+            return
+        ids = ids[np.unique(np.linspace(0, len(ids) - 1, COMPARED).astype(int))]
+        found = self.dataset.read_content(ids)
+        if found is not None and (changed := found != known[ids]).any():
+            raise self._other_image(store, int(ids[changed.argmax()]))
+
+    def _other_image(self, store: Store, at: int) -> UserError:
+        return UserError(
+            f"{self.dataset.name_of(at)} is not the image that was measured before into {store.path}: it has "
+            "changed, or this version of Pillow decodes it otherwise; measure into another folder with --out"
+        )
 
     def _batches(self, perturbation: Perturbation) -> int:
         """Return the number of batches per part: several if an attack may stop early for some images."""

@@ -66,7 +66,8 @@ def _repair(arguments: argparse.Namespace) -> int:
     for line in done.damage.lines(path):
         say(line)
     if done.old:
-        kept = ", ".join(f"{count} {table}" for table, count in done.kept.items() if count)
+        names = {"waiting": "waiting chunks"}
+        kept = ", ".join(f"{count} {names.get(table, table)}" for table, count in done.kept.items() if count)
         say(f"{path} is built anew with {kept}; the damaged file is {done.old}")
         for line in done.left.lines(path):
             say(line)

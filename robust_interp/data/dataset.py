@@ -181,6 +181,14 @@ class Dataset(ABC):
         """
         return None
 
+    def read_content(self, ids: np.ndarray) -> np.ndarray | None:
+        """Read the images with these ids again and return their hashes, see `content`.
+
+        Raises:
+            UserError: if an image cannot be read.
+        """
+        return None
+
     def name_of(self, at: int) -> str:
         """Return the name of an image in messages."""
         return f"image {at}"

@@ -181,11 +181,15 @@ class Stream:
         """
         start, stop = int(ids[0]), int(ids[-1]) + 1
         if not self._workers:
-            return _checked(self._decoder[ids.tolist()])
+            return self.read_here(ids)
         if stop - start == len(ids) and stop <= self._n:
             return self._in_sequence(start, len(ids))
         self._turns.asked, self._at = ids, -1
         return self._taken(self._restarted(), len(ids))[0]
+
+    def read_here(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Do the same as `read` without worker processes, which take a moment to start."""
+        return _checked(self._decoder[ids.tolist()])
 
     @property
     def _workers(self) -> int:

@@ -259,6 +259,10 @@ class FileDataset(Dataset):
     def content(self, ids: np.ndarray) -> np.ndarray:
         return self._hashes[ids]
 
+    def read_content(self, ids: np.ndarray) -> np.ndarray:
+        with _READING:
+            return self._stream.read_here(ids)[1]
+
     def name_of(self, at: int) -> str:
         return self._encoded.names[self._order[at]]
 

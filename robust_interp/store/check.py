@@ -19,7 +19,10 @@ from robust_interp.store.database import FILE_NAME, Store
 from robust_interp.store.pages import records
 from robust_interp.store.seal import COLUMNS, COUNTED, KEYS, is_sound
 
-KEPT = ("chunks", "labels", "runs", "audits", "pixels")  # tables that are copied; `counts` is computed again
+# Tables that are copied; `counts` is computed again. The table `waiting` has the form of `chunks`.
+KEPT = ("chunks", "waiting", "labels", "runs", "audits", "pixels")
+_COLUMNS = COLUMNS | {"waiting": COLUMNS["chunks"]}
+_KEYS = KEYS | {"waiting": KEYS["chunks"]}
 
 # Faults that rebuilding cannot repair. What SQLite drops from a damaged log is lost once it opens the file.
 NOT_IN_THE_FILE = (Fault.MISSING, Fault.FOREIGN, Fault.LOG)
@@ -148,6 +151,7 @@ def _build(path: Path, copy: Path, new: Path) -> dict[str, int]:
             if is_sealed:
                 _copy_by_page(path, db)
             _remove_unreachable(db)
+            _connect(db)
             kept = {table: _count(db, table) for table in KEPT}
             for table in COUNTED:
                 put(db, "counts", table, kept[table])
@@ -166,11 +170,11 @@ def _copy_by_query(copy: Path, db: sqlite3.Connection) -> bool:
         return True
     with closing(source):
         for table in KEPT:
-            columns = ", ".join(COLUMNS[table]) + (", digest" if is_sealed else ", NULL")
-            key = ", ".join(f"{name} DESC" for name in COLUMNS[table][: KEYS[table]])
+            columns = ", ".join(_COLUMNS[table]) + (", digest" if is_sealed else ", NULL")
+            key = ", ".join(f"{name} DESC" for name in _COLUMNS[table][: _KEYS[table]])
             # In both directions: rows behind an unreadable page can be reached from the other end.
             for order in ("", f" ORDER BY {key}"):
-                with suppress(*_SPOILT):
+                with suppress(*_SPOILT):  # older stores lack some tables
                     for row in source.execute(f"SELECT {columns} FROM {table}{order}"):
                         if is_sound(table, row, is_sealed):
                             _keep(db, table, row[:-1])
@@ -180,20 +184,22 @@ def _copy_by_query(copy: Path, db: sqlite3.Connection) -> bool:
 
 def _copy_by_page(path: Path, db: sqlite3.Connection) -> None:
     """Copy the sound rows of all pages; not those of audits, since a page may hold an outdated one."""
-    tables = {len(COLUMNS[table]) + 1: table for table in ("chunks", "labels", "runs")}
+    seconds = COLUMNS["chunks"].index("seconds")
     for row in records(path):
-        table = tables.get(len(row))
-        if table == "chunks" and isinstance(row[6], int):
-            row[6] = float(row[6])  # SQLite stores whole REALs as integers
-        if table and is_sound(table, row, True):
-            _keep(db, table, row[:-1])
+        for table in ("chunks", "waiting", "labels", "runs"):
+            if len(row) != len(_COLUMNS[table]) + 1:
+                continue
+            if table == "chunks" and isinstance(row[seconds], int):
+                row[seconds] = float(row[seconds])  # SQLite stores whole REALs as integers
+            if is_sound(table, row, True):  # the digest covers the table's name
+                _keep(db, table, row[:-1])
 
 
 def _keep(db: sqlite3.Connection, table: str, values: Sequence) -> None:
     """Add a row. Of several rows with the same key the first is kept; of runs, the one finished last."""
-    named = " AND ".join(f"{name} = ?" for name in COLUMNS[table][: KEYS[table]])
+    named = " AND ".join(f"{name} = ?" for name in _COLUMNS[table][: _KEYS[table]])
     order = COLUMNS["runs"].index("finished")
-    there = db.execute(f"SELECT * FROM {table} WHERE {named}", values[: KEYS[table]]).fetchone()
+    there = db.execute(f"SELECT * FROM {table} WHERE {named}", values[: _KEYS[table]]).fetchone()
     if there is None or (table == "runs" and there[order] < values[order]):
         put(db, table, *values)
 
@@ -208,6 +214,22 @@ def _remove_unreachable(db: sqlite3.Connection) -> None:
             covered[cell] += count
         else:
             db.execute("DELETE FROM chunks WHERE cell = ? AND start = ?", (cell, start))
+
+
+def _connect(db: sqlite3.Connection) -> None:
+    """Make chunks of the waiting parts that follow the chunks of their cell; remove those that are chunks.
+
+    A part that overlaps the chunks still waits: the next run adds its other images.
+    """
+    covered = dict(db.execute("SELECT cell, SUM(count) FROM chunks GROUP BY cell").fetchall())
+    for *values, _ in db.execute("SELECT * FROM waiting ORDER BY cell, start").fetchall():
+        cell, start, count = values[:3]
+        done = covered.get(cell, 0)
+        if start == done:
+            put(db, "chunks", *values)
+            covered[cell] = done = done + count
+        if start + count <= done:
+            db.execute("DELETE FROM waiting WHERE (cell, start) = (?, ?)", (cell, start))
 
 
 def _count(db: sqlite3.Connection, table: str) -> int:

@@ -202,7 +202,8 @@ class Store:
     def claim(self, cell: str, n: int, part_end: Callable[[int], int]) -> Part | None:
         """Claim a part of a cell that is neither finished nor claimed by another process.
 
-        The claim ends when the part is appended, the store is closed, or this process ends.
+        The claim ends when the part is appended, the store is closed, or this process ends. If this process
+        is suspended for long, other processes no longer see its claims; its results are still stored.
 
         Args:
             cell: Key of the cell.
@@ -225,7 +226,7 @@ class Store:
         """Add the outcome of images from `start` on; images that are stored already are not changed.
 
         Damaged chunks, and those after them in the cell, are replaced. A part that this process has claimed
-        may be appended before the parts ahead of it.
+        may be appended before the parts ahead of it, even if its claim was lost while it was suspended.
 
         Args:
             cell: Key of the cell.
@@ -238,8 +239,7 @@ class Store:
         with self._write() as db:
             covered = self.covered(cell)
             if start > covered and self._leases.owns(cell, start):
-                for at in range(0, len(outcome), CHUNK):
-                    put(db, "waiting", *_row(cell, start + at, outcome[at : at + CHUNK]))
+                self._let_wait(db, cell, start, outcome)
                 self._leases.release(cell, start)
                 return
             if start > covered:
@@ -259,11 +259,29 @@ class Store:
         for at in range(covered - start, len(outcome), CHUNK):
             put(db, "chunks", *_row(cell, start + at, outcome[at : at + CHUNK]))
 
+    def _let_wait(self, db: sqlite3.Connection, cell: str, start: int, outcome: Outcome) -> None:
+        """Keep images until those ahead of them are finished; images that wait already are not changed.
+
+        If this process was suspended, another one may have measured some of them meanwhile.
+        """
+        is_new = np.ones(len(outcome), bool)
+        for row in self._waiting(cell):
+            if is_sound("waiting", row, True):
+                is_new[max(0, row[1] - start) : max(0, row[1] + row[2] - start)] = False
+        edges = np.flatnonzero(np.diff(is_new, prepend=False, append=False))
+        for begin, end in edges.reshape(-1, 2).tolist():
+            for at in range(begin, end, CHUNK):
+                put(db, "waiting", *_row(cell, start + at, outcome[at : min(at + CHUNK, end)]))
+
+    def _waiting(self, cell: str) -> list[tuple]:
+        """Return the rows of a cell that wait, each with its digest; damaged ones, too."""
+        columns = ", ".join(COLUMNS["chunks"])
+        return self._rows(f"SELECT {columns}, digest FROM waiting WHERE cell = ? ORDER BY start", cell)
+
     def _connected(self, db: sqlite3.Connection, cell: str) -> list[Part]:
         """Add waiting parts that now follow the finished ones. Return the parts that still wait."""
         parts = []
-        query = f"SELECT {', '.join(COLUMNS['chunks'])}, digest FROM waiting WHERE cell = ? ORDER BY start"
-        for row in self._rows(query, cell):
+        for row in self._waiting(cell):
             start, is_whole, covered = row[1], is_sound("waiting", row, True), self.covered(cell)
             if is_whole and start > covered:
                 parts.append((start, start + row[2]))

@@ -45,6 +45,7 @@ class Leases:
     def __init__(self, db: sqlite3.Connection, path: Path | None) -> None:
         self._db, self._path = db, path
         self._holder = (uuid.uuid4().hex, machine(), os.getpid())
+        self._claimed: dict[tuple[str, int], int] = {}  # cell, start -> stop of each part it is measuring
         self._signs: dict[str, tuple[object, float]] = {}  # process -> its last heartbeat, time it was seen
         self._looked = -LOOK
         self._heart: _Heart | None = None
@@ -62,28 +63,34 @@ class Leases:
             part_end: Maps the first image of a part to the index after its last image.
 
         Returns:
-            The part; None if none is free: all are finished, or leased by other processes.
+            The part; None if none is free: all are finished, or are being measured by this process or others.
         """
         self._begin()
         self._bury()
         found = self._db.execute("SELECT start, stop FROM leases WHERE cell = ?", (cell,)).fetchall()
+        # If this process was suspended, its leases may be gone, but it still measures their parts.
+        own = [(start, stop) for (of, start), stop in self._claimed.items() if of == cell]
         at = first
-        for start, stop in sorted([*found, *done, (n, n)]):
+        for start, stop in sorted([*found, *own, *done, (n, n)]):
             if at < min(start, n):
                 end = min(part_end(at), start, n)
                 values = (cell, at, end, self._holder[0])
                 self._db.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?)", values)
+                self._claimed[cell, at] = end
                 return at, end
             at = max(at, stop)
         return None
 
     def owns(self, cell: str, start: int) -> bool:
-        """Return whether this process has leased the part of a cell that begins at `start`."""
-        query = "SELECT 1 FROM leases WHERE (cell, start, holder) = (?, ?, ?)"
-        return bool(self._db.execute(query, (cell, start, self._holder[0])).fetchall())
+        """Return whether this process measures the part of a cell that begins at `start`.
+
+        It still does if others have freed its lease, since it was suspended.
+        """
+        return (cell, start) in self._claimed
 
     def release(self, cell: str, start: int) -> None:
         """Release the part of a cell that begins at `start`, if this process has leased it."""
+        self._claimed.pop((cell, start), None)
         where = "WHERE (cell, start, holder) = (?, ?, ?)"
         self._db.execute(f"DELETE FROM leases {where}", (cell, start, self._holder[0]))
 
@@ -122,6 +129,7 @@ class Leases:
                 self._forget(name)
 
     def _forget(self, name: str) -> None:
+        self._signs.pop(name, None)  # if it was only suspended, its heartbeats are counted from 0 again
         self._db.execute("DELETE FROM leases WHERE holder = ?", (name,))
         self._db.execute("DELETE FROM holders WHERE name = ?", (name,))
 

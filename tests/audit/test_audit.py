@@ -13,6 +13,7 @@ import torch
 from scipy.stats import multinomial
 from support.hand_made import attack, card, first, run
 from support.masked_models import Blocked, HugeLogits, Quantised, Random, SignSaturated, trained_on_digits
+from support.own_images import write_folder
 from support.stored import chunks
 from torch import nn
 
@@ -26,6 +27,7 @@ from robust_interp.audit.trace import trace
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
 from robust_interp.core import statistics
+from robust_interp.core.errors import UserError
 from robust_interp.results import combine, leaderboard
 from robust_interp.results.columns import AUDIT_COLUMNS
 from robust_interp.results.scores import scores
@@ -523,6 +525,22 @@ def test_options_of_models_from_elsewhere_go_with_checkpoints_beside_them(tiny_z
     mixed = replace(QUICK, models=names, zoo=str(tiny_zoo), seeds=(0,), mean=(0.5,), std=(0.5,))
     audit = Audit(replace(mixed, ensembles=False), replace(ATTACKS, source=None))
     assert [found.card.label for found in audit.targets] == ["in_resnet14 seed 0", "own_net:make"]
+
+
+@pytest.mark.slow
+def test_other_images_under_the_same_names_are_refused(tiny_zoo, tmp_path):
+    few = Options(attack="pgd(steps=2)", strongest="none", black_box="none")
+    request = replace(QUICK, models=("preact_resnet14",), zoo=str(tiny_zoo), n=20, decode_workers=0)
+    images = np.random.default_rng(0).integers(0, 256, (2, 20, 1, 8, 8), dtype=np.uint8)
+    own, other = (
+        write_folder(tmp_path / name, of_folder, np.arange(20) // 2, suffix="bmp")
+        for name, of_folder in zip(("own", "other"), images, strict=True)
+    )
+    with Store(tmp_path / "out") as store:
+        Audit(replace(request, dataset=f"folder:{own}"), few).run(store)
+        with pytest.raises(UserError, match=r"[a-j]/000\d\d.bmp is not the image that was measured before"):
+            Audit(replace(request, dataset=f"folder:{other}"), few).run(store)
+        Audit(replace(request, dataset=f"folder:{own}"), few).run(store)
 
 
 @pytest.mark.slow

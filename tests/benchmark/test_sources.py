@@ -9,6 +9,7 @@ from torch import nn
 
 from robust_interp import data, evaluate
 from robust_interp.core.errors import UserError
+from robust_interp.data import decoding
 from robust_interp.store import Store
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -145,6 +146,70 @@ def test_an_image_that_changed_between_two_models_is_named(model, bitmaps, tmp_p
         other = linear((3, 8, 8))
     with pytest.raises(UserError, match=r"b/00004.bmp is not the image that was measured before"):
         evaluate(other, **asked)
+
+
+# A checkpoint, unlike a model object, has the same cells on all images.
+
+
+@pytest.fixture
+def checkpoint(tiny_zoo, tmp_path):
+    """Arguments of `evaluate`: an untrained network of ten classes for grey 8 x 8 images, and a folder."""
+    asked = {"attacks": "none", "corruptions": "none", "decode_workers": 0, "subset": "first"}
+    return asked | {"models": "preact_resnet14", "zoo": tiny_zoo, "out": tmp_path / "out"}
+
+
+def grey(root, n=40, seed=0):
+    """A folder of n grey images, class by class; the sizes of its files do not depend on what they show."""
+    return write_folder(root, grey_images(n, seed), np.arange(n) * 10 // n, suffix="bmp")
+
+
+def grey_images(n, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (n, 1, 8, 8), dtype=np.uint8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [{"resize": 8, "crop": 8}, {}])  # one preprocessing; the model's own
+@pytest.mark.parametrize("n", [20, 40])  # everything is measured already; only further images are missing
+def test_other_images_under_the_same_names_are_refused(checkpoint, tmp_path, n, size):
+    own, other = grey(tmp_path / "own"), grey(tmp_path / "other", seed=1)
+    before = evaluate(dataset=f"folder:{own}", n=20, **checkpoint, **size)
+    with pytest.raises(UserError, match=r"^a/00000.bmp is not the image that was measured before.*--out$"):
+        evaluate(dataset=f"folder:{other}", n=n, **checkpoint, **size)
+    copied = grey(tmp_path / "copied" / "own")
+    after = evaluate(dataset=f"folder:{copied}", n=20, **checkpoint, **size)
+    pd.testing.assert_frame_equal(after, before)
+
+
+@pytest.mark.slow
+def test_an_image_that_changed_is_named_though_everything_is_measured(checkpoint, tmp_path):
+    folder = grey(tmp_path / "own", n=30)
+    evaluate(dataset=f"folder:{folder}", **checkpoint)
+    picture(np.zeros((1, 8, 8), np.uint8)).save(folder / "c" / "00007.bmp")
+    with pytest.raises(UserError, match=r"^c/00007.bmp is not the image that was measured before"):
+        evaluate(dataset=f"folder:{folder}", **checkpoint)
+
+
+@pytest.mark.slow
+def test_few_of_many_images_are_read_again(checkpoint, tmp_path, monkeypatch):
+    folder = grey(tmp_path / "own", n=100)
+    asked = checkpoint | {"dataset": f"folder:{folder}", "n": 90, "resize": 8, "crop": 8}
+    evaluate(**asked)
+    images = grey_images(100)
+    read, hash_of = [], decoding.hash_of
+    monkeypatch.setattr(decoding, "hash_of", lambda image: (read.append(image), hash_of(image))[1])
+    evaluate(**asked | {"decode_workers": 2})  # so few are decoded in this process
+    at = [int((images == one).all((1, 2, 3)).argmax()) for one in read]
+    assert at == sorted(set(at))
+    assert (len(at), at[0], at[-1]) == (32, 0, 89)  # the first and the last measured one are among them
+    assert set(np.diff(at)) == {2, 3}  # 89 steps in 31 gaps
+
+
+@pytest.mark.slow
+def test_images_without_files_are_not_read_again(checkpoint, tmp_path, monkeypatch):
+    images, labels = grey_images(40), np.arange(40) * 10 // 40
+    before = evaluate(dataset=(images, labels), **checkpoint)
+    monkeypatch.setattr(data.ArrayDataset, "at", lambda dataset, ids: pytest.fail("an image is read"))
+    pd.testing.assert_frame_equal(evaluate(dataset=(images, labels), **checkpoint), before)
 
 
 @pytest.mark.slow

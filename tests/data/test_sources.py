@@ -133,6 +133,21 @@ def test_the_content_is_told_by_a_hash_of_every_image_that_was_read(folder, tmp_
     assert data.from_arrays(images, labels).content(np.arange(2)) is None  # its fingerprint has it all
 
 
+def test_the_files_can_be_read_again_to_see_whether_they_changed(folder):
+    found = opened(f"folder:{folder}")
+    found.rows(0, 3)
+    before = found.content(np.arange(3))
+    assert found.read_content(np.array([0, 2])).tolist() == before[[0, 2]].tolist()
+    images, labels = pictures()
+    images[0, 0, 0, 0] ^= 1  # image 0 is of class a, the first
+    write_folder(folder, images, labels)
+    assert (found.read_content(np.arange(3)) == before).tolist() == [False, True, True]
+    (folder / "a" / "00000.png").unlink()
+    with pytest.raises(UserError, match=r"cannot decode a/00000.png: .*No such file"):
+        found.read_content(np.arange(1))
+    assert data.from_arrays(images, labels).read_content(np.arange(2)) is None
+
+
 # --- files that cannot be read -----------------------------------------------------------------------
 
 

@@ -326,6 +326,88 @@ def test_a_repair_keeps_all_but_the_page_that_is_gone(tmp_path):
         assert all(one.predictions.tolist() == list(range(300)) for one in whole if one)
 
 
+def parts_that_wait(folder):
+    """Cell a: images 0 to 3 are stored, 6 to 12 wait. Cell b: none is stored, 3 to 6 wait."""
+    with Store(folder) as store:
+        assert [store.claim("a", 12, lambda at: at + 3)[0] for _ in range(4)] == [0, 3, 6, 9]
+        assert [store.claim("b", 6, lambda at: at + 3)[0] for _ in range(2)] == [0, 3]
+        for cell, start in (("a", 0), ("a", 9), ("a", 6), ("b", 3)):
+            store.append(cell, start, part(range(start, start + 3)))
+
+
+def left_to_measure(folder):
+    """The parts of at most three images that a run would still measure, per cell."""
+    with Store(folder) as store:
+        parts = {"a": [], "b": []}
+        for cell, n in (("a", 12), ("b", 6)):
+            while taken := store.claim(cell, n, lambda at: at + 3):
+                parts[cell].append(taken)
+    return parts
+
+
+def finished(folder, *missing):
+    """The predictions of both cells once the missing parts are measured, with predictions 100 higher."""
+    with Store(folder) as store:
+        for cell, start, stop in missing:
+            store.append(cell, start, part(range(100 + start, 100 + stop)))
+        return [store.read(cell, n).predictions.tolist() for cell, n in (("a", 12), ("b", 6))]
+
+
+LOST_COUNTS = "DELETE FROM counts"  # a damage that needs a repair, and hides nothing
+
+
+def test_a_repair_keeps_parts_that_wait(tmp_path):
+    parts_that_wait(tmp_path)
+    change(tmp_path, LOST_COUNTS)
+    done = repair(tmp_path)
+    assert not done.left
+    assert (done.kept["chunks"], done.kept["waiting"]) == (1, 3)
+    assert left_to_measure(tmp_path) == {"a": [(3, 6)], "b": [(0, 3)]}
+    assert finished(tmp_path, ("a", 3, 6), ("b", 0, 3)) == [
+        [0, 1, 2, 103, 104, 105, 6, 7, 8, 9, 10, 11],
+        [100, 101, 102, 3, 4, 5],
+    ]
+
+
+@pytest.mark.slow
+def test_the_command_counts_the_parts_that_wait(tmp_path, command):
+    parts_that_wait(tmp_path)
+    change(tmp_path, LOST_COUNTS)
+    status, out, _ = command("store", "repair", tmp_path)
+    assert status == 0
+    assert "built anew with 1 chunks, 3 waiting chunks; the damaged file is" in out
+
+
+def test_a_repair_leaves_out_a_damaged_part_that_waits(tmp_path):
+    parts_that_wait(tmp_path)
+    change(tmp_path, LOST_COUNTS, "UPDATE waiting SET predictions = zeroblob(6) WHERE start = 6")
+    assert repair(tmp_path).kept["waiting"] == 2
+    assert left_to_measure(tmp_path) == {"a": [(3, 6), (6, 9)], "b": [(0, 3)]}
+
+
+def test_a_repair_adds_the_parts_that_no_longer_wait(tmp_path):
+    parts_that_wait(tmp_path)
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as db, db:
+        for cell, start, count in (("a", 3, 3), ("b", 0, 2), ("b", 1, 2)):
+            (*values, _) = db.execute("SELECT * FROM waiting WHERE cell = 'b' AND start = 3").fetchone()
+            ids = np.arange(start, start + count, dtype="<i2").tobytes()
+            put(db, "waiting", cell, start, count, ids, bytes(count), *values[5:])
+        db.execute(LOST_COUNTS)
+    done = repair(tmp_path)
+    # Of cell b, image 1 is in two parts: the second one is added by the next run, from image 2 on.
+    assert (done.kept["chunks"], done.kept["waiting"]) == (5, 2)
+    assert left_to_measure(tmp_path) == {"a": [], "b": []}
+    assert finished(tmp_path) == [list(range(12)), list(range(6))]
+
+
+@pytest.mark.parametrize(("at", "content"), [(0, b"X"), (19, b"\x07"), (103, b"\0\1")])
+def test_a_repair_finds_parts_that_wait_in_a_file_that_cannot_be_opened(tmp_path, at, content):
+    parts_that_wait(tmp_path)
+    spoil(tmp_path / FILE_NAME, at, content)
+    assert repair(tmp_path).kept["waiting"] == 3
+    assert left_to_measure(tmp_path) == {"a": [(3, 6)], "b": [(0, 3)]}
+
+
 @pytest.mark.slow
 def test_the_command_says_what_is_damaged_and_repairs_it(folder, command):
     path = folder / FILE_NAME

@@ -131,6 +131,97 @@ def test_on_another_machine_it_is_free_when_there_was_no_sign_for_a_while(tmp_pa
         assert store.covered("a") == 10
 
 
+def by_whom(store, cell, n):
+    """Who measured each image, as a letter: `outcome_of` marks each prediction with its process."""
+    found = store.read(cell, n)
+    assert found.seconds == pytest.approx(n)  # one second per image: none counts twice
+    assert (found.predictions % 100).tolist() == list(range(n))
+    return "".join("AB"[who] for who in found.predictions // 100)
+
+
+def outcome_of(who, start, stop):
+    """What process A or B measures: the number of each image, plus 100 for B; it takes a second per image."""
+    ids = np.arange(start, stop, dtype=np.int16) + 100 * "AB".index(who)
+    return Outcome(ids, np.zeros(len(ids), np.uint8), np.full(len(ids), 0.5, np.float32), stop - start, who)
+
+
+@pytest.fixture
+def suspended(tmp_path, monkeypatch):
+    """Two processes, A and B. B measures images 0 to 10. A was suspended while it measured 10 to 30."""
+    monkeypatch.setattr(leases, "LOOK", 0.0)
+    monkeypatch.setattr(leases, "BEAT", 3600.0)
+    now = [0.0]
+    monkeypatch.setattr(leases.time, "monotonic", lambda: now[0])
+    with Store(tmp_path) as a, Store(tmp_path) as b:
+        assert b.claim("a", 30, by(10)) == (0, 10)
+        assert [a.claim("a", 30, by(10)) for _ in range(2)] == [(10, 20), (20, 30)]
+        assert b.claim("a", 30, by(10)) is None  # B sees the heartbeat of A
+        now[0] += leases.EXPIRY + 1
+        sign(tmp_path, holder_of(tmp_path, "a", 0))  # B was not suspended
+        yield a, b
+
+
+@pytest.mark.parametrize(
+    ("size", "before", "after", "expected"),
+    [
+        # Size of the parts that B takes meanwhile; those it stores before A, and after A; who is stored
+        # for images 10 to 30: whoever was first.
+        (10, [], [(10, 20)], "A" * 20),
+        (10, [(10, 20)], [], "B" * 10 + "A" * 10),
+        (10, [(10, 20), (20, 30)], [], "B" * 20),
+        (10, [(20, 30)], [(10, 20)], "A" * 10 + "B" * 10),
+        (5, [(10, 15)], [(15, 20)], "B" * 5 + "A" * 15),
+        (5, [(15, 20)], [(10, 15), (20, 25)], "A" * 5 + "B" * 5 + "A" * 10),
+        (30, [(10, 30)], [], "B" * 20),
+        (30, [], [(10, 30)], "A" * 20),
+        (15, [(10, 15)], [(15, 30)], "B" * 5 + "A" * 15),
+        (15, [(15, 30)], [(10, 15)], "A" * 5 + "B" * 15),
+    ],
+)
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_suspended_process_adds_what_is_still_missing(suspended, size, before, after, expected, order):
+    a, b = suspended
+    taken = []
+    while len(taken) < len(before + after):
+        taken.append(b.claim("a", 30, by(size)))
+    assert set(before + after) <= set(taken)
+    for part in before:
+        b.append("a", part[0], outcome_of("B", *part))
+    for part in [(10, 20), (20, 30)][::order]:
+        a.append("a", part[0], outcome_of("A", *part))
+        assert b.covered("a") == 0
+    for part in after:
+        b.append("a", part[0], outcome_of("B", *part))
+    b.append("a", 0, outcome_of("B", 0, 10))
+    assert by_whom(b, "a", 30) == "B" * 10 + expected
+    assert a.claim("a", 30, by(size)) is None
+
+
+def test_a_process_that_was_suspended_does_not_get_its_own_parts_again(suspended):
+    a, b = suspended
+    assert b.claim("b", 10, by(10)) == (0, 10)  # frees the parts of A
+    assert a.claim("a", 30, by(10)) is None
+    a.append("a", 10, outcome_of("A", 10, 20))
+    assert b.claim("a", 30, by(10)) == (20, 30)
+
+
+def test_a_process_that_was_suspended_at_its_first_heartbeat_counts_as_alive_again(suspended, tmp_path):
+    a, b = suspended
+    name = holder_of(tmp_path, "a", 10)
+    assert b.claim("a", 30, by(10)) == (10, 20)  # A is considered ended
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as db, db:
+        # The heartbeat of A goes on, from 0 again.
+        db.execute("INSERT INTO holders VALUES (?, 'elsewhere', 1, 0)", (name,))
+    assert a.claim("b", 10, by(10)) == (0, 10)
+    assert b.claim("b", 10, by(10)) is None
+
+
+def holder_of(folder, cell, start):
+    with closing(sqlite3.connect(folder / FILE_NAME)) as db:
+        query = "SELECT holder FROM leases WHERE (cell, start) = (?, ?)"
+        return db.execute(query, (cell, start)).fetchone()[0]
+
+
 def store_holders(folder):
     with closing(sqlite3.connect(folder / FILE_NAME)) as db:
         return [name for (name,) in db.execute("SELECT name FROM holders")]
