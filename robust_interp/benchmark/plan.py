@@ -15,6 +15,8 @@ from robust_interp.core.registry import Registry
 from robust_interp.results.columns import RANKED_BY
 from robust_interp.store.cells import CLEAN, FLOAT32, Cell, ModelCard, Perturbation, Plan
 
+PGD = {"Linf": RANKED_BY["final"], "L2": "pgd_l2"}  # norm -> PGD in it
+
 
 def make_plan(
     request: Request, dataset: data.Dataset, corruptor: corruptions.Corruptor, cards: Sequence[ModelCard]
@@ -52,12 +54,10 @@ def make_plan(
     plan = Plan(dataset.name, n, request.protocol, tuple(cells), class_names=dataset.class_names)
     if strong is None:
         return plan
-    rows = [one for one in asked if one.name == RANKED_BY["final"]]
-    usual = resolved(RANKED_BY["final"])
-    rows = rows or usual
     stronger = _fitting(resolved(strong), dataset)
-    _check_stronger(stronger, usual)
-    return replace(plan, strong=_strong_plan(plan, request.strong_n, dataset, cards, [*rows, *stronger]))
+    balls = _strong_balls(stronger, attacks.passes(resolved(PGD["Linf"])[0]))
+    usual = [*_in_balls(attacked, balls), *resolved(_lacking_pgd(attacked, balls))]
+    return replace(plan, strong=_strong_plan(plan, request.strong_n, dataset, cards, [*usual, *stronger]))
 
 
 def join_plans(plans: Sequence[Plan]) -> Plan:
@@ -90,13 +90,40 @@ def _checked_strong(request: Request) -> str | None:
     return strong
 
 
-def _check_stronger(attacked: Sequence[Perturbation], usual: Sequence[Perturbation]) -> None:
-    """Raise UserError if none of the attacks is stronger than the usual PGD."""
+def _strong_balls(stronger: Sequence[Perturbation], work: int) -> list[Perturbation]:
+    """Return one of the strong attacks for each ball; there is a column ``strong`` for each.
+
+    Args:
+        stronger: The attacks of the option `strong`.
+        work: The passes of the usual PGD.
+
+    Raises:
+        UserError: if a ball has no attack that is stronger than PGD, or an attack has no radius.
+    """
     # An attack that stops once an image is broken is a search: it counts as stronger even with fewer passes.
-    work = attacks.passes(usual[0])
-    if not any(attacks.may_stop_early(one) or attacks.passes(one) > work for one in attacked):
-        named = ", ".join(dict.fromkeys(one.name for one in attacked))
-        raise UserError(f"strong needs an attack stronger than pgd, such as {STRONG}, not {named} alone")
+    harder = [one for one in stronger if attacks.may_stop_early(one) or attacks.passes(one) > work]
+    refused = f"strong needs an attack stronger than pgd, such as {STRONG}, not"
+    if not harder:
+        raise UserError(f"{refused} {', '.join(dict.fromkeys(one.name for one in stronger))} alone")
+    for one in stronger:
+        if one.ball is None:  # it would be in no column
+            raise UserError(f"strong needs attacks with an eps, and {one.name} has none")
+        if one.ball not in [other.ball for other in harder]:
+            raise UserError(f"{refused} {one.name} alone at {one.column}")
+    return list({one.ball: one for one in harder}.values())
+
+
+def _in_balls(attacked: Sequence[Perturbation], balls: Sequence[Perturbation]) -> list[Perturbation]:
+    """Return those of the attacks that are PGD in one of these balls."""
+    wanted = [one.ball for one in balls]
+    return [one for one in attacked if one.ball in wanted and one.name == PGD.get(one.norm)]
+
+
+def _lacking_pgd(attacked: Sequence[Perturbation], balls: Sequence[Perturbation]) -> str:
+    """Return the specs of PGD in those of the balls where none of the attacks is PGD."""
+    there = [one.ball for one in _in_balls(attacked, balls)]
+    lacking = [one for one in balls if one.ball not in there and one.norm in PGD]
+    return ",".join(f"{PGD[one.norm]}(eps={one.number('eps')!r})" for one in lacking) or "none"
 
 
 def _strong_plan(
