@@ -10,6 +10,7 @@ import torch
 from robust_interp import attacks, corruptions, data
 from robust_interp.benchmark.request import ATTACK_PRECISIONS, PROTOCOLS, STRONG, STRONG_N, Request
 from robust_interp.benchmark.settings import checked_seed, sample_count
+from robust_interp.classifiers.ensemble import MEAN_GRADIENT, WHITE_BOX
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import Registry
 from robust_interp.results.columns import RANKED_BY
@@ -152,15 +153,39 @@ def make_cell(card: ModelCard, dataset: data.Dataset, perturbation: Perturbation
     """Make a cell with the package versions of this process.
 
     Raises:
-        UserError: if the package of the attack is not installed.
+        UserError: if the package of the attack is not installed, or the attack cannot target the mean loss of
+            an ensemble.
     """
     environment = {"precision": FLOAT32, "torch": str(torch.__version__)}
     if perturbation.kind == "attack":
-        environment |= attacks.environment(perturbation)
+        _check_view(card, perturbation)
+        environment |= attacks.environment(perturbation) | _judge(card, perturbation)
     environment |= _plugin(perturbation)
     return Cell(
         card, dataset.name, dataset.fingerprint, perturbation, environment, metadata=dict(dataset.metadata)
     )
+
+
+def _check_view(card: ModelCard, perturbation: Perturbation) -> None:
+    """Raise UserError if the attack cannot target the part of an ensemble that it is computed on."""
+    # The mean loss has an additional class, the largest one where the members disagree.
+    if card.attacked_as == MEAN_GRADIENT and attacks.is_by_order(perturbation):
+        raise UserError(
+            f"{card.label}: {perturbation.column} looks for the class with the largest logit, so it cannot "
+            f"use {MEAN_GRADIENT}: use {WHITE_BOX} or member:0, or attacks such as pgd and apgd_ce"
+        )
+
+
+def _judge(card: ModelCard, perturbation: Perturbation) -> dict[str, str]:
+    """Return what is in the key of an attack on another classifier than the measured one; mostly nothing.
+
+    Results without it may be wrong: there the attacked classifier said which images were broken, or an attack
+    aimed at the additional class of the mean loss.
+    """
+    is_aimed = card.attacked_as == MEAN_GRADIENT and "target" in perturbation.params
+    is_elsewhere = bool(card.attacked_as or perturbation.source)
+    is_new = is_elsewhere and (attacks.is_judged(perturbation) or is_aimed)
+    return {"judged_by": "measured classifier"} if is_new else {}
 
 
 def cheap_first(cells: list[Cell]) -> list[Cell]:
