@@ -78,7 +78,8 @@ def rounds(perturbation: Perturbation, kind: AttackType, model: nn.Module, image
         perturbation: The attack with all its parameters.
         kind: The entry of this attack in the table of attacks.
         model: Maps images (N, C, H, W) in [0, 1] to logits (N, classes). For an attack with ``stop=broken``
-            it must also be a `RowAwareModel`.
+            it must also be a `RowAwareModel`. If it has an attribute `judge` that is not None, that is the
+            classifier that is measured, and only its classes count.
         images: Example images (N, C, H, W), with the shape and device of the images that will be attacked.
     """
     engine = _until_broken if "stop" in perturbation.params else _ENGINES.get(perturbation.name, _plain)
@@ -104,19 +105,25 @@ def _made(perturbation: Perturbation, kind: AttackType, model: nn.Module, images
     if hasattr(attack, "set_device"):
         attack.set_device(images.device)
     if target is not None:
-        attack.set_mode_targeted_by_function(_aim(model, target), quiet=True)
+        aim = _aim(model, target, _judged_classes(model, images))
+        attack.set_mode_targeted_by_function(aim, quiet=True)
     return attack
 
 
-def _aim(model: nn.Module, target: str | int) -> Callable[[Tensor, Tensor], Tensor]:
+def _aim(model: nn.Module, target: str | int, known: int | None) -> Callable[[Tensor, Tensor], Tensor]:
     """Return a function that maps images and labels to the classes to aim at.
 
     If the target is the label of an image, the function returns the following class.
+
+    Args:
+        model: Maps images to logits.
+        target: ``next``, ``least_likely`` or a class.
+        known: Number of classes to choose from, the first ones of the logits; None means all.
     """
 
     @torch.no_grad()
     def classes(images: Tensor, labels: Tensor) -> Tensor:
-        logits = model(images)
+        logits = model(images)[:, :known]
         following = (labels + 1) % logits.shape[1]
         if target == "next":
             return following
@@ -129,19 +136,34 @@ def _aim(model: nn.Module, target: str | int) -> Callable[[Tensor, Tensor], Tens
 
 
 @torch.no_grad()
+def _judged_classes(model: nn.Module, images: Tensor) -> int | None:
+    """Return the number of classes of the measured classifier; None if it is the attacked one."""
+    judge = getattr(model, "judge", None)
+    return None if judge is None else judge(images[:1].clone()).shape[1]
+
+
+@torch.no_grad()
 def _classes(model: nn.Module, images: Tensor) -> int:
-    return model(images[:1]).shape[1]
+    return _judged_classes(model, images) or model(images[:1]).shape[1]
+
+
+@torch.no_grad()
+def _has_more_classes(model: nn.Module, images: Tensor) -> bool:
+    """Return whether the attacked classifier has a class that the measured one lacks."""
+    known = _judged_classes(model, images)
+    return known is not None and model(images[:1]).shape[1] > known
 
 
 def _until_broken(
     perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor
 ) -> list[Round]:
     params, row_aware = perturbation.params, cast(RowAwareModel, model)
+    known = _judged_classes(model, images) if "target" in params else None
 
     def run(x: Tensor, y: Tensor) -> Tensor:
         if "target" not in params:
             return pgd_until_broken(row_aware, x, y, params)
-        aim = _aim(model, cast(int | str, params["target"]))
+        aim = _aim(model, cast(int | str, params["target"]), known)
         parts = zip(x.split(row_aware.max_batch), y.split(row_aware.max_batch), strict=True)
         return pgd_until_broken(row_aware, x, y, params, torch.cat([aim(*part) for part in parts]))
 
@@ -158,7 +180,14 @@ def _apgd(perturbation: Perturbation, kind: AttackType, model: nn.Module, images
         loss="dlr" if perturbation.name == "apgd_dlr" else "ce",
     )
     attack.set_device(images.device)
-    return [Round(lambda x, y: _strongest(attack.attack_single_run(x, y)))] * perturbation.integer("restarts")
+    # Where the additional class wins, an image is not broken: APGD's own choice would be wrong.
+    choose = _of_most_loss if _has_more_classes(model, images) else _strongest
+    return [Round(lambda x, y: choose(attack.attack_single_run(x, y)))] * perturbation.integer("restarts")
+
+
+def _of_most_loss(found: tuple[Tensor, ...]) -> Tensor:
+    """Return the iterate of an APGD run with the largest loss."""
+    return found[0]
 
 
 def _strongest(found: tuple[Tensor, ...]) -> Tensor:

@@ -122,6 +122,16 @@ def may_stop_early(perturbation: Perturbation) -> bool:
     return type_of(perturbation.name).skips_misclassified or not once
 
 
+def is_judged(perturbation: Perturbation) -> bool:
+    """Return whether the images that an attack runs on depend on which ones are broken already."""
+    return type_of(perturbation.name).skips_misclassified or perturbation.integer("restarts") > 1
+
+
+def is_by_order(perturbation: Perturbation) -> bool:
+    """Return whether the attack depends on the order of the logits, and not only on a loss of all logits."""
+    return type_of(perturbation.name).by_order or "stop" in perturbation.params
+
+
 def environment(perturbation: Perturbation) -> dict[str, str]:
     """Return the name and version of the package that computes the attack.
 

@@ -73,6 +73,7 @@ class AttackRunner:
         classifier: Maps images (N, C, H, W) in [0, 1] to logits; in eval mode with frozen parameters. An
             `EOTClassifier` is attacked on one image at a time.
         on_pass: Called at each pass with its cost, in forward passes of one image.
+        judge: The measured classifier, which says which images are broken; None if it is `classifier`.
     """
 
     def __init__(
@@ -80,10 +81,11 @@ class AttackRunner:
         perturbation: Perturbation,
         classifier: torch.nn.Module,
         on_pass: Callable[[int], None] = lambda passes: None,
+        judge: torch.nn.Module | None = None,
     ) -> None:
         self.perturbation = perturbation
         self._kind = type_of(perturbation.name)
-        self._probe = GradientProbe(classifier, self._kind.gradient, on_pass, perturbation.precision)
+        self._probe = GradientProbe(classifier, self._kind.gradient, on_pass, perturbation.precision, judge)
         self._rounds: tuple[torch.device, list[adapters.Round]] | None = None
 
     def __call__(
@@ -145,8 +147,8 @@ class AttackRunner:
 
     @torch.no_grad()
     def _right(self, images: Tensor, labels: Tensor, ids: np.ndarray, max_batch: int) -> Tensor:
-        """Return the indices of the images that are classified correctly."""
-        classifier = self._probe.classifier
+        """Return the indices of the images that the measured classifier has right."""
+        classifier = self._probe.classifier if self._probe.judge is None else self._probe.judge
         if isinstance(classifier, EOTClassifier):
             found = [classifier.votes(images, ids).argmax(1)]
         else:
@@ -264,12 +266,14 @@ class GradientProbe(torch.nn.Module):
 
     Attributes:
         max_batch: Largest number of images in a pass, for rounds with `refills`.
+        judge: The measured classifier; None if it is the attacked one.
 
     Args:
         classifier: Maps images (N, C, H, W) in [0, 1] to logits (N, classes).
         looks: Whether to record gradients; False for attacks that do not depend on them.
         on_pass: Called at each pass with its cost, in forward passes of one image.
         precision: Precision of the gradients, ``float32``, ``tf32`` or ``bf16``.
+        judge: The measured classifier; None if it is `classifier`.
     """
 
     def __init__(
@@ -278,9 +282,10 @@ class GradientProbe(torch.nn.Module):
         looks: bool,
         on_pass: Callable[[int], None],
         precision: str = FLOAT32,
+        judge: torch.nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.classifier = classifier
+        self.classifier, self.judge = classifier, judge
         self.training = False  # torchattacks restores the mode it finds here, in all submodules
         self._looks, self._on_pass, self._precision = looks, on_pass, precision
         self.max_batch = 0

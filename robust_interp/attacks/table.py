@@ -46,6 +46,9 @@ class AttackType:
         minimal: Whether it searches for the smallest change. Its eps is optional; a change larger than eps
             does not count.
         skips_misclassified: Whether images that are misclassified when clean are returned unchanged.
+        by_order: Whether it depends on the order of the logits, as a search for a misclassified image does,
+            and not only on a loss of all logits. It cannot use the mean loss of an ensemble, which has an
+            additional class.
         alone: Whether it must run on one image at a time, because images of a batch influence each other.
         targeted: Whether it can aim at a class.
         classes: Smallest number of classes for which its loss is defined.
@@ -64,6 +67,7 @@ class AttackType:
     gradient: bool = True
     minimal: bool = False
     skips_misclassified: bool = False
+    by_order: bool = False
     alone: bool = False
     targeted: bool = False
     classes: int = 2
@@ -175,6 +179,7 @@ ATTACKS.add(
         _APGD,
         random=True,
         skips_misclassified=True,
+        by_order=True,
         classes=3,
         about="Auto-PGD on the difference-of-logits ratio",
         source=_CROCE,
@@ -188,6 +193,7 @@ ATTACKS.add(
         _APGD | {"targets": 9},
         random=True,
         skips_misclassified=True,
+        by_order=True,
         classes=4,
         work=lambda params: 3 * params["steps"] * params["targets"],
         about="targeted Auto-PGD on likely classes",
@@ -203,6 +209,7 @@ ATTACKS.add(
         random=True,
         gradient=False,
         skips_misclassified=True,
+        by_order=True,
         work=lambda params: params["queries"],
         about="random search, without gradients",
         source="Andriushchenko et al. 2020, arXiv 1912.00049",
@@ -217,6 +224,7 @@ ATTACKS.add(
         norm="L2",
         minimal=True,
         skips_misclassified=True,
+        by_order=True,
         alone=True,
         targeted=True,
         about="smallest change, found by optimisation",
@@ -232,6 +240,7 @@ ATTACKS.add(
         norm="L2",
         minimal=True,
         skips_misclassified=True,
+        by_order=True,
         alone=True,
         work=lambda params: 60,  # about three steps, with a gradient for each of ten classes
         about="smallest change, by linear steps",
@@ -247,6 +256,7 @@ ATTACKS.add(
         random=True,
         gradient=False,  # its Square attack needs none
         skips_misclassified=True,
+        by_order=True,
         classes=4,
         work=lambda params: 3 * 100 * (1 + 9 + 9) + 5000,
         restarts=False,
@@ -277,6 +287,24 @@ _DRAWS_NOTHING = {
 }
 
 _WITHOUT_GRADIENT = {"VANILA", "GN", "Square", "SPSA", "OnePixel", "Pixle"}
+
+_BY_ORDER = {
+    "UPGD",
+    "APGD",
+    "APGDT",
+    "Jitter",
+    "SPSA",
+    "JSMA",
+    "EADL1",
+    "EADEN",
+    "CW",
+    "DeepFool",
+    "SparseFool",
+    "OnePixel",
+    "Pixle",
+    "FAB",
+    "Square",
+}
 
 _IN_BATCHES = {
     "VANILA",
@@ -361,6 +389,7 @@ def _of_class(name: str) -> AttackType:
         random=name not in _DRAWS_NOTHING,
         norm=_OTHER_NORMS.get(name, "Linf"),
         gradient=name not in _WITHOUT_GRADIENT,
+        by_order=name in _BY_ORDER,
         alone=name not in _IN_BATCHES,
         targeted="targeted" in modes,
         classes=10 if name in _OF_TEN_CLASSES else 2,

@@ -86,6 +86,7 @@ class LocalWorker:
         self._conditions = ExitStack()
         self._keys: tuple[str, str] | None = None
         self._classifier: nn.Module
+        self._judge: nn.Module | None  # the classifier, if another one is attacked
         self._backends: AttackBackends  # the forms of the classifier for attacks
         self._change_detector: ChangeDetector
         self._attack: tuple[str, attacks.AttackRunner, str] | None = None  # key of the cell, attack, engine
@@ -139,7 +140,9 @@ class LocalWorker:
         self._change_detector = ChangeDetector(classifier, view.pixels(CLEAN, 0, 1), target.card.label)
         own = classifier.attacked_as if isinstance(classifier, Ensemble) else classifier
         self._classifier = classifier
-        self._backends = AttackBackends(others[0] if others else own, self._runner, view, self._watch)
+        attacked = others[0] if others else own
+        self._judge = None if attacked is classifier else classifier
+        self._backends = AttackBackends(attacked, self._runner, view, self._watch)
 
     def _load(self, key: str) -> nn.Module:
         classifier = self._runner.load(self._targets[key])
@@ -154,7 +157,7 @@ class LocalWorker:
         if self._attack is None or self._attack[0] != cell.key:
             self._runner.check([cell])
             seen, engine = self._backends.of(task)
-            attack = attacks.AttackRunner(cell.perturbation, seen, self._step_callback(cell))
+            attack = attacks.AttackRunner(cell.perturbation, seen, self._step_callback(cell), self._judge)
             self._attack = cell.key, attack, engine
         return self._attack[1:]
 

@@ -10,10 +10,13 @@ import torch
 from robust_interp import attacks, corruptions, data
 from robust_interp.benchmark.request import ATTACK_PRECISIONS, PROTOCOLS, STRONG, STRONG_N, Request
 from robust_interp.benchmark.settings import checked_seed, sample_count
+from robust_interp.classifiers.ensemble import MEAN_GRADIENT, WHITE_BOX
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import Registry
 from robust_interp.results.columns import RANKED_BY
 from robust_interp.store.cells import CLEAN, FLOAT32, Cell, ModelCard, Perturbation, Plan
+
+PGD = {"Linf": RANKED_BY["final"], "L2": "pgd_l2"}  # norm -> PGD in it
 
 
 def make_plan(
@@ -52,12 +55,10 @@ def make_plan(
     plan = Plan(dataset.name, n, request.protocol, tuple(cells), class_names=dataset.class_names)
     if strong is None:
         return plan
-    rows = [one for one in asked if one.name == RANKED_BY["final"]]
-    usual = resolved(RANKED_BY["final"])
-    rows = rows or usual
     stronger = _fitting(resolved(strong), dataset)
-    _check_stronger(stronger, usual)
-    return replace(plan, strong=_strong_plan(plan, request.strong_n, dataset, cards, [*rows, *stronger]))
+    balls = _strong_balls(stronger, attacks.passes(resolved(PGD["Linf"])[0]))
+    usual = [*_in_balls(attacked, balls), *resolved(_lacking_pgd(attacked, balls))]
+    return replace(plan, strong=_strong_plan(plan, request.strong_n, dataset, cards, [*usual, *stronger]))
 
 
 def join_plans(plans: Sequence[Plan]) -> Plan:
@@ -90,13 +91,40 @@ def _checked_strong(request: Request) -> str | None:
     return strong
 
 
-def _check_stronger(attacked: Sequence[Perturbation], usual: Sequence[Perturbation]) -> None:
-    """Raise UserError if none of the attacks is stronger than the usual PGD."""
+def _strong_balls(stronger: Sequence[Perturbation], work: int) -> list[Perturbation]:
+    """Return one of the strong attacks for each ball; there is a column ``strong`` for each.
+
+    Args:
+        stronger: The attacks of the option `strong`.
+        work: The passes of the usual PGD.
+
+    Raises:
+        UserError: if a ball has no attack that is stronger than PGD, or an attack has no radius.
+    """
     # An attack that stops once an image is broken is a search: it counts as stronger even with fewer passes.
-    work = attacks.passes(usual[0])
-    if not any(attacks.may_stop_early(one) or attacks.passes(one) > work for one in attacked):
-        named = ", ".join(dict.fromkeys(one.name for one in attacked))
-        raise UserError(f"strong needs an attack stronger than pgd, such as {STRONG}, not {named} alone")
+    harder = [one for one in stronger if attacks.may_stop_early(one) or attacks.passes(one) > work]
+    refused = f"strong needs an attack stronger than pgd, such as {STRONG}, not"
+    if not harder:
+        raise UserError(f"{refused} {', '.join(dict.fromkeys(one.name for one in stronger))} alone")
+    for one in stronger:
+        if one.ball is None:  # it would be in no column
+            raise UserError(f"strong needs attacks with an eps, and {one.name} has none")
+        if one.ball not in [other.ball for other in harder]:
+            raise UserError(f"{refused} {one.name} alone at {one.column}")
+    return list({one.ball: one for one in harder}.values())
+
+
+def _in_balls(attacked: Sequence[Perturbation], balls: Sequence[Perturbation]) -> list[Perturbation]:
+    """Return those of the attacks that are PGD in one of these balls."""
+    wanted = [one.ball for one in balls]
+    return [one for one in attacked if one.ball in wanted and one.name == PGD.get(one.norm)]
+
+
+def _lacking_pgd(attacked: Sequence[Perturbation], balls: Sequence[Perturbation]) -> str:
+    """Return the specs of PGD in those of the balls where none of the attacks is PGD."""
+    there = [one.ball for one in _in_balls(attacked, balls)]
+    lacking = [one for one in balls if one.ball not in there and one.norm in PGD]
+    return ",".join(f"{PGD[one.norm]}(eps={one.number('eps')!r})" for one in lacking) or "none"
 
 
 def _strong_plan(
@@ -125,15 +153,39 @@ def make_cell(card: ModelCard, dataset: data.Dataset, perturbation: Perturbation
     """Make a cell with the package versions of this process.
 
     Raises:
-        UserError: if the package of the attack is not installed.
+        UserError: if the package of the attack is not installed, or the attack cannot target the mean loss of
+            an ensemble.
     """
     environment = {"precision": FLOAT32, "torch": str(torch.__version__)}
     if perturbation.kind == "attack":
-        environment |= attacks.environment(perturbation)
+        _check_view(card, perturbation)
+        environment |= attacks.environment(perturbation) | _judge(card, perturbation)
     environment |= _plugin(perturbation)
     return Cell(
         card, dataset.name, dataset.fingerprint, perturbation, environment, metadata=dict(dataset.metadata)
     )
+
+
+def _check_view(card: ModelCard, perturbation: Perturbation) -> None:
+    """Raise UserError if the attack cannot target the part of an ensemble that it is computed on."""
+    # The mean loss has an additional class, the largest one where the members disagree.
+    if card.attacked_as == MEAN_GRADIENT and attacks.is_by_order(perturbation):
+        raise UserError(
+            f"{card.label}: {perturbation.column} looks for the class with the largest logit, so it cannot "
+            f"use {MEAN_GRADIENT}: use {WHITE_BOX} or member:0, or attacks such as pgd and apgd_ce"
+        )
+
+
+def _judge(card: ModelCard, perturbation: Perturbation) -> dict[str, str]:
+    """Return what is in the key of an attack on another classifier than the measured one; mostly nothing.
+
+    Results without it may be wrong: there the attacked classifier said which images were broken, or an attack
+    aimed at the additional class of the mean loss.
+    """
+    is_aimed = card.attacked_as == MEAN_GRADIENT and "target" in perturbation.params
+    is_elsewhere = bool(card.attacked_as or perturbation.source)
+    is_new = is_elsewhere and (attacks.is_judged(perturbation) or is_aimed)
+    return {"judged_by": "measured classifier"} if is_new else {}
 
 
 def cheap_first(cells: list[Cell]) -> list[Cell]:

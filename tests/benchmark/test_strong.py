@@ -10,6 +10,10 @@ from support.hand_made import attack, card, first, measured, run
 from support.masked_models import trained_on_digits
 
 import robust_interp
+from robust_interp import data
+from robust_interp.benchmark.plan import make_plan
+from robust_interp.benchmark.request import Request
+from robust_interp.benchmark.settings import corruptor_of
 from robust_interp.core.errors import UserError
 from robust_interp.results import columns, combine, compare, leaderboard
 from robust_interp.results.scores import results_frame, scores
@@ -128,6 +132,83 @@ def test_two_models_are_compared_on_the_whole_run_unless_asked_otherwise(store, 
 def test_a_strong_line_is_no_sign_of_masked_gradients(store):
     scored = scores(finished(store, [card()]), store)
     assert findings(scored) == []
+
+
+# ---- planned
+
+
+PIXELS = data.from_arrays(np.zeros((10, 3, 6, 6), np.float32), np.arange(10), 10)
+
+
+def strong_columns(**options):
+    """The attacks behind each strong column of a plan, by their ball."""
+    request = Request(modules={}, dataset=PIXELS, corruptions="none", **options)
+    plan = make_plan(request, PIXELS, corruptor_of(request, PIXELS), [card()])
+    found = {}
+    for cell in plan.strong.cells:
+        if cell.perturbation.kind == "attack":
+            found.setdefault(cell.perturbation.ball, []).append(cell.perturbation.column)
+    return found
+
+
+APGD_L2 = "apgd_ce(norm=L2,eps=0.5)"
+
+
+@pytest.mark.parametrize(
+    ("attacked", "strong", "columns"),
+    [
+        # by default: every radius, with the PGD of the row
+        ("fgsm,pgd", "apgd_ce", {("Linf", e): [f"pgd_{e}", f"apgd_ce_{e}"] for e in (1, 2, 4)}),
+        ("none", "apgd_ce", {("Linf", e): [f"pgd_{e}", f"apgd_ce_{e}"] for e in (1, 2, 4)}),
+        # another norm than PGD's: its own PGD, with the row's parameters if the row has it
+        ("pgd_l2(eps=0.5)", APGD_L2, {("L2", 0.5): ["pgd_l2_0.5", "apgd_ce_l2_0.5"]}),
+        ("pgd_l2(eps=0.5,steps=9)", APGD_L2, {("L2", 0.5): ["pgd_l2(steps=9)_0.5", "apgd_ce_l2_0.5"]}),
+        ("pgd", APGD_L2, {("L2", 0.5): ["pgd_l2_0.5", "apgd_ce_l2_0.5"]}),
+        ("pgd_l2(eps=0.25)", APGD_L2, {("L2", 0.5): ["pgd_l2_0.5", "apgd_ce_l2_0.5"]}),
+        # another radius than PGD's
+        ("pgd(eps=8/255)", "apgd_ce", {("Linf", e): [f"pgd_{e}", f"apgd_ce_{e}"] for e in (1, 2, 4)}),
+        ("pgd", "apgd_ce(eps=8/255)", {("Linf", 8): ["pgd_8", "apgd_ce_8"]}),
+        ("pgd(eps=8/255,steps=9)", "apgd_ce(eps=8/255)", {("Linf", 8): ["pgd(steps=9)_8", "apgd_ce_8"]}),
+        # several balls
+        (
+            "pgd,pgd_l2(eps=1)",
+            f"apgd_ce(eps=2/255),{APGD_L2}",
+            {("Linf", 2): ["pgd_2", "apgd_ce_2"], ("L2", 0.5): ["pgd_l2_0.5", "apgd_ce_l2_0.5"]},
+        ),
+        # an attack that PGD does not beat is one more where another one is stronger
+        ("pgd", "fgsm(eps=8/255),apgd_ce(eps=8/255)", {("Linf", 8): ["fgsm_8", "pgd_8", "apgd_ce_8"]}),
+    ],
+)
+def test_each_strong_column_has_pgd_and_a_stronger_attack_in_its_own_ball(attacked, strong, columns):
+    assert strong_columns(attacks=attacked, strong=strong) == columns
+
+
+def test_pgd_that_is_added_is_the_cell_that_a_list_of_attacks_has():
+    def keys(plan):
+        return {c.key for c in plan.cells if c.perturbation.name == "pgd"}
+
+    def plan(**options):
+        request = Request(modules={}, dataset=PIXELS, corruptions="none", protocol="worst", **options)
+        return make_plan(request, PIXELS, corruptor_of(request, PIXELS), [card()])
+
+    listed = keys(plan(attacks="pgd"))
+    assert len(listed) == 3
+    assert keys(plan(attacks="none", strong="apgd_ce").strong) == listed
+    assert keys(plan(attacks="pgd(eps=8/255)", strong="apgd_ce").strong) == listed
+
+
+@pytest.mark.parametrize(
+    ("strong", "message"),
+    [
+        ("cw", "strong needs attacks with an eps, and cw has none"),
+        ("apgd_ce,deepfool", "strong needs attacks with an eps, and deepfool has none"),
+        ("apgd_ce(eps=8/255),fgsm", "strong needs an attack stronger than pgd.*, not fgsm alone at fgsm_1"),
+        (f"apgd_ce,pgd_l2(eps=1),{APGD_L2}", "not pgd_l2 alone at pgd_l2_1"),
+    ],
+)
+def test_a_strong_attack_that_makes_no_strong_number_is_refused(strong, message):
+    with pytest.raises(UserError, match=message):
+        strong_columns(attacks="pgd", strong=strong)
 
 
 # ---- measured

@@ -1,7 +1,9 @@
 """Ensembles: values and gradients, memory, what attacks on them see, their members, and their columns."""
 
 import copy
+import inspect
 import json
+import re
 import shutil
 from dataclasses import replace
 from hashlib import sha256
@@ -10,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import torchattacks
 from support.hand_made import attack, card, ensemble, first, run
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -18,9 +21,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import robust_interp
 from robust_interp import attacks, data, zoo
 from robust_interp.attacks import AttackRunner
+from robust_interp.attacks.table import type_of
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.cost import cost
 from robust_interp.benchmark.measure import make_jobs, run_jobs
+from robust_interp.benchmark.plan import make_cell
 from robust_interp.benchmark.request import Request
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.ensemble import Ensemble
@@ -252,6 +257,180 @@ def test_an_attack_sees_the_ensemble_one_member_or_their_mean_loss():
 def test_what_an_ensemble_cannot_be_is_refused(options, message):
     with pytest.raises(UserError, match=message):
         Ensemble(members(2), name="net", **options)
+
+
+# --- what an attack on a part is judged by ------------------------------------------------------------
+
+
+class Bright(nn.Module):
+    """Says class 1 for images whose mean is above a threshold, else class 0, and never another class."""
+
+    def __init__(self, threshold, classes=4):
+        super().__init__()
+        self.threshold, self.classes = threshold, classes
+
+    def forward(self, images):
+        above = 50 * (images.mean((1, 2, 3)) - self.threshold)
+        others = [above - 60 * (at + 1) - 60 * above.abs() for at in range(self.classes - 2)]
+        return torch.stack([-above, above, *others], dim=1)
+
+
+def differing(attack):
+    """Two members whose mean logits say class 1 from 0.5 on; from 0.4 to 0.6 they disagree."""
+    return Ensemble([Bright(0.4), Bright(0.6)], "logits", attack)
+
+
+GREY = np.repeat([0.3, 0.41, 0.44, 0.47, 0.49, 0.51, 0.53, 0.56, 0.59, 0.7], 2)  # each of class 0 and 1
+RIGHT = (GREY > 0.5) == np.arange(20) % 2  # what the ensemble says of the clean images
+
+
+def grey_images():
+    return np.broadcast_to(GREY[:, None, None, None], (20, 3, 6, 6)).astype(np.float32), np.arange(20) % 2, 4
+
+
+def correct(folder):
+    """Which images each model classifies correctly under its attack, and the change of each image."""
+    with Store(folder) as store:
+        (plan,) = store.plans()
+        found = [(c, store.read(c.key, 20)) for c in plan.cells if c.perturbation.kind == "attack"]
+        return {
+            cell.classifier.model.partition("(")[0]: (
+                outcome.predictions == np.arange(20) % 2,
+                outcome.deltas,
+            )
+            for cell, outcome in found
+        }
+
+
+@pytest.mark.parametrize("spec", ["apgd_ce(steps=5)", "apgd_ce(steps=3,restarts=2)", "ifgsm(alpha=eps)"])
+@pytest.mark.parametrize("view", ["member:0", "member:1", "mean-gradient"])
+def test_an_attack_on_a_part_breaks_every_image_that_its_ball_lets_it(tmp_path, spec, view):
+    """The gradient has one sign, so the attack moves all pixels by eps: it must break what is within 0.05."""
+    robust_interp.evaluate(
+        {"net": differing(view)}, grey_images(), attacks=spec, eps=(0.05,), corruptions="none", out=tmp_path
+    )
+    stands, deltas = correct(tmp_path)["net"]
+    assert stands.tolist() == (RIGHT & (abs(GREY - 0.5) > 0.05)).tolist()
+    if spec.startswith("apgd"):  # what the ensemble has wrong is not attacked
+        assert (deltas > 0).tolist() == RIGHT.tolist()
+
+
+SKIPPING = ["apgd_ce(steps=3)", "apgd_dlr(steps=3)", "apgd_t(steps=3)", "square(queries=5)", "autoattack"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", SKIPPING)
+def test_what_a_member_has_wrong_is_attacked_where_the_ensemble_is_right(tmp_path, spec):
+    net = differing("member:0")
+    options = {"eps": (0.05,), "corruptions": "none", "out": tmp_path}
+    robust_interp.evaluate({"net": net}, grey_images(), attacks=spec, **options)
+    assert (correct(tmp_path)["net"][1] > 0).tolist() == RIGHT.tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("view", ["member:0", "member:1", "mean-gradient"])
+def test_of_several_starts_the_one_that_breaks_the_ensemble_is_kept(tmp_path, view):
+    """The gradient of each part has the sign of that of the ensemble, so all take the same steps.
+
+    A step from one end of the ball to the other: only the random start decides.
+    """
+    spec = "pgd(alpha=0.0005,steps=1,restarts=5)"
+    options = {"attacks": spec, "eps": (0.5,), "corruptions": "none", "out": tmp_path}
+    robust_interp.evaluate(
+        {"whole": differing("white-box"), "part": differing(view)}, grey_images(), **options
+    )
+    found = correct(tmp_path)
+    assert found["part"][0].tolist() == found["whole"][0].tolist()
+    assert 0 < found["whole"][0].sum() < 20
+
+
+@pytest.mark.slow
+def test_apgd_on_the_mean_loss_returns_the_image_of_the_largest_mean_loss():
+    """Whether its members agree is no sign of being broken: what APGD has seen is compared by its loss."""
+    models, seen = [member.float() for member in members(3)], []
+    models[0].register_forward_pre_hook(lambda _, given: seen.append(given[0].detach().clone()))
+    (apgd,) = attacks.parse_attacks("apgd_ce(steps=7)", [0.3], {}, 0)
+    ensemble = Ensemble(models, attack="mean-gradient")
+
+    def mean_loss(shown):
+        return sum(nn.functional.cross_entropy(model(shown), labels) for model in models).item() / 3
+
+    for at in range(12):
+        images, _ = batch(1)
+        labels = by_definition(models, images.float(), "probabilities").argmax(1)  # right when clean
+        seen.clear()
+        result = AttackRunner(apgd, ensemble.attacked_as, judge=ensemble)(images.float(), labels, [at]).images
+        losses = [mean_loss(shown) for shown in list(seen)]
+        assert mean_loss(result) == pytest.approx(max(losses), rel=1e-5)
+
+
+NEEDS_CLASSES = ["apgd_dlr", "apgd_t", "square", "cw", "deepfool", "autoattack", "pgd(stop=broken)"]
+NEEDS_CLASSES += ["Square", "DeepFool", "APGD", "Pixle", "pgd(steps=3),square(queries=3)"]
+
+
+@pytest.mark.parametrize("spec", NEEDS_CLASSES)
+def test_an_attack_that_asks_for_the_largest_logit_is_refused_on_the_mean_loss(spec):
+    name = spec.rpartition(",")[2].partition("(")[0]
+    options = {"eps": (0.05,), "corruptions": "none"}
+    message = f"net.*{name}.*cannot use mean-gradient.*white-box.*member:0"
+    with pytest.raises(UserError, match=message):
+        robust_interp.evaluate({"net": differing("mean-gradient")}, grey_images(), attacks=spec, **options)
+    with pytest.raises(UserError, match=r"apgd_t.*cannot use mean-gradient"):
+        robust_interp.evaluate(
+            {"net": differing("mean-gradient")},
+            grey_images(),
+            attacks="pgd",
+            strong="apgd_ce,apgd_t",
+            **options,
+        )
+
+
+def test_which_classes_of_torchattacks_ask_for_the_largest_logit():
+    """What their sources say: all others follow the gradient of a loss of all logits."""
+    asking = re.compile(r"argmax\(|torch\.max\(\w+,|\.max\(|\.sort\(|topk\(")
+    for name in attacks.torchattacks_classes():
+        source = inspect.getsource(inspect.getmodule(getattr(torchattacks, name)))
+        assert type_of(name).by_order == bool(asking.search(source)), name
+
+
+@pytest.mark.parametrize("target", ["next", "least_likely", 4])
+@pytest.mark.parametrize("spec", ["fgsm(target={})", "ifgsm(target={},steps=1,alpha=eps)"])
+def test_no_attack_on_the_mean_loss_aims_at_the_rest(target, spec):
+    """The labels are of the last class; the mean loss has one more, which is no class of the data set."""
+    models, (images, _) = [member.float() for member in members(3)], batch()
+    images, labels = images.float(), torch.full((12,), 4)
+    leaf = images.clone().requires_grad_()
+    likely = sum(model(leaf).log_softmax(1) for model in models).detach()
+    # after class 4 comes class 0
+    aimed = likely[:, :4].argmin(1) if target == "least_likely" else torch.zeros_like(labels)
+    loss = sum(nn.functional.cross_entropy(model(leaf), aimed) for model in models)
+    expected = (images - EPS * torch.autograd.grad(loss, leaf)[0].sign()).clamp(0, 1)
+    (found,) = attacks.parse_attacks(spec.format(target), [EPS], {}, 0)
+    ensemble = Ensemble(models, attack="mean-gradient")
+    result = AttackRunner(found, ensemble.attacked_as, judge=ensemble)(images, labels, range(12)).images
+    torch.testing.assert_close(result, expected)
+
+
+def test_only_what_was_judged_by_the_part_has_a_new_key():
+    perturbations = {
+        spec: attacks.parse_attacks(spec, [EPS], {}, 0)[0]
+        for spec in ("fgsm", "pgd", "pgd(restarts=2)", "apgd_ce", "fgsm(target=next)")
+    }
+    dataset = data.from_arrays(*grey_images())
+
+    def new(view, spec, source=None):
+        perturbation = replace(perturbations[spec], source=source)
+        cell = make_cell(replace(BOTH, attacked_as=view), dataset, perturbation)
+        environment = {key: value for key, value in cell.environment.items() if key != "judged_by"}
+        return cell.key != replace(cell, environment=environment).key
+
+    assert not any(new("", spec) for spec in perturbations)
+    assert [spec for spec in perturbations if new("member:0", spec)] == ["pgd(restarts=2)", "apgd_ce"]
+    assert [spec for spec in perturbations if new("mean-gradient", spec)] == [
+        *("pgd(restarts=2)", "apgd_ce", "fgsm(target=next)")
+    ]
+    transferred = [spec for spec in perturbations if new("", spec, "transfer@other")]
+    assert transferred == ["pgd(restarts=2)", "apgd_ce"]  # those of an audit
 
 
 # --- measured ----------------------------------------------------------------------------------------
