@@ -26,6 +26,7 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.memory import is_out_of_memory
 from robust_interp.core.random_state import preserved_rng_state
 from robust_interp.core.texts import first_line_of
+from robust_interp.core.torch_internals import without_function_modes
 from robust_interp.core.torch_settings import preserved_settings
 from robust_interp.store.cells import FLOAT32, Perturbation
 
@@ -322,15 +323,20 @@ class GradientProbe(torch.nn.Module):
         # Protect the attack's images: a model may change its input in place.
         spares = getattr(self.classifier, "spares_its_images", False)
         images = images.view_as(images) if spares else images.clone()
-        if not follows:
-            return _finite(self.classifier(images))
-        images.register_hook(_as_images_are)
-        if self._looks:
-            images.register_hook(self._look)
-        logits = precision.logits_of(self.classifier, images, self._precision)
-        if not logits.requires_grad:
+        if follows:
+            images.register_hook(_as_images_are)
+            if self._looks:
+                images.register_hook(self._look)
+        with without_function_modes(KeyedDraws):  # the model's random numbers are not those of the attack
+            logits = self._logits(images, follows)
+        if follows and not logits.requires_grad:
             raise self._impenetrable()
         return _finite(logits)
+
+    def _logits(self, images: Tensor, follows: bool) -> Tensor:
+        if follows:
+            return precision.logits_of(self.classifier, images, self._precision)
+        return self.classifier(images)
 
     def _impenetrable(self) -> UserError:
         name = getattr(self.classifier, "name", "the model")
