@@ -7,7 +7,7 @@ and finite. It also reports the images without a gradient.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from robust_interp.attacks.expectation import EOTClassifier
 from robust_interp.attacks.random_draws import (
     KeyedDraws,
     PartOfABatch,
+    plugin_draws,
     seed_generators,
 )
 from robust_interp.attacks.table import ATTACKS, type_of
@@ -84,6 +85,8 @@ class AttackRunner:
     ) -> None:
         self.perturbation = perturbation
         self._kind = type_of(perturbation.name)
+        self._of_plugin = callable(self._kind.torchattacks_class)
+        self._one_by_one = False  # whether a plug-in was found to draw for a part of its batch
         self._probe = GradientProbe(classifier, self._kind.gradient, on_pass, perturbation.precision)
         self._rounds: tuple[torch.device, list[adapters.Round]] | None = None
 
@@ -179,26 +182,29 @@ class AttackRunner:
     def _run_batch(
         self, one: adapters.Round, number: int, images: Tensor, labels: Tensor, ids: np.ndarray
     ) -> Found:
-        try:
-            if not one.alone and not isinstance(self._probe.classifier, EOTClassifier):
+        alone = one.alone or isinstance(self._probe.classifier, EOTClassifier)
+        run = self._run_together if self._of_plugin and not alone else self._run_alone
+        if not alone and not self._one_by_one:
+            try:
                 return self._run_together(one, number, images, labels, ids)
-        except PartOfABatch:
-            pass
-        return _joined(
-            [self._run_alone(one, number, images[[at]], labels[[at]], ids[at]) for at in range(len(ids))]
-        )
+            except PartOfABatch:
+                self._one_by_one = self._of_plugin  # the same for its next batches
+        return _joined([run(one, number, images[[at]], labels[[at]], ids[[at]]) for at in range(len(ids))])
 
     def _run_together(
         self, one: adapters.Round, number: int, images: Tensor, labels: Tensor, ids: np.ndarray
     ) -> Found:
-        drawn = self.perturbation.seed is not None
+        drawn: AbstractContextManager = nullcontext()
+        if self.perturbation.seed is not None:
+            drawn = (plugin_draws if self._of_plugin else KeyedDraws)(self.perturbation, ids, number)
         self._probe.start(len(images))
-        with KeyedDraws(self.perturbation, ids, number) if drawn else nullcontext():
+        with drawn:
             return self._found(one, images, labels)
 
     def _run_alone(
-        self, one: adapters.Round, number: int, image: Tensor, label: Tensor, sample: int
+        self, one: adapters.Round, number: int, image: Tensor, label: Tensor, ids: np.ndarray
     ) -> Found:
+        sample = ids[0]
         seed_generators(self.perturbation.seed, sample, number)
         self._probe.start(1)
         model = self._probe.classifier

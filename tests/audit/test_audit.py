@@ -16,7 +16,9 @@ from support.masked_models import Blocked, HugeLogits, Quantised, Random, SignSa
 from support.stored import chunks
 from torch import nn
 
-from robust_interp import data
+from robust_interp import data, plugins
+from robust_interp.attacks import ATTACKS as KNOWN
+from robust_interp.attacks import parse_attacks
 from robust_interp.audit import checks
 from robust_interp.audit.checks import AuditedModel, Finding, MeasuredAttack
 from robust_interp.audit.options import Options
@@ -568,6 +570,33 @@ def test_the_trace_is_the_loss_at_every_step():
     pixels = np.array([[0.5, 0.75], [0.4, 0.85], [0.4, 0.85]])
     expected = np.log1p(np.exp(pixels)) - pixels * np.array([1, 0])  # log(1 + e^x) less the label's logit
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+@plugins.attack(random=True)
+def jumps(model, images, labels, *, eps, alpha=0.1, steps=2):
+    """Brightens by alpha, and first by a draw that is for one image or another."""
+    found = images + eps * (np.random.rand() > 2)
+    for _ in range(steps):
+        pixels = found.clone().requires_grad_()
+        torch.autograd.grad(model(pixels).sum(), pixels)
+        found = (found + alpha).clamp(0, 1)
+    return found
+
+
+def test_the_trace_of_a_plug_in_that_runs_on_one_image_at_a_time_is_in_order():
+    images = np.array([0.25, 0.5, 0.75], dtype=np.float32).reshape(3, 1, 1, 1)
+    request = Request(
+        modules={"net": Constant()},
+        dataset=data.from_arrays(images, np.array([1, 1, 1]), 2),
+        attacks="none",
+        corruptions="none",
+    )
+    benchmark = Benchmark(request)
+    with KNOWN.registered("jumps", jumps):
+        (given,) = parse_attacks("jumps(eps=0.2,alpha=0.1,steps=2)", [], {}, 0)
+        losses = trace(given, benchmark.runner.load(benchmark.targets[0]), benchmark.runner, 3)
+    pixels = np.array([[0.25, 0.5, 0.75], [0.35, 0.6, 0.85], [0.45, 0.7, 0.95]])
+    np.testing.assert_allclose(losses, np.log1p(np.exp(-pixels)), rtol=1e-5)
 
 
 # ---- the command
