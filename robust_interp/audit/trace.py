@@ -16,9 +16,9 @@ from robust_interp.store.cells import Perturbation
 
 
 class _LossTrace(nn.Module):
-    """A wrapper of a classifier that records each image's cross-entropy at every step of an attack.
+    """A wrapper of a classifier that records each image's cross-entropy at every gradient of an attack.
 
-    It raises PartOfABatch if a step is not for all images.
+    It raises PartOfABatch if a pass is not for all images.
     """
 
     def __init__(self, classifier: nn.Module, labels: Tensor) -> None:
@@ -40,10 +40,12 @@ class _LossTrace(nn.Module):
 
 
 def trace(perturbation: Perturbation, classifier: nn.Module, runner: Runner, n: int) -> np.ndarray:
-    """Return each image's loss at every step of an attack and at its end, (steps + 1, n).
+    """Return each image's loss at every gradient of an attack and at its end, (gradients + 1, n).
+
+    Most attacks compute one gradient in each step.
 
     Args:
-        perturbation: The attack; it must take the same number of steps for every image.
+        perturbation: The attack; it must compute the same number of gradients for every image.
         classifier: The attacked classifier, on the runner's device.
         runner: The runner with the data set, the device and the batch size.
         n: Number of images, counted from the first of the data set.

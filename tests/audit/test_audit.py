@@ -166,6 +166,17 @@ def test_the_loss_must_rise():
     assert (steps.ci_low, steps.ci_high) == pytest.approx((7.378, 20.396), abs=2e-3)
 
 
+@pytest.mark.parametrize(("steps", "verdict"), [(2, PASS), (1, NOT_RUN), (3, NOT_RUN)])
+def test_steps_of_several_gradients_or_of_none_are_not_judged(steps, verdict):
+    losses = np.linspace(0, 1, 3)[:, None] * np.ones(100)  # two gradients and the end
+    rises, found = checks.loss("pgd", 2.0, losses, USUAL, steps)
+    assert (rises.verdict, rises.value) == (PASS, 0)
+    assert (found.check, found.verdict, found.n, found.eps_255) == ("loss_steps", verdict, 100, 2.0)
+    if verdict == NOT_RUN:
+        assert found.value is None
+        assert found.detail.startswith(f"pgd computes 2 gradients in {steps} step")
+
+
 def clearly_right(n):
     """Each check that goes by samples, given all that an honest network under a good attack could show."""
     none, all_of_them = left(0, n=n), left(n, "clean", 0.0, n=n)
@@ -570,6 +581,27 @@ def test_the_trace_is_the_loss_at_every_step():
     pixels = np.array([[0.5, 0.75], [0.4, 0.85], [0.4, 0.85]])
     expected = np.log1p(np.exp(pixels)) - pixels * np.array([1, 0])  # log(1 + e^x) less the label's logit
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("spec", "gradients"),
+    [
+        ("ifgsm(alpha=eps/4,steps=3)", None),
+        ("NIFGSM(steps=3)", None),
+        ("EOTPGD(steps=3)", 6),  # 2 draws per step
+        ("SINIFGSM(steps=3)", 15),  # 5 scales
+        ("VMIFGSM(steps=3)", 18),  # 5 neighbours and the iterate
+    ],
+)
+def test_the_loss_is_judged_only_where_there_is_one_gradient_per_step(spec, gradients, honest):
+    options = replace(ATTACKS, attack=spec, black_box="none", strongest="none", source=None)
+    with Store(None) as store:
+        (one,) = Audit(replace(QUICK, modules={"net": honest}, n=4), options).run(store)
+    (found,) = [finding for finding in one.findings if finding.check == "loss_steps"]
+    assert (found.verdict == NOT_RUN) == (gradients is not None)
+    if gradients:
+        assert f"{gradients} gradients in 3 steps" in found.detail
 
 
 @plugins.attack(random=True)
