@@ -2,14 +2,16 @@
 
 torchattacks draws for a whole batch from torch's global generator, so the numbers for an image depend on the
 other images of the batch. Two mechanisms replace this. `KeyedDraws` replaces the draws of an attack that runs
-on a batch. `seed_generators` seeds the global generators for an attack that runs on one image.
+on a batch. `seed_generators` seeds the global generators for an attack that runs on one image. `plugin_draws`
+uses both: what a plug-in draws is not known in advance.
 """
 
 from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from robust_interp.core.random_state import generator_states
 from robust_interp.store.cells import Perturbation
 
 Draw = Callable[[np.random.Generator, Sequence[int]], np.ndarray]
@@ -26,8 +29,12 @@ _START, _SHARED, _ALONE = (
 )
 
 
-class PartOfABatch(Exception):  # noqa: N818  not a failure: the attack then runs on one image at a time
-    """An attack drew random numbers for a part of its batch, and it is not known for which images."""
+class PartOfABatch(BaseException):
+    """An attack drew random numbers for a part of its batch, and it is not known for which images.
+
+    This is not a failure: the attack then runs on one image at a time. So it is no Exception, which the code
+    of an attack may catch.
+    """
 
 
 def start_noise(
@@ -90,18 +97,18 @@ class KeyedDraws(TorchFunctionMode):
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        shape = _shape_of_draw(func, args, kwargs)
+        if shape is None:
+            return func(*args, **kwargs)
         if func is torch.Tensor.uniform_:
             return _uniform_in_place(*args, **kwargs, unit=self._unit)
         if func is torch.Tensor.normal_:
             return _normal_in_place(*args, **kwargs, standard=self._standard)
+        noise = (self._unit if func in (torch.rand, torch.rand_like) else self._standard)(shape)
         if func in (torch.rand_like, torch.randn_like):
-            draw = self._unit if func is torch.rand_like else self._standard
-            return draw(args[0].shape).to(args[0])
-        if func in (torch.rand, torch.randn):
-            draw = self._unit if func is torch.rand else self._standard
-            sizes = args[0] if args and isinstance(args[0], Sequence) else args
-            return draw(sizes).to(device=kwargs.get("device"), dtype=kwargs.get("dtype"))
-        return func(*args, **kwargs)
+            noise = noise.to(args[0] if args else kwargs["input"])
+        noise = noise.to(device=kwargs.get("device"), dtype=kwargs.get("dtype"))
+        return noise.requires_grad_(bool(kwargs.get("requires_grad")))
 
     def _unit(self, shape: Sequence[int]) -> Tensor:
         if len(shape) != 4:
@@ -127,6 +134,60 @@ class KeyedDraws(TorchFunctionMode):
     def _next(self) -> int:
         self._call += 1
         return self._call - 1
+
+
+def _shape_of_draw(func: Callable, args: tuple, kwargs: dict[str, Any]) -> Sequence[int] | None:
+    """Return the shape of a uniform or normal draw of torch; None for any other function."""
+    if func in (torch.rand, torch.randn):
+        sizes = kwargs.get("size", args)
+        return sizes[0] if sizes and isinstance(sizes[0], Sequence) else sizes
+    if func in (torch.Tensor.uniform_, torch.Tensor.normal_, torch.rand_like, torch.randn_like):
+        return (args[0] if args else kwargs["input"]).shape
+    return None
+
+
+class _PluginDraws(KeyedDraws):
+    """`KeyedDraws` that replaces only draws of rank 4 for the whole batch.
+
+    Any other draw is refused for several images, since it is not known for which of them it is. For one
+    image it is left to the generators.
+    """
+
+    def __torch_function__(
+        self, func: Callable, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        shape = _shape_of_draw(func, args, kwargs)
+        is_draw = shape is not None or kwargs.get("generator") is not None
+        if shape is not None and len(shape) == 4 and shape[0] == len(self._ids) and "out" not in kwargs:
+            return super().__torch_function__(func, types, args, kwargs)
+        if is_draw and len(self._ids) > 1:
+            raise PartOfABatch
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def plugin_draws(perturbation: Perturbation, ids: Sequence[int] | np.ndarray, number: int) -> Iterator[None]:
+    """Make all draws of a plug-in inside this context depend only on the seed, the round and the image.
+
+    A uniform or normal draw of rank 4 for the whole batch is keyed as by `KeyedDraws`, for one image as for
+    several. For one image, the other draws come from the global generators, which are seeded for it.
+
+    Args:
+        perturbation: A random attack.
+        ids: Ids of the images in the batch.
+        number: Number of the round, from 0.
+
+    Raises:
+        PartOfABatch: if there is any other draw for several images; at the end of the context, if it was not
+            made by a function that torch lets us see.
+    """
+    seed_generators(perturbation.seed, int(ids[0]), number)
+    before = generator_states()
+    with _PluginDraws(perturbation, ids, number):
+        yield
+    if len(ids) > 1 and generator_states() != before:
+        raise PartOfABatch
 
 
 def _uniform_in_place(

@@ -7,7 +7,7 @@ and finite. It also reports the images without a gradient.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from robust_interp.attacks.expectation import EOTClassifier
 from robust_interp.attacks.random_draws import (
     KeyedDraws,
     PartOfABatch,
+    plugin_draws,
     seed_generators,
 )
 from robust_interp.attacks.table import ATTACKS, type_of
@@ -26,6 +27,7 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.memory import is_out_of_memory
 from robust_interp.core.random_state import preserved_rng_state
 from robust_interp.core.texts import first_line_of
+from robust_interp.core.torch_internals import without_function_modes
 from robust_interp.core.torch_settings import preserved_settings
 from robust_interp.store.cells import FLOAT32, Perturbation
 
@@ -85,6 +87,8 @@ class AttackRunner:
     ) -> None:
         self.perturbation = perturbation
         self._kind = type_of(perturbation.name)
+        self._of_plugin = callable(self._kind.torchattacks_class)
+        self._one_by_one = False  # whether a plug-in was found to draw for a part of its batch
         self._probe = GradientProbe(classifier, self._kind.gradient, on_pass, perturbation.precision, judge)
         self._rounds: tuple[torch.device, list[adapters.Round]] | None = None
 
@@ -180,26 +184,29 @@ class AttackRunner:
     def _run_batch(
         self, one: adapters.Round, number: int, images: Tensor, labels: Tensor, ids: np.ndarray
     ) -> Found:
-        try:
-            if not one.alone and not isinstance(self._probe.classifier, EOTClassifier):
+        alone = one.alone or isinstance(self._probe.classifier, EOTClassifier)
+        run = self._run_together if self._of_plugin and not alone else self._run_alone
+        if not alone and not self._one_by_one:
+            try:
                 return self._run_together(one, number, images, labels, ids)
-        except PartOfABatch:
-            pass
-        return _joined(
-            [self._run_alone(one, number, images[[at]], labels[[at]], ids[at]) for at in range(len(ids))]
-        )
+            except PartOfABatch:
+                self._one_by_one = self._of_plugin  # the same for its next batches
+        return _joined([run(one, number, images[[at]], labels[[at]], ids[[at]]) for at in range(len(ids))])
 
     def _run_together(
         self, one: adapters.Round, number: int, images: Tensor, labels: Tensor, ids: np.ndarray
     ) -> Found:
-        drawn = self.perturbation.seed is not None
+        drawn: AbstractContextManager = nullcontext()
+        if self.perturbation.seed is not None:
+            drawn = (plugin_draws if self._of_plugin else KeyedDraws)(self.perturbation, ids, number)
         self._probe.start(len(images))
-        with KeyedDraws(self.perturbation, ids, number) if drawn else nullcontext():
+        with drawn:
             return self._found(one, images, labels)
 
     def _run_alone(
-        self, one: adapters.Round, number: int, image: Tensor, label: Tensor, sample: int
+        self, one: adapters.Round, number: int, image: Tensor, label: Tensor, ids: np.ndarray
     ) -> Found:
+        sample = ids[0]
         seed_generators(self.perturbation.seed, sample, number)
         self._probe.start(1)
         model = self._probe.classifier
@@ -327,15 +334,20 @@ class GradientProbe(torch.nn.Module):
         # Protect the attack's images: a model may change its input in place.
         spares = getattr(self.classifier, "spares_its_images", False)
         images = images.view_as(images) if spares else images.clone()
-        if not follows:
-            return _finite(self.classifier(images))
-        images.register_hook(_as_images_are)
-        if self._looks:
-            images.register_hook(self._look)
-        logits = precision.logits_of(self.classifier, images, self._precision)
-        if not logits.requires_grad:
+        if follows:
+            images.register_hook(_as_images_are)
+            if self._looks:
+                images.register_hook(self._look)
+        with without_function_modes(KeyedDraws):  # the model's random numbers are not those of the attack
+            logits = self._logits(images, follows)
+        if follows and not logits.requires_grad:
             raise self._impenetrable()
         return _finite(logits)
+
+    def _logits(self, images: Tensor, follows: bool) -> Tensor:
+        if follows:
+            return precision.logits_of(self.classifier, images, self._precision)
+        return self.classifier(images)
 
     def _impenetrable(self) -> UserError:
         name = getattr(self.classifier, "name", "the model")

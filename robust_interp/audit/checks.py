@@ -257,29 +257,40 @@ def logits(
     return _share("logits", FAIL, detail, saturated, eps_255, thresholds.saturated)
 
 
-def loss(name: str, eps_255: float, losses: np.ndarray, thresholds: Thresholds) -> list[Finding]:
+def loss(
+    name: str, eps_255: float, losses: np.ndarray, thresholds: Thresholds, steps: int | None = None
+) -> list[Finding]:
     """Check that the loss ends higher than it started, and that it falls in few steps of the attack.
+
+    The second check is not run for an attack that computes several gradients in a step: they are not all at
+    its iterates, so it is not known how the loss changes from step to step.
 
     Args:
         name: Name of the attack.
         eps_255: Its radius, in units of 1/255.
-        losses: Cross-entropy of each image from the start to the last iterate, (steps + 1, n).
+        losses: Cross-entropy of each image at each gradient and at the last iterate, (gradients + 1, n).
         thresholds: Limits; `thresholds.flat` is the percentage of images whose loss may not rise, and
             `thresholds.falls` is the percentage of steps in which the loss may fall.
+        steps: Number of steps of the attack; None for as many as gradients.
     """
     flat = ~(losses[-1] > losses[0])  # NaN counts as not risen
-    falls = np.diff(losses, axis=0) < 0
     detail = f"{name}: mean loss {losses[0].mean():.3g} at the start, {losses[-1].mean():.3g} at the end"
-    n = losses.shape[1]
+    rises = _share("loss_rises", FAIL, detail, flat, eps_255, thresholds.flat)
+    gradients, n = len(losses) - 1, losses.shape[1]
+    if steps is not None and gradients != steps:
+        reason = f"{name} computes {gradients} gradients in {steps} steps, not one in each"
+        return [rises, Finding("loss_steps", NOT_RUN, reason, n, eps_255)]
+    return [rises, _falls(name, eps_255, losses, thresholds)]
+
+
+def _falls(name: str, eps_255: float, losses: np.ndarray, thresholds: Thresholds) -> Finding:
+    falls, n = np.diff(losses, axis=0) < 0, losses.shape[1]
     # The steps of an image are not independent, so the image counts as one observation: its share of falling
     # steps. Such a share varies at most as much as a yes or no, so the interval is wide enough.
     fallen = falls.mean(axis=0).sum()
     falling = Interval(100 * float(fallen / n), *wilson(fallen, n))
     told = f"{name}: the loss falls in {falling.points:.1f} % of the steps"
-    return [
-        _share("loss_rises", FAIL, detail, flat, eps_255, thresholds.flat),
-        _limited("loss_steps", WARN, told, n, eps_255, falling, thresholds.falls),
-    ]
+    return _limited("loss_steps", WARN, told, n, eps_255, falling, thresholds.falls)
 
 
 def _share(

@@ -337,7 +337,8 @@ class Audit:
             found.append(
                 checks.logits(row.name, eps, losses[eps][0] < LEAST_LOSS, probabilities, self.thresholds)
             )
-            found += checks.loss(row.name, eps, losses[eps], self.thresholds)
+            steps = self.parts["trace"][eps].integer("steps")
+            found += checks.loss(row.name, eps, losses[eps], self.thresholds, steps)
             found += _compared(at, self.thresholds)
         rows, large = measured["row"].values(), measured["large_eps"].values()
         found += checks.monotone([*measured["clean"].values(), *rows, *large])

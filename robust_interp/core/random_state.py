@@ -41,3 +41,11 @@ def _restored() -> Iterator[None]:
     finally:
         np.random.set_state(numpys)
         random.setstate(pythons)
+
+
+def generator_states() -> tuple:
+    """Return the states of the global generators of torch, NumPy and Python, to be compared."""
+    numpys = np.random.get_state(legacy=False)["state"]
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    torchs = [state.numpy().tobytes() for state in (torch.get_rng_state(), *devices)]
+    return random.getstate(), numpys["pos"], numpys["key"].tobytes(), torchs

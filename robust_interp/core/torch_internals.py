@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,14 +76,27 @@ def compile_cache() -> Path:
 
 
 @contextmanager
-def without_function_modes() -> Iterator[None]:
-    """Disable the active torch function modes, such as that of an attack's random draws."""
-    from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporarily
+def without_function_modes(kind: type | None = None) -> Iterator[None]:
+    """Disable the active torch function modes, such as that of an attack's random draws.
 
-    with ExitStack() as stack:
-        for _ in _get_current_function_mode_stack():
-            stack.enter_context(_pop_mode_temporarily())
+    Args:
+        kind: The class of modes to disable; None disables all. A default device of the user is a mode, too.
+    """
+    from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
+
+    modes = _get_current_function_mode_stack()
+    kept = [mode for mode in modes if kind and not isinstance(mode, kind)]
+    for _ in modes:
+        _pop_mode()
+    for mode in kept:
+        _push_mode(mode)
+    try:
         yield
+    finally:
+        for _ in kept:
+            _pop_mode()
+        for mode in modes:
+            _push_mode(mode)
 
 
 @contextmanager

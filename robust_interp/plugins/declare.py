@@ -60,8 +60,10 @@ def attack(
     and finite, and it checks the gradients that the attack gets.
 
     Args:
-        random: Whether it draws random numbers. It must use torch's uniform or normal functions with the
-            batch's shape; inside the attack, these draws depend only on the attack seed and each image's id.
+        random: Whether it draws random numbers. It must draw them from the global generators of torch, NumPy
+            or Python; inside the attack, they depend only on the attack seed and each image's id. If it draws
+            with anything but torch's uniform and normal functions in a shape (N, ., ., .), it is run on
+            one image at a time.
         norm: Norm of its radius: Linf, L2, L1 or L0.
         gradient: Whether it uses gradients; an image without a gradient then never counts as robust.
         alone: Whether it must run on one image at a time.

@@ -18,7 +18,7 @@ from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.classifiers.validation import check_classifier
 from robust_interp.core.errors import UserError
-from robust_interp.core.random_state import preserved_rng_state
+from robust_interp.core.random_state import generator_states, preserved_rng_state
 from robust_interp.core.registry import Registry
 from robust_interp.corruptions import CORRUPTIONS, SEVERITIES
 from robust_interp.corruptions.table import MAY_BE_OUTSIDE, NOT_PIXELS, Corrupt, obstacle, share_outside
@@ -169,12 +169,6 @@ def _seed_globally(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def _generators() -> tuple:
-    """Return the states of the global random generators, in a form that can be compared."""
-    numpys = np.random.get_state(legacy=False)["state"]
-    return random.getstate(), numpys["pos"], numpys["key"].tolist(), torch.get_rng_state().tolist()
-
-
 @contextmanager
 def _registered(registry: Registry, given: object) -> Iterator[str]:
     """Yield the registered name of what is checked. An object is registered as long as the check runs."""
@@ -297,8 +291,8 @@ def _check_attack_at(
     again = attack(images, labels, range(len(images))).images
     _require(
         _alike(found, again),
-        f"{perturbation.column} gives different results when repeated: it must draw with torch's functions, "
-        "and be declared with random=True",
+        f"{perturbation.column} gives different results when repeated: it must draw from the global "
+        "generators of torch, NumPy or Python, and be declared with random=True",
     )
     for size in (1, len(images) // 2 + 1):
         parts = [range(at, min(at + size, len(images))) for at in range(0, len(images), size)]
@@ -337,10 +331,10 @@ def _alike(one: Tensor, other: Tensor) -> bool:
 
 def _check_corruption_at(function: Corrupt, images: np.ndarray, severity: int) -> None:
     _seed_globally(0)
-    state = _generators()
+    state = generator_states()
     found = [function(image.copy(), severity, np.random.default_rng(at)) for at, image in enumerate(images)]
     _require(
-        state == _generators(),
+        state == generator_states(),
         "it draws from or seeds a global random generator: use the generator argument",
     )
     for corrupted in found:

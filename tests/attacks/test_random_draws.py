@@ -1,6 +1,7 @@
 """The random start: keyed by seed and sample, uniform, reproducible."""
 
 import math
+import random
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from support.attacked import AGREEMENT, EPS, attack, perturbation, predict, same
 from torch import nn
 
 import robust_interp
-from robust_interp.attacks import AttackRunner, start_noise
+from robust_interp.attacks import ATTACKS, AttackRunner, start_noise
+from robust_interp.plugins import attack as declared
 
 # The networks here are untrained or built to mislead, which evaluate remarks on.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -163,3 +165,146 @@ def test_attacks_that_draw_nothing_have_no_seed(spec):
 def test_the_seed_of_a_random_attack_is_part_of_what_it_is():
     assert perturbation("pgd", seed=0).describe() != perturbation("pgd", seed=1).describe()
     assert perturbation("pgd", seed=0).column == perturbation("pgd", seed=1).column
+
+
+# --- plug-ins: every draw depends only on the seed and the image -----------------------------------------
+
+
+def with_gradient(x):
+    noise = torch.rand(x.shape, requires_grad=True)
+    (gradient,) = torch.autograd.grad(noise.square().sum() / 2, noise)
+    return gradient
+
+
+WHOLE = {  # uniform draws for the whole batch
+    "rand": lambda x: torch.rand(x.shape),
+    "numbers": lambda x: torch.rand(*x.shape),
+    "size": lambda x: torch.rand(size=x.shape),
+    "rand_like": lambda x: torch.rand_like(input=x),
+    "dtype": lambda x: torch.rand_like(x, dtype=torch.float64).float(),
+    "uniform_": lambda x: torch.empty_like(x).uniform_(),
+    "gradient": with_gradient,
+}
+
+
+def in_parts(x):
+    noise = torch.zeros_like(x)
+    noise[::2].uniform_(-1, 1)
+    noise[1::2].uniform_(-1, 1)
+    return noise
+
+
+def shuffled(x):
+    places = list(range(108))
+    random.shuffle(places)
+    return (torch.tensor(places) / 108).view(1, 3, 6, 6)
+
+
+def if_any_is_high(x):
+    noise = torch.rand_like(x)
+    if (noise[:, 0, 0, 0] > 0.5).any():  # for some images, so whether this is drawn depends on the batch
+        noise = torch.where(noise[:, :1, :1, :1] > 0.5, noise * torch.rand(len(x), 1, 1), noise)
+    return noise
+
+
+OTHERS = {
+    "randint_like": lambda x: torch.randint_like(x, -9, 10) / 9,
+    "randint": lambda x: torch.randint(-9, 10, x.shape) / 9,
+    "bernoulli": lambda x: torch.bernoulli(torch.full_like(x, 0.5)),
+    "bernoulli_": lambda x: torch.empty_like(x).bernoulli_(0.5),
+    "normal": lambda x: torch.normal(torch.zeros_like(x), 1.0).tanh(),
+    "randperm": lambda x: torch.randperm(x.numel()).view_as(x) / x.numel(),
+    "multinomial": lambda x: torch.multinomial(torch.ones(len(x), 108), 108).view_as(x) / 108,
+    "dropout": lambda x: torch.nn.functional.dropout(torch.ones_like(x), 0.5) / 2,
+    "init": lambda x: torch.nn.init.uniform_(torch.empty_like(x)),
+    "out": lambda x: torch.rand(x.shape, out=torch.empty_like(x)),
+    "one number each": lambda x: torch.rand(len(x)).view(-1, 1, 1, 1),
+    "one number": lambda x: torch.rand(()),
+    "one image": lambda x: torch.rand_like(x[0]),
+    "rows": lambda x: torch.randn(len(x), 108).tanh().view_as(x),
+    "many": lambda x: torch.rand(5, *x.shape[1:]).mean(0, keepdim=True),
+    "parts": in_parts,
+    "sometimes": if_any_is_high,
+    "NumPy": lambda x: torch.from_numpy(np.random.uniform(-1, 1, tuple(x.shape))).float(),
+    "Python": shuffled,
+}
+DRAWS = WHOLE | OTHERS
+
+
+@declared(random=True)
+def drawn(model, images, labels, *, eps, kind=0):
+    model(images)
+    return (images + eps * DRAWS[list(DRAWS)[int(kind)]](images)).clamp(0, 1)
+
+
+def drawn_by(kind, model=None, seed=0):
+    given = perturbation(f"drawn(kind={list(DRAWS).index(kind)})", seed=seed)
+    return AttackRunner(given, model or FirstInput())
+
+
+@pytest.fixture
+def _registered():
+    with ATTACKS.registered("drawn", drawn):
+        yield
+
+
+def seed_globally(seed):
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+
+
+GREY, ZEROS = torch.full((7, 3, 6, 6), 0.5), torch.zeros(7, dtype=torch.long)
+
+
+@pytest.mark.usefixtures("_registered")
+@pytest.mark.parametrize("kind", DRAWS)
+def test_each_draw_of_a_plug_in_is_keyed_by_seed_and_image(kind):
+    bound = drawn_by(kind)
+    seed_globally(1)
+    found = bound(GREY, ZEROS, range(7)).images
+    after = torch.rand(1), np.random.rand(), random.random()
+    seed_globally(1)
+    assert after == (torch.rand(1), np.random.rand(), random.random())
+    for at in reversed(range(7)):  # from other states, alone and in another place
+        assert torch.equal(drawn_by(kind)(GREY[:1], ZEROS[:1], [at]).images, found[[at]])
+    for ids in ([6, 2, 0], [5, 3, 4, 1]):
+        assert torch.equal(bound(GREY[: len(ids)], ZEROS[: len(ids)], ids).images, found[ids])
+    assert len(found.unique(dim=0)) == 7
+    assert (drawn_by(kind, seed=1)(GREY, ZEROS, range(7)).images != found).flatten(1).any(1).all()
+
+
+@pytest.mark.usefixtures("_registered")
+@pytest.mark.parametrize("kind", WHOLE)
+def test_a_draw_for_the_whole_batch_is_the_start_noise(kind):
+    model = FirstInput()
+    found = drawn_by(kind, model, seed=3)(GREY, ZEROS, range(7)).images
+    noise = torch.from_numpy(start_noise(perturbation("pgd", seed=3), range(7), (3, 6, 6)))
+    torch.testing.assert_close(found, GREY + EPS * noise, rtol=0, atol=1e-7)
+    assert [len(seen) for seen in model.seen] == [7]
+
+
+@pytest.mark.usefixtures("_registered")
+@pytest.mark.parametrize("kind", sorted(OTHERS.keys() - {"sometimes"}))
+def test_any_other_draw_makes_a_plug_in_run_on_one_image_at_a_time(kind):
+    model = FirstInput()
+    bound = drawn_by(kind, model)
+    bound(GREY, ZEROS, range(7))
+    assert [len(seen) for seen in model.seen] == [7, *[1] * 7]
+    model.seen.clear()
+    bound(GREY[:3], ZEROS[:3], range(3))
+    assert [len(seen) for seen in model.seen] == [1, 1, 1]  # the batch is not tried again
+
+
+def test_a_generator_of_the_plug_in_is_its_own():
+    """Its numbers for an image are those for a batch of one, and not the keyed ones."""
+
+    @declared(random=True)
+    def own(model, images, labels, *, eps):
+        numbers = torch.Generator().manual_seed(4)
+        return images + eps * torch.randint(2, (len(images), 3, 6, 6), generator=numbers)
+
+    with ATTACKS.registered("own", own):
+        found = attack(FirstInput(), "own", GREY, ZEROS).images
+    fixed = torch.randint(2, (1, 3, 6, 6), generator=torch.Generator().manual_seed(4))
+    torch.testing.assert_close(found, GREY + EPS * fixed, rtol=0, atol=1e-7)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 import torchattacks
 from support.attacked import EPS, Through, attack, perturbation, predict, tiny, tiny_batch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import robust_interp
 from robust_interp import attacks
@@ -395,6 +396,68 @@ def test_images_and_labels_are_not_changed():
     robust_interp.evaluate(tiny().model, (images, labels, 5), attacks="pgd(steps=2)")
     assert torch.equal(images, kept[0])
     assert torch.equal(labels, kept[1])
+
+
+class FixedNoise(nn.Module):
+    """A deterministic model that draws numbers, always the same, and keeps what it was asked and answered."""
+
+    def __init__(self):
+        super().__init__()
+        self.model, self.passes = tiny().model, []
+
+    def noise(self, images):
+        fixed = torch.Generator().manual_seed(0)
+        rows = torch.empty(images.shape[1:]).uniform_(generator=fixed)
+        return images + rows * torch.randn(images.shape, generator=fixed)[0]
+
+    def forward(self, images):
+        recomputed = checkpoint(self.noise, images, use_reentrant=False)  # once more in the backward pass
+        logits = self.model(images + self.noise(images) + recomputed.square())
+        self.passes.append((images.detach().clone(), logits.detach()))
+        return logits
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["pgd(steps=2)", "pgd(steps=2,stop=broken)", "apgd_ce(steps=3)", "square(queries=3)", "VNIFGSM(steps=2)"],
+)
+def test_the_attacked_model_draws_what_it_draws_in_predictions(spec):
+    images, model = tiny_batch(3)[0], FixedNoise().eval()
+    labels = predict(model, images)
+    model.passes.clear()
+    attack(Classifier(model), spec, images, labels)
+    asked, model.passes = model.passes, []
+    assert asked
+    for seen, logits in asked:
+        assert torch.equal(model(seen).detach(), logits)
+
+
+def test_the_attacked_model_is_on_the_default_device_of_the_user():
+    """It is a mode of torch, like the random numbers of an attack, and stays."""
+    images, labels = tiny_batch(2)
+    devices = set()
+
+    def asks(seen):
+        devices.add(torch.ones(1).device.type)
+        return seen.flatten(1)
+
+    with torch.device("meta"):
+        attack(asks, "FFGSM", images, labels)
+    assert devices == {"meta"}
+
+
+def test_gradients_of_recomputed_passes_are_those_of_the_model():
+    images, labels = tiny_batch(3)
+    model, found = FixedNoise().eval().requires_grad_(False), []
+    leaf = images.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(F.cross_entropy(model(leaf), labels), leaf)
+
+    def follows(seen):
+        seen.register_hook(found.append)
+        return model(seen)
+
+    attack(follows, "pgd(steps=1)", images, labels, eps=0)  # from the images themselves
+    assert torch.equal(found[0], expected)
 
 
 def test_a_model_without_parameters_prints_nothing(capsys):

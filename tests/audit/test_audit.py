@@ -17,7 +17,9 @@ from support.own_images import write_folder
 from support.stored import chunks
 from torch import nn
 
-from robust_interp import data
+from robust_interp import data, plugins
+from robust_interp.attacks import ATTACKS as KNOWN
+from robust_interp.attacks import parse_attacks
 from robust_interp.audit import checks
 from robust_interp.audit.checks import AuditedModel, Finding, MeasuredAttack
 from robust_interp.audit.options import Options
@@ -164,6 +166,17 @@ def test_the_loss_must_rise():
     # 12.5 successes of 100, by Wilson: centre (.125 + 1.9207/100) / 1.038415 = .138873; half-width
     # sqrt(.125 * .875 / 100 + .9604/10000) * 1.959964 / 1.038415 = .065090
     assert (steps.ci_low, steps.ci_high) == pytest.approx((7.378, 20.396), abs=2e-3)
+
+
+@pytest.mark.parametrize(("steps", "verdict"), [(2, PASS), (1, NOT_RUN), (3, NOT_RUN)])
+def test_steps_of_several_gradients_or_of_none_are_not_judged(steps, verdict):
+    losses = np.linspace(0, 1, 3)[:, None] * np.ones(100)  # two gradients and the end
+    rises, found = checks.loss("pgd", 2.0, losses, USUAL, steps)
+    assert (rises.verdict, rises.value) == (PASS, 0)
+    assert (found.check, found.verdict, found.n, found.eps_255) == ("loss_steps", verdict, 100, 2.0)
+    if verdict == NOT_RUN:
+        assert found.value is None
+        assert found.detail.startswith(f"pgd computes 2 gradients in {steps} step")
 
 
 def clearly_right(n):
@@ -586,6 +599,54 @@ def test_the_trace_is_the_loss_at_every_step():
     pixels = np.array([[0.5, 0.75], [0.4, 0.85], [0.4, 0.85]])
     expected = np.log1p(np.exp(pixels)) - pixels * np.array([1, 0])  # log(1 + e^x) less the label's logit
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("spec", "gradients"),
+    [
+        ("ifgsm(alpha=eps/4,steps=3)", None),
+        ("NIFGSM(steps=3)", None),
+        ("EOTPGD(steps=3)", 6),  # 2 draws per step
+        ("SINIFGSM(steps=3)", 15),  # 5 scales
+        ("VMIFGSM(steps=3)", 18),  # 5 neighbours and the iterate
+    ],
+)
+def test_the_loss_is_judged_only_where_there_is_one_gradient_per_step(spec, gradients, honest):
+    options = replace(ATTACKS, attack=spec, black_box="none", strongest="none", source=None)
+    with Store(None) as store:
+        (one,) = Audit(replace(QUICK, modules={"net": honest}, n=4), options).run(store)
+    (found,) = [finding for finding in one.findings if finding.check == "loss_steps"]
+    assert (found.verdict == NOT_RUN) == (gradients is not None)
+    if gradients:
+        assert f"{gradients} gradients in 3 steps" in found.detail
+
+
+@plugins.attack(random=True)
+def jumps(model, images, labels, *, eps, alpha=0.1, steps=2):
+    """Brightens by alpha, and first by a draw that is for one image or another."""
+    found = images + eps * (np.random.rand() > 2)
+    for _ in range(steps):
+        pixels = found.clone().requires_grad_()
+        torch.autograd.grad(model(pixels).sum(), pixels)
+        found = (found + alpha).clamp(0, 1)
+    return found
+
+
+def test_the_trace_of_a_plug_in_that_runs_on_one_image_at_a_time_is_in_order():
+    images = np.array([0.25, 0.5, 0.75], dtype=np.float32).reshape(3, 1, 1, 1)
+    request = Request(
+        modules={"net": Constant()},
+        dataset=data.from_arrays(images, np.array([1, 1, 1]), 2),
+        attacks="none",
+        corruptions="none",
+    )
+    benchmark = Benchmark(request)
+    with KNOWN.registered("jumps", jumps):
+        (given,) = parse_attacks("jumps(eps=0.2,alpha=0.1,steps=2)", [], {}, 0)
+        losses = trace(given, benchmark.runner.load(benchmark.targets[0]), benchmark.runner, 3)
+    pixels = np.array([[0.25, 0.5, 0.75], [0.35, 0.6, 0.85], [0.45, 0.7, 0.95]])
+    np.testing.assert_allclose(losses, np.log1p(np.exp(-pixels)), rtol=1e-5)
 
 
 # ---- the command

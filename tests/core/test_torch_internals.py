@@ -143,6 +143,22 @@ def test_all_function_modes_are_off_and_then_on_again():
     assert outer.calls == 1
 
 
+class Others(Counts):
+    pass
+
+
+@pytest.mark.parametrize("classes", [(Counts, Others), (Others, Counts)])
+def test_the_modes_of_one_class_are_off_and_then_on_again(classes):
+    with torch.device("meta"), classes[0]() as outer, classes[1]() as inner:
+        off, on = (outer, inner) if isinstance(outer, Others) else (inner, outer)
+        with torch_internals.without_function_modes(Others):
+            made = torch.ones(1)
+        assert (off.calls, on.calls) == (0, 1)
+        torch.ones(1)
+        assert (off.calls, on.calls) == (1, 2)
+    assert made.is_meta
+
+
 def test_the_settings_of_a_compilation_exist_and_are_restored():
     from torch._dynamo import config as dynamo
     from torch._functorch import config as functorch

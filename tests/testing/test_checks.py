@@ -202,6 +202,18 @@ def numpy_draw(model, images, labels, *, eps):
     return (images + noise).clamp(0, 1)
 
 
+@attack(random=True)
+def own_draw(model, images, labels, *, eps):
+    noise = torch.from_numpy(np.random.default_rng().uniform(-eps, eps, tuple(images.shape))).float()
+    return (images + noise).clamp(0, 1)
+
+
+@attack(random=True)
+def own_seed(model, images, labels, *, eps):
+    noise = torch.from_numpy(np.random.default_rng(0).uniform(-eps, eps, tuple(images.shape))).float()
+    return (images + noise).clamp(0, 1)
+
+
 @attack()
 def of_the_batch(model, images, labels, *, eps):
     """Steps away from the mean image."""
@@ -288,7 +300,9 @@ def other_precision(model, images, labels, *, eps):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [honest, honest_start, honest_l2, "fgsm", "deepfool"], ids=range(5))
+@pytest.mark.parametrize(
+    "kind", [honest, honest_start, honest_l2, numpy_draw, "fgsm", "deepfool"], ids=range(6)
+)
 def test_an_honest_attack_passes(kind):
     testing.check_attack(kind)
 
@@ -305,7 +319,8 @@ def test_an_attack_is_checked_with_other_parameters_and_on_ones_own_model():
         (too_far_l2, "exceeds its radius: the L2 size"),
         (unclamped, r"returns values outside \[0, 1\]"),
         (undeclared_draw, "be declared with random=True"),
-        (numpy_draw, "must draw with torch's functions"),
+        (own_draw, "must draw from the global generators of torch, NumPy or Python"),
+        (own_seed, "must not depend on the others"),
         (of_the_batch, "must not depend on the others"),
         (of_the_last, "must not depend on the others"),
         (in_place, "changes its input images or labels"),
