@@ -191,16 +191,13 @@ class Interval:
 def paired_difference(first: np.ndarray, second: np.ndarray) -> Interval:
     """Return the difference of two accuracies on the same images, `first` minus `second`, boolean (n,) each.
 
-    The interval ends at -100 and 100.
-
     Source: D. G. Bonett, R. M. Price, *Adjusted Wald Confidence Interval for a Difference of Binomial
     Proportions Based on Paired Data*, 2012: one discordant pair of each kind is added.
     """
     b, c, n = int((first & ~second).sum()), int((second & ~first).sum()), len(first)
     one, other = (b + 1) / (n + 2), (c + 1) / (n + 2)
     half = Z_95 * math.sqrt((one + other - (one - other) ** 2) / (n + 2))
-    low, high = max(-1.0, one - other - half), min(1.0, one - other + half)
-    return Interval(100 * (b - c) / n, 100 * low, 100 * high)
+    return Interval(100 * (b - c) / n, 100 * (one - other - half), 100 * (one - other + half))
 
 
 def holm(p_values: ArrayLike) -> np.ndarray:

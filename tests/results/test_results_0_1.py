@@ -18,7 +18,7 @@ RUN += ["--attacks", "fgsm,pgd(steps=5),pgd_l2(eps=0.5,steps=3)", "--corruptions
 RUN += ["--strong", "apgd_ce(steps=5)", "--strong-n", "12", "--ensemble", "in_resnet20+preact_resnet20"]
 WORST = ["--models", "in_resnet20", "--seeds", "2", "--n", "24", "--eps", "16", "--protocol", "worst"]
 WORST += ["--attacks", "fgsm,pgd(steps=5,restarts=2),square(queries=20)"]
-WORST += ["--corruptions", "gaussian_noise(severity=3),fog", "--ensemble-attack", "white-box,member:0"]
+WORST += ["--corruptions", "gaussian_noise(severity=3),fog", "--ensemble-attack"]
 AUDIT = ["in_resnet20", "preact_resnet20", "--seeds", "1", "--n", "10", "--eps", "16"]
 AUDIT += ["--strongest", "apgd_ce(steps=5)", "--black-box", "square(queries=20)"]
 
@@ -61,9 +61,28 @@ def test_the_same_run_computes_nothing_and_writes_the_same_bytes(command, folder
 
 @pytest.mark.slow
 def test_so_does_a_run_under_worst(command, folder, computes_nothing):
-    status, out, err = command("bench", *WORST, "--out", folder, "--quiet")
+    status, out, err = command("bench", *WORST, "white-box", "--out", folder, "--quiet")
     assert status == 0, err
     assert "worst_16" in out
+
+
+@pytest.mark.slow
+def test_what_a_member_judged_is_measured_again(command, folder, monkeypatch):
+    """0.1 asked the attacked member which images were broken, for restarts and for attacks that skip them."""
+    from robust_interp.store import Store
+
+    appended = []
+    append = Store.append
+    monkeypatch.setattr(
+        Store, "append", lambda store, key, *rest: appended.append(key) or append(store, key, *rest)
+    )
+    status, _, err = command("bench", *WORST, "white-box,member:0", "--out", folder, "--quiet")
+    assert status == 0, err
+    with Store(folder, read_only=True) as store:
+        plans = [plan for plan in store.plans() if plan.protocol == "worst"]
+    cells = {cell.key: cell for plan in plans for cell in plan.cells}
+    found = {(cells[key].classifier.attacked_as, cells[key].perturbation.name) for key in appended}
+    assert found == {("member:0", "pgd"), ("member:0", "square")}
 
 
 def numbers_in(text):
