@@ -4,7 +4,8 @@
         [--steps 50] [--threads 1]
 
 The recipe is `quick`, the steps are those of `robust-interp train` on a CPU. `stem` is the Frobenius norm of
-the weights of the first convolution. Numbers: docs/findings.md.
+the weights of the first convolution, followed by the share of their squares that is in the mean of each
+filter (see front_filters.py). Numbers: docs/findings.md.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 from pathlib import Path
 
 import torch
+from front_filters import mean_share
 from torch import Tensor
 
 from robust_interp import data
@@ -56,7 +58,8 @@ def main() -> None:
     for step in range(1, arguments.steps + 1):
         trainer.train_step(*trainer.loader.cut(trainer.loader.draw()))
         trainer.step += 1
-        print(f"step {step}: stem {stem.norm().item():.3g}{lambdas_now(lambdas)}", flush=True)
+        filters = f"stem {stem.norm().item():.3g}, mean's share {mean_share(stem):.2f}"
+        print(f"step {step}: {filters}{lambdas_now(lambdas)}", flush=True)
 
 
 if __name__ == "__main__":
