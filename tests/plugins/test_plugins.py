@@ -709,7 +709,7 @@ def test_data_names_a_broken_plug_in_and_goes_on(install, tmp_path):
     )
     assert found.returncode == 0
     assert "digits: ready, 450 test images" in found.stdout
-    assert found.stdout.count("dataset 'gone' of broken 1.0 cannot be used: ModuleNotFoundError") == 1
+    assert found.stdout.count("data set 'gone' of broken 1.0 cannot be used: ModuleNotFoundError") == 1
 
 
 def test_models_says_which_come_from_a_plug_in(install, command, monkeypatch):
