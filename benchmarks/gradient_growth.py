@@ -11,13 +11,15 @@ channel has the second moment 1/2 and the variance (1 - 1/π)/2, so a convolutio
 2/fan gives v = 1 - 1/π. With x' = k x + f(x), k = 1 - λ, the variance of x tends to v / (1 - k²). Backward,
 convolution and ReLU together keep the mean square, and BN divides it by the variance of its input: by v
 inside f, and by v / (1 - k²) at the front. So a block multiplies the mean square of the gradient by
-k² + (1 - k²) / v². Numbers: docs/findings.md.
+k² + (1 - k²) / v². Without damping, the variance of x is about j v before block j of a stage, and the factor
+is 1 + 1 / (j v²). Numbers: docs/findings.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 
 import timm
 import torch
@@ -33,6 +35,12 @@ def expected(damping: float) -> float:
     """The factor per block of the root mean square, for a constant λ above 0."""
     keep, v = 1 - damping, 1 - 1 / math.pi
     return math.sqrt(keep**2 + (1 - keep**2) / v**2)
+
+
+def expected_without_damping(blocks: Sequence[int]) -> float:
+    """The geometric mean of the factors of these blocks of a stage, from 1, for λ = 0."""
+    v = 1 - 1 / math.pi
+    return math.prod(1 + 1 / (j * v**2) for j in blocks) ** (1 / (2 * len(blocks)))
 
 
 def gradients(
@@ -65,6 +73,7 @@ def main() -> None:
 
     for damping in (0.2, 0.225, 0.25):
         print(f"expected for λ = {damping}: {expected(damping):.3f} a block")
+    print(f"expected without damping: {expected_without_damping(range(2, 19)):.3f} a block, blocks 2 to 18")
     for name in arguments.models.split(","):
         for seed in range(arguments.seeds):
             torch.manual_seed(seed)

@@ -358,6 +358,8 @@ class GradientProbe(torch.nn.Module):
     def _look(self, gradient: Tensor | None) -> None:
         if gradient is None:  # the logits have one, but it ends before the images
             raise self._impenetrable()
+        if not len(gradient):  # of a pass without images
+            return
         if self._rows is not None:
             self._look_at(self._rows, _largest(gradient.detach(), len(self._rows)))
             return
@@ -395,7 +397,12 @@ def _largest(gradient: Tensor, count: int) -> Tensor:
     """Return the largest absolute value of each image's gradient, (count,), including NaN and infinity.
 
     An image may have several rows in the gradient.
+
+    Raises:
+        PartOfABatch: if the rows cannot be those of all images.
     """
+    if len(gradient) % count:
+        raise PartOfABatch
     if len(gradient) == count:
         return torch.linalg.vector_norm(gradient, torch.inf, dim=tuple(range(1, gradient.ndim)))
     return torch.linalg.vector_norm(gradient.reshape(count, -1), torch.inf, dim=1)

@@ -262,8 +262,8 @@ def loss(
 ) -> list[Finding]:
     """Check that the loss ends higher than it started, and that it falls in few steps of the attack.
 
-    The second check is not run for an attack that computes several gradients in a step: they are not all at
-    its iterates, so it is not known how the loss changes from step to step.
+    The second check is not run for an attack that does not compute one gradient in each step: several are not
+    all at its iterates, so it is not known how the loss changes from step to step.
 
     Args:
         name: Name of the attack.
@@ -279,6 +279,8 @@ def loss(
     gradients, n = len(losses) - 1, losses.shape[1]
     if steps is not None and gradients != steps:
         reason = f"{name} computes {gradients} gradients in {steps} steps, not one in each"
+        if gradients == 1:  # or another number for each image
+            reason = f"{name} does not compute one gradient in each of its {steps} steps"
         return [rises, Finding("loss_steps", NOT_RUN, reason, n, eps_255)]
     return [rises, _falls(name, eps_255, losses, thresholds)]
 

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from robust_interp.attacks import AttackRunner
-from robust_interp.attacks.random_draws import PartOfABatch
 from robust_interp.attacks.table import type_of
 from robust_interp.benchmark.runner import Runner
 from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.store.cells import Perturbation
 
 
+class _NotOnceEach(BaseException):
+    """A pass of an attack on several images was not for each of them once.
+
+    It is no `PartOfABatch`, after which the runner would go on: with the labels of all images.
+    """
+
+
 class _LossTrace(nn.Module):
     """A wrapper of a classifier that records each image's cross-entropy at every gradient of an attack.
 
-    It raises PartOfABatch if a pass is not for all images.
+    It raises `_NotOnceEach`. Of several copies of one image it records the mean.
     """
 
     def __init__(self, classifier: nn.Module, labels: Tensor) -> None:
@@ -34,18 +42,23 @@ class _LossTrace(nn.Module):
         return logits
 
     def look(self, logits: Tensor) -> None:
-        if len(logits) < len(self.labels):
-            raise PartOfABatch
-        self.losses.append(cross_entropy(logits.detach().double(), self.labels, reduction="none").cpu())
+        count = len(self.labels)
+        if len(logits) != count > 1:
+            raise _NotOnceEach
+        if len(logits):
+            labels = self.labels if len(logits) == count else self.labels.expand(len(logits))
+            found = cross_entropy(logits.detach().double(), labels, reduction="none")
+            self.losses.append(found.view(count, -1).mean(1).cpu())
 
 
 def trace(perturbation: Perturbation, classifier: nn.Module, runner: Runner, n: int) -> np.ndarray:
     """Return each image's loss at every gradient of an attack and at its end, (gradients + 1, n).
 
-    Most attacks compute one gradient in each step.
+    Most attacks compute one gradient in each step. If the number differs between images, only the losses at
+    the first gradient and at the end are returned, (2, n).
 
     Args:
-        perturbation: The attack; it must compute the same number of gradients for every image.
+        perturbation: The attack.
         classifier: The attacked classifier, on the runner's device.
         runner: The runner with the data set, the device and the batch size.
         n: Number of images, counted from the first of the data set.
@@ -59,8 +72,8 @@ def trace(perturbation: Perturbation, classifier: nn.Module, runner: Runner, n: 
         traced = _LossTrace(classifier, labels)
         try:
             attacked = AttackRunner(perturbation, traced)(images, labels, ids)
-        except PartOfABatch:  # the runner has changed to one image at a time
-            return np.concatenate([losses(ids[[at]]) for at in range(len(ids))], axis=1)
+        except _NotOnceEach:
+            return _joined([losses(ids[[at]]) for at in range(len(ids))])
         with torch.no_grad():
             traced.look(classifier(attacked.images.clone()))
         return torch.stack(traced.losses).numpy()
@@ -68,4 +81,10 @@ def trace(perturbation: Perturbation, classifier: nn.Module, runner: Runner, n: 
     with measurement_mode(classifier):
         batches = [np.arange(start, min(n, start + size)) for start in range(0, n, size)]
         parts = [part for ids in batches for part in runner.in_parts(ids, losses)]
+    return _joined(parts)
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    if len({len(part) for part in parts}) > 1:
+        parts = [part[[0, -1]] for part in parts]
     return np.concatenate(parts, axis=1)

@@ -115,9 +115,10 @@ def _strong_balls(stronger: Sequence[Perturbation], work: int) -> list[Perturbat
 
 
 def _in_balls(attacked: Sequence[Perturbation], balls: Sequence[Perturbation]) -> list[Perturbation]:
-    """Return those of the attacks that are PGD in one of these balls."""
+    """Return those of the attacks that are untargeted PGD in one of these balls."""
     wanted = [one.ball for one in balls]
-    return [one for one in attacked if one.ball in wanted and one.name == PGD.get(one.norm)]
+    untargeted = [one for one in attacked if "target" not in one.params]
+    return [one for one in untargeted if one.ball in wanted and one.name == PGD.get(one.norm)]
 
 
 def _lacking_pgd(attacked: Sequence[Perturbation], balls: Sequence[Perturbation]) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _INTERPOLATIONS = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")  # in Pillow's order
 _BILINEAR = 2
+LONG = 8  # longer side of an oblong image on which a processor is tried, in units of the shorter one
 _MOST_LEVELS = 2  # of 255: Pillow and torchvision round a resize differently, by one level
 
 Pair = tuple[int, int]
@@ -172,6 +173,7 @@ def _noise(cfg: dict[str, Any]) -> Iterator[Image.Image]:
     longest = max(resized, *sides)
     one_to_four_cropped = [(resized, longest + more) for more in range(1, 5)]  # half of it on each side
     others = [
+        (resized, LONG * resized),  # a limit of the longer side
         (resized // 2 + 1, resized - 1),
         (resized + 3, 2 * resized - 1),
         (resized - 2, resized * 3 // 4),

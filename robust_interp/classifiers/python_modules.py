@@ -14,6 +14,7 @@ from robust_interp.classifiers.prefixes import PREFIXES, parse_call
 from robust_interp.classifiers.target import Context, Target, from_module, replaced_note
 from robust_interp.classifiers.weights import with_weights
 from robust_interp.core.errors import UserError
+from robust_interp.core.registry import similar
 
 
 def from_python(text: str, context: Context) -> Target:
@@ -32,7 +33,9 @@ def from_python(text: str, context: Context) -> Target:
     made: object = _imported(module_name, text)
     for part in attribute.split("."):
         if not hasattr(made, part):
-            raise UserError(f"{text}: {module_name} has no {attribute}")
+            near = similar(part, [name for name in dir(made) if not name.startswith("_")])
+            meant = f"; did you mean {', '.join(near)}?" if near else ""
+            raise UserError(f"{text}: {module_name} has no {attribute}{meant}")
         made = getattr(made, part)
     if not isinstance(made, nn.Module):
         made = _made(text, made, arguments, context)
@@ -52,7 +55,8 @@ def _imported(module_name: str, text: str) -> ModuleType:
         missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{module_name}.".startswith(f"{missing}."):
             raise UserError(
-                f"{text}: unknown prefix or module {missing}; known prefixes: {', '.join(PREFIXES)}"
+                f"{text}: unknown prefix or module {missing}; known prefixes: {', '.join(PREFIXES)}; a "
+                "module is looked for in the working directory and among the installed ones"
             ) from error
         raise UserError(f"{text}: cannot import {module_name}: {_in_short(error)}") from error
 

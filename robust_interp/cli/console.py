@@ -256,7 +256,8 @@ def _paper_table(cells: pd.DataFrame) -> tuple[dict[str, list[str]], dict[str, l
     """Return the label columns and the number columns of one table of the paper, as texts."""
     keys = ["model", "lambda_init", "members"]
     texts = cells.fillna(dict.fromkeys(["measured_as", "recipe"], ""))
-    texts["ours"] = texts["measured_as"].str.cat(texts["recipe"], sep="@").str.removesuffix("@")
+    stand_in = texts["measured_as"].where(texts["measured_as"] != texts["model"], "")
+    texts["ours"] = stand_in.str.cat(texts["recipe"], sep="@").str.strip("@")
     lines = [line for _, line in texts.groupby([*keys, "ours"], sort=False)]
     head = {key: [str(line[key].iloc[0]) for line in lines] for key in [*keys, "ours"]}
     by_column = [{cell["column"]: cell for cell in line.to_dict("records")} for line in lines]
@@ -292,8 +293,16 @@ def _interval(low: float, high: float) -> str:
 
 
 def _print_fitting(shown: Console, head: dict[str, list[str]], rest: dict[str, list[str]]) -> None:
-    for part in _fitting(rest, shown.width - sum(_width(*column) for column in head.items())):
-        shown.print(_table(head | part))
+    """Print several tables that all begin with `head`. If need be, its widest column is wrapped."""
+    widths = {name: _width(name, texts) for name, texts in head.items()}
+    lacking = sum(widths.values()) + max(_width(*column) for column in rest.items()) - shown.width
+    widest = {}
+    if lacking > 0:
+        name = max(widths, key=lambda column: widths[column])
+        widths[name] = max(widths[name] - lacking, len(name) + GAP)
+        widest = {name: widths[name] - GAP}
+    for part in _fitting(rest, shown.width - sum(widths.values())):
+        shown.print(_table(head | part, widest))
 
 
 def _table(columns: dict[str, list[str]], widest: Mapping[str, int] = MappingProxyType({})) -> Table:

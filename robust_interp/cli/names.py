@@ -78,7 +78,10 @@ def _check_module(name: str, top: str) -> None:
     """Raise UserError if the top-level module of a factory does not exist; nothing is imported."""
     if top in PREFIXES or find_spec(top) or PathFinder.find_spec(top, [os.getcwd()]):
         return
-    raise UserError(f"{name}: unknown prefix or module {top}; known prefixes: {', '.join(PREFIXES)}")
+    raise UserError(
+        f"{name}: unknown prefix or module {top}; known prefixes: {', '.join(PREFIXES)}; a module is looked "
+        "for in the working directory and among the installed ones"
+    )
 
 
 def check_architectures(names: Iterable[str]) -> None:

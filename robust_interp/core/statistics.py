@@ -38,10 +38,15 @@ def wilson(correct: float, n: int) -> tuple[float, float]:
 def mean_std(values: ArrayLike) -> tuple[float, float]:
     """Return mean and standard deviation (ddof 1) of values over train seeds, (n,).
 
-    The standard deviation of one value is NaN. The order of the values does not change any bit of the result.
+    The standard deviation of one value is NaN, and that of values that agree up to rounding is exactly 0.
+    The order of the values does not change any bit of the result.
     """
     values = np.sort(np.asarray(values, dtype=float))
-    return float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else math.nan
+    if len(values) == 1:
+        return float(values[0]), math.nan
+    # The mean of equal numbers may differ from them in the last bit.
+    agree = values[-1] - values[0] <= 1e-9
+    return float(values.mean()), 0.0 if agree else float(values.std(ddof=1))
 
 
 def t_interval_of(mean: float, std: float, n: int) -> tuple[float, float]:

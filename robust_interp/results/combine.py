@@ -115,7 +115,9 @@ def read(path: Path, dataset: str | None = None) -> pd.DataFrame:
     """
     try:
         board = pd.read_csv(path, dtype=str, keep_default_na=False)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
         raise UserError(f"cannot read {path}: {' '.join(str(error).split())}{_separator(path)}") from error
     board = board[(board != "").any(axis=1)].reset_index(drop=True)  # spreadsheets may end with empty lines
     board = board.drop(columns=[n for n in map(str, board) if is_mce(n) or was_mce(n)])  # computed on request

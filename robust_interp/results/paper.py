@@ -161,18 +161,19 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[[pd.Series], bool]]] = {
 def _cells(published: pd.DataFrame, ours: pd.DataFrame) -> Iterator[dict]:
     for table, (columns, shows) in TABLES.items():
         for _, line in published[published.apply(shows, axis=1)].iterrows():
-            measured: list[pd.Series | None] = [*_answers(line, ours)]
-            for found in measured or [None]:
+            answers = _answers(line, ours)
+            for recipe, rows in answers.items() or [("", [])]:
                 for column in columns:
                     if pd.notna(line[column]):
-                        yield {"table": table} | _cell(line, found, column)
+                        yield {"table": table} | _cell(line, recipe, rows, column)
 
 
-def _answers(line: pd.Series, ours: pd.DataFrame) -> list[pd.Series]:
-    """Return the measured rows for a row of the paper, one for each recipe.
+def _answers(line: pd.Series, ours: pd.DataFrame) -> dict[str, list[pd.Series]]:
+    """Return the measured rows for a row of the paper by recipe, the best first.
 
     Rows of the same network are preferred over those of its family, and of these those of the depth with the
-    most train seeds; of the rows of a recipe, that with the most train seeds, then with the most images.
+    most train seeds. Of the rows of a recipe, those on the first images of the data set are the best, then
+    those with the most train seeds, then with the most images.
     """
     same = ours["model"] == line["model"]
     if depth(line["model"]) == "110":
@@ -180,22 +181,26 @@ def _answers(line: pd.Series, ours: pd.DataFrame) -> list[pd.Series]:
     same &= (ours["members"] > 1) == (line["members"] > 1)
     if line["lambda_init"] != TUNED:
         same &= ours["lambda_init"] == line["lambda_init"]
-    found = ours.assign(exact=ours["model"] == line["model"])[same]
-    if found.empty:
-        return []
-    found = found.sort_values(["exact", "seeds", "n_examples"], kind="stable")
-    of_one_depth = found[found["model"] == found["model"].iloc[-1]]
-    return [row for _, row in of_one_depth.drop_duplicates("recipe", keep="last").sort_index().iterrows()]
+    usual = ours[_of_images(ours)].isna().all(axis=1)
+    found = ours.assign(exact=ours["model"] == line["model"], usual=usual)[same]
+    found = found.sort_values(["exact", "usual", "seeds", "n_examples"], ascending=False, kind="stable")
+    of_one_depth = found[found["model"] == found["model"].head(1).squeeze()] if len(found) else found
+    return {
+        str(recipe): [row for _, row in rows.iterrows()] for recipe, rows in of_one_depth.groupby("recipe")
+    }
 
 
-def _cell(line: pd.Series, found: pd.Series | None, column: str) -> dict:
+def _cell(line: pd.Series, recipe: str, rows: list[pd.Series], column: str) -> dict:
+    """Compare a number of the paper with the first of the rows that has it."""
     cell = {name: line[name] for name in ("model", "lambda_init", "members")}
     cell |= {"column": column, "paper": line[column], "paper_std": line[std_of(column)]}
-    if found is None or pd.isna(found.get(column)):
+    if rows:
+        cell |= {"measured_as": rows[0]["model"], "recipe": recipe}
+    found = next((row for row in rows if pd.notna(row.get(column))), None)
+    if found is None:
         return cell
     return cell | {
-        "measured_as": found["model"],
-        **{name: found[name] for name in ("recipe", "seeds", "n_examples")},
+        **{name: found[name] for name in ("seeds", "n_examples")},
         "measured": found[column],
         "measured_std": found[std_of(column)],
         "difference": found[column] - line[column],
@@ -207,15 +212,21 @@ def _agreement(line: pd.Series, found: pd.Series, column: str) -> str:
     """Return "yes" if the measured mean is within two standard deviations of the paper's.
 
     "no" if its 95 % interval ends before that, too. Otherwise empty: the measurement has too few seeds or
-    images to decide. Also empty for another network, and without the paper's standard deviation.
+    images to decide, or its interval is unknown. Also empty for another network, and without the paper's
+    standard deviation.
     """
     around = 2 * line[std_of(column)]
     if found["model"] != line["model"] or pd.isna(around):
         return ""
     if abs(found[column] - line[column]) <= around:
         return "yes"
-    low, high = interval(found, column) or (found[column], found[column])
-    return "" if low <= line[column] + around and high >= line[column] - around else "no"
+    ends = interval(found, column)
+    if ends is None and (found["seeds"] == 1 or found["members"] > 1):  # a mean over severities
+        n = int(found["n_examples"])
+        ends = statistics.wilson(found[column] / 100 * n, n)  # conservative for a mean of an image's results
+    if ends is None:
+        return ""
+    return "" if ends[0] <= line[column] + around and ends[1] >= line[column] - around else "no"
 
 
 Moments = tuple[float, float, int]  # mean, standard deviation (ddof 1), number of train seeds

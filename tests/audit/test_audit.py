@@ -633,6 +633,67 @@ def jumps(model, images, labels, *, eps, alpha=0.1, steps=2):
     return found
 
 
+def gradient(model, images, labels):
+    pixels = images.detach().requires_grad_()
+    loss = torch.nn.functional.cross_entropy(model(pixels), labels, reduction="sum")
+    return torch.autograd.grad(loss, pixels)[0]
+
+
+@plugins.attack()
+def until_all_are_broken(model, images, labels, *, eps, alpha=0.05, steps=8):
+    found = images
+    for _ in range(steps):
+        found = (found + alpha * gradient(model, found, labels).sign()).clamp(images - eps, images + eps)
+        found = found.clamp(0, 1)
+        if (model(found).argmax(1) != labels).all():
+            break
+    return found
+
+
+@plugins.attack()
+def on_those_not_broken(model, images, labels, *, eps, alpha=0.05, steps=8):
+    found = images.clone()
+    for _ in range(steps):
+        left = (model(found).argmax(1) == labels).nonzero().flatten()
+        if len(left):
+            step = alpha * gradient(model, found[left], labels[left]).sign()
+            found[left] = (found[left] + step).clamp(images[left] - eps, images[left] + eps).clamp(0, 1)
+    return found
+
+
+@plugins.attack()
+def on_two_copies(model, images, labels, *, eps, alpha=0.1, steps=2):
+    found = images
+    for _ in range(steps):
+        step = gradient(model, torch.cat([found, found]), labels.repeat(2))[: len(images)]
+        found = (found + alpha * step.sign()).clamp(images - eps, images + eps).clamp(0, 1)
+    return found
+
+
+@plugins.attack()
+def with_an_empty_pass(model, images, labels, *, eps, alpha=0.1, steps=2):
+    gradient(model, images[:0], labels[:0])
+    return (images + eps * gradient(model, images, labels).sign()).clamp(0, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [2, 250])
+@pytest.mark.parametrize(
+    "name", ["until_all_are_broken", "on_those_not_broken", "on_two_copies", "with_an_empty_pass"]
+)
+def test_an_attack_with_another_number_of_gradients_for_each_image_is_audited(name, batch_size, honest):
+    options = replace(ATTACKS, attack=name, black_box="none", strongest="none", source=None)
+    request = replace(QUICK, modules={"net": honest}, n=5, batch_size=batch_size, eps=(96 / 255,))
+    with KNOWN.registered(name, globals()[name]), Store(None) as store:
+        (one,) = Audit(request, options).run(store)
+    by_check = {finding.check: finding for finding in one.findings}
+    assert by_check["loss_rises"].n == by_check["gradients"].n == 5
+    assert by_check["loss_rises"].verdict in (PASS, OPEN)
+    assert by_check["gradients"].verdict in (PASS, OPEN)
+    is_traced = name == "on_two_copies"  # one gradient in each step
+    assert (by_check["loss_steps"].verdict != NOT_RUN) == is_traced
+
+
 def test_the_trace_of_a_plug_in_that_runs_on_one_image_at_a_time_is_in_order():
     images = np.array([0.25, 0.5, 0.75], dtype=np.float32).reshape(3, 1, 1, 1)
     request = Request(

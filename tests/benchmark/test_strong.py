@@ -197,6 +197,16 @@ def test_pgd_that_is_added_is_the_cell_that_a_list_of_attacks_has():
     assert keys(plan(attacks="pgd(eps=8/255)", strong="apgd_ce").strong) == listed
 
 
+def test_pgd_that_aims_at_a_class_is_no_pgd_of_a_strong_column():
+    request = Request(
+        modules={}, dataset=PIXELS, corruptions="none", attacks="pgd(target=next,eps=8/255)", strong="apgd_ce"
+    )
+    plan = make_plan(request, PIXELS, corruptor_of(request, PIXELS), [card()])
+    params = [one.perturbation.params for one in plan.strong.cells if one.perturbation.name == "pgd"]
+    assert len(params) == 3
+    assert not any("target" in one for one in params)
+
+
 @pytest.mark.parametrize(
     ("strong", "message"),
     [

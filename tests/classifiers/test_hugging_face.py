@@ -262,6 +262,7 @@ NOT_EXPRESSED = {
         "CLIP",
         {"size": {"shortest_edge": 28, "longest_edge": 30}, "do_center_crop": False},
     ),
+    "a far longest side too": ("CLIP", {"size": {"shortest_edge": 28, "longest_edge": 100}}),
     "cannot resize so": ("ViT", {"size": BOTH, "resample": 4}),
 }
 

@@ -87,8 +87,13 @@ def test_fixed_damping_does_not_train_its_lambda(controls):
 
 def test_the_calculated_growth_of_gradients_has_the_known_limits():
     """λ = 1 is a plain chain of two BN-ReLU-convolutions, each with the factor π / (π - 1)."""
-    expected = runpy.run_path(str(FILE.with_name("gradient_growth.py")))["expected"]
+    script = runpy.run_path(str(FILE.with_name("gradient_growth.py")))
+    expected, without = script["expected"], script["expected_without_damping"]
     assert expected(1) == pytest.approx(1.4669, abs=1e-4)
     assert expected(1e-9) == pytest.approx(1)
     # λ = 0.5: k² = 0.25, 1 - k² = 0.75, and 1 / (1 - 1/π)² = 2.1518: 0.25 + 1.6139 = 1.8639, root 1.3652
     assert expected(0.5) == pytest.approx(1.3652, abs=1e-4)
+    # without: 1 + 2.1519 = 3.1519, root 1.7754; with 1 + 2.1519 / 2 = 2.0760: 6.5433, its fourth root 1.5994
+    assert without([1]) == pytest.approx(1.7754, abs=1e-4)
+    assert without([1, 2]) == pytest.approx(1.5994, abs=1e-4)
+    assert without([10**9]) == pytest.approx(1)

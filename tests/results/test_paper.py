@@ -123,6 +123,46 @@ def test_each_recipe_has_a_row_whatever_their_order():
         assert clean.set_index("recipe")["measured"].dropna().to_dict() == {"quick_warmup_epochs_1": 88.0}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("seeds", "n", "value", "verdict"),
+    [
+        (1, 4, 50.0, ""),  # the paper: 72.67 ± 3.58. Two of four images: 15 to 85 by Wilson
+        (1, 1000, 50.0, "no"),  # 46.9 to 53.1
+        (1, 1000, 66.0, "yes"),
+        (1, 1000, 63.0, ""),  # 60.0 to 65.9, and the paper's range begins at 65.5
+        (3, 1000, (50.0, 0.0), ""),  # how much seeds differ is not known
+        (3, 1000, (50.0, 1.0), "no"),
+    ],
+)
+def test_a_mean_over_severities_disagrees_only_outside_the_interval_over_images(seeds, n, value, verdict):
+    ours = board(("in_resnet110", 1, seeds, {"noise": value}, {"n_examples": n}))
+    line = cell(paper.compare(ours, "cifar10").cells, "noise", "in_resnet110", "noise")
+    assert (line.paper, line.paper_std) == (72.67, 3.58)
+    assert line.within_2_std == verdict
+
+
+@pytest.mark.slow
+def test_numbers_of_several_rows_of_a_network_are_all_shown_whatever_their_order():
+    """One run measured noise, another attacks, and one a random subset of the images."""
+    lines = [
+        ("in_resnet110", 1, 1, {"noise": 60.0, "clean": 83.0}),
+        ("in_resnet110", 1, 1, {"pgd_2": 30.0, "clean": 83.0}),
+        ("in_resnet110", 1, 1, {"pgd_2": 99.0, "clean": 22.0, "fgsm_1": 50.0}, {"n_examples": 900}),
+    ]
+    subset = pd.Series([None, None, "random@0"])
+    for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
+        ours = board(*(lines[at] for at in order)).assign(subset=subset[order].to_numpy())
+        cells = paper.compare(ours, "cifar10").cells
+        found = cells[
+            (cells["model"] == "in_resnet110") & cells["table"].isin(["accuracy", "noise", "adversarial"])
+        ]
+        numbers = found.dropna(subset="measured").set_index("column")
+        assert numbers["measured"].to_dict() == {"clean": 83, "noise": 60, "pgd_2": 30, "fgsm_1": 50}
+        assert numbers["n_examples"].to_dict() == {"clean": 500, "noise": 500, "pgd_2": 500, "fgsm_1": 900}
+        assert set(found["recipe"]) == {"quick"}, "one row, with gaps"
+
+
 @pytest.mark.exhaustive
 def test_another_depth_stands_in_by_name_and_is_not_judged():
     ours = board(
