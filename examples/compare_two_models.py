@@ -4,6 +4,7 @@ python examples/compare_two_models.py
 """
 
 import subprocess
+import sys
 import tempfile
 
 import robust_interp
@@ -30,5 +31,6 @@ with tempfile.TemporaryDirectory() as folder:
         )
 
     print("\nWhich differences are significant? A test over the images, and an interval over seeds:")
-    command = ["robust-interp", "leaderboard", "compare", folder, "--models", f"{A},{B}"]
+    program = [sys.executable, "-m", "robust_interp"]  # robust-interp, of this environment
+    command = [*program, "leaderboard", "compare", folder, "--models", f"{A},{B}"]
     print(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)

@@ -1,5 +1,6 @@
 """What several test modules share: small checkpoints, and processes that can be killed."""
 
+import copy
 import multiprocessing
 import os
 import shutil
@@ -76,9 +77,16 @@ def elsewhere(tmp_path, monkeypatch):
 
 @pytest.fixture
 def fresh():
-    """Registries that are put back afterwards; gives what puts them back at once."""
+    """Registries, also timm's, that are put back afterwards; gives what puts ours back at once."""
+    from timm.models import _registry
+
     from robust_interp import plugins
 
+    of_timm = {
+        name: {key: copy.copy(each) for key, each in value.items()} if isinstance(value, dict) else set(value)
+        for name, value in vars(_registry).items()
+        if name.startswith("_mod") and isinstance(value, dict | set)
+    }
     known = {kind: set(registry) for kind, registry in plugins.REGISTRIES.items()}
 
     def forget():
@@ -88,6 +96,9 @@ def fresh():
 
     yield forget
     forget()
+    for name, value in of_timm.items():
+        vars(_registry)[name].clear()
+        vars(_registry)[name].update(value)
 
 
 CIFAR_FOLDERS = {"cifar10": "cifar-10-batches-py", "cifar100": "cifar-100-python"}

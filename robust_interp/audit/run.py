@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +33,7 @@ from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.scheduler import Job
 from robust_interp.benchmark.settings import checked_seed, load_dataset, resolve_options, sample_count
-from robust_interp.benchmark.workers import Asked, measurement_pool
+from robust_interp.benchmark.workers import Asked, MeasurementPool, measurement_pool
 from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.classifiers.resolve import load_all, resolve, resolve_without
 from robust_interp.classifiers.target import Target
@@ -77,6 +77,7 @@ class Audit:
         self.runner = Runner.for_request(request, self.dataset)
         self.parts = parts_of(options, *radii(request, self.dataset), checked_seed(request.seed))
         self.refused: list[AuditedModel] = []
+        self._pool: MeasurementPool | None = None
         self._failed: dict[str, UserError] = {}  # of checkpoints that were left out, by their keys
         self._is_loaded = False
         self._asked: list[Asked] = [
@@ -131,7 +132,7 @@ class Audit:
     def warnings(self) -> list[str]:
         """The remarks on the models, and the notes of the runner."""
         remarks = (line for target in self.targets for line in target.remarks)
-        return list(dict.fromkeys([*remarks, *self.runner.notes]))
+        return list(dict.fromkeys([*remarks, *self.runner.notes, *(self._pool.notes if self._pool else ())]))
 
     @property
     def is_incomplete(self) -> bool:
@@ -175,10 +176,11 @@ class Audit:
             if (left := self.n - store.covered(cell.key)) > 0
         ]
 
+    @contextmanager
     def in_workers(
         self, workers: Workers | None, plugins: Sequence[str | Path] = (), folder: Path | None = None
-    ) -> AbstractContextManager[Executor | None]:
-        """Return a context that starts worker processes for `run`; every model is loaded here before.
+    ) -> Iterator[MeasurementPool | None]:
+        """Start worker processes for `run` inside this context; every model is loaded here before.
 
         Args:
             workers: Number and place of the workers; None starts no workers.
@@ -189,12 +191,13 @@ class Audit:
             UserError: if the workers cannot be started, or in the cases of `load`.
         """
         if workers is None:
-            return nullcontext()
+            yield None
+            return
         if not self._is_loaded:
             self.load()
         targets = [*self.targets, *([self._source] if self._source else [])]
         workers = replace(workers, threads=self._asked_threads)
-        return measurement_pool(
+        with measurement_pool(
             workers,
             self._request,
             self._asked,
@@ -203,7 +206,8 @@ class Audit:
             plugins,
             folder,
             failed=self._failed,
-        )
+        ) as self._pool:
+            yield self._pool
 
     def run(
         self, store: Store, watch: Watch = ignore_progress, executor: Executor | None = None

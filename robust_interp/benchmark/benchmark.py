@@ -205,11 +205,15 @@ class Benchmark:
         return cost.work(self.plan, store, self.runner.batch_size)
 
     def estimate(self, store: Store, progress: ProgressCallback = no_progress) -> cost.Estimate:
-        """Estimate how long `run` takes, from timed passes of each architecture."""
+        """Estimate how long `run` takes in this process, from timed passes of each architecture."""
         try:
-            return cost.estimate(self.plan, self.targets, self.runner, store, self._compile, progress)
+            return self._estimated(store, progress)
         except UserError:  # a model that is timed cannot be measured; it may be left out
             self.load(store, progress)
+            return self._estimated(store, progress)
+
+    def _estimated(self, store: Store, progress: ProgressCallback) -> cost.Estimate:
+        with threads.used(self.choose_threads(store).count):
             return cost.estimate(self.plan, self.targets, self.runner, store, self._compile, progress)
 
     def _choose_compiled(self, store: Store) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from robust_interp.core.errors import UserError
 from robust_interp.core.specs import parts_of
 from robust_interp.core.texts import quoted
-from robust_interp.core.units import read_eps
+from robust_interp.core.units import LEAST_255, read_eps
 
 MOST_SEEDS = 10_000  # largest number of seeds; a larger number was probably meant as a seed
 
@@ -172,9 +172,13 @@ def _each_seed(seeds: list[int]) -> tuple[int, ...]:
     return seed_list("".join(f"{seed}," for seed in seeds))
 
 
-def _in_255(radii: tuple[float, ...]) -> list[float]:
-    """Convert radii from [0, 1] pixels to units of 1/255, as the shortest numbers that read back exactly."""
-    return [_shortest(value * 255, value) for value in radii]
+def _in_255(radii: tuple[float, ...]) -> list[float] | list[str]:
+    """Convert radii from [0, 1] pixels to units of 1/255, as the shortest numbers that read back exactly.
+
+    If all are so small that plain numbers are refused, they are fractions.
+    """
+    found = [_shortest(value * 255, value) for value in radii]
+    return [f"{value!r}/255" for value in found] if max(found) < LEAST_255 else found
 
 
 def _shortest(in_255: float, pixels: float) -> float:
@@ -195,7 +199,7 @@ SPEC = Form(metavar="SPEC")
 MODEL = Form(metavar="MODEL")
 SPECS_OR_NONE = Form(metavar="SPECS", words="a list of specs", is_list=True, bare="apgd_ce,apgd_t")
 NUMBERS = Form(per_channel, "LIST", (int, float), "a list of numbers", is_list=True)
-RADII = Form(eps_list, "LIST", (int, float), "a list of numbers", is_list=True, write=_in_255)
+RADII = Form(eps_list, "LIST", (int, float, str), "a list of numbers", is_list=True, write=_in_255)
 SEEDS = Form(seed_list, "SEEDS", (int,), "a whole number or a list of them", True, _each_seed)
 RADIUS = Form(float, "E", (int, float), "a number")
 FACTOR = Form(positive, "K", (int,), "a whole number")

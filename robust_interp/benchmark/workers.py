@@ -25,7 +25,9 @@ from robust_interp.benchmark.settings import load_dataset
 from robust_interp.classifiers.resolve import ResolveOptions, resolve
 from robust_interp.classifiers.target import Target
 from robust_interp.core.errors import UserError
+from robust_interp.core.paths import resolved
 from robust_interp.core.worker_pool import WorkerPool, Workers, cluster, log_in
+from robust_interp.plugins import loaded
 from robust_interp.store import Outcome
 from robust_interp.store.cells import digest
 
@@ -209,7 +211,7 @@ def measurement_pool(
             batch_size=runner.batch_size,
             data_dir=str(data.data_root(request.data_dir)),
         )
-        files = [str(Path(file).resolve()) for file in plugins]
+        files = [str(file) for file in dict.fromkeys([*loaded(), *map(resolved, map(Path, plugins))])]
         compiles = () if filled.gpus else worth_compiling(filled.count or 1)
         arguments = (there, sent, known, files, compiles, dict(failed))
         try:

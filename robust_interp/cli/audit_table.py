@@ -29,8 +29,10 @@ def print_audit(audited: Sequence[AuditedModel], dataset: str, everything: bool 
         everything: Whether to print passed checks in the same way; by default they share one line.
     """
     shown = console()
-    for one in audited:
-        title = f"{one.card.label}, {dataset}: {one.conclusion}"
+    labels = [one.card.label for one in audited]
+    for one, label in zip(audited, labels, strict=True):
+        recipe = f"@{one.card.recipe}" if labels.count(label) > 1 and one.card.recipe else ""
+        title = f"{label}{recipe}, {dataset}: {one.conclusion}"
         shown.print(title, style="bold", highlight=False, markup=False)
         table = Table(box=None, pad_edge=False, show_header=False)
         table.add_column("verdict", no_wrap=True)

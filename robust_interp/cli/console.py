@@ -63,7 +63,7 @@ def print_header(shown: Console, benchmark: Benchmark, store: Store) -> None:
     from robust_interp.benchmark.pending import missing
 
     plan, models = benchmark.plan, len(benchmark.targets)
-    cells = sum(len(part.cells) for part in plan.parts)
+    cells = sum(map(_count, plan.parts))
     stored = cells - sum(len(missing(part, store)) for part in plan.parts)
     facts = [
         f"{benchmark.runner.device}, {benchmark.choose_threads(store)}",
@@ -357,18 +357,24 @@ def print_plan(benchmark: Benchmark, store: Store, estimate: Estimate) -> None:
     plan, shown = benchmark.plan, console()
     todo = benchmark.missing(store)
     seconds, is_bound = estimate
+    takes = f"{'at most ' if is_bound else ''}about {duration(seconds)}"
     missing = {target.card.label: len(cells) for target, cells in todo}
     lines = [
-        f"{plan.dataset}, n = {plan.n}, protocol {plan.protocol}: {len(plan.cells)} cells",
+        f"{plan.dataset}, n = {plan.n}, protocol {plan.protocol}: {_count(plan)} cells",
         *_measured_lines(f"per model, {len(_columns(plan))} cells", plan),
         *(_measured_lines(f"strong, n = {plan.strong.n}: the worst of", plan.strong) if plan.strong else []),
         *(f"to measure: {count} cells of {label}" for label, count in missing.items()),
-        f"{(count := sum(missing.values()))} cells to measure, {len(plan.cells) - count} already stored; "
-        f"{'at most ' if is_bound else ''}about {duration(seconds)} on {benchmark.runner.device}",
+        f"{(count := sum(missing.values()))} cells to measure, {_count(plan) - count} already stored; "
+        f"{takes} on {benchmark.runner.device} in one process",
         *(f"warning: {note}" for note in benchmark.runner.corruptor.notes),
     ]
     for line in lines:
         shown.print(line, highlight=False, markup=False)
+
+
+def _count(plan: Plan) -> int:
+    """Return the number of different cells; attacks on several parts of an ensemble share some."""
+    return len({cell.key for cell in plan.cells})
 
 
 def _measured_lines(head: str, plan: Plan) -> list[str]:

@@ -183,9 +183,15 @@ def add_models(parser: argparse.ArgumentParser, what: str, dest: str = "models")
         dest: Attribute that holds the names. Shell completion chooses the kind of names by it.
     """
     either = parser.add_mutually_exclusive_group(required=True)
-    either.add_argument("--models", type=name_list, dest=dest, metavar="NAMES", help=f"{what} (required)")
+    either.add_argument("--models", type=_names, dest=dest, metavar="NAMES", help=f"{what} (required)")
     # SUPPRESS, so that an empty list of names does not overwrite the value of the option.
     either.add_argument(dest, nargs="*", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    if not (names := name_list(text)):
+        raise argparse.ArgumentTypeError("it names no model")
+    return names
 
 
 def add_chosen(parser: argparse.ArgumentParser) -> None:

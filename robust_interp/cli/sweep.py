@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
     request = Request(
         zoo=str(folder),
         ensembles=False,
-        **select_options(arguments, "dataset attacks eps corruptions n device data_dir"),
+        **select_options(arguments, "dataset attacks eps corruptions n device data_dir threads"),
     )
     errors = console(stderr=True)
     with (

@@ -146,7 +146,7 @@ def _refusal(path: Path, error: OSError) -> UserError:
 
 def _settle(path: Path) -> None:
     """Flush a file to disk. Otherwise its new name may survive a power cut while its content is lost."""
-    with path.open("rb") as file:
+    with path.open("rb+") as file:  # Windows can flush only what is open for writing
         os.fsync(file.fileno())
 
 

@@ -1,5 +1,5 @@
 """Decorators for plug-ins: `attack`, `corruption` and `dataset`. `load` registers the plug-ins of a file."""
 
-from robust_interp.plugins.declare import REGISTRIES, OfEps, attack, corruption, dataset, load
+from robust_interp.plugins.declare import REGISTRIES, OfEps, attack, corruption, dataset, load, loaded
 
-__all__ = ["REGISTRIES", "OfEps", "attack", "corruption", "dataset", "load"]
+__all__ = ["REGISTRIES", "OfEps", "attack", "corruption", "dataset", "load", "loaded"]

@@ -29,10 +29,10 @@ from robust_interp.core.specs import OfEps
 from robust_interp.corruptions.names import MEANS
 from robust_interp.corruptions.table import CORRUPTIONS, Corrupt
 from robust_interp.data import DATASETS, DatasetType
-from robust_interp.results.columns import STRONG, WORST
+from robust_interp.results.columns import ENTRY_COLUMNS, SOURCE_COLUMNS, STRONG, TAIL_COLUMNS, WORST
 from robust_interp.zoo import MODELS
 
-__all__ = ["REGISTRIES", "OfEps", "attack", "corruption", "dataset", "load"]
+__all__ = ["REGISTRIES", "OfEps", "attack", "corruption", "dataset", "load", "loaded"]
 
 REGISTRIES: dict[str, Registry] = {
     "models": MODELS,
@@ -219,6 +219,11 @@ def load(path: str | Path) -> None:
     _loaded[path] = sha256
 
 
+def loaded() -> list[Path]:
+    """Return the plug-in files that this process has loaded and that still exist."""
+    return [path for path in _loaded if path.is_file()]
+
+
 def _run(path: Path, source: bytes, name: str) -> ModuleType:
     """Run the file as a module, and return it. It is in `sys.modules`, since timm looks it up there."""
     module = ModuleType(name)
@@ -249,8 +254,9 @@ def _declare(registry: Registry[T], name: str, entry: T) -> T:
 
 def _check_columns(registry: Registry, name: str) -> None:
     """Reject a name whose columns in tables, such as ``name_2``, could be confused with other columns."""
-    own = ("clean", *MEANS, WORST, STRONG)
-    if registry is CORRUPTIONS and (name in own or re.search(r"_\d+$", name)):
+    own = ("clean", *MEANS, WORST, STRONG, *ENTRY_COLUMNS, *TAIL_COLUMNS, *SOURCE_COLUMNS)
+    numbered = re.search(r"_(\d+|std)$", name)
+    if registry is CORRUPTIONS and name not in CORRUPTIONS and (name in (*own, *ATTACKS) or numbered):
         raise UserError(f"corruption {name!r}: its column names would be ambiguous: rename it")
     derived = name.startswith((f"{WORST}_", f"{STRONG}_"))
     if registry is ATTACKS and name not in ATTACKS and (name in (*own, *CORRUPTIONS) or derived):

@@ -297,7 +297,7 @@ def published(board: pd.DataFrame, models: Collection[str]) -> pd.DataFrame:
 def usual_baseline(models: Iterable[str]) -> str | None:
     """Return the default baseline: the first model without λ, else the first; None if there is only one."""
     names = sorted(set(models))
-    plain = [name for name in names if name.startswith(("preact_resnet", "resnext"))]
+    plain = [name for name in names if name.startswith(("preact_resnet", "plain_net", "resnext"))]
     return next(iter(plain or names)) if len(names) > 1 else None
 
 

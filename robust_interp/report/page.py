@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +32,7 @@ from robust_interp.results.column_names import declaration
 from robust_interp.results.columns import STD
 from robust_interp.results.folders import runs_in
 from robust_interp.results.scores import Score, results_frame
+from robust_interp.store import FILE_NAME
 
 if TYPE_CHECKING:  # optional: `figures` reports its absence
     from matplotlib.figure import Figure
@@ -109,6 +110,8 @@ def write(
     """
     if resolved(out) in {resolved(path) for path in sources}:
         raise UserError(f"{out} contains the results: a report needs a separate folder, set it with --out")
+    if (out / FILE_NAME).exists():  # its tables would be replaced
+        raise UserError(f"{out} is a results folder: a report needs a separate folder, set it with --out")
     dataset = combine.dataset_of(sources, dataset)
     progress(0.0, "reading")
     board, sources_named, ranked_by = combine.gather(sources, dataset)
@@ -396,6 +399,7 @@ def _origin_told(found: origin.FigureOrigin | None, weights: Collection[str]) ->
 
 def _audit(audited: pd.DataFrame) -> dict:
     checks, rows = provenance.verdicts(audited)
+    names = provenance.classifier_names(audited)
     not_passed = audited[~audited["verdict"].isin(["pass", "not run"])]
     is_open = not_passed["verdict"] == "open"
     whole = [found[0] for _, found in rows]
@@ -409,8 +413,8 @@ def _audit(audited: pd.DataFrame) -> dict:
             for name, found in rows
         ],
         "remark_columns": ["model", "check", "verdict", "eps (1/255)", "value", "at most", "n", "detail"],
-        "remarks": _remarks(not_passed[~is_open]),
-        "open": _remarks(not_passed[is_open]),
+        "remarks": _remarks(not_passed[~is_open], names),
+        "open": _remarks(not_passed[is_open], names),
         "outcomes": [
             (name, {"text": text, "kind": _kind_of(text)})
             for (name, _), text in zip(rows, whole, strict=True)
@@ -418,12 +422,12 @@ def _audit(audited: pd.DataFrame) -> dict:
     }
 
 
-def _remarks(lines: pd.DataFrame) -> list[list[str]]:
+def _remarks(lines: pd.DataFrame, names: Mapping[Hashable, str]) -> list[list[str]]:
     return [
-        [provenance.classifier_name(line), line["check"], line["verdict"]]
+        [names[at], line["check"], line["verdict"]]
         + [_short(line.get(name, "")) for name in ("eps_255", "value", "threshold", "n")]
         + [line["detail"]]
-        for _, line in lines.iterrows()
+        for at, line in lines.iterrows()
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -81,19 +81,27 @@ def verdicts(audited: pd.DataFrame) -> tuple[list[str], list[tuple[str, list[str
         The column names: ``audit`` for the conclusion, then each check. And a row per classifier: its name,
         the conclusion, and its worst verdict in each check ('' if it lacks the check).
     """
-    checks = list(dict.fromkeys(audited["check"]))
+    checks, names = list(dict.fromkeys(audited["check"])), classifier_names(audited)
     rows = []
     for _, lines in audited.groupby(_AUDITED, sort=False):
         worst = {check: _worst(part["verdict"]) for check, part in lines.groupby("check")}
         counts = (int(n) if n.isdigit() else 0 for n in lines["n"])  # other programs may write other texts
         whole = conclude(zip(lines["check"], lines["verdict"], counts, strict=True))
-        rows.append(
-            (classifier_name(lines.iloc[0]), [str(whole), *(worst.get(check, "") for check in checks)])
-        )
+        rows.append((names[lines.index[0]], [str(whole), *(worst.get(check, "") for check in checks)]))
     return ["audit", *checks], rows
 
 
-def classifier_name(line: pd.Series) -> str:
+def classifier_names(audited: pd.DataFrame) -> dict[Hashable, str]:
+    """Return the name of the classifier in each row, with its recipe where several share a name.
+
+    The keys are those of the rows.
+    """
+    names = audited.apply(_name, axis=1)
+    several = audited["recipe"].groupby(names).transform("nunique") > 1
+    return names.where(~several, names + "@" + audited["recipe"]).to_dict()
+
+
+def _name(line: pd.Series) -> str:
     if line["members"] not in ("", "1"):
         return f"{line['model']} ×{line['members']}"
     return f"{line['model']} seed {line['train_seed']}" if line["train_seed"] else line["model"]

@@ -192,6 +192,8 @@ def test_a_file_is_in_the_units_of_the_command_line(written):
         "n": "all",
         "attacks": "fgsm,pgd(alpha=eps/4, steps=3)",
     }
+    assert config.read(written('eps = "1,2"')) == config.read(written('eps = ["1/255", 2]'))
+    assert config.read(written('eps = ["0.3/255"]')) == {"eps": (0.3 / 255,)}
     assert config.read(written('models = "a,b(x=1,y=2)"\nmean = [0.5, 1]\neps = 8')) == {
         "models": ("a", "b(x=1,y=2)"),
         "mean": (0.5, 1.0),
@@ -212,7 +214,8 @@ def test_a_file_is_in_the_units_of_the_command_line(written):
         ("ensembles = 1", ["ensembles: must be true or false, not 1"]),
         ("dataset = 3", ["dataset: must be text, not 3"]),
         ("models = [1]", ["models: must be a list of names, not [1]"]),
-        ('eps = "1,2"', ["eps: must be a list of numbers, not '1,2'"]),
+        ('eps = "1;2"', ["eps: '1;2' is not a list of numbers"]),
+        ("eps = [0.3]", ["eps: 0.3 looks like [0, 1] pixels"]),
         ("eps = [0.01]", ["eps: 0.01 looks like [0, 1] pixels", "did you mean 2.55?"]),
         ("eps = []", ["eps: give at least one radius"]),
         ("seeds = [-1]", ["seeds: '-1' is not a whole number of at least 0"]),
@@ -265,6 +268,7 @@ def test_a_run_without_names_takes_all_of_the_only_folder(tiny_zoo, written):
     "argv",
     [
         "--n 9",
+        "--models in_resnet14 --eps 0.3/255,0.1/255 --attacks fgsm --n 5",
         "--models in_resnet14 --eps 0.3,1,2.5,254.9,100 --attacks fgsm --n all --corruptions none",
         "--models in_resnet14,preact_resnet14 --seeds 0,1 --no-ensembles --ensemble all --ensemble-attack "
         "white-box,member:0 --ensemble-average logits --protocol worst --seed 4 --strong --strong-n 3 --n 5",

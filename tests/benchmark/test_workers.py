@@ -12,6 +12,8 @@ import pandas as pd
 import pytest
 from support.one_pixel import Net, evaluate
 
+import robust_interp
+from robust_interp import plugins
 from robust_interp.cli.main import main
 from robust_interp.core.errors import UserError
 
@@ -130,3 +132,29 @@ def test_a_run_that_is_ended_leaves_no_worker_and_the_next_goes_on(tiny_zoo, tmp
     for folder in (out, tmp_path / "one"):
         assert main(bench(tiny_zoo, folder, **options)) == 0
     assert_same_tables(out, tmp_path / "one")
+
+
+@pytest.mark.slow
+def test_workers_have_the_plug_ins_that_python_code_has_loaded(fresh, tiny_zoo, tmp_path):
+    path = tmp_path / "shift_of_workers.py"
+    path.write_text(
+        "from robust_interp.plugins import attack\n\n\n"
+        "@attack()\n"
+        "def shift_of_workers(model, images, labels, *, eps):\n"
+        "    return (images + eps).clamp(0, 1)\n"
+    )
+    plugins.load(path)
+    tables = [
+        robust_interp.evaluate(
+            "in_resnet14",
+            attacks="shift_of_workers",
+            corruptions="none",
+            zoo=tiny_zoo,
+            n=6,
+            device="cpu",
+            workers=workers,
+        ).drop(columns=["seconds", "device"])
+        for workers in (None, 1)
+    ]
+    assert "shift_of_workers" in set(tables[0]["perturbation"])
+    pd.testing.assert_frame_equal(*tables)

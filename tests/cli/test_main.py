@@ -162,6 +162,14 @@ def test_a_dry_run_after_the_run_has_nothing_to_measure(small):
 
 
 @pytest.mark.slow
+def test_what_attacks_on_several_parts_share_is_not_stored_already(small):
+    """Two members and their ensemble: clean and FGSM each, and FGSM on one member; clean is shared."""
+    ways = ("--ensemble-attack", "white-box,member:0")
+    assert "7 cells to measure, 0 already stored" in small("--dry-run", *ways)[1]
+    assert "7 cells, 0 of them already stored" in small(*ways)[2]
+
+
+@pytest.mark.slow
 def test_seeds_can_be_counted_or_named(small, tmp_path):
     def rows(*options):
         shutil.rmtree(tmp_path / "results", ignore_errors=True)

@@ -330,6 +330,10 @@ def test_declaring_registers_nothing_outside_a_file():
             for kind, call, name in (
                 ("corruption", "", "fog_2"),  # whose mean would stand where fog at severity 2 does
                 ("corruption", "", "common15"),
+                ("corruption", "", "square"),  # an attack, whose columns are square_1 and so on
+                ("corruption", "", "rank"),
+                ("corruption", "", "fog_std"),
+                ("attack", "()", "model"),
                 ("attack", "()", "fog"),
                 ("attack", "()", "worst"),
                 ("attack", "()", "strong_mine"),

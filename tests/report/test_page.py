@@ -527,6 +527,7 @@ def test_differences_to_a_baseline(tmp_path):
     for panel in (single, together):
         assert [10.0, 10.0] in [list(line.get_ydata()) for line in panel.lines]
     assert curves.usual_baseline(["in_resnet20", "preact_resnet20", "a"]) == "preact_resnet20"
+    assert curves.usual_baseline(["in_resnet20", "plain_net20"]) == "plain_net20"
     assert curves.usual_baseline(["b", "a"]) == "a"
     assert curves.usual_baseline(["a"]) is None
 
@@ -696,6 +697,30 @@ def test_an_audit_is_shown_with_its_worst_verdicts(tmp_path):
 
 
 @pytest.mark.slow
+def test_checkpoints_of_two_recipes_are_told_apart_in_an_audit(tmp_path):
+    results = measure(tmp_path / "results")
+    head = (
+        "model,recipe,lambda_init,train_seed,members,dataset,check,eps_255,verdict,value,threshold,n,detail"
+    )
+    lines = [
+        f"{model},{recipe},,0,1,digits,gradients,2,{said},0,1,10,"
+        for model, recipe, said in (
+            ("net", "quick", "pass"),
+            ("net", "paper", "warn"),
+            ("b", "quick", "warn"),
+        )
+    ]
+    (results / "audit.csv").write_text("\n".join([head, *lines, ""]), encoding="utf-8")
+    text = page.write([results], tmp_path / "report").read_text(encoding="utf-8")
+    assert [row[0] for row in cells_of(text, 'class="verdicts"')] == [
+        "net seed 0@quick",
+        "net seed 0@paper",
+        "b seed 0",
+    ]
+    assert text.count("net seed 0@paper") > 1  # in the remarks, too
+
+
+@pytest.mark.slow
 def test_what_passes_or_is_open_in_an_audit_is_folded(tmp_path):
     results = measure(tmp_path / "results")
     head = (
@@ -838,9 +863,13 @@ def test_the_command_writes_a_report_without_torch(tmp_path):
 
 def test_a_users_mistakes_are_one_line(command, tmp_path):
     results = measure(tmp_path / "results")
-    status, _, err = command("report", results, "-o", results)
-    assert (status, err.count("\n")) == (1, 1)
-    assert "a report needs a separate folder" in err
+    other = measure(tmp_path / "other", ("other",))
+    tables = {path: path.read_bytes() for path in other.iterdir()}
+    for out in (results, other):
+        status, _, err = command("report", results, "-o", out)
+        assert (status, err.count("\n")) == (1, 1)
+        assert "a report needs a separate folder" in err
+    assert {path: path.read_bytes() for path in other.iterdir()} == tables
     status, _, err = command("report", tmp_path / "nowhere", "-o", tmp_path / "out")
     assert (status, err.count("\n")) == (1, 1)
     (tmp_path / "file").touch()
