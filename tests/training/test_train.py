@@ -1,6 +1,7 @@
 """The trainer: the paper's SGD step by hand, the schedule, the augmentation, and what a seed fixes."""
 
 import json
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -179,11 +180,11 @@ def test_every_sample_comes_once_an_epoch_in_a_new_order_and_the_last_batch_is_k
 
 def candidates(image, kind, padding, mode):
     """Every padded and cropped version of one image by torchvision, normalised; then each mirrored."""
-    side = image.shape[-1]
+    height, width = image.shape[-2:]
     pixels = image.float() / 255 if image.dtype == torch.uint8 else image
     padded = TF.pad(pixels, [padding] * 4, padding_mode={"zeros": "constant"}.get(mode, mode))
     crops = [
-        TF.crop(padded, top, left, side, side)
+        TF.crop(padded, top, left, height, width)
         for top in range(2 * padding + 1)
         for left in range(2 * padding + 1)
     ]
@@ -218,6 +219,26 @@ def test_crops_come_from_every_offset_equally_often_and_half_of_them_mirrored(dt
     assert len(found) == 2 * crops
     assert chisquare(found).pvalue > 0.001
     assert found[:crops].sum() == pytest.approx(crops * 60, abs=4 * (crops * 30) ** 0.5)  # four sigma
+
+
+@pytest.mark.parametrize("mode", ["zeros", "reflect"])
+@pytest.mark.parametrize("shape", [(3, 4, 7), (3, 7, 4), (1, 8, 5)])
+def test_images_that_are_not_square_are_cropped_and_mirrored_as_a_whole(shape, mode):
+    pixels = torch.randperm(math.prod(shape), generator=torch.Generator().manual_seed(0))
+    image = pixels.view(shape).to(torch.uint8)
+    kind = cifar_like() if shape[0] == 3 else replace(DIGITS, flip=True)
+    found = counts(image, replace(kind, shape=shape), 2 * 9 * 60, 1, mode)
+    assert len(found) == 2 * 9
+    assert chisquare(found).pvalue > 0.001
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 7), (1, 7, 4)])
+def test_without_padding_and_flip_every_image_is_used_as_it_is(shape):
+    image = (torch.arange(28) / 28).view(shape)
+    images = image.expand(5, *shape).numpy()
+    ((batch, _),) = epoch(loader_of(images, kind=replace(DIGITS, shape=shape), padding=0))
+    wanted = TF.normalize(image, DIGITS.mean, DIGITS.std)
+    torch.testing.assert_close(batch, wanted.expand(5, *shape), rtol=0, atol=1e-6)
 
 
 def test_digits_are_cropped_by_one_pixel_and_never_flipped():
