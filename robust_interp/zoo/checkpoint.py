@@ -55,6 +55,17 @@ def _is_percentage(value: Any) -> bool:
     return is_number(value) and 0 <= value <= 100
 
 
+_MISSING = object()  # not a JSON value
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def _is_model_args(value: object) -> bool:
     """Whether it is a dict without num_classes and in_chans, which follow from the pretrained_cfg."""
     return isinstance(value, dict) and not value.keys() & {"num_classes", "in_chans"}
@@ -292,6 +303,28 @@ def check_writable(folder: Path) -> None:
         raise UserError(f"cannot write {folder}: {folder.parent} is read-only")
 
 
+def check_savable(model: nn.Module, architecture: str) -> None:
+    """Refuse a model that lacks attributes of timm's models that a checkpoint needs, before the training.
+
+    Args:
+        model: The model.
+        architecture: Its name, for the message.
+
+    Raises:
+        UserError: if `num_features`, or first_conv or classifier in `pretrained_cfg`, is missing or not a
+            JSON value.
+    """
+    cfg = getattr(model, "pretrained_cfg", None)
+    cfg = cfg if isinstance(cfg, Mapping) else {}
+    values = {"num_features": getattr(model, "num_features", _MISSING)}
+    values |= {f"pretrained_cfg[{key!r}]": cfg.get(key, _MISSING) for key in ("first_conv", "classifier")}
+    if lacking := [name for name, value in values.items() if not _is_json(value)]:
+        raise UserError(
+            f"cannot train {architecture}: its checkpoint needs attributes of timm's models, and these are "
+            f"missing or not JSON values: {', '.join(lacking)}"
+        )
+
+
 def save(
     model: nn.Module,
     folder: Path,
@@ -331,7 +364,10 @@ def save(
         "model_args": model_args,
         "pretrained_cfg": pretrained_cfg,
     }
-    weights = to_bytes({key: value.contiguous() for key, value in state.items()})
+    # Copies, because safetensors refuses tensors that share memory, as layers with the same weights do.
+    weights = to_bytes(
+        {key: value.clone(memory_format=torch.contiguous_format) for key, value in state.items()}
+    )
     record = record | {"weights_sha256": hashlib.sha256(weights).hexdigest()}
     files = {
         file: json.dumps(content, indent=1) + "\n" for file, content in ((CONFIG, config), (RECORD, record))
