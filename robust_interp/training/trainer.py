@@ -275,7 +275,7 @@ class Trainer:
             raise TrainingError(f"training ended at chance level: {_described(stuck, classes)}")
 
     def state(self) -> tuple[dict[str, Tensor], dict]:
-        """Return tensors and JSON values for `restore`, which continues bit for bit on the same device."""
+        """Return tensors and JSON values for `restore`, which on a CPU continues bit for bit."""
         tensors = {
             "sums.loss": self.loss_sum,
             "sums.correct": self.correct,
