@@ -6,10 +6,11 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -210,6 +211,21 @@ class Checkpoint:
             model = create(config["architecture"], **arguments)
         load_weights(model, self.folder / WEIGHTS)
         return model.eval()
+
+
+def default_of(candidates: Iterable[Checkpoint]) -> Checkpoint | None:
+    """Return the checkpoint that a name means if several were trained; None if there is none.
+
+    It is the one with the most epochs; then that with the lowest seed; then the first by name. Choosing by
+    test accuracy would be biased. Broken checkpoints are left out.
+    """
+    ranked = []
+    for checkpoint in candidates:
+        with suppress(UserError):
+            if checkpoint.config:  # raises UserError if it is broken
+                epochs = len(checkpoint.record.get("curve", ()))
+                ranked.append(((-epochs, checkpoint.seed, checkpoint.name), checkpoint))
+    return min(ranked, key=itemgetter(0))[1] if ranked else None
 
 
 def load_weights(model: nn.Module, path: Path, key: str | None = None) -> MatchedState:
