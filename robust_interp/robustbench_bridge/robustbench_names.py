@@ -5,8 +5,8 @@ and passes pixels in [0, 1] to the model. So these models include the normalisat
 and std 1. For example, ``in_resnet20_cifar10_linf``, ``..._l2`` and ``..._corruptions`` are the same network.
 
 `robustbench()` registers the names, one checkpoint of the zoo (./model_zoo, then the package) for each pair
-of our architectures and RobustBench's data sets: the one with the most epochs, then the first in the zoo's
-order, which sorts by recipe and seed. The names are for RobustBench only; `robust-interp` uses the
+of our architectures and RobustBench's data sets: the one with the most epochs, then that with the lowest
+seed, then the first by name. The names are for RobustBench only; `robust-interp` uses the
 checkpoints directly.
 """
 
@@ -14,19 +14,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from timm.models import generate_default_cfgs, register_model
 from torch import nn
 
-from robust_interp.core.errors import UserError
-from robust_interp.core.json_values import is_number
 from robust_interp.core.normalize import Normalize
 from robust_interp.models import in_resnet, in_resnext
 from robust_interp.models.network import InterpolationNet
-from robust_interp.zoo import WEIGHTS, Checkpoint
+from robust_interp.zoo import WEIGHTS, Checkpoint, default_of
 
 __all__ = ["Normalize"]
 
@@ -60,23 +57,15 @@ def _on_pixels(
 
 
 def chosen(candidates: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """Choose one of the candidates for each of our architectures and RobustBench's data sets."""
-    chosen: dict[tuple[str, str], tuple[float, Checkpoint]] = {}
-    for checkpoint in candidates:  # sorted by recipe and seed
-        key = checkpoint.architecture, checkpoint.dataset
-        if checkpoint.architecture not in _OURS or checkpoint.dataset not in DATASETS:
-            continue
-        with suppress(UserError):  # a broken checkpoint must not break RobustBench
-            epochs = _epochs(checkpoint)
-            if checkpoint.config and (key not in chosen or epochs > chosen[key][0]):
-                chosen[key] = epochs, checkpoint
-    return [checkpoint for _, checkpoint in chosen.values()]
+    """Choose one of the candidates for each of our architectures and RobustBench's data sets.
 
-
-def _epochs(checkpoint: Checkpoint) -> float:
-    recipe = checkpoint.record.get("recipe")
-    epochs = recipe.get("epochs") if isinstance(recipe, dict) else None
-    return float(epochs) if epochs is not None and is_number(epochs) else 0.0
+    The rule is that of `zoo.default_of`. Broken checkpoints are left out: they must not break RobustBench.
+    """
+    of_name: dict[tuple[str, str], list[Checkpoint]] = {}
+    for checkpoint in candidates:
+        if checkpoint.architecture in _OURS and checkpoint.dataset in DATASETS:
+            of_name.setdefault((checkpoint.architecture, checkpoint.dataset), []).append(checkpoint)
+    return [one for several in of_name.values() if (one := default_of(several))]
 
 
 _OF_CFG = ("num_classes", "input_size", "pool_size", "crop_pct", "interpolation", "first_conv", "classifier")

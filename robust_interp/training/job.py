@@ -121,14 +121,13 @@ class Job:
         return json.loads(json.dumps(facts))
 
     def model(self) -> nn.Module:
-        """Build the network with its initial weights."""
+        """Build the network with its initial weights.
+
+        Raises:
+            UserError: if it cannot be built, or its checkpoint could not be written.
+        """
         torch.manual_seed(self.what.seed)
-        model = zoo.create(
-            self.what.architecture,
-            num_classes=self.kind.classes,
-            in_chans=self.kind.shape[0],
-            **self.model_args,
-        )
+        model = _network(self.what.architecture, self.kind, self.model_args)
         return model.to(self.device).to(memory_format=torch.channels_last)
 
     def trainer(self) -> Trainer:
@@ -154,6 +153,13 @@ class Job:
             "device": str(self.device),
             "compiled": self.compiled,
         }
+
+
+def _network(architecture: str, kind: data.DatasetType, model_args: dict) -> nn.Module:
+    """Build the network of a training, and check that its checkpoint can be written."""
+    model = zoo.create(architecture, num_classes=kind.classes, in_chans=kind.shape[0], **model_args)
+    zoo.check_savable(model, architecture)
+    return model
 
 
 def check(trainings: Sequence[Training], dataset: str, out: Path) -> dict[Training, Path]:
@@ -193,6 +199,9 @@ def work(trainings: Sequence[Training], training: data.Dataset) -> dict[Training
     Returns:
         For each training, the parameters in millions, and the number of forward passes of single images times
         that number.
+
+    Raises:
+        UserError: if a network cannot be built, or its checkpoint could not be written.
     """
     kind, images = data.DATASETS[training.name], len(training)
     params_m: dict[str, float] = {}
@@ -200,8 +209,7 @@ def work(trainings: Sequence[Training], training: data.Dataset) -> dict[Training
     for what in trainings:
         recipe = what.recipe.filled(kind)
         if what.architecture not in params_m:
-            arguments = {"num_classes": kind.classes, "in_chans": kind.shape[0]} | recipe.model_args()
-            model = zoo.create(what.architecture, **arguments)
+            model = _network(what.architecture, kind, recipe.model_args())
             params_m[what.architecture] = sum(p.numel() for p in model.parameters()) / 1e6
         size = params_m[what.architecture]
         sizes[what] = size, recipe.epochs * images * PASSES * size

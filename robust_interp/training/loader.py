@@ -74,8 +74,9 @@ class Loader:
             draws: Result (n, 4) of `draw`, moved to the device.
         """
         index, top, left, mirrored = draws.unbind(1)
-        across = torch.arange(self.padded.shape[1] - 2 * self.padding, device=draws.device)
-        rows = top[:, None] + across
+        height, width = (side - 2 * self.padding for side in self.padded.shape[1:3])
+        down, across = (torch.arange(side, device=draws.device) for side in (height, width))
+        rows = top[:, None] + down
         columns = left[:, None] + torch.where(mirrored[:, None] == 1, across.flip(0), across)
         pixels = self.padded[index[:, None, None], rows[:, :, None], columns[:, None, :]]
         return self.normalize((pixels.float() / self.scale).permute(0, 3, 1, 2)), self.labels[index]

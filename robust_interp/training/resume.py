@@ -37,7 +37,11 @@ def write(path: Path, tensors: dict[str, Tensor], values: dict) -> None:
     Raises:
         UserError: if the file cannot be written; an existing one is kept.
     """
-    content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    # Copies, because safetensors refuses tensors that share memory, as layers with the same weights do.
+    content = {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
     text = json.dumps(values)
     write_bytes(path, to_bytes(content, {"values": text, "digest": _digest(content, text)}))
 

@@ -15,9 +15,10 @@ REPORT_EVERY = 0.5  # seconds between two reports within an epoch
 
 
 class Group:
-    """Networks that are trained on one device, each with the same result as if trained alone.
+    """Networks that are trained on one device, on a CPU each with the same result as if trained alone.
 
-    Dropout on CUDA is the exception, because all networks share the device's random generator.
+    On CUDA rounding differs, because the algorithms of cuDNN are not deterministic, and all networks share
+    the device's random generator, which dropout uses.
 
     Args:
         trainers: The trainings; finished ones are ignored.

@@ -1,8 +1,8 @@
 """Train networks by recipe and seed, and write checkpoint folders. Trainings can be resumed.
 
 A seed determines initialisation, order of the images and augmentation, independent of the other networks that
-are trained side by side. The state of an unfinished training is saved next to its checkpoint folder; the same
-call resumes it.
+are trained side by side. On a CPU it thus determines the weights. The state of an unfinished training is
+saved next to its checkpoint folder; the same call resumes it.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def train_together(
     compiled: bool = False,
     training: data.ArrayDataset | None = None,
 ) -> dict[Training, zoo.Checkpoint | TrainingError]:
-    """Train networks side by side and write their checkpoint folders. The results are as if trained alone.
+    """Train networks side by side and write their checkpoint folders; on a CPU as if each were trained alone.
 
     Args:
         trainings: The networks to train, without duplicates.

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,6 @@ from robust_interp.models.merges import Coefficient
 from robust_interp.training.loader import Loader
 from robust_interp.training.recipe import Recipe
 
-PATIENCE = 5  # epochs at chance level after which a training has failed
 _VALUES = ("curve", "step", "seconds", "epoch_seconds")  # attributes in a saved state, besides the tensors
 
 
@@ -58,6 +58,14 @@ class Status:
     share: float
     seconds_left: float
     line: dict | None
+
+
+def patience(epochs: int) -> int:
+    """Return the number of epochs in a row at chance level after which a training has failed.
+
+    It is a share of all epochs, because a deep network may start at chance level and learn later.
+    """
+    return max(5, epochs // 8)
 
 
 def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
@@ -253,22 +261,21 @@ class Trainer:
             classes: Number of classes of the data set.
 
         Raises:
-            TrainingError: if the loss of the last epoch is not finite, or the last epochs are at chance
-                level.
+            TrainingError: if the loss of the last epoch is not finite, if the last `patience` epochs are at
+                chance level, or if the training is over and its last epoch is at chance level.
         """
-        loss = self.curve[-1]["loss"]
+        loss, epochs = self.curve[-1]["loss"], self.recipe.epochs
         if not math.isfinite(loss):
             raise TrainingError(f"training diverged: the loss of epoch {len(self.curve)} is {loss}")
-        recent = self.curve[-PATIENCE:]
-        if len(recent) == PATIENCE and all(_at_chance(line, classes) for line in recent):
-            raise TrainingError(
-                f"training does not progress: in epochs {recent[0]['epoch']} to {recent[-1]['epoch']} the "
-                f"loss stayed at {loss:.3f} (chance: {math.log(classes):.3f}) and the accuracy at "
-                f"{recent[-1]['accuracy']:.1f} %"
-            )
+        stuck = list(takewhile(lambda line: _at_chance(line, classes), reversed(self.curve)))
+        if len(stuck) >= patience(epochs):
+            raise TrainingError(f"training does not progress: {_described(stuck, classes)}")
+        # The only epoch of a training is no evidence: its mean includes the steps of the untrained network.
+        if stuck and len(self.curve) == epochs > 1:
+            raise TrainingError(f"training ended at chance level: {_described(stuck, classes)}")
 
     def state(self) -> tuple[dict[str, Tensor], dict]:
-        """Return tensors and JSON values for `restore`, which continues bit for bit on the same device."""
+        """Return tensors and JSON values for `restore`, which on a CPU continues bit for bit."""
         tensors = {
             "sums.loss": self.loss_sum,
             "sums.correct": self.correct,
@@ -312,3 +319,15 @@ def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _at_chance(line: dict, classes: int) -> bool:
     return line["loss"] > math.log(classes) - 0.01 and line["accuracy"] < 150 / classes
+
+
+def _described(lines: Sequence[dict], classes: int) -> str:
+    """Describe epochs at chance level, of which the last comes first."""
+    last, first = lines[0], lines[-1]
+    when, was, at = f"epoch {last['epoch']}", "was", ""
+    if len(lines) > 1:
+        when, was, at = f"epochs {first['epoch']} to {last['epoch']}", "stayed at", "at "
+    return (
+        f"in {when} the loss {was} {last['loss']:.3f} (chance: {math.log(classes):.3f}) and the accuracy "
+        f"{at}{last['accuracy']:.1f} %"
+    )

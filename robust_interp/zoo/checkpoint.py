@@ -6,10 +6,11 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,17 @@ def _is_std(value: Any) -> bool:
 
 def _is_percentage(value: Any) -> bool:
     return is_number(value) and 0 <= value <= 100
+
+
+_MISSING = object()  # not a JSON value
+
+
+def _is_json(value: object) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _is_model_args(value: object) -> bool:
@@ -201,6 +213,21 @@ class Checkpoint:
         return model.eval()
 
 
+def default_of(candidates: Iterable[Checkpoint]) -> Checkpoint | None:
+    """Return the checkpoint that a name means if several were trained; None if there is none.
+
+    It is the one with the most epochs; then that with the lowest seed; then the first by name. Choosing by
+    test accuracy would be biased. Broken checkpoints are left out.
+    """
+    ranked = []
+    for checkpoint in candidates:
+        with suppress(UserError):
+            if checkpoint.config:  # raises UserError if it is broken
+                epochs = len(checkpoint.record.get("curve", ()))
+                ranked.append(((-epochs, checkpoint.seed, checkpoint.name), checkpoint))
+    return min(ranked, key=itemgetter(0))[1] if ranked else None
+
+
 def load_weights(model: nn.Module, path: Path, key: str | None = None) -> MatchedState:
     """Load a weights file into a model, completely or not at all.
 
@@ -292,6 +319,28 @@ def check_writable(folder: Path) -> None:
         raise UserError(f"cannot write {folder}: {folder.parent} is read-only")
 
 
+def check_savable(model: nn.Module, architecture: str) -> None:
+    """Refuse a model that lacks attributes of timm's models that a checkpoint needs, before the training.
+
+    Args:
+        model: The model.
+        architecture: Its name, for the message.
+
+    Raises:
+        UserError: if `num_features`, or first_conv or classifier in `pretrained_cfg`, is missing or not a
+            JSON value.
+    """
+    cfg = getattr(model, "pretrained_cfg", None)
+    cfg = cfg if isinstance(cfg, Mapping) else {}
+    values = {"num_features": getattr(model, "num_features", _MISSING)}
+    values |= {f"pretrained_cfg[{key!r}]": cfg.get(key, _MISSING) for key in ("first_conv", "classifier")}
+    if lacking := [name for name, value in values.items() if not _is_json(value)]:
+        raise UserError(
+            f"cannot train {architecture}: its checkpoint needs attributes of timm's models, and these are "
+            f"missing or not JSON values: {', '.join(lacking)}"
+        )
+
+
 def save(
     model: nn.Module,
     folder: Path,
@@ -331,7 +380,10 @@ def save(
         "model_args": model_args,
         "pretrained_cfg": pretrained_cfg,
     }
-    weights = to_bytes({key: value.contiguous() for key, value in state.items()})
+    # Copies, because safetensors refuses tensors that share memory, as layers with the same weights do.
+    weights = to_bytes(
+        {key: value.clone(memory_format=torch.contiguous_format) for key, value in state.items()}
+    )
     record = record | {"weights_sha256": hashlib.sha256(weights).hexdigest()}
     files = {
         file: json.dumps(content, indent=1) + "\n" for file, content in ((CONFIG, config), (RECORD, record))

@@ -135,17 +135,29 @@ def test_of_several_checkpoints_the_longest_training_and_its_lowest_seed_is_mean
     from robust_interp.robustbench_bridge.robustbench_names import chosen
 
     source = tiny_zoo / "preact_resnet14.digits_none_seed0"
-    for name, epochs in {"long_seed3": 60, "long_seed1": 60, "short_seed0": 6, "unknown_seed0": None}.items():
+    trained = {
+        "along_seed3": 60,  # the first in the zoo's order
+        "blong_seed1": 60,
+        "clong_seed1": 60,
+        "short_seed0": 6,
+        "unknown_seed0": None,
+        "spoilt_seed0": 70,
+    }
+    for name, epochs in trained.items():
         folder = tmp_path / f"preact_resnet14.cifar10_{name}"
         folder.mkdir()
         for file in source.iterdir():
             (folder / file.name).write_bytes(file.read_bytes())
         record = json.loads((folder / "train.json").read_text())
-        (folder / "train.json").write_text(json.dumps(record | {"recipe": {"epochs": epochs}}))
+        record.pop("curve", None)
+        curve = {} if epochs is None else {"curve": [{"epoch": 1 + i} for i in range(epochs)]}
+        (folder / "train.json").write_text(json.dumps(record | curve))
+    (tmp_path / "preact_resnet14.cifar10_spoilt_seed0" / "config.json").write_text("{")
     broken = tmp_path / "in_resnet14.cifar10_long_seed0"
     broken.mkdir()
     candidates = [c for c in zoo.checkpoints(tmp_path) if c.folder.parent == tmp_path]
-    assert [c.name for c in chosen(candidates)] == ["preact_resnet14.cifar10_long_seed1"]
+    for one_order in (candidates, candidates[::-1]):
+        assert [c.name for c in chosen(one_order)] == ["preact_resnet14.cifar10_blong_seed1"]
 
 
 # --- RobustBench's evaluation -------------------------------------------------------------------------

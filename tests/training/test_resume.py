@@ -381,12 +381,21 @@ def test_a_seed_that_learns_nothing_has_failed_and_leaves_no_state(tmp_path):
     assert files(tmp_path) == ["in_resnet14.digits_still_seed0.failed.json"]
 
 
+@pytest.mark.slow
+def test_a_short_training_that_learns_nothing_has_failed_too(tmp_path):
+    recipe = Recipe("still", epochs=2, lr=1e-12, batch_size=449)
+    with pytest.raises(TrainingError, match="ended at chance level: in epochs 1 to 2"):
+        train.train("in_resnet14", "digits", recipe, 0, tmp_path)
+    assert files(tmp_path) == ["in_resnet14.digits_still_seed0.failed.json"]
+
+
 # What is written beside the weights.
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stored", ["lambda", "keep"])
-def test_the_interval_reaches_the_model_and_the_curve_is_a_csv(tmp_path, stored):
+def test_the_interval_reaches_the_model_and_the_curve_is_a_csv(tmp_path, monkeypatch, stored):
+    monkeypatch.setattr(train, "check_learning", lambda *_: None)  # this one is to learn nothing
     recipe = Recipe("still", 2, lr=1e-12, batch_size=449, lambda_init=(0.5, 0.6), stored=stored)
     checkpoint = train.train("in_resnet14", "digits", recipe, 0, tmp_path)
     assert len(set(checkpoint.record["lambda"].values())) == 3

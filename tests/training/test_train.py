@@ -1,6 +1,11 @@
 """The trainer: the paper's SGD step by hand, the schedule, the augmentation, and what a seed fixes."""
 
 import json
+import math
+import sys
+import types
+import warnings
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +13,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from scipy.stats import chisquare
+from timm.models import register_model
+from torch import nn
 from torchvision.transforms import functional as TF
 
 from robust_interp import data, zoo
@@ -16,6 +23,7 @@ from robust_interp.core.errors import UserError
 from robust_interp.training import files, recipe, train
 from robust_interp.training.loader import Loader
 from robust_interp.training.recipe import Recipe
+from robust_interp.training.trainer import Trainer
 
 SIZE = 449  # of the training split of `few_digits`
 SHORT = Recipe("short", epochs=1)
@@ -124,7 +132,8 @@ def test_the_learning_rate_drops_after_half_and_three_quarters_of_the_steps(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_digits")
-def test_two_steps_are_sgd_with_momentum_and_decay_of_everything_that_is_stored(tmp_path, exact):
+def test_two_steps_are_sgd_with_momentum_and_decay_of_everything_that_is_stored(tmp_path, exact, monkeypatch):
+    monkeypatch.setattr(train, "check_learning", lambda *_: None)  # two steps are too few to learn much
     rate, momentum, decay, seed = 0.05, 0.9, 0.1, 3
     recipe = Recipe("hand", 2, lr=rate, steps=(), momentum=momentum, weight_decay=decay, batch_size=SIZE)
     trained = weights(train.train("in_resnet14", "digits", recipe, seed, tmp_path))
@@ -179,11 +188,11 @@ def test_every_sample_comes_once_an_epoch_in_a_new_order_and_the_last_batch_is_k
 
 def candidates(image, kind, padding, mode):
     """Every padded and cropped version of one image by torchvision, normalised; then each mirrored."""
-    side = image.shape[-1]
+    height, width = image.shape[-2:]
     pixels = image.float() / 255 if image.dtype == torch.uint8 else image
     padded = TF.pad(pixels, [padding] * 4, padding_mode={"zeros": "constant"}.get(mode, mode))
     crops = [
-        TF.crop(padded, top, left, side, side)
+        TF.crop(padded, top, left, height, width)
         for top in range(2 * padding + 1)
         for left in range(2 * padding + 1)
     ]
@@ -218,6 +227,26 @@ def test_crops_come_from_every_offset_equally_often_and_half_of_them_mirrored(dt
     assert len(found) == 2 * crops
     assert chisquare(found).pvalue > 0.001
     assert found[:crops].sum() == pytest.approx(crops * 60, abs=4 * (crops * 30) ** 0.5)  # four sigma
+
+
+@pytest.mark.parametrize("mode", ["zeros", "reflect"])
+@pytest.mark.parametrize("shape", [(3, 4, 7), (3, 7, 4), (1, 8, 5)])
+def test_images_that_are_not_square_are_cropped_and_mirrored_as_a_whole(shape, mode):
+    pixels = torch.randperm(math.prod(shape), generator=torch.Generator().manual_seed(0))
+    image = pixels.view(shape).to(torch.uint8)
+    kind = cifar_like() if shape[0] == 3 else replace(DIGITS, flip=True)
+    found = counts(image, replace(kind, shape=shape), 2 * 9 * 60, 1, mode)
+    assert len(found) == 2 * 9
+    assert chisquare(found).pvalue > 0.001
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 7), (1, 7, 4)])
+def test_without_padding_and_flip_every_image_is_used_as_it_is(shape):
+    image = (torch.arange(28) / 28).view(shape)
+    images = image.expand(5, *shape).numpy()
+    ((batch, _),) = epoch(loader_of(images, kind=replace(DIGITS, shape=shape), padding=0))
+    wanted = TF.normalize(image, DIGITS.mean, DIGITS.std)
+    torch.testing.assert_close(batch, wanted.expand(5, *shape), rtol=0, atol=1e-6)
 
 
 def test_digits_are_cropped_by_one_pixel_and_never_flipped():
@@ -370,6 +399,90 @@ def test_a_zoo_that_cannot_be_written_is_refused_before_the_training(tmp_path, c
     message = capsys.readouterr().err
     assert message.count("\n") == 1
     assert "cannot write" in message
+
+
+# Models of plug-ins.
+
+
+TIMMS = {"num_features": 4, "pretrained_cfg": {"first_conv": "stem", "classifier": "fc"}}
+
+
+class OfPlugin(nn.Module):
+    """A classifier of digits that shares a weight between two layers, with these attributes."""
+
+    def __init__(self, attributes):
+        super().__init__()
+        self.stem, self.middle, self.fc = nn.Linear(64, 4), nn.Linear(4, 4), nn.Linear(4, 10)
+        self.again = self.middle
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def forward(self, images):
+        hidden = self.stem(images.flatten(1)).relu()
+        return self.fc(self.again(self.middle(hidden).relu()))
+
+
+@pytest.fixture
+def of_plugin(monkeypatch):
+    """Register a model with these attributes with timm as `made_by_plugin`."""
+    module = types.ModuleType("module_of_plugin")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    def register(attributes):
+        def made_by_plugin(pretrained=False, **_):
+            return OfPlugin(attributes)
+
+        made_by_plugin.__module__ = module.__name__
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Overwriting made_by_plugin in registry")
+            register_model(made_by_plugin)
+        stack.enter_context(zoo.MODELS.registered("made_by_plugin", made_by_plugin))
+
+    with ExitStack() as stack:
+        yield register
+
+
+@pytest.mark.parametrize(
+    ("attributes", "named"),
+    [
+        ({}, "num_features, pretrained_cfg['first_conv'], pretrained_cfg['classifier']"),
+        ({"num_features": 4}, "pretrained_cfg['first_conv'], pretrained_cfg['classifier']"),
+        (TIMMS | {"pretrained_cfg": None}, "pretrained_cfg['first_conv'], pretrained_cfg['classifier']"),
+        (TIMMS | {"pretrained_cfg": {"first_conv": "stem"}}, "pretrained_cfg['classifier']"),
+        ({"pretrained_cfg": TIMMS["pretrained_cfg"]}, "num_features"),
+        (TIMMS | {"num_features": np.int64(4)}, "num_features"),  # JSON has no such number
+    ],
+)
+def test_a_model_that_could_not_be_saved_is_refused_before_the_first_step_of_any(
+    tmp_path, capsys, monkeypatch, of_plugin, attributes, named
+):
+    of_plugin(attributes)
+    monkeypatch.setattr(Trainer, "train_step", None)
+    with pytest.raises(UserError) as raised:
+        train.train("made_by_plugin", "digits", SHORT, 0, tmp_path)
+    assert str(raised.value) == (
+        "cannot train made_by_plugin: its checkpoint needs attributes of timm's models, and these are "
+        f"missing or not JSON values: {named}"
+    )
+    command = ["train", "preact_resnet14", "made_by_plugin", "--device", "cpu", "--quiet", "--out"]
+    assert main([*command, str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"robust-interp: {raised.value}\n"
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("allowed", [1, -1])
+def test_a_model_of_a_plugin_with_shared_weights_is_trained_and_loaded(
+    tmp_path, monkeypatch, of_plugin, allowed
+):
+    monkeypatch.setattr(files, "HALF_MAY_CHANGE", allowed)
+    of_plugin(TIMMS)
+    checkpoint = train.train("made_by_plugin", "digits", SHORT, 0, tmp_path)
+    assert checkpoint.record["precision"] == ("float16" if allowed == 1 else "float32")
+    found, test = checkpoint.load(), data.load("digits", "test")
+    assert found.again.weight is found.middle.weight
+    predicted = files.predictions(found, test, DIGITS.mean, DIGITS.std, "cpu")
+    assert 100 * (predicted == test.labels).mean() == pytest.approx(checkpoint.record["clean_accuracy"])
 
 
 @pytest.mark.slow

@@ -56,8 +56,21 @@ def curve(losses, accuracy=10.0):
     return [{"epoch": i, "loss": loss, "accuracy": accuracy} for i, loss in enumerate(losses, start=1)]
 
 
-def check(lines, classes=10):
-    Trainer.check(SimpleNamespace(curve=lines), classes)
+def check(lines, classes=10, epochs=40):
+    Trainer.check(SimpleNamespace(curve=lines, recipe=Recipe("any", epochs)), classes)
+
+
+def fails(lines, epochs, classes=10):
+    """The first epoch after which a training with this curve has failed, and the message."""
+    for done in range(1, len(lines) + 1):
+        try:
+            check(lines[:done], classes, epochs)
+        except TrainingError as error:
+            return done, str(error)
+    return None
+
+
+CHANCE, WELL = 2.3026, 1.0
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
@@ -67,12 +80,49 @@ def test_a_loss_that_is_not_finite_has_diverged(loss):
 
 
 def test_five_epochs_at_chance_are_a_failure():
-    check(curve([2.3026] * 4))
+    check(curve([CHANCE] * 4))
     message = r"in epochs 2 to 6 the loss stayed at 2\.303 .* accuracy at 10\.0 %"
     with pytest.raises(TrainingError, match=message):
-        check(curve([2.0] + [2.3026] * 5))
+        check(curve([2.0] + [CHANCE] * 5))
     with pytest.raises(TrainingError, match=r"chance: 4\.605"):
         check(curve([4.61] * 5, accuracy=1.0), classes=100)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "patience"), [(10, 5), (22, 5), (40, 5), (47, 5), (48, 6), (60, 7), (160, 20), (300, 37)]
+)
+def test_a_long_training_may_start_at_chance_for_an_eighth_of_its_epochs(epochs, patience):
+    late = curve([CHANCE] * (patience - 1) + [2.2] * (epochs - patience + 1))
+    assert fails(late, epochs) is None
+    again = curve(([CHANCE] * (patience - 1) + [2.2]) * (epochs // patience) + [2.2] * (epochs % patience))
+    assert fails(again, epochs) is None
+    assert fails(curve([CHANCE] * epochs), epochs)[0] == patience
+    assert fails(curve([WELL] * 3 + [CHANCE] * (epochs - 3)), epochs)[0] == 3 + patience
+
+
+@pytest.mark.parametrize(
+    ("losses", "shown"),
+    [
+        ([CHANCE] * 2, "in epochs 1 to 2 the loss stayed at"),
+        ([CHANCE] * 4, "in epochs 1 to 4 the loss stayed at"),
+        ([WELL, CHANCE], "in epoch 2 the loss was"),
+        ([WELL] * 6 + [CHANCE] * 4, "in epochs 7 to 10 the loss stayed at"),
+        ([CHANCE] * 3 + [WELL] * 5 + [CHANCE] * 2, "in epochs 9 to 10 the loss stayed at"),
+        ([WELL] * 159 + [CHANCE], "in epoch 160 the loss was"),
+    ],
+)
+def test_a_training_that_ends_at_chance_has_failed_however_it_got_there(losses, shown):
+    epoch, message = fails(curve(losses), len(losses))
+    assert epoch == len(losses)
+    assert message == (
+        f"training ended at chance level: {shown} 2.303 (chance: 2.303) and the accuracy "
+        f"{'at ' if 'stayed' in shown else ''}10.0 %"
+    )
+
+
+def test_the_only_epoch_of_a_training_is_no_evidence_because_it_starts_untrained():
+    assert fails(curve([2.31]), 1) is None
+    assert fails(curve([math.nan]), 1)[0] == 1
 
 
 def test_a_slow_training_is_not_a_failure():

@@ -628,6 +628,8 @@ def test_a_broken_checkpoint_is_no_bare_names(alone):
         save(alone / "bundled", f"in_resnet14.cifar10_quick_seed{seed}", record={"curve": curve})
     (alone / "bundled" / "in_resnet14.cifar10_quick_seed0" / RECORD).write_text("{")
     assert pretrained.default_tag("in_resnet14") == "cifar10_quick_seed1"
+    (alone / "bundled" / "in_resnet14.cifar10_quick_seed1" / CONFIG).write_text("{")
+    assert pretrained.default_tag("in_resnet14") is None
 
 
 @pytest.mark.slow
