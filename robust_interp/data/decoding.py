@@ -39,9 +39,18 @@ def opened(file: BinaryIO) -> Image.Image:
         image = Image.open(file)
     except UnidentifiedImageError as error:
         raise ValueError("it is no image that Pillow can read") from error
+    refuse_deep(image)
+    return image
+
+
+def refuse_deep(image: Image.Image) -> None:
+    """Refuse an image that 8 bits per channel cannot hold; Pillow would clip its pixels without a word.
+
+    Raises:
+        ValueError: if its pixels have more than 8 bits.
+    """
     if image.mode in ("I", "F") or image.mode.startswith("I;"):
         raise ValueError(f"its pixels have more than 8 bits (mode {image.mode})")
-    return image
 
 
 class Decoder:
