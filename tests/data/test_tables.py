@@ -120,6 +120,42 @@ def test_columns_that_are_not_clear_are_refused(tmp_path, change, message):
         opened(f"hf:{tmp_path / 'own'}")
 
 
+WHOLE, TEXT, CLASSES = datasets.Value("int64"), datasets.Value("string"), NAMED["label"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "chosen"),
+    [
+        ({"style": CLASSES, "label": WHOLE}, "label"),
+        ({"style": CLASSES, "label": CLASSES}, "label"),
+        ({"style": CLASSES, "labels": WHOLE, "id": WHOLE}, "labels"),
+        ({"style": CLASSES, "id": WHOLE}, "style"),
+        ({"style": CLASSES, "label": TEXT}, "style"),
+        ({"target": WHOLE}, "target"),
+        ({"label": WHOLE, "labels": WHOLE}, None),
+        ({"fine": CLASSES, "coarse": CLASSES}, None),
+        ({"target": WHOLE, "id": WHOLE}, None),
+        ({"label": TEXT, "id": WHOLE}, None),
+    ],
+    ids=lambda value: None if isinstance(value, str) else "-".join(value or ["not clear"]),
+)
+def test_the_labels_are_the_column_of_that_name_before_one_with_named_classes(tmp_path, kinds, chosen):
+    """The column at position k holds k, k + 1, 0, ... so its first label tells which one was taken."""
+    held = {
+        name: [str(at) for at in range(6)] if kind is TEXT else ((np.arange(6) + k) % 4).tolist()
+        for k, (name, kind) in enumerate(kinds.items())
+    }
+    content = [{"bytes": encoded(image), "path": None} for image in IMAGES]
+    features = datasets.Features({"image": NAMED["image"]} | kinds)
+    datasets.Dataset.from_dict({"image": content} | held, features).save_to_disk(tmp_path / "own")
+    if chosen:
+        assert opened(f"hf:{tmp_path / 'own'}").labels.tolist() == held[chosen]
+        return
+    with pytest.raises(UserError, match="it is not clear which column holds the labels") as refusal:
+        opened(f"hf:{tmp_path / 'own'}")
+    assert str(refusal.value).endswith(f"it has image, {', '.join(kinds)}")
+
+
 def test_what_is_not_there_is_refused_in_one_line(tmp_path):
     (tmp_path / "bad.parquet").write_bytes(b"none")
     for source, message in (
