@@ -53,6 +53,13 @@ def refuse_deep(image: Image.Image) -> None:
         raise ValueError(f"its pixels have more than 8 bits (mode {image.mode})")
 
 
+def upright(image: Image.Image, encoded: Encoded) -> Image.Image:
+    """Turn an image as its EXIF orientation says, if its source asks for that."""
+    from PIL import ImageOps
+
+    return ImageOps.exif_transpose(image) if encoded.turns_upright else image
+
+
 class Decoder:
     """Decodes batches of images: a map-style data set for torch's DataLoader, indexed by lists of ids.
 
@@ -118,7 +125,8 @@ class Decoder:
         self._transform = self._transform or self._preprocessing.transform()
         try:
             with self._encoded.open(place) as file:
-                image = opened(file).convert("L" if self._channels == 1 else "RGB")
+                image = upright(opened(file), self._encoded)
+                image = image.convert("L" if self._channels == 1 else "RGB")
             crop = self._preprocessing.crop
             if crop and not self._preprocessing.resize and (image.height < crop[0] or image.width < crop[1]):
                 raise UserError(
@@ -289,7 +297,7 @@ class _Check:
         for place in places:
             try:
                 with self._encoded.open(place) as file:
-                    opened(file).load()
+                    upright(opened(file), self._encoded).load()
             except Exception as error:  # Pillow's plug-ins raise anything
                 reason = first_line_of(error)
                 found.append((place, f"cannot read {self._encoded.names[place]}: {reason}"))

@@ -39,6 +39,8 @@ class Rows:
         column: Name of the column. Its values are structs with ``bytes`` and ``path``, or bytes.
     """
 
+    turns_upright = True  # as `datasets` does when it decodes
+
     def __init__(self, table: Any, column: str) -> None:
         self._table, self._name = table, column
 

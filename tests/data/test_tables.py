@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 from support.own_images import by_class, encoded, pictures, write_folder
 
 from robust_interp import data
@@ -89,6 +90,42 @@ def test_a_row_without_an_image_is_named_or_left_out(tmp_path):
         opened(f"hf:{tmp_path / 'own'}").expect(6)
     rest = opened(f"hf:{tmp_path / 'own'}", skip_unreadable=True)
     assert (len(rest), rest.metadata) == (5, {"skipped": 1})
+
+
+# EXIF: where row 0 and column 0 of the stored pixels (H, W) lie in what is seen
+SEEN = {
+    1: lambda x: x,
+    2: lambda x: x[:, :, ::-1],
+    3: lambda x: x[:, ::-1, ::-1],
+    4: lambda x: x[:, ::-1],
+    5: lambda x: x.transpose(0, 2, 1),
+    6: lambda x: x.transpose(0, 2, 1)[:, :, ::-1],
+    7: lambda x: x.transpose(0, 2, 1)[:, ::-1, ::-1],
+    8: lambda x: x.transpose(0, 2, 1)[:, ::-1],
+}
+
+
+def turned(image, orientation, kind="PNG"):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encoded(image, kind, exif=exif, **({"quality": 95} if kind == "JPEG" else {}))
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_images_are_upright_as_datasets_decodes_them(tmp_path, kind):
+    """Stored are 4 x 6 pixels, or 6 x 4 where the orientation swaps them: all are seen as 4 x 6."""
+    wide, high = (pictures(1, size)[0][0] for size in ((4, 6), (6, 4)))
+    stored = {at: high if at >= 5 else wide for at in SEEN}
+    content = [{"bytes": turned(image, at, kind), "path": None} for at, image in stored.items()]
+    held = table(image=content, label=[0] * 8)
+    held.save_to_disk(tmp_path / "own")
+    found = opened(f"hf:{tmp_path / 'own'}")
+    assert (found.sizes, found.shape) == ("3x4x6", (3, 4, 6))
+    found.expect(8)
+    if kind == "PNG":
+        assert np.array_equal(found.rows(0, 8), [SEEN[at](image) for at, image in stored.items()])
+    assert np.array_equal(found.rows(0, 8), data.from_batches(held, workers=0).rows(0, 8))
+    assert len(opened(f"hf:{tmp_path / 'own'}", skip_unreadable=True)) == 8
 
 
 @pytest.mark.parametrize(
