@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 import torchattacks
+from matplotlib.path import Path
 from torch import nn
 
 from robust_interp import data, zoo
@@ -269,6 +270,40 @@ def test_orthogonal_direction():
         assert abs((one * other).sum() / one.norm() ** 2) < 0.1
     with pytest.raises(UserError, match="more than one pixel"):
         landscape.orthogonal_direction(torch.ones(1, 1, 1), 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("along", "across", "corners"),
+    [
+        ([1, 1, -1, -1], [1, -1, 1, -1], [(1, 0), (0, 1), (-1, 0), (0, -1)]),  # |a| + |b| <= 1
+        ([1, -1, 0], [1, 1, 2], [(1, 0), (0.5, 0.5), (-0.5, 0.5), (-1, 0), (-0.5, -0.5), (0.5, -0.5)]),
+        ([1, 0], [0, 1], [(1, 1), (-1, 1), (-1, -1), (1, -1)]),  # a box only if no pixel is changed twice
+        ([1, 1], [0.5, -1.5], [(1, 0), (0.5, 1), (-1, 0), (-0.5, -1)]),  # |a + b/2| and |a - 3b/2| <= 1
+    ],
+)
+def test_the_ball_in_a_plane_by_hand(along, across, corners):
+    found = landscape.unit_ball(*(torch.tensor(move).view(1, 1, -1) for move in (along, across)))
+    where = np.abs(found - corners[0]).sum(1).argmin()  # the corner that comes first is free
+    np.testing.assert_allclose(np.roll(found, -where, 0), corners, atol=1e-12)
+
+
+def test_a_plane_has_the_corners_of_each_models_ball():
+    """At a corner, the largest change of a pixel is 1; elsewhere on the outline, too, within 1 %."""
+    one, image, *_ = linear(4, seed=0)
+    models = {"one": one, "two": linear(4, seed=1)[0]}
+    moves = landscape.directions(models, image, 1, sample=0, shared=False)
+    ball = landscape.plane(models, image, 1, moves, RADII)["ball"]
+    for name, corners in zip(models, ball, strict=True):
+        along, across = (move.flatten().numpy() for move in moves[name])
+        changes = np.abs(corners @ np.stack([along, across]))
+        np.testing.assert_allclose(changes.max(1), 1, rtol=1e-9)
+        assert ((changes > 1 - 1e-9).sum(1) >= 2).all()  # two strips end there
+        turns = np.linspace(0, 2 * np.pi, 999)
+        rays = np.stack([np.cos(turns), np.sin(turns)], 1)
+        edge = rays / np.abs(rays @ np.stack([along, across])).max(1, keepdims=True)
+        inside = Path(corners)
+        assert inside.contains_points(0.99 * edge).all()
+        assert not inside.contains_points(1.01 * edge).any()
 
 
 def test_grid_equals_single_calls(digits_classifier, digits_test):

@@ -229,8 +229,6 @@ def test_images_of_several_sizes_are_refused_with_a_hint(tmp_path):
 
 
 def test_images_of_more_than_eight_bits_are_refused(tmp_path):
-    from PIL import Image
-
     (tmp_path / "a").mkdir()
     Image.fromarray(np.zeros((4, 4), np.uint16)).save(tmp_path / "a" / "0.png")
     with pytest.raises(UserError, match="more than 8 bits"):

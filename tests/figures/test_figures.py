@@ -37,6 +37,9 @@ def training_table():
     return pd.DataFrame(lines)
 
 
+DIAMOND = [(1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.0, -1.0)]
+
+
 def plane(models=("a", "b"), size=5, label=1):
     rng = np.random.default_rng(0)
     return {
@@ -46,6 +49,7 @@ def plane(models=("a", "b"), size=5, label=1):
         "radii_255": np.linspace(-4, 4, size),
         "loss": rng.random((len(models), size, size)),
         "predicted": rng.integers(0, 3, (len(models), size, size)),
+        "ball": np.array([DIAMOND] * len(models)),
     }
 
 
@@ -387,15 +391,35 @@ def test_lines_are_means_and_quantiles_over_images():
 
 
 @pytest.mark.slow
-def test_a_plane_shows_its_image_and_a_box_at_each_radius_inside():
+def test_a_plane_shows_its_image_and_the_ball_of_each_radius_inside():
     figure = landscape.plane_figure(plane() | looked_at(), ["cat", "dog", "ship"])
     *_, picture = [panel for panel in figure.axes if panel.get_title(loc="left") == "test image 7"]
     assert np.asarray(picture.get_images()[0].get_array()).tolist() == looked_at()["image"][0].tolist()
     assert picture.get_xlabel() == "shot_noise 5, class dog,\northogonal direction: seed 3"
     regions = next(panel for panel in figure.axes if "predicted" in panel.get_title(loc="left"))
-    boxes = {patch.get_bbox().bounds for patch in regions.patches}
-    assert boxes == {(-1, -1, 2, 2), (-3, -3, 6, 6)}  # 8 lies outside
-    assert figure.legends[0].get_texts()[-1].get_text() == "boxes: ε = 1, 3 (1/255)"
+    outlines = [patch.get_xy()[:-1].tolist() for patch in regions.patches]  # each in white and black
+    assert (
+        outlines[::2] == outlines[1::2] == [[[e, 0], [0, e], [-e, 0], [0, -e]] for e in (1, 3)]
+    )  # 8: outside
+    assert figure.legends[0].get_texts()[-1].get_text() == "in the ball of ε = 1, 3 (1/255)"
+
+
+@pytest.mark.slow
+def test_each_model_of_a_plane_has_its_own_ball():
+    long = np.array(DIAMOND) * [1, 1.5]  # reaches to 4.5 for the radius 3: not inside
+    figure = landscape.plane_figure(plane() | looked_at() | {"ball": np.array([DIAMOND, long])})
+    of_a, of_b = (panel for panel in figure.axes if "predicted" in panel.get_title(loc="left"))
+    assert (len(of_a.patches), len(of_b.patches)) == (4, 2)
+    assert of_b.patches[0].get_xy()[:-1].tolist() == long.tolist()
+
+
+@pytest.mark.slow
+def test_a_plane_that_was_written_without_its_ball_shows_none():
+    arrays = plane() | looked_at()
+    del arrays["ball"]
+    figure = landscape.plane_figure(arrays)
+    assert not any(panel.patches for panel in figure.axes[:4])
+    assert not any("ball" in text.get_text() for text in figure.legends[0].get_texts())
 
 
 @pytest.mark.slow
