@@ -16,7 +16,7 @@ from robust_interp.analysis import coefficients, inputs, landscape, stability
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.core.errors import UserError
 from robust_interp.corruptions import corrupt
-from robust_interp.models import Damp, Exponential, ScaledDamp, ScaledExponential, damped
+from robust_interp.models import Add, Branch, Damp, Exponential, ScaledDamp, ScaledExponential, damped
 from robust_interp.models.network import Block
 
 
@@ -446,6 +446,34 @@ def test_damping_shifts_the_eigenvalues(merge, rho, step):
     norms, _ = stability.spectral_norm(block, x)
     dense = torch.func.jacrev(block)(x).reshape(72, 72)
     assert norms == pytest.approx([np.linalg.norm(dense.numpy(), 2)], rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("merge", "rho", "is_closed"),
+    [
+        (Add, None, True),  # λ = 0
+        (Branch, None, True),  # λ = 1
+        (damped(Damp, (LAM, LAM)), 1, True),
+        (damped(Damp, (LAM, LAM), stored="keep"), 1, True),
+        (damped(ScaledDamp, (LAM, LAM)), 1 + LAM, True),
+        (damped(Damp, (LAM, LAM), gated=True), 1, False),
+        (damped(Exponential, (LAM, LAM)), 1, False),
+        (damped(ScaledExponential, (LAM, LAM)), 1 + LAM, False),
+    ],
+)
+def test_the_closed_form_is_said_only_of_blocks_that_have_it(merge, rho, is_closed):
+    """The dense Jacobian of merge(x, f(x)) - x against ρ(λ) J - λ."""
+    conv, *_ = circulant(seed=1)
+    block = Block(conv, nn.Identity(), merge(2, dtype=torch.float64)).requires_grad_(False)
+    for name, parameter in block.merge.named_parameters():
+        start = {"coefficient.keep": 1 - LAM, "coefficient.weight": 0.1}
+        nn.init.constant_(parameter, start.get(name, LAM))
+    x = torch.rand(1, 2, 6, 6, dtype=torch.float64)
+    lam = LAM if rho else float(merge is Branch)
+    branch, whole = (torch.func.jacrev(f)(x).reshape(72, 72) for f in (conv, stability.drift(block)))
+    expected = (rho or 1) * branch - lam * torch.eye(72, dtype=torch.float64)
+    assert torch.allclose(whole, expected, rtol=0, atol=1e-6) == is_closed
+    assert stability.is_first_order(block) == is_closed
 
 
 @pytest.mark.slow

@@ -94,6 +94,7 @@ def jacobian_table():
             "undamped": 0.5,
             "damped": 0.1 * s,
             "norm": 2.0,
+            "first_order": True,
         }
         for m in "ab"
         for s in (0, 1)
@@ -438,6 +439,39 @@ def test_jacobians_show_means_and_ranges():
         told = [text.get_text() for text in panel.get_legend().get_texts()]
         assert told in (["J", "ρ(λ) J − λ"], ["block with skip"])
     assert "least to largest over images and seeds" in figure.legends[0].get_texts()[0].get_text()
+
+
+def test_an_eigenvalue_without_the_closed_form_is_called_by_what_it_is():
+    table = jacobian_table()
+    table.loc[table["model"] == "b", "first_order"] = False
+    figure = stability.jacobian_figure(table)
+    told = [[text.get_text() for text in panel.get_legend().get_texts()] for panel in figure.axes[::2]]
+    assert told == [["J", "ρ(λ) J − λ"], ["J", "Jacobian of merge − x"]]
+
+
+@pytest.mark.parametrize("unknown", [[1], [0, 1, 2]])
+def test_an_interval_that_is_not_known_is_not_drawn_as_a_bar_of_no_length(unknown):
+    rows = [
+        {"entry": "net", "kind": "attack", "x": x, "difference": d, "low": d - 2.0, "high": d + 3.0}
+        for x, d in ((1, 5.0), (2, -4.0), (4, 6.0))
+    ]
+    table = pd.DataFrame(rows)
+    table.loc[unknown, ["low", "high"]] = np.nan
+    accuracies = table.rename(columns={"difference": "accuracy", "low": "band_low", "high": "band_high"})
+    look = {"net": {"color": "black"}}
+    for draw, given in (
+        (robustness.draw_differences, table),
+        (robustness.draw_curves, accuracies.assign(seeds=1)),
+    ):
+        axes = matplotlib.figure.Figure().subplots()
+        draw(axes, given, look)
+        assert [5.0, -4.0, 6.0] in drawn(axes)
+        bars = [segment for c in axes.collections for segment in c.get_segments()]
+        seen = [bar[:, 1].tolist() for bar in bars if bar.size]  # Matplotlib keeps no ends that are NaN
+        known = [row for at, row in enumerate(rows) if at not in unknown]
+        assert seen == [[row["low"], row["high"]] for row in known]
+        low, high = axes.get_ylim()
+        assert low < -4 < 6 < high
 
 
 @pytest.mark.slow
