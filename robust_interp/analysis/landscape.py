@@ -3,6 +3,7 @@
 The classifier is evaluated at the points x + a d + b e around an image x. Here d is the sign of the gradient
 of the cross-entropy at x, so a is an FGSM radius in pixels; e is a random direction of the same length,
 orthogonal to d. The points are not clipped to [0, 1], to keep lines straight and directions orthogonal.
+Products and convolutions are computed in float32, not in TF32, as in the benchmark.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import torch.nn.functional as F
 from scipy.spatial import ConvexHull
 from torch import Tensor, nn
 
+from robust_interp.core import precision
 from robust_interp.core.errors import UserError
 from robust_interp.core.work import ProgressCallback, no_progress, with_progress
 
 BATCH = 512  # points in a forward pass
 
 
+@precision.float32()
 def fgsm_direction(classifier: nn.Module, image: Tensor, label: int) -> Tensor:
     """Return the sign of the gradient of the cross-entropy at an image (C, H, W) in [0, 1].
 
@@ -109,6 +112,7 @@ def _padded(polygons: Sequence[np.ndarray]) -> np.ndarray:
     return np.stack([np.pad(corners, ((0, most - len(corners)), (0, 0)), "edge") for corners in polygons])
 
 
+@precision.float32()
 @torch.no_grad()
 def at_points(
     classifier: nn.Module, image: Tensor, label: int, moves: Tensor, weights: Tensor, batch_size: int = BATCH

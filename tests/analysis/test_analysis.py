@@ -346,6 +346,41 @@ def test_lines_are_those_of_each_image_and_leave_out_what_has_no_gradient():
         landscape.lines({"net": OfBright()}, images[1:], labels[1:], [9], RADII, shared=False)
 
 
+class Watching(nn.Module):
+    """Notes the precision that it is called in."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.seen = model, set()
+
+    def forward(self, x):
+        self.seen.add((torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32))
+        return self.model(x)
+
+
+@pytest.mark.parametrize("what", ["directions", "line", "plane", "lines"])
+def test_a_landscape_is_computed_in_float32_whatever_was_set_before(what, monkeypatch):
+    model, image, *_ = linear(4)
+    watched = {"net": Watching(model)}
+    moves = landscape.directions({"net": model}, image, 2, sample=0, shared=False)
+    calls = {
+        "directions": lambda: landscape.directions(watched, image, 2, sample=0, shared=False),
+        "line": lambda: landscape.line(watched, image, 2, moves, RADII),
+        "plane": lambda: landscape.plane(watched, image, 2, moves, RADII),
+        "lines": lambda: landscape.lines(watched, image[None], [2], [0], RADII, shared=False),
+    }
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        calls[what]()
+        after = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert watched["net"].seen == {("highest", False)}
+    assert after == ("high", True)
+
+
 def test_batches_do_not_matter():
     model, image, *_ = linear(4)
     moves = torch.stack([torch.ones_like(image), torch.rand_like(image)])

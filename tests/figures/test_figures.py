@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 
+from robust_interp.analysis import landscape as analysis
 from robust_interp.analysis.coefficients import describe
 from robust_interp.core.errors import UserError
 from robust_interp.core.extras import install
@@ -570,6 +571,26 @@ def test_plot_landscape(command, tiny_zoo, tmp_path):
     before = (tmp_path / "landscape_plane_3.png").read_bytes()
     style.save(landscape.plane_figure(arrays), tmp_path / "landscape_plane_3")
     assert (tmp_path / "landscape_plane_3.png").read_bytes() == before  # from its data alone
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lost", "said"), [([], None), ([1], "1 of 3"), ([0, 2], "2 of 3")])
+def test_plot_landscape_says_how_many_images_have_no_direction(
+    command, tiny_zoo, tmp_path, monkeypatch, lost, said
+):
+    def directions(classifiers, image, label, sample, *others):
+        if sample in lost:
+            raise UserError("the gradient at this image is zero everywhere: there is no FGSM direction")
+        return measured(classifiers, image, label, sample, *others)
+
+    measured = analysis.directions
+    monkeypatch.setattr(analysis, "directions", directions)
+    sizes = ["--sample", 5, "--points", 3, "--n", 3, "--device", "cpu", "--zoo", tiny_zoo]
+    status, printed, _ = command("plot", "landscape", "--models", "in_resnet14", *sizes, "-o", tmp_path)
+    assert status == 0
+    lines = [line for line in printed.splitlines() if "left out" in line]
+    reason = "images left out of the line: zero or non-finite gradient"
+    assert lines == ([f"{said} {reason}"] if said else [])
 
 
 @pytest.mark.exhaustive
