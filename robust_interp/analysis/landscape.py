@@ -3,6 +3,7 @@
 The classifier is evaluated at the points x + a d + b e around an image x. Here d is the sign of the gradient
 of the cross-entropy at x, so a is an FGSM radius in pixels; e is a random direction of the same length,
 orthogonal to d. The points are not clipped to [0, 1], to keep lines straight and directions orthogonal.
+Products and convolutions are computed in float32, not in TF32, as in the benchmark.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
+from scipy.spatial import ConvexHull
 from torch import Tensor, nn
 
+from robust_interp.core import precision
 from robust_interp.core.errors import UserError
 from robust_interp.core.work import ProgressCallback, no_progress, with_progress
 
 BATCH = 512  # points in a forward pass
 
 
+@precision.float32()
 def fgsm_direction(classifier: nn.Module, image: Tensor, label: int) -> Tensor:
     """Return the sign of the gradient of the cross-entropy at an image (C, H, W) in [0, 1].
 
@@ -85,6 +89,30 @@ def directions(
     return found
 
 
+def unit_ball(along: Tensor, across: Tensor) -> np.ndarray:
+    """Return the corners (K, 2) of the part of a plane in the Linf ball of radius 1, counter-clockwise.
+
+    A point (a, b) of the plane is in the ball if |a d + b e| <= 1 for each pixel's pair (d, e). These strips
+    meet in a polygon. Only the pairs on the convex hull of all ±(d, e) bound it, and each two neighbours on
+    the hull meet in a corner: a d + b e = 1 for both.
+
+    Args:
+        along: The direction d (C, H, W).
+        across: The direction e (C, H, W), no multiple of d.
+    """
+    pairs = torch.stack([along.flatten(), across.flatten()], dim=1).double().cpu().numpy()
+    points = np.unique(np.concatenate([pairs, -pairs]), axis=0)
+    hull = points[ConvexHull(points).vertices]
+    return np.array([np.linalg.solve(two, np.ones(2)) for two in np.stack([np.roll(hull, 1, 0), hull], 1)])
+
+
+def _padded(polygons: Sequence[np.ndarray]) -> np.ndarray:
+    """Stack polygons (K, 2); the last corner of those with fewer corners is repeated."""
+    most = max(map(len, polygons))
+    return np.stack([np.pad(corners, ((0, most - len(corners)), (0, 0)), "edge") for corners in polygons])
+
+
+@precision.float32()
 @torch.no_grad()
 def at_points(
     classifier: nn.Module, image: Tensor, label: int, moves: Tensor, weights: Tensor, batch_size: int = BATCH
@@ -206,8 +234,9 @@ def plane(
         progress: Progress callback.
 
     Returns:
-        Arrays models (M,), label (), direction_of (), radii_255 (R,), loss and predicted (M, R, R). Element
-        [m, i, j] is at radii_255[i] along the orthogonal and radii_255[j] along the FGSM direction.
+        Arrays models (M,), label (), direction_of (), radii_255 (R,), loss and predicted (M, R, R), and ball
+        (M, K, 2). Element [m, i, j] is at radii_255[i] along the orthogonal and radii_255[j] along the FGSM
+        direction. ball[m] are the corners (FGSM, orthogonal) of `unit_ball`, the last perhaps repeated.
     """
     radii = torch.from_numpy(radii_255 / 255)
     across, along = torch.meshgrid(radii, radii, indexing="ij")
@@ -222,6 +251,7 @@ def plane(
         "label": np.array(label),
         "direction_of": np.array(direction_of),
         "radii_255": radii_255,
+        "ball": _padded([unit_ball(*moves[name]) for name in classifiers]),
         "loss": np.stack([losses for losses, _ in found]).reshape(shape),
         "predicted": np.stack([predicted for _, predicted in found]).reshape(shape),
     }

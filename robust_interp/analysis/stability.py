@@ -25,7 +25,7 @@ from robust_interp.classifiers.classifier import Classifier
 from robust_interp.core.blocks import places
 from robust_interp.core.errors import UserError
 from robust_interp.core.work import ProgressCallback, no_progress, with_progress
-from robust_interp.models import InterpolationNet
+from robust_interp.models import Add, Branch, Damp, InterpolationNet, ScaledDamp
 from robust_interp.models.network import Block, coefficient_of
 
 Map = Callable[[Tensor], Tensor]
@@ -176,6 +176,13 @@ def drift(block: Block) -> Map:
     return lambda x: block.merge(x, block.branch(x)) - x
 
 
+def is_first_order(block: Block) -> bool:
+    """Whether the Jacobian of `drift` is ρ(λ) J - λ: a step of first order, with one λ for the block."""
+    coefficient = coefficient_of(block)
+    has_gate = coefficient is not None and coefficient.depends_on_input
+    return type(block.merge) in (Add, Branch, Damp, ScaledDamp) and not has_gate
+
+
 @torch.no_grad()
 def states(classifier: Classifier, images: Tensor) -> dict[str, Tensor]:
     """Return the input of each block, by block name, and the output of the last block under "".
@@ -212,7 +219,8 @@ def jacobians(
         One row per block and image: block, stage, depth, blocks, sample (the image's index); coefficient, the
         mean act(λ) there (NaN without λ); undamped and damped, the real part of the rightmost eigenvalue of
         the Jacobian J of the branch and of the Jacobian of `drift`, each with `_residual`, and NaN if not
-        converged; norm, the spectral norm of the Jacobian of the whole block, with norm_converged.
+        converged; norm, the spectral norm of the Jacobian of the whole block, with norm_converged; and
+        first_order, see `is_first_order`.
     """
     classifier, images = in_float64(classifier), images.double()
     at, blocks = states(classifier, images), damped_blocks(_network(classifier))
@@ -229,6 +237,7 @@ def jacobians(
                 | {key: value.real for key, value in found.items()}
                 | {f"{key}_residual": value.residual for key, value in found.items()}
                 | {"norm": norms[i], "norm_converged": norms_converged[i]}
+                | {"first_order": is_first_order(block)}
             )
     return pd.DataFrame(lines)
 

@@ -192,6 +192,8 @@ def _landscape(arguments: argparse.Namespace) -> int:
     written = _draw_landscapes(arguments, planes, lines, weights)
     for name, checkpoint in checkpoints.items():
         say(f"{name}: {checkpoint.name}")
+    if left_out := len(many) - lines["sample"].nunique():
+        say(f"{left_out} of {len(many)} images left out of the line: zero or non-finite gradient")
     say(f"wrote {', '.join(map(str, written))}")
     return 0
 

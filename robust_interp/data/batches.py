@@ -16,7 +16,7 @@ import numpy as np
 
 from robust_interp.core.errors import UserError
 from robust_interp.data.dataset import ArrayDataset, as_pixels, checked_labels, from_arrays
-from robust_interp.data.decoding import worker_count
+from robust_interp.data.decoding import refuse_deep, worker_count
 
 IMAGES, LABELS = ("pixel_values", "images", "image"), ("labels", "label")  # keys of batches that are dicts
 
@@ -147,8 +147,19 @@ def _parts(batch: Any) -> tuple[Any, Any]:
 
 
 def _array(image: Any) -> np.ndarray:
-    """Convert an image to an array: a Pillow image to uint8 (C, H, W), anything else without a change."""
+    """Convert an image to an array: a Pillow image to uint8 (C, H, W), anything else without a change.
+
+    Raises:
+        UserError: if the pixels of a Pillow image have more than 8 bits.
+    """
     if hasattr(image, "getbands"):
+        try:
+            refuse_deep(image)
+        except ValueError as error:
+            raise UserError(
+                f"the data set has an image that cannot be used: {error}; scale it to 8 bits per channel, or "
+                "pass floats in [0, 1]"
+            ) from error
         grey = image.mode in ("1", "L", "LA")
         array = np.asarray(image.convert("L" if grey else "RGB"))
         return array[None] if grey else array.transpose(2, 0, 1)

@@ -39,9 +39,25 @@ def opened(file: BinaryIO) -> Image.Image:
         image = Image.open(file)
     except UnidentifiedImageError as error:
         raise ValueError("it is no image that Pillow can read") from error
+    refuse_deep(image)
+    return image
+
+
+def refuse_deep(image: Image.Image) -> None:
+    """Refuse an image that 8 bits per channel cannot hold; Pillow would clip its pixels without a word.
+
+    Raises:
+        ValueError: if its pixels have more than 8 bits.
+    """
     if image.mode in ("I", "F") or image.mode.startswith("I;"):
         raise ValueError(f"its pixels have more than 8 bits (mode {image.mode})")
-    return image
+
+
+def upright(image: Image.Image, encoded: Encoded) -> Image.Image:
+    """Turn an image as its EXIF orientation says, if its source asks for that."""
+    from PIL import ImageOps
+
+    return ImageOps.exif_transpose(image) if encoded.turns_upright else image
 
 
 class Decoder:
@@ -109,7 +125,8 @@ class Decoder:
         self._transform = self._transform or self._preprocessing.transform()
         try:
             with self._encoded.open(place) as file:
-                image = opened(file).convert("L" if self._channels == 1 else "RGB")
+                image = upright(opened(file), self._encoded)
+                image = image.convert("L" if self._channels == 1 else "RGB")
             crop = self._preprocessing.crop
             if crop and not self._preprocessing.resize and (image.height < crop[0] or image.width < crop[1]):
                 raise UserError(
@@ -280,7 +297,7 @@ class _Check:
         for place in places:
             try:
                 with self._encoded.open(place) as file:
-                    opened(file).load()
+                    upright(opened(file), self._encoded).load()
             except Exception as error:  # Pillow's plug-ins raise anything
                 reason = first_line_of(error)
                 found.append((place, f"cannot read {self._encoded.names[place]}: {reason}"))

@@ -45,6 +45,10 @@ class Encoded(Protocol):
     def sizes(self) -> Sequence[int]:
         """Size of each image in bytes."""
 
+    @property
+    def turns_upright(self) -> bool:
+        """Whether images are turned as their EXIF orientation says, as the library of this format does."""
+
     def open(self, at: int) -> BinaryIO:
         """Open an image for reading.
 
@@ -273,6 +277,8 @@ def header_of(encoded: Encoded, place: int) -> Header:
         with encoded.open(place) as file:
             image = opened(file)
             size, mode, kind = (image.height, image.width), image.mode, image.format
+            if encoded.turns_upright and image.getexif().get(_ORIENTATION, 1) in _ON_ITS_SIDE:
+                size = (image.width, image.height)
             if kind in _ENDS:
                 file.seek(-min(encoded.sizes[place], 2048), os.SEEK_END)
                 if _ENDS[kind] not in file.read():
@@ -281,6 +287,8 @@ def header_of(encoded: Encoded, place: int) -> Header:
     except Exception as error:  # Pillow's plug-ins raise anything
         return Header((0, 0), "", f"cannot read {encoded.names[place]}: {_reason(error)}")
 
+
+_ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)  # EXIF's tag, and its values that swap height and width
 
 _ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}  # end markers; some programs write more bytes after them
 

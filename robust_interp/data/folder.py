@@ -34,6 +34,10 @@ class Files:
     root: Path
     names: tuple[str, ...]
 
+    @property
+    def turns_upright(self) -> bool:
+        return False  # nor does torchvision's ImageFolder
+
     @cached_property
     def sizes(self) -> list[int]:
         """Size of each file in bytes; 0 for a broken link, which raises an error when it is opened."""

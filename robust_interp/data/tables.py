@@ -39,6 +39,8 @@ class Rows:
         column: Name of the column. Its values are structs with ``bytes`` and ``path``, or bytes.
     """
 
+    turns_upright = True  # as `datasets` does when it decodes
+
     def __init__(self, table: Any, column: str) -> None:
         self._table, self._name = table, column
 
@@ -182,6 +184,10 @@ def _checked(name: str, table: Any, column: str, classes: int | None) -> tuple[n
 def _columns(name: str, table: Any) -> tuple[str, str]:
     """Return the names of the columns of images and labels.
 
+    The labels are the column that is named so, or else the only one with named classes, or else the only one
+    of integers. If a column is named so and holds something else, a column of integers may be anything, such
+    as a row's id.
+
     Raises:
         UserError: if they cannot be determined.
     """
@@ -189,12 +195,9 @@ def _columns(name: str, table: Any) -> tuple[str, str]:
     images = [column for column in features if type(features[column]).__name__ == "Image"]
     images = images or [column for column in IMAGES if column in features]
     whole = [column for column in features if getattr(features[column], "dtype", "").lstrip("u")[:3] == "int"]
-    labels = [column for column in whole if hasattr(features[column], "num_classes")]
-    labels = (
-        labels
-        if len(labels) == 1
-        else [column for column in LABELS if column in whole][:1] or labels or whole
-    )
+    named = [column for column in LABELS if column in features]
+    with_names = [column for column in whole if hasattr(features[column], "num_classes")]
+    labels = [column for column in named if column in whole] or with_names or ([] if named else whole)
     for what, found in (("images", images), ("labels", labels)):
         if len(found) != 1:
             raise UserError(

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize, to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch, Polygon
 from matplotlib.ticker import MaxNLocator
 
 from robust_interp.figures import style
@@ -95,13 +95,14 @@ def plane_figure(arrays: Mapping[str, np.ndarray], classes: Sequence[str] | None
         arrays: Arrays of `analysis.landscape.plane`, or the .npz file that they were written to. Optional
             further entries are `image` (C, H, W) in [0, 1], which is drawn, with its `sample` id, the `seed`
             of the orthogonal direction and `what` it is (clean, or a corruption); and `eps_255` (E,), radii
-            to draw as boxes.
+            whose balls are drawn. Files that were written before the array `ball` show none.
         classes: Names of the classes; None shows their numbers.
     """
     models, losses, predicted = arrays["models"], arrays["loss"], arrays["predicted"]
     label = int(arrays["label"])
     colours = class_colours([label, *np.unique(predicted).tolist()])
     shows_image = "image" in arrays
+    balls = _balls_inside(arrays)
     size = (0.7 + 2.45 * len(models), 6.2) if not shows_image else (0.8 + 2.4 * len(models), 7.8)
     figure, axes = style.panels(len(models), 2 + shows_image, *size)
     scale = Normalize(0, float(losses.max()))
@@ -113,7 +114,7 @@ def plane_figure(arrays: Mapping[str, np.ndarray], classes: Sequence[str] | None
         regions.set_title(f"{model}: predicted class")
         surface.set_ylabel(ACROSS)
         for panel in (surface, regions):
-            draw_boxes(panel, arrays.get("eps_255", ()))
+            draw_balls(panel, balls[i].values())
     for panel in axes[-1][:2]:
         panel.set_xlabel(_along(str(arrays["direction_of"])))
     if shows_image:
@@ -129,8 +130,7 @@ def plane_figure(arrays: Mapping[str, np.ndarray], classes: Sequence[str] | None
         aspect=30,
         shrink=0.7,
     )
-    inside = [eps for eps in arrays.get("eps_255", ()) if eps < arrays["radii_255"][-1]]
-    _draw_classes(figure, colours, label, classes, inside)
+    _draw_classes(figure, colours, label, classes, sorted(set().union(*balls)))
     return style.make_room(figure)
 
 
@@ -146,14 +146,20 @@ def draw_image(axes: Axes, arrays: Mapping[str, np.ndarray], classes: Sequence[s
     axes.set_xlabel(f"{arrays['what']}, class {name},\northogonal direction: seed {int(arrays['seed'])}")
 
 
-def draw_boxes(axes: Axes, eps_255: Iterable[float]) -> None:
-    """Draw a box for each eps inside the panel, in which both offsets are at most eps."""
-    low, high = axes.get_xlim()
-    for eps in eps_255:
-        if low < -eps and eps < high:
-            for width, colour in ((1.6, "white"), (0.7, "black")):
-                box = Rectangle((-eps, -eps), 2 * eps, 2 * eps, fill=False, edgecolor=colour, linewidth=width)
-                axes.add_patch(box)
+def _balls_inside(arrays: Mapping[str, np.ndarray]) -> list[dict[float, np.ndarray]]:
+    """Return for each model the corners (K, 2) of the balls, by eps, that lie inside its panels."""
+    end = arrays["radii_255"][-1]
+    return [
+        {float(eps): eps * corners for eps in arrays.get("eps_255", ()) if np.abs(eps * corners).max() < end}
+        for corners in arrays.get("ball", [np.full((1, 2), np.inf)] * len(arrays["models"]))
+    ]
+
+
+def draw_balls(axes: Axes, balls: Iterable[np.ndarray]) -> None:
+    """Draw the outline of each polygon with these corners (K, 2)."""
+    for corners in balls:
+        for width, colour in ((1.6, "white"), (0.7, "black")):
+            axes.add_patch(Polygon(corners, fill=False, edgecolor=colour, linewidth=width))
 
 
 def draw_surface(axes: Axes, radii_255: np.ndarray, loss: np.ndarray, scale: Normalize) -> None:
@@ -202,7 +208,7 @@ def _draw_classes(
     classes: Sequence[str] | None,
     eps_255: Sequence[float],
 ) -> None:
-    """Draw the legend: the classes in `colours`, with the true class marked, and the radii of the boxes."""
+    """Draw the legend: the classes in `colours`, with the true class marked, and the radii of the balls."""
     handles = []
     for k, colour in colours.items():
         name = str(k) if classes is None else classes[k]
@@ -210,5 +216,5 @@ def _draw_classes(
         handles.append(Patch(facecolor=colour, edgecolor=edge, label=said))
     if eps_255:
         said = ", ".join(f"{eps:g}" for eps in eps_255)
-        handles.append(Patch(fill=False, edgecolor="black", label=f"boxes: ε = {said} (1/255)"))
+        handles.append(Patch(fill=False, edgecolor="black", label=f"in the ball of ε = {said} (1/255)"))
     style.key(figure, handles, ncols=6)

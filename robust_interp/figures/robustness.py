@@ -282,7 +282,10 @@ def draw_curves(axes: Axes, points: pd.DataFrame, looks: dict[str, dict]) -> Non
 
 
 def draw_differences(axes: Axes, table: pd.DataFrame, looks: dict[str, dict]) -> None:
-    """Draw one line per entry, slightly shifted, with bars of its 95 % interval; the baseline is at 0."""
+    """Draw one line per entry, slightly shifted, with bars of its 95 % interval; the baseline is at 0.
+
+    A point whose interval is not known has no bar: one of length zero would look exact.
+    """
     axes.axhline(0, color="black", linewidth=0.6, zorder=0.5)
     curves = [
         (entry, one.sort_values("x"))
@@ -293,7 +296,7 @@ def draw_differences(axes: Axes, table: pd.DataFrame, looks: dict[str, dict]) ->
     for i, (entry, one) in enumerate(curves):
         at = one["x"] + apart * (i - (len(curves) - 1) / 2)
         bars = one["difference"] - one["low"], one["high"] - one["difference"]
-        errors = [bar.clip(lower=0).fillna(0) for bar in bars]
+        errors = [bar.clip(lower=0) for bar in bars]
         axes.errorbar(at, one["difference"], errors, elinewidth=0.7, **looks[_without_members(str(entry))])
 
 

@@ -49,7 +49,8 @@ def draw_eigenvalues(axes: Axes, table: pd.DataFrame, colour: str) -> None:
     """Draw the mean real parts of the rightmost eigenvalues, with bars from the smallest to the largest."""
     axes.axhline(0, color=style.MUTED, linewidth=0.8, linestyle="--", zorder=0.5)
     _draw_ranges(axes, table, "undamped", -0.12, color=style.MUTED, marker="o", fillstyle="none", label="J")
-    _draw_ranges(axes, table, "damped", 0.12, color=colour, marker="o", label="ρ(λ) J − λ")
+    said = "ρ(λ) J − λ" if table["first_order"].all() else "Jacobian of merge − x"
+    _draw_ranges(axes, table, "damped", 0.12, color=colour, marker="o", label=said)
     style.mark_stages(axes, int(table["blocks"].iloc[0]))
     axes.set_ylabel("largest real part")
 

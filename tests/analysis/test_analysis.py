@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 import torchattacks
+from matplotlib.path import Path
 from torch import nn
 
 from robust_interp import data, zoo
@@ -15,7 +16,7 @@ from robust_interp.analysis import coefficients, inputs, landscape, stability
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.core.errors import UserError
 from robust_interp.corruptions import corrupt
-from robust_interp.models import Damp, Exponential, ScaledDamp, ScaledExponential, damped
+from robust_interp.models import Add, Branch, Damp, Exponential, ScaledDamp, ScaledExponential, damped
 from robust_interp.models.network import Block
 
 
@@ -271,6 +272,40 @@ def test_orthogonal_direction():
         landscape.orthogonal_direction(torch.ones(1, 1, 1), 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("along", "across", "corners"),
+    [
+        ([1, 1, -1, -1], [1, -1, 1, -1], [(1, 0), (0, 1), (-1, 0), (0, -1)]),  # |a| + |b| <= 1
+        ([1, -1, 0], [1, 1, 2], [(1, 0), (0.5, 0.5), (-0.5, 0.5), (-1, 0), (-0.5, -0.5), (0.5, -0.5)]),
+        ([1, 0], [0, 1], [(1, 1), (-1, 1), (-1, -1), (1, -1)]),  # a box only if no pixel is changed twice
+        ([1, 1], [0.5, -1.5], [(1, 0), (0.5, 1), (-1, 0), (-0.5, -1)]),  # |a + b/2| and |a - 3b/2| <= 1
+    ],
+)
+def test_the_ball_in_a_plane_by_hand(along, across, corners):
+    found = landscape.unit_ball(*(torch.tensor(move).view(1, 1, -1) for move in (along, across)))
+    where = np.abs(found - corners[0]).sum(1).argmin()  # the corner that comes first is free
+    np.testing.assert_allclose(np.roll(found, -where, 0), corners, atol=1e-12)
+
+
+def test_a_plane_has_the_corners_of_each_models_ball():
+    """At a corner, the largest change of a pixel is 1; elsewhere on the outline, too, within 1 %."""
+    one, image, *_ = linear(4, seed=0)
+    models = {"one": one, "two": linear(4, seed=1)[0]}
+    moves = landscape.directions(models, image, 1, sample=0, shared=False)
+    ball = landscape.plane(models, image, 1, moves, RADII)["ball"]
+    for name, corners in zip(models, ball, strict=True):
+        along, across = (move.flatten().numpy() for move in moves[name])
+        changes = np.abs(corners @ np.stack([along, across]))
+        np.testing.assert_allclose(changes.max(1), 1, rtol=1e-9)
+        assert ((changes > 1 - 1e-9).sum(1) >= 2).all()  # two strips end there
+        turns = np.linspace(0, 2 * np.pi, 999)
+        rays = np.stack([np.cos(turns), np.sin(turns)], 1)
+        edge = rays / np.abs(rays @ np.stack([along, across])).max(1, keepdims=True)
+        inside = Path(corners)
+        assert inside.contains_points(0.99 * edge).all()
+        assert not inside.contains_points(1.01 * edge).any()
+
+
 def test_grid_equals_single_calls(digits_classifier, digits_test):
     images, labels = digits_test
     image, label = images[3], int(labels[3])
@@ -309,6 +344,41 @@ def test_lines_are_those_of_each_image_and_leave_out_what_has_no_gradient():
     assert set(table["sample"]) == {5}
     with pytest.raises(UserError, match="no landscape for any of the images"):
         landscape.lines({"net": OfBright()}, images[1:], labels[1:], [9], RADII, shared=False)
+
+
+class Watching(nn.Module):
+    """Notes the precision that it is called in."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.seen = model, set()
+
+    def forward(self, x):
+        self.seen.add((torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32))
+        return self.model(x)
+
+
+@pytest.mark.parametrize("what", ["directions", "line", "plane", "lines"])
+def test_a_landscape_is_computed_in_float32_whatever_was_set_before(what, monkeypatch):
+    model, image, *_ = linear(4)
+    watched = {"net": Watching(model)}
+    moves = landscape.directions({"net": model}, image, 2, sample=0, shared=False)
+    calls = {
+        "directions": lambda: landscape.directions(watched, image, 2, sample=0, shared=False),
+        "line": lambda: landscape.line(watched, image, 2, moves, RADII),
+        "plane": lambda: landscape.plane(watched, image, 2, moves, RADII),
+        "lines": lambda: landscape.lines(watched, image[None], [2], [0], RADII, shared=False),
+    }
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        calls[what]()
+        after = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert watched["net"].seen == {("highest", False)}
+    assert after == ("high", True)
 
 
 def test_batches_do_not_matter():
@@ -411,6 +481,34 @@ def test_damping_shifts_the_eigenvalues(merge, rho, step):
     norms, _ = stability.spectral_norm(block, x)
     dense = torch.func.jacrev(block)(x).reshape(72, 72)
     assert norms == pytest.approx([np.linalg.norm(dense.numpy(), 2)], rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("merge", "rho", "is_closed"),
+    [
+        (Add, None, True),  # λ = 0
+        (Branch, None, True),  # λ = 1
+        (damped(Damp, (LAM, LAM)), 1, True),
+        (damped(Damp, (LAM, LAM), stored="keep"), 1, True),
+        (damped(ScaledDamp, (LAM, LAM)), 1 + LAM, True),
+        (damped(Damp, (LAM, LAM), gated=True), 1, False),
+        (damped(Exponential, (LAM, LAM)), 1, False),
+        (damped(ScaledExponential, (LAM, LAM)), 1 + LAM, False),
+    ],
+)
+def test_the_closed_form_is_said_only_of_blocks_that_have_it(merge, rho, is_closed):
+    """The dense Jacobian of merge(x, f(x)) - x against ρ(λ) J - λ."""
+    conv, *_ = circulant(seed=1)
+    block = Block(conv, nn.Identity(), merge(2, dtype=torch.float64)).requires_grad_(False)
+    for name, parameter in block.merge.named_parameters():
+        start = {"coefficient.keep": 1 - LAM, "coefficient.weight": 0.1}
+        nn.init.constant_(parameter, start.get(name, LAM))
+    x = torch.rand(1, 2, 6, 6, dtype=torch.float64)
+    lam = LAM if rho else float(merge is Branch)
+    branch, whole = (torch.func.jacrev(f)(x).reshape(72, 72) for f in (conv, stability.drift(block)))
+    expected = (rho or 1) * branch - lam * torch.eye(72, dtype=torch.float64)
+    assert torch.allclose(whole, expected, rtol=0, atol=1e-6) == is_closed
+    assert stability.is_first_order(block) == is_closed
 
 
 @pytest.mark.slow

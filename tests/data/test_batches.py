@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from support.own_images import pictures, write_folder
 from torch.utils.data import DataLoader, TensorDataset
 from torchvision.datasets import ImageFolder
@@ -110,6 +111,28 @@ def test_what_yields_something_else_is_refused_in_one_line(source, message):
     with pytest.raises(UserError, match=message) as refusal:
         data.from_batches(source, workers=0)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("mode", ["I;16", "I;16L", "I;16B", "I", "F"])
+def test_pillow_images_of_more_than_eight_bits_are_refused(mode):
+    class Deep(Items):
+        def __getitem__(self, at):
+            return Image.new(mode, (8, 8)), super().__getitem__(at)[1]
+
+    with pytest.raises(UserError, match=rf"more than 8 bits \(mode {mode}\); scale it") as refusal:
+        data.from_batches(Deep(), workers=0)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK"])
+def test_pillow_images_of_eight_bits_are_read_in_any_mode(mode):
+    class White(Items):
+        def __getitem__(self, at):
+            return Image.new("L", (8, 8), 255).convert("RGB").convert(mode), super().__getitem__(at)[1]
+
+    found = data.from_batches(White(), workers=0)
+    assert found.shape == (1 if mode in ("1", "L", "LA") else 3, 8, 8)
+    assert (found.rows(0, 10) == 255).all()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 import torchvision
+from PIL import Image
 from support.own_images import by_class, encoded, pictures, write_folder
 
 from robust_interp import data
@@ -228,12 +229,24 @@ def test_images_of_several_sizes_are_refused_with_a_hint(tmp_path):
 
 
 def test_images_of_more_than_eight_bits_are_refused(tmp_path):
-    from PIL import Image
-
     (tmp_path / "a").mkdir()
     Image.fromarray(np.zeros((4, 4), np.uint16)).save(tmp_path / "a" / "0.png")
     with pytest.raises(UserError, match="more than 8 bits"):
         _ = opened(f"folder:{tmp_path}").shape
+
+
+def test_images_of_folders_are_not_turned_as_torchvision_does_not(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    image = pictures(1, (4, 6))[0][0]
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "0.png").write_bytes(encoded(image, exif=exif))
+    found = opened(f"folder:{tmp_path}")
+    assert found.sizes == "3x4x6"
+    assert np.array_equal(found.rows(0, 1)[0], image)
+    assert np.array_equal(
+        np.asarray(torchvision.datasets.ImageFolder(tmp_path)[0][0]).transpose(2, 0, 1), image
+    )
 
 
 def test_grey_images_have_one_channel_and_others_three(tmp_path):

@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+from PIL import Image
 from support.own_images import by_class, encoded, pictures, write_folder
 
 from robust_interp import data
@@ -91,6 +92,42 @@ def test_a_row_without_an_image_is_named_or_left_out(tmp_path):
     assert (len(rest), rest.metadata) == (5, {"skipped": 1})
 
 
+# EXIF: where row 0 and column 0 of the stored pixels (H, W) lie in what is seen
+SEEN = {
+    1: lambda x: x,
+    2: lambda x: x[:, :, ::-1],
+    3: lambda x: x[:, ::-1, ::-1],
+    4: lambda x: x[:, ::-1],
+    5: lambda x: x.transpose(0, 2, 1),
+    6: lambda x: x.transpose(0, 2, 1)[:, :, ::-1],
+    7: lambda x: x.transpose(0, 2, 1)[:, ::-1, ::-1],
+    8: lambda x: x.transpose(0, 2, 1)[:, ::-1],
+}
+
+
+def turned(image, orientation, kind="PNG"):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return encoded(image, kind, exif=exif, **({"quality": 95} if kind == "JPEG" else {}))
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+def test_images_are_upright_as_datasets_decodes_them(tmp_path, kind):
+    """Stored are 4 x 6 pixels, or 6 x 4 where the orientation swaps them: all are seen as 4 x 6."""
+    wide, high = (pictures(1, size)[0][0] for size in ((4, 6), (6, 4)))
+    stored = {at: high if at >= 5 else wide for at in SEEN}
+    content = [{"bytes": turned(image, at, kind), "path": None} for at, image in stored.items()]
+    held = table(image=content, label=[0] * 8)
+    held.save_to_disk(tmp_path / "own")
+    found = opened(f"hf:{tmp_path / 'own'}")
+    assert (found.sizes, found.shape) == ("3x4x6", (3, 4, 6))
+    found.expect(8)
+    if kind == "PNG":
+        assert np.array_equal(found.rows(0, 8), [SEEN[at](image) for at, image in stored.items()])
+    assert np.array_equal(found.rows(0, 8), data.from_batches(held, workers=0).rows(0, 8))
+    assert len(opened(f"hf:{tmp_path / 'own'}", skip_unreadable=True)) == 8
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -118,6 +155,42 @@ def test_columns_that_are_not_clear_are_refused(tmp_path, change, message):
     made.save_to_disk(tmp_path / "own")
     with pytest.raises(UserError, match=message):
         opened(f"hf:{tmp_path / 'own'}")
+
+
+WHOLE, TEXT, CLASSES = datasets.Value("int64"), datasets.Value("string"), NAMED["label"]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "chosen"),
+    [
+        ({"style": CLASSES, "label": WHOLE}, "label"),
+        ({"style": CLASSES, "label": CLASSES}, "label"),
+        ({"style": CLASSES, "labels": WHOLE, "id": WHOLE}, "labels"),
+        ({"style": CLASSES, "id": WHOLE}, "style"),
+        ({"style": CLASSES, "label": TEXT}, "style"),
+        ({"target": WHOLE}, "target"),
+        ({"label": WHOLE, "labels": WHOLE}, None),
+        ({"fine": CLASSES, "coarse": CLASSES}, None),
+        ({"target": WHOLE, "id": WHOLE}, None),
+        ({"label": TEXT, "id": WHOLE}, None),
+    ],
+    ids=lambda value: None if isinstance(value, str) else "-".join(value or ["not clear"]),
+)
+def test_the_labels_are_the_column_of_that_name_before_one_with_named_classes(tmp_path, kinds, chosen):
+    """The column at position k holds k, k + 1, 0, ... so its first label tells which one was taken."""
+    held = {
+        name: [str(at) for at in range(6)] if kind is TEXT else ((np.arange(6) + k) % 4).tolist()
+        for k, (name, kind) in enumerate(kinds.items())
+    }
+    content = [{"bytes": encoded(image), "path": None} for image in IMAGES]
+    features = datasets.Features({"image": NAMED["image"]} | kinds)
+    datasets.Dataset.from_dict({"image": content} | held, features).save_to_disk(tmp_path / "own")
+    if chosen:
+        assert opened(f"hf:{tmp_path / 'own'}").labels.tolist() == held[chosen]
+        return
+    with pytest.raises(UserError, match="it is not clear which column holds the labels") as refusal:
+        opened(f"hf:{tmp_path / 'own'}")
+    assert str(refusal.value).endswith(f"it has image, {', '.join(kinds)}")
 
 
 def test_what_is_not_there_is_refused_in_one_line(tmp_path):

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 
+from robust_interp.analysis import landscape as analysis
 from robust_interp.analysis.coefficients import describe
 from robust_interp.core.errors import UserError
 from robust_interp.core.extras import install
@@ -37,6 +38,9 @@ def training_table():
     return pd.DataFrame(lines)
 
 
+DIAMOND = [(1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.0, -1.0)]
+
+
 def plane(models=("a", "b"), size=5, label=1):
     rng = np.random.default_rng(0)
     return {
@@ -46,6 +50,7 @@ def plane(models=("a", "b"), size=5, label=1):
         "radii_255": np.linspace(-4, 4, size),
         "loss": rng.random((len(models), size, size)),
         "predicted": rng.integers(0, 3, (len(models), size, size)),
+        "ball": np.array([DIAMOND] * len(models)),
     }
 
 
@@ -90,6 +95,7 @@ def jacobian_table():
             "undamped": 0.5,
             "damped": 0.1 * s,
             "norm": 2.0,
+            "first_order": True,
         }
         for m in "ab"
         for s in (0, 1)
@@ -387,15 +393,35 @@ def test_lines_are_means_and_quantiles_over_images():
 
 
 @pytest.mark.slow
-def test_a_plane_shows_its_image_and_a_box_at_each_radius_inside():
+def test_a_plane_shows_its_image_and_the_ball_of_each_radius_inside():
     figure = landscape.plane_figure(plane() | looked_at(), ["cat", "dog", "ship"])
     *_, picture = [panel for panel in figure.axes if panel.get_title(loc="left") == "test image 7"]
     assert np.asarray(picture.get_images()[0].get_array()).tolist() == looked_at()["image"][0].tolist()
     assert picture.get_xlabel() == "shot_noise 5, class dog,\northogonal direction: seed 3"
     regions = next(panel for panel in figure.axes if "predicted" in panel.get_title(loc="left"))
-    boxes = {patch.get_bbox().bounds for patch in regions.patches}
-    assert boxes == {(-1, -1, 2, 2), (-3, -3, 6, 6)}  # 8 lies outside
-    assert figure.legends[0].get_texts()[-1].get_text() == "boxes: ε = 1, 3 (1/255)"
+    outlines = [patch.get_xy()[:-1].tolist() for patch in regions.patches]  # each in white and black
+    assert (
+        outlines[::2] == outlines[1::2] == [[[e, 0], [0, e], [-e, 0], [0, -e]] for e in (1, 3)]
+    )  # 8: outside
+    assert figure.legends[0].get_texts()[-1].get_text() == "in the ball of ε = 1, 3 (1/255)"
+
+
+@pytest.mark.slow
+def test_each_model_of_a_plane_has_its_own_ball():
+    long = np.array(DIAMOND) * [1, 1.5]  # reaches to 4.5 for the radius 3: not inside
+    figure = landscape.plane_figure(plane() | looked_at() | {"ball": np.array([DIAMOND, long])})
+    of_a, of_b = (panel for panel in figure.axes if "predicted" in panel.get_title(loc="left"))
+    assert (len(of_a.patches), len(of_b.patches)) == (4, 2)
+    assert of_b.patches[0].get_xy()[:-1].tolist() == long.tolist()
+
+
+@pytest.mark.slow
+def test_a_plane_that_was_written_without_its_ball_shows_none():
+    arrays = plane() | looked_at()
+    del arrays["ball"]
+    figure = landscape.plane_figure(arrays)
+    assert not any(panel.patches for panel in figure.axes[:4])
+    assert not any("ball" in text.get_text() for text in figure.legends[0].get_texts())
 
 
 @pytest.mark.slow
@@ -414,6 +440,39 @@ def test_jacobians_show_means_and_ranges():
         told = [text.get_text() for text in panel.get_legend().get_texts()]
         assert told in (["J", "ρ(λ) J − λ"], ["block with skip"])
     assert "least to largest over images and seeds" in figure.legends[0].get_texts()[0].get_text()
+
+
+def test_an_eigenvalue_without_the_closed_form_is_called_by_what_it_is():
+    table = jacobian_table()
+    table.loc[table["model"] == "b", "first_order"] = False
+    figure = stability.jacobian_figure(table)
+    told = [[text.get_text() for text in panel.get_legend().get_texts()] for panel in figure.axes[::2]]
+    assert told == [["J", "ρ(λ) J − λ"], ["J", "Jacobian of merge − x"]]
+
+
+@pytest.mark.parametrize("unknown", [[1], [0, 1, 2]])
+def test_an_interval_that_is_not_known_is_not_drawn_as_a_bar_of_no_length(unknown):
+    rows = [
+        {"entry": "net", "kind": "attack", "x": x, "difference": d, "low": d - 2.0, "high": d + 3.0}
+        for x, d in ((1, 5.0), (2, -4.0), (4, 6.0))
+    ]
+    table = pd.DataFrame(rows)
+    table.loc[unknown, ["low", "high"]] = np.nan
+    accuracies = table.rename(columns={"difference": "accuracy", "low": "band_low", "high": "band_high"})
+    look = {"net": {"color": "black"}}
+    for draw, given in (
+        (robustness.draw_differences, table),
+        (robustness.draw_curves, accuracies.assign(seeds=1)),
+    ):
+        axes = matplotlib.figure.Figure().subplots()
+        draw(axes, given, look)
+        assert [5.0, -4.0, 6.0] in drawn(axes)
+        bars = [segment for c in axes.collections for segment in c.get_segments()]
+        seen = [bar[:, 1].tolist() for bar in bars if bar.size]  # Matplotlib keeps no ends that are NaN
+        known = [row for at, row in enumerate(rows) if at not in unknown]
+        assert seen == [[row["low"], row["high"]] for row in known]
+        low, high = axes.get_ylim()
+        assert low < -4 < 6 < high
 
 
 @pytest.mark.slow
@@ -512,6 +571,26 @@ def test_plot_landscape(command, tiny_zoo, tmp_path):
     before = (tmp_path / "landscape_plane_3.png").read_bytes()
     style.save(landscape.plane_figure(arrays), tmp_path / "landscape_plane_3")
     assert (tmp_path / "landscape_plane_3.png").read_bytes() == before  # from its data alone
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("lost", "said"), [([], None), ([1], "1 of 3"), ([0, 2], "2 of 3")])
+def test_plot_landscape_says_how_many_images_have_no_direction(
+    command, tiny_zoo, tmp_path, monkeypatch, lost, said
+):
+    def directions(classifiers, image, label, sample, *others):
+        if sample in lost:
+            raise UserError("the gradient at this image is zero everywhere: there is no FGSM direction")
+        return measured(classifiers, image, label, sample, *others)
+
+    measured = analysis.directions
+    monkeypatch.setattr(analysis, "directions", directions)
+    sizes = ["--sample", 5, "--points", 3, "--n", 3, "--device", "cpu", "--zoo", tiny_zoo]
+    status, printed, _ = command("plot", "landscape", "--models", "in_resnet14", *sizes, "-o", tmp_path)
+    assert status == 0
+    lines = [line for line in printed.splitlines() if "left out" in line]
+    reason = "images left out of the line: zero or non-finite gradient"
+    assert lines == ([f"{said} {reason}"] if said else [])
 
 
 @pytest.mark.exhaustive

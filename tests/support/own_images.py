@@ -17,9 +17,9 @@ def picture(image):
     return Image.fromarray(image[0] if len(image) == 1 else image.transpose(1, 2, 0))
 
 
-def encoded(image, kind="PNG"):
+def encoded(image, kind="PNG", **options):
     held = io.BytesIO()
-    picture(image).save(held, kind)
+    picture(image).save(held, kind, **options)
     return held.getvalue()
 
 
