@@ -224,8 +224,8 @@ class Audit:
             Each model with its findings; random models that were found earlier and not measured come first.
 
         Raises:
-            UserError: if a model that is named cannot be measured on the device, or none can; or if an image
-                is not the one that was measured before.
+            UserError: if a model that is named cannot be measured on the device, or none can; or if one of
+                some images is not the one that was measured before.
         """
         if not self._is_loaded:
             self.load()

@@ -161,8 +161,8 @@ class Benchmark:
             watch: Called with the cell and the number of images after each finished batch.
 
         Raises:
-            UserError: if a model that is named cannot be measured on the device, or none can; or if an image
-                is not the one that was measured before.
+            UserError: if a model that is named cannot be measured on the device, or none can; or if one of
+                some images is not the one that was measured before.
         """
         if not self._is_loaded:
             self.load(store)
@@ -178,7 +178,7 @@ class Benchmark:
         return report
 
     def _compare_images(self, store: Store) -> None:
-        """Check that the images are those of the stored results, which the tables show, too."""
+        """Check some images: they must be those of the stored results, which the tables show, too."""
         n = max(part.n for part in self.plan.parts)
         for view in dict.fromkeys(self.runner.for_dataset(target.dataset) for target in self.targets):
             view.compare_content(store, n)

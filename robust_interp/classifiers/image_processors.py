@@ -53,7 +53,8 @@ def cfg_of(processor: Any, config: Any, channels: int, side: int) -> dict[str, A
 def with_its_images(processor: Any, cfg: dict[str, Any]) -> dict[str, Any] | None:
     """Return the `cfg` with which image files become what the processor makes of them; None if none does.
 
-    A class may resize by a rule of its own, which no setting shows. So the processor is tried on noise.
+    A class may resize by a rule of its own, which no setting shows. So the processor is tried on noise. If it
+    takes no grey images, its settings are believed.
 
     Args:
         processor: The image processor.
@@ -62,8 +63,8 @@ def with_its_images(processor: Any, cfg: dict[str, Any]) -> dict[str, Any] | Non
     images = list(_noise(cfg))
     try:
         made = [processor(image, return_tensors="pt")["pixel_values"].float() for image in images]
-    except Exception:  # some return no pixels, and some need more than an image
-        return None
+    except Exception:  # some return no pixels, some need more than an image, and many take no grey ones
+        return cfg if cfg["input_size"][0] == 1 else None
     pixels = [_pixels(each, cfg) for each in made]
     mode = "" if cfg["crop_mode"] == "center" else cfg["crop_mode"] + "-"
     for tried in (cfg, cfg | {"crop_mode": mode + FLOOR}):

@@ -222,10 +222,13 @@ class FileDataset(Dataset):
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the manifest: paths, sizes and labels of the images in order, and the preprocessing."""
+        """SHA-256 of the manifest: paths, sizes and labels of the images in order, and the preprocessing.
+
+        The latter includes whether images are turned upright.
+        """
         sha = hashlib.sha256()
-        how = str(self._preprocessing or AS_THEY_ARE)
-        sha.update(json.dumps(["files", self.classes, self.channels, how]).encode())
+        how = [str(self._preprocessing or AS_THEY_ARE), *(["upright"] if self._encoded.turns_upright else [])]
+        sha.update(json.dumps(["files", self.classes, self.channels, *how]).encode())
         names, sizes = self._encoded.names, self._encoded.sizes
         for place, label in zip(self._order.tolist(), self.labels.tolist(), strict=True):
             sha.update(f"\n{names[place]}\0{sizes[place]}\0{label}".encode(errors="surrogateescape"))

@@ -254,12 +254,17 @@ def _declare(registry: Registry[T], name: str, entry: T) -> T:
 
 def _check_columns(registry: Registry, name: str) -> None:
     """Reject a name whose columns in tables, such as ``name_2``, could be confused with other columns."""
+    beside = {other for of, other, _ in _declared.get() or () if of is not registry}  # in the same file
     own = ("clean", *MEANS, WORST, STRONG, *ENTRY_COLUMNS, *TAIL_COLUMNS, *SOURCE_COLUMNS)
     numbered = re.search(r"_(\d+|std)$", name)
-    if registry is CORRUPTIONS and name not in CORRUPTIONS and (name in (*own, *ATTACKS) or numbered):
+    if (
+        registry is CORRUPTIONS
+        and name not in CORRUPTIONS
+        and (name in (*own, *ATTACKS, *beside) or numbered)
+    ):
         raise UserError(f"corruption {name!r}: its column names would be ambiguous: rename it")
     derived = name.startswith((f"{WORST}_", f"{STRONG}_"))
-    if registry is ATTACKS and name not in ATTACKS and (name in (*own, *CORRUPTIONS) or derived):
+    if registry is ATTACKS and name not in ATTACKS and (name in (*own, *CORRUPTIONS, *beside) or derived):
         raise UserError(f"attack {name!r}: its column names would be ambiguous: rename it")
 
 

@@ -93,6 +93,9 @@ def compare(board: pd.DataFrame, dataset: str) -> PaperComparison:
     """
     published = reference(dataset)
     ours = board[(board["source"] == "measured") & (board["protocol"] == "final") & in_float32(board)]
+    for name in _of_images(ours):  # what is empty in a file is a text
+        values = [None if pd.isna(value) or value == "" else value for value in ours[name]]
+        ours = ours.assign(**{name: pd.Series(values, ours.index, dtype=object)})
     cells = pd.DataFrame(list(_cells(published, ours)), columns=CELL_COLUMNS)
     whole = dict.fromkeys(["members", "seeds", "n_examples"], "Int64")
     lines = [*_tried(published, dataset, "paper"), *_tried(ours, dataset, "measured")]
@@ -183,7 +186,7 @@ def _answers(line: pd.Series, ours: pd.DataFrame) -> dict[str, list[pd.Series]]:
         same &= ours["lambda_init"] == line["lambda_init"]
     usual = ours[_of_images(ours)].isna().all(axis=1)
     found = ours.assign(exact=ours["model"] == line["model"], usual=usual)[same]
-    found = found.sort_values(["exact", "usual", "seeds", "n_examples"], ascending=False, kind="stable")
+    found = found.sort_values(["exact", "usual", "seeds", "n_examples"], kind="stable")[::-1]
     of_one_depth = found[found["model"] == found["model"].head(1).squeeze()] if len(found) else found
     return {
         str(recipe): [row for _, row in rows.iterrows()] for recipe, rows in of_one_depth.groupby("recipe")
@@ -220,6 +223,8 @@ def _agreement(line: pd.Series, found: pd.Series, column: str) -> str:
         return ""
     if abs(found[column] - line[column]) <= around:
         return "yes"
+    if pd.isna(found["seeds"]) or pd.isna(found["n_examples"]):
+        return ""
     ends = interval(found, column)
     if ends is None and (found["seeds"] == 1 or found["members"] > 1):  # a mean over severities
         n = int(found["n_examples"])

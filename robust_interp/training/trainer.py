@@ -22,6 +22,7 @@ from robust_interp.models.merges import Coefficient
 from robust_interp.training.loader import Loader
 from robust_interp.training.recipe import Recipe
 
+FEW_STEPS = 20  # shorter trainings may still be at chance level at their end
 _VALUES = ("curve", "step", "seconds", "epoch_seconds")  # attributes in a saved state, besides the tensors
 
 
@@ -262,7 +263,8 @@ class Trainer:
 
         Raises:
             TrainingError: if the loss of the last epoch is not finite, if the last `patience` epochs are at
-                chance level, or if the training is over and its last epoch is at chance level.
+                chance level, or if the training is over and its last epoch is at chance level. A training
+                of one epoch, of the warm-up alone, or of less than `FEW_STEPS` is not judged by its end.
         """
         loss, epochs = self.curve[-1]["loss"], self.recipe.epochs
         if not math.isfinite(loss):
@@ -270,8 +272,9 @@ class Trainer:
         stuck = list(takewhile(lambda line: _at_chance(line, classes), reversed(self.curve)))
         if len(stuck) >= patience(epochs):
             raise TrainingError(f"training does not progress: {_described(stuck, classes)}")
-        # The only epoch of a training is no evidence: its mean includes the steps of the untrained network.
-        if stuck and len(self.curve) == epochs > 1:
+        # A mean that includes the first steps of the untrained network is no evidence.
+        is_judged = epochs > max(1, self.recipe.warmup_epochs) and self.step >= FEW_STEPS
+        if stuck and len(self.curve) == epochs and is_judged:
             raise TrainingError(f"training ended at chance level: {_described(stuck, classes)}")
 
     def state(self) -> tuple[dict[str, Tensor], dict]:
@@ -318,7 +321,8 @@ def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _at_chance(line: dict, classes: int) -> bool:
-    return line["loss"] > math.log(classes) - 0.01 and line["accuracy"] < 150 / classes
+    above = min(50 / classes, 5)  # of two classes, 65 % is no guess even if some errors make the loss large
+    return line["loss"] > math.log(classes) - 0.01 and line["accuracy"] < 100 / classes + above
 
 
 def _described(lines: Sequence[dict], classes: int) -> str:

@@ -340,6 +340,12 @@ def test_declaring_registers_nothing_outside_a_file():
             )
         ),
         (
+            "from robust_interp.plugins import attack, corruption\n"
+            "@attack()\ndef twin(model, x, y, *, eps): ...\n"
+            "@corruption\ndef twin(image, severity, rng): ...\n",
+            "line 4: corruption 'twin': its column names would be ambiguous",
+        ),
+        (
             "from timm.models import register_model\n@register_model\ndef resnet18(): ...\n",
             "line 2: UserWarning: Overwriting resnet18 in registry",
         ),

@@ -1,5 +1,6 @@
 """Our rows beside the paper's: hand-made leaderboards, values worked out by hand or by SciPy."""
 
+import itertools
 import shutil
 
 import numpy as np
@@ -107,6 +108,15 @@ def test_too_few_images_or_seeds_do_not_disagree_with_the_paper(seeds, n, measur
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("missing", ["seeds", "n_examples"])
+def test_a_row_that_does_not_say_how_many_is_not_judged(missing):
+    ours = board(("preact_resnet110", 1, 1, {"clean": 50.0})).astype({missing: "Int64"})
+    ours[missing] = pd.NA
+    line = cell(paper.compare(ours, "cifar10").cells, "accuracy", "preact_resnet110", "clean")
+    assert (line.measured, line.within_2_std) == (50.0, "")
+
+
+@pytest.mark.slow
 def test_each_recipe_has_a_row_whatever_their_order():
     lines = [
         ("in_resnet110", 1, 1, {"noise": 60.0, "clean": 88.0}, {"recipe": "quick_warmup_epochs_1"}),
@@ -150,8 +160,9 @@ def test_numbers_of_several_rows_of_a_network_are_all_shown_whatever_their_order
         ("in_resnet110", 1, 1, {"pgd_2": 30.0, "clean": 83.0}),
         ("in_resnet110", 1, 1, {"pgd_2": 99.0, "clean": 22.0, "fgsm_1": 50.0}, {"n_examples": 900}),
     ]
-    subset = pd.Series([None, None, "random@0"])
+    usual = itertools.cycle([None, "", np.nan])  # as in a folder, and as in a file
     for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
+        subset = pd.Series([next(usual), next(usual), "random@0"])
         ours = board(*(lines[at] for at in order)).assign(subset=subset[order].to_numpy())
         cells = paper.compare(ours, "cifar10").cells
         found = cells[

@@ -56,8 +56,9 @@ def curve(losses, accuracy=10.0):
     return [{"epoch": i, "loss": loss, "accuracy": accuracy} for i, loss in enumerate(losses, start=1)]
 
 
-def check(lines, classes=10, epochs=40):
-    Trainer.check(SimpleNamespace(curve=lines, recipe=Recipe("any", epochs)), classes)
+def check(lines, classes=10, epochs=40, steps=1000, **fields):
+    recipe = Recipe("any", epochs, **fields)
+    Trainer.check(SimpleNamespace(curve=lines, recipe=recipe, step=steps), classes)
 
 
 def fails(lines, epochs, classes=10):
@@ -123,6 +124,11 @@ def test_a_training_that_ends_at_chance_has_failed_however_it_got_there(losses, 
 def test_the_only_epoch_of_a_training_is_no_evidence_because_it_starts_untrained():
     assert fails(curve([2.31]), 1) is None
     assert fails(curve([math.nan]), 1)[0] == 1
+    # no more are two epochs of warm-up, or of one step each
+    check(curve([2.31] * 2), epochs=2, warmup_epochs=2)
+    check(curve([2.31] * 2), epochs=2, steps=2)
+    with pytest.raises(TrainingError, match="ended at chance level"):
+        check(curve([2.31] * 2), epochs=2, warmup_epochs=1, steps=20)
 
 
 def test_a_slow_training_is_not_a_failure():
@@ -130,3 +136,6 @@ def test_a_slow_training_is_not_a_failure():
     check(curve([2.31] * 5, accuracy=16.0))
     check(curve([2.3026] * 4 + [2.2], accuracy=12.0))
     check(curve([4.61] * 5, accuracy=3.0), classes=100)
+    check(curve([0.70] * 5, accuracy=56.0), classes=2)  # a few errors with much confidence: ln(2) is 0.693
+    with pytest.raises(TrainingError, match=r"chance: 0\.693"):
+        check(curve([0.70] * 5, accuracy=54.0), classes=2)
