@@ -187,10 +187,11 @@ def _answers(line: pd.Series, ours: pd.DataFrame) -> dict[str, list[pd.Series]]:
     usual = ours[_of_images(ours)].isna().all(axis=1)
     found = ours.assign(exact=ours["model"] == line["model"], usual=usual)[same]
     found = found.sort_values(["exact", "usual", "seeds", "n_examples"], kind="stable")[::-1]
-    of_one_depth = found[found["model"] == found["model"].head(1).squeeze()] if len(found) else found
-    return {
-        str(recipe): [row for _, row in rows.iterrows()] for recipe, rows in of_one_depth.groupby("recipe")
-    }
+    of_one_depth = found[found["model"] == found["model"].iloc[0]] if len(found) else found
+    by_recipe: dict[str, list[pd.Series]] = {}
+    for _, row in of_one_depth.iterrows():
+        by_recipe.setdefault(str(row["recipe"]), []).append(row)
+    return by_recipe
 
 
 def _cell(line: pd.Series, recipe: str, rows: list[pd.Series], column: str) -> dict:
