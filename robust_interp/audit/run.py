@@ -8,7 +8,7 @@ same store as a benchmark. `checks` judges the results.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
@@ -178,13 +178,12 @@ class Audit:
 
     @contextmanager
     def in_workers(
-        self, workers: Workers | None, plugins: Sequence[str | Path] = (), folder: Path | None = None
+        self, workers: Workers | None, folder: Path | None = None
     ) -> Iterator[MeasurementPool | None]:
         """Start worker processes for `run` inside this context; every model is loaded here before.
 
         Args:
             workers: Number and place of the workers; None starts no workers.
-            plugins: Plug-in files, which every worker loads, too.
             folder: Folder of the log of the workers; None writes no log.
 
         Raises:
@@ -203,7 +202,6 @@ class Audit:
             self._asked,
             targets,
             self.runner,
-            plugins,
             folder,
             failed=self._failed,
         ) as self._pool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -66,7 +66,6 @@ class Benchmark:
         self,
         workers: Workers | None,
         store: Store,
-        plugins: Sequence[str | Path] = (),
         folder: Path | None = None,
         progress: ProgressCallback = no_progress,
     ) -> Iterator[None]:
@@ -77,7 +76,6 @@ class Benchmark:
         Args:
             workers: Number and place of the workers; None measures in this process.
             store: The store with the results so far.
-            plugins: Plug-in files, which every worker loads, too.
             folder: Folder of the log of the workers; None writes no log.
             progress: Called with the progress of loading, 0 to 1, and the name of the model.
 
@@ -96,7 +94,6 @@ class Benchmark:
             [self._named],
             self.targets,
             self.runner,
-            plugins,
             folder,
             lambda count: self._worth_compiling(store, count),
             self._failed,

@@ -25,9 +25,8 @@ from robust_interp.benchmark.settings import load_dataset
 from robust_interp.classifiers.resolve import ResolveOptions, resolve
 from robust_interp.classifiers.target import Target
 from robust_interp.core.errors import UserError
-from robust_interp.core.paths import resolved
 from robust_interp.core.worker_pool import WorkerPool, Workers, cluster, log_in
-from robust_interp.plugins import loaded
+from robust_interp.plugins import load, loaded
 from robust_interp.store import Outcome
 from robust_interp.store.cells import digest
 
@@ -66,15 +65,12 @@ class TaskRunner:
         request: Request,
         asked: Sequence[Asked],
         known: ExpectedInputs,
-        plugins: Sequence[str],
+        plugins: Sequence[Path],
         compiles: Container[Architecture],
         failed: Mapping[str, UserError],
     ) -> None:
-        if plugins:
-            from robust_interp.plugins import load
-
-            for file in plugins:
-                load(file)
+        for file in plugins:
+            load(file)
         dataset = load_dataset(request)
         dataset.check_same(known.fingerprint)
         self._runner = Runner.for_request(request, dataset)
@@ -174,12 +170,13 @@ def measurement_pool(
     asked: Sequence[Asked],
     targets: Sequence[Target],
     runner: Runner,
-    plugins: Sequence[str | Path] = (),
     folder: Path | None = None,
     worth_compiling: Callable[[int], Container[Architecture]] = lambda count: (),
     failed: Mapping[str, UserError] = _NOTHING_FAILED,
 ) -> Iterator[MeasurementPool]:
     """Start workers that measure these targets, and stop them at the end of the context.
+
+    They load the plug-in files that this process has loaded.
 
     Args:
         workers: Number and place of the workers.
@@ -187,7 +184,6 @@ def measurement_pool(
         asked: The models to resolve, and the options for it; either all are objects, or all are names.
         targets: The targets that these models resolved to.
         runner: Runner of this process; the workers use its batch size.
-        plugins: Plug-in files, which every worker loads.
         folder: Folder of the log of the workers; None writes no log.
         worth_compiling: Returns the networks to compile, for a number of workers that run on CPUs.
         failed: The errors of checkpoints that were left out of the targets, by their keys.
@@ -211,9 +207,8 @@ def measurement_pool(
             batch_size=runner.batch_size,
             data_dir=str(data.data_root(request.data_dir)),
         )
-        files = [str(file) for file in dict.fromkeys([*loaded(), *map(resolved, map(Path, plugins))])]
         compiles = () if filled.gpus else worth_compiling(filled.count or 1)
-        arguments = (there, sent, known, files, compiles, dict(failed))
+        arguments = (there, sent, known, loaded(), compiles, dict(failed))
         try:
             pool = WorkerPool(filled, TaskRunner, arguments, name_of, log_in(folder))
         except UserError as error:

@@ -14,7 +14,7 @@ from robust_interp.classifiers.prefixes import PREFIXES, parse_call
 from robust_interp.classifiers.target import Context, Target, from_module, replaced_note
 from robust_interp.classifiers.weights import with_weights
 from robust_interp.core.errors import UserError
-from robust_interp.core.registry import similar
+from robust_interp.core.registry import similar, unknown_module
 
 
 def from_python(text: str, context: Context) -> Target:
@@ -54,10 +54,7 @@ def _imported(module_name: str, text: str) -> ModuleType:
     except (Exception, SystemExit) as error:  # importing runs foreign code
         missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{module_name}.".startswith(f"{missing}."):
-            raise UserError(
-                f"{text}: unknown prefix or module {missing}; known prefixes: {', '.join(PREFIXES)}; a "
-                "module is looked for in the working directory and among the installed ones"
-            ) from error
+            raise unknown_module(text, missing, PREFIXES) from error
         raise UserError(f"{text}: cannot import {module_name}: {_in_short(error)}") from error
 
 

@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     with Store(arguments.out, journal=arguments.store_journal) as store, ExitStack() as stack:
         with track(errors, "loading", arguments.quiet) as progress:
             audit.load(progress)
-            executor = stack.enter_context(audit.in_workers(workers, arguments.plugin, arguments.out))
+            executor = stack.enter_context(audit.in_workers(workers, arguments.out))
         with reporter(errors, audit.work(store), cost, arguments.quiet) as watch:
             audited = audit.run(store, watch, executor)
         table = all_in(store, audit.refused, audit.dataset.name)

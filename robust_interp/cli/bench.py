@@ -82,9 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     tell_start(workers, arguments.quiet)
     with Store(arguments.out, journal=arguments.store_journal) as store, ExitStack() as stack:
         with track(errors, "loading", arguments.quiet) as progress:
-            stack.enter_context(
-                benchmark.in_workers(workers, store, arguments.plugin, arguments.out, progress)
-            )
+            stack.enter_context(benchmark.in_workers(workers, store, arguments.out, progress))
             benchmark.load(store, progress)
         if not arguments.quiet:
             print_header(errors, benchmark, store)

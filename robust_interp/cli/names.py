@@ -15,7 +15,7 @@ from pathlib import Path
 
 from robust_interp import attacks, corruptions, data, zoo
 from robust_interp.core.errors import UserError
-from robust_interp.core.registry import unknown
+from robust_interp.core.registry import unknown, unknown_module
 from robust_interp.core.specs import parse_spec, split_specs
 
 _OF_THE_ZOO = re.compile(r"[\w*?\[\]!-]+(\.[a-z0-9*?]+_[a-z0-9_*?]+_seed[\d*?]+)?", re.ASCII)
@@ -78,10 +78,7 @@ def _check_module(name: str, top: str) -> None:
     """Raise UserError if the top-level module of a factory does not exist; nothing is imported."""
     if top in PREFIXES or find_spec(top) or PathFinder.find_spec(top, [os.getcwd()]):
         return
-    raise UserError(
-        f"{name}: unknown prefix or module {top}; known prefixes: {', '.join(PREFIXES)}; a module is looked "
-        "for in the working directory and among the installed ones"
-    )
+    raise unknown_module(name, top, PREFIXES)
 
 
 def check_architectures(names: Iterable[str]) -> None:

@@ -124,9 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
         trained = sweep.trained(asked, outcomes)
         made = tuple(checkpoint.name for checkpoint in trained.checkpoints)
         benchmark = Benchmark(replace(request, models=made))
-        stack.enter_context(
-            benchmark.in_workers(workers_of(arguments), store, arguments.plugin, arguments.out)
-        )
+        stack.enter_context(benchmark.in_workers(workers_of(arguments), store, arguments.out))
         bar.time.forget()  # the remaining work is now known exactly
         bar.time.expect(total_work(benchmark.work(store), cost))
         benchmark.load(store, lambda _, what: bar.show(f"loading {what}"))

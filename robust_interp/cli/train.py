@@ -350,6 +350,7 @@ class _Course:
 
     def _setting(self, device: str) -> Setting:
         from robust_interp import data
+        from robust_interp.plugins import loaded
         from robust_interp.training.workers import Setting
 
         return Setting(
@@ -360,7 +361,7 @@ class _Course:
             device,
             self.arguments.save_every,
             self.compiled,
-            tuple(str(Path(file).resolve()) for file in self.arguments.plugin),
+            loaded(),
         )
 
     def _reporting(

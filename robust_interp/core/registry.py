@@ -261,6 +261,20 @@ def unknown(kind: str, name: str, known: Iterable[str], also: Mapping[str, str] 
     return UserError(f"unknown {kind} {name!r}; {hint}")
 
 
+def unknown_module(text: str, module: str, prefixes: Iterable[str]) -> UserError:
+    """Make the error for a model ``prefix:name`` or ``module:name`` whose first part is neither.
+
+    Args:
+        text: The name of the model.
+        module: The unknown part.
+        prefixes: The known prefixes.
+    """
+    return UserError(
+        f"{text}: unknown prefix or module {module}; known prefixes: {', '.join(prefixes)}; a module is "
+        "looked for in the working directory and among the installed ones"
+    )
+
+
 def similar(name: str, known: Iterable[str]) -> list[str]:
     """Return the names that differ only in case and punctuation; if there are none, up to 4 similar names."""
     known = sorted(known)

@@ -398,8 +398,8 @@ def _origin_told(found: origin.FigureOrigin | None, weights: Collection[str]) ->
 
 
 def _audit(audited: pd.DataFrame) -> dict:
-    checks, rows = provenance.verdicts(audited)
     names = provenance.classifier_names(audited)
+    checks, rows = provenance.verdicts(audited, names)
     not_passed = audited[~audited["verdict"].isin(["pass", "not run"])]
     is_open = not_passed["verdict"] == "open"
     whole = [found[0] for _, found in rows]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -71,17 +71,20 @@ def audits(folders: Sequence[Path], dataset: str) -> pd.DataFrame:
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
 
-def verdicts(audited: pd.DataFrame) -> tuple[list[str], list[tuple[str, list[str]]]]:
+def verdicts(
+    audited: pd.DataFrame, names: Mapping[Hashable, str]
+) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """Return the verdicts of each audited classifier.
 
     Args:
         audited: Result of `audits`.
+        names: Result of `classifier_names`.
 
     Returns:
         The column names: ``audit`` for the conclusion, then each check. And a row per classifier: its name,
         the conclusion, and its worst verdict in each check ('' if it lacks the check).
     """
-    checks, names = list(dict.fromkeys(audited["check"])), classifier_names(audited)
+    checks = list(dict.fromkeys(audited["check"]))
     rows = []
     for _, lines in audited.groupby(_AUDITED, sort=False):
         worst = {check: _worst(part["verdict"]) for check, part in lines.groupby("check")}

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from robust_interp import data, zoo
 from robust_interp.core.errors import Stopped, UserError
 from robust_interp.core.worker_pool import Channel, WorkerPool, Workers
+from robust_interp.plugins import load
 from robust_interp.training.job import Start, Training, destination
 from robust_interp.training.train import train_together
 from robust_interp.training.trainer import Status, TrainingError
@@ -46,7 +47,7 @@ class Setting:
     device: str
     save_every: int
     compiled: bool
-    plugins: tuple[str, ...] = ()
+    plugins: Sequence[Path] = ()
 
     def folder(self, what: Training) -> Path:
         """Return the checkpoint folder of a training."""
@@ -57,11 +58,8 @@ class GroupTraining:
     """Trains groups of networks in a worker, those of a group side by side."""
 
     def __init__(self, setting: Setting) -> None:
-        if setting.plugins:
-            from robust_interp.plugins import load
-
-            for file in setting.plugins:
-                load(file)
+        for file in setting.plugins:
+            load(file)
         self._setting = setting
         self._training = data.load(setting.dataset, "train", setting.data_dir)
         self._training.check_same(setting.fingerprint)

@@ -671,12 +671,18 @@ def test_what_was_not_measured_has_no_section(report):
     assert not {"audit", "claims", "coefficients", "figures"} & set(sections)
 
 
+AUDIT_HEAD = (
+    "model,recipe,lambda_init,train_seed,members,dataset,check,eps_255,verdict,value,threshold,n,detail"
+)
+
+
+def write_audit(results, lines):
+    (results / "audit.csv").write_text("\n".join([AUDIT_HEAD, *lines, ""]), encoding="utf-8")
+
+
 @pytest.mark.slow
 def test_an_audit_is_shown_with_its_worst_verdicts(tmp_path):
     results = measure(tmp_path / "results")
-    head = (
-        "model,recipe,lambda_init,train_seed,members,dataset,check,eps_255,verdict,value,threshold,n,detail\n"
-    )
     lines = [
         "net,quick,0.20-0.25,0,1,digits,gradients,2,pass,0,1,10,",
         "net,quick,0.20-0.25,0,1,digits,gradients,4,fail,33.33333333,1,10,<b>zero</b>",
@@ -684,7 +690,7 @@ def test_an_audit_is_shown_with_its_worst_verdicts(tmp_path):
         "net,quick,0.20-0.25,1,1,digits,gradients,2,pass,0,1,10,",
         "net,quick,0.20-0.25,1,1,cifar10,gradients,2,fail,0,1,10,",
     ]
-    (results / "audit.csv").write_text(head + "\n".join(lines) + "\n", encoding="utf-8")
+    write_audit(results, lines)
     page.write([results], tmp_path / "report")
     text = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     assert cells_of(text, 'class="verdicts"') == [
@@ -699,9 +705,6 @@ def test_an_audit_is_shown_with_its_worst_verdicts(tmp_path):
 @pytest.mark.slow
 def test_checkpoints_of_two_recipes_are_told_apart_in_an_audit(tmp_path):
     results = measure(tmp_path / "results")
-    head = (
-        "model,recipe,lambda_init,train_seed,members,dataset,check,eps_255,verdict,value,threshold,n,detail"
-    )
     lines = [
         f"{model},{recipe},,0,1,digits,gradients,2,{said},0,1,10,"
         for model, recipe, said in (
@@ -710,7 +713,7 @@ def test_checkpoints_of_two_recipes_are_told_apart_in_an_audit(tmp_path):
             ("b", "quick", "warn"),
         )
     ]
-    (results / "audit.csv").write_text("\n".join([head, *lines, ""]), encoding="utf-8")
+    write_audit(results, lines)
     text = page.write([results], tmp_path / "report").read_text(encoding="utf-8")
     assert [row[0] for row in cells_of(text, 'class="verdicts"')] == [
         "net seed 0@quick",
@@ -723,12 +726,9 @@ def test_checkpoints_of_two_recipes_are_told_apart_in_an_audit(tmp_path):
 @pytest.mark.slow
 def test_what_passes_or_is_open_in_an_audit_is_folded(tmp_path):
     results = measure(tmp_path / "results")
-    head = (
-        "model,recipe,lambda_init,train_seed,members,dataset,check,eps_255,verdict,value,threshold,n,detail"
-    )
     verdicts = {"gradients": "pass", "restarts": "open", "one_step": "warn"}
     lines = [f"net,quick,,0,1,digits,{check},2,{said},0,1,10,{check}!" for check, said in verdicts.items()]
-    (results / "audit.csv").write_text("\n".join([head, *lines, ""]), encoding="utf-8")
+    write_audit(results, lines)
     text = page.write([results], tmp_path / "report").read_text(encoding="utf-8")
     audit = re.search(r'<section id="audit">(.*?)</section>', text, re.DOTALL)[1]
     in_full = re.sub(r"<details>.*?</details>", "", audit, flags=re.DOTALL)
@@ -1009,11 +1009,7 @@ def test_names_of_any_length_stay_in_their_cells(width, medium, tmp_path):
     names = ["package.module:factory+" * 12, "x" * 255, "net"]
     results = measure(tmp_path / "results", names)
     line = "quick,0.20-0.25,0,1,digits,gradients,2,warn,1,1,10,detail"
-    head = (
-        "model,recipe,lambda_init,train_seed,members,dataset,check,eps_255,verdict,value,threshold,n,detail"
-    )
-    audited = "\n".join([head, *(f"{name},{line}" for name in names), ""])
-    (results / "audit.csv").write_text(audited, encoding="utf-8")
+    write_audit(results, [f"{name},{line}" for name in names])
     with Store(results) as store:
         run(store, [(card(name, recipe="recipe_" * 40), CLEAN, first(9)) for name in names])
     script = """
