@@ -1,4 +1,4 @@
-"""Plug-in: control networks of depth 20, which tell apart why In-ResNet-110 is robust.
+"""Plug-in: control networks, which tell apart why In-ResNet-110 is robust.
 
     robust-interp train --plugin benchmarks/controls.py --models preact_resnet20_burst1000 ...
 
@@ -7,7 +7,7 @@
   stage of a ResNet-20 follow, without λ. So these networks differ in the weights of the front alone.
 - `preact_resnet20_burst100`, `preact_resnet20_burst1000`: a ResNet-20, in whose first 10 steps the gradients
   of the stem and the first stage are multiplied by 100 or 1000.
-- `in_resnet20_fixed`: an In-ResNet-20 whose λ stay at their initial values of 0.20 to 0.25.
+- `in_resnet20_fixed`, `in_resnet110_fixed`: an In-ResNet whose λ stay at their initial 0.20 to 0.25.
 
 Numbers: docs/findings.md.
 """
@@ -80,6 +80,10 @@ class FixedDamping(PreActResNet):
                 module.requires_grad_(False)
 
 
+def _fixed(depth: int) -> Architecture:
+    return Architecture(FixedDamping, {"depth": depth}, Damp, {"lambda_init": (0.20, 0.25)})
+
+
 def _front(name: str) -> Architecture:
     return Architecture(FixedFront, {"depth": 20, "front": name}, Add)
 
@@ -90,7 +94,8 @@ ARCHITECTURES = {
     "resnet20_resnet110_front": _front("preact_resnet110.cifar10_quick_bf16_seed0"),
     "preact_resnet20_burst100": Architecture(Burst, {"depth": 20, "factor": 100}, Add),
     "preact_resnet20_burst1000": Architecture(Burst, {"depth": 20, "factor": 1000}, Add),
-    "in_resnet20_fixed": Architecture(FixedDamping, {"depth": 20}, Damp, {"lambda_init": (0.20, 0.25)}),
+    "in_resnet20_fixed": _fixed(20),
+    "in_resnet110_fixed": _fixed(110),
 }
 
 register_all([sys.modules[__name__]], checkpoints={}, default_tag=lambda name: None)

@@ -72,10 +72,11 @@ def test_a_fixed_front_is_that_of_the_other_network_and_stays(controls):
     assert not any("lambda_" in name for name, p in model.named_parameters() if p.requires_grad)
 
 
-def test_fixed_damping_does_not_train_its_lambda(controls):
-    model = controls["in_resnet20_fixed"](num_classes=10)
+@pytest.mark.parametrize(("depth", "count"), [(20, 6), (110, 51)])
+def test_fixed_damping_does_not_train_its_lambda(controls, depth, count):
+    model = controls[f"in_resnet{depth}_fixed"](num_classes=10)
     before = model.interpolation_coefficients()
-    assert len(before) == 6
+    assert len(before) == count
     assert all(0.20 <= value <= 0.25 for value in before.values())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     weight = model.stem.conv.weight.clone()
