@@ -15,7 +15,14 @@ from robust_interp.corruptions import CORRUPTIONS, MEANS
 from robust_interp.data import DATASETS
 from robust_interp.results import leaderboard
 from robust_interp.results.column_names import declaration, is_mce, measured_in, parse, std_of, was_mce
-from robust_interp.results.columns import ENTRY, LEADERBOARD, TAIL_COLUMNS, Type, integers
+from robust_interp.results.columns import (
+    ENTRY,
+    LEADERBOARD,
+    OF_IMAGES_COLUMNS,
+    TAIL_COLUMNS,
+    Type,
+    integers,
+)
 from robust_interp.results.folders import dataset_in, runs_in
 from robust_interp.results.leaderboard import board_columns
 from robust_interp.results.ranks import ranked_by
@@ -138,6 +145,8 @@ def read(path: Path, dataset: str | None = None) -> pd.DataFrame:
     for column in columns:
         if (dtype := _DTYPES.get(declaration(column).type)) is not None:
             board[column] = _numbers(path, board[column], dtype)
+        elif column in OF_IMAGES_COLUMNS:
+            board[column] = board[column].mask(board[column] == "")
     if board["members"].isna().any():
         raise UserError(f"{path} is not a leaderboard: a row has no members; for a single model write 1")
     for column, low, high in (

@@ -93,9 +93,6 @@ def compare(board: pd.DataFrame, dataset: str) -> PaperComparison:
     """
     published = reference(dataset)
     ours = board[(board["source"] == "measured") & (board["protocol"] == "final") & in_float32(board)]
-    for name in _of_images(ours):  # what is empty in a file is a text
-        values = [None if pd.isna(value) or value == "" else value for value in ours[name]]
-        ours = ours.assign(**{name: pd.Series(values, ours.index, dtype=object)})
     cells = pd.DataFrame(list(_cells(published, ours)), columns=CELL_COLUMNS)
     whole = dict.fromkeys(["members", "seeds", "n_examples"], "Int64")
     lines = [*_tried(published, dataset, "paper"), *_tried(ours, dataset, "measured")]

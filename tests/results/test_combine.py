@@ -105,6 +105,17 @@ def test_a_file_alone_is_shown_as_it_is(mine, shown):
     assert board["params_m"].isna().tolist() == [False, True]
 
 
+@pytest.mark.parametrize("column", ["subset", "preprocessing", "skipped"])
+def test_an_empty_cell_on_the_images_is_missing_as_in_a_folder(mine, column):
+    head, *lines = MINE.splitlines()
+    lines = [
+        f"{line.removesuffix(',measured')},{value},measured"
+        for line, value in zip(lines, ("", 7), strict=True)
+    ]
+    mine.write_text("\n".join([f"{head.removesuffix(',source')},{column},source", *lines]))
+    assert combine.read(mine)[column].isna().tolist() == [True, False]
+
+
 def test_the_file_that_a_bench_writes_reads_as_it_was_written(folder, tmp_path):
     noise = [
         (card("a"), corruption(name, s), first(s)) for name in ("impulse_noise", "fog") for s in range(1, 6)

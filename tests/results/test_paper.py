@@ -160,7 +160,7 @@ def test_numbers_of_several_rows_of_a_network_are_all_shown_whatever_their_order
         ("in_resnet110", 1, 1, {"pgd_2": 30.0, "clean": 83.0}),
         ("in_resnet110", 1, 1, {"pgd_2": 99.0, "clean": 22.0, "fgsm_1": 50.0}, {"n_examples": 900}),
     ]
-    usual = itertools.cycle([None, "", np.nan])  # as in a folder, and as in a file
+    usual = itertools.cycle([None, np.nan])
     for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0]):
         subset = pd.Series([next(usual), next(usual), "random@0"])
         ours = board(*(lines[at] for at in order)).assign(subset=subset[order].to_numpy())
