@@ -396,13 +396,11 @@ def _finite(logits: Tensor) -> Tensor:
 def _largest(gradient: Tensor, count: int) -> Tensor:
     """Return the largest absolute value of each image's gradient, (count,), including NaN and infinity.
 
-    An image may have several rows in the gradient.
+    A single image may have several rows in the gradient.
 
     Raises:
-        PartOfABatch: if the rows cannot be those of all images.
+        PartOfABatch: if it is not clear which rows are those of which image.
     """
-    if len(gradient) % count:
+    if len(gradient) != count > 1:
         raise PartOfABatch
-    if len(gradient) == count:
-        return torch.linalg.vector_norm(gradient, torch.inf, dim=tuple(range(1, gradient.ndim)))
     return torch.linalg.vector_norm(gradient.reshape(count, -1), torch.inf, dim=1)

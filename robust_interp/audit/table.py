@@ -33,9 +33,8 @@ def lines(one: AuditedModel, dataset: str) -> Iterator[dict]:
         one: The audited model.
         dataset: Name of the data set.
     """
-    card = {
-        name: getattr(one.card, name) for name in ("model", "recipe", "lambda_init", "train_seed", "members")
-    }
+    of_card = ("model", "weights_sha256", "recipe", "lambda_init", "train_seed", "members")
+    card = {name: getattr(one.card, name) for name in of_card}
     for finding in one.findings:
         yield asdict(finding) | card | {"dataset": dataset}
 

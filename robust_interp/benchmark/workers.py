@@ -26,7 +26,7 @@ from robust_interp.classifiers.resolve import ResolveOptions, resolve
 from robust_interp.classifiers.target import Target
 from robust_interp.core.errors import UserError
 from robust_interp.core.worker_pool import WorkerPool, Workers, cluster, log_in
-from robust_interp.plugins import load, loaded
+from robust_interp.plugins import load_same, loaded
 from robust_interp.store import Outcome
 from robust_interp.store.cells import digest
 
@@ -55,7 +55,7 @@ class TaskRunner:
         request: The settings of the run, with the device and the batch size of a worker.
         asked: The models to resolve, and the options for it.
         known: The data and the targets that the main process found.
-        plugins: Plug-in files to load.
+        plugins: Plug-in files to load, with their hashes.
         compiles: The networks to compile for attacks.
         failed: The errors of checkpoints that the main process has left out, by their keys.
     """
@@ -65,12 +65,11 @@ class TaskRunner:
         request: Request,
         asked: Sequence[Asked],
         known: ExpectedInputs,
-        plugins: Sequence[Path],
+        plugins: Mapping[Path, str],
         compiles: Container[Architecture],
         failed: Mapping[str, UserError],
     ) -> None:
-        for file in plugins:
-            load(file)
+        load_same(plugins)
         dataset = load_dataset(request)
         dataset.check_same(known.fingerprint)
         self._runner = Runner.for_request(request, dataset)

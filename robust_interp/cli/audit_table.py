@@ -9,6 +9,7 @@ from rich.table import Table
 
 from robust_interp.audit.checks import CHECKS, AuditedModel, Finding
 from robust_interp.cli.console import console
+from robust_interp.store.cells import labels
 from robust_interp.store.verdicts import FAIL, NOT_RUN, OPEN, PARTIAL, PASS, WARN
 
 ORDER = (FAIL, WARN, OPEN, NOT_RUN, PASS)
@@ -29,10 +30,8 @@ def print_audit(audited: Sequence[AuditedModel], dataset: str, everything: bool 
         everything: Whether to print passed checks in the same way; by default they share one line.
     """
     shown = console()
-    labels = [one.card.label for one in audited]
-    for one, label in zip(audited, labels, strict=True):
-        recipe = f"@{one.card.recipe}" if labels.count(label) > 1 and one.card.recipe else ""
-        title = f"{label}{recipe}, {dataset}: {one.conclusion}"
+    for one, label in zip(audited, labels([one.card for one in audited]), strict=True):
+        title = f"{label}, {dataset}: {one.conclusion}"
         shown.print(title, style="bold", highlight=False, markup=False)
         table = Table(box=None, pad_edge=False, show_header=False)
         table.add_column("verdict", no_wrap=True)

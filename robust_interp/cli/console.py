@@ -26,7 +26,7 @@ from robust_interp.results.columns import is_text
 from robust_interp.results.compare import Comparison
 from robust_interp.results.paper import PaperComparison
 from robust_interp.store import Store
-from robust_interp.store.cells import Plan
+from robust_interp.store.cells import Plan, labels
 from robust_interp.zoo import MODELS, Checkpoint
 
 if TYPE_CHECKING:  # it imports torch
@@ -358,13 +358,14 @@ def print_plan(benchmark: Benchmark, store: Store, estimate: Estimate) -> None:
     todo = benchmark.missing(store)
     seconds, is_bound = estimate
     takes = f"{'at most ' if is_bound else ''}about {duration(seconds)}"
-    missing = {target.card.label: len(cells) for target, cells in todo}
+    counts = [len(cells) for _, cells in todo]
+    names = labels([target.card for target, _ in todo])
     lines = [
         f"{plan.dataset}, n = {plan.n}, protocol {plan.protocol}: {_count(plan)} cells",
         *_measured_lines(f"per model, {len(_columns(plan))} cells", plan),
         *(_measured_lines(f"strong, n = {plan.strong.n}: the worst of", plan.strong) if plan.strong else []),
-        *(f"to measure: {count} cells of {label}" for label, count in missing.items()),
-        f"{(count := sum(missing.values()))} cells to measure, {_count(plan) - count} already stored; "
+        *(f"to measure: {count} cells of {name}" for name, count in zip(names, counts, strict=True)),
+        f"{(count := sum(counts))} cells to measure, {_count(plan) - count} already stored; "
         f"{takes} on {benchmark.runner.device} in one process",
         *(f"warning: {note}" for note in benchmark.runner.corruptor.notes),
     ]

@@ -297,11 +297,13 @@ def _curve(arguments: argparse.Namespace) -> int:
     from robust_interp.report import curves
     from robust_interp.results import export
     from robust_interp.results.folders import of_models, runs_in
+    from robust_interp.store.cells import labels
 
     runs, dataset = runs_in(arguments.folders, arguments.dataset)
     runs = of_models(runs, arguments.models)
     table = curves.under_attack(curves.points(runs), arguments.series)
-    weights = {s.classifier.label: s.classifier.weights_sha256 for run in runs for s in run}
+    cards = [score.classifier for run in runs for score in run]
+    weights = {name: card.weights_sha256 for name, card in zip(labels(cards), cards, strict=True)}
     origin = FigureOrigin(dataset, weights, int(table["n"].max()))
     chance = 100 / data.DATASETS[dataset].classes if dataset in data.DATASETS else None
     figure = robustness.eps_figure(table, chance=chance)

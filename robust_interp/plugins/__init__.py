@@ -1,5 +1,14 @@
 """Decorators for plug-ins: `attack`, `corruption` and `dataset`. `load` registers the plug-ins of a file."""
 
-from robust_interp.plugins.declare import REGISTRIES, OfEps, attack, corruption, dataset, load, loaded
+from robust_interp.plugins.declare import (
+    REGISTRIES,
+    OfEps,
+    attack,
+    corruption,
+    dataset,
+    load,
+    load_same,
+    loaded,
+)
 
-__all__ = ["REGISTRIES", "OfEps", "attack", "corruption", "dataset", "load", "loaded"]
+__all__ = ["REGISTRIES", "OfEps", "attack", "corruption", "dataset", "load", "load_same", "loaded"]

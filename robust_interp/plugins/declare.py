@@ -32,7 +32,7 @@ from robust_interp.data import DATASETS, DatasetType
 from robust_interp.results.columns import ENTRY_COLUMNS, SOURCE_COLUMNS, STRONG, TAIL_COLUMNS, WORST
 from robust_interp.zoo import MODELS
 
-__all__ = ["REGISTRIES", "OfEps", "attack", "corruption", "dataset", "load", "loaded"]
+__all__ = ["REGISTRIES", "OfEps", "attack", "corruption", "dataset", "load", "load_same", "loaded"]
 
 REGISTRIES: dict[str, Registry] = {
     "models": MODELS,
@@ -208,8 +208,7 @@ def load(path: str | Path) -> None:
     try:
         module = imported(lambda: _run(path, source, f"robust_interp_plugin_{sha256[:16]}"))
         declared += [(MODELS, name, function) for name, function in _timm_models(module)]
-        for registry, name, entry in declared:
-            registry.add(name, entry, origin)
+        _register(declared, origin)
     except Exception as error:
         raise UserError(f"plug-in {path}: {cause(error, str(path))}") from error
     finally:
@@ -219,9 +218,35 @@ def load(path: str | Path) -> None:
     _loaded[path] = sha256
 
 
-def loaded() -> list[Path]:
-    """Return the plug-in files that this process has loaded and that still exist."""
-    return [path for path in _loaded if path.is_file()]
+def loaded() -> dict[Path, str]:
+    """Return the plug-in files that this process has loaded and that still exist, with their hashes."""
+    return {path: sha256 for path, sha256 in _loaded.items() if path.is_file()}
+
+
+def load_same(files: Mapping[Path, str]) -> None:
+    """Load the plug-in files of another process.
+
+    Args:
+        files: Their paths and hashes, as `loaded` returned them there.
+
+    Raises:
+        UserError: as `load`, or if a file is not the one that the other process has loaded.
+    """
+    for path, sha256 in files.items():
+        load(path)
+        if _loaded[path] != sha256:
+            raise UserError(f"a worker finds another plug-in {path} than the run began with: start it again")
+
+
+def _register(declared: _Declared, origin: Origin) -> None:
+    """Register all entries; none of them if one cannot be, so that the file can be corrected and loaded."""
+    for at, (registry, name, entry) in enumerate(declared):
+        try:
+            registry.add(name, entry, origin)
+        except UserError:
+            for other, added, _ in declared[:at]:
+                other.remove(added)
+            raise
 
 
 def _run(path: Path, source: bytes, name: str) -> ModuleType:
@@ -257,14 +282,12 @@ def _check_columns(registry: Registry, name: str) -> None:
     beside = {other for of, other, _ in _declared.get() or () if of is not registry}  # in the same file
     own = ("clean", *MEANS, WORST, STRONG, *ENTRY_COLUMNS, *TAIL_COLUMNS, *SOURCE_COLUMNS)
     numbered = re.search(r"_(\d+|std)$", name)
-    if (
-        registry is CORRUPTIONS
-        and name not in CORRUPTIONS
-        and (name in (*own, *ATTACKS, *beside) or numbered)
-    ):
+    if registry.get_loaded(name) is not None:
+        return  # taken, as `Registry.add` will say
+    if registry is CORRUPTIONS and (name in (*own, *ATTACKS, *beside) or numbered):
         raise UserError(f"corruption {name!r}: its column names would be ambiguous: rename it")
     derived = name.startswith((f"{WORST}_", f"{STRONG}_"))
-    if registry is ATTACKS and name not in ATTACKS and (name in (*own, *CORRUPTIONS, *beside) or derived):
+    if registry is ATTACKS and (name in (*own, *CORRUPTIONS, *beside) or derived):
         raise UserError(f"attack {name!r}: its column names would be ambiguous: rename it")
 
 

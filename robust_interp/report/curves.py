@@ -35,6 +35,7 @@ POINT_COLUMNS = [
     "corruption_source",
 ]
 DIFFERENCE_COLUMNS = [*POINT_COLUMNS[:3], "series", "x", "norm", "n", "difference", "low", "high"]
+_WITHOUT_LAMBDA = ("preact_resnet", "resnext", "plain_net")  # starts of names
 _PUBLISHED = 4  # largest number of published models in a figure
 _CURVES = (Kind.CLEAN, Kind.ATTACK, Kind.WORST)
 CLEAN, ATTACK, CORRUPTION = "clean", "attack", "corruption"
@@ -53,8 +54,8 @@ def points(runs: Iterable[Sequence[Score]]) -> pd.DataFrame:
     Returns:
         One row per entry and perturbation. `series` is the attack or corruption, `x` its eps (in units of
         1/255 for Linf) or severity, 0 for clean. The band is the 95 % interval of the leaderboard: Student's
-        t over train seeds if there are several, cut at 0 and 100, else Wilson's over the images. If all seeds
-        agree exactly, the width of the band is 0. Strong attacks, which use other images, are left out.
+        t over train seeds if there are several, cut at 0 and 100, else Wilson's over the images. It is NaN if
+        all seeds agree exactly. Strong attacks, which use other images, are left out.
     """
     lines = [{"entry": name} | _point(alike) for name, alike in _measured(runs)]
     return pd.DataFrame(lines, columns=POINT_COLUMNS)
@@ -84,7 +85,8 @@ def differences(runs: Iterable[Sequence[Score]], baseline: str) -> pd.DataFrame:
     """Return the accuracy of each entry minus that of the baseline, in percentage points.
 
     Single models are compared with single models, ensembles with ensembles of the same number of members.
-    Images, protocol and perturbation are always the same, and so is the recipe if the baseline has it.
+    Images, protocol and perturbation are always the same, and so are the recipe and then the train seeds if
+    the baseline has them; else its row with the most train seeds counts.
     Accuracies without a counterpart have no row.
 
     Args:
@@ -104,11 +106,16 @@ def differences(runs: Iterable[Sequence[Score]], baseline: str) -> pd.DataFrame:
     lines = []
     for name, alike in measured:
         found = rivals.get(_comparable(alike[0]), [])
-        same_recipe = [a for a in found if a[0].classifier.recipe == alike[0].classifier.recipe]
-        other = next(iter(same_recipe or found), None)
-        if other is not None and alike[0].classifier.model != baseline:
+        if found and alike[0].classifier.model != baseline:
+            other = max(found, key=lambda rival: _likeness(alike, rival))
             lines.append({"entry": name} | _difference(alike, other))
     return pd.DataFrame(lines, columns=DIFFERENCE_COLUMNS)
+
+
+def _likeness(alike: list[Score], rival: list[Score]) -> tuple[bool, bool, int]:
+    """Return how well a rival suits a comparison: by its recipe, by its train seeds, by their number."""
+    seeds, theirs = ({score.classifier.train_seed for score in scores} for scores in (alike, rival))
+    return alike[0].classifier.recipe == rival[0].classifier.recipe, seeds == theirs, len(rival)
 
 
 def _comparable(score: Score) -> str:
@@ -243,9 +250,11 @@ def _kind(score: Score) -> str | None:
 def _point(alike: list[Score]) -> dict:
     first, accuracies = alike[0], [score.accuracy for score in alike]
     mean, std = statistics.mean_std(accuracies)
-    if len(alike) > 1:
+    if len(alike) > 1 and std:
         low, high = statistics.t_interval_of(mean, std, len(alike))
         band = max(0.0, low), min(100.0, high)
+    elif len(alike) > 1:
+        band = math.nan, math.nan
     else:
         band = first.row["ci_low"], first.row["ci_high"]
     return {
@@ -297,7 +306,7 @@ def published(board: pd.DataFrame, models: Collection[str]) -> pd.DataFrame:
 def usual_baseline(models: Iterable[str]) -> str | None:
     """Return the default baseline: the first model without λ, else the first; None if there is only one."""
     names = sorted(set(models))
-    plain = [name for name in names if name.startswith(("preact_resnet", "plain_net", "resnext"))]
+    plain = [name for start in _WITHOUT_LAMBDA for name in names if name.startswith(start)]
     return next(iter(plain or names)) if len(names) > 1 else None
 
 

@@ -48,7 +48,8 @@ _DRAWN = {  # names of figures that `robust-interp plot` and `stability` write, 
     "landscape_line": "Cross-entropy along the FGSM direction, mean and quantiles over test images, and the "
     "share of them whose predicted class changes.",
     "landscape_plane": "Cross-entropy and predicted class around a test image, over the FGSM direction and a "
-    "random orthogonal one; the cross marks the image, the boxes the radii ε that are usually measured.",
+    "random orthogonal one; the cross marks the image, the outlines the Linf balls of the radii ε that are "
+    "usually measured.",
     "stability": "Real parts of the rightmost eigenvalues of the blocks' Jacobians with and without damping, "
     "and their spectral norms, over depth.",
     "coefficients": "act(λ) over depth.",
@@ -108,10 +109,9 @@ def write(
     Raises:
         UserError: if a source is missing or invalid, or if the report cannot be written.
     """
-    if resolved(out) in {resolved(path) for path in sources}:
-        raise UserError(f"{out} contains the results: a report needs a separate folder, set it with --out")
-    if (out / FILE_NAME).exists():  # its tables would be replaced
-        raise UserError(f"{out} is a results folder: a report needs a separate folder, set it with --out")
+    held = {resolved(path if path.is_dir() else path.parent) for path in sources}
+    if resolved(out) in held or (out / FILE_NAME).exists():  # its tables would be replaced
+        raise UserError(f"{out} contains results: a report needs a separate folder, set it with --out")
     dataset = combine.dataset_of(sources, dataset)
     progress(0.0, "reading")
     board, sources_named, ranked_by = combine.gather(sources, dataset)

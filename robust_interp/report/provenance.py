@@ -67,6 +67,8 @@ def audits(folders: Sequence[Path], dataset: str) -> pd.DataFrame:
             raise UserError(f"cannot read {path}: {error}") from error
         if missing := {*_AUDITED, "dataset", "check", "verdict", "n", "detail"} - set(table):
             raise UserError(f"{path} is not an audit: it lacks {', '.join(sorted(missing))}")
+        if "weights_sha256" not in table:
+            table["weights_sha256"] = ""  # written by version 0.1
         found.append(table[table["dataset"] == dataset])
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
@@ -86,7 +88,7 @@ def verdicts(
     """
     checks = list(dict.fromkeys(audited["check"]))
     rows = []
-    for _, lines in audited.groupby(_AUDITED, sort=False):
+    for _, lines in audited.groupby([*_AUDITED, "weights_sha256"], sort=False):
         worst = {check: _worst(part["verdict"]) for check, part in lines.groupby("check")}
         counts = (int(n) if n.isdigit() else 0 for n in lines["n"])  # other programs may write other texts
         whole = conclude(zip(lines["check"], lines["verdict"], counts, strict=True))
@@ -95,13 +97,15 @@ def verdicts(
 
 
 def classifier_names(audited: pd.DataFrame) -> dict[Hashable, str]:
-    """Return the name of the classifier in each row, with its recipe where several share a name.
+    """Return the name of the classifier in each row, with its recipe or weights where several share a name.
 
     The keys are those of the rows.
     """
     names = audited.apply(_name, axis=1)
-    several = audited["recipe"].groupby(names).transform("nunique") > 1
-    return names.where(~several, names + "@" + audited["recipe"]).to_dict()
+    for told in ("@" + audited["recipe"], ", weights " + audited["weights_sha256"].str[:8]):
+        several = told.groupby(names).transform("nunique") > 1
+        names = names.where(~several, names + told)
+    return names.to_dict()
 
 
 def _name(line: pd.Series) -> str:

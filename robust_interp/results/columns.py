@@ -555,6 +555,7 @@ LEADERBOARD = (*ENTRY, *MEASURED, STD, *TAIL, *MCE, *SOURCE)
 
 AUDIT = (
     Column("model", _text, "Name of the model."),
+    Column("weights_sha256", _text, "SHA-256 of its weights, as in `results.csv`."),
     Column("recipe", _text, "Recipe of the checkpoint's training."),
     Column("lambda_init", _text, "Interval in which act(λ) started."),
     Column("train_seed", _integer, "Train seed."),

@@ -49,7 +49,8 @@ def with_mce(board: pd.DataFrame, baseline: str = NO_BASELINE) -> pd.DataFrame:
     mCE: the same for each error minus the clean error. The baseline itself has 100. Both are empty for rows
     that lack one of the corruptions, or that differ from the baseline in n, protocol, source of the
     corruptions, or order or preprocessing of the images. They are also empty if a divisor is 0: an error of
-    the baseline for mCE, or its difference to the clean error for relative mCE.
+    the baseline for mCE, or its difference to the clean error for relative mCE. Of several rows of the
+    baseline, that with the most train seeds counts.
 
     The baseline ``AlexNet`` means its published errors on ImageNet-C, unless a row has this name. Then
     ``mce(AlexNet)`` is filled for rows with the corruptions of ImageNet-C, and there is no relative mCE.
@@ -119,18 +120,18 @@ def _is_of_imagenet_c(sources: object) -> bool:
 
 
 def _references(baseline: str, complete: pd.DataFrame) -> dict[tuple, int]:
-    """Return the position of the baseline's row, by its `_circumstances`."""
+    """Return the position of the baseline's row with the most train seeds, by its `_circumstances`."""
     name, _, recipe = baseline.partition("@")
     fits = [_entry(line) == name and recipe in ("", line["recipe"]) for _, line in complete.iterrows()]
-    found = complete[fits]
-    if found.empty:
+    if not any(fits):
         raise unknown("baseline", baseline, {_entry(line) for _, line in complete.iterrows()})
+    found = complete.assign(place=range(len(complete)))[fits].sort_values("seeds", ascending=False)
+    found = found[~_circumstances(found).assign(recipe=found["recipe"]).duplicated()]
     circumstances = _circumstances(found)
     if circumstances.duplicated().any():
         recipes = ", ".join(sorted({f"{name}@{recipe}" for recipe in found["recipe"]}))
         raise UserError(f"the baseline {baseline!r} matches several rows: choose one of {recipes}")
-    places = np.flatnonzero(fits).tolist()
-    return {tuple(line): at for at, (_, line) in zip(places, circumstances.iterrows(), strict=True)}
+    return {tuple(line): at for at, (_, line) in zip(found["place"], circumstances.iterrows(), strict=True)}
 
 
 def _circumstances(board: pd.DataFrame) -> pd.DataFrame:

@@ -183,7 +183,8 @@ def _answers(line: pd.Series, ours: pd.DataFrame) -> dict[str, list[pd.Series]]:
         same &= ours["lambda_init"] == line["lambda_init"]
     usual = ours[_of_images(ours)].isna().all(axis=1)
     found = ours.assign(exact=ours["model"] == line["model"], usual=usual)[same]
-    found = found.sort_values(["exact", "usual", "seeds", "n_examples"], kind="stable")[::-1]
+    order = ["exact", "usual", "seeds", "n_examples"]
+    found = found.sort_values(order, kind="stable", na_position="first")[::-1]
     of_one_depth = found[found["model"] == found["model"].iloc[0]] if len(found) else found
     by_recipe: dict[str, list[pd.Series]] = {}
     for _, row in of_one_depth.iterrows():
@@ -404,7 +405,7 @@ def _one_a_network(board: pd.DataFrame) -> pd.DataFrame:
     lines, columns = [], measured_in(board)
     alike = ["model", "recipe", "lambda_init", "members", "n_examples", *_of_images(board)]
     for _, group in board.groupby(alike, sort=False, dropna=False):
-        runs = group.sort_values("seeds", kind="stable").to_dict("records")[::-1]
+        runs = group.sort_values("seeds", kind="stable", na_position="first").to_dict("records")[::-1]
         line = dict(runs[0])
         for column in columns:
             best = next((run for run in runs if pd.notna(run[column])), runs[0])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 
@@ -136,6 +137,17 @@ class ModelCard:
         if self.members > 1:
             return f"{self.model} x{self.members}"
         return self.model if self.train_seed is None else f"{self.model} seed {self.train_seed}"
+
+
+def labels(cards: Sequence[ModelCard]) -> list[str]:
+    """Return the label of each card, followed by ``@RECIPE`` if other recipes of these cards share it."""
+    recipes: dict[str, set[str]] = {}
+    for card in cards:
+        recipes.setdefault(card.label, set()).add(card.recipe)
+    return [
+        f"{card.label}@{card.recipe}" if card.recipe and len(recipes[card.label]) > 1 else card.label
+        for card in cards
+    ]
 
 
 @dataclass(frozen=True)

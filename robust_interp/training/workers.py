@@ -6,7 +6,7 @@ lost, another one continues its trainings from their last states.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from robust_interp import data, zoo
 from robust_interp.core.errors import Stopped, UserError
 from robust_interp.core.worker_pool import Channel, WorkerPool, Workers
-from robust_interp.plugins import load
+from robust_interp.plugins import load_same
 from robust_interp.training.job import Start, Training, destination
 from robust_interp.training.train import train_together
 from robust_interp.training.trainer import Status, TrainingError
@@ -37,7 +37,7 @@ class Setting:
         device: See `train.train_together`.
         save_every: See `train.train_together`.
         compiled: See `train.train_together`.
-        plugins: Plug-in files to load.
+        plugins: Plug-in files to load, with their hashes.
     """
 
     dataset: str
@@ -47,7 +47,7 @@ class Setting:
     device: str
     save_every: int
     compiled: bool
-    plugins: Sequence[Path] = ()
+    plugins: Mapping[Path, str]
 
     def folder(self, what: Training) -> Path:
         """Return the checkpoint folder of a training."""
@@ -58,8 +58,7 @@ class GroupTraining:
     """Trains groups of networks in a worker, those of a group side by side."""
 
     def __init__(self, setting: Setting) -> None:
-        for file in setting.plugins:
-            load(file)
+        load_same(setting.plugins)
         self._setting = setting
         self._training = data.load(setting.dataset, "train", setting.data_dir)
         self._training.check_same(setting.fingerprint)

@@ -6,8 +6,9 @@ from support.attacked import EPS, attack, perturbation, predict, tiny, tiny_batc
 from torch import nn
 
 from robust_interp import attacks, evaluate
-from robust_interp.attacks import AttackRunner
+from robust_interp.attacks import AttackRunner, AttackType
 from robust_interp.core.errors import UserError
+from robust_interp.core.registry import BUILT_IN
 
 # The networks here are untrained, which evaluate remarks on.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -88,6 +89,37 @@ def test_samples_without_a_gradient_are_told():
     for max_batch in (4, N):
         found = runner(images, torch.zeros(N, dtype=torch.long), range(N), max_batch)
         assert found.zero_gradient.tolist() == [at % 3 == 0 for at in range(N)]
+
+
+@pytest.mark.parametrize("copies", ["repeat", "repeat_interleave", "cat"])
+def test_samples_without_a_gradient_are_told_in_an_attack_on_copies_of_a_batch(monkeypatch, copies):
+    """Which rows are copies of which image, only the attack knows: it is run on one image at a time."""
+
+    def on_copies(model, **params):
+        def call(images, labels):
+            images = images.clone().requires_grad_()
+            several = {
+                "repeat": lambda: images.repeat(3, 1, 1, 1),
+                "repeat_interleave": lambda: images.repeat_interleave(3, 0),
+                "cat": lambda: torch.cat([images, images / 2, images / 4]),
+            }[copies]()
+            model(several).sum().backward()
+            return images.detach()
+
+        return call
+
+    class Dark(nn.Module):
+        """Passes no gradient through dark images."""
+
+        def forward(self, images):
+            bright = (images[:, 0, 0, 0] > 0.1).float().view(-1, 1, 1, 1)
+            return (images * bright).flatten(1)[:, :5] + 0 * images.sum()
+
+    monkeypatch.setitem(attacks.ATTACKS._added, "copies", (AttackType(on_copies, {}), BUILT_IN))
+    images, labels = tiny_batch(4)
+    images[:, 0, 0, 0] = torch.tensor([0.05, 0.9, 0.9, 0.05])
+    found = AttackRunner(perturbation("copies"), Dark())(images, labels, range(4))
+    assert found.zero_gradient.tolist() == [True, False, False, True]
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from robust_interp.audit.checks import AuditedModel, Finding
 from robust_interp.cli import audit_table
-from robust_interp.store.cells import ModelCard
+from robust_interp.store.cells import ModelCard, labels
 
 FINDINGS = [
     Finding("deterministic", "pass", "8 images: same predictions twice", 8),
@@ -63,6 +63,15 @@ def test_nothing_is_cut_and_what_is_worst_comes_first(lines, width):
         assert "strongest at 1/255: accuracy under apgd_ce: 22.7 %" in text
     for number in ("value 36.3", "28.1 to", "43.8", "at most 2", "n = 20"):
         assert number.replace(" ", "") in text.replace(" ", "")
+
+
+def test_a_label_names_the_recipe_only_where_several_share_it():
+    cards = [ModelCard("a", {}, recipe, train_seed=0) for recipe in ("quick", "long", "quick")]
+    cards += [ModelCard("b", {}, "quick", train_seed=0), ModelCard("c", {}), ModelCard("c", {}, "long")]
+    assert labels(cards) == [
+        *("a seed 0@quick", "a seed 0@long", "a seed 0@quick"),
+        *("b seed 0", "c", "c@long"),
+    ]
 
 
 def test_what_passes_shares_a_line_unless_all_is_asked_for(lines):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from contextlib import closing
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +134,25 @@ def test_a_name_that_no_command_line_could_hold_is_refused(install):
         attacks_registry()["far-off"]
     with pytest.raises(UserError, match="data set 'my_bars': its name must match"):
         data.DATASETS.add("my_bars", data.DATASETS["digits"], Origin("/mine.py", "sha256:0"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("corruption", "noise"), ("corruption", "haze_2"), ("attack", "worst")]
+)
+def test_an_installed_plug_in_with_an_ambiguous_name_is_refused_as_one_of_a_file_is(
+    install, monkeypatch, kind, name
+):
+    call, signature = ("", "image, severity, rng") if kind == "corruption" else ("()", "model, x, y, *, eps")
+    source = f"from robust_interp.plugins import {kind}\n@{kind}{call}\ndef {name}({signature}): 0\n"
+    module = f"installed_{name}"
+    install(f"installed-{name}", {f"{kind}s": {name: f"{module}:{name}"}}, module, source)
+    registry = plugins.REGISTRIES[f"{kind}s"]
+    monkeypatch.setitem(
+        vars(registry), "_points", {name: list(entry_points(group=registry.group, name=name))}
+    )
+    monkeypatch.setattr(registry, "_broken", {})
+    with pytest.raises(UserError, match=f"{kind} '{name}': its column names would be ambiguous"):
+        registry[name]
 
 
 def test_an_entry_point_that_cannot_be_read_is_a_broken_plug_in(install):
@@ -370,6 +390,26 @@ def test_a_file_that_changed_is_not_loaded_over_itself(fresh, write):
     plugins.load(write(SHIFT))
     with pytest.raises(UserError, match="has changed since it was loaded"):
         plugins.load(write(SHIFT + "\n    # another"))
+
+
+def test_a_file_that_was_refused_can_be_corrected_and_loaded(fresh, write):
+    with pytest.raises(UserError, match="corruption 'fog' is declared by"):
+        plugins.load(write(SHIFT.replace("darker", "fog")))
+    assert "up" not in ATTACKS
+    plugins.load(write(SHIFT))
+    assert "up" in ATTACKS
+
+
+def test_a_worker_refuses_another_file_than_the_run_began_with(fresh, write, monkeypatch):
+    path = write(SHIFT)
+    plugins.load(path)
+    begun = plugins.loaded()
+    plugins.load_same(begun)
+    fresh()
+    monkeypatch.setattr(plugins.declare, "_loaded", {})  # as in a new process
+    path.write_text(path.read_text() + "# changed\n")
+    with pytest.raises(UserError, match=f"a worker finds another plug-in {path}"):
+        plugins.load_same(begun)
 
 
 def environments(**options):

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import re
 import shutil
 import subprocess
@@ -528,8 +529,32 @@ def test_differences_to_a_baseline(tmp_path):
         assert [10.0, 10.0] in [list(line.get_ydata()) for line in panel.lines]
     assert curves.usual_baseline(["in_resnet20", "preact_resnet20", "a"]) == "preact_resnet20"
     assert curves.usual_baseline(["in_resnet20", "plain_net20"]) == "plain_net20"
+    assert curves.usual_baseline(["plain_net20", "resnext29", "preact_resnet20"]) == "preact_resnet20"
     assert curves.usual_baseline(["b", "a"]) == "a"
     assert curves.usual_baseline(["a"]) is None
+
+
+def test_a_difference_is_to_the_baselines_row_of_the_same_seeds_else_of_the_most(tmp_path):
+    """The baseline was first measured with one seed (60 %), then with three (60, 50 and 40 %)."""
+    with Store(tmp_path) as store:
+        run(store, [(card("base", 0), pgd(), first(6)), (card("net", 0), pgd(), first(9))])
+        done = [(card("base", seed), pgd(), first(6 - seed)) for seed in range(3)]
+        done += [(card("net", seed), pgd(), first(9 - seed)) for seed in range(3)]
+        run(store, [*done, (card("other", 0), pgd(), first(7)), (card("other", 1), pgd(), first(7))])
+    runs, _ = runs_in([tmp_path])
+    table = curves.differences(runs, "base")
+    found = table.groupby("entry")["difference"].apply(sorted).to_dict()
+    expected = {"net (seed 0)": 30, "net (seeds 0, 1, 2)": 30, "other": 20}
+    assert {name: pytest.approx([value]) for name, value in expected.items()} == found
+
+
+def test_seeds_that_agree_exactly_have_no_band(tmp_path):
+    with Store(tmp_path) as store:
+        run(store, [(card("net", seed), pgd(), first(3)) for seed in range(3)])
+    (point,) = curves.points(runs_in([tmp_path])[0]).to_dict("records")
+    assert (point["accuracy"], point["std"]) == (30, 0)
+    assert math.isnan(point["band_low"])
+    assert math.isnan(point["band_high"])
 
 
 def test_published_rows_are_curves_of_reference(tmp_path):
@@ -724,6 +749,20 @@ def test_checkpoints_of_two_recipes_are_told_apart_in_an_audit(tmp_path):
 
 
 @pytest.mark.slow
+def test_audits_of_older_weights_are_told_apart(tmp_path):
+    results = measure(tmp_path / "results")
+    head, lines = AUDIT_HEAD.replace("model", "model,weights_sha256"), []
+    for weights, said in (("aaaaaaaaaa", "fail"), ("bbbbbbbbbb", "pass")):
+        lines.append(f"net,{weights},quick,,0,1,digits,gradients,2,{said},0,1,10,")
+    (results / "audit.csv").write_text("\n".join([head, *lines, ""]), encoding="utf-8")
+    text = page.write([results], tmp_path / "report").read_text(encoding="utf-8")
+    assert [(row[0], row[2]) for row in cells_of(text, 'class="verdicts"')] == [
+        ("net seed 0, weights aaaaaaaa", "fail"),
+        ("net seed 0, weights bbbbbbbb", "pass"),
+    ]
+
+
+@pytest.mark.slow
 def test_what_passes_or_is_open_in_an_audit_is_folded(tmp_path):
     results = measure(tmp_path / "results")
     verdicts = {"gradients": "pass", "restarts": "open", "one_step": "warn"}
@@ -870,6 +909,14 @@ def test_a_users_mistakes_are_one_line(command, tmp_path):
         assert (status, err.count("\n")) == (1, 1)
         assert "a report needs a separate folder" in err
     assert {path: path.read_bytes() for path in other.iterdir()} == tables
+    (tmp_path / "files").mkdir()
+    board = tmp_path / "files" / "leaderboard.csv"
+    shutil.copy(Path(__file__).parents[2] / "leaderboards" / "digits.csv", board)
+    before = board.read_bytes()
+    status, _, err = command("report", board, "-o", tmp_path / "files")
+    assert (status, err.count("\n")) == (1, 1)
+    assert "a report needs a separate folder" in err
+    assert board.read_bytes() == before
     status, _, err = command("report", tmp_path / "nowhere", "-o", tmp_path / "out")
     assert (status, err.count("\n")) == (1, 1)
     (tmp_path / "file").touch()

@@ -172,6 +172,27 @@ def test_baselines_that_are_not_there_or_not_alone_are_refused(store):
         with_mce(frame.drop(columns="snow"), "base")
 
 
+def test_of_several_rows_of_a_baseline_that_with_the_most_train_seeds_counts(store):
+    """Three seeds of the baseline lose 1 of 10 images more than its row with one seed."""
+    frame = two_models(store).reset_index(drop=True)
+    base = frame[frame["model"] == "base"]
+    worse = base.assign(seeds=3, **{name: base[name] - 10 for name in COMMON15})
+    unknown = base.assign(seeds=pd.NA)
+    mce = {}
+    for name, frames in (
+        ("one", [frame]),
+        ("all", [frame, worse, unknown]),
+        ("turned", [unknown, worse, frame]),
+    ):
+        found = with_mce(pd.concat(frames, ignore_index=True), "base")
+        mce[name] = found.loc[found["model"] == "net", "mce(base)"].item()
+    errors = {name: 100 - base[name].item() for name in COMMON15}
+    net = frame[frame["model"] == "net"]
+    expected = 100 / 15 * sum((100 - net[name].item()) / (errors[name] + 10) for name in COMMON15)
+    assert mce["all"] == mce["turned"] == pytest.approx(expected)
+    assert mce["one"] != pytest.approx(expected)
+
+
 def test_an_ensemble_can_be_the_baseline(store):
     cards = [card("net", seed) for seed in (0, 1)]
     cells = [

@@ -174,6 +174,14 @@ def test_numbers_of_several_rows_of_a_network_are_all_shown_whatever_their_order
         assert set(found["recipe"]) == {"quick"}, "one row, with gaps"
 
 
+def test_a_row_of_a_file_with_an_unknown_number_of_seeds_is_not_the_best():
+    lines = [("preact_resnet110", 1, 3, {"clean": 90.0}), ("preact_resnet110", 1, pd.NA, {"clean": 10.0})]
+    for ours in (board(*lines), board(*lines[::-1])):
+        assert (
+            cell(paper.compare(ours, "cifar10").cells, "accuracy", "preact_resnet110", "clean").measured == 90
+        )
+
+
 @pytest.mark.exhaustive
 def test_another_depth_stands_in_by_name_and_is_not_judged():
     ours = board(
