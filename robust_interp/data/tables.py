@@ -184,27 +184,39 @@ def _checked(name: str, table: Any, column: str, classes: int | None) -> tuple[n
 def _columns(name: str, table: Any) -> tuple[str, str]:
     """Return the names of the columns of images and labels.
 
-    The labels are the column that is named so, or else the only one with named classes, or else the only one
-    of integers. If a column is named so and holds something else, a column of integers may be anything, such
-    as a row's id.
+    The images are the only column of images, or of several the one that is named so.
 
     Raises:
         UserError: if they cannot be determined.
     """
     features = table.features
     images = [column for column in features if type(features[column]).__name__ == "Image"]
-    images = images or [column for column in IMAGES if column in features]
-    whole = [column for column in features if getattr(features[column], "dtype", "").lstrip("u")[:3] == "int"]
-    named = [column for column in LABELS if column in features]
-    with_names = [column for column in whole if hasattr(features[column], "num_classes")]
-    labels = [column for column in named if column in whole] or with_names or ([] if named else whole)
-    for what, found in (("images", images), ("labels", labels)):
+    images = [column for column in images or features if column in IMAGES] or images
+    for what, found in (("images", images), ("labels", labels := _label_columns(name, features))):
         if len(found) != 1:
             raise UserError(
                 f"{name}: it is not clear which column holds the {what} ({', '.join(found) or 'none does'}): "
                 f"it has {', '.join(features)}"
             )
     return images[0], labels[0]
+
+
+def _label_columns(name: str, features: Any) -> list[str]:
+    """Return the names of the columns that may hold the labels.
+
+    They are the columns that are named so, or else those with named classes, or else those of integers.
+
+    Raises:
+        UserError: if a column is named so, and none of these holds integers. Then any other column may be
+            something else, such as a row's id or split.
+    """
+    whole = [column for column in features if getattr(features[column], "dtype", "").lstrip("u")[:3] == "int"]
+    named = [column for column in LABELS if column in features]
+    if named and not set(named) & set(whole):
+        kind = getattr(features[named[0]], "dtype", type(features[named[0]]).__name__)
+        raise UserError(f"{name}, column {named[0]}: labels must be class indices, not {kind}")
+    with_names = [column for column in whole if hasattr(features[column], "num_classes")]
+    return [column for column in named if column in whole] or with_names or whole
 
 
 def _library(source: str) -> Any:

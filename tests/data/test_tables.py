@@ -134,7 +134,7 @@ def test_images_are_upright_as_datasets_decodes_them(tmp_path, kind):
         ({"label": [-1] * 6}, "column label: labels run from -1"),
         (
             {"features": NAMED | {"label": datasets.Value("string")}, "label": list("abcabc")},
-            "which column holds the labels",
+            "own, column label: labels must be class indices, not string",
         ),
         (
             {
@@ -157,7 +157,7 @@ def test_columns_that_are_not_clear_are_refused(tmp_path, change, message):
         opened(f"hf:{tmp_path / 'own'}")
 
 
-WHOLE, TEXT, CLASSES = datasets.Value("int64"), datasets.Value("string"), NAMED["label"]
+WHOLE, CLASSES = datasets.Value("int64"), NAMED["label"]
 
 
 @pytest.mark.parametrize(
@@ -167,21 +167,16 @@ WHOLE, TEXT, CLASSES = datasets.Value("int64"), datasets.Value("string"), NAMED[
         ({"style": CLASSES, "label": CLASSES}, "label"),
         ({"style": CLASSES, "labels": WHOLE, "id": WHOLE}, "labels"),
         ({"style": CLASSES, "id": WHOLE}, "style"),
-        ({"style": CLASSES, "label": TEXT}, "style"),
         ({"target": WHOLE}, "target"),
         ({"label": WHOLE, "labels": WHOLE}, None),
         ({"fine": CLASSES, "coarse": CLASSES}, None),
         ({"target": WHOLE, "id": WHOLE}, None),
-        ({"label": TEXT, "id": WHOLE}, None),
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(value or ["not clear"]),
 )
 def test_the_labels_are_the_column_of_that_name_before_one_with_named_classes(tmp_path, kinds, chosen):
     """The column at position k holds k, k + 1, 0, ... so its first label tells which one was taken."""
-    held = {
-        name: [str(at) for at in range(6)] if kind is TEXT else ((np.arange(6) + k) % 4).tolist()
-        for k, (name, kind) in enumerate(kinds.items())
-    }
+    held = {name: ((np.arange(6) + k) % 4).tolist() for k, name in enumerate(kinds)}
     content = [{"bytes": encoded(image), "path": None} for image in IMAGES]
     features = datasets.Features({"image": NAMED["image"]} | kinds)
     datasets.Dataset.from_dict({"image": content} | held, features).save_to_disk(tmp_path / "own")
@@ -191,6 +186,49 @@ def test_the_labels_are_the_column_of_that_name_before_one_with_named_classes(tm
     with pytest.raises(UserError, match="it is not clear which column holds the labels") as refusal:
         opened(f"hf:{tmp_path / 'own'}")
     assert str(refusal.value).endswith(f"it has image, {', '.join(kinds)}")
+
+
+@pytest.mark.parametrize("other", [{}, {"id": WHOLE}, {"split": CLASSES}, {"split": CLASSES, "id": WHOLE}])
+@pytest.mark.parametrize(
+    ("kind", "value", "told"),
+    [
+        (datasets.Value("string"), "2", "string"),
+        (datasets.Value("bool"), True, "bool"),
+        (datasets.Value("float32"), 1.0, "float32"),
+        (datasets.List(datasets.Value("int64")), [0, 1], "List"),
+    ],
+)
+def test_a_column_called_label_that_holds_no_integers_is_refused_whatever_else_is_there(
+    tmp_path, kind, value, told, other
+):
+    columns = {"label": [value] * 6} | {name: [0] * 6 for name in other}
+    table(NAMED | {"label": kind} | other, **columns).save_to_disk(tmp_path / "own")
+    with pytest.raises(UserError) as refusal:
+        opened(f"hf:{tmp_path / 'own'}")
+    assert str(refusal.value) == f"hf:own, column label: labels must be class indices, not {told}"
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (["mask", "image"], "image"),
+        (["img", "mask"], "img"),
+        (["thumbnail", "pixel_values", "mask"], "pixel_values"),
+        (["left", "right"], None),
+        (["image", "img"], None),
+    ],
+)
+def test_of_several_columns_of_images_the_one_of_that_name_is_taken(tmp_path, names, chosen):
+    content = [{"bytes": encoded(image), "path": None} for image in IMAGES]
+    columns = {name: content if name == chosen else content[:1] * 6 for name in names}
+    features = datasets.Features(dict.fromkeys(names, NAMED["image"]) | {"label": CLASSES})
+    datasets.Dataset.from_dict(columns | {"label": LABELS.tolist()}, features).save_to_disk(tmp_path / "own")
+    if chosen:
+        assert as_the_images(opened(f"hf:{tmp_path / 'own'}"))
+        return
+    said = rf"which column holds the images .{', '.join(names)}.: it has {', '.join(names)}, label"
+    with pytest.raises(UserError, match=said):
+        opened(f"hf:{tmp_path / 'own'}")
 
 
 def test_what_is_not_there_is_refused_in_one_line(tmp_path):
