@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
 import numpy as np
@@ -272,6 +273,14 @@ class FileDataset(Dataset):
 
     def name_of(self, at: int) -> str:
         return self._encoded.names[self._order[at]]
+
+
+def size_of(path: str | Path) -> int:
+    """Return the size of a file in bytes; 0 for a missing one, which raises an error when it is opened."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
 
 
 def header_of(encoded: Encoded, place: int) -> Header:

@@ -14,7 +14,7 @@ from typing import BinaryIO
 import numpy as np
 
 from robust_interp.core.errors import UserError
-from robust_interp.data.files import FileDataset
+from robust_interp.data.files import FileDataset, size_of
 from robust_interp.data.options import SourceOptions
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
@@ -40,21 +40,14 @@ class Files:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """Size of each file in bytes; 0 for a broken link, which raises an error when it is opened."""
-        return [_size(self.root / name) for name in self.names]
+        """Size of each file in bytes, see `size_of`."""
+        return [size_of(self.root / name) for name in self.names]
 
     def open(self, at: int) -> BinaryIO:
         path = self.root / self.names[at]
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for ever
             raise OSError("it is no file")
         return open(path, "rb")
-
-
-def _size(path: Path) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
 
 
 def from_folder(text: str, options: SourceOptions) -> FileDataset:

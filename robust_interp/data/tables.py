@@ -7,7 +7,6 @@ no code that comes with a data set is run.
 from __future__ import annotations
 
 import io
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.extras import install
 from robust_interp.core.texts import reason_of
 from robust_interp.data.dataset import checked_labels
-from robust_interp.data.files import FileDataset
+from robust_interp.data.files import FileDataset, size_of
 from robust_interp.data.options import SourceOptions
 
 SPLITS = ("test", "validation", "valid", "val")  # the first that exists is used, else the only split
@@ -78,7 +77,7 @@ class Rows:
         content = pyarrow.compute.struct_field(self._column, "bytes") if self._is_struct else self._column
         sizes = pyarrow.compute.binary_length(content).to_pylist()
         return [
-            size if size is not None else os.stat(path).st_size if path else 0
+            size if size is not None else size_of(path) if path else 0
             for size, path in zip(sizes, self._paths, strict=True)
         ]
 

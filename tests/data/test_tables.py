@@ -92,6 +92,29 @@ def test_a_row_without_an_image_is_named_or_left_out(tmp_path):
     assert (len(rest), rest.metadata) == (5, {"skipped": 1})
 
 
+def test_of_images_in_files_beside_the_table_a_missing_one_is_named_or_left_out(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    paths = [tmp_path / f"{at}.png" for at in range(6)]
+    for path, image in zip(paths, IMAGES, strict=True):
+        path.write_bytes(encoded(image))
+    kind = pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
+    column = pyarrow.array([{"bytes": None, "path": str(path)} for path in paths], kind)
+    source = tmp_path / "own.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"image": column, "label": LABELS}), source)
+    found = opened(f"parquet:{source}")
+    found.expect(6)
+    assert as_the_images(found, classes=3)
+    paths[2].unlink()
+    with pytest.raises(UserError, match=r"cannot read row 2 \(2.png\): No such file or directory: mend"):
+        opened(f"parquet:{source}").expect(6)
+    rest = opened(f"parquet:{source}", skip_unreadable=True)
+    rest.expect(5)
+    assert (rest.labels.tolist(), rest.metadata) == ([0, 1, 0, 1, 2], {"skipped": 1})
+    assert np.array_equal(rest.rows(0, 5), np.delete(IMAGES, 2, 0))
+
+
 # EXIF: where row 0 and column 0 of the stored pixels (H, W) lie in what is seen
 SEEN = {
     1: lambda x: x,
