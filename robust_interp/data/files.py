@@ -50,6 +50,10 @@ class Encoded(Protocol):
     def turns_upright(self) -> bool:
         """Whether images are turned as their EXIF orientation says, as the library of this format does."""
 
+    @property
+    def channels(self) -> int | None:
+        """Number of channels as which the source asks to read all images: 1 or 3; None if it does not say."""
+
     def open(self, at: int) -> BinaryIO:
         """Open an image for reading.
 
@@ -171,9 +175,10 @@ class FileDataset(Dataset):
 
     @property
     def channels(self) -> int:
-        """Number of channels: 1 if all probed images are grey, else 3."""
+        """Number of channels: that of the source, or else 1 if all probed images are grey, and 3 if not."""
         if self._channels is None:
-            self._channels = 1 if all(header.mode in GREY for header in self._probed) else 3
+            is_grey = all(header.mode in GREY for header in self._probed)
+            self._channels = self._encoded.channels or (1 if is_grey else 3)
         return self._channels
 
     @cached_property

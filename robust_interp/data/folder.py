@@ -38,6 +38,10 @@ class Files:
     def turns_upright(self) -> bool:
         return False  # nor does torchvision's ImageFolder
 
+    @property
+    def channels(self) -> None:
+        return None
+
     @cached_property
     def sizes(self) -> list[int]:
         """Size of each file in bytes, see `size_of`."""

@@ -151,6 +151,21 @@ def test_images_are_upright_as_datasets_decodes_them(tmp_path, kind):
     assert len(opened(f"hf:{tmp_path / 'own'}", skip_unreadable=True)) == 8
 
 
+@pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("RGB", 3), ("RGBA", 3)])
+@pytest.mark.parametrize("stored", [1, 3])
+def test_images_are_read_in_the_mode_of_their_column_as_datasets_does(tmp_path, mode, channels, stored):
+    content = [{"bytes": encoded(image[:stored]), "path": None} for image in IMAGES]
+    held = table(NAMED | {"image": datasets.Image(mode=mode)}, image=content)
+    held.save_to_disk(tmp_path / "own")
+    found = opened(f"hf:{tmp_path / 'own'}")
+    assert found.shape == (channels, 8, 8)
+    theirs = [np.asarray(held[at]["image"].convert("L" if channels == 1 else "RGB")) for at in range(6)]
+    assert np.array_equal(found.rows(0, 6), np.stack(theirs).reshape(6, 8, 8, channels).transpose(0, 3, 1, 2))
+    plain = table(image=content)
+    plain.save_to_disk(tmp_path / "plain")
+    assert opened(f"hf:{tmp_path / 'plain'}").shape == (stored, 8, 8)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
