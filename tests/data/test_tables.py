@@ -1,6 +1,7 @@
 """Data sets in Hugging Face's formats, read from disk without a network."""
 
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -131,10 +132,12 @@ SEEN = {
 def turned(image, orientation, kind="PNG"):
     exif = Image.Exif()
     exif[0x0112] = orientation
-    return encoded(image, kind, exif=exif, **({"quality": 95} if kind == "JPEG" else {}))
+    return encoded(
+        image, kind, exif=exif, **{"JPEG": {"quality": 95}, "WEBP": {"lossless": True}}.get(kind, {})
+    )
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
 def test_images_are_upright_as_datasets_decodes_them(tmp_path, kind):
     """Stored are 4 x 6 pixels, or 6 x 4 where the orientation swaps them: all are seen as 4 x 6."""
     wide, high = (pictures(1, size)[0][0] for size in ((4, 6), (6, 4)))
@@ -145,10 +148,55 @@ def test_images_are_upright_as_datasets_decodes_them(tmp_path, kind):
     found = opened(f"hf:{tmp_path / 'own'}")
     assert (found.sizes, found.shape) == ("3x4x6", (3, 4, 6))
     found.expect(8)
-    if kind == "PNG":
+    if kind != "JPEG":
         assert np.array_equal(found.rows(0, 8), [SEEN[at](image) for at, image in stored.items()])
     assert np.array_equal(found.rows(0, 8), data.from_batches(held, workers=0).rows(0, 8))
     assert len(opened(f"hf:{tmp_path / 'own'}", skip_unreadable=True)) == 8
+
+
+def exif_chunks():
+    """Chunks of a PNG that say orientation 6: their names and contents."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    content = exif.tobytes()
+    profile = f"\nexif\n{len(content):8}\n{content.hex()}\n".encode()  # as ImageMagick writes it
+    xmp = b'<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+    return {
+        "eXIf": content.removeprefix(b"Exif\0\0"),
+        "zTXt": b"Raw profile type exif\0\0" + zlib.compress(profile),
+        "iTXt": b"XML:com.adobe.xmp\0\0\0\0\0" + xmp,
+    }
+
+
+@pytest.mark.parametrize("before", [b"IDAT", b"IEND"])
+@pytest.mark.parametrize(("name", "content"), exif_chunks().items(), ids=exif_chunks())
+def test_the_orientation_of_a_png_is_found_wherever_it_is_written(tmp_path, name, content, before):
+    image = pictures(1, (6, 4))[0][0]
+    png, body = encoded(image), name.encode() + content
+    at = png.index(before) - 4
+    chunk = len(content).to_bytes(4) + body + zlib.crc32(body).to_bytes(4)
+    held = table(image=[{"bytes": png[:at] + chunk + png[at:], "path": None}] * 6)
+    held.save_to_disk(tmp_path / "own")
+    found = opened(f"hf:{tmp_path / 'own'}")
+    assert (found.sizes, found.shape) == ("3x4x6", (3, 4, 6))
+    assert np.array_equal(found.rows(0, 1)[0], SEEN[6](image))
+    assert np.array_equal(np.asarray(held[0]["image"]).transpose(2, 0, 1), SEEN[6](image))
+
+
+def test_a_png_without_exif_is_not_decoded_before_it_is_measured(tmp_path):
+    """Its pixels are damaged, which is found only when they are decoded."""
+    content = bytearray(encoded(IMAGES[0]))
+    at = content.index(b"IDAT") + 8
+    content[at : at + 8] = bytes(8)
+    rows = [
+        {"bytes": bytes(content), "path": None},
+        *({"bytes": encoded(one), "path": None} for one in IMAGES[1:]),
+    ]
+    table(image=rows).save_to_disk(tmp_path / "own")
+    found = opened(f"hf:{tmp_path / 'own'}")
+    found.expect(6)
+    with pytest.raises(UserError, match="cannot decode row 0"):
+        found.rows(0, 6)
 
 
 @pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("RGB", 3), ("RGBA", 3)])
