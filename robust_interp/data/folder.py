@@ -14,6 +14,7 @@ from typing import BinaryIO
 import numpy as np
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.paths import expanded
 from robust_interp.data.files import FileDataset, size_of
 from robust_interp.data.options import SourceOptions
 
@@ -109,7 +110,7 @@ def from_imagenet(text: str, options: SourceOptions) -> FileDataset:
 
 
 def _there(text: str) -> Path:
-    root = Path(text).expanduser()
+    root = expanded(text)
     if not root.is_dir():
         raise UserError(f"there is no folder {root}")
     return root

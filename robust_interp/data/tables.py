@@ -18,6 +18,7 @@ import numpy as np
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.extras import install
+from robust_interp.core.paths import expanded
 from robust_interp.core.texts import reason_of
 from robust_interp.data.dataset import checked_labels
 from robust_interp.data.files import GREY, FileDataset, size_of
@@ -101,7 +102,7 @@ def from_parquet(text: str, options: SourceOptions) -> FileDataset:
         UserError: if `datasets` is missing, or the file cannot be read or lacks these columns.
     """
     options.refuse("parquet:", "class_map")
-    path = Path(text).expanduser()
+    path = expanded(text)
     if not path.is_file():
         raise UserError(f"there is no file {path}")
     datasets = _library("parquet:")
@@ -120,8 +121,8 @@ def from_hub(text: str, options: SourceOptions) -> FileDataset:
     options.refuse("hf:", "class_map")
     found = _loaded(text, download=False)
     named = _named(text)[0]
-    name = Path(named).expanduser().resolve().name if Path(named).expanduser().is_dir() else named
-    return _dataset(f"hf:{name}", found, options)
+    folder = expanded(named)
+    return _dataset(f"hf:{folder.resolve().name if folder.is_dir() else named}", found, options)
 
 
 def download(text: str) -> None:
@@ -143,7 +144,7 @@ def _named(text: str) -> tuple[str, str | None]:
 def _loaded(text: str, download: bool) -> Any:
     datasets = _library("hf:")
     name, split = _named(text)
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     with _quiet(datasets), _offline(datasets, not download):
         if folder.is_dir() and any((folder / file).is_file() for file in ("state.json", "dataset_dict.json")):
             found = _read(f"hf:{text}", lambda: datasets.load_from_disk(str(folder)))

@@ -313,6 +313,7 @@ def test_another_size_is_remarked_on(tmp_path):
 @pytest.mark.slow
 def test_a_model_of_transformers_that_cannot_be_measured_is_one_line(tmp_path, monkeypatch):
     refused("hf:./nothing/here/at-all", "there is no folder ./nothing/here/at-all")
+    refused("hf:~nobody_x/mine", "~nobody_x/mine cannot be used: there is no such home folder")
     refused(f"hf:{saved(tmp_path / 'many', vit(labels=7))}", "has 7 classes and takes 1 channels")
     refused(f"hf:{saved(tmp_path / 'colour', vit(3))}", "has 10 classes and takes 3 channels")
     multi = vit(problem_type="multi_label_classification")

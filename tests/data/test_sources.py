@@ -365,6 +365,15 @@ def test_a_source_that_names_nothing_is_answered_with_its_form(text, message):
         data.is_source(text)
 
 
+@pytest.mark.parametrize("kind", ["folder", "imagenet", "npz"])
+def test_a_home_folder_is_expanded_or_refused_if_there_is_none(monkeypatch, tmp_path, kind):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(UserError, match=f"{tmp_path / 'x'}"):
+        opened(f"{kind}:~/x")
+    with pytest.raises(UserError, match=r"^~nobody_x/x cannot be used: there is no such home folder$"):
+        opened(f"{kind}:~nobody_x/x")
+
+
 def test_a_file_or_folder_without_its_kind_is_answered_with_the_kind(folder, tmp_path):
     (tmp_path / "own.npz").write_bytes(b"")
     for path, kind in ((tmp_path / "own.npz", "npz"), (folder, "folder")):

@@ -321,6 +321,8 @@ def test_what_is_not_there_is_refused_in_one_line(tmp_path):
     (tmp_path / "bad.parquet").write_bytes(b"none")
     for source, message in (
         (f"parquet:{tmp_path / 'no'}", "there is no file"),
+        ("parquet:~nobody_x/a.parquet", "~nobody_x/a.parquet cannot be used: there is no such home folder"),
+        ("hf:~nobody_x/a", "~nobody_x/a cannot be used: there is no such home folder"),
         (f"parquet:{tmp_path / 'bad.parquet'}", "cannot read parquet:"),
         ("hf:nobody/nothing", "cannot read hf:nobody/nothing.*--download fetches it"),
     ):
