@@ -132,7 +132,7 @@ class Job:
 
     def trainer(self) -> Trainer:
         """Make the training at step 0."""
-        model, images = self.model(), self.training.images
+        model, images = self.model(), self.training.rows(0, len(self.training))
         if self.compiled:
             compile_blocks(model)
         flip, seed = self.kind.flip, self.what.seed

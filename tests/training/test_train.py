@@ -161,6 +161,25 @@ def test_two_steps_are_sgd_with_momentum_and_decay_of_everything_that_is_stored(
             assert not torch.allclose(trained[name], undecayed, rtol=1e-3, atol=2e-5)
 
 
+@pytest.mark.slow
+def test_images_that_a_plug_in_has_as_a_tensor_in_bfloat16_are_trained_on(tmp_path, exact):
+    """bfloat16 keeps the sixteenths of the digits."""
+
+    def tensors(split, root):
+        images, labels = DIGITS.load(split, root)
+        return torch.from_numpy(images[:449]).bfloat16(), labels[:449]
+
+    def arrays(split, root):
+        images, labels = tensors(split, root)
+        return images.float().numpy(), labels
+
+    trained = []
+    for name, load in (("tensors", tensors), ("arrays", arrays)):
+        with data.DATASETS.registered(name, replace(DIGITS, name=name, load=load)):
+            trained.append(weights(train.train("preact_resnet14", name, SHORT, 0, tmp_path)))
+    assert same(*trained)
+
+
 # The batches.
 
 
