@@ -158,7 +158,7 @@ class Job:
 def _network(architecture: str, kind: data.DatasetType, model_args: dict) -> nn.Module:
     """Build the network of a training, and check that its checkpoint can be written."""
     model = zoo.create(architecture, num_classes=kind.classes, in_chans=kind.shape[0], **model_args)
-    zoo.check_savable(model, architecture)
+    zoo.check_savable(model, architecture, model_args)
     return model
 
 

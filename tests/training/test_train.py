@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from scipy.stats import chisquare
 from timm.models import register_model
 from torch import nn
@@ -447,9 +448,9 @@ def of_plugin(monkeypatch):
     module = types.ModuleType("module_of_plugin")
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
-    def register(attributes):
+    def register(attributes, kind=OfPlugin):
         def made_by_plugin(pretrained=False, **_):
-            return OfPlugin(attributes)
+            return kind(attributes)
 
         made_by_plugin.__module__ = module.__name__
         with warnings.catch_warnings():
@@ -487,6 +488,49 @@ def test_a_model_that_could_not_be_saved_is_refused_before_the_first_step_of_any
     assert main([*command, str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"robust-interp: {raised.value}\n"
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+
+
+class WithState(OfPlugin):
+    def get_extra_state(self):
+        return self.extra
+
+    def set_extra_state(self, state):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("extra", "arguments", "told"),
+    [
+        ({"calls": 0}, {}, "a checkpoint holds only tensors, and its state dict has others: _extra_state"),
+        (
+            torch.zeros(1),
+            {"act": nn.ReLU},
+            "a checkpoint holds its arguments as JSON values, which these are not: "
+            "{'act': <class 'torch.nn.modules.activation.ReLU'>}",
+        ),
+        (
+            torch.zeros(1),
+            {"width": np.int64(4)},
+            "a checkpoint holds its arguments as JSON values, .*: {'width'",
+        ),
+    ],
+)
+def test_a_state_or_arguments_that_could_not_be_saved_are_refused_before_the_first_step(
+    tmp_path, monkeypatch, of_plugin, extra, arguments, told
+):
+    of_plugin(TIMMS | {"extra": extra}, WithState)
+    monkeypatch.setattr(Trainer, "train_step", None)
+    with pytest.raises(UserError, match=f"^cannot train made_by_plugin: {told}"):
+        train.train("made_by_plugin", "digits", SHORT, 0, tmp_path, model_args=arguments)
+
+
+@pytest.mark.slow
+def test_tensors_in_the_state_and_arguments_in_json_are_saved(tmp_path, of_plugin):
+    of_plugin(TIMMS | {"extra": torch.ones(1)}, WithState)
+    arguments = {"act": "relu", "widths": (4, 4)}
+    checkpoint = train.train("made_by_plugin", "digits", SHORT, 0, tmp_path, model_args=arguments)
+    assert checkpoint.config["model_args"] == {"act": "relu", "widths": [4, 4]}
+    assert load_file(checkpoint.folder / "model.safetensors")["_extra_state"].tolist() == [1]
 
 
 @pytest.mark.slow
