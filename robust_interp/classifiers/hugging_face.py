@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,6 +21,7 @@ from robust_interp.classifiers.target import (
 )
 from robust_interp.core.errors import UserError
 from robust_interp.core.extras import install
+from robust_interp.core.paths import expanded
 from robust_interp.core.texts import reason_of
 
 _NAME_ON_THE_HUB = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
@@ -41,7 +41,7 @@ def from_hugging_face(text: str, context: Context) -> Target:
             set.
     """
     transformers = _transformers()
-    folder = Path(text).expanduser()
+    folder = expanded(text)
     place = str(folder) if folder.is_dir() else text
     if not folder.is_dir() and not _NAME_ON_THE_HUB.fullmatch(text):
         raise UserError(f"hf:{text}: there is no folder {text}")

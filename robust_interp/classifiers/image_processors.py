@@ -54,7 +54,7 @@ def with_its_images(processor: Any, cfg: dict[str, Any]) -> dict[str, Any] | Non
     """Return the `cfg` with which image files become what the processor makes of them; None if none does.
 
     A class may resize by a rule of its own, which no setting shows. So the processor is tried on noise. If it
-    takes no grey images, its settings are believed.
+    takes no grey images, it is tried on colour ones, which it resizes in the same way.
 
     Args:
         processor: The image processor.
@@ -64,7 +64,7 @@ def with_its_images(processor: Any, cfg: dict[str, Any]) -> dict[str, Any] | Non
     try:
         made = [processor(image, return_tensors="pt")["pixel_values"].float() for image in images]
     except Exception:  # some return no pixels, some need more than an image, and many take no grey ones
-        return cfg if cfg["input_size"][0] == 1 else None
+        return _by_colour_images(processor, cfg) if cfg["input_size"][0] == 1 else None
     pixels = [_pixels(each, cfg) for each in made]
     mode = "" if cfg["crop_mode"] == "center" else cfg["crop_mode"] + "-"
     for tried in (cfg, cfg | {"crop_mode": mode + FLOOR}):
@@ -74,6 +74,14 @@ def with_its_images(processor: Any, cfg: dict[str, Any]) -> dict[str, Any] | Non
         ):
             return tried
     return None
+
+
+def _by_colour_images(processor: Any, cfg: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what `with_its_images` does for the `cfg` of grey images, by a trial on colour ones."""
+    mean, std = _normalisation(processor, 3)
+    in_colour = {"input_size": (3, *cfg["input_size"][1:]), "mean": mean, "std": std}
+    found = with_its_images(processor, cfg | in_colour)
+    return found and cfg | {"crop_mode": found["crop_mode"]}
 
 
 def _resize_and_crop(processor: Any) -> tuple[Pair | None, Pair | None, bool]:

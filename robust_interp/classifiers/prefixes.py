@@ -21,6 +21,7 @@ from robust_interp.classifiers.target import (
 )
 from robust_interp.classifiers.weights import with_weights
 from robust_interp.core.errors import UserError
+from robust_interp.core.paths import expanded
 from robust_interp.core.specs import OfEps, parse_spec
 from robust_interp.core.texts import first_line_of
 
@@ -45,9 +46,7 @@ def from_timm(text: str, context: Context) -> Target:
     if colon and where in ("local-dir", "hf-hub", "hf_hub"):
         if context.checkpoint:
             raise UserError(f"timm:{where}: has its own weights, which --checkpoint cannot replace")
-        return (
-            from_path(Path(place).expanduser(), context) if where == "local-dir" else _of_hub(place, context)
-        )
+        return from_path(expanded(place), context) if where == "local-dir" else _of_hub(place, context)
     name, arguments = parse_call(text)
     if taken := sorted(NOT_ARGUMENTS & arguments.keys()):
         raise UserError(f"timm:{text}: {taken[0]} cannot be set here")

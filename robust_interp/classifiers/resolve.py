@@ -38,7 +38,7 @@ from robust_interp.classifiers.target import Context, LoadAttempts, Target, from
 from robust_interp.classifiers.zoo_names import NO_ATTEMPTS, from_zoo
 from robust_interp.core.csv_text import escape_csv_value
 from robust_interp.core.errors import RandomModelError, UserError
-from robust_interp.core.paths import resolved
+from robust_interp.core.paths import expanded, resolved
 from robust_interp.core.registry import is_glob
 from robust_interp.core.work import ProgressCallback, no_progress, with_progress
 
@@ -239,7 +239,7 @@ def _named(
 def _prefixed(name: str) -> re.Match | None:
     """Match ``prefix:rest``; None for any other name, such as an existing path with a colon."""
     found = _PREFIXED.fullmatch(name)
-    is_there = os.sep in name and found and found["prefix"] not in PREFIXES and _path(name).exists()
+    is_there = os.sep in name and found and found["prefix"] not in PREFIXES and expanded(name).exists()
     return None if is_there else found
 
 
@@ -299,7 +299,7 @@ def _others(
     """
     once: dict[str | Path, str] = {}
     for name in names:
-        once.setdefault(name if _prefixed(name) else resolved(_path(name)), name)
+        once.setdefault(name if _prefixed(name) else resolved(expanded(name)), name)
     context = Context(
         dataset,
         mean=options.mean,
@@ -321,14 +321,10 @@ def _others(
     ]
 
 
-def _path(name: str) -> Path:
-    return Path(name).expanduser()
-
-
 def _other(name: str, context: Context) -> Target:
     prefixed = _prefixed(name)
     if prefixed is None:
-        return from_path(_path(name), context)
+        return from_path(expanded(name), context)
     if prefixed["prefix"] in PREFIXES:
         return PREFIXES[prefixed["prefix"]](prefixed["rest"], context)
     return from_python(name, context)

@@ -232,9 +232,10 @@ def train_missing(
     if missing:
         compiled = arguments.compile and _can_compile()
         training = training or data.load(arguments.dataset, "train", arguments.data_dir)
-        units = {what: passes for what, (_, passes) in work(missing, training).items()}
-        course = _Course(arguments, out, compiled, training, lambda groups: Trainings(bar, groups, units))
         device = resolve_device(arguments.device)
+        tried_on = None if workers else device  # that of the workers may be another one
+        units = {what: passes for what, (_, passes) in work(missing, training, tried_on).items()}
+        course = _Course(arguments, out, compiled, training, lambda groups: Trainings(bar, groups, units))
         outcomes |= course.in_workers(missing, device, workers) if workers else course.here(missing, device)
     return [outcomes[what] for what in trainings]
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import make_folder, new_file
+from robust_interp.core.paths import expanded
 
 OFF = "off"
 ENDING = ".images"
@@ -31,14 +32,14 @@ def cache_folder(asked: str | os.PathLike | None = None) -> Path | None:
     """Return the cache folder: `asked`, $ROBUST_INTERP_CACHE or ``~/.cache/robust-interp/corruptions``.
 
     Returns:
-        The first of these that is set; None if it is ``off``, or if the user has no home folder.
+        The first of these that is set; None if it is ``off``, or if there is no such home folder.
     """
     chosen = asked or os.environ.get("ROBUST_INTERP_CACHE") or "~/.cache/robust-interp/corruptions"
     if chosen == OFF:
         return None
     try:
-        return Path(chosen).expanduser()
-    except RuntimeError:
+        return expanded(chosen)
+    except UserError:
         return None
 
 

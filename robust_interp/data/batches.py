@@ -94,11 +94,14 @@ def _notes(source: Any, found: ArrayDataset, n: int | None) -> Iterator[str]:
 
 
 def _known_classes(source: Any) -> int | None:
-    """Return the length of `classes` of a torch Dataset, or of the one in a DataLoader or Subset; or None."""
-    while hasattr(source, "dataset"):
+    """Return the length of `classes` of a torch Dataset, or else of the Dataset in it; None without any."""
+    while True:
+        named = getattr(source, "classes", None)
+        if isinstance(named, Sequence) and not isinstance(named, str):
+            return len(named)
+        if not hasattr(source, "dataset"):
+            return None
         source = source.dataset
-    named = getattr(source, "classes", None)
-    return len(named) if isinstance(named, Sequence) and not isinstance(named, str) else None
 
 
 def _batches(source: Any, workers: int | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -126,11 +129,14 @@ def _of_dataset(source: Any, workers: int | None) -> Iterator[tuple[list, list]]
         images, labels = zip(*map(_parts, items), strict=True)
         shapes = {np.shape(image) for image in map(_array, images)}
         if len(shapes) > 1:
-            first, second, *_ = sorted(shapes)
-            raise UserError(
-                f"the data set has images of several shapes, {first} and {second}: resize and crop them"
-            )
+            raise _several(*sorted(shapes)[:2])
         yield [_array(image) for image in images], list(labels)
+
+
+def _several(first: tuple[int, ...], second: tuple[int, ...]) -> UserError:
+    """Return the error for images of two shapes (C, H, W)."""
+    mend = "convert all to RGB, or all to grey" if first[1:] == second[1:] else "resize and crop them"
+    return UserError(f"the data set has images of several shapes, {first} and {second}: {mend}")
 
 
 def _parts(batch: Any) -> tuple[Any, Any]:
@@ -182,10 +188,7 @@ class _Spool:
         """
         self._shape = self._shape or images.shape[1:]
         if images.shape[1:] != self._shape:
-            raise UserError(
-                f"the data set has images of several shapes, {self._shape} and {images.shape[1:]}: resize "
-                "and crop them"
-            )
+            raise _several(self._shape, images.shape[1:])
         whole = _in_255ths(images) if self._is_whole else None
         try:
             if self._is_whole and whole is None:

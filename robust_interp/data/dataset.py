@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.paths import expanded
 from robust_interp.core.registry import Registry, equal_ignoring_case, unknown
 from robust_interp.core.specs import OfEps
 from robust_interp.core.texts import first_line_of
@@ -435,13 +436,10 @@ def data_root(data_dir: str | os.PathLike | None = None) -> Path:
     """Return the data folder: `data_dir`, else $ROBUST_INTERP_DATA, else ~/.cache/robust-interp.
 
     Raises:
-        UserError: if it starts with ``~`` and the user has no home folder.
+        UserError: if it starts with ``~``, and there is no such home folder.
     """
     chosen = data_dir or os.environ.get("ROBUST_INTERP_DATA") or "~/.cache/robust-interp"
-    try:
-        return Path(chosen).expanduser()
-    except RuntimeError as error:
-        raise UserError(f"cannot use {chosen} as the data folder: {error}") from error
+    return expanded(chosen)
 
 
 def named(text: str) -> str:

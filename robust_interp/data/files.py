@@ -15,7 +15,8 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import BinaryIO, NamedTuple, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from robust_interp.core.texts import first_line_of
 from robust_interp.data.dataset import OWN_N, Dataset
 from robust_interp.data.decoding import Decoder, Stream, opened
 from robust_interp.data.preprocessing import AS_THEY_ARE, Preprocessing, of_model
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 KEPT_BYTES = 256 * 2**20  # size of the cache of decoded images, if all measured ones fit: 1,700 of 224 x 224
 
@@ -48,6 +52,10 @@ class Encoded(Protocol):
     @property
     def turns_upright(self) -> bool:
         """Whether images are turned as their EXIF orientation says, as the library of this format does."""
+
+    @property
+    def channels(self) -> int | None:
+        """Number of channels as which the source asks to read all images: 1 or 3; None if it does not say."""
 
     def open(self, at: int) -> BinaryIO:
         """Open an image for reading.
@@ -170,9 +178,10 @@ class FileDataset(Dataset):
 
     @property
     def channels(self) -> int:
-        """Number of channels: 1 if all probed images are grey, else 3."""
+        """Number of channels: that of the source, or else 1 if all probed images are grey, and 3 if not."""
         if self._channels is None:
-            self._channels = 1 if all(header.mode in GREY for header in self._probed) else 3
+            is_grey = all(header.mode in GREY for header in self._probed)
+            self._channels = self._encoded.channels or (1 if is_grey else 3)
         return self._channels
 
     @cached_property
@@ -274,13 +283,21 @@ class FileDataset(Dataset):
         return self._encoded.names[self._order[at]]
 
 
+def size_of(path: str | Path) -> int:
+    """Return the size of a file in bytes; 0 for a missing one, which raises an error when it is opened."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
 def header_of(encoded: Encoded, place: int) -> Header:
     """Read the header of an image. The end of JPEG and PNG files is checked, too, to find truncated ones."""
     try:
         with encoded.open(place) as file:
             image = opened(file)
             size, mode, kind = (image.height, image.width), image.mode, image.format
-            if encoded.turns_upright and image.getexif().get(_ORIENTATION, 1) in _ON_ITS_SIDE:
+            if encoded.turns_upright and _is_on_its_side(image, file):
                 size = (image.width, image.height)
             if kind in _ENDS:
                 file.seek(-min(encoded.sizes[place], 2048), os.SEEK_END)
@@ -291,7 +308,30 @@ def header_of(encoded: Encoded, place: int) -> Header:
         return Header((0, 0), "", f"cannot read {encoded.names[place]}: {_reason(error)}")
 
 
+def _is_on_its_side(image: Image.Image, file: BinaryIO) -> bool:
+    """Whether the EXIF orientation of an image swaps its height and width."""
+    if image.format == "TIFF":  # its size is the turned one
+        return False
+    if image.format == "PNG" and not _may_have_exif(file):
+        return False
+    return image.getexif().get(_ORIENTATION, 1) in _ON_ITS_SIDE
+
+
+def _may_have_exif(file: BinaryIO) -> bool:
+    """Whether a PNG may have EXIF. Pillow decodes it to find out, because EXIF may follow the pixels."""
+    before = file.tell()
+    file.seek(8)  # after the signature
+    chunks = set()
+    while len(head := file.read(8)) == 8:  # the size of a chunk without its checksum, and its name
+        chunks.add(head[4:])
+        file.seek(int.from_bytes(head[:4]) + 4, os.SEEK_CUR)
+    file.seek(before)
+    return bool(chunks & _EXIF_CHUNKS)
+
+
 _ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)  # EXIF's tag, and its values that swap height and width
+
+_EXIF_CHUNKS = {b"eXIf", b"tEXt", b"zTXt", b"iTXt"}  # a text may be EXIF or XMP
 
 _ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}  # end markers; some programs write more bytes after them
 

@@ -14,7 +14,8 @@ from typing import BinaryIO
 import numpy as np
 
 from robust_interp.core.errors import UserError
-from robust_interp.data.files import FileDataset
+from robust_interp.core.paths import expanded
+from robust_interp.data.files import FileDataset, size_of
 from robust_interp.data.options import SourceOptions
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
@@ -38,23 +39,20 @@ class Files:
     def turns_upright(self) -> bool:
         return False  # nor does torchvision's ImageFolder
 
+    @property
+    def channels(self) -> None:
+        return None
+
     @cached_property
     def sizes(self) -> list[int]:
-        """Size of each file in bytes; 0 for a broken link, which raises an error when it is opened."""
-        return [_size(self.root / name) for name in self.names]
+        """Size of each file in bytes, see `size_of`."""
+        return [size_of(self.root / name) for name in self.names]
 
     def open(self, at: int) -> BinaryIO:
         path = self.root / self.names[at]
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for ever
             raise OSError("it is no file")
         return open(path, "rb")
-
-
-def _size(path: Path) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
 
 
 def from_folder(text: str, options: SourceOptions) -> FileDataset:
@@ -112,7 +110,7 @@ def from_imagenet(text: str, options: SourceOptions) -> FileDataset:
 
 
 def _there(text: str) -> Path:
-    root = Path(text).expanduser()
+    root = expanded(text)
     if not root.is_dir():
         raise UserError(f"there is no folder {root}")
     return root

@@ -11,6 +11,7 @@ from typing import IO
 import numpy as np
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.paths import expanded
 from robust_interp.core.texts import first_line_of
 from robust_interp.data.dataset import OWN_N, ArrayDataset, from_arrays
 
@@ -28,7 +29,7 @@ def from_npz(text: str) -> ArrayDataset:
     Raises:
         UserError: if the file cannot be read, or its arrays are not valid images and labels.
     """
-    path = Path(text).expanduser()
+    path = expanded(text)
     found = read_arrays(path, ("images", "labels"), ("classes",), mapped=("images",))
     try:
         classes = found["classes"].item() if "classes" in found and found["classes"].ndim == 0 else None

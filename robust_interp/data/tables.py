@@ -7,7 +7,6 @@ no code that comes with a data set is run.
 from __future__ import annotations
 
 import io
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,9 +18,10 @@ import numpy as np
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.extras import install
+from robust_interp.core.paths import expanded
 from robust_interp.core.texts import reason_of
 from robust_interp.data.dataset import checked_labels
-from robust_interp.data.files import FileDataset
+from robust_interp.data.files import GREY, FileDataset, size_of
 from robust_interp.data.options import SourceOptions
 
 SPLITS = ("test", "validation", "valid", "val")  # the first that exists is used, else the only split
@@ -46,6 +46,11 @@ class Rows:
 
     def __getstate__(self) -> dict:
         return {"_table": self._table, "_name": self._name}  # each process maps the column itself
+
+    @property
+    def channels(self) -> int | None:
+        mode = getattr(self._table.features[self._name], "mode", None)
+        return (1 if mode in GREY else 3) if mode else None
 
     @cached_property
     def _column(self) -> Any:
@@ -78,7 +83,7 @@ class Rows:
         content = pyarrow.compute.struct_field(self._column, "bytes") if self._is_struct else self._column
         sizes = pyarrow.compute.binary_length(content).to_pylist()
         return [
-            size if size is not None else os.stat(path).st_size if path else 0
+            size if size is not None else size_of(path) if path else 0
             for size, path in zip(sizes, self._paths, strict=True)
         ]
 
@@ -97,7 +102,7 @@ def from_parquet(text: str, options: SourceOptions) -> FileDataset:
         UserError: if `datasets` is missing, or the file cannot be read or lacks these columns.
     """
     options.refuse("parquet:", "class_map")
-    path = Path(text).expanduser()
+    path = expanded(text)
     if not path.is_file():
         raise UserError(f"there is no file {path}")
     datasets = _library("parquet:")
@@ -116,8 +121,8 @@ def from_hub(text: str, options: SourceOptions) -> FileDataset:
     options.refuse("hf:", "class_map")
     found = _loaded(text, download=False)
     named = _named(text)[0]
-    name = Path(named).expanduser().resolve().name if Path(named).expanduser().is_dir() else named
-    return _dataset(f"hf:{name}", found, options)
+    folder = expanded(named)
+    return _dataset(f"hf:{folder.resolve().name if folder.is_dir() else named}", found, options)
 
 
 def download(text: str) -> None:
@@ -139,7 +144,7 @@ def _named(text: str) -> tuple[str, str | None]:
 def _loaded(text: str, download: bool) -> Any:
     datasets = _library("hf:")
     name, split = _named(text)
-    folder = Path(name).expanduser()
+    folder = expanded(name)
     with _quiet(datasets), _offline(datasets, not download):
         if folder.is_dir() and any((folder / file).is_file() for file in ("state.json", "dataset_dict.json")):
             found = _read(f"hf:{text}", lambda: datasets.load_from_disk(str(folder)))
@@ -184,27 +189,39 @@ def _checked(name: str, table: Any, column: str, classes: int | None) -> tuple[n
 def _columns(name: str, table: Any) -> tuple[str, str]:
     """Return the names of the columns of images and labels.
 
-    The labels are the column that is named so, or else the only one with named classes, or else the only one
-    of integers. If a column is named so and holds something else, a column of integers may be anything, such
-    as a row's id.
+    The images are the only column of images, or of several the one that is named so.
 
     Raises:
         UserError: if they cannot be determined.
     """
     features = table.features
     images = [column for column in features if type(features[column]).__name__ == "Image"]
-    images = images or [column for column in IMAGES if column in features]
-    whole = [column for column in features if getattr(features[column], "dtype", "").lstrip("u")[:3] == "int"]
-    named = [column for column in LABELS if column in features]
-    with_names = [column for column in whole if hasattr(features[column], "num_classes")]
-    labels = [column for column in named if column in whole] or with_names or ([] if named else whole)
-    for what, found in (("images", images), ("labels", labels)):
+    images = [column for column in images or features if column in IMAGES] or images
+    for what, found in (("images", images), ("labels", labels := _label_columns(name, features))):
         if len(found) != 1:
             raise UserError(
                 f"{name}: it is not clear which column holds the {what} ({', '.join(found) or 'none does'}): "
                 f"it has {', '.join(features)}"
             )
     return images[0], labels[0]
+
+
+def _label_columns(name: str, features: Any) -> list[str]:
+    """Return the names of the columns that may hold the labels.
+
+    They are the columns that are named so, or else those with named classes, or else those of integers.
+
+    Raises:
+        UserError: if a column is named so, and none of these holds integers. Then any other column may be
+            something else, such as a row's id or split.
+    """
+    whole = [column for column in features if getattr(features[column], "dtype", "").lstrip("u")[:3] == "int"]
+    named = [column for column in LABELS if column in features]
+    if named and not set(named) & set(whole):
+        kind = getattr(features[named[0]], "dtype", type(features[named[0]]).__name__)
+        raise UserError(f"{name}, column {named[0]}: labels must be class indices, not {kind}")
+    with_names = [column for column in whole if hasattr(features[column], "num_classes")]
+    return [column for column in named if column in whole] or with_names or whole
 
 
 def _library(source: str) -> Any:

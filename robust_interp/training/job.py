@@ -15,6 +15,8 @@ from torch import nn
 import robust_interp
 from robust_interp import data, zoo
 from robust_interp.core.errors import UserError
+from robust_interp.core.random_state import preserved_rng_state
+from robust_interp.core.texts import first_line_of
 from robust_interp.models import default_lambda_init
 from robust_interp.training.compilation import compile_blocks
 from robust_interp.training.loader import Loader
@@ -131,8 +133,14 @@ class Job:
         return model.to(self.device).to(memory_format=torch.channels_last)
 
     def trainer(self) -> Trainer:
-        """Make the training at step 0."""
-        model, images = self.model(), self.training.images
+        """Make the training at step 0.
+
+        Raises:
+            UserError: as `model`, or if the network does not return logits for the images.
+        """
+        with preserved_rng_state():
+            _check_forward(self.model(), self.what.architecture, self.kind, self.device)
+        model, images = self.model(), self.training.rows(0, len(self.training))
         if self.compiled:
             compile_blocks(model)
         flip, seed = self.kind.flip, self.what.seed
@@ -158,8 +166,23 @@ class Job:
 def _network(architecture: str, kind: data.DatasetType, model_args: dict) -> nn.Module:
     """Build the network of a training, and check that its checkpoint can be written."""
     model = zoo.create(architecture, num_classes=kind.classes, in_chans=kind.shape[0], **model_args)
-    zoo.check_savable(model, architecture)
+    zoo.check_savable(model, architecture, model_args)
     return model
+
+
+def _check_forward(
+    model: nn.Module, architecture: str, kind: data.DatasetType, device: str | torch.device
+) -> None:
+    """Check what a network, which is changed, returns in train mode. BatchNorm needs two images."""
+    name = f"cannot train {architecture} on {kind.name}"
+    try:
+        model.train()
+        found = model(torch.zeros(2, *kind.shape, dtype=torch.float32, device=device))
+    except Exception as error:  # models may raise anything
+        raise UserError(f"{name}: {first_line_of(error)}") from error
+    if not isinstance(found, torch.Tensor) or found.shape != (2, kind.classes):
+        what = f"shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
+        raise UserError(f"{name}: for 2 images it returns {what}, not logits (2, {kind.classes})")
 
 
 def check(trainings: Sequence[Training], dataset: str, out: Path) -> dict[Training, Path]:
@@ -189,19 +212,22 @@ def check(trainings: Sequence[Training], dataset: str, out: Path) -> dict[Traini
     return folders
 
 
-def work(trainings: Sequence[Training], training: data.Dataset) -> dict[Training, tuple[float, float]]:
+def work(
+    trainings: Sequence[Training], training: data.Dataset, device: str | torch.device | None = None
+) -> dict[Training, tuple[float, float]]:
     """Estimate the cost of each training.
 
     Args:
         trainings: The trainings.
         training: The training split of a registered data set.
+        device: Device on which each network is checked, as by `Job.trainer`; None does not check it.
 
     Returns:
         For each training, the parameters in millions, and the number of forward passes of single images times
         that number.
 
     Raises:
-        UserError: if a network cannot be built, or its checkpoint could not be written.
+        UserError: if a network cannot be built or trained, or its checkpoint could not be written.
     """
     kind, images = data.DATASETS[training.name], len(training)
     params_m: dict[str, float] = {}
@@ -209,7 +235,10 @@ def work(trainings: Sequence[Training], training: data.Dataset) -> dict[Training
     for what in trainings:
         recipe = what.recipe.filled(kind)
         if what.architecture not in params_m:
-            model = _network(what.architecture, kind, recipe.model_args())
+            with preserved_rng_state():
+                model = _network(what.architecture, kind, recipe.model_args())
+                if device is not None:
+                    _check_forward(model.to(device), what.architecture, kind, device)
             params_m[what.architecture] = sum(p.numel() for p in model.parameters()) / 1e6
         size = params_m[what.architecture]
         sizes[what] = size, recipe.epochs * images * PASSES * size

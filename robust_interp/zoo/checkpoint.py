@@ -319,17 +319,20 @@ def check_writable(folder: Path) -> None:
         raise UserError(f"cannot write {folder}: {folder.parent} is read-only")
 
 
-def check_savable(model: nn.Module, architecture: str) -> None:
-    """Refuse a model that lacks attributes of timm's models that a checkpoint needs, before the training.
+def check_savable(model: nn.Module, architecture: str, model_args: dict) -> None:
+    """Refuse a model whose checkpoint could not be written, before the training.
 
     Args:
         model: The model.
         architecture: Its name, for the message.
+        model_args: Its arguments besides num_classes and in_chans.
 
     Raises:
         UserError: if `num_features`, or first_conv or classifier in `pretrained_cfg`, is missing or not a
-            JSON value.
+            JSON value; if the arguments are no JSON values; or if the state dict has more than tensors.
     """
+    import torch
+
     cfg = getattr(model, "pretrained_cfg", None)
     cfg = cfg if isinstance(cfg, Mapping) else {}
     values = {"num_features": getattr(model, "num_features", _MISSING)}
@@ -338,6 +341,16 @@ def check_savable(model: nn.Module, architecture: str) -> None:
         raise UserError(
             f"cannot train {architecture}: its checkpoint needs attributes of timm's models, and these are "
             f"missing or not JSON values: {', '.join(lacking)}"
+        )
+    if others := [key for key, value in model.state_dict().items() if not isinstance(value, torch.Tensor)]:
+        raise UserError(
+            f"cannot train {architecture}: a checkpoint holds only tensors, and its state dict has others: "
+            f"{', '.join(others)}"
+        )
+    if not _is_json(model_args):
+        raise UserError(
+            f"cannot train {architecture}: a checkpoint holds its arguments as JSON values, which these are "
+            f"not: {quoted(model_args)}"
         )
 
 

@@ -218,13 +218,13 @@ def made(family, **settings):
     return getattr(transformers, f"{family}ImageProcessor")(**settings, **normalisation)
 
 
-def of_files(folder, sizes=SIZES):
+def of_files(folder, sizes=SIZES, channels=3):
     """Images of noise, and the folder of their files, one of each class.
 
     Where a bicubic resize overshoots black or white, Pillow and torchvision differ: the noise is grey.
     """
     rng = np.random.default_rng(0)
-    images = [rng.integers(80, 176, (3, *size), dtype=np.uint8) for size in sizes]
+    images = [rng.integers(80, 176, (channels, *size), dtype=np.uint8) for size in sizes]
     return [picture(image) for image in images], write_folder(folder, images, range(len(sizes)))
 
 
@@ -268,10 +268,11 @@ NOT_EXPRESSED = {
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize(("family", "settings"), NOT_EXPRESSED.values(), ids=NOT_EXPRESSED)
-def test_a_processor_that_does_something_else_to_files_is_refused(tmp_path, family, settings):
-    folder = saved(tmp_path / "mine", resnet(), made(family, **settings))
-    source = of_files(tmp_path / "val")[1]
+def test_a_processor_that_does_something_else_to_files_is_refused(tmp_path, family, settings, channels):
+    folder = saved(tmp_path / "mine", resnet(channels), made(family, **settings))
+    source = of_files(tmp_path / "val", channels=channels)[1]
     dataset = data.open_source(f"folder:{source}", data.SourceOptions(workers=0))
     with pytest.raises(
         UserError, match=f"its {family}ImageProcessor makes of image files: .*--resize"
@@ -279,8 +280,27 @@ def test_a_processor_that_does_something_else_to_files_is_refused(tmp_path, fami
         PREFIXES["hf"](str(folder), Context(dataset))
     assert "\n" not in str(caught.value)
     chosen = data.SourceOptions(workers=0, preprocessing=preprocessing.fixed(32, 28, None))
-    target = PREFIXES["hf"](str(folder), Context(data.open_source(f"folder:{source}", chosen)))
-    assert target.dataset.shape == (3, 28, 28)  # chosen by the user
+    context = Context(
+        data.open_source(f"folder:{source}", chosen), mean=[0.5] * channels, std=[0.5] * channels
+    )
+    target = PREFIXES["hf"](str(folder), context)
+    assert target.dataset.shape == (channels, 28, 28)  # chosen by the user
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ViT", "DeiT, half a pixel", "ConvNeXT", "MobileViT"])
+def test_grey_files_become_what_a_processor_of_colour_images_makes_of_them(tmp_path, name):
+    """The processor raises an error for grey images: it has three means, or reverses the channels."""
+    family, settings = RESIZES[name]
+    processor = made(family, **settings)
+    images, source = of_files(tmp_path / "val", channels=1)
+    theirs = [processor(image.convert("RGB"), return_tensors="pt")["pixel_values"][0, 0] for image in images]
+    expected = [image if family == "MobileViT" else image * 0.5 + 0.5 for image in theirs]
+    dataset = data.open_source(f"folder:{source}", data.SourceOptions(workers=0))
+    folder = saved(tmp_path / "mine", resnet(1), processor)
+    target = PREFIXES["hf"](str(folder), Context(dataset, mean=(0.5,), std=(0.5,)))
+    found = torch.from_numpy(target.dataset.pixels(0, len(images))[:, 0])
+    torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=1.5 / 255)
 
 
 @pytest.mark.slow
@@ -293,6 +313,7 @@ def test_another_size_is_remarked_on(tmp_path):
 @pytest.mark.slow
 def test_a_model_of_transformers_that_cannot_be_measured_is_one_line(tmp_path, monkeypatch):
     refused("hf:./nothing/here/at-all", "there is no folder ./nothing/here/at-all")
+    refused("hf:~nobody_x/mine", "~nobody_x/mine cannot be used: there is no such home folder")
     refused(f"hf:{saved(tmp_path / 'many', vit(labels=7))}", "has 7 classes and takes 1 channels")
     refused(f"hf:{saved(tmp_path / 'colour', vit(3))}", "has 10 classes and takes 3 channels")
     multi = vit(problem_type="multi_label_classification")

@@ -409,6 +409,13 @@ def test_a_checkpoint_of_the_zoo_is_read_when_it_is_measured_and_not_before(
     pd.testing.assert_frame_equal(robust_interp.evaluate("in_resnet14", **options), table)
 
 
+@pytest.mark.parametrize("prefix", ["", "timm:local-dir:"])
+def test_a_path_in_the_home_folder_of_nobody_is_refused(prefix):
+    with pytest.raises(UserError) as caught:
+        resolve([f"{prefix}~nobody_x/net.pt"], ResolveOptions(), data.load("digits"))
+    assert str(caught.value) == "~nobody_x/net.pt cannot be used: there is no such home folder"
+
+
 @pytest.mark.parametrize("name", ["C:\\models\\net.pt", "C:/models/net", "d:\\net", "..\\zoo\\net"])
 def test_a_path_of_windows_is_a_path(name):
     with pytest.raises(UserError) as caught:

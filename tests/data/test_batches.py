@@ -87,6 +87,26 @@ def test_a_torch_dataset_says_how_many_classes_it_has(tmp_path):
         assert data.from_batches(source, workers=0).classes == 3
 
 
+def test_a_dataset_in_which_another_one_is_relabelled_has_its_own_number_of_classes(tmp_path):
+    class Relabelled(torch.utils.data.Dataset):
+        classes = ("even", "odd", "none", "both")
+
+        def __init__(self, dataset):
+            self.dataset = dataset
+
+        def __len__(self):
+            return len(self.dataset)
+
+        def __getitem__(self, at):
+            image, label = self.dataset[at]
+            return image, label % 2
+
+    write_folder(tmp_path, IMAGES, LABELS)
+    files = Relabelled(ImageFolder(tmp_path, ToTensor()))
+    for source in (files, DataLoader(files, batch_size=4), torch.utils.data.Subset(files, [0, 1])):
+        assert data.from_batches(source, workers=0).classes == 4
+
+
 def test_a_loader_that_shuffles_is_told_of():
     (line,) = data.from_batches(DataLoader(PAIRS, batch_size=5, shuffle=True)).notes
     assert "the DataLoader shuffles" in line
@@ -100,7 +120,14 @@ def test_a_loader_that_shuffles_is_told_of():
             "batch 0 of the data set: images run from .* put the normalisation inside",
         ),
         ([(PIXELS, np.eye(3)[LABELS])], "one-hot: pass labels.argmax"),
-        ([(PIXELS, LABELS), (PIXELS[:, :, 1:], LABELS)], "images of several shapes"),
+        (
+            [(PIXELS, LABELS), (PIXELS[:, :, 1:], LABELS)],
+            r"several shapes, \(3, 8, 8\) and \(3, 7, 8\): resize and crop them$",
+        ),
+        (
+            [(PIXELS, LABELS), (PIXELS[:, :1], LABELS)],
+            r"several shapes, \(3, 8, 8\) and \(1, 8, 8\): convert all to RGB, or all to grey$",
+        ),
         ([{"pixel_values": PIXELS, "target": LABELS}], "it has pixel_values, target, not images and labels"),
         (iter([PIXELS]), r"it must be \(images, labels\), not Tensor"),
         (iter([]), "yields no images"),
@@ -133,6 +160,23 @@ def test_pillow_images_of_eight_bits_are_read_in_any_mode(mode):
     found = data.from_batches(White(), workers=0)
     assert found.shape == (1 if mode in ("1", "L", "LA") else 3, 8, 8)
     assert (found.rows(0, 10) == 255).all()
+
+
+@pytest.mark.parametrize(
+    ("mode", "size", "told"),
+    [
+        ("L", (8, 8), r"\(1, 8, 8\) and \(3, 8, 8\): convert all to RGB, or all to grey$"),
+        ("RGB", (8, 9), r"\(3, 8, 8\) and \(3, 9, 8\): resize and crop them$"),
+    ],
+)
+def test_pillow_images_of_several_shapes_are_refused_with_what_would_mend_it(mode, size, told):
+    class Mixed(Items):
+        def __getitem__(self, at):
+            image, label = super().__getitem__(at)
+            return (Image.new(mode, size) if at == 3 else image), label
+
+    with pytest.raises(UserError, match=f"images of several shapes, {told}"):
+        data.from_batches(Mixed(), workers=0)
 
 
 @pytest.mark.parametrize(

@@ -302,6 +302,8 @@ def test_the_data_folder_is_the_argument_else_the_environment_else_the_cache(mon
     monkeypatch.delenv("ROBUST_INTERP_DATA")
     assert data.data_root() == tmp_path / ".cache" / "robust-interp"
     assert data.data_root("~/mine") == tmp_path / "mine"
+    with pytest.raises(UserError, match="~nobody_x/mine cannot be used: there is no such home folder"):
+        data.data_root("~nobody_x/mine")
 
 
 # --- a user's own arrays -----------------------------------------------------------------------------

@@ -235,18 +235,21 @@ def test_images_of_more_than_eight_bits_are_refused(tmp_path):
         _ = opened(f"folder:{tmp_path}").shape
 
 
-def test_images_of_folders_are_not_turned_as_torchvision_does_not(tmp_path):
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF"])
+def test_images_of_folders_are_turned_only_where_torchvision_does_so(tmp_path, kind):
+    """Pillow itself turns TIFF."""
     exif = Image.Exif()
     exif[0x0112] = 6
     image = pictures(1, (4, 6))[0][0]
     (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "0.png").write_bytes(encoded(image, exif=exif))
+    (tmp_path / "a" / f"0.{kind.lower()}").write_bytes(encoded(image, kind, exif=exif))
     found = opened(f"folder:{tmp_path}")
-    assert found.sizes == "3x4x6"
-    assert np.array_equal(found.rows(0, 1)[0], image)
-    assert np.array_equal(
-        np.asarray(torchvision.datasets.ImageFolder(tmp_path)[0][0]).transpose(2, 0, 1), image
-    )
+    theirs = np.asarray(torchvision.datasets.ImageFolder(tmp_path)[0][0]).transpose(2, 0, 1)
+    assert theirs.shape == ((3, 6, 4) if kind == "TIFF" else (3, 4, 6))
+    assert found.sizes == "x".join(map(str, theirs.shape))
+    assert np.array_equal(found.rows(0, 1)[0], theirs)
+    if kind == "PNG":
+        assert np.array_equal(theirs, image)
 
 
 def test_grey_images_have_one_channel_and_others_three(tmp_path):
@@ -360,6 +363,15 @@ def test_labels_of_any_integer_type(kind):
 def test_a_source_that_names_nothing_is_answered_with_its_form(text, message):
     with pytest.raises(UserError, match=f"{text} names nothing: {message}"):
         data.is_source(text)
+
+
+@pytest.mark.parametrize("kind", ["folder", "imagenet", "npz"])
+def test_a_home_folder_is_expanded_or_refused_if_there_is_none(monkeypatch, tmp_path, kind):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(UserError, match=f"{tmp_path / 'x'}"):
+        opened(f"{kind}:~/x")
+    with pytest.raises(UserError, match=r"^~nobody_x/x cannot be used: there is no such home folder$"):
+        opened(f"{kind}:~nobody_x/x")
 
 
 def test_a_file_or_folder_without_its_kind_is_answered_with_the_kind(folder, tmp_path):

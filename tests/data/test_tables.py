@@ -1,6 +1,7 @@
 """Data sets in Hugging Face's formats, read from disk without a network."""
 
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -92,6 +93,29 @@ def test_a_row_without_an_image_is_named_or_left_out(tmp_path):
     assert (len(rest), rest.metadata) == (5, {"skipped": 1})
 
 
+def test_of_images_in_files_beside_the_table_a_missing_one_is_named_or_left_out(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    paths = [tmp_path / f"{at}.png" for at in range(6)]
+    for path, image in zip(paths, IMAGES, strict=True):
+        path.write_bytes(encoded(image))
+    kind = pyarrow.struct({"bytes": pyarrow.binary(), "path": pyarrow.string()})
+    column = pyarrow.array([{"bytes": None, "path": str(path)} for path in paths], kind)
+    source = tmp_path / "own.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"image": column, "label": LABELS}), source)
+    found = opened(f"parquet:{source}")
+    found.expect(6)
+    assert as_the_images(found, classes=3)
+    paths[2].unlink()
+    with pytest.raises(UserError, match=r"cannot read row 2 \(2.png\): No such file or directory: mend"):
+        opened(f"parquet:{source}").expect(6)
+    rest = opened(f"parquet:{source}", skip_unreadable=True)
+    rest.expect(5)
+    assert (rest.labels.tolist(), rest.metadata) == ([0, 1, 0, 1, 2], {"skipped": 1})
+    assert np.array_equal(rest.rows(0, 5), np.delete(IMAGES, 2, 0))
+
+
 # EXIF: where row 0 and column 0 of the stored pixels (H, W) lie in what is seen
 SEEN = {
     1: lambda x: x,
@@ -108,10 +132,12 @@ SEEN = {
 def turned(image, orientation, kind="PNG"):
     exif = Image.Exif()
     exif[0x0112] = orientation
-    return encoded(image, kind, exif=exif, **({"quality": 95} if kind == "JPEG" else {}))
+    return encoded(
+        image, kind, exif=exif, **{"JPEG": {"quality": 95}, "WEBP": {"lossless": True}}.get(kind, {})
+    )
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG"])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
 def test_images_are_upright_as_datasets_decodes_them(tmp_path, kind):
     """Stored are 4 x 6 pixels, or 6 x 4 where the orientation swaps them: all are seen as 4 x 6."""
     wide, high = (pictures(1, size)[0][0] for size in ((4, 6), (6, 4)))
@@ -122,10 +148,70 @@ def test_images_are_upright_as_datasets_decodes_them(tmp_path, kind):
     found = opened(f"hf:{tmp_path / 'own'}")
     assert (found.sizes, found.shape) == ("3x4x6", (3, 4, 6))
     found.expect(8)
-    if kind == "PNG":
+    if kind != "JPEG":
         assert np.array_equal(found.rows(0, 8), [SEEN[at](image) for at, image in stored.items()])
     assert np.array_equal(found.rows(0, 8), data.from_batches(held, workers=0).rows(0, 8))
     assert len(opened(f"hf:{tmp_path / 'own'}", skip_unreadable=True)) == 8
+
+
+def exif_chunks():
+    """Chunks of a PNG that say orientation 6: their names and contents."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    content = exif.tobytes()
+    profile = f"\nexif\n{len(content):8}\n{content.hex()}\n".encode()  # as ImageMagick writes it
+    xmp = b'<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+    return {
+        "eXIf": content.removeprefix(b"Exif\0\0"),
+        "zTXt": b"Raw profile type exif\0\0" + zlib.compress(profile),
+        "iTXt": b"XML:com.adobe.xmp\0\0\0\0\0" + xmp,
+    }
+
+
+@pytest.mark.parametrize("before", [b"IDAT", b"IEND"])
+@pytest.mark.parametrize(("name", "content"), exif_chunks().items(), ids=exif_chunks())
+def test_the_orientation_of_a_png_is_found_wherever_it_is_written(tmp_path, name, content, before):
+    image = pictures(1, (6, 4))[0][0]
+    png, body = encoded(image), name.encode() + content
+    at = png.index(before) - 4
+    chunk = len(content).to_bytes(4) + body + zlib.crc32(body).to_bytes(4)
+    held = table(image=[{"bytes": png[:at] + chunk + png[at:], "path": None}] * 6)
+    held.save_to_disk(tmp_path / "own")
+    found = opened(f"hf:{tmp_path / 'own'}")
+    assert (found.sizes, found.shape) == ("3x4x6", (3, 4, 6))
+    assert np.array_equal(found.rows(0, 1)[0], SEEN[6](image))
+    assert np.array_equal(np.asarray(held[0]["image"]).transpose(2, 0, 1), SEEN[6](image))
+
+
+def test_a_png_without_exif_is_not_decoded_before_it_is_measured(tmp_path):
+    """Its pixels are damaged, which is found only when they are decoded."""
+    content = bytearray(encoded(IMAGES[0]))
+    at = content.index(b"IDAT") + 8
+    content[at : at + 8] = bytes(8)
+    rows = [
+        {"bytes": bytes(content), "path": None},
+        *({"bytes": encoded(one), "path": None} for one in IMAGES[1:]),
+    ]
+    table(image=rows).save_to_disk(tmp_path / "own")
+    found = opened(f"hf:{tmp_path / 'own'}")
+    found.expect(6)
+    with pytest.raises(UserError, match="cannot decode row 0"):
+        found.rows(0, 6)
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("RGB", 3), ("RGBA", 3)])
+@pytest.mark.parametrize("stored", [1, 3])
+def test_images_are_read_in_the_mode_of_their_column_as_datasets_does(tmp_path, mode, channels, stored):
+    content = [{"bytes": encoded(image[:stored]), "path": None} for image in IMAGES]
+    held = table(NAMED | {"image": datasets.Image(mode=mode)}, image=content)
+    held.save_to_disk(tmp_path / "own")
+    found = opened(f"hf:{tmp_path / 'own'}")
+    assert found.shape == (channels, 8, 8)
+    theirs = [np.asarray(held[at]["image"].convert("L" if channels == 1 else "RGB")) for at in range(6)]
+    assert np.array_equal(found.rows(0, 6), np.stack(theirs).reshape(6, 8, 8, channels).transpose(0, 3, 1, 2))
+    plain = table(image=content)
+    plain.save_to_disk(tmp_path / "plain")
+    assert opened(f"hf:{tmp_path / 'plain'}").shape == (stored, 8, 8)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +220,7 @@ def test_images_are_upright_as_datasets_decodes_them(tmp_path, kind):
         ({"label": [-1] * 6}, "column label: labels run from -1"),
         (
             {"features": NAMED | {"label": datasets.Value("string")}, "label": list("abcabc")},
-            "which column holds the labels",
+            "own, column label: labels must be class indices, not string",
         ),
         (
             {
@@ -157,7 +243,7 @@ def test_columns_that_are_not_clear_are_refused(tmp_path, change, message):
         opened(f"hf:{tmp_path / 'own'}")
 
 
-WHOLE, TEXT, CLASSES = datasets.Value("int64"), datasets.Value("string"), NAMED["label"]
+WHOLE, CLASSES = datasets.Value("int64"), NAMED["label"]
 
 
 @pytest.mark.parametrize(
@@ -167,21 +253,16 @@ WHOLE, TEXT, CLASSES = datasets.Value("int64"), datasets.Value("string"), NAMED[
         ({"style": CLASSES, "label": CLASSES}, "label"),
         ({"style": CLASSES, "labels": WHOLE, "id": WHOLE}, "labels"),
         ({"style": CLASSES, "id": WHOLE}, "style"),
-        ({"style": CLASSES, "label": TEXT}, "style"),
         ({"target": WHOLE}, "target"),
         ({"label": WHOLE, "labels": WHOLE}, None),
         ({"fine": CLASSES, "coarse": CLASSES}, None),
         ({"target": WHOLE, "id": WHOLE}, None),
-        ({"label": TEXT, "id": WHOLE}, None),
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(value or ["not clear"]),
 )
 def test_the_labels_are_the_column_of_that_name_before_one_with_named_classes(tmp_path, kinds, chosen):
     """The column at position k holds k, k + 1, 0, ... so its first label tells which one was taken."""
-    held = {
-        name: [str(at) for at in range(6)] if kind is TEXT else ((np.arange(6) + k) % 4).tolist()
-        for k, (name, kind) in enumerate(kinds.items())
-    }
+    held = {name: ((np.arange(6) + k) % 4).tolist() for k, name in enumerate(kinds)}
     content = [{"bytes": encoded(image), "path": None} for image in IMAGES]
     features = datasets.Features({"image": NAMED["image"]} | kinds)
     datasets.Dataset.from_dict({"image": content} | held, features).save_to_disk(tmp_path / "own")
@@ -193,10 +274,55 @@ def test_the_labels_are_the_column_of_that_name_before_one_with_named_classes(tm
     assert str(refusal.value).endswith(f"it has image, {', '.join(kinds)}")
 
 
+@pytest.mark.parametrize("other", [{}, {"id": WHOLE}, {"split": CLASSES}, {"split": CLASSES, "id": WHOLE}])
+@pytest.mark.parametrize(
+    ("kind", "value", "told"),
+    [
+        (datasets.Value("string"), "2", "string"),
+        (datasets.Value("bool"), True, "bool"),
+        (datasets.Value("float32"), 1.0, "float32"),
+        (datasets.List(datasets.Value("int64")), [0, 1], "List"),
+    ],
+)
+def test_a_column_called_label_that_holds_no_integers_is_refused_whatever_else_is_there(
+    tmp_path, kind, value, told, other
+):
+    columns = {"label": [value] * 6} | {name: [0] * 6 for name in other}
+    table(NAMED | {"label": kind} | other, **columns).save_to_disk(tmp_path / "own")
+    with pytest.raises(UserError) as refusal:
+        opened(f"hf:{tmp_path / 'own'}")
+    assert str(refusal.value) == f"hf:own, column label: labels must be class indices, not {told}"
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (["mask", "image"], "image"),
+        (["img", "mask"], "img"),
+        (["thumbnail", "pixel_values", "mask"], "pixel_values"),
+        (["left", "right"], None),
+        (["image", "img"], None),
+    ],
+)
+def test_of_several_columns_of_images_the_one_of_that_name_is_taken(tmp_path, names, chosen):
+    content = [{"bytes": encoded(image), "path": None} for image in IMAGES]
+    columns = {name: content if name == chosen else content[:1] * 6 for name in names}
+    features = datasets.Features(dict.fromkeys(names, NAMED["image"]) | {"label": CLASSES})
+    datasets.Dataset.from_dict(columns | {"label": LABELS.tolist()}, features).save_to_disk(tmp_path / "own")
+    if chosen:
+        assert as_the_images(opened(f"hf:{tmp_path / 'own'}"))
+        return
+    said = rf"which column holds the images .{', '.join(names)}.: it has {', '.join(names)}, label"
+    with pytest.raises(UserError, match=said):
+        opened(f"hf:{tmp_path / 'own'}")
+
+
 def test_what_is_not_there_is_refused_in_one_line(tmp_path):
     (tmp_path / "bad.parquet").write_bytes(b"none")
     for source, message in (
         (f"parquet:{tmp_path / 'no'}", "there is no file"),
+        ("parquet:~nobody_x/a.parquet", "~nobody_x/a.parquet cannot be used: there is no such home folder"),
+        ("hf:~nobody_x/a", "~nobody_x/a cannot be used: there is no such home folder"),
         (f"parquet:{tmp_path / 'bad.parquet'}", "cannot read parquet:"),
         ("hf:nobody/nothing", "cannot read hf:nobody/nothing.*--download fetches it"),
     ):

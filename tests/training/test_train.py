@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import sys
 import types
 import warnings
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 from scipy.stats import chisquare
 from timm.models import register_model
 from torch import nn
@@ -21,6 +23,7 @@ from robust_interp import data, zoo
 from robust_interp.cli.main import main
 from robust_interp.core.errors import UserError
 from robust_interp.training import files, recipe, train
+from robust_interp.training.job import Job, Training
 from robust_interp.training.loader import Loader
 from robust_interp.training.recipe import Recipe
 from robust_interp.training.trainer import Trainer
@@ -159,6 +162,25 @@ def test_two_steps_are_sgd_with_momentum_and_decay_of_everything_that_is_stored(
         undecayed = value.detach() + rate * decay * (2 + momentum) * start[name]
         if name in lambdas:
             assert not torch.allclose(trained[name], undecayed, rtol=1e-3, atol=2e-5)
+
+
+@pytest.mark.slow
+def test_images_that_a_plug_in_has_as_a_tensor_in_bfloat16_are_trained_on(tmp_path, exact):
+    """bfloat16 keeps the sixteenths of the digits."""
+
+    def tensors(split, root):
+        images, labels = DIGITS.load(split, root)
+        return torch.from_numpy(images[:449]).bfloat16(), labels[:449]
+
+    def arrays(split, root):
+        images, labels = tensors(split, root)
+        return images.float().numpy(), labels
+
+    trained = []
+    for name, load in (("tensors", tensors), ("arrays", arrays)):
+        with data.DATASETS.registered(name, replace(DIGITS, name=name, load=load)):
+            trained.append(weights(train.train("preact_resnet14", name, SHORT, 0, tmp_path)))
+    assert same(*trained)
 
 
 # The batches.
@@ -428,9 +450,9 @@ def of_plugin(monkeypatch):
     module = types.ModuleType("module_of_plugin")
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
-    def register(attributes):
+    def register(attributes, kind=OfPlugin):
         def made_by_plugin(pretrained=False, **_):
-            return OfPlugin(attributes)
+            return kind(attributes)
 
         made_by_plugin.__module__ = module.__name__
         with warnings.catch_warnings():
@@ -468,6 +490,118 @@ def test_a_model_that_could_not_be_saved_is_refused_before_the_first_step_of_any
     assert main([*command, str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"robust-interp: {raised.value}\n"
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+
+
+class WithState(OfPlugin):
+    def get_extra_state(self):
+        return self.extra
+
+    def set_extra_state(self, state):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("extra", "arguments", "told"),
+    [
+        ({"calls": 0}, {}, "a checkpoint holds only tensors, and its state dict has others: _extra_state"),
+        (
+            torch.zeros(1),
+            {"act": nn.ReLU},
+            "a checkpoint holds its arguments as JSON values, which these are not: "
+            "{'act': <class 'torch.nn.modules.activation.ReLU'>}",
+        ),
+        (
+            torch.zeros(1),
+            {"width": np.int64(4)},
+            "a checkpoint holds its arguments as JSON values, .*: {'width'",
+        ),
+    ],
+)
+def test_a_state_or_arguments_that_could_not_be_saved_are_refused_before_the_first_step(
+    tmp_path, monkeypatch, of_plugin, extra, arguments, told
+):
+    of_plugin(TIMMS | {"extra": extra}, WithState)
+    monkeypatch.setattr(Trainer, "train_step", None)
+    with pytest.raises(UserError, match=f"^cannot train made_by_plugin: {told}"):
+        train.train("made_by_plugin", "digits", SHORT, 0, tmp_path, model_args=arguments)
+
+
+def two_outputs(images):
+    return images.flatten(1)[:, :10], images
+
+
+def no_images(images):
+    raise AssertionError("Input height (8) does\nnot match")
+
+
+@pytest.mark.parametrize(
+    ("forward", "told"),
+    [
+        (two_outputs, "for 2 images it returns tuple, not logits (2, 10)"),
+        (lambda images: images.flatten(1)[:, :5], "for 2 images it returns shape (2, 5), not logits (2, 10)"),
+        (lambda images: images[0, 0, 0, 0], "for 2 images it returns shape (), not logits (2, 10)"),
+        (no_images, "Input height (8) does"),
+    ],
+)
+def test_a_model_that_cannot_take_the_images_is_refused_before_the_first_step_of_any(
+    tmp_path, capsys, monkeypatch, of_plugin, forward, told
+):
+    of_plugin(TIMMS | {"forward": forward})
+    monkeypatch.setattr(Trainer, "train_step", None)
+    command = ["train", "preact_resnet14", "made_by_plugin", "--device", "cpu", "--quiet", "--out"]
+    assert main([*command, str(tmp_path)]) == 1
+    assert capsys.readouterr().err == f"robust-interp: cannot train made_by_plugin on digits: {told}\n"
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+
+
+@pytest.mark.slow
+def test_a_model_of_timm_for_larger_images_is_refused_in_one_line(tmp_path, capsys):
+    command = ["train", "vit_tiny_patch16_224", "--device", "cpu", "--quiet", "--out", str(tmp_path)]
+    assert main(command) == 1
+    message = capsys.readouterr().err
+    assert message.startswith("robust-interp: cannot train vit_tiny_patch16_224 on digits: ")
+    assert message.count("\n") == 1
+
+
+class Counting(OfPlugin):
+    """Its forward pass in train mode changes a buffer, and draws random numbers of each kind."""
+
+    def __init__(self, attributes):
+        super().__init__(attributes)
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, images):
+        self.steps += self.training
+        random.random(), np.random.rand()
+        return super().forward(F.dropout(images))
+
+
+def test_the_check_of_a_model_changes_neither_its_buffers_nor_the_random_numbers(tmp_path, of_plugin):
+    of_plugin(TIMMS, Counting)
+    what = Training("made_by_plugin", SHORT, 3)
+    training = data.load("digits", "train")
+    random.seed(0)
+    np.random.seed(0)
+    job = Job(what, SHORT.filled(DIGITS), {}, training, tmp_path, "cpu", False, None)
+    trainer = job.trainer()
+    assert trainer.model.steps == 0
+    drawn = random.random(), np.random.rand()
+    random.seed(0)
+    np.random.seed(0)
+    assert drawn == (random.random(), np.random.rand())
+    torch.manual_seed(3)
+    expected = Counting(TIMMS)
+    assert same(expected.state_dict(), trainer.model.state_dict())
+    assert torch.equal(torch.get_rng_state(), trainer.rng)
+
+
+@pytest.mark.slow
+def test_tensors_in_the_state_and_arguments_in_json_are_saved(tmp_path, of_plugin):
+    of_plugin(TIMMS | {"extra": torch.ones(1)}, WithState)
+    arguments = {"act": "relu", "widths": (4, 4)}
+    checkpoint = train.train("made_by_plugin", "digits", SHORT, 0, tmp_path, model_args=arguments)
+    assert checkpoint.config["model_args"] == {"act": "relu", "widths": [4, 4]}
+    assert load_file(checkpoint.folder / "model.safetensors")["_extra_state"].tolist() == [1]
 
 
 @pytest.mark.slow
