@@ -2,7 +2,7 @@
 
     python benchmarks/branches_off.py [--models in_resnet20,preact_resnet20] [--off 1:2-18] [--pgd 200]
 
-By default, the models are the three of depth 110 in the repository's model_zoo.
+By default, the models are the four of depth 110 in the repository's model_zoo.
 
 For each block, prints the standard deviation of x, and that of f(x) divided by that of the block's output,
 over the first 50 test images. Then sets f(x) = 0 in the blocks of `--off` (stage:first-last, from 1; one item
@@ -27,7 +27,8 @@ from robust_interp import data
 from robust_interp.core.normalize import Normalize
 from robust_interp.models.network import Block, InterpolationNet
 
-DEPTH_110 = "in_resnet110,in_resnet110.cifar10_quick_warmup_epochs_1_bf16_seed0,preact_resnet110"
+RECIPES = ("quick_bf16", "quick", "quick_warmup_epochs_1_bf16")
+DEPTH_110 = ",".join([*(f"in_resnet110.cifar10_{recipe}_seed0" for recipe in RECIPES), "preact_resnet110"])
 
 Variant = tuple[int, int, int]  # stage, first and last block, from 1
 

@@ -3,7 +3,7 @@
     python benchmarks/front_filters.py [--models in_resnet110,preact_resnet110] [--blocks 4] [--n 200]
         [--zoo FOLDER] [--plugin FILE]
 
-The models are names of CIFAR-10 checkpoints, or globs; by default the three of depth 110. For the stem and
+The models are names of CIFAR-10 checkpoints, or globs; by default the four of depth 110. For the stem and
 for both convolutions of each of the first blocks, prints the Frobenius norm of the weights, and the share of
 their squares that is in the mean of each 3x3 filter: 1 for a box blur, 0 for an edge, 1/9 = 0.11 on average
 for random weights.
