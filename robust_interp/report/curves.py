@@ -17,7 +17,7 @@ from robust_interp.results.columns import Kind
 from robust_interp.results.entries import Entry, entries_of, entry_key
 from robust_interp.results.entry_names import entry_names
 from robust_interp.results.scores import Score
-from robust_interp.store.cells import digest, in_255
+from robust_interp.store.cells import digest, in_255, labels
 
 POINT_COLUMNS = [
     "entry",
@@ -155,8 +155,9 @@ def _measured(runs: Iterable[Sequence[Score]]) -> list[tuple[str, list[Score]]]:
 def trained_again(runs: Sequence[Sequence[Score]]) -> list[str]:
     """Return the labels of models that were measured with older weights, too; the curves leave these out."""
     kept = {id(score) for run in _newest(runs) for score in run}
-    old = [score.classifier.label for run in runs for score in run if id(score) not in kept]
-    return list(dict.fromkeys(old))
+    scores = [score for run in runs for score in run]
+    named = zip(labels([score.classifier for score in scores]), scores, strict=True)
+    return list(dict.fromkeys(name for name, score in named if id(score) not in kept))
 
 
 def _newest(runs: Iterable[Sequence[Score]]) -> list[list[Score]]:

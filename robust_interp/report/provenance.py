@@ -102,7 +102,8 @@ def classifier_names(audited: pd.DataFrame) -> dict[Hashable, str]:
     The keys are those of the rows.
     """
     names = audited.apply(_name, axis=1)
-    for told in ("@" + audited["recipe"], ", weights " + audited["weights_sha256"].str[:8]):
+    weights = audited["weights_sha256"].where(audited["weights_sha256"] != "", "not recorded").str[:12]
+    for told in ("@" + audited["recipe"], ", weights " + weights):
         several = told.groupby(names).transform("nunique") > 1
         names = names.where(~several, names + told)
     return names.to_dict()

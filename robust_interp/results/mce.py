@@ -125,12 +125,20 @@ def _references(baseline: str, complete: pd.DataFrame) -> dict[tuple, int]:
     fits = [_entry(line) == name and recipe in ("", line["recipe"]) for _, line in complete.iterrows()]
     if not any(fits):
         raise unknown("baseline", baseline, {_entry(line) for _, line in complete.iterrows()})
-    found = complete.assign(place=range(len(complete)))[fits].sort_values("seeds", ascending=False)
-    found = found[~_circumstances(found).assign(recipe=found["recipe"]).duplicated()]
+    found = complete.assign(place=range(len(complete)), seeds=complete["seeds"].fillna(0))[fits]
+    alike = _circumstances(found).assign(recipe=found["recipe"])
+    found = found[
+        found["seeds"] == found["seeds"].groupby(list(alike.to_dict("series").values())).transform("max")
+    ]
     circumstances = _circumstances(found)
     if circumstances.duplicated().any():
-        recipes = ", ".join(sorted({f"{name}@{recipe}" for recipe in found["recipe"]}))
-        raise UserError(f"the baseline {baseline!r} matches several rows: choose one of {recipes}")
+        recipes = sorted({f"{name}@{recipe}" for recipe in found["recipe"]})
+        mend = (
+            f"choose one of {', '.join(recipes)}"
+            if len(recipes) > 1
+            else "only one may have the most train seeds"
+        )
+        raise UserError(f"the baseline {baseline!r} matches several rows: {mend}")
     return {tuple(line): at for at, (_, line) in zip(found["place"], circumstances.iterrows(), strict=True)}
 
 

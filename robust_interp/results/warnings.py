@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from robust_interp.results.chance import chance_level, guessing, is_at_chance
 from robust_interp.results.columns import Kind
 from robust_interp.results.scores import Score
-from robust_interp.store.cells import ModelCard
+from robust_interp.store.cells import labels
 
 CLEAN_MARGIN = 5.0  # percentage points that clean accuracy may lie below the recorded one
 NOISE_MARGIN = 2.0  # percentage points by which an order may be reversed without a warning
@@ -22,43 +22,44 @@ def findings(scored: Iterable[Score]) -> list[str]:
     Args:
         scored: Scores of the run.
     """
+    scored = list(scored)
     by_classifier: dict[str, list[Score]] = {}
-    for score in scored:
-        by_classifier.setdefault(score.classifier.label + score.classifier.recipe, []).append(score)
-    return [line for scores in by_classifier.values() for line in _of_classifier(scores)]
+    for name, score in zip(labels([score.classifier for score in scored]), scored, strict=True):
+        by_classifier.setdefault(name, []).append(score)
+    return [line for name, scores in by_classifier.items() for line in _of_classifier(name, scores)]
 
 
-def _of_classifier(scores: list[Score]) -> list[str]:
-    card, by_column = scores[0].classifier, {score.column: score for score in scores}
-    lines = _clean(card, by_column["clean"]) if "clean" in by_column else []
+def _of_classifier(name: str, scores: list[Score]) -> list[str]:
+    by_column = {score.column: score for score in scores}
+    lines = _clean(name, by_column["clean"]) if "clean" in by_column else []
     for score in scores:
         if score.row.get("zero_grad"):
             lines.append(
-                f"{card.label}, {score.column}: the gradient is exactly zero for "
+                f"{name}, {score.column}: the gradient is exactly zero for "
                 f"{score.row['zero_grad']:.1%} of the images, which are not counted as robust"
             )
         check = score.precision_check
         if check and check.zero_gradient_rise > ZERO_GRADIENT_RISE:
             lines.append(
-                f"{card.label}, {score.column}: in {score.attack_precision} the gradient is exactly "
+                f"{name}, {score.column}: in {score.attack_precision} the gradient is exactly "
                 f"zero for {check.zero_gradient_rise:.1%} more of the images than in float32: use float32"
             )
         if score.not_finite:
             lines.append(
-                f"{card.label}, {score.column}: {score.not_finite} images with values that are not finite, "
+                f"{name}, {score.column}: {score.not_finite} images with values that are not finite, "
                 "counted as wrong"
             )
-    return lines + _masking(card, by_column)
+    if scores[0].classifier.attacked_as:
+        return lines  # no signs of masking in transfer attacks: one step often transfers best
+    return lines + _masking(name, by_column)
 
 
-def _clean(card: ModelCard, clean: Score) -> list[str]:
+def _clean(name: str, clean: Score) -> list[str]:
+    recorded = clean.classifier.recorded_clean
     if is_at_chance(clean):
-        return [f"{card.label}: {_at_chance(clean)}"]
-    if card.recorded_clean is not None and card.recorded_clean > clean.accuracy + _slack(clean, CLEAN_MARGIN):
-        return [
-            f"{card.label}: clean accuracy {clean.accuracy:.1f} %, but train.json records "
-            f"{card.recorded_clean:.1f} %"
-        ]
+        return [f"{name}: {_at_chance(clean)}"]
+    if recorded is not None and recorded > clean.accuracy + _slack(clean, CLEAN_MARGIN):
+        return [f"{name}: clean accuracy {clean.accuracy:.1f} %, but train.json records {recorded:.1f} %"]
     return []
 
 
@@ -89,10 +90,8 @@ def _follows_the_loss(score: Score) -> bool:
     return not any(key in p.params for p in score.perturbations for key in ("queries", "target"))
 
 
-def _masking(card: ModelCard, by_column: dict[str, Score]) -> list[str]:
+def _masking(name: str, by_column: dict[str, Score]) -> list[str]:
     """Warn of masked gradients: one step is stronger than many, or accuracy rises with the radius."""
-    if card.attacked_as:
-        return []  # no signs for transfer attacks: one step often transfers best
     attacked: dict[tuple[str, float], Score] = {}  # by attack and Linf radius in units of 1/255
     for score in by_column.values():
         column = score.measured
@@ -103,17 +102,17 @@ def _masking(card: ModelCard, by_column: dict[str, Score]) -> list[str]:
         one = attacked.get(("fgsm", eps_255))
         if one and many.accuracy > one.accuracy + _slack(one, NOISE_MARGIN):
             lines.append(
-                f"{card.label}: accuracy under {many.column} is {many.accuracy:.1f} %, under one FGSM step "
+                f"{name}: accuracy under {many.column} is {many.accuracy:.1f} %, under one FGSM step "
                 f"{one.accuracy:.1f} %: the iterative attack is badly tuned, or gradients are masked"
             )
-    for name in dict.fromkeys(series for series, _ in attacked):
+    for attack in dict.fromkeys(series for series, _ in attacked):
         by_radius = sorted(
-            (eps_255, score) for (series, eps_255), score in attacked.items() if series == name
+            (eps_255, score) for (series, eps_255), score in attacked.items() if series == attack
         )
         for (small_eps, small), (large_eps, large) in itertools.pairwise(by_radius):
             if large.accuracy > small.accuracy + _slack(small, NOISE_MARGIN):
                 lines.append(
-                    f"{card.label}: accuracy under {name} is {large.accuracy:.1f} % at eps {large_eps:g}/255 "
+                    f"{name}: accuracy under {attack} is {large.accuracy:.1f} % at eps {large_eps:g}/255 "
                     f"and {small.accuracy:.1f} % at {small_eps:g}/255: gradients may be masked"
                 )
     return lines

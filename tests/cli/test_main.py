@@ -162,6 +162,16 @@ def test_a_dry_run_after_the_run_has_nothing_to_measure(small):
 
 
 @pytest.mark.slow
+def test_a_dry_run_counts_two_recipes_of_a_network_that_share_a_seed(small, own_zoo):
+    shutil.copytree(own_zoo / "in_resnet14.digits_none_seed0", own_zoo / "in_resnet14.digits_long_seed0")
+    ways = ("--zoo", own_zoo, "--models", "in_resnet14", "--seeds", "0,", "--no-ensembles", "--dry-run")
+    _, out, _ = small(*ways)
+    for recipe in ("none", "long"):
+        assert f"to measure: 2 cells of in_resnet14 seed 0@{recipe}\n" in out
+    assert "4 cells to measure, 0 already stored" in out
+
+
+@pytest.mark.slow
 def test_what_attacks_on_several_parts_share_is_not_stored_already(small):
     """Two members and their ensemble: clean and FGSM each, and FGSM on one member; clean is shared."""
     ways = ("--ensemble-attack", "white-box,member:0")

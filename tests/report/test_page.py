@@ -752,13 +752,14 @@ def test_checkpoints_of_two_recipes_are_told_apart_in_an_audit(tmp_path):
 def test_audits_of_older_weights_are_told_apart(tmp_path):
     results = measure(tmp_path / "results")
     head, lines = AUDIT_HEAD.replace("model", "model,weights_sha256"), []
-    for weights, said in (("aaaaaaaaaa", "fail"), ("bbbbbbbbbb", "pass")):
+    for weights, said in (("a" * 64, "fail"), ("b" * 64, "pass"), ("", "warn")):
         lines.append(f"net,{weights},quick,,0,1,digits,gradients,2,{said},0,1,10,")
     (results / "audit.csv").write_text("\n".join([head, *lines, ""]), encoding="utf-8")
     text = page.write([results], tmp_path / "report").read_text(encoding="utf-8")
     assert [(row[0], row[2]) for row in cells_of(text, 'class="verdicts"')] == [
-        ("net seed 0, weights aaaaaaaa", "fail"),
-        ("net seed 0, weights bbbbbbbb", "pass"),
+        ("net seed 0, weights aaaaaaaaaaaa", "fail"),
+        ("net seed 0, weights bbbbbbbbbbbb", "pass"),
+        ("net seed 0, weights not recorded", "warn"),
     ]
 
 

@@ -191,6 +191,11 @@ def test_of_several_rows_of_a_baseline_that_with_the_most_train_seeds_counts(sto
     expected = 100 / 15 * sum((100 - net[name].item()) / (errors[name] + 10) for name in COMMON15)
     assert mce["all"] == mce["turned"] == pytest.approx(expected)
     assert mce["one"] != pytest.approx(expected)
+    for twice in ([frame, base], [unknown, unknown, frame[frame["model"] == "net"]]):
+        with pytest.raises(
+            UserError, match="'base' matches several rows: only one may have the most train seeds"
+        ):
+            with_mce(pd.concat(twice, ignore_index=True), "base")
 
 
 def test_an_ensemble_can_be_the_baseline(store):

@@ -67,6 +67,12 @@ def test_accuracy_that_rises_between_radii_of_different_attacks_is_not():
     assert said({"clean": 95, "fgsm_2": 30, "pgd_4": 50}) == []
 
 
+def test_remarks_on_two_recipes_of_a_network_name_the_recipe():
+    other = ModelCard("net", {"weights": "b"}, "long", train_seed=0, seeds=(0,))
+    scores = [score("pgd_2", 50, zero_grad=0.25), score("pgd_2", 50, other, zero_grad=0.5)]
+    assert [line.partition(",")[0] for line in findings(scores)] == ["net seed 0@quick", "net seed 0@long"]
+
+
 def test_zero_gradients_are_remarked_on():
     (line,) = findings([score("clean", 95), score("pgd_2", 50, zero_grad=0.25)])
     assert "net seed 0, pgd_2" in line
