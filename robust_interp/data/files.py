@@ -54,8 +54,8 @@ class Encoded(Protocol):
         """Whether images are turned as their EXIF orientation says, as the library of this format does."""
 
     @property
-    def channels(self) -> int | None:
-        """Number of channels as which the source asks to read all images: 1 or 3; None if it does not say."""
+    def mode(self) -> str | None:
+        """Pillow's mode to which all images are converted first, as the library does; None if in none."""
 
     def open(self, at: int) -> BinaryIO:
         """Open an image for reading.
@@ -178,10 +178,11 @@ class FileDataset(Dataset):
 
     @property
     def channels(self) -> int:
-        """Number of channels: that of the source, or else 1 if all probed images are grey, and 3 if not."""
+        """Number of channels: 1 if the source's mode, or else all probed images, are grey, and 3 if not."""
         if self._channels is None:
-            is_grey = all(header.mode in GREY for header in self._probed)
-            self._channels = self._encoded.channels or (1 if is_grey else 3)
+            mode = self._encoded.mode
+            modes = {mode} if mode else {header.mode for header in self._probed}
+            self._channels = 1 if modes <= set(GREY) else 3
         return self._channels
 
     @cached_property
@@ -233,10 +234,11 @@ class FileDataset(Dataset):
     def fingerprint(self) -> str:
         """SHA-256 of the manifest: paths, sizes and labels of the images in order, and the preprocessing.
 
-        The latter includes whether images are turned upright.
+        The latter includes whether images are turned upright, and the mode of the source, if it has one.
         """
         sha = hashlib.sha256()
         how = [str(self._preprocessing or AS_THEY_ARE), *(["upright"] if self._encoded.turns_upright else [])]
+        how += [f"mode {self._encoded.mode}"] if self._encoded.mode else []
         sha.update(json.dumps(["files", self.classes, self.channels, *how]).encode())
         names, sizes = self._encoded.names, self._encoded.sizes
         for place, label in zip(self._order.tolist(), self.labels.tolist(), strict=True):

@@ -199,7 +199,10 @@ def test_a_png_without_exif_is_not_decoded_before_it_is_measured(tmp_path):
         found.rows(0, 6)
 
 
-@pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("RGB", 3), ("RGBA", 3)])
+@pytest.mark.parametrize(
+    ("mode", "channels"),
+    [("1", 1), ("L", 1), ("LA", 1), *((mode, 3) for mode in ("P", "RGB", "RGBA", "CMYK", "HSV", "YCbCr"))],
+)
 @pytest.mark.parametrize("stored", [1, 3])
 def test_images_are_read_in_the_mode_of_their_column_as_datasets_does(tmp_path, mode, channels, stored):
     content = [{"bytes": encoded(image[:stored]), "path": None} for image in IMAGES]
@@ -207,11 +210,32 @@ def test_images_are_read_in_the_mode_of_their_column_as_datasets_does(tmp_path, 
     held.save_to_disk(tmp_path / "own")
     found = opened(f"hf:{tmp_path / 'own'}")
     assert found.shape == (channels, 8, 8)
-    theirs = [np.asarray(held[at]["image"].convert("L" if channels == 1 else "RGB")) for at in range(6)]
-    assert np.array_equal(found.rows(0, 6), np.stack(theirs).reshape(6, 8, 8, channels).transpose(0, 3, 1, 2))
+    views = {each: found.preprocessed_for({"input_size": (each, 8, 8), "crop_pct": 1.0}) for each in (1, 3)}
+    assert views[channels] is found
+    for each, view in views.items():
+        theirs = [np.asarray(held[at]["image"].convert("L" if each == 1 else "RGB")) for at in range(6)]
+        assert np.array_equal(view.rows(0, 6), np.stack(theirs).reshape(6, 8, 8, each).transpose(0, 3, 1, 2))
     plain = table(image=content)
     plain.save_to_disk(tmp_path / "plain")
     assert opened(f"hf:{tmp_path / 'plain'}").shape == (stored, 8, 8)
+
+
+def test_the_mode_of_a_column_is_in_the_fingerprint(tmp_path):
+    content = [{"bytes": encoded(image), "path": None} for image in IMAGES]
+    found = set()
+    for mode in (None, "L", "1", "RGB"):
+        folder = tmp_path / str(mode)
+        table(NAMED | {"image": datasets.Image(mode=mode)}, image=content).save_to_disk(folder)
+        found.add(opened(f"hf:{folder}").fingerprint)
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_a_mode_of_more_than_eight_bits_is_refused(tmp_path, mode):
+    content = [{"bytes": encoded(image), "path": None} for image in IMAGES]
+    table(NAMED | {"image": datasets.Image(mode=mode)}, image=content).save_to_disk(tmp_path / "own")
+    with pytest.raises(UserError, match=rf"cannot decode row 0: .* more than 8 bits \(mode {mode}\)"):
+        opened(f"hf:{tmp_path / 'own'}").rows(0, 6)
 
 
 @pytest.mark.parametrize(
