@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 
@@ -299,7 +299,8 @@ def header_of(encoded: Encoded, place: int) -> Header:
         with encoded.open(place) as file:
             image = opened(file)
             size, mode, kind = (image.height, image.width), image.mode, image.format
-            if encoded.turns_upright and _is_on_its_side(image, file):
+            turns = encoded.turns_upright or kind == "TIFF"  # Pillow itself turns TIFF files
+            if turns and _is_on_its_side(image, file):
                 size = (image.width, image.height)
             if kind in _ENDS:
                 file.seek(-min(encoded.sizes[place], 2048), os.SEEK_END)
@@ -312,11 +313,16 @@ def header_of(encoded: Encoded, place: int) -> Header:
 
 def _is_on_its_side(image: Image.Image, file: BinaryIO) -> bool:
     """Whether the EXIF orientation of an image swaps its height and width."""
-    if image.format == "TIFF":  # its size is the turned one
+    if image.format == "TIFF" and image.size != _stored_size(image):  # since Pillow 11 it is the turned one
         return False
     if image.format == "PNG" and not _may_have_exif(file):
         return False
     return image.getexif().get(_ORIENTATION, 1) in _ON_ITS_SIDE
+
+
+def _stored_size(image: Any) -> tuple[int, int]:
+    """Return the width and height of a TIFF as stored."""
+    return image.tag_v2[_WIDTH], image.tag_v2[_HEIGHT]
 
 
 def _may_have_exif(file: BinaryIO) -> bool:
@@ -330,6 +336,8 @@ def _may_have_exif(file: BinaryIO) -> bool:
     file.seek(before)
     return bool(chunks & _EXIF_CHUNKS)
 
+
+_WIDTH, _HEIGHT = 0x0100, 0x0101  # tags of TIFF
 
 _ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)  # EXIF's tag, and its values that swap height and width
 

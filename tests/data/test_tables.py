@@ -10,6 +10,9 @@ from support.own_images import by_class, encoded, pictures, write_folder
 
 from robust_interp import data
 from robust_interp.core.errors import UserError
+from robust_interp.data import files
+from robust_interp.data.folder import Files
+from robust_interp.data.tables import Rows
 
 datasets = pytest.importorskip("datasets")
 IMAGES, LABELS = pictures(6)
@@ -152,6 +155,27 @@ def test_images_are_upright_as_datasets_decodes_them(tmp_path, kind):
         assert np.array_equal(found.rows(0, 8), [SEEN[at](image) for at, image in stored.items()])
     assert np.array_equal(found.rows(0, 8), data.from_batches(held, workers=0).rows(0, 8))
     assert len(opened(f"hf:{tmp_path / 'own'}", skip_unreadable=True)) == 8
+
+
+@pytest.mark.parametrize("orientation", SEEN)
+@pytest.mark.parametrize("size", [(4, 6), (5, 5)])
+@pytest.mark.parametrize("newer", [True, False])
+def test_the_size_of_a_tiff_is_the_turned_one_with_each_pillow(
+    tmp_path, monkeypatch, newer, size, orientation
+):
+    """Older versions of Pillow swap height and width when they decode, newer ones when they open a file."""
+
+    def opened_by_pillow(file):
+        image = Image.open(file)
+        image._size = size if newer and orientation >= 5 else size[::-1]
+        return image
+
+    content = turned(pictures(1, size)[0][0], orientation, "TIFF")
+    (tmp_path / "0.tiff").write_bytes(content)
+    rows = Rows(table(image=[{"bytes": content, "path": None}], label=[0]), "image")
+    monkeypatch.setattr(files, "opened", opened_by_pillow)
+    for source in (rows, Files(tmp_path, ("0.tiff",))):
+        assert files.header_of(source, 0).size == (size[::-1] if orientation >= 5 else size)
 
 
 def exif_chunks():
