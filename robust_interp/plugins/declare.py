@@ -59,7 +59,8 @@ def attack(
     radius in [0, 1] pixels. The function's other keyword arguments are the parameters of the attack. Their
     default values are numbers, or fractions of eps such as ``OfEps(1 / 4)``. `robust-interp ls attacks`
     shows the first line of the docstring. The runner checks that the result is in [0, 1], within eps
-    and finite, and it checks the gradients that the attack gets.
+    and finite, and it checks the gradients that the attack gets. An attack that uses gradients and passes
+    copies of the batch to the model, as with ``repeat`` or ``torch.cat``, is run on one image at a time.
 
     Args:
         random: Whether it draws random numbers. It must draw them from the global generators of torch, NumPy
