@@ -106,7 +106,7 @@ def corruptor_of(request: Request, dataset: data.Dataset) -> Corruptor:
     """Make the source of the corrupted images of a request.
 
     Raises:
-        UserError: if the seed is invalid.
+        UserError: if the seed is invalid, or the cache is in a home folder that does not exist.
     """
     folder = Path(request.corruptions_dir) if request.corruptions_dir else None
     kept = cache_folder(request.cache)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -78,9 +79,13 @@ def with_its_images(processor: Any, cfg: dict[str, Any]) -> dict[str, Any] | Non
 
 def _by_colour_images(processor: Any, cfg: dict[str, Any]) -> dict[str, Any] | None:
     """Return what `with_its_images` does for the `cfg` of grey images, by a trial on colour ones."""
-    mean, std = _normalisation(processor, 3)
+    plain = copy.copy(processor)  # without normalisation, because its mean and std may be those of grey
+    for name in ("do_normalize", "include_top"):
+        if getattr(plain, name, False):
+            setattr(plain, name, False)
+    mean, std = _normalisation(plain, 3)
     in_colour = {"input_size": (3, *cfg["input_size"][1:]), "mean": mean, "std": std}
-    found = with_its_images(processor, cfg | in_colour)
+    found = with_its_images(plain, cfg | in_colour)
     return found and cfg | {"crop_mode": found["crop_mode"]}
 
 

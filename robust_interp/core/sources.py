@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 INSTALLED = {"site-packages", "dist-packages"}  # folders shared by unrelated packages
@@ -50,14 +51,23 @@ def code_hash(file: Path, source: bytes, beside: LocalModules) -> str:
         Hexadecimal digits. For a plug-in without own modules it is the hash of `source`.
     """
     sha = hashlib.sha256(source)
-    for path, content in sorted(_imported(file.resolve(), source, beside).items()):
+    for path, content in sorted(own_modules(file, source, beside).items()):
         name = path.relative_to(beside.folder).as_posix().encode()
         sha.update(b"\0%b\0%d\0%b" % (name, len(content), content))
     return sha.hexdigest()
 
 
-def _imported(file: Path, source: bytes, beside: LocalModules) -> dict[Path, bytes]:
-    """Return the plug-in's own modules that it imports, directly or indirectly, with their content."""
+def own_modules(file: Path, source: bytes, beside: LocalModules) -> Mapping[Path, bytes]:
+    """Return the plug-in's own modules that it imports, directly or indirectly, with their content.
+
+    Nothing is imported, and the result does not depend on what the process has imported.
+
+    Args:
+        file: File of the plug-in.
+        source: Content of this file.
+        beside: Location of its own modules.
+    """
+    file = file.resolve()
     found = {file: source}
     todo = [file]
     while todo:
@@ -84,18 +94,35 @@ def _imports_of(file: Path, source: bytes, beside: LocalModules) -> Iterator[Pat
             base = [node.module] if node.module else []
             root = file.parents[node.level - 1] if 0 < node.level <= len(file.parents) else beside.root
             for alias in node.names:
-                yield from _files(".".join([*base, alias.name]), root, loaded=not node.level)
+                yield from _files(".".join([*base, alias.name]), root, absolute=not node.level)
 
 
-def _files(name: str, root: Path, loaded: bool = True) -> Iterator[Path]:
-    """Yield the possible files of a module and its parent packages: below `root`, and of loaded modules."""
-    parts = name.split(".")
+def _files(name: str, root: Path, absolute: bool = True) -> Iterator[Path]:
+    """Yield the possible files of a module and its parent packages: below `root`, and where Python looks."""
+    first, *others = name.split(".")
+    yield from _below(root, [first, *others])
+    spec = _spec(first) if absolute else None
+    if spec and spec.origin:
+        yield Path(spec.origin).resolve()
+    for folder in (spec and spec.submodule_search_locations) or ():
+        yield from _below(Path(folder).resolve(), others)
+
+
+def _below(root: Path, parts: Sequence[str]) -> Iterator[Path]:
     for count in range(1, len(parts) + 1):
         place = root.joinpath(*parts[:count])
         yield from (place.with_name(f"{place.name}.py"), place / "__init__.py")
-        module = sys.modules.get(".".join(parts[:count])) if loaded else None
-        if file := getattr(module, "__file__", None):
-            yield Path(file).resolve()
+
+
+def _spec(name: str) -> ModuleSpec | None:
+    """Find a top-level module or package as Python does; None if it is missing or a standard one."""
+    if name in sys.stdlib_module_names:
+        return None
+    try:
+        found = (finder.find_spec(name, None) for finder in sys.meta_path)
+        return next((spec for spec in found if spec), None)
+    except Exception:  # finders of other packages may raise anything; the import does it again
+        return None
 
 
 def _is_beside(path: Path, beside: LocalModules) -> bool:

@@ -32,13 +32,18 @@ def cache_folder(asked: str | os.PathLike | None = None) -> Path | None:
     """Return the cache folder: `asked`, $ROBUST_INTERP_CACHE or ``~/.cache/robust-interp/corruptions``.
 
     Returns:
-        The first of these that is set; None if it is ``off``, or if there is no such home folder.
+        The first of these that is set; None if it is ``off``, or if the last is in a missing home folder.
+
+    Raises:
+        UserError: if another one is in a home folder that does not exist.
     """
-    chosen = asked or os.environ.get("ROBUST_INTERP_CACHE") or "~/.cache/robust-interp/corruptions"
+    chosen = asked or os.environ.get("ROBUST_INTERP_CACHE")
     if chosen == OFF:
         return None
-    try:
+    if chosen:
         return expanded(chosen)
+    try:
+        return expanded("~/.cache/robust-interp/corruptions")
     except UserError:
         return None
 

@@ -134,8 +134,8 @@ def _of_dataset(source: Any, workers: int | None) -> Iterator[tuple[list, list]]
 
 
 def _several(first: tuple[int, ...], second: tuple[int, ...]) -> UserError:
-    """Return the error for images of two shapes (C, H, W)."""
-    mend = "convert all to RGB, or all to grey" if first[1:] == second[1:] else "resize and crop them"
+    """Return the error for images of two shapes, (C, H, W) or (H, W)."""
+    mend = "convert all to RGB, or all to grey" if first[-2:] == second[-2:] else "resize and crop them"
     return UserError(f"the data set has images of several shapes, {first} and {second}: {mend}")
 
 

@@ -53,11 +53,19 @@ def refuse_deep(image: Image.Image) -> None:
         raise ValueError(f"its pixels have more than 8 bits (mode {image.mode})")
 
 
-def upright(image: Image.Image, encoded: Encoded) -> Image.Image:
-    """Turn an image as its EXIF orientation says, if its source asks for that."""
+def as_its_source_asks(image: Image.Image, encoded: Encoded) -> Image.Image:
+    """Turn an image as its EXIF orientation says, and convert it to a mode, if its source asks for that.
+
+    Raises:
+        ValueError: if Pillow cannot convert it, or its pixels then have more than 8 bits.
+    """
     from PIL import ImageOps
 
-    return ImageOps.exif_transpose(image) if encoded.turns_upright else image
+    image = ImageOps.exif_transpose(image) if encoded.turns_upright else image
+    if encoded.mode and encoded.mode != image.mode:
+        image = image.convert(encoded.mode)
+        refuse_deep(image)
+    return image
 
 
 class Decoder:
@@ -125,7 +133,7 @@ class Decoder:
         self._transform = self._transform or self._preprocessing.transform()
         try:
             with self._encoded.open(place) as file:
-                image = upright(opened(file), self._encoded)
+                image = as_its_source_asks(opened(file), self._encoded)
                 image = image.convert("L" if self._channels == 1 else "RGB")
             crop = self._preprocessing.crop
             if crop and not self._preprocessing.resize and (image.height < crop[0] or image.width < crop[1]):
@@ -297,7 +305,7 @@ class _Check:
         for place in places:
             try:
                 with self._encoded.open(place) as file:
-                    upright(opened(file), self._encoded).load()
+                    as_its_source_asks(opened(file), self._encoded).load()
             except Exception as error:  # Pillow's plug-ins raise anything
                 reason = first_line_of(error)
                 found.append((place, f"cannot read {self._encoded.names[place]}: {reason}"))

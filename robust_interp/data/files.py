@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 
@@ -54,8 +54,8 @@ class Encoded(Protocol):
         """Whether images are turned as their EXIF orientation says, as the library of this format does."""
 
     @property
-    def channels(self) -> int | None:
-        """Number of channels as which the source asks to read all images: 1 or 3; None if it does not say."""
+    def mode(self) -> str | None:
+        """Pillow's mode to which all images are converted first, as the library does; None if in none."""
 
     def open(self, at: int) -> BinaryIO:
         """Open an image for reading.
@@ -178,10 +178,11 @@ class FileDataset(Dataset):
 
     @property
     def channels(self) -> int:
-        """Number of channels: that of the source, or else 1 if all probed images are grey, and 3 if not."""
+        """Number of channels: 1 if the source's mode, or else all probed images, are grey, and 3 if not."""
         if self._channels is None:
-            is_grey = all(header.mode in GREY for header in self._probed)
-            self._channels = self._encoded.channels or (1 if is_grey else 3)
+            mode = self._encoded.mode
+            modes = {mode} if mode else {header.mode for header in self._probed}
+            self._channels = 1 if modes <= set(GREY) else 3
         return self._channels
 
     @cached_property
@@ -233,10 +234,11 @@ class FileDataset(Dataset):
     def fingerprint(self) -> str:
         """SHA-256 of the manifest: paths, sizes and labels of the images in order, and the preprocessing.
 
-        The latter includes whether images are turned upright.
+        The latter includes whether images are turned upright, and the mode of the source, if it has one.
         """
         sha = hashlib.sha256()
         how = [str(self._preprocessing or AS_THEY_ARE), *(["upright"] if self._encoded.turns_upright else [])]
+        how += [f"mode {self._encoded.mode}"] if self._encoded.mode else []
         sha.update(json.dumps(["files", self.classes, self.channels, *how]).encode())
         names, sizes = self._encoded.names, self._encoded.sizes
         for place, label in zip(self._order.tolist(), self.labels.tolist(), strict=True):
@@ -297,7 +299,8 @@ def header_of(encoded: Encoded, place: int) -> Header:
         with encoded.open(place) as file:
             image = opened(file)
             size, mode, kind = (image.height, image.width), image.mode, image.format
-            if encoded.turns_upright and _is_on_its_side(image, file):
+            turns = encoded.turns_upright or kind == "TIFF"  # Pillow itself turns TIFF files
+            if turns and _is_on_its_side(image, file):
                 size = (image.width, image.height)
             if kind in _ENDS:
                 file.seek(-min(encoded.sizes[place], 2048), os.SEEK_END)
@@ -310,11 +313,16 @@ def header_of(encoded: Encoded, place: int) -> Header:
 
 def _is_on_its_side(image: Image.Image, file: BinaryIO) -> bool:
     """Whether the EXIF orientation of an image swaps its height and width."""
-    if image.format == "TIFF":  # its size is the turned one
+    if image.format == "TIFF" and image.size != _stored_size(image):  # since Pillow 11 it is the turned one
         return False
     if image.format == "PNG" and not _may_have_exif(file):
         return False
     return image.getexif().get(_ORIENTATION, 1) in _ON_ITS_SIDE
+
+
+def _stored_size(image: Any) -> tuple[int, int]:
+    """Return the width and height of a TIFF as stored."""
+    return image.tag_v2[_WIDTH], image.tag_v2[_HEIGHT]
 
 
 def _may_have_exif(file: BinaryIO) -> bool:
@@ -328,6 +336,8 @@ def _may_have_exif(file: BinaryIO) -> bool:
     file.seek(before)
     return bool(chunks & _EXIF_CHUNKS)
 
+
+_WIDTH, _HEIGHT = 0x0100, 0x0101  # tags of TIFF
 
 _ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)  # EXIF's tag, and its values that swap height and width
 

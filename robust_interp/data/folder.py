@@ -40,7 +40,7 @@ class Files:
         return False  # nor does torchvision's ImageFolder
 
     @property
-    def channels(self) -> None:
+    def mode(self) -> None:
         return None
 
     @cached_property

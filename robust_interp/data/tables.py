@@ -21,7 +21,7 @@ from robust_interp.core.extras import install
 from robust_interp.core.paths import expanded
 from robust_interp.core.texts import reason_of
 from robust_interp.data.dataset import checked_labels
-from robust_interp.data.files import GREY, FileDataset, size_of
+from robust_interp.data.files import FileDataset, size_of
 from robust_interp.data.options import SourceOptions
 
 SPLITS = ("test", "validation", "valid", "val")  # the first that exists is used, else the only split
@@ -48,9 +48,8 @@ class Rows:
         return {"_table": self._table, "_name": self._name}  # each process maps the column itself
 
     @property
-    def channels(self) -> int | None:
-        mode = getattr(self._table.features[self._name], "mode", None)
-        return (1 if mode in GREY else 3) if mode else None
+    def mode(self) -> str | None:
+        return getattr(self._table.features[self._name], "mode", None) or None
 
     @cached_property
     def _column(self) -> Any:

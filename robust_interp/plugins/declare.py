@@ -24,7 +24,7 @@ from robust_interp.attacks import ATTACKS, AttackType
 from robust_interp.core.errors import UserError
 from robust_interp.core.paths import resolved
 from robust_interp.core.registry import Origin, Registry, cause, first_line, imported
-from robust_interp.core.sources import LocalModules, code_hash
+from robust_interp.core.sources import LocalModules, code_hash, own_modules
 from robust_interp.core.specs import OfEps
 from robust_interp.corruptions.names import MEANS
 from robust_interp.corruptions.table import CORRUPTIONS, Corrupt
@@ -46,6 +46,8 @@ T = TypeVar("T")
 _Declared = list[tuple[Registry, str, Any]]
 _declared: ContextVar[_Declared | None] = ContextVar("declared", default=None)
 _loaded: dict[Path, str] = {}
+_running: dict[Path, bytes] = {}  # own modules of plug-ins that this process has imported, as they were then
+_left: dict[Path, str] = {}  # files that were refused after they had registered a model with timm: its name
 
 
 def attack(
@@ -57,7 +59,8 @@ def attack(
     radius in [0, 1] pixels. The function's other keyword arguments are the parameters of the attack. Their
     default values are numbers, or fractions of eps such as ``OfEps(1 / 4)``. `robust-interp ls attacks`
     shows the first line of the docstring. The runner checks that the result is in [0, 1], within eps
-    and finite, and it checks the gradients that the attack gets.
+    and finite, and it checks the gradients that the attack gets. An attack that uses gradients and passes
+    copies of the batch to the model, as with ``repeat`` or ``torch.cat``, is run on one image at a time.
 
     Args:
         random: Whether it draws random numbers. It must draw them from the global generators of torch, NumPy
@@ -189,30 +192,36 @@ def load(path: str | Path) -> None:
 
     Raises:
         UserError: if the file cannot be read or run (with the faulty line), if it declares nothing or a name
-            that exists already, or if it or a module beside it that it imports has changed since it was
-            loaded.
+            that exists already, if it or a module beside it that it imports has changed since it was
+            loaded, or if it was refused before and had already registered a model.
     """
     path = resolved(Path(path))
     try:
         source = path.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read plug-in {path}: {error.strerror}") from error
-    sha256 = code_hash(path, source, LocalModules.of_file(path))
+    beside = LocalModules.of_file(path)
+    sha256 = code_hash(path, source, beside)
     if path in _loaded:
         if _loaded[path] != sha256:
             raise UserError(f"plug-in {path} has changed since it was loaded: start a new process")
         return
+    modules = own_modules(path, source, beside)
+    _refuse_what_would_not_run(path, modules)
     origin = Origin(str(path), f"sha256:{sha256}")
     declared: _Declared = []
     token = _declared.set(declared)
+    module = _module(path, f"robust_interp_plugin_{sha256[:16]}")
     try:
-        module = imported(lambda: _run(path, source, f"robust_interp_plugin_{sha256[:16]}"))
+        imported(lambda: exec(compile(source, str(path), "exec"), vars(module)))
         declared += [(MODELS, name, function) for name, function in _timm_models(module)]
         _register(declared, origin)
     except Exception as error:
+        _left.update((path, name) for name, _ in _timm_models(module))
         raise UserError(f"plug-in {path}: {cause(error, str(path))}") from error
     finally:
         _declared.reset(token)
+        _remember(modules)
     if not declared:
         raise UserError(f"plug-in {path} does not declare an attack, corruption, data set or model")
     _loaded[path] = sha256
@@ -234,7 +243,7 @@ def load_same(files: Mapping[Path, str]) -> None:
     """
     for path, sha256 in files.items():
         load(path)
-        if _loaded[path] != sha256:
+        if _loaded[resolved(path)] != sha256:
             raise UserError(f"a worker finds another plug-in {path} than the run began with: start it again")
 
 
@@ -249,12 +258,33 @@ def _register(declared: _Declared, origin: Origin) -> None:
             raise
 
 
-def _run(path: Path, source: bytes, name: str) -> ModuleType:
-    """Run the file as a module, and return it. It is in `sys.modules`, since timm looks it up there."""
+def _refuse_what_would_not_run(path: Path, modules: Mapping[Path, bytes]) -> None:
+    """Refuse a file of which other code would run than its hash says, or whose models timm would refuse."""
+    if changed := [file for file, content in modules.items() if _running.get(file, content) != content]:
+        raise UserError(
+            f"plug-in {path} imports {changed[0]}, which has changed since this process has imported it: "
+            "start a new process"
+        )
+    if name := _left.get(path):
+        raise UserError(
+            f"plug-in {path} was refused before, after it had registered model {name!r}, which timm does not "
+            "take twice: start a new process"
+        )
+
+
+def _remember(modules: Mapping[Path, bytes]) -> None:
+    """Remember the content of a plug-in's own modules that have been imported."""
+    files = [getattr(module, "__dict__", {}).get("__file__") for module in list(sys.modules.values())]
+    running = {Path(file).resolve() for file in files if file}
+    for path in running & set(modules):
+        _running.setdefault(path, modules[path])
+
+
+def _module(path: Path, name: str) -> ModuleType:
+    """Make the module of the file. It is in `sys.modules`, since timm looks it up there."""
     module = ModuleType(name)
     module.__file__ = str(path)
     sys.modules[name] = module
-    exec(compile(source, str(path), "exec"), vars(module))
     return module
 
 

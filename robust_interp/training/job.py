@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 import robust_interp
 from robust_interp import data, zoo
@@ -21,7 +22,7 @@ from robust_interp.models import default_lambda_init
 from robust_interp.training.compilation import compile_blocks
 from robust_interp.training.loader import Loader
 from robust_interp.training.recipe import Recipe
-from robust_interp.training.trainer import Trainer, coefficients
+from robust_interp.training.trainer import Trainer, arithmetic, coefficients, logits_of
 
 PASSES = 3  # cost of a training step in forward passes: a backward pass costs two
 LONGEST_NAME = 255 - 40  # bytes of a checkpoint's name; file names have 255, and that of a state is longer
@@ -136,10 +137,10 @@ class Job:
         """Make the training at step 0.
 
         Raises:
-            UserError: as `model`, or if the network does not return logits for the images.
+            UserError: as `model`, or if the network does not return logits with a gradient for the images.
         """
         with preserved_rng_state():
-            _check_forward(self.model(), self.what.architecture, self.kind, self.device)
+            _check_step(self.model(), self.what.architecture, self.kind, self.recipe, self.device)
         model, images = self.model(), self.training.rows(0, len(self.training))
         if self.compiled:
             compile_blocks(model)
@@ -170,19 +171,31 @@ def _network(architecture: str, kind: data.DatasetType, model_args: dict) -> nn.
     return model
 
 
-def _check_forward(
-    model: nn.Module, architecture: str, kind: data.DatasetType, device: str | torch.device
+def _check_step(
+    model: nn.Module,
+    architecture: str,
+    kind: data.DatasetType,
+    recipe: Recipe,
+    device: str | torch.device,
 ) -> None:
-    """Check what a network, which is changed, returns in train mode. BatchNorm needs two images."""
+    """Check a forward and a backward pass of a network, which is changed, as in the first step."""
     name = f"cannot train {architecture} on {kind.name}"
+    channels, height, width = kind.shape
+    images = torch.zeros(2, height, width, channels, dtype=torch.float32, device=device)  # two for BatchNorm
     try:
-        model.train()
-        found = model(torch.zeros(2, *kind.shape, dtype=torch.float32, device=device))
+        with arithmetic(images.device.type, tf32=False):
+            _check_gradient(logits_of(model.train(), images.permute(0, 3, 1, 2), recipe), kind.classes)
     except Exception as error:  # models may raise anything
         raise UserError(f"{name}: {first_line_of(error)}") from error
-    if not isinstance(found, torch.Tensor) or found.shape != (2, kind.classes):
-        what = f"shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
-        raise UserError(f"{name}: for 2 images it returns {what}, not logits (2, {kind.classes})")
+
+
+def _check_gradient(logits: Tensor, classes: int) -> None:
+    """Check logits for two images, and compute the gradient of their loss."""
+    if logits.shape != (2, classes):
+        raise UserError(f"for 2 images it returns shape {tuple(logits.shape)}, not logits (2, {classes})")
+    if not logits.requires_grad:
+        raise UserError("its logits have no gradient")
+    F.cross_entropy(logits, torch.zeros(2, dtype=torch.int64, device=logits.device)).backward()
 
 
 def check(trainings: Sequence[Training], dataset: str, out: Path) -> dict[Training, Path]:
@@ -238,7 +251,8 @@ def work(
             with preserved_rng_state():
                 model = _network(what.architecture, kind, recipe.model_args())
                 if device is not None:
-                    _check_forward(model.to(device), what.architecture, kind, device)
+                    model = model.to(device).to(memory_format=torch.channels_last)
+                    _check_step(model, what.architecture, kind, recipe, device)
             params_m[what.architecture] = sum(p.numel() for p in model.parameters()) / 1e6
         size = params_m[what.architecture]
         sizes[what] = size, recipe.epochs * images * PASSES * size

@@ -116,6 +116,22 @@ def _parameter_groups(model: nn.Module, recipe: Recipe) -> list[dict]:
     ]
 
 
+def logits_of(model: nn.Module, images: Tensor, recipe: Recipe) -> Tensor:
+    """Return the logits in float32, or in the model's own type if that is more precise.
+
+    Raises:
+        UserError: if the model does not return one tensor.
+        Exception: any exception of the model.
+    """
+    bf16 = recipe.precision == "bf16"
+    # The cache of cast weights would not be updated when a CUDA graph is replayed.
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False):
+        logits = model(images)
+    if not isinstance(logits, Tensor):
+        raise UserError(f"for {len(images)} images it returns {type(logits).__name__}, not logits")
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
 class Trainer:
     """A training of one model: model, optimizer, batches and progress.
 
@@ -192,21 +208,13 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr
         with arithmetic(images.device.type, tf32=self.recipe.precision == "tf32"):
-            logits = self._logits(images)
+            logits = logits_of(self.model, images, self.recipe)
             loss = F.cross_entropy(logits, labels)
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()
             self.optimizer.step()
         self.loss_sum += loss.detach() * len(labels)
         self.correct += (logits.detach().argmax(1) == labels).sum()
-
-    def _logits(self, images: Tensor) -> Tensor:
-        """Return the logits in float32, or in the model's own type if that is more precise."""
-        bf16 = self.recipe.precision == "bf16"
-        # The cache of cast weights would not be updated when a CUDA graph is replayed.
-        with torch.autocast(images.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False):
-            logits = self.model(images)
-        return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
     def end_epoch(self) -> Status:
         """Add the record of the epoch to the curve, and reset the sums for the next one."""

@@ -3,6 +3,7 @@
 import shutil
 import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import robust_interp
 from robust_interp import data
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
+from robust_interp.classifiers.image_processors import cfg_of, with_its_images
 from robust_interp.classifiers.prefixes import PREFIXES
 from robust_interp.classifiers.target import Context
 from robust_interp.core.errors import UserError
@@ -301,6 +303,27 @@ def test_grey_files_become_what_a_processor_of_colour_images_makes_of_them(tmp_p
     target = PREFIXES["hf"](str(folder), Context(dataset, mean=(0.5,), std=(0.5,)))
     found = torch.from_numpy(target.dataset.pixels(0, len(images))[:, 0])
     torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=1.5 / 255)
+
+
+class Slow(transformers.ViTImageProcessor):
+    """As a processor of transformers 4: it finds no channels in a grey image, and wants a mean of each."""
+
+    def __call__(self, image, **options):
+        if image.mode == "L":
+            raise ValueError("unable to infer channel dimension format")
+        if self.do_normalize and len(self.image_mean) != 3:
+            raise ValueError("mean must have 3 elements if it is an iterable, got 1")
+        return super().__call__(image, **options)
+
+
+@pytest.mark.parametrize(("mean", "std"), [([0.3], [0.4]), ([0.3] * 3, [0.4] * 3)])
+def test_a_processor_of_grey_images_with_one_mean_is_tried_on_colour_ones(mean, std):
+    processor = Slow(size=BOTH, image_mean=mean, image_std=std)
+    cfg = cfg_of(processor, SimpleNamespace(num_labels=10), 1, 32)
+    found = with_its_images(processor, cfg)
+    assert found == cfg | {"crop_mode": found["crop_mode"]}
+    assert (found["input_size"], found["mean"][0], found["std"][0]) == ((1, *BOTH.values()), 0.3, 0.4)
+    assert processor.do_normalize  # it is not changed
 
 
 @pytest.mark.slow

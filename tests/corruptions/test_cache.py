@@ -174,6 +174,22 @@ def test_where_it_is(monkeypatch):
     assert cache_folder() == Path("/home/me/.cache/robust-interp/corruptions")
 
 
+def test_a_missing_home_folder_is_refused_where_it_was_asked_for(monkeypatch):
+    told = "^~nobody_x/y cannot be used: there is no such home folder$"
+    with pytest.raises(UserError, match=told):
+        cache_folder("~nobody_x/y")
+    monkeypatch.setenv("ROBUST_INTERP_CACHE", "~nobody_x/y")
+    with pytest.raises(UserError, match=told):
+        cache_folder()
+    monkeypatch.delenv("ROBUST_INTERP_CACHE")
+
+    def without_home(path):
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", without_home)
+    assert cache_folder() is None
+
+
 def test_clearing_removes_images_and_nothing_else(tmp_path):
     kept = Cache(tmp_path)
     kept.put(KEY, some_images(3))

@@ -180,6 +180,22 @@ def test_pillow_images_of_several_shapes_are_refused_with_what_would_mend_it(mod
 
 
 @pytest.mark.parametrize(
+    ("shape", "told"),
+    [
+        ((8, 8), r"\(3, 8, 8\) and \(8, 8\): convert all to RGB, or all to grey$"),
+        ((8, 9), r"\(3, 8, 8\) and \(8, 9\): resize and crop them$"),
+    ],
+)
+def test_an_image_without_channels_among_others_is_refused_with_what_would_mend_it(shape, told):
+    class Mixed(Items):
+        def __getitem__(self, at):
+            return (np.zeros(shape if at == 3 else (3, 8, 8), np.uint8)), 0
+
+    with pytest.raises(UserError, match=f"images of several shapes, {told}"):
+        data.from_batches(Mixed(), workers=0)
+
+
+@pytest.mark.parametrize(
     "value", [(IMAGES, LABELS), [IMAGES, LABELS], (PIXELS, LABELS, 3), "digits", PIXELS, 3, {}]
 )
 def test_arrays_are_no_batches(value):

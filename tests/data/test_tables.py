@@ -10,6 +10,9 @@ from support.own_images import by_class, encoded, pictures, write_folder
 
 from robust_interp import data
 from robust_interp.core.errors import UserError
+from robust_interp.data import files
+from robust_interp.data.folder import Files
+from robust_interp.data.tables import Rows
 
 datasets = pytest.importorskip("datasets")
 IMAGES, LABELS = pictures(6)
@@ -154,6 +157,27 @@ def test_images_are_upright_as_datasets_decodes_them(tmp_path, kind):
     assert len(opened(f"hf:{tmp_path / 'own'}", skip_unreadable=True)) == 8
 
 
+@pytest.mark.parametrize("orientation", SEEN)
+@pytest.mark.parametrize("size", [(4, 6), (5, 5)])
+@pytest.mark.parametrize("newer", [True, False])
+def test_the_size_of_a_tiff_is_the_turned_one_with_each_pillow(
+    tmp_path, monkeypatch, newer, size, orientation
+):
+    """Older versions of Pillow swap height and width when they decode, newer ones when they open a file."""
+
+    def opened_by_pillow(file):
+        image = Image.open(file)
+        image._size = size if newer and orientation >= 5 else size[::-1]
+        return image
+
+    content = turned(pictures(1, size)[0][0], orientation, "TIFF")
+    (tmp_path / "0.tiff").write_bytes(content)
+    rows = Rows(table(image=[{"bytes": content, "path": None}], label=[0]), "image")
+    monkeypatch.setattr(files, "opened", opened_by_pillow)
+    for source in (rows, Files(tmp_path, ("0.tiff",))):
+        assert files.header_of(source, 0).size == (size[::-1] if orientation >= 5 else size)
+
+
 def exif_chunks():
     """Chunks of a PNG that say orientation 6: their names and contents."""
     exif = Image.Exif()
@@ -199,7 +223,10 @@ def test_a_png_without_exif_is_not_decoded_before_it_is_measured(tmp_path):
         found.rows(0, 6)
 
 
-@pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("RGB", 3), ("RGBA", 3)])
+@pytest.mark.parametrize(
+    ("mode", "channels"),
+    [("1", 1), ("L", 1), ("LA", 1), *((mode, 3) for mode in ("P", "RGB", "RGBA", "CMYK", "HSV", "YCbCr"))],
+)
 @pytest.mark.parametrize("stored", [1, 3])
 def test_images_are_read_in_the_mode_of_their_column_as_datasets_does(tmp_path, mode, channels, stored):
     content = [{"bytes": encoded(image[:stored]), "path": None} for image in IMAGES]
@@ -207,11 +234,32 @@ def test_images_are_read_in_the_mode_of_their_column_as_datasets_does(tmp_path, 
     held.save_to_disk(tmp_path / "own")
     found = opened(f"hf:{tmp_path / 'own'}")
     assert found.shape == (channels, 8, 8)
-    theirs = [np.asarray(held[at]["image"].convert("L" if channels == 1 else "RGB")) for at in range(6)]
-    assert np.array_equal(found.rows(0, 6), np.stack(theirs).reshape(6, 8, 8, channels).transpose(0, 3, 1, 2))
+    views = {each: found.preprocessed_for({"input_size": (each, 8, 8), "crop_pct": 1.0}) for each in (1, 3)}
+    assert views[channels] is found
+    for each, view in views.items():
+        theirs = [np.asarray(held[at]["image"].convert("L" if each == 1 else "RGB")) for at in range(6)]
+        assert np.array_equal(view.rows(0, 6), np.stack(theirs).reshape(6, 8, 8, each).transpose(0, 3, 1, 2))
     plain = table(image=content)
     plain.save_to_disk(tmp_path / "plain")
     assert opened(f"hf:{tmp_path / 'plain'}").shape == (stored, 8, 8)
+
+
+def test_the_mode_of_a_column_is_in_the_fingerprint(tmp_path):
+    content = [{"bytes": encoded(image), "path": None} for image in IMAGES]
+    found = set()
+    for mode in (None, "L", "1", "RGB"):
+        folder = tmp_path / str(mode)
+        table(NAMED | {"image": datasets.Image(mode=mode)}, image=content).save_to_disk(folder)
+        found.add(opened(f"hf:{folder}").fingerprint)
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_a_mode_of_more_than_eight_bits_is_refused(tmp_path, mode):
+    content = [{"bytes": encoded(image), "path": None} for image in IMAGES]
+    table(NAMED | {"image": datasets.Image(mode=mode)}, image=content).save_to_disk(tmp_path / "own")
+    with pytest.raises(UserError, match=rf"cannot decode row 0: .* more than 8 bits \(mode {mode}\)"):
+        opened(f"hf:{tmp_path / 'own'}").rows(0, 6)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import ast
 import hashlib
+import importlib
 import json
 import os
 import sqlite3
@@ -24,6 +25,7 @@ from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import BUILT_IN, Origin, Registry
+from robust_interp.core.sources import LocalModules, code_hash
 from robust_interp.results.combine import gather
 from robust_interp.store import FILE_NAME
 
@@ -398,6 +400,82 @@ def test_a_file_that_was_refused_can_be_corrected_and_loaded(fresh, write):
     assert "up" not in ATTACKS
     plugins.load(write(SHIFT))
     assert "up" in ATTACKS
+
+
+@pytest.mark.parametrize("mistake", ["raise ValueError", "from robust_interp.nothing import x"])
+def test_a_refused_file_whose_imported_helper_is_corrected_needs_a_new_process(
+    fresh, write, monkeypatch, mistake
+):
+    """Otherwise the helper of before would run under the hash of the new one."""
+    helper = write("FACTOR = 1", "first_helper_of_mine.py")
+    source = f"from first_helper_of_mine import FACTOR\n{textwrap.dedent(SHIFT)}"
+    monkeypatch.syspath_prepend(str(helper.parent))
+    with pytest.raises(UserError, match="line"):
+        plugins.load(write(source + mistake))
+    helper.write_text("FACTOR = 22")
+    told = f"imports {helper}, which has changed since this process has imported it: start a new process"
+    for name in ("mine.py", "another.py"):
+        with pytest.raises(UserError, match=told):
+            plugins.load(write(source, name))
+    assert "up" not in ATTACKS
+    helper.write_text("FACTOR = 1")
+    plugins.load(write(source))
+    assert "up" in ATTACKS
+    del sys.modules["first_helper_of_mine"]
+
+
+def test_a_refused_file_whose_helper_could_not_be_imported_can_be_corrected(fresh, write, monkeypatch):
+    helper = write("FACTOR = 1 / 0", "second_helper_of_mine.py")
+    path = write(f"from second_helper_of_mine import FACTOR\n{textwrap.dedent(SHIFT)}")
+    monkeypatch.syspath_prepend(str(helper.parent))
+    with pytest.raises(UserError, match="ZeroDivisionError"):
+        plugins.load(path)
+    helper.write_text("FACTOR = 22")
+    plugins.load(path)
+    assert sys.modules.pop("second_helper_of_mine").FACTOR == 22
+
+
+MODEL = """
+    from timm.models import register_model
+
+    @register_model
+    def net_of_mine(pretrained=False, **kwargs): ...
+"""
+
+
+def test_a_refused_file_that_has_registered_a_model_needs_a_new_process(fresh, write):
+    with pytest.raises(UserError, match="ValueError"):
+        plugins.load(write(textwrap.dedent(MODEL) + "raise ValueError"))
+    with pytest.raises(UserError, match="it had registered model 'net_of_mine', which timm"):
+        plugins.load(write(MODEL))
+    plugins.load(write(SHIFT, "another.py"))
+
+
+def test_the_hash_of_a_plug_in_does_not_depend_on_what_was_imported_before(write, monkeypatch):
+    path = write("from mypkg.util import X\nimport mypkg.part.deep")
+    folder = path.parent / "src" / "mypkg"
+    contents = {"__init__.py": b"", "part/deep.py": b"Y = 1", "util.py": b"X = 1"}
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    monkeypatch.syspath_prepend(str(path.parent / "src"))
+    expected = hashlib.sha256(path.read_bytes())
+    for name, content in contents.items():
+        expected.update(b"\0src/mypkg/%b\0%d\0%b" % (name.encode(), len(content), content))
+    beside = LocalModules.of_file(path)
+    assert code_hash(path, path.read_bytes(), beside) == expected.hexdigest()
+    importlib.import_module("mypkg.util")
+    assert code_hash(path, path.read_bytes(), beside) == expected.hexdigest()
+    for name in ("mypkg", "mypkg.util"):
+        del sys.modules[name]
+
+
+def test_a_worker_finds_a_plug_in_by_any_of_its_paths(fresh, write):
+    path = write(SHIFT)
+    plugins.load(path)
+    link = path.with_name("link.py")
+    link.symlink_to(path)
+    plugins.load_same({link: hashlib.sha256(path.read_bytes()).hexdigest()})
 
 
 def test_a_worker_refuses_another_file_than_the_run_began_with(fresh, write, monkeypatch):

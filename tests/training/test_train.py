@@ -23,7 +23,7 @@ from robust_interp import data, zoo
 from robust_interp.cli.main import main
 from robust_interp.core.errors import UserError
 from robust_interp.training import files, recipe, train
-from robust_interp.training.job import Job, Training
+from robust_interp.training.job import Job, Training, work
 from robust_interp.training.loader import Loader
 from robust_interp.training.recipe import Recipe
 from robust_interp.training.trainer import Trainer
@@ -530,6 +530,18 @@ def two_outputs(images):
     return images.flatten(1)[:, :10], images
 
 
+class WithoutGradient(torch.autograd.Function):
+    """Logits whose backward pass fails."""
+
+    @staticmethod
+    def forward(ctx, images):
+        return images.flatten(1)[:, :10].clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ValueError("no gradient here")
+
+
 def no_images(images):
     raise AssertionError("Input height (8) does\nnot match")
 
@@ -537,10 +549,13 @@ def no_images(images):
 @pytest.mark.parametrize(
     ("forward", "told"),
     [
-        (two_outputs, "for 2 images it returns tuple, not logits (2, 10)"),
+        (two_outputs, "for 2 images it returns tuple, not logits"),
         (lambda images: images.flatten(1)[:, :5], "for 2 images it returns shape (2, 5), not logits (2, 10)"),
         (lambda images: images[0, 0, 0, 0], "for 2 images it returns shape (), not logits (2, 10)"),
         (no_images, "Input height (8) does"),
+        (lambda images: images.flatten(1)[:, :10], "its logits have no gradient"),
+        (lambda images: images.flatten(1)[:, :10].long(), "its logits have no gradient"),
+        (lambda images: WithoutGradient.apply(images.clone().requires_grad_()), "no gradient here"),
     ],
 )
 def test_a_model_that_cannot_take_the_images_is_refused_before_the_first_step_of_any(
@@ -552,6 +567,32 @@ def test_a_model_that_cannot_take_the_images_is_refused_before_the_first_step_of
     assert main([*command, str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"robust-interp: cannot train made_by_plugin on digits: {told}\n"
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+
+
+class OfColour(nn.Module):
+    """A classifier of CIFAR-10 that takes only contiguous images."""
+
+    def __init__(self, attributes):
+        super().__init__()
+        self.fc = nn.Linear(3 * 32 * 32, 10)
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+    def forward(self, images):
+        return self.fc(images.view(len(images), -1))
+
+
+def test_the_images_of_the_check_are_channels_last_as_in_training(tmp_path, of_plugin):
+    """A view of an image (3, 32, 32) as one row needs contiguous memory; of a grey one it does not."""
+    of_plugin({"num_features": 4, "pretrained_cfg": {"first_conv": "fc", "classifier": "fc"}}, OfColour)
+    colour = data.ArrayDataset("cifar10", np.zeros((4, 3, 32, 32), np.uint8), np.arange(4), 10)
+    told = "^cannot train made_by_plugin on cifar10: view size is not compatible"
+    what = Training("made_by_plugin", SHORT, 0)
+    with pytest.raises(UserError, match=told):
+        work([what], colour, "cpu")
+    job = Job(what, SHORT.filled(data.DATASETS["cifar10"]), {}, colour, tmp_path, "cpu", False, None)
+    with pytest.raises(UserError, match=told):
+        job.trainer()
 
 
 @pytest.mark.slow
