@@ -163,7 +163,7 @@ def test_a_dry_run_after_the_run_has_nothing_to_measure(small):
 
 @pytest.mark.slow
 def test_a_dry_run_counts_two_recipes_of_a_network_that_share_a_seed(small, own_zoo):
-    shutil.copytree(own_zoo / "in_resnet14.digits_none_seed0", own_zoo / "in_resnet14.digits_long_seed0")
+    shutil.copytree(own_zoo / "in_resnet14.digits_none_seed1", own_zoo / "in_resnet14.digits_long_seed0")
     ways = ("--zoo", own_zoo, "--models", "in_resnet14", "--seeds", "0,", "--no-ensembles", "--dry-run")
     _, out, _ = small(*ways)
     for recipe in ("none", "long"):
