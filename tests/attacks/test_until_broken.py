@@ -8,7 +8,6 @@ from torch import nn
 from robust_interp import attacks, evaluate
 from robust_interp.attacks import AttackRunner, AttackType
 from robust_interp.core.errors import UserError
-from robust_interp.core.registry import BUILT_IN
 
 # The networks here are untrained, which evaluate remarks on.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -92,7 +91,7 @@ def test_samples_without_a_gradient_are_told():
 
 
 @pytest.mark.parametrize("copies", ["repeat", "repeat_interleave", "cat"])
-def test_samples_without_a_gradient_are_told_in_an_attack_on_copies_of_a_batch(monkeypatch, copies):
+def test_samples_without_a_gradient_are_told_in_an_attack_on_copies_of_a_batch(copies):
     """Which rows are copies of which image, only the attack knows: it is run on one image at a time."""
 
     def on_copies(model, **params):
@@ -115,10 +114,10 @@ def test_samples_without_a_gradient_are_told_in_an_attack_on_copies_of_a_batch(m
             bright = (images[:, 0, 0, 0] > 0.1).float().view(-1, 1, 1, 1)
             return (images * bright).flatten(1)[:, :5] + 0 * images.sum()
 
-    monkeypatch.setitem(attacks.ATTACKS._added, "copies", (AttackType(on_copies, {}), BUILT_IN))
     images, labels = tiny_batch(4)
     images[:, 0, 0, 0] = torch.tensor([0.05, 0.9, 0.9, 0.05])
-    found = AttackRunner(perturbation("copies"), Dark())(images, labels, range(4))
+    with attacks.ATTACKS.registered("copies", AttackType(on_copies, {})):
+        found = AttackRunner(perturbation("copies"), Dark())(images, labels, range(4))
     assert found.zero_gradient.tolist() == [True, False, False, True]
 
 
