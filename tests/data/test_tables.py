@@ -167,7 +167,7 @@ def test_the_size_of_a_tiff_is_the_turned_one_with_each_pillow(
 
     def opened_by_pillow(file):
         image = Image.open(file)
-        image._size = size if newer and orientation >= 5 else size[::-1]
+        vars(image)["_size"] = size if newer and orientation >= 5 else size[::-1]
         return image
 
     content = turned(pictures(1, size)[0][0], orientation, "TIFF")

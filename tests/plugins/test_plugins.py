@@ -152,7 +152,6 @@ def test_an_installed_plug_in_with_an_ambiguous_name_is_refused_as_one_of_a_file
     monkeypatch.setitem(
         vars(registry), "_points", {name: list(entry_points(group=registry.group, name=name))}
     )
-    monkeypatch.setattr(registry, "_broken", {})
     with pytest.raises(UserError, match=f"{kind} '{name}': its column names would be ambiguous"):
         registry[name]
 
