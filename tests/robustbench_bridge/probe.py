@@ -77,7 +77,7 @@ def aliases(rb):
     model = rb.load_model("in_resnet20", threat_model="L2", custom_checkpoint=str(custom))
     cfg = models["Linf"].pretrained_cfg
     try:
-        rb.load_model("in_resnet20", dataset="cifar100")
+        rb.load_model("plain_net20", dataset="cifar100")
         elsewhere = None
     except KeyError as error:  # as for any name that RobustBench does not know
         elsewhere = str(error)
