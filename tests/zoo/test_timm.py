@@ -14,8 +14,8 @@ from torch import nn
 
 
 @pytest.fixture
-def module():
-    """A module that timm finds models in."""
+def module(fresh):
+    """A module that timm finds models in, until the end of a test."""
     made = types.ModuleType("made_for_this_test")
     sys.modules[made.__name__] = made
     yield made
