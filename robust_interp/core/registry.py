@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from robust_interp.core.errors import UserError
-from robust_interp.core.sources import LocalModules, code_hash
+from robust_interp.core.sources import LocalModules, code_hash, own_modules
 
 T = TypeVar("T")
 
@@ -241,7 +241,8 @@ def _source_hash(point: EntryPoint) -> str:
     if not (name := getattr(sys.modules.get(point.module), "__file__", None)):
         return ""
     file = Path(name)
-    return code_hash(file, file.read_bytes(), LocalModules.of_file(file, point.module))
+    source, beside = file.read_bytes(), LocalModules.of_file(file, point.module)
+    return code_hash(source, own_modules(file, source, beside), beside)
 
 
 def unknown(kind: str, name: str, known: Iterable[str], also: Mapping[str, str] | None = None) -> UserError:

@@ -39,19 +39,19 @@ class LocalModules:
         return cls(package, package.parent if depth else package)
 
 
-def code_hash(file: Path, source: bytes, beside: LocalModules) -> str:
+def code_hash(source: bytes, modules: Mapping[Path, bytes], beside: LocalModules) -> str:
     """Return the SHA-256 of a plug-in's source and of all its own modules that it imports.
 
     Args:
-        file: File of the plug-in.
-        source: Content of this file.
+        source: Content of the plug-in's file.
+        modules: Result of `own_modules`.
         beside: Location of its own modules.
 
     Returns:
         Hexadecimal digits. For a plug-in without own modules it is the hash of `source`.
     """
     sha = hashlib.sha256(source)
-    for path, content in sorted(own_modules(file, source, beside).items()):
+    for path, content in sorted(modules.items()):
         name = path.relative_to(beside.folder).as_posix().encode()
         sha.update(b"\0%b\0%d\0%b" % (name, len(content), content))
     return sha.hexdigest()

@@ -1,4 +1,4 @@
-"""Decorators for authors of plug-ins, and the loading of plug-in files.
+"""Decorators for authors of plug-ins.
 
 A plug-in is a decorated function: an attack, a corruption or a data set. Models are registered with timm's
 ``register_model``. Installed packages list their plug-ins in the entry-point groups
@@ -11,43 +11,27 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeVar
 
 import numpy as np
 
 from robust_interp.attacks import ATTACKS, AttackType
 from robust_interp.core.errors import UserError
-from robust_interp.core.paths import resolved
-from robust_interp.core.registry import Origin, Registry, cause, first_line, imported
-from robust_interp.core.sources import LocalModules, code_hash, own_modules
+from robust_interp.core.registry import Registry, cause, first_line
 from robust_interp.core.specs import OfEps
 from robust_interp.corruptions.names import MEANS
 from robust_interp.corruptions.table import CORRUPTIONS, Corrupt
 from robust_interp.data import DATASETS, DatasetType
 from robust_interp.results.columns import ENTRY_COLUMNS, SOURCE_COLUMNS, STRONG, TAIL_COLUMNS, WORST
-from robust_interp.zoo import MODELS
-
-__all__ = ["REGISTRIES", "OfEps", "attack", "corruption", "dataset", "load", "load_same", "loaded"]
-
-REGISTRIES: dict[str, Registry] = {
-    "models": MODELS,
-    "attacks": ATTACKS,
-    "corruptions": CORRUPTIONS,
-    "datasets": DATASETS,
-}
 
 T = TypeVar("T")
 
-_Declared = list[tuple[Registry, str, Any]]
-_declared: ContextVar[_Declared | None] = ContextVar("declared", default=None)
-_loaded: dict[Path, str] = {}
-_running: dict[Path, bytes] = {}  # own modules of plug-ins that this process has imported, as they were then
-_left: dict[Path, str] = {}  # files that were refused after they had registered a model with timm: its name
+Declared = list[tuple[Registry, str, Any]]
+_declared: ContextVar[Declared | None] = ContextVar("declared", default=None)
 
 
 def attack(
@@ -187,116 +171,15 @@ def dataset(
     return declare
 
 
-def load(path: str | Path) -> None:
-    """Register everything that a plug-in file declares, and its timm models. Repeated calls have no effect.
-
-    Raises:
-        UserError: if the file cannot be read or run (with the faulty line), if it declares nothing or a name
-            that exists already, if it or a module beside it that it imports has changed since it was
-            loaded, or if it was refused before and had already registered a model.
-    """
-    path = resolved(Path(path))
-    try:
-        source = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read plug-in {path}: {error.strerror}") from error
-    beside = LocalModules.of_file(path)
-    sha256 = code_hash(path, source, beside)
-    if path in _loaded:
-        if _loaded[path] != sha256:
-            raise UserError(f"plug-in {path} has changed since it was loaded: start a new process")
-        return
-    modules = own_modules(path, source, beside)
-    _refuse_what_would_not_run(path, modules)
-    origin = Origin(str(path), f"sha256:{sha256}")
-    declared: _Declared = []
+@contextmanager
+def declarations() -> Iterator[Declared]:
+    """Collect what the decorators declare inside the context: registry, name and entry of each."""
+    declared: Declared = []
     token = _declared.set(declared)
-    module = _module(path, f"robust_interp_plugin_{sha256[:16]}")
     try:
-        imported(lambda: exec(compile(source, str(path), "exec"), vars(module)))
-        declared += [(MODELS, name, function) for name, function in _timm_models(module)]
-        _register(declared, origin)
-    except Exception as error:
-        _left.update((path, name) for name, _ in _timm_models(module))
-        raise UserError(f"plug-in {path}: {cause(error, str(path))}") from error
+        yield declared
     finally:
         _declared.reset(token)
-        _remember(modules)
-    if not declared:
-        raise UserError(f"plug-in {path} does not declare an attack, corruption, data set or model")
-    _loaded[path] = sha256
-
-
-def loaded() -> dict[Path, str]:
-    """Return the plug-in files that this process has loaded and that still exist, with their hashes."""
-    return {path: sha256 for path, sha256 in _loaded.items() if path.is_file()}
-
-
-def load_same(files: Mapping[Path, str]) -> None:
-    """Load the plug-in files of another process.
-
-    Args:
-        files: Their paths and hashes, as `loaded` returned them there.
-
-    Raises:
-        UserError: as `load`, or if a file is not the one that the other process has loaded.
-    """
-    for path, sha256 in files.items():
-        load(path)
-        if _loaded[resolved(path)] != sha256:
-            raise UserError(f"a worker finds another plug-in {path} than the run began with: start it again")
-
-
-def _register(declared: _Declared, origin: Origin) -> None:
-    """Register all entries; none of them if one cannot be, so that the file can be corrected and loaded."""
-    for at, (registry, name, entry) in enumerate(declared):
-        try:
-            registry.add(name, entry, origin)
-        except UserError:
-            for other, added, _ in declared[:at]:
-                other.remove(added)
-            raise
-
-
-def _refuse_what_would_not_run(path: Path, modules: Mapping[Path, bytes]) -> None:
-    """Refuse a file of which other code would run than its hash says, or whose models timm would refuse."""
-    if changed := [file for file, content in modules.items() if _running.get(file, content) != content]:
-        raise UserError(
-            f"plug-in {path} imports {changed[0]}, which has changed since this process has imported it: "
-            "start a new process"
-        )
-    if name := _left.get(path):
-        raise UserError(
-            f"plug-in {path} was refused before, after it had registered model {name!r}, which timm does not "
-            "take twice: start a new process"
-        )
-
-
-def _remember(modules: Mapping[Path, bytes]) -> None:
-    """Remember the content of a plug-in's own modules that have been imported."""
-    files = [getattr(module, "__dict__", {}).get("__file__") for module in list(sys.modules.values())]
-    running = {Path(file).resolve() for file in files if file}
-    for path in running & set(modules):
-        _running.setdefault(path, modules[path])
-
-
-def _module(path: Path, name: str) -> ModuleType:
-    """Make the module of the file. It is in `sys.modules`, since timm looks it up there."""
-    module = ModuleType(name)
-    module.__file__ = str(path)
-    sys.modules[name] = module
-    return module
-
-
-def _timm_models(module: ModuleType) -> list[tuple[str, Callable]]:
-    if "timm" not in sys.modules:
-        return []
-    import timm
-
-    own = [(n, f) for n, f in vars(module).items() if getattr(f, "__module__", None) == module.__name__]
-    return [
-        (name, function) for name, function in own if inspect.isfunction(function) and timm.is_model(name)
-    ]
 
 
 def _declare(registry: Registry[T], name: str, entry: T) -> T:

@@ -14,6 +14,7 @@ from robust_interp.core import environment
 from robust_interp.core.blocks import places
 from robust_interp.core.errors import DamageWarning, UserError
 from robust_interp.core.json_values import read_object
+from robust_interp.core.unique_names import told_apart
 from robust_interp.results.scores import Score
 from robust_interp.store import Store
 from robust_interp.store.cells import FLOAT32, Perturbation, digest, in_255
@@ -101,12 +102,10 @@ def classifier_names(audited: pd.DataFrame) -> dict[Hashable, str]:
 
     The keys are those of the rows.
     """
-    names = audited.apply(_name, axis=1)
-    weights = audited["weights_sha256"].where(audited["weights_sha256"] != "", "not recorded").str[:12]
-    for told in ("@" + audited["recipe"], ", weights " + weights):
-        several = told.groupby(names).transform("nunique") > 1
-        names = names.where(~several, names + told)
-    return names.to_dict()
+    names = [_name(line) for _, line in audited.iterrows()]
+    recipes = [f"@{recipe}" if recipe else "" for recipe in audited["recipe"]]
+    weights = [f", weights {sha256[:12] or 'not recorded'}" for sha256 in audited["weights_sha256"]]
+    return dict(zip(audited.index, told_apart(told_apart(names, recipes), weights), strict=True))
 
 
 def _name(line: pd.Series) -> str:

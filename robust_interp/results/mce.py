@@ -127,9 +127,8 @@ def _references(baseline: str, complete: pd.DataFrame) -> dict[tuple, int]:
         raise unknown("baseline", baseline, {_entry(line) for _, line in complete.iterrows()})
     found = complete.assign(place=range(len(complete)), seeds=complete["seeds"].fillna(0))[fits]
     alike = _circumstances(found).assign(recipe=found["recipe"])
-    found = found[
-        found["seeds"] == found["seeds"].groupby(list(alike.to_dict("series").values())).transform("max")
-    ]
+    most = found["seeds"].groupby([alike[name] for name in alike]).transform("max")
+    found = found[found["seeds"] == most]
     circumstances = _circumstances(found)
     if circumstances.duplicated().any():
         recipes = sorted({f"{name}@{recipe}" for recipe in found["recipe"]})

@@ -24,6 +24,7 @@ from robust_interp.core.json_values import (
     object_of,
     or_null,
 )
+from robust_interp.core.unique_names import told_apart
 
 FLOAT32 = "float32"
 
@@ -141,13 +142,8 @@ class ModelCard:
 
 def labels(cards: Sequence[ModelCard]) -> list[str]:
     """Return the label of each card, followed by ``@RECIPE`` if other recipes of these cards share it."""
-    recipes: dict[str, set[str]] = {}
-    for card in cards:
-        recipes.setdefault(card.label, set()).add(card.recipe)
-    return [
-        f"{card.label}@{card.recipe}" if card.recipe and len(recipes[card.label]) > 1 else card.label
-        for card in cards
-    ]
+    tags = [f"@{card.recipe}" if card.recipe else "" for card in cards]
+    return told_apart([card.label for card in cards], tags)
 
 
 @dataclass(frozen=True)
