@@ -1,7 +1,7 @@
 """What the first layers of networks do with high frequencies: their filters, and their response to waves.
 
     python benchmarks/front_filters.py [--models in_resnet110,preact_resnet110] [--blocks 4] [--n 200]
-        [--zoo FOLDER] [--plugin FILE]
+        [--zoo FOLDER] [--plugin FILE.py]
 
 The models are names of CIFAR-10 checkpoints, or globs; by default the four of depth 110. For the stem and
 for both convolutions of each of the first blocks, prints the Frobenius norm of the weights, and the share of
@@ -74,10 +74,10 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=4, help="blocks of the first stage")
     parser.add_argument("--n", type=int, default=200, help="clean test images")
     parser.add_argument("--zoo", help="additional folder of checkpoints")
-    parser.add_argument("--plugin", help="file that declares the models")
+    parser.add_argument("--plugin", action="append", default=[], metavar="FILE.py")
     arguments = parser.parse_args()
-    if arguments.plugin:
-        plugins.load(arguments.plugin)
+    for file in arguments.plugin:
+        plugins.load(file)
     images = torch.from_numpy(data.load("cifar10", "test").images[: arguments.n]).float() / 255
     candidates = zoo.checkpoints(arguments.zoo, "cifar10")
     for checkpoint in zoo.select(arguments.models.split(","), candidates):

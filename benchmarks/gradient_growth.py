@@ -6,20 +6,20 @@ One backward pass of the cross-entropy over the first 128 training images of CIF
 the root mean square of the gradient at the input of its second block and at its output, and the factor per
 block between the two (geometric mean). All these blocks have an identity as shortcut.
 
-The factor that one expects of wide damped blocks with He initialisation, by calculation: after BN and ReLU a
-channel has the second moment 1/2 and the variance (1 - 1/π)/2, so a convolution with weights of variance
-2/fan gives v = 1 - 1/π. With x' = k x + f(x), k = 1 - λ, the variance of x tends to v / (1 - k²). Backward,
-convolution and ReLU together keep the mean square, and BN divides it by the variance of its input: by v
-inside f, and by v / (1 - k²) at the front. So a block multiplies the mean square of the gradient by
-k² + (1 - k²) / v². Without damping, the variance of x is about j v before block j of a stage, and the factor
-is 1 + 1 / (j v²). Numbers: docs/findings.md.
+The factor that one expects of wide blocks with He initialisation, by calculation: after BN and ReLU a channel
+has the second moment 1/2 and the variance (1 - 1/π)/2, so a convolution with weights of variance 2/fan gives
+v = 1 - 1/π. The first block of a stage has no λ, and after it the variance V of x is about 2 v. With
+x' = k x + f(x), k = 1 - λ, each further block turns V into k² V + v, which tends to v / (1 - k²) for λ > 0
+and grows without bound for λ = 0. Backward, convolution and ReLU together keep the mean square, and BN
+divides it by the variance of its input: by V at the front of f, and by v inside. So a block multiplies the
+mean square of the gradient by k² + 1 / (v V). The BN behind a stage divides it by V, too. Numbers:
+docs/findings.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
 
 import timm
 import torch
@@ -30,17 +30,29 @@ from robust_interp import data
 from robust_interp.core.normalize import Normalize
 from robust_interp.models.network import InterpolationNet
 
+BLOCKS = 18  # of a stage at depth 110; the first has no λ
+STAGES = 3
 
-def expected(damping: float) -> float:
-    """The factor per block of the root mean square, for a constant λ above 0."""
+
+def expected(damping: float) -> tuple[float, float]:
+    """The factor per block of the root mean square (geometric mean), and V after a stage, for one λ."""
     keep, v = 1 - damping, 1 - 1 / math.pi
-    return math.sqrt(keep**2 + (1 - keep**2) / v**2)
+    variance, product = 2 * v, 1.0
+    for _ in range(BLOCKS - 1):
+        product *= keep**2 + 1 / (v * variance)
+        variance = keep**2 * variance + v
+    return product ** (1 / (2 * (BLOCKS - 1))), variance
 
 
-def expected_without_damping(blocks: Sequence[int]) -> float:
-    """The geometric mean of the factors of these blocks of a stage, from 1, for λ = 0."""
-    v = 1 - 1 / math.pi
-    return math.prod(1 + 1 / (j * v**2) for j in blocks) ** (1 / (2 * len(blocks)))
+def tell_expected(damping: float) -> None:
+    """Print what is expected for one λ, and relative to λ = 0."""
+    (factor, variance), (plain, undamped) = expected(damping), expected(0.0)
+    by_blocks = (factor / plain) ** (STAGES * (BLOCKS - 1))
+    by_norms = (undamped / variance) ** (STAGES / 2)
+    print(
+        f"expected for λ = {damping}: {factor:.3f} a block; relative to λ = 0, {by_blocks:.3g} by the blocks"
+        f" and {by_norms:.3g} by the BNs behind the stages, {by_blocks * by_norms:.3g} in all"
+    )
 
 
 def gradients(
@@ -71,9 +83,8 @@ def main() -> None:
     images = Normalize(kind.mean, kind.std)(torch.from_numpy(train.images[:128]).float() / 255)
     labels = torch.from_numpy(train.labels[:128]).long()
 
-    for damping in (0.2, 0.225, 0.25):
-        print(f"expected for λ = {damping}: {expected(damping):.3f} a block")
-    print(f"expected without damping: {expected_without_damping(range(2, 19)):.3f} a block, blocks 2 to 18")
+    for damping in (0.0, 0.05, 0.15, 0.2, 0.225, 0.25, 0.275, 0.35):
+        tell_expected(damping)
     for name in arguments.models.split(","):
         for seed in range(arguments.seeds):
             torch.manual_seed(seed)

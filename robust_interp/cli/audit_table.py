@@ -9,6 +9,7 @@ from rich.table import Table
 
 from robust_interp.audit.checks import CHECKS, AuditedModel, Finding
 from robust_interp.cli.console import console
+from robust_interp.core.percent import percent
 from robust_interp.store.cells import labels
 from robust_interp.store.verdicts import FAIL, NOT_RUN, OPEN, PARTIAL, PASS, WARN
 
@@ -67,7 +68,7 @@ def _why(finding: Finding) -> str:
     if finding.value is not None:
         numbers.append(f"value {finding.value:.4g}")
     if finding.ci_low is not None:
-        numbers.append(f"95 % {finding.ci_low:.1f} to {finding.ci_high:.1f}")
+        numbers.append(f"95 % {percent(finding.ci_low)} to {percent(finding.ci_high)}")
     if finding.threshold is not None:
         numbers.append(f"at most {finding.threshold:.4g}")
     if finding.n:

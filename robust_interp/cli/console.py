@@ -18,6 +18,7 @@ from rich.table import Table
 from robust_interp import __version__, zoo
 from robust_interp.cli.display import duration
 from robust_interp.core.errors import UserError
+from robust_interp.core.percent import percent
 from robust_interp.core.texts import plain
 from robust_interp.results import brief, ranks
 from robust_interp.results.classes import NOTHING, PREDICTED, by_entry
@@ -158,9 +159,9 @@ def print_comparison(comparison: Comparison) -> None:
         f"protocol {samples.protocol}; accuracy in %"
     ]
     rest = {
-        "A": [f"{value:.1f}" for value in frame["accuracy_a"]],
-        "B": [f"{value:.1f}" for value in frame["accuracy_b"]],
-        "A - B": [f"{value:+.1f}" for value in frame["difference"]],
+        "A": [percent(value) for value in frame["accuracy_a"]],
+        "B": [percent(value) for value in frame["accuracy_b"]],
+        "A - B": [percent(value, signed=True) for value in frame["difference"]],
         "only A": [str(value) for value in frame["only_a"]],
         "only B": [str(value) for value in frame["only_b"]],
         "p": [f"{value:.2g}" for value in frame["p"]],
@@ -209,9 +210,9 @@ def print_classes(table: pd.DataFrame) -> None:
             "label": list(map(str, part["label"])),
             **({"name": list(part["name"])} if has_names and part["name"].any() else {}),
             "n": list(map(str, part["n"])),
-            "accuracy": ["" if math.isnan(value) else f"{value:.1f}" for value in part["accuracy"]],
+            "accuracy": ["" if math.isnan(value) else percent(value) for value in part["accuracy"]],
             "95 %": [
-                "" if math.isnan(low) else f"{low:.1f} to {high:.1f}"
+                "" if math.isnan(low) else f"{percent(low)} to {percent(high)}"
                 for low, high in part[["ci_low", "ci_high"]].to_numpy()
             ],
         }
@@ -270,8 +271,9 @@ def _beside(cell: Mapping[Hashable, Any] | None) -> str:
         return ""
     paper, measured = cell["paper"], cell["measured"]
     if math.isnan(measured):
-        return f"{paper:.1f} /     "
-    return f"{paper:.1f} / {measured:.1f}{ {'yes': ' =', 'no': ' ≠'}.get(cell['within_2_std'], '') }"
+        return f"{percent(paper)} /     "
+    mark = {"yes": " =", "no": " ≠"}.get(cell["within_2_std"], "")
+    return f"{percent(paper)} / {percent(measured)}{mark}"
 
 
 def print_claims(claims: pd.DataFrame) -> None:
@@ -283,13 +285,13 @@ def print_claims(claims: pd.DataFrame) -> None:
             where = f"  {line['source']}: "
             if not pd.isna(line["scope"]):
                 interval = _interval(line["ci_low"], line["ci_high"])
-                of = f"smallest of {line['comparisons']} differences {line['smallest']:+.1f}"
+                of = f"smallest of {line['comparisons']} differences {percent(line['smallest'], signed=True)}"
                 where += f"{line['scope']}, {of}{f' ({interval})' if interval else ''}: "
             shown.print(f"{where}{line['verdict']}", highlight=False, markup=False)
 
 
 def _interval(low: float, high: float) -> str:
-    return "" if math.isnan(low) else f"{low:+.1f} to {high:+.1f}"
+    return "" if math.isnan(low) else f"{percent(low, signed=True)} to {percent(high, signed=True)}"
 
 
 def _print_fitting(shown: Console, head: dict[str, list[str]], rest: dict[str, list[str]]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from robust_interp.core.percent import percent
 from robust_interp.report.glossary import anchor, definition
 from robust_interp.results.brief import shorten
 from robust_interp.results.column_names import declaration, std_of
@@ -152,9 +153,9 @@ def _cell(line: pd.Series, name: str, numbers: Sequence[str], ranking: dict[str,
         std, ends = line[std_of(name)], interval(line, name)
         return cell | {
             "value": f"{value:.10g}",
-            "text": f"{value:.1f}",
-            "std": "" if pd.isna(std) else f"{std:.1f}",
-            "interval": "{:.1f}–{:.1f}".format(*ends) if ends else "",
+            "text": percent(value),
+            "std": "" if pd.isna(std) else percent(std),
+            "interval": "–".join(map(percent, ends)) if ends else "",
         }
     if name == "model" and line["members"] > 1:
         return cell | {"value": value, "text": f"{value} ×{line['members']}"}

@@ -18,6 +18,7 @@ from robust_interp.core.csv_text import csv_text
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import make_folder, write_text
 from robust_interp.core.paths import resolved
+from robust_interp.core.percent import percent
 from robust_interp.core.registry import unknown
 from robust_interp.core.work import ProgressCallback, no_progress, part_of_progress
 from robust_interp.data import DATASETS
@@ -476,7 +477,7 @@ def _claim(line: pd.Series) -> dict[str, str]:
 
 
 def _signed(points: float) -> str:
-    return f"{points:+.1f}".replace("-", "−")
+    return percent(points, signed=True).replace("-", "−")
 
 
 def _made(found: FolderResults) -> list[dict]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from robust_interp.core.percent import percent
 from robust_interp.core.registry import matching, unknown
 from robust_interp.corruptions.names import MEANS
 from robust_interp.results.column_names import MeasuredColumn, is_mce, measured_in, parse, std_of
@@ -154,14 +155,16 @@ def _is_filled(board: pd.DataFrame, column: Column) -> bool:
 def _column(board: pd.DataFrame, name: str, between: str) -> list[str]:
     if std_of(name) in board:
         return [_with_std(*pair, between) for pair in zip(board[name], board[std_of(name)], strict=True)]
-    return ["" if pd.isna(value) else format(value, _form(name, value)) for value in board[name]]
+    return ["" if pd.isna(value) else _number(name, value) for value in board[name]]
 
 
-def _form(name: str, value: object) -> str:
-    return FORMS.get(name, ".1f" if isinstance(value, float) else "")
+def _number(name: str, value: object) -> str:
+    if isinstance(value, float) and name not in FORMS:
+        return percent(value)
+    return format(value, FORMS.get(name, ""))
 
 
 def _with_std(mean: float, std: float, between: str) -> str:
     if math.isnan(mean):
         return ""
-    return f"{mean:.1f}" if math.isnan(std) else f"{mean:.1f}{between}{std:.1f}"
+    return percent(mean) if math.isnan(std) else f"{percent(mean)}{between}{percent(std)}"

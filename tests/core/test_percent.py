@@ -1,0 +1,22 @@
+import pytest
+
+from robust_interp.core.percent import percent
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (58.15, "58.2"),  # the float below it, as read from a file
+        (58.150000000000006, "58.2"),  # 0.5815 in percent, as computed
+        (58.1475, "58.2"),  # 58.15 in the file
+        (31.25, "31.2"),  # halves go to the even digit
+        (100.0, "100.0"),
+        (-0.8, "-0.8"),
+    ],
+)
+def test_a_percentage_looks_like_its_two_decimals_in_a_file(value, expected):
+    assert percent(value) == expected
+
+
+def test_a_difference_has_a_sign():
+    assert [percent(value, signed=True) for value in (3.0, -27.04, 0.0)] == ["+3.0", "-27.0", "+0.0"]
