@@ -67,7 +67,7 @@ def _why(finding: Finding) -> str:
     numbers = []
     if finding.value is not None:
         numbers.append(f"value {finding.value:.4g}")
-    if finding.ci_low is not None:
+    if finding.ci_low is not None and finding.ci_high is not None:
         numbers.append(f"95 % {percent(finding.ci_low)} to {percent(finding.ci_high)}")
     if finding.threshold is not None:
         numbers.append(f"at most {finding.threshold:.4g}")
