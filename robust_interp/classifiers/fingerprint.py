@@ -64,8 +64,9 @@ def identity(model: nn.Module, passing: Collection[str] = ()) -> dict:
         keys.
     """
     sha = hashlib.sha256(repr(model).encode())
-    for kind in sorted({type(module) for module in model.modules()}, key=lambda kind: kind.__qualname__):
-        sha.update(_source(kind).encode())
+    kinds = {type(module) for module in model.modules()}
+    for _, source in sorted((kind.__qualname__, _source(kind)) for kind in kinds):  # some share a name
+        sha.update(source.encode())
     known = set(passing)
     for name, module in model.named_modules():
         settings = {key: value for key, value in _settings(module).items() if f"{name}.{key}" not in passing}
@@ -74,11 +75,16 @@ def identity(model: nn.Module, passing: Collection[str] = ()) -> dict:
     # The state dict lacks non-persistent buffers, such as a classifier's mean and std.
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         sha.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
-        sha.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        values = tensor.detach().cpu().to_dense() if _is_sparse(tensor) else tensor.detach().cpu()
+        sha.update(values.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     for weights in _quantised(model):
         sha.update(weights.detach().cpu().contiguous().numpy().tobytes())
     sha.update(describe_attributes(model, known).encode())  # '' leaves the hash as in older versions
     return {"class": type(model).__qualname__, "state_sha256": sha.hexdigest()}
+
+
+def _is_sparse(tensor: Tensor) -> bool:
+    return tensor.layout != torch.strided
 
 
 def _quantised(model: nn.Module) -> Iterator[Tensor]:

@@ -49,7 +49,8 @@ def _as_found(model: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(flag)
         with torch.no_grad():
             for module, name, buffer, before in buffers:
-                buffer.copy_(before)
+                if buffer.layout != torch.strided or not torch.equal(buffer, before):
+                    buffer.copy_(before)  # an expanded one could not be written, and has not changed
                 setattr(module, name, buffer)  # forward may have replaced it
 
 

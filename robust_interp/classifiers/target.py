@@ -260,10 +260,13 @@ def replaced_note(name: str, model: nn.Module, context: Context) -> tuple[str, .
 
 
 def timm_cfg(model: nn.Module) -> Mapping[str, Any]:
-    """Return the ``pretrained_cfg`` of a model; empty if it has none."""
+    """Return the ``pretrained_cfg`` of a model; empty if it has none, or not one of timm's."""
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel | OneAtATime):
         model = model.module
-    return getattr(model, "pretrained_cfg", None) or {}
+    cfg = getattr(model, "pretrained_cfg", None)
+    if not isinstance(cfg, Mapping):
+        return {}
+    return cfg if all(isinstance(cfg.get(key), list | tuple) for key in ("mean", "std")) else {}
 
 
 def _place(classifier: nn.Module, otherwise: torch.device | str) -> str:

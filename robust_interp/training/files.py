@@ -19,12 +19,14 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
 from robust_interp.core.json_values import check as check_form
 from robust_interp.core.json_values import is_object, is_text, read_object
+from robust_interp.core.memory import retry_with_smaller_batch
 from robust_interp.core.normalize import Normalize
 from robust_interp.training import resume
 from robust_interp.training.job import Job, failure_file
 from robust_interp.training.recipe import changed, describe
 from robust_interp.training.trainer import DamagedError, Trainer, TrainingError
 
+TEST_BATCH = 500  # images at once, where memory suffices
 HALF_MAY_CHANGE = 1 / 1000  # share of the predictions that may change with weights in half precision
 
 
@@ -45,7 +47,8 @@ def restore(job: Job, trainer: Trainer) -> bool:
     tensors, values = found
     try:
         identity, state = values["of"], values["fit"]
-        differing = [key for key, value in job.identity.items() if identity.get(key) != value]
+        # A state of an older version lacks the code of a plug-in.
+        differing = [key for key, value in job.identity.items() if identity.get(key, value) != value]
         if not differing:
             trainer.restore(tensors, state)
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:  # as of another version
@@ -146,12 +149,16 @@ def predictions(
         device: Device of the model.
     """
     normalize = Normalize(mean, std, device)
-    with measurement_mode(model), torch.no_grad():
+
+    def in_batches(size: int) -> np.ndarray:
         found = [
-            model(normalize(torch.from_numpy(test.pixels(at, at + 500)).to(device))).argmax(1).cpu()
-            for at in range(0, len(test), 500)
+            model(normalize(torch.from_numpy(test.pixels(at, at + size)).to(device))).argmax(1).cpu()
+            for at in range(0, len(test), size)
         ]
-    return torch.cat(found).numpy()
+        return torch.cat(found).numpy()
+
+    with measurement_mode(model), torch.no_grad():
+        return retry_with_smaller_batch(in_batches, TEST_BATCH, device)
 
 
 def _csv(curve: list[dict]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 import robust_interp
@@ -113,7 +113,7 @@ class Job:
 
     @property
     def identity(self) -> dict:
-        """All settings that determine the result, as JSON values."""
+        """All settings that determine the result, as JSON values; with the code of a plug-in architecture."""
         facts = {
             "recipe": dataclasses.asdict(self.recipe),
             "seed": self.what.seed,
@@ -121,7 +121,7 @@ class Job:
             "data_fingerprint": self.training.fingerprint,
             "model_args": self.model_args,
         }
-        return json.loads(json.dumps(facts))
+        return json.loads(json.dumps(facts | zoo.MODELS.code(self.what.architecture)))
 
     def model(self) -> nn.Module:
         """Build the network with its initial weights.
@@ -140,7 +140,7 @@ class Job:
             UserError: as `model`, or if the network does not return logits with a gradient for the images.
         """
         with preserved_rng_state():
-            _check_step(self.model(), self.what.architecture, self.kind, self.recipe, self.device)
+            _check_step(self.model(), self.what.architecture, self.training, self.recipe, self.device)
         model, images = self.model(), self.training.rows(0, len(self.training))
         if self.compiled:
             compile_blocks(model)
@@ -172,30 +172,38 @@ def _network(architecture: str, kind: data.DatasetType, model_args: dict) -> nn.
 
 
 def _check_step(
-    model: nn.Module,
-    architecture: str,
-    kind: data.DatasetType,
-    recipe: Recipe,
-    device: str | torch.device,
+    model: nn.Module, architecture: str, training: data.Dataset, recipe: Recipe, device: str | torch.device
 ) -> None:
-    """Check a forward and a backward pass of a network, which is changed, as in the first step."""
-    name = f"cannot train {architecture} on {kind.name}"
-    channels, height, width = kind.shape
-    images = torch.zeros(2, height, width, channels, dtype=torch.float32, device=device)  # two for BatchNorm
+    """Check a forward and a backward pass of a network, which is changed, as in a step of the training."""
+    kind = data.DATASETS[training.name]
     try:
-        with arithmetic(images.device.type, tf32=False):
-            _check_gradient(logits_of(model.train(), images.permute(0, 3, 1, 2), recipe), kind.classes)
+        _try_step(model, kind, 2, recipe, device)
     except Exception as error:  # models may raise anything
-        raise UserError(f"{name}: {first_line_of(error)}") from error
+        raise UserError(f"cannot train {architecture} on {kind.name}: {first_line_of(error)}") from error
+    if 1 not in (recipe.batch_size, len(training) % recipe.batch_size):
+        return
+    try:
+        _try_step(model, kind, 1, recipe, device)
+    except Exception as error:
+        raise UserError(
+            f"cannot train {architecture} on {kind.name} with batch_size {recipe.batch_size}, which leaves a "
+            f"batch of one image: {first_line_of(error)}"
+        ) from error
 
 
-def _check_gradient(logits: Tensor, classes: int) -> None:
-    """Check logits for two images, and compute the gradient of their loss."""
-    if logits.shape != (2, classes):
-        raise UserError(f"for 2 images it returns shape {tuple(logits.shape)}, not logits (2, {classes})")
-    if not logits.requires_grad:
-        raise UserError("its logits have no gradient")
-    F.cross_entropy(logits, torch.zeros(2, dtype=torch.int64, device=logits.device)).backward()
+def _try_step(
+    model: nn.Module, kind: data.DatasetType, n: int, recipe: Recipe, device: str | torch.device
+) -> None:
+    channels, height, width = kind.shape
+    images = torch.zeros(n, height, width, channels, dtype=torch.float32, device=device).permute(0, 3, 1, 2)
+    with arithmetic(images.device.type, tf32=False):
+        logits = logits_of(model.train(), images, recipe)
+        if logits.shape != (n, kind.classes):
+            shapes = f"shape {tuple(logits.shape)}, not logits ({n}, {kind.classes})"
+            raise UserError(f"for {n} images it returns {shapes}")
+        if not logits.requires_grad:
+            raise UserError("its logits have no gradient")
+        F.cross_entropy(logits, torch.zeros(n, dtype=torch.int64, device=device)).backward()
 
 
 def check(trainings: Sequence[Training], dataset: str, out: Path) -> dict[Training, Path]:
@@ -252,7 +260,7 @@ def work(
                 model = _network(what.architecture, kind, recipe.model_args())
                 if device is not None:
                     model = model.to(device).to(memory_format=torch.channels_last)
-                    _check_step(model, what.architecture, kind, recipe, device)
+                    _check_step(model, what.architecture, training, recipe, device)
             params_m[what.architecture] = sum(p.numel() for p in model.parameters()) / 1e6
         size = params_m[what.architecture]
         sizes[what] = size, recipe.epochs * images * PASSES * size

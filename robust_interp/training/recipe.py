@@ -134,6 +134,10 @@ def _number(low: float, high: float = LARGEST, open_low: bool = False) -> Callab
     return is_valid
 
 
+def _pixel(value: object) -> bool:
+    return value == 1 or _number(0, 1)(value)
+
+
 def _whole(low: int) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value < LARGEST
 
@@ -165,7 +169,7 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "batch_size": (_whole(1), "a whole number of at least 1"),
     "padding": (_maybe(_whole(0)), "a whole number of at least 0"),
     "padding_mode": (lambda value: value in ("zeros", "reflect"), "zeros or reflect"),
-    "mean": (_maybe(_tuple_of(_number(0))), "a number of at least 0 for each channel"),
+    "mean": (_maybe(_tuple_of(_pixel)), "a number from 0 to 1 for each channel, since pixels are in [0, 1]"),
     "std": (_maybe(_tuple_of(_number(0, open_low=True))), "a number above 0 for each channel"),
     "stored": (lambda value: value in ("lambda", "keep"), "lambda or keep"),
     "lambda_decay": (lambda value: isinstance(value, bool), "true or false"),

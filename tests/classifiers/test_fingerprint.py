@@ -3,7 +3,9 @@
 import argparse
 import dataclasses
 import functools
+import importlib
 import logging
+import sys
 import threading
 import time
 
@@ -298,3 +300,19 @@ def test_a_model_that_changes_while_it_is_measured_is_refused_and_not_stored(tmp
         assert [row[1:3] for row in chunks(tmp_path)] == [(0, len(IMAGES))]  # the clean images, before that
     steady = evaluate({"net": Keeps(count)}, **learning)
     assert numbers(steady)["net"][0] == 100
+
+
+def test_classes_of_one_name_are_hashed_in_one_order(tmp_path, monkeypatch):
+    """As LayerNorm of torch and of timm. Sets have an order by address, which differs between processes."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = [f"norms_{at}" for at in range(6)]
+    for at, name in enumerate(names):
+        source = f"from torch import nn\n\n\nclass Norm(nn.Identity):\n    number = {at}\n"
+        (tmp_path / f"{name}.py").write_text(source)
+    found, kept = set(), []
+    for _ in range(8):
+        for name in names:
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        kept.append([importlib.import_module(name).Norm for name in names])
+        found.add(identity(nn.Sequential(*(kind() for kind in kept[-1])))["state_sha256"])
+    assert len(found) == 1

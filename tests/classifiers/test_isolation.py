@@ -322,3 +322,23 @@ def test_the_new_precision_switches_are_taken_and_left_as_they_were():
     argv = [sys.executable, "-c", SWITCHED, *(word for each in settings for word in each.split(" "))]
     found = subprocess.run(argv, capture_output=True, text=True)
     assert found.stdout.splitlines() == [f"{each} 0" for each in settings], found.stderr
+
+
+class WithBuffer(Net):
+    def __init__(self, buffer):
+        super().__init__()
+        self.register_buffer("threshold", buffer)
+
+    def above(self, pixels):
+        return pixels - self.threshold.to_dense().sum() / self.threshold.numel()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [torch.tensor(0.5).expand(3, 1, 1), torch.full((3, 1, 1), 0.5).to_sparse()],
+    ids=["expanded", "sparse"],
+)
+def test_buffers_that_cannot_be_written_are_measured_as_others(odd):
+    options = {"attacks": "fgsm", "corruptions": "none"}
+    plain = evaluate(WithBuffer(torch.full((3, 1, 1), 0.5)), (IMAGES, LABELS), **options)
+    assert measured(evaluate(WithBuffer(odd), (IMAGES, LABELS), **options)).equals(measured(plain))

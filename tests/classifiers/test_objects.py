@@ -1,10 +1,14 @@
 """What a model that comes as an object is called, and when its recipe and train seed are told."""
 
+import warnings
+
+import numpy as np
 import pytest
 import timm
 import torch
 from torch import nn
 
+import robust_interp
 from robust_interp import data
 from robust_interp.classifiers.objects import name_of
 from robust_interp.classifiers.resolve import ResolveOptions, resolve
@@ -32,6 +36,21 @@ def test_other_models_are_called_by_their_class():
     renamed = timm.create_model("in_resnet14", num_classes=10, in_chans=1)
     renamed.pretrained_cfg = {**renamed.pretrained_cfg, "architecture": "no such model"}
     assert name_of(renamed) == type(renamed).__name__
+
+
+@pytest.mark.parametrize("cfg", [{"num_classes": 10}, "configs/vit.py", {"mean": 0.5, "std": 0.5}, 3])
+def test_an_attribute_that_only_shares_the_name_of_timms_cfg_is_not_read(cfg):
+    own = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    own.pretrained_cfg = cfg
+    images = np.random.default_rng(0).random((20, 1, 8, 8))
+    options = {"attacks": "none", "corruptions": "none", "mean": [0.5], "std": [0.5]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is untrained
+        table = robust_interp.evaluate(own, (images, np.arange(20) % 10), **options)
+    with torch.no_grad():
+        logits = own((torch.from_numpy(images).float() - 0.5) / 0.5)
+    right = (logits.argmax(1).numpy() == np.arange(20) % 10).mean()
+    assert table["accuracy"][0] == pytest.approx(100 * right)
 
 
 @pytest.mark.slow

@@ -190,6 +190,7 @@ def test_ones_own_file_may_not_pose_as_a_shipped_recipe(tmp_path):
         (["--set", "batch_size=1.5"], "batch_size must be a whole number of at least 1, not 1.5"),
         (["--set", "padding=-1"], "padding must be a whole number of at least 0"),
         (["--set", "padding_mode=edge"], "padding_mode must be zeros or reflect, not edge"),
+        (["--set", "mean=77.9"], "mean must be a number from 0 to 1 for each channel"),
         (["--set", "std=0"], "std must be a number above 0 for each channel"),
         (["--set", "mean=0.4,0.4,0.4"], "mean must have 1 values for digits"),
         (["--set", "stored=kept"], "stored must be lambda or keep, not kept"),

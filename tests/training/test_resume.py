@@ -444,3 +444,19 @@ def test_a_state_from_before_there_were_digests_is_taken(tmp_path):
     found, values = resume.read(path)
     assert values == {"of": "network"}
     assert found["weight"].tolist() == [1, 1]
+
+
+def test_a_training_is_not_resumed_with_other_code_of_its_plug_in(tmp_path, monkeypatch):
+    monkeypatch.setattr(side_by_side, "REPORT_EVERY", 0)
+
+    def with_code(code):
+        monkeypatch.setattr(zoo.MODELS, "code", lambda name: code)
+
+    with_code({"plugin": "sha256:1"})
+    with pytest.raises(Stopped):
+        run(tmp_path, at_step(2, lambda: signal.raise_signal(signal.SIGINT)))
+    with_code({"plugin": "sha256:2"})
+    with pytest.raises(UserError, match="is an unfinished training with different plugin; remove it"):
+        run(tmp_path)
+    with_code({"plugin": "sha256:1"})
+    assert run(tmp_path).record["plugin"] == "sha256:1"

@@ -569,6 +569,40 @@ def test_a_model_that_cannot_take_the_images_is_refused_before_the_first_step_of
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 
+def two_at_least(images):
+    if len(images) < 2:
+        raise ValueError("Expected more than 1 value per channel")
+    return images.flatten(1)[:, :10].requires_grad_()
+
+
+@pytest.mark.parametrize("batch_size", ["1", "673"])  # of 1,347 images
+def test_a_network_that_cannot_take_a_batch_of_one_image_is_refused_if_there_is_one(
+    tmp_path, capsys, monkeypatch, of_plugin, batch_size
+):
+    of_plugin(TIMMS | {"forward": two_at_least})
+    monkeypatch.setattr(Trainer, "train_step", None)
+    command = ["train", "made_by_plugin", "--device", "cpu", "--quiet", "--set", f"batch_size={batch_size}"]
+    assert main([*command, "--out", str(tmp_path)]) == 1
+    assert capsys.readouterr().err == (
+        f"robust-interp: cannot train made_by_plugin on digits with batch_size {batch_size}, which leaves a "
+        "batch of one image: Expected more than 1 value per channel\n"
+    )
+
+
+def test_predictions_need_no_more_memory_than_there_is():
+    class Small(nn.Module):
+        def forward(self, images):
+            if len(images) > 200:
+                raise MemoryError
+            seen.append(len(images))
+            return images.flatten(1)[:, :10]
+
+    seen, test = [], data.load("digits", "test")
+    found = files.predictions(Small(), test, (0.0,), (1.0,), "cpu")
+    assert found.tolist() == test.pixels(0, len(test)).reshape(len(test), -1)[:, :10].argmax(1).tolist()
+    assert seen == [125, 125, 125, 75]  # 500 are halved until they fit
+
+
 class OfColour(nn.Module):
     """A classifier of CIFAR-10 that takes only contiguous images."""
 
