@@ -4,7 +4,8 @@
 
 - `resnet20_in110_front`, `resnet20_in110_warmup_front`, `resnet20_resnet110_front`: the stem and the first
   4 of the 18 blocks of the first stage are those of a network of depth 110, frozen. The second and the third
-  stage of a ResNet-20 follow, without λ. So these networks differ in the weights of the front alone.
+  stage of a ResNet-20 follow, without λ. So these networks differ in the front alone: in its weights, and
+  in one skip connection (λ = 4.7 in the second block of `in110_front`; the others do not damp).
 - `preact_resnet20_burst100`, `preact_resnet20_burst1000`: a ResNet-20, in whose first 10 steps the gradients
   of the stem and the first stage are multiplied by 100 or 1000.
 - `in_resnet20_fixed`, `in_resnet110_fixed`: an In-ResNet whose λ stay at their initial 0.20 to 0.25.
