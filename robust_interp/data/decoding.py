@@ -204,10 +204,10 @@ class Stream:
         Raises:
             UserError: if an image cannot be decoded; the message names it.
         """
-        start, stop = int(ids[0]), int(ids[-1]) + 1
         if not self._workers:
             return self.read_here(ids)
-        if stop - start == len(ids) and stop <= self._n:
+        start, stop = int(ids[0]), int(ids[0]) + len(ids)
+        if stop <= self._n and np.array_equal(ids, np.arange(start, stop)):
             return self._in_sequence(start, len(ids))
         self._turns.asked, self._at = ids, -1
         return self._taken(self._restarted(), len(ids))[0]
@@ -224,6 +224,7 @@ class Stream:
         if self._at != start or self._ready is None:
             self._turns.asked, self._turns.start, self._turns.stop = None, start, self._n
             self._ready, self._rest = self._restarted(), None
+        self._at = -1  # after an error, the next images that are ready are others
         found, self._rest = self._taken(self._ready, count, self._rest)
         self._at = (start + count) % self._n
         return found

@@ -10,6 +10,7 @@ from support.own_images import by_class, encoded, pictures, write_folder
 
 from robust_interp import data
 from robust_interp.core.errors import UserError
+from robust_interp.data import files
 
 
 @pytest.fixture
@@ -36,6 +37,45 @@ def test_samples_are_had_by_id_in_any_order(folder):
     ours, images = opened(f"folder:{folder}"), by_class(*pictures())[0]
     assert np.array_equal(ours.at(np.array([7, 0, 3])), images[[7, 0, 3]])
     assert np.array_equal(ours.pixels(2, 5), images[2:5].astype(np.float32) / np.float32(255))
+
+
+ASKED_IDS = {
+    "descending": [2, 1, 0],
+    "ends in order": [0, 2, 1, 3],
+    "twice, and as many as a range": [0, 1, 1, 3],
+    "one twice": [5, 5],
+    "a range": [3, 4, 5],
+    "from the last to the first": [11, 0],
+    "all, shuffled": [11, 3, 5, 0, 9, 7, 1, 2, 4, 6, 8, 10],
+}
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_whatever_ids_are_asked_for_the_images_are_theirs(folder, monkeypatch, workers, keeps):
+    images = by_class(*pictures())[0]
+    if not keeps:
+        monkeypatch.setattr(files, "KEPT_BYTES", 0)
+    for ids in ASKED_IDS.values():  # each for itself, and one after another
+        alone = data.open_source(f"folder:{folder}", data.SourceOptions(workers=workers))
+        assert np.array_equal(alone.at(np.array(ids)), images[ids]), ids
+        assert np.array_equal(alone.rows(0, 12), images), ids  # what is kept is right, too
+    one = data.open_source(f"folder:{folder}", data.SourceOptions(workers=workers))
+    for ids in ASKED_IDS.values():
+        assert np.array_equal(one.at(np.array(ids)), images[ids]), ids
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_after_an_image_that_cannot_be_decoded_the_same_ids_are_the_same_images(folder, workers):
+    images = by_class(*pictures())[0]
+    broken = folder / "b" / "00004.png"  # image 5
+    whole = broken.read_bytes()
+    broken.write_bytes(b"no image")
+    found = data.open_source(f"folder:{folder}", data.SourceOptions(workers=workers))
+    with pytest.raises(UserError, match=r"cannot decode b/00004\.png"):
+        found.rows(3, 9)
+    broken.write_bytes(whole)
+    assert np.array_equal(found.rows(3, 9), images[3:9])
 
 
 def test_folders_called_by_numbers_are_sorted_as_text_and_a_line_says_so(tmp_path):
