@@ -218,6 +218,45 @@ def test_an_unreadable_image_is_named_before_the_run_or_left_out_and_counted(tmp
     assert rest.fingerprint != found.fingerprint
 
 
+AFTER_THE_END = {
+    "nothing": b"",
+    "a few zeros": bytes(100),
+    "a film": bytes(range(256)) * 20,
+    "zeros": bytes(9000),
+}
+CUTS = {"its last bytes": -12, "a tenth": 0.9, "half": 0.5}
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg"])
+@pytest.mark.parametrize("more", AFTER_THE_END.values(), ids=AFTER_THE_END)
+def test_a_whole_image_is_read_whatever_follows_its_end(tmp_path, suffix, more):
+    folder = write_folder(tmp_path / "val", *pictures(6, (32, 32)), suffix=suffix)
+    first = folder / "a" / f"00000.{suffix}"
+    expected = np.asarray(Image.open(first)).transpose(2, 0, 1)
+    first.write_bytes(first.read_bytes() + more)
+    for skip in (False, True):
+        found = opened(f"folder:{folder}", skip_unreadable=skip)
+        found.expect(6)
+        assert found.problems() == []
+        assert (len(found), found.metadata) == (6, {})
+        assert np.array_equal(found.rows(0, 1)[0], expected)
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg"])
+@pytest.mark.parametrize("more", AFTER_THE_END.values(), ids=AFTER_THE_END)
+@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+def test_what_is_refused_as_cut_off_is_left_out_as_well(tmp_path, suffix, more, cut):
+    folder = write_folder(tmp_path / "val", *pictures(6, (32, 32)), suffix=suffix)
+    first = folder / "a" / f"00000.{suffix}"
+    content = first.read_bytes()
+    first.write_bytes(content[: cut if cut < 0 else int(cut * len(content))] + more)
+    with pytest.raises(UserError, match=rf"cannot read a/00000\.{suffix}: "):
+        opened(f"folder:{folder}").expect(6)
+    rest = opened(f"folder:{folder}", skip_unreadable=True)
+    rest.expect(5)
+    assert (len(rest), rest.metadata) == (5, {"skipped": 1})
+
+
 def test_an_image_that_breaks_only_when_it_is_decoded_is_named(folder):
     content = bytearray((folder / "a" / "00000.png").read_bytes())
     at = content.index(b"IDAT") + 8
