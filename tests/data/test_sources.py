@@ -104,6 +104,9 @@ def test_a_class_map_says_which_folder_is_which_class(folder, tmp_path):
         ("folder,label\na,0\nb,1\n", "no line for the folder c"),
         ("folder,label\na,x\n", "a is of class 'x', which is no whole number"),
         ("folder,label\na,0\na,1\n", "a is named twice"),
+        (f"folder,label\na,0\nb,{2**31}\nc,1\n", "b is of class 2147483648: .* at most 2147483648 classes"),
+        (f"folder,label\na,0\nb,1\nc,1\nabsent,{10**30}\n", "absent is of class 1000000000000"),
+        (f"folder,label\na,{'9' * 5000}\nb,1\nc,1\n", "a is of class 99999999999"),
         ("name,class\na,0\n", "must have the columns folder and label"),
         ("", "must have the columns"),
         (None, "cannot read"),
@@ -116,6 +119,14 @@ def test_a_wrong_class_map_is_refused_in_one_line(folder, tmp_path, text, messag
     with pytest.raises(UserError, match=message) as refusal:
         opened(f"folder:{folder}", class_map=str(table))
     assert "\n" not in str(refusal.value)
+
+
+def test_the_largest_label_of_a_class_map_is_read_at_once(folder, tmp_path):
+    table = tmp_path / "map.csv"
+    table.write_text(f"folder,label\na,0\nb,{2**31 - 1}\nc,{'0' * 5000}1\n")
+    found = opened(f"folder:{folder}", class_map=str(table))
+    assert found.labels.tolist() == [0] * 4 + [2**31 - 1] * 4 + [1] * 4
+    assert (found.classes, found.class_names) == (2**31, ())  # so many names would fill the memory
 
 
 @pytest.mark.parametrize(
