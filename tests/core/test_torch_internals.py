@@ -100,6 +100,7 @@ def test_a_dead_worker_is_told_from_another_failure():
     assert not torch_internals.reports_dead_worker(RuntimeError("CUDA error"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "told"),
     [

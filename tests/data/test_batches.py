@@ -78,7 +78,9 @@ class Readers(torch.utils.data.Dataset):
         return np.full((1, 2, 2), 255 * (os.getpid() == self.process), np.uint8), at % 3
 
 
-@pytest.mark.parametrize(("workers", "here"), [(None, True), (0, True), (1, False)])
+@pytest.mark.parametrize(
+    ("workers", "here"), [(None, True), (0, True), pytest.param(1, False, marks=pytest.mark.slow)]
+)
 def test_a_dataset_is_read_in_this_process_unless_workers_are_asked_for(workers, here):
     """Forked workers share the position in a file that the dataset keeps open, and read wrong images."""
     found = data.from_batches(Readers(), workers=workers)
@@ -122,6 +124,7 @@ def test_an_error_of_reading_is_one_line(error, told):
         assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["zip", "key", "file", "of this package"])
 def test_an_error_of_reading_in_a_worker_is_the_same_line_with_a_hint(name):
     error, told = BROKEN[name]
@@ -140,6 +143,7 @@ class Dying(Readers):
         os._exit(1)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_one_line():
     with pytest.raises(
         UserError, match=r"DataLoader worker .*; decode_workers=0 reads it in this"
@@ -148,6 +152,7 @@ def test_a_worker_that_dies_is_one_line():
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Got pickle error")
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_a_dataset_that_cannot_be_sent_to_a_worker_is_one_line(method):

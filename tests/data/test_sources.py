@@ -51,7 +51,7 @@ ASKED_IDS = {
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_whatever_ids_are_asked_for_the_images_are_theirs(folder, monkeypatch, workers, keeps):
     images = by_class(*pictures())[0]
     if not keeps:
@@ -65,7 +65,7 @@ def test_whatever_ids_are_asked_for_the_images_are_theirs(folder, monkeypatch, w
         assert np.array_equal(one.at(np.array(ids)), images[ids]), ids
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_after_an_image_that_cannot_be_decoded_the_same_ids_are_the_same_images(folder, workers):
     images = by_class(*pictures())[0]
     broken = folder / "b" / "00004.png"  # image 5
