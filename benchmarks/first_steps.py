@@ -59,7 +59,7 @@ def main() -> None:
     recipe = recipes.overridden(named, recipes.settings(arguments.set))
     what = Training(arguments.architecture, recipe, arguments.seed)
     images = data.load("cifar10", "train")
-    trainer = Job(what, recipe, recipe.model_args(), images, Path(), "cpu", False, None).trainer()
+    trainer = Job(what, recipe, recipe.model_args(), images, Path(), "cpu", False).trainer()
     lambdas = [module.lambda_ for module in trainer.model.modules() if isinstance(module, Lambda)]
     stem = trainer.model.get_submodule("stem.conv").weight
     trainer.begin()

@@ -147,8 +147,9 @@ def evaluate(
         interpolation: Interpolation of `resize`: ``bilinear`` (default), ``bicubic``, ``nearest``,
             ``lanczos``.
         skip_unreadable: Whether image files that cannot be decoded are left out; each is decoded to find out.
-        decode_workers: Processes that decode image files; 0 decodes in this one. None means one for each
-            CPU, 8 at most.
+        decode_workers: Processes that decode image files or read a torch Dataset; 0 does it in this one.
+            None means one for each CPU, 8 at most, for image files, and 0 for a Dataset: one that keeps a
+            file open may read wrong images in several processes.
         protocol: ``final``: each attack on all images; ``worst``: cheap attacks first, each on the images
             that are still correct.
         attack_precision: Precision of the gradients of attacks: ``float32``, ``tf32`` (CUDA only) or

@@ -38,6 +38,19 @@ def reports_dead_worker(error: RuntimeError) -> bool:
     return "DataLoader worker" in str(error)
 
 
+def error_in_worker(error: BaseException) -> str | None:
+    """Return the type and message of an error, in one line, that a DataLoader worker has passed on.
+
+    torch raises an error of the same type whose message contains the traceback in the worker. None for any
+    other error.
+    """
+    text = error.args[0] if error.args else ""
+    if "in DataLoader worker process" not in str(text):
+        return None
+    lines = str(text).rpartition("Traceback (most recent call last):\n")[2].splitlines()
+    return next((line for line in lines if line and not line.startswith(" ")), None)
+
+
 def refused_classes(error: BaseException) -> set[str]:
     """Return the full names of classes that the weights-only loader refuses but could be told to allow."""
     return set(_REFUSED.findall(str(error)))

@@ -15,8 +15,10 @@ from typing import IO, Any
 import numpy as np
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.registry import cause
+from robust_interp.core.torch_internals import error_in_worker
 from robust_interp.data.dataset import ArrayDataset, as_pixels, checked_labels, from_arrays
-from robust_interp.data.decoding import refuse_deep, worker_count
+from robust_interp.data.decoding import refuse_deep
 
 IMAGES, LABELS = ("pixel_values", "images", "image"), ("labels", "label")  # keys of batches that are dicts
 
@@ -58,11 +60,13 @@ def from_batches(
         classes: Number of classes; None takes the length of the torch Dataset's ``classes``, or else the
             largest label + 1.
         n: Number of images to read; None reads all.
-        workers: Number of processes that read a torch Dataset; None chooses it, see `worker_count`.
+        workers: Number of processes that read a torch Dataset; 0 and None read it in this process. A
+            Dataset that keeps a file open may read wrong images in several processes, as they may share its
+            position in the file.
 
     Raises:
-        UserError: if the source yields anything else, images of several shapes, or nothing; or if the
-            temporary folder is full.
+        UserError: if the source raises any exception, or yields anything else, images of several shapes, or
+            nothing; or if the temporary folder is full.
     """
     classes = _known_classes(source) if classes is None else classes
     labels, count = list[np.ndarray](), 0
@@ -106,7 +110,7 @@ def _known_classes(source: Any) -> int | None:
 
 def _batches(source: Any, workers: int | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the checked images (n, C, H, W) and labels (n,) of each batch."""
-    for at, batch in enumerate(_of_dataset(source, workers) if _is_map_style(source) else source):
+    for at, batch in enumerate(_of_dataset(source, workers or 0) if _is_map_style(source) else _read(source)):
         try:
             found = from_arrays(*_parts(batch))
         except UserError as error:
@@ -121,11 +125,27 @@ def _is_map_style(source: Any) -> bool:
     return not hasattr(source, "batch_sampler")
 
 
-def _of_dataset(source: Any, workers: int | None) -> Iterator[tuple[list, list]]:
+def _read(source: Iterable, hint: str = "") -> Iterator[Any]:
+    """Yield what a source yields; its exceptions, in this process or a worker, become one line.
+
+    Raises:
+        UserError: with the type and message of the exception, and the hint.
+    """
+    try:
+        for found in source:  # noqa: UP028, `yield from` would close a generator that may be read on
+            yield found
+    except Exception as error:  # datasets may raise anything
+        raise UserError(
+            f"cannot read the data set: {error_in_worker(error) or cause(error)}{hint}"
+        ) from error
+
+
+def _of_dataset(source: Any, workers: int) -> Iterator[tuple[list, list]]:
     from torch.utils.data import DataLoader
 
-    count = worker_count(workers, len(source))
-    for items in DataLoader(source, batch_size=AT_ONCE, num_workers=count, collate_fn=list):
+    loader = DataLoader(source, batch_size=AT_ONCE, num_workers=workers, collate_fn=list)
+    hint = "; decode_workers=0 reads it in this process" if workers else ""
+    for items in _read(loader, hint):
         images, labels = zip(*map(_parts, items), strict=True)
         shapes = {np.shape(image) for image in map(_array, images)}
         if len(shapes) > 1:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.paths import expanded
 from robust_interp.data.dataset import DATASETS, Arrays, DatasetType, data_root
 from robust_interp.data.sources import download_source, is_source
 
@@ -58,7 +59,8 @@ def download(name: str, data_dir: str | os.PathLike | None = None) -> None:
         data_dir: The data folder, see `data_root`; it is created if it does not exist.
 
     Raises:
-        UserError: if the download fails or the files are not the official ones.
+        UserError: if the download fails, the files are not the official ones, or there is neither a data
+            folder nor a home folder.
     """
     if is_source(name):
         download_source(name)
@@ -66,7 +68,7 @@ def download(name: str, data_dir: str | os.PathLike | None = None) -> None:
     class_name = DATASETS[name].torchvision_class
     if class_name is None:
         return
-    root = data_root(data_dir)
+    root = expanded(data_root(data_dir))  # never a folder called ~
     try:
         root.mkdir(parents=True, exist_ok=True)
         _torchvision_class(class_name)(root, download=True)

@@ -27,6 +27,8 @@ from robust_interp.core.texts import first_line_of
 
 SPLITS = ("train", "test")
 
+DEFAULT_ROOT = "~/.cache/robust-interp"  # the data folder if none is chosen
+
 OWN_N = 1000  # default number of measured images for a user's own data set
 
 MOST_CLASSES = 2**31  # predicted labels are stored as integers of 16 or 32 bits
@@ -435,11 +437,18 @@ def _check_range(images: np.ndarray) -> None:
 def data_root(data_dir: str | os.PathLike | None = None) -> Path:
     """Return the data folder: `data_dir`, else $ROBUST_INTERP_DATA, else ~/.cache/robust-interp.
 
+    Without a home folder, the last is returned as it is written here, and has no files: data sets without
+    files need no folder.
+
     Raises:
-        UserError: if it starts with ``~``, and there is no such home folder.
+        UserError: if one of the first two starts with ``~``, and there is no such home folder.
     """
-    chosen = data_dir or os.environ.get("ROBUST_INTERP_DATA") or "~/.cache/robust-interp"
-    return expanded(chosen)
+    if chosen := data_dir or os.environ.get("ROBUST_INTERP_DATA"):
+        return expanded(chosen)
+    try:
+        return expanded(DEFAULT_ROOT)
+    except UserError:
+        return Path(DEFAULT_ROOT)
 
 
 def named(text: str) -> str:
@@ -460,16 +469,21 @@ def load(name: str, split: str = "test", data_dir: str | os.PathLike | None = No
         data_dir: The data folder, see `data_root`.
 
     Raises:
-        UserError: if the name or the split is unknown, or the files are missing or not the official ones.
+        UserError: if the name or the split is unknown, the files are missing or not the official ones, or
+            the images and labels are not as the data set declares.
     """
     kind = DATASETS[name := named(name)]
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
     images, labels = kind.load(split, data_root(data_dir))
     try:
-        return from_arrays(images, labels, kind.classes, name)
+        found = from_arrays(images, labels, kind.classes, name)
+        if found.shape != tuple(kind.shape):
+            declared = f"not {tuple(kind.shape)} as declared"
+            raise UserError(f"its {split} images have shape {found.shape}, {declared}")
     except UserError as error:  # a plug-in may return anything
         raise UserError(f"data set {name}: {error}") from error
+    return found
 
 
 DATASETS: Registry[DatasetType] = Registry(

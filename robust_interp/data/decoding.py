@@ -25,6 +25,8 @@ WORTH_WORKERS = 64  # images; fewer are decoded before workers have started
 
 MOST_WORKERS = 8  # limit of the default number of workers
 
+END_MARKERS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
+
 
 def opened(file: BinaryIO) -> Image.Image:
     """Open an image with Pillow; only its header is read.
@@ -66,6 +68,23 @@ def as_its_source_asks(image: Image.Image, encoded: Encoded) -> Image.Image:
         image = image.convert(encoded.mode)
         refuse_deep(image)
     return image
+
+
+def check(file: BinaryIO, encoded: Encoded) -> None:
+    """Decode an image to find out whether it is whole.
+
+    Some programs write more bytes after its end, such as the film of a motion photo. The end marker is looked
+    for everywhere, because Pillow decodes a JPEG file that is cut off if enough zeros follow.
+
+    Raises:
+        ValueError: if Pillow cannot identify it, its pixels have more than 8 bits, or it is cut off.
+        Exception: any exception of Pillow's plug-ins, if the file is damaged.
+    """
+    image = opened(file)
+    as_its_source_asks(image, encoded).load()
+    file.seek(0)
+    if END_MARKERS.get(image.format or "", b"") not in file.read():
+        raise ValueError("it is cut off")
 
 
 class Decoder:
@@ -204,10 +223,10 @@ class Stream:
         Raises:
             UserError: if an image cannot be decoded; the message names it.
         """
-        start, stop = int(ids[0]), int(ids[-1]) + 1
         if not self._workers:
             return self.read_here(ids)
-        if stop - start == len(ids) and stop <= self._n:
+        start, stop = int(ids[0]), int(ids[0]) + len(ids)
+        if stop <= self._n and np.array_equal(ids, np.arange(start, stop)):
             return self._in_sequence(start, len(ids))
         self._turns.asked, self._at = ids, -1
         return self._taken(self._restarted(), len(ids))[0]
@@ -224,6 +243,7 @@ class Stream:
         if self._at != start or self._ready is None:
             self._turns.asked, self._turns.start, self._turns.stop = None, start, self._n
             self._ready, self._rest = self._restarted(), None
+        self._at = -1  # after an error, the next images that are ready are others
         found, self._rest = self._taken(self._ready, count, self._rest)
         self._at = (start + count) % self._n
         return found
@@ -305,7 +325,7 @@ class _Check:
         for place in places:
             try:
                 with self._encoded.open(place) as file:
-                    as_its_source_asks(opened(file), self._encoded).load()
+                    check(file, self._encoded)
             except Exception as error:  # Pillow's plug-ins raise anything
                 reason = first_line_of(error)
                 found.append((place, f"cannot read {self._encoded.names[place]}: {reason}"))

@@ -23,7 +23,7 @@ import numpy as np
 from robust_interp.core.errors import UserError
 from robust_interp.core.texts import first_line_of
 from robust_interp.data.dataset import OWN_N, Dataset
-from robust_interp.data.decoding import Decoder, Stream, opened
+from robust_interp.data.decoding import END_MARKERS, Decoder, Stream, check, opened
 from robust_interp.data.preprocessing import AS_THEY_ARE, Preprocessing, of_model
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ _READING = threading.RLock()  # corrupted images are computed in other threads, 
 PROBED = 32  # images whose headers decide on the number of channels and on preprocessing
 
 GREY = ("1", "L", "LA")  # Pillow's modes
+
+LAST_BYTES = 2048  # of a file, in which its end marker usually is
 
 
 class Encoded(Protocol):
@@ -294,7 +296,10 @@ def size_of(path: str | Path) -> int:
 
 
 def header_of(encoded: Encoded, place: int) -> Header:
-    """Read the header of an image. The end of JPEG and PNG files is checked, too, to find truncated ones."""
+    """Read the header of an image.
+
+    To find truncated JPEG and PNG files, those without an end marker in their last bytes are decoded, too.
+    """
     try:
         with encoded.open(place) as file:
             image = opened(file)
@@ -302,10 +307,11 @@ def header_of(encoded: Encoded, place: int) -> Header:
             turns = encoded.turns_upright or kind == "TIFF"  # Pillow itself turns TIFF files
             if turns and _is_on_its_side(image, file):
                 size = (image.width, image.height)
-            if kind in _ENDS:
-                file.seek(-min(encoded.sizes[place], 2048), os.SEEK_END)
-                if _ENDS[kind] not in file.read():
-                    raise ValueError("it is cut off")
+            if kind in END_MARKERS:
+                file.seek(-min(encoded.sizes[place], LAST_BYTES), os.SEEK_END)
+                if END_MARKERS[kind] not in file.read():
+                    file.seek(0)
+                    check(file, encoded)
         return Header(size, mode)
     except Exception as error:  # Pillow's plug-ins raise anything
         return Header((0, 0), "", f"cannot read {encoded.names[place]}: {_reason(error)}")
@@ -342,8 +348,6 @@ _WIDTH, _HEIGHT = 0x0100, 0x0101  # tags of TIFF
 _ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)  # EXIF's tag, and its values that swap height and width
 
 _EXIF_CHUNKS = {b"eXIf", b"tEXt", b"zTXt", b"iTXt"}  # a text may be EXIF or XMP
-
-_ENDS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}  # end markers; some programs write more bytes after them
 
 
 def _reason(error: Exception) -> str:

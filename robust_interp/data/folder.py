@@ -15,12 +15,16 @@ import numpy as np
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.paths import expanded
+from robust_interp.core.texts import LONGEST
+from robust_interp.data.dataset import MOST_CLASSES
 from robust_interp.data.files import FileDataset, size_of
 from robust_interp.data.options import SourceOptions
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
 
 IMAGENET_CLASSES = 1000
+
+MOST_NAMED = 2**16  # classes; the names of more, most of them empty, would make stored plans large
 
 
 @dataclass(frozen=True)
@@ -75,14 +79,21 @@ def from_folder(text: str, options: SourceOptions) -> FileDataset:
         if unknown := [name for name in names if name not in mapped]:
             raise UserError(f"{options.class_map} has no line for the folder {unknown[0]}")
         labels, notes = mapped, ()
-    called = tuple(_called(at, names, labels) for at in range(classes))
+    called = _class_names(names, labels, classes)
     return _dataset(f"folder:{root.resolve().name}", root, names, labels, classes, options, notes, called)
 
 
-def _called(label: int, names: Iterable[str], labels: Mapping[str, int]) -> str:
-    """Return the name of a class: its folder, or its folders; unprintable characters become ``?``."""
-    text = ", ".join(name for name in names if labels[name] == label)
-    return "".join(char if char.isprintable() else "?" for char in text)
+def _class_names(names: Iterable[str], labels: Mapping[str, int], classes: int) -> tuple[str, ...]:
+    """Return the name of each class: its folder, or its folders; unprintable characters become ``?``.
+
+    More than MOST_NAMED classes have no names.
+    """
+    if classes > MOST_NAMED:
+        return ()
+    folders: list[list[str]] = [[] for _ in range(classes)]
+    for name in names:
+        folders[labels[name]].append("".join(char if char.isprintable() else "?" for char in name))
+    return tuple(map(", ".join, folders))
 
 
 def from_imagenet(text: str, options: SourceOptions) -> FileDataset:
@@ -170,7 +181,7 @@ def read_class_map(path: Path) -> tuple[dict[str, int], int]:
 
     Raises:
         UserError: if the file cannot be read, a folder has two lines, or a label is not a whole number from
-            0.
+            0, below MOST_CLASSES.
     """
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -187,8 +198,16 @@ def read_class_map(path: Path) -> tuple[dict[str, int], int]:
                 "named twice" if folder in found else f"of class {label!r}, which is no whole number from 0"
             )
             raise UserError(f"{path}: {folder} is {what}")
-        found[folder] = int(label)
+        found[folder] = _class_index(path, folder, label)
     return found, max(found.values()) + 1
+
+
+def _class_index(path: Path, folder: str, digits: str) -> int:
+    digits = digits.lstrip("0") or "0"
+    if len(digits) > len(str(MOST_CLASSES)) or int(digits) >= MOST_CLASSES:  # int() refuses very many digits
+        shown = digits if len(digits) <= LONGEST else f"{digits[:LONGEST]}..."
+        raise UserError(f"{path}: {folder} is of class {shown}: there can be at most {MOST_CLASSES} classes")
+    return int(digits)
 
 
 def _dataset(

@@ -96,17 +96,15 @@ def corruption(function: Corrupt) -> Corrupt:
         function: The corruption; its name is the name of the column.
 
     Returns:
-        The same function with checks: it raises UserError for another shape or for values that are not
-        finite, and for any exception of the function, in one line.
+        The same function with checks: it raises UserError for another shape, for values that are not finite
+        or no numbers, and for any exception of the function, in one line.
 
     Raises:
         UserError: for a name that would make column names ambiguous.
     """
-    call = _named("corruption", function, function)
 
-    @functools.wraps(function)
     def checked(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
-        corrupted = np.asarray(call(image, severity, rng))
+        corrupted = np.asarray(function(image, severity, rng))  # it may return anything
         if corrupted.shape != image.shape:
             raise UserError(
                 f"corruption {function.__name__!r} returns shape {corrupted.shape} for {image.shape}"
@@ -115,7 +113,7 @@ def corruption(function: Corrupt) -> Corrupt:
             raise UserError(f"corruption {function.__name__!r} returns values that are not finite")
         return corrupted
 
-    entry: Corrupt = checked
+    entry: Corrupt = functools.wraps(function)(_named("corruption", checked, function))
     return _declare(CORRUPTIONS, function.__name__, entry)
 
 

@@ -105,7 +105,6 @@ class Job:
     folder: Path
     device: str | torch.device
     compiled: bool
-    data_dir: str | None
 
     @property
     def kind(self) -> data.DatasetType:

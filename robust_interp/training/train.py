@@ -44,7 +44,8 @@ def train(
 
     Args:
         architecture: A registered timm name without a tag.
-        dataset: Name of a registered data set. Its test split is used only once, at the end.
+        dataset: Name of a registered data set. Its test split is read before the training, to find mistakes,
+            and used only once, at the end.
         recipe: The recipe; it is filled for the data set.
         seed: Train seed; it determines initialisation, order and augmentation.
         out: The folder for the checkpoint folder.
@@ -116,8 +117,9 @@ def train_together(
     Raises:
         Stopped: after Ctrl-C, SIGTERM or SIGHUP. The states are saved, and the same call resumes the
             trainings.
-        UserError: if a checkpoint exists already or cannot be written, there is an unfinished training with
-            other settings, another process is training one of the networks, or two trainings are the same.
+        UserError: if a checkpoint exists already or cannot be written, a split of the data set cannot be
+            read, there is an unfinished training with other settings, another process is training one of the
+            networks, or two trainings are the same.
     """
     folders = check(trainings, dataset, out)
     with ExitStack() as stack:
@@ -127,8 +129,9 @@ def train_together(
         if compiled:
             stack.enter_context(compilation_limit(MOST_COMPILATIONS))
         training = training or data.load(dataset, "train", data_dir)
-        jobs = _jobs(folders, training, model_args or {}, data_dir, device, compiled)
-        outcomes, caught = _outcomes(jobs, report, resumed, stopping, save_every)
+        test = data.load(dataset, "test", data_dir)  # now, so that mistakes are found before the training
+        jobs = _jobs(folders, training, model_args or {}, device, compiled)
+        outcomes, caught = _outcomes(jobs, test, report, resumed, stopping, save_every)
     if caught:  # these trainings are finished; stop what the caller does next
         raise Stopped(caught)
     return outcomes
@@ -136,6 +139,7 @@ def train_together(
 
 def _outcomes(
     jobs: Sequence[Job],
+    test: data.ArrayDataset,
     report: Callable[[Training, Status], None],
     resumed: Callable[[Training, Start], None],
     stopping: Callable[[], bool],
@@ -159,7 +163,7 @@ def _outcomes(
     caught = _run(trainers, outcomes, report, stopping, save_every)
     for trainer, job in trainers.items():
         if job.what not in outcomes:
-            outcomes[job.what] = save(job, trainer, data.load(job.training.name, "test", job.data_dir))
+            outcomes[job.what] = save(job, trainer, test)
             resume.forget(job.folder)
     return outcomes, caught
 
@@ -168,7 +172,6 @@ def _jobs(
     folders: dict[Training, Path],
     training: data.ArrayDataset,
     model_args: dict,
-    data_dir: str | None,
     device: str | torch.device,
     compiled: bool,
 ) -> list[Job]:
@@ -176,7 +179,7 @@ def _jobs(
     for what, folder in folders.items():
         recipe = what.recipe.filled(data.DATASETS[training.name])
         args = recipe.model_args() | model_args
-        jobs.append(Job(what, recipe, args, training, folder, device, compiled, data_dir))
+        jobs.append(Job(what, recipe, args, training, folder, device, compiled))
     return jobs
 
 

@@ -36,6 +36,20 @@ class Dies(torch.utils.data.Dataset):
         os._exit(1)
 
 
+class Fails(torch.utils.data.Dataset):
+    def __init__(self, error):
+        self.error = error
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, place):
+        try:
+            {}["before"]
+        except KeyError:
+            raise self.error from None
+
+
 class Counts(TorchFunctionMode):
     calls = 0
 
@@ -84,6 +98,25 @@ def test_a_dead_worker_is_told_from_another_failure():
         next(iter(loader))
     assert torch_internals.reports_dead_worker(error.value), f"torch words it {error.value}"
     assert not torch_internals.reports_dead_worker(RuntimeError("CUDA error"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ValueError("odd\n  and more"), "ValueError: odd"),
+        (KeyError("cat"), "KeyError: 'cat'"),
+        (zipfile.BadZipFile("no zip"), "zipfile.BadZipFile: no zip"),
+        (UnicodeDecodeError("utf-8", b"x", 0, 1, "odd"), "UnicodeDecodeError: 'utf-8' codec can't decode"),
+    ],
+)
+def test_the_error_of_a_worker_is_found_in_what_torch_makes_of_it(error, told):
+    loader = torch.utils.data.DataLoader(Fails(error), num_workers=1, multiprocessing_context="fork")
+    with pytest.raises((type(error), RuntimeError)) as passed_on:
+        next(iter(loader))
+    found = torch_internals.error_in_worker(passed_on.value)
+    assert found.startswith(told), f"torch words it {passed_on.value}"
+    assert torch_internals.error_in_worker(error) is None
 
 
 def test_the_loader_names_a_class_that_it_does_not_know(tmp_path):

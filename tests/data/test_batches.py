@@ -1,5 +1,9 @@
 """Images that come in batches: DataLoaders, torch Datasets and plain iterables, read once."""
 
+import multiprocessing
+import os
+import zipfile
+
 import numpy as np
 import pytest
 import torch
@@ -61,6 +65,111 @@ def test_what_comes_in_batches_is_as_the_arrays_are(source):
     assert (found.classes, found.notes) == (3, ())
 
 
+class Readers(torch.utils.data.Dataset):
+    """A white image where it is read by this process, and a black one by any other."""
+
+    def __init__(self, n=200):
+        self.n, self.process = n, os.getpid()
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, at):
+        return np.full((1, 2, 2), 255 * (os.getpid() == self.process), np.uint8), at % 3
+
+
+@pytest.mark.parametrize(
+    ("workers", "here"), [(None, True), (0, True), pytest.param(1, False, marks=pytest.mark.slow)]
+)
+def test_a_dataset_is_read_in_this_process_unless_workers_are_asked_for(workers, here):
+    """Forked workers share the position in a file that the dataset keeps open, and read wrong images."""
+    found = data.from_batches(Readers(), workers=workers)
+    assert len(found) == 200
+    assert (found.rows(0, 200) == (255 if here else 0)).all()
+
+
+class Broken(Readers):
+    def __init__(self, error):
+        super().__init__(70)
+        self.error = error
+
+    def __getitem__(self, at):
+        if at == 3:
+            raise self.error
+        return super().__getitem__(at)
+
+
+BROKEN = {
+    "zip": (zipfile.BadZipFile("no zip file\nat all"), "BadZipFile: no zip file$"),
+    "key": (KeyError("cat"), "KeyError: 'cat'$"),
+    "file": (
+        FileNotFoundError(2, "No such file", "x.png"),
+        r"FileNotFoundError: \[Errno 2\] No such file: 'x.png'$",
+    ),
+    "silent": (ValueError(), "ValueError$"),
+    "of this package": (UserError("x.png is damaged"), "x.png is damaged$"),
+}
+
+
+@pytest.mark.parametrize(("error", "told"), BROKEN.values(), ids=BROKEN)
+def test_an_error_of_reading_is_one_line(error, told):
+    def reading():
+        yield from in_batches()
+        raise error
+
+    source = Broken(error)
+    for each in (source, DataLoader(source, batch_size=4), reading()):
+        with pytest.raises(UserError, match=told) as refusal:
+            data.from_batches(each)
+        assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["zip", "key", "file", "of this package"])
+def test_an_error_of_reading_in_a_worker_is_the_same_line_with_a_hint(name):
+    error, told = BROKEN[name]
+    source = Broken(error)
+    with pytest.raises(
+        UserError, match=told.removesuffix("$") + "; decode_workers=0 reads it in this"
+    ) as refusal:
+        data.from_batches(source, workers=1)
+    assert "\n" not in str(refusal.value)
+    with pytest.raises(UserError, match=told):
+        data.from_batches(DataLoader(source, batch_size=4, num_workers=1))
+
+
+class Dying(Readers):
+    def __getitem__(self, at):
+        os._exit(1)
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_is_one_line():
+    with pytest.raises(
+        UserError, match=r"DataLoader worker .*; decode_workers=0 reads it in this"
+    ) as refusal:
+        data.from_batches(Dying(), workers=1)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Got pickle error")
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_dataset_that_cannot_be_sent_to_a_worker_is_one_line(method):
+    source = Readers()
+    source.transform = lambda image: image
+    before = multiprocessing.get_start_method(allow_none=True)
+    multiprocessing.set_start_method(method, force=True)
+    try:
+        with pytest.raises(
+            UserError, match=r"lambda.*; decode_workers=0 reads it in this process"
+        ) as refusal:
+            data.from_batches(source, workers=1)
+    finally:
+        multiprocessing.set_start_method(before, force=True)
+    assert "\n" not in str(refusal.value)
+
+
 def test_images_that_are_no_whole_255ths_stay_floats_even_if_the_first_ones_were():
     noisy = PIXELS.clone()
     noisy[9, 0, 0, 0] = 0.1234
@@ -78,6 +187,12 @@ def test_only_so_many_are_read_as_are_asked_for():
     assert len(found) == 14
     assert np.array_equal(found.rows(0, 14), np.concatenate([IMAGES, IMAGES[:4]]))
     assert found.notes == ("the first 14 images that the data set yields hold 3 of 10 classes",)
+
+
+def test_a_generator_of_batches_can_be_read_on():
+    source = in_batches()
+    assert len(data.from_batches(source, classes=3, n=4)) == 4
+    assert np.array_equal(next(source)[0], PIXELS[4:8])
 
 
 def test_a_torch_dataset_says_how_many_classes_it_has(tmp_path):

@@ -4,6 +4,7 @@ import hashlib
 import os
 import pickle
 import socket
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -292,6 +293,68 @@ def test_an_unknown_dataset_or_split_names_the_near_ones():
         data.load("zzz")
     with pytest.raises(UserError, match="unknown split 'tset'; did you mean test"):
         data.load("digits", "tset")
+
+
+@pytest.fixture
+def homeless(monkeypatch):
+    """A process of a user without a home folder, as in a container that runs under any number."""
+
+    def unknown(uid):
+        raise KeyError(uid)
+
+    for name in ("HOME", "USERPROFILE", "ROBUST_INTERP_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+
+
+def test_data_without_files_need_no_home_folder(homeless):
+    assert len(data.load("digits")) == 450
+    made = replace(
+        data.DATASETS["digits"],
+        name="made",
+        load=lambda split, root: data.DATASETS["digits"].load(split, root),
+    )
+    with data.DATASETS.registered("made", made):
+        assert len(data.load("made", "train")) == 1347
+
+
+def test_without_a_home_folder_missing_files_are_named_with_what_would_help(homeless, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    told = r"CIFAR10: ~/\.cache/robust-interp/cifar-10-batches-py does not exist; put .* with --data-dir"
+    with pytest.raises(UserError, match=told):
+        data.load("cifar10")
+    with pytest.raises(
+        UserError, match=r"~/\.cache/robust-interp cannot be used: there is no such home folder"
+    ):
+        data.download("cifar10")
+    assert not list(tmp_path.iterdir())  # no folder called ~
+    for chosen in ("~/mine", "~nobody_x/mine"):
+        with pytest.raises(UserError, match=f"{chosen} cannot be used: there is no such home folder"):
+            data.load("digits", data_dir=chosen)
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ((1, 8, 7), r"\(1, 8, 7\), not \(1, 8, 8\) as declared"),
+        ((1, 7, 8), r"\(1, 7, 8\), not \(1, 8, 8\) as declared"),
+        ((3, 8, 8), r"\(3, 8, 8\), not \(1, 8, 8\) as declared"),
+    ],
+)
+def test_a_split_of_another_shape_than_is_declared_is_refused(split, found, told):
+    def load(asked, root):
+        return np.zeros((20, *(found if asked == split else (1, 8, 8))), np.uint8), np.arange(20) % 10
+
+    with data.DATASETS.registered("odd", replace(data.DATASETS["digits"], name="odd", load=load)):
+        with pytest.raises(UserError, match=f"^data set odd: its {split} images have shape {told}$"):
+            data.load("odd", split)
+        assert data.load("odd", "test" if split == "train" else "train").shape == (1, 8, 8)
+
+
+def test_a_shape_may_be_declared_as_a_list():
+    with data.DATASETS.registered("listed", replace(data.DATASETS["digits"], name="listed", shape=[1, 8, 8])):
+        assert data.load("listed").shape == (1, 8, 8)
 
 
 def test_the_data_folder_is_the_argument_else_the_environment_else_the_cache(monkeypatch, tmp_path):

@@ -10,6 +10,7 @@ from support.own_images import by_class, encoded, pictures, write_folder
 
 from robust_interp import data
 from robust_interp.core.errors import UserError
+from robust_interp.data import files
 
 
 @pytest.fixture
@@ -38,6 +39,45 @@ def test_samples_are_had_by_id_in_any_order(folder):
     assert np.array_equal(ours.pixels(2, 5), images[2:5].astype(np.float32) / np.float32(255))
 
 
+ASKED_IDS = {
+    "descending": [2, 1, 0],
+    "ends in order": [0, 2, 1, 3],
+    "twice, and as many as a range": [0, 1, 1, 3],
+    "one twice": [5, 5],
+    "a range": [3, 4, 5],
+    "from the last to the first": [11, 0],
+    "all, shuffled": [11, 3, 5, 0, 9, 7, 1, 2, 4, 6, 8, 10],
+}
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_whatever_ids_are_asked_for_the_images_are_theirs(folder, monkeypatch, workers, keeps):
+    images = by_class(*pictures())[0]
+    if not keeps:
+        monkeypatch.setattr(files, "KEPT_BYTES", 0)
+    for ids in ASKED_IDS.values():  # each for itself, and one after another
+        alone = data.open_source(f"folder:{folder}", data.SourceOptions(workers=workers))
+        assert np.array_equal(alone.at(np.array(ids)), images[ids]), ids
+        assert np.array_equal(alone.rows(0, 12), images), ids  # what is kept is right, too
+    one = data.open_source(f"folder:{folder}", data.SourceOptions(workers=workers))
+    for ids in ASKED_IDS.values():
+        assert np.array_equal(one.at(np.array(ids)), images[ids]), ids
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_after_an_image_that_cannot_be_decoded_the_same_ids_are_the_same_images(folder, workers):
+    images = by_class(*pictures())[0]
+    broken = folder / "b" / "00004.png"  # image 5
+    whole = broken.read_bytes()
+    broken.write_bytes(b"no image")
+    found = data.open_source(f"folder:{folder}", data.SourceOptions(workers=workers))
+    with pytest.raises(UserError, match=r"cannot decode b/00004\.png"):
+        found.rows(3, 9)
+    broken.write_bytes(whole)
+    assert np.array_equal(found.rows(3, 9), images[3:9])
+
+
 def test_folders_called_by_numbers_are_sorted_as_text_and_a_line_says_so(tmp_path):
     images, _ = pictures(11)
     names = [str(at) for at in range(11)]
@@ -64,6 +104,9 @@ def test_a_class_map_says_which_folder_is_which_class(folder, tmp_path):
         ("folder,label\na,0\nb,1\n", "no line for the folder c"),
         ("folder,label\na,x\n", "a is of class 'x', which is no whole number"),
         ("folder,label\na,0\na,1\n", "a is named twice"),
+        (f"folder,label\na,0\nb,{2**31}\nc,1\n", "b is of class 2147483648: .* at most 2147483648 classes"),
+        (f"folder,label\na,0\nb,1\nc,1\nabsent,{10**30}\n", "absent is of class 1000000000000"),
+        (f"folder,label\na,{'9' * 5000}\nb,1\nc,1\n", "a is of class 99999999999"),
         ("name,class\na,0\n", "must have the columns folder and label"),
         ("", "must have the columns"),
         (None, "cannot read"),
@@ -76,6 +119,14 @@ def test_a_wrong_class_map_is_refused_in_one_line(folder, tmp_path, text, messag
     with pytest.raises(UserError, match=message) as refusal:
         opened(f"folder:{folder}", class_map=str(table))
     assert "\n" not in str(refusal.value)
+
+
+def test_the_largest_label_of_a_class_map_is_read_at_once(folder, tmp_path):
+    table = tmp_path / "map.csv"
+    table.write_text(f"folder,label\na,0\nb,{2**31 - 1}\nc,{'0' * 5000}1\n")
+    found = opened(f"folder:{folder}", class_map=str(table))
+    assert found.labels.tolist() == [0] * 4 + [2**31 - 1] * 4 + [1] * 4
+    assert (found.classes, found.class_names) == (2**31, ())  # so many names would fill the memory
 
 
 @pytest.mark.parametrize(
@@ -176,6 +227,45 @@ def test_an_unreadable_image_is_named_before_the_run_or_left_out_and_counted(tmp
     assert rest.labels.tolist() == [0, 0, 1, 2, 2]
     assert "1 of 6 images are left out" in rest.notes[0]
     assert rest.fingerprint != found.fingerprint
+
+
+AFTER_THE_END = {
+    "nothing": b"",
+    "a few zeros": bytes(100),
+    "a film": bytes(range(256)) * 20,
+    "zeros": bytes(9000),
+}
+CUTS = {"its last bytes": -12, "a tenth": 0.9, "half": 0.5}
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg"])
+@pytest.mark.parametrize("more", AFTER_THE_END.values(), ids=AFTER_THE_END)
+def test_a_whole_image_is_read_whatever_follows_its_end(tmp_path, suffix, more):
+    folder = write_folder(tmp_path / "val", *pictures(6, (32, 32)), suffix=suffix)
+    first = folder / "a" / f"00000.{suffix}"
+    expected = np.asarray(Image.open(first)).transpose(2, 0, 1)
+    first.write_bytes(first.read_bytes() + more)
+    for skip in (False, True):
+        found = opened(f"folder:{folder}", skip_unreadable=skip)
+        found.expect(6)
+        assert found.problems() == []
+        assert (len(found), found.metadata) == (6, {})
+        assert np.array_equal(found.rows(0, 1)[0], expected)
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg"])
+@pytest.mark.parametrize("more", AFTER_THE_END.values(), ids=AFTER_THE_END)
+@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+def test_what_is_refused_as_cut_off_is_left_out_as_well(tmp_path, suffix, more, cut):
+    folder = write_folder(tmp_path / "val", *pictures(6, (32, 32)), suffix=suffix)
+    first = folder / "a" / f"00000.{suffix}"
+    content = first.read_bytes()
+    first.write_bytes(content[: cut if cut < 0 else int(cut * len(content))] + more)
+    with pytest.raises(UserError, match=rf"cannot read a/00000\.{suffix}: "):
+        opened(f"folder:{folder}").expect(6)
+    rest = opened(f"folder:{folder}", skip_unreadable=True)
+    rest.expect(5)
+    assert (len(rest), rest.metadata) == (5, {"skipped": 1})
 
 
 def test_an_image_that_breaks_only_when_it_is_decoded_is_named(folder):

@@ -26,6 +26,7 @@ from robust_interp.benchmark.request import Request
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import BUILT_IN, Origin, Registry
 from robust_interp.core.sources import LocalModules, code_hash, own_modules
+from robust_interp.corruptions.table import corrupt
 from robust_interp.results.combine import gather
 from robust_interp.store import FILE_NAME
 
@@ -682,6 +683,38 @@ def test_a_corruption_that_returns_no_pixels_is_one_line(fresh, write, command, 
     status, out, err = command("bench", "--plugin", path, *SMALL.split(), *asked)
     assert (status, out) == (1, "")
     assert "robust-interp: corruption 'scaled' returns no pixels" in err
+
+
+NO_ARRAYS = {
+    "a tensor with a gradient": "torch.tensor(image, requires_grad=True)",
+    "a tensor on another device": "torch.zeros(image.shape, device='meta')",  # as one on CUDA
+    "rows of several lengths": "[[1.0], [2.0, 3.0]]",
+    "texts": "np.full(image.shape, 'x')",
+    "objects": "np.full(image.shape, None)",
+    "nothing": "None",
+}
+
+
+@pytest.mark.parametrize("returned", NO_ARRAYS.values(), ids=NO_ARRAYS)
+def test_a_corruption_that_returns_no_array_of_numbers_is_one_line(fresh, write, returned):
+    plugins.load(
+        write(
+            f"""
+            import numpy as np
+            import torch
+
+            from robust_interp.plugins import corruption
+
+            @corruption
+            def odd(image, severity, rng):
+                return {returned}
+            """
+        )
+    )
+    images = np.zeros((2, 1, 4, 4), np.uint8)
+    with pytest.raises(UserError, match=r"^corruption 'odd' ") as refusal:
+        corrupt(images, "odd", 1, [0, 1], seed=0)
+    assert "\n" not in str(refusal.value)
 
 
 WHOLE = """

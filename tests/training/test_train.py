@@ -76,15 +76,20 @@ def test_a_seed_fixes_the_weights_bit_for_bit_and_another_gives_others(tmp_path,
 
 
 @pytest.mark.slow
-def test_the_test_split_is_read_only_after_the_last_epoch(tmp_path, monkeypatch, exact):
-    read, plain, epochs = [], data.load, []
+def test_the_test_split_is_used_only_after_the_last_epoch(tmp_path, monkeypatch, exact):
+    used, plain, epochs = [], data.load, []
 
     def note(status):
         if status.line:
             epochs.append(status)
 
+    def pixels(dataset, start, stop):
+        used.append(len(epochs))
+        return data.as_pixels(dataset.rows(start, stop))
+
+    monkeypatch.setattr(data.ArrayDataset, "pixels", pixels)
+
     def load(name, split="test", data_dir=None):
-        read.append((split, len(epochs)))
         found = plain(name, split, data_dir)
         return found if split == "train" else replace(found, images=np.zeros_like(found.images))
 
@@ -92,10 +97,52 @@ def test_the_test_split_is_read_only_after_the_last_epoch(tmp_path, monkeypatch,
     usual = train.train("preact_resnet14", "digits", recipe, 0, tmp_path / "usual")
     monkeypatch.setattr(data, "load", load)
     poisoned = train.train("preact_resnet14", "digits", recipe, 0, tmp_path / "poisoned", report=note)
-    assert read == [("train", 0), ("test", 2)]
+    assert set(used[len(used) // 2 :]) == {2}  # of the second training
     assert same(weights(usual), weights(poisoned))
     assert poisoned.record["clean_accuracy"] == 10  # one class for all, and 45 of each class are there
     assert poisoned.record["checkpoint"] == "last"
+
+
+def without_labels(images, labels):
+    return images, labels[:-1]
+
+
+def of_another_shape(images, labels):
+    return images[..., :7], labels
+
+
+def of_more_classes(images, labels):
+    return images, labels + 5
+
+
+def missing(images, labels):
+    raise UserError("there is no test.npz")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (missing, "there is no test.npz"),
+        (without_labels, "labels must be 450 class indices"),
+        (of_another_shape, r"test images have shape \(1, 8, 7\)"),
+        (of_more_classes, "labels run from 5 to 14, outside 0 to 9"),
+    ],
+)
+def test_a_test_split_that_cannot_be_used_is_refused_before_the_first_step(
+    tmp_path, monkeypatch, change, told
+):
+    def load(split, root):
+        found = DIGITS.load(split, root)
+        return change(*found) if split == "test" else found
+
+    monkeypatch.setattr(Trainer, "steps", property(lambda trainer: pytest.fail("the training has begun")))
+    with (
+        data.DATASETS.registered("odd", replace(DIGITS, name="odd", load=load)),
+        pytest.raises(UserError, match=told) as refusal,
+    ):
+        train.train("preact_resnet14", "odd", SHORT, 0, tmp_path)
+    assert "\n" not in str(refusal.value)
+    assert not [path for path in tmp_path.rglob("*") if path.suffix in (".safetensors", ".json")]
 
 
 # The steps.
@@ -624,7 +671,7 @@ def test_the_images_of_the_check_are_channels_last_as_in_training(tmp_path, of_p
     what = Training("made_by_plugin", SHORT, 0)
     with pytest.raises(UserError, match=told):
         work([what], colour, "cpu")
-    job = Job(what, SHORT.filled(data.DATASETS["cifar10"]), {}, colour, tmp_path, "cpu", False, None)
+    job = Job(what, SHORT.filled(data.DATASETS["cifar10"]), {}, colour, tmp_path, "cpu", False)
     with pytest.raises(UserError, match=told):
         job.trainer()
 
@@ -657,7 +704,7 @@ def test_the_check_of_a_model_changes_neither_its_buffers_nor_the_random_numbers
     training = data.load("digits", "train")
     random.seed(0)
     np.random.seed(0)
-    job = Job(what, SHORT.filled(DIGITS), {}, training, tmp_path, "cpu", False, None)
+    job = Job(what, SHORT.filled(DIGITS), {}, training, tmp_path, "cpu", False)
     trainer = job.trainer()
     assert trainer.model.steps == 0
     drawn = random.random(), np.random.rand()
@@ -698,7 +745,9 @@ def test_a_model_of_a_plugin_with_shared_weights_is_trained_and_loaded(
 @pytest.mark.parametrize(
     "real_cifar", ["cifar10", pytest.param("cifar100", marks=pytest.mark.exhaustive)], indirect=True
 )
-def test_the_real_cifar_is_trained_on_and_its_test_split_read_at_the_end(real_cifar, tmp_path, monkeypatch):
+def test_the_real_cifar_is_trained_on_and_its_test_split_measured_on_at_the_end(
+    real_cifar, tmp_path, monkeypatch
+):
     name, root = real_cifar
     official, read = data.load, []
 
