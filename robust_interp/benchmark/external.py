@@ -27,8 +27,9 @@ from robust_interp.core.files import make_folder, write_text
 from robust_interp.data.dataset import RANGE_TOLERANCE
 from robust_interp.data.npz import read_arrays
 from robust_interp.results import rows
-from robust_interp.results.columns import EXTERNAL_COLUMNS
+from robust_interp.results.columns import EXTERNAL, EXTERNAL_COLUMNS
 from robust_interp.results.export import results_csv
+from robust_interp.results.frames import frame_of
 from robust_interp.store import Outcome
 from robust_interp.store.cells import attack_column, digest, in_255
 
@@ -215,7 +216,7 @@ def write(folder: Path, lines: Iterable[dict]) -> pd.DataFrame:
     Raises:
         UserError: if the existing file has other columns or cannot be read.
     """
-    new = pd.DataFrame(lines)[EXTERNAL_COLUMNS]
+    new = frame_of(list(lines), EXTERNAL)
     path, text = make_folder(folder) / FILE_NAME, results_csv(new)
     if path.exists():
         kept = _kept(path)
