@@ -88,13 +88,15 @@ def rounds(perturbation: Perturbation, kind: AttackType, model: nn.Module, image
 
 
 def _plain(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> list[Round]:
-    return [Round(_made(perturbation, kind, model, images), kind.alone)] * perturbation.integer("restarts")
+    times = perturbation.integer("restarts") if kind.restarts else 1
+    return [Round(_made(perturbation, kind, model, images), kind.alone)] * times
 
 
 def _made(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> Any:
     """Build an attack of torchattacks or of a plug-in, with all its parameters."""
     arguments: dict[str, Any] = dict(perturbation.params)
-    arguments.pop("restarts", None)
+    if kind.restarts:
+        arguments.pop("restarts", None)
     target = arguments.pop("target", None)
     make = kind.torchattacks_class
     if isinstance(make, str):

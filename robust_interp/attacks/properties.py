@@ -139,7 +139,10 @@ def environment(perturbation: Perturbation) -> dict[str, str]:
         UserError: if the attack is AutoAttack and no package of it is installed.
     """
     if perturbation.name != "autoattack":
-        return {"torchattacks": torchattacks_version()}
+        kind, of_torchattacks = type_of(perturbation.name), {"torchattacks": torchattacks_version()}
+        # Results without the second entry took Pixle's own restarts for runs of the whole attack.
+        is_own = not kind.restarts and "restarts" in kind.defaults
+        return of_torchattacks | ({"restarts": "of the attack"} if is_own else {})
     for package in AUTOATTACK_PACKAGES:
         try:
             return {"autoattack": f"{package} {importlib.metadata.version(package)}"}

@@ -54,7 +54,8 @@ class AttackType:
         classes: Smallest number of classes for which its loss is defined.
         work: Function that maps the parameters to the cost per image in forward passes, without restarts.
         takes_eps: Whether it has a radius.
-        restarts: Whether a random attack can run several times, keeping the worst result.
+        restarts: Whether a random attack can run several times, keeping the worst result. If not, a parameter
+            ``restarts`` is the attack's own, as that of torchattacks' Pixle.
         stops: Whether it accepts ``stop=broken``, to stop for each image at its first misclassified iterate.
         about: A description of about five words, for `ls attacks`.
         source: The paper it comes from.

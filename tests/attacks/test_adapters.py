@@ -18,6 +18,7 @@ import robust_interp
 from robust_interp import attacks, data
 from robust_interp.attacks import AttackRunner, properties, start_noise
 from robust_interp.benchmark.benchmark import Benchmark
+from robust_interp.benchmark.plan import make_cell
 from robust_interp.benchmark.request import Request
 from robust_interp.core.errors import UserError
 from robust_interp.store import INHERITED, Store
@@ -450,6 +451,27 @@ def test_of_restarts_the_one_that_breaks_a_sample_is_kept():
     assert 0.05 < right.mean() < 0.2  # an eighth
     alone = attack(FirstPixel(), spec.replace(", restarts=3", ""), grey, labels, seed=6)
     assert torch.equal(alone.images[kept == 0], found.images[kept == 0])
+
+
+@pytest.mark.parametrize(
+    ("spec", "restarts", "column"),
+    [
+        ("Pixle", 20, "Pixle_l0"),
+        ("Pixle(restarts=1)", 1, "Pixle_l0(restarts=1)"),
+        ("Pixle(restarts=3)", 3, ""),
+    ],
+)
+def test_restarts_of_an_attack_itself_are_its_own_and_run_it_once(monkeypatch, spec, restarts, column):
+    calls = []
+    monkeypatch.setattr(
+        "torchattacks.Pixle.forward", lambda self, images, labels: calls.append(self.restarts) or images
+    )
+    images, labels = rowwise_batch(2)
+    attack(Rowwise(), spec, images, labels)
+    assert calls == [restarts] * 2  # once for each image, as it is run on one image at a time
+    assert perturbation(spec).column == (column or f"Pixle_l0(restarts={restarts})")
+    cell = make_cell(ModelCard("net", {}), data.from_arrays(images, labels, 5), perturbation(spec))
+    assert cell.environment["restarts"] == "of the attack"  # else results of 20 times 20 runs would be found
 
 
 def test_restarts_and_norm_stand_in_the_table():
