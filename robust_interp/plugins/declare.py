@@ -26,7 +26,9 @@ from robust_interp.core.specs import OfEps
 from robust_interp.corruptions.names import MEANS
 from robust_interp.corruptions.table import CORRUPTIONS, Corrupt
 from robust_interp.data import DATASETS, DatasetType
+from robust_interp.results.column_names import parse
 from robust_interp.results.columns import ENTRY_COLUMNS, SOURCE_COLUMNS, STRONG, TAIL_COLUMNS, WORST
+from robust_interp.store.cells import attack_column
 
 T = TypeVar("T")
 
@@ -90,6 +92,7 @@ def attack(
             classes=classes,
             about=first_line(function),
         )
+        _check_norm_in_name(function.__name__, kind)
         return _declare(ATTACKS, function.__name__, kind)
 
     return declare
@@ -212,6 +215,16 @@ def _check_columns(registry: Registry, name: str) -> None:
     derived = name.startswith((f"{WORST}_", f"{STRONG}_"))
     if registry is ATTACKS and (name in (*own, *CORRUPTIONS, *beside) or derived):
         raise UserError(f"attack {name!r}: its column names would be ambiguous: rename it")
+
+
+def _check_norm_in_name(name: str, kind: AttackType) -> None:
+    """Reject a name whose end would be read as another norm in column names, as of ``model2`` in Linf."""
+    for norm in ("Linf", "L2") if "norm" in kind.defaults else (kind.norm,):
+        if (read := parse(attack_column(name, norm, 1), ()).norm) != norm:
+            raise UserError(
+                f"attack {name!r}: its columns would look like those of an attack in {read}, but its norm is "
+                f"{norm}: rename it"
+            )
 
 
 def _defaults(function: Callable) -> dict:

@@ -377,6 +377,16 @@ def test_declaring_registers_nothing_outside_a_file():
         ),
         *(
             (
+                "from robust_interp.plugins import attack\n@attack()\n"
+                f"def {name}(model, x, y, *, eps{more}): 0\n",
+                f"line 2: attack '{name}': its columns would look like those of an attack in {norm}, but its "
+                "norm is Linf: rename it",
+            )
+            for name, norm in (("model2", "L2"), ("mine_l1", "L1"), ("CELL0", "L0"))
+            for more in ("", ", norm='L2'")
+        ),
+        *(
+            (
                 f"from robust_interp.plugins import {kind}\n@{kind}{call}\ndef {name}(a, b, c, *, eps): 0\n",
                 f"{kind} '{name}': its column names would be ambiguous",
             )
@@ -428,6 +438,16 @@ def test_any_other_keyword_reaches_the_attack_with_its_default(fresh, write, spe
     images = (torch.eye(3).view(3, 3, 1, 1), torch.arange(3), 3)
     table = evaluate(torch.nn.Flatten(), images, attacks=spec, eps=[0.1], corruptions="none")
     assert table["norm"].dropna().tolist() == [norm]
+
+
+@pytest.mark.parametrize("norm", ["L2", "L1", "L0"])
+def test_a_name_that_ends_with_a_norm_is_no_fault_in_another_one_than_linf(norm):
+    def same(model, images, labels, *, eps):
+        return images
+
+    for name in ("model2", "mine_l1", "CELL0", "l2_of_mine"):
+        same.__name__ = name
+        assert plugins.attack(norm=norm)(same).norm == norm
 
 
 def test_a_file_that_is_not_there(command, tmp_path):
