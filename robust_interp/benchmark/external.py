@@ -23,7 +23,7 @@ from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.classifiers.target import Target
 from robust_interp.core import statistics
 from robust_interp.core.errors import UserError
-from robust_interp.core.files import make_folder, write_text
+from robust_interp.core.files import lock_file, make_folder, write_text
 from robust_interp.data.dataset import RANGE_TOLERANCE
 from robust_interp.data.npz import read_arrays
 from robust_interp.results import rows
@@ -210,6 +210,8 @@ def _right(runner: Runner, classifier: torch.nn.Module, images: np.ndarray, ids:
 def write(folder: Path, lines: Iterable[dict]) -> pd.DataFrame:
     """Add rows to external.csv in a folder; rows of the same file, model and radius are replaced.
 
+    Another process that adds rows to the same file is waited for.
+
     Returns:
         The new rows.
 
@@ -218,11 +220,11 @@ def write(folder: Path, lines: Iterable[dict]) -> pd.DataFrame:
     """
     new = frame_of(list(lines), EXTERNAL)
     path, text = make_folder(folder) / FILE_NAME, results_csv(new)
-    if path.exists():
-        kept = _kept(path)
-        both = pd.concat([kept, _texts(text)], ignore_index=True)
-        text = results_csv(both.drop_duplicates(list(_SAME), keep="last"))
-    write_text(path, text)
+    with lock_file(path.with_name(f".{FILE_NAME}.lock"), wait=True):
+        if path.exists():
+            both = pd.concat([_kept(path), _texts(text)], ignore_index=True)
+            text = results_csv(both.drop_duplicates(list(_SAME), keep="last"))
+        write_text(path, text)
     return new
 
 
