@@ -11,6 +11,7 @@ from robust_interp.attacks.parse import exact_255
 from robust_interp.attacks.table import (
     ATTACKS,
     AUTOATTACK_PACKAGES,
+    AUTOATTACK_QUERIES,
     OF_SQUARE_IMAGES,
     OF_THREE_CHANNELS,
     type_of,
@@ -110,8 +111,16 @@ def gradients(perturbation: Perturbation) -> int:
 
 
 def is_alone(perturbation: Perturbation) -> bool:
-    """Return whether the attack runs on one image at a time, which is slower than `passes` suggests."""
-    return perturbation.kind == "attack" and type_of(perturbation.name).alone
+    """Return whether the whole attack runs on one image at a time, which is slower than `passes` suggests."""
+    return perturbation.kind == "attack" and type_of(perturbation.name).is_alone(perturbation.norm)
+
+
+def passes_alone(perturbation: Perturbation) -> int:
+    """Return the part of `passes` on one image at a time: all, none, or AutoAttack's Square in L2."""
+    if is_alone(perturbation):
+        return passes(perturbation)
+    is_in_part = perturbation.name == "autoattack" and ATTACKS["square"].is_alone(perturbation.norm)
+    return AUTOATTACK_QUERIES if is_in_part else 0
 
 
 def may_stop_early(perturbation: Perturbation) -> bool:
