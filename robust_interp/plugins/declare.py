@@ -35,6 +35,7 @@ T = TypeVar("T")
 NORMS = ("Linf", "L2", "L1", "L0")
 # Keywords that this package reads in the parameters of every attack, or passes itself.
 RESERVED = ("model", "restarts", "severity", "stop", "target")
+LARGEST = 2**63  # stored plans hold smaller numbers
 
 Declared = list[tuple[Registry, str, Any]]
 _declared: ContextVar[Declared | None] = ContextVar("declared", default=None)
@@ -263,15 +264,14 @@ def _is_possible(key: str, value: object) -> bool:
     """Return whether a parameter of an attack can have this default value."""
     if key == "norm":
         return value in ("Linf", "L2")
-    number = value.factor if isinstance(value, OfEps) else value
-    is_whole = isinstance(number, int) and not isinstance(number, bool)
-    # Stored plans hold whole numbers of at most 64 bits.
-    is_number = (is_whole or isinstance(number, float)) and 0 <= number < 2**63
+    if isinstance(value, bool | str):
+        return key not in ("alpha", "steps")
     if key == "steps":
-        return is_number and isinstance(value, int) and value >= 1
-    if key == "alpha":
-        return is_number and number > 0
-    return is_number or isinstance(value, bool | str)
+        return isinstance(value, int) and 1 <= value < LARGEST
+    number = value.factor if isinstance(value, OfEps) else value
+    if not isinstance(number, int | float):
+        return False
+    return 0 <= number < LARGEST and (key != "alpha" or number > 0)
 
 
 def _named(kind: str, call: Callable, function: Callable) -> Callable:
