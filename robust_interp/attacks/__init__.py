@@ -22,6 +22,7 @@ from robust_interp.attacks.properties import (
     may_stop_early,
     pace_warning,
     passes,
+    passes_alone,
     step_warning,
 )
 from robust_interp.attacks.table import ATTACKS, AttackType, check_name, torchattacks_classes
@@ -43,6 +44,7 @@ __all__ = [
     "pace_warning",
     "parse_attacks",
     "passes",
+    "passes_alone",
     "start_noise",
     "step_warning",
     "torchattacks_classes",

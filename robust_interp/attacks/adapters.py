@@ -22,6 +22,7 @@ import torch
 import torchattacks
 from torch import Tensor, nn
 
+from robust_interp.attacks.properties import passes_alone
 from robust_interp.attacks.table import AUTOATTACK_PACKAGES, AttackType
 from robust_interp.attacks.until_broken import RowAwareModel, pgd_until_broken
 from robust_interp.store.cells import Perturbation
@@ -88,13 +89,15 @@ def rounds(perturbation: Perturbation, kind: AttackType, model: nn.Module, image
 
 
 def _plain(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> list[Round]:
-    return [Round(_made(perturbation, kind, model, images), kind.alone)] * perturbation.integer("restarts")
+    times = perturbation.integer("restarts") if kind.restarts else 1
+    return [Round(_made(perturbation, kind, model, images), kind.alone)] * times
 
 
 def _made(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> Any:
     """Build an attack of torchattacks or of a plug-in, with all its parameters."""
     arguments: dict[str, Any] = dict(perturbation.params)
-    arguments.pop("restarts", None)
+    if kind.restarts:
+        arguments.pop("restarts", None)
     target = arguments.pop("target", None)
     make = kind.torchattacks_class
     if isinstance(make, str):
@@ -210,8 +213,7 @@ def _apgd_targeted(
 
         return run
 
-    # In L2, torchattacks uses the step size of the first image for the whole batch.
-    alone = params["norm"] == "L2"
+    alone = kind.is_alone(perturbation.norm)
     places = range(2, 2 + min(perturbation.integer("targets"), _classes(model, images) - 1))
     return [Round(towards(place), alone) for place in places for _ in range(perturbation.integer("restarts"))]
 
@@ -222,8 +224,7 @@ def _square(perturbation: Perturbation, kind: AttackType, model: nn.Module, imag
     attack.set_device(images.device)
     attack.init_hyperparam(images)
     _fit_windows(attack, images)
-    # In L2, Square draws signs only for the images that are still correct, so the batch would matter.
-    one = Round(lambda x, y: attack.attack_single_run(x, y)[1], alone=params["norm"] == "L2")
+    one = Round(lambda x, y: attack.attack_single_run(x, y)[1], kind.is_alone(perturbation.norm))
     return [one] * perturbation.integer("restarts")
 
 
@@ -298,6 +299,7 @@ def _autoattack(
     _fit_windows(square, images)
     apgd.loss = "ce"
     places = range(2, 2 + min(AUTOATTACK_TARGETS, _classes(model, images) - 1))
+    is_alone = passes_alone(perturbation) > 0
 
     def apgd_towards(place: int) -> Callable:
         def run(x: Tensor, y: Tensor) -> Tensor:
@@ -319,7 +321,7 @@ def _autoattack(
         Round(lambda x, y: _strongest(apgd.attack_single_run(x, y))),
         *(Round(apgd_towards(place)) for place in places),
         *(Round(fab_towards(place)) for place in places),
-        Round(lambda x, y: square.attack_single_run(x, y)[1], alone=perturbation.norm == "L2"),
+        Round(lambda x, y: square.attack_single_run(x, y)[1], is_alone),
     ]
 
 

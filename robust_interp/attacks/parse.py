@@ -90,7 +90,7 @@ def _perturbation(
     if "norm" in kind.defaults:
         params["norm"] = norm
     _check_params(spec.name, kind, params, norm, is_control=eps == 0)
-    if params.get("restarts") == 1:
+    if kind.restarts and params.get("restarts") == 1:
         del params["restarts"]
     changed = {key: value for key, value in params.items() if key != "norm" and value != usual.get(key)}
     return Perturbation(

@@ -11,6 +11,7 @@ from robust_interp.attacks.parse import exact_255
 from robust_interp.attacks.table import (
     ATTACKS,
     AUTOATTACK_PACKAGES,
+    AUTOATTACK_QUERIES,
     OF_SQUARE_IMAGES,
     OF_THREE_CHANNELS,
     type_of,
@@ -110,8 +111,16 @@ def gradients(perturbation: Perturbation) -> int:
 
 
 def is_alone(perturbation: Perturbation) -> bool:
-    """Return whether the attack runs on one image at a time, which is slower than `passes` suggests."""
-    return perturbation.kind == "attack" and type_of(perturbation.name).alone
+    """Return whether the whole attack runs on one image at a time, which is slower than `passes` suggests."""
+    return perturbation.kind == "attack" and type_of(perturbation.name).is_alone(perturbation.norm)
+
+
+def passes_alone(perturbation: Perturbation) -> int:
+    """Return the part of `passes` on one image at a time: all, none, or AutoAttack's Square in L2."""
+    if is_alone(perturbation):
+        return passes(perturbation)
+    is_in_part = perturbation.name == "autoattack" and ATTACKS["square"].is_alone(perturbation.norm)
+    return AUTOATTACK_QUERIES if is_in_part else 0
 
 
 def may_stop_early(perturbation: Perturbation) -> bool:
@@ -139,7 +148,10 @@ def environment(perturbation: Perturbation) -> dict[str, str]:
         UserError: if the attack is AutoAttack and no package of it is installed.
     """
     if perturbation.name != "autoattack":
-        return {"torchattacks": torchattacks_version()}
+        kind, of_torchattacks = type_of(perturbation.name), {"torchattacks": torchattacks_version()}
+        # Results without the second entry took Pixle's own restarts for runs of the whole attack.
+        is_own = not kind.restarts and "restarts" in kind.defaults
+        return of_torchattacks | ({"restarts": "of the attack"} if is_own else {})
     for package in AUTOATTACK_PACKAGES:
         try:
             return {"autoattack": f"{package} {importlib.metadata.version(package)}"}

@@ -23,6 +23,7 @@ from robust_interp.core.specs import OfEps
 
 Parameter = float | int | str | OfEps  # parameter of an attack, possibly a multiple of eps
 
+AUTOATTACK_QUERIES = 5000  # of its Square attack
 AUTOATTACK_PACKAGES = ("pyautoattack", "autoattack")  # the dependency of RobustBench; the authors' package
 
 
@@ -50,11 +51,13 @@ class AttackType:
             and not only on a loss of all logits. It cannot use the mean loss of an ensemble, which has an
             additional class.
         alone: Whether it must run on one image at a time, because images of a batch influence each other.
+        alone_in: Norms in which it must run so, if not in all.
         targeted: Whether it can aim at a class.
         classes: Smallest number of classes for which its loss is defined.
         work: Function that maps the parameters to the cost per image in forward passes, without restarts.
         takes_eps: Whether it has a radius.
-        restarts: Whether a random attack can run several times, keeping the worst result.
+        restarts: Whether a random attack can run several times, keeping the worst result. If not, a parameter
+            ``restarts`` is the attack's own, as that of torchattacks' Pixle.
         stops: Whether it accepts ``stop=broken``, to stop for each image at its first misclassified iterate.
         about: A description of about five words, for `ls attacks`.
         source: The paper it comes from.
@@ -69,6 +72,7 @@ class AttackType:
     skips_misclassified: bool = False
     by_order: bool = False
     alone: bool = False
+    alone_in: tuple[str, ...] = ()
     targeted: bool = False
     classes: int = 2
     work: Callable[[Mapping], int] = field(default=_steps, compare=False)
@@ -82,6 +86,10 @@ class AttackType:
     def differentiates(self) -> bool:
         """Whether any part of the attack computes gradients."""
         return self.gradient or self.torchattacks_class == "AutoAttack"
+
+    def is_alone(self, norm: str) -> bool:
+        """Return whether it runs on one image at a time in this norm."""
+        return self.alone or norm in self.alone_in
 
     @property
     def takes(self) -> dict[str, Parameter | None]:
@@ -187,13 +195,14 @@ ATTACKS.add(
 )
 
 ATTACKS.add(
-    "apgd_t",
+    "apgd_t",  # alone in L2, where torchattacks uses the step size of the first image for the whole batch
     AttackType(
         "APGDT",
         _APGD | {"targets": 9},
         random=True,
         skips_misclassified=True,
         by_order=True,
+        alone_in=("L2",),
         classes=4,
         work=lambda params: 3 * params["steps"] * params["targets"],
         about="targeted Auto-PGD on likely classes",
@@ -202,7 +211,7 @@ ATTACKS.add(
 )
 
 ATTACKS.add(
-    "square",
+    "square",  # alone in L2, where it draws signs only for the images of the batch that are still correct
     AttackType(
         "Square",
         {"norm": "Linf", "queries": 1000},
@@ -210,6 +219,7 @@ ATTACKS.add(
         gradient=False,
         skips_misclassified=True,
         by_order=True,
+        alone_in=("L2",),
         work=lambda params: params["queries"],
         about="random search, without gradients",
         source="Andriushchenko et al. 2020, arXiv 1912.00049",
@@ -258,7 +268,7 @@ ATTACKS.add(
         skips_misclassified=True,
         by_order=True,
         classes=4,
-        work=lambda params: 3 * 100 * (1 + 9 + 9) + 5000,
+        work=lambda params: 3 * 100 * (1 + 9 + 9) + AUTOATTACK_QUERIES,
         restarts=False,
         about="APGD-CE, APGD-T, FAB and Square",
         source=_CROCE,

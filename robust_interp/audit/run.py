@@ -153,6 +153,18 @@ class Audit:
         choices = [one for one in named if self._on(one) is self._on(target)]
         return next((one for one in choices if one.card.identity != target.card.identity), None)
 
+    def _why_no_transfer(self, target: Target) -> str:
+        """Return why attacks are not transferred to a target, and what to do."""
+        if other := self._other(target):
+            return f"{other.card.label} lets no gradient through: give another model with --source"
+        if self._source is None:
+            others = [one for one in self.targets if one.card.identity != target.card.identity]
+            fitting = "no other model of the run takes images of its preprocessing" if others else ""
+            return f"{fitting or 'there is no other model to transfer attacks from'}: give one with --source"
+        is_alike = self._on(self._source) is self._on(target)
+        why = "is the audited model itself" if is_alike else "takes images of another preprocessing"
+        return f"the model of --source {why}: give another one"
+
     def _cells(self, target: Target) -> dict[str, dict[float, Cell]]:
         """Return the cells of a target by part and by radius in units of 1/255."""
         parts = {"clean": {0.0: CLEAN}} | self.parts
@@ -283,7 +295,10 @@ class Audit:
             return [*found, Finding("gradients", FAIL, detail, self.n, value=100.0, threshold=limit)]
         measured = self._measured(target, store, watch)
         losses = {eps: trace(row, classifier, runner, self.n) for eps, row in self.parts["trace"].items()}
-        return found + self._judged(measured, losses, self._as_probabilities(classifier, runner))
+        found += self._judged(measured, losses, self._as_probabilities(classifier, runner))
+        if "transfer" not in measured:
+            found.append(Finding("transfer", NOT_RUN, self._why_no_transfer(target), self.n))
+        return found
 
     def _measured(self, target: Target, store: Store, watch: Watch) -> dict[str, dict[float, MeasuredAttack]]:
         """Measure a target and return the results by part and by radius in units of 1/255."""
@@ -348,9 +363,6 @@ class Audit:
         if not measured["restarts"]:
             reason = f"{next(iter(rows)).name} has no random start"
             found.append(Finding("restarts", NOT_RUN, reason, len(next(iter(rows)).stands)))
-        if "transfer" not in measured:
-            reason = "there is no other model to transfer attacks from: give one with --source"
-            found.append(Finding("transfer", NOT_RUN, reason, len(next(iter(rows)).stands)))
         return found
 
 

@@ -9,7 +9,8 @@ from dataclasses import asdict
 import pandas as pd
 
 from robust_interp.audit.checks import AuditedModel
-from robust_interp.results.columns import AUDIT, AUDIT_COLUMNS, integers
+from robust_interp.results.columns import AUDIT
+from robust_interp.results.frames import frame_of
 from robust_interp.store import Store
 
 
@@ -23,7 +24,8 @@ def all_in(store: Store, refused: Iterable[AuditedModel], dataset: str) -> pd.Da
     """
     kept = [line for text in store.audits() for line in json.loads(text)]
     kept.sort(key=lambda line: (line["dataset"], line["model"], line["recipe"], line["train_seed"] or 0))
-    return _table([*kept, *(line for one in refused for line in lines(one, dataset))])
+    new = [line for one in refused for line in lines(one, dataset)]
+    return frame_of([*kept, *new], AUDIT).round(6)
 
 
 def lines(one: AuditedModel, dataset: str) -> Iterator[dict]:
@@ -37,8 +39,3 @@ def lines(one: AuditedModel, dataset: str) -> Iterator[dict]:
     card = {name: getattr(one.card, name) for name in of_card}
     for finding in one.findings:
         yield asdict(finding) | card | {"dataset": dataset}
-
-
-def _table(lines: Iterable[dict]) -> pd.DataFrame:
-    table = pd.DataFrame(list(lines)).reindex(columns=AUDIT_COLUMNS).round(6)
-    return table.astype(dict.fromkeys(integers(AUDIT), "Int64"))

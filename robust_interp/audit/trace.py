@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from robust_interp.attacks import AttackRunner
-from robust_interp.attacks.table import type_of
+from robust_interp.attacks import AttackRunner, is_alone
 from robust_interp.benchmark.runner import Runner
 from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.store.cells import Perturbation
@@ -63,7 +62,7 @@ def trace(perturbation: Perturbation, classifier: nn.Module, runner: Runner, n: 
         runner: The runner with the data set, the device and the batch size.
         n: Number of images, counted from the first of the data set.
     """
-    size = 1 if type_of(perturbation.name).alone else runner.batch_size
+    size = 1 if is_alone(perturbation) else runner.batch_size
 
     def losses(ids: np.ndarray) -> np.ndarray:
         start, stop = int(ids[0]), int(ids[-1]) + 1

@@ -25,12 +25,13 @@ def architecture(card: ModelCard) -> Architecture:
 
 
 def passes_of(perturbation: Perturbation) -> set[Pass]:
-    """Return the kinds of passes of an attack to compile; none if it takes one image at a time."""
+    """Return the kinds of passes of an attack to compile: those on batches, not on one image at a time."""
     if perturbation.kind != "attack" or attacks.is_alone(perturbation):
         return set()
     kind = type_of(perturbation.name)
     found = {Pass(True, perturbation.precision == "bf16")} if kind.differentiates else set()
-    return found if kind.gradient else found | {Pass(False)}
+    in_batches = not kind.gradient and not attacks.passes_alone(perturbation)
+    return found | {Pass(False)} if in_batches else found
 
 
 def can_be_compiled(cell: Cell) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -60,9 +60,16 @@ def cost(cell: Cell) -> int:
     return (attacks.passes(cell.perturbation) - 1) * attacked + again + members  # `members`: to predict
 
 
-def images_per_pass(cell: Cell, n: int) -> int:
-    """Return how many of `n` images go through the model at once in a cell, at most TIMED_ON."""
-    return 1 if attacks.is_alone(cell.perturbation) else min(TIMED_ON, n)
+def _in_batches(cell: Cell) -> int:
+    """Return the part of the cost of an image that is computed on batches, not on one image at a time."""
+    alone, whole = attacks.passes_alone(cell.perturbation), attacks.passes(cell.perturbation)
+    return cost(cell) * (whole - alone) // whole
+
+
+def _by_pass_size(cell: Cell, n: int) -> dict[int, int]:
+    """Return the cost of an image, by how many of `n` images go through the model at once."""
+    together = _in_batches(cell)
+    return Counter({1: cost(cell) - together}) + Counter({min(TIMED_ON, n): together})
 
 
 def work(plan: Plan, store: Store, batch_size: int) -> list[tuple[Cell, int]]:
@@ -115,7 +122,11 @@ def estimate(
     timing, remaining = _Timing(targets, runner), list(_remaining(plan, store, runner.batch_size))
     runner.check(cell for _, cell in remaining)
     # Progress counts timings, not cells: only the first cell of an architecture takes time.
-    timed = {(cell.classifier.model, images_per_pass(cell, plan.n)): cell.classifier for _, cell in remaining}
+    timed = {
+        (cell.classifier.model, size): cell.classifier
+        for _, cell in remaining
+        for size in _by_pass_size(cell, plan.n)
+    }
     for (_, images), card in with_progress(list(timed.items()), progress, lambda one: one[0][0]):
         timing.seconds(card, images)
     worth = _worth_compiling(remaining, timing, runner, store, asked)
@@ -123,8 +134,9 @@ def estimate(
     for part, cell in remaining:
         samples, is_known = remaining_images(part, cell, store, runner.dataset.labels)
         seen = worth.get(architecture(cell.classifier)) if can_be_compiled(cell) else None
-        alone = timing.seconds(cell.classifier, images_per_pass(cell, plan.n)) * cost(cell) * samples
-        seconds += alone / (seen.gain if seen else 1)
+        for size, passes in _by_pass_size(cell, plan.n).items():
+            gain = seen.gain if seen and size > 1 else 1  # passes on one image are not compiled
+            seconds += timing.seconds(cell.classifier, size) * passes * samples / gain
         if samples:
             in_float32 = cell.perturbation.precision == FLOAT32  # timed passes are in float32
             is_bound |= not is_known or attacks.may_stop_early(cell.perturbation) or not in_float32
@@ -168,15 +180,15 @@ def _worth_compiling(
     for network, parts in of_each.items():
         if (
             asked == "auto"
-            and sum(cost(cell) * samples for _, cell, samples in parts) < LEAST_WORK * processes
+            and sum(_in_batches(cell) * samples for _, cell, samples in parts) < LEAST_WORK * processes
         ):
             continue
         part, cell, _ = parts[0]
         passes = frozenset[Pass]().union(*(passes_of(one.perturbation) for _, one, _ in parts))
         images = timing.view(cell.classifier).pixels(CLEAN, 0, min(part.n, runner.batch_size))
         seen = compiling.expected(cell.classifier, passes, images, timing.load(cell.classifier))
-        a_pass = timing.seconds(cell.classifier, images_per_pass(cell, part.n))
-        seconds = math.fsum(a_pass * cost(one) * samples for _, one, samples in parts)
+        a_pass = timing.seconds(cell.classifier, min(TIMED_ON, part.n))
+        seconds = math.fsum(a_pass * _in_batches(one) * samples for _, one, samples in parts)
         if asked == "on" or saves_time(seconds / processes, seen):
             found[network] = seen
     return found

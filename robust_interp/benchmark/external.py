@@ -23,12 +23,13 @@ from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.classifiers.target import Target
 from robust_interp.core import statistics
 from robust_interp.core.errors import UserError
-from robust_interp.core.files import make_folder, write_text
+from robust_interp.core.files import lock_file, make_folder, write_text
 from robust_interp.data.dataset import RANGE_TOLERANCE
 from robust_interp.data.npz import read_arrays
 from robust_interp.results import rows
-from robust_interp.results.columns import EXTERNAL_COLUMNS
+from robust_interp.results.columns import EXTERNAL, EXTERNAL_COLUMNS
 from robust_interp.results.export import results_csv
+from robust_interp.results.frames import frame_of
 from robust_interp.store import Outcome
 from robust_interp.store.cells import attack_column, digest, in_255
 
@@ -209,19 +210,21 @@ def _right(runner: Runner, classifier: torch.nn.Module, images: np.ndarray, ids:
 def write(folder: Path, lines: Iterable[dict]) -> pd.DataFrame:
     """Add rows to external.csv in a folder; rows of the same file, model and radius are replaced.
 
+    Another process that adds rows to the same file is waited for.
+
     Returns:
         The new rows.
 
     Raises:
         UserError: if the existing file has other columns or cannot be read.
     """
-    new = pd.DataFrame(lines)[EXTERNAL_COLUMNS]
+    new = frame_of(list(lines), EXTERNAL)
     path, text = make_folder(folder) / FILE_NAME, results_csv(new)
-    if path.exists():
-        kept = _kept(path)
-        both = pd.concat([kept, _texts(text)], ignore_index=True)
-        text = results_csv(both.drop_duplicates(list(_SAME), keep="last"))
-    write_text(path, text)
+    with lock_file(path.with_name(f".{FILE_NAME}.lock"), wait=True):
+        if path.exists():
+            both = pd.concat([_kept(path), _texts(text)], ignore_index=True)
+            text = results_csv(both.drop_duplicates(list(_SAME), keep="last"))
+        write_text(path, text)
     return new
 
 

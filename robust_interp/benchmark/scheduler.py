@@ -140,13 +140,16 @@ class Scheduler:
             self._reopen({number})
 
     def fail(self, task: Task, why: str) -> None:
-        """Mark a task as failed, and drop its cell and all cells of the same target that depend on it."""
+        """Mark a task as failed, and drop its cell and all cells that depend on it.
+
+        They may be of other targets: an ensemble that is attacked in several ways shares its clean images.
+        """
         failed = self._jobs[self._at_hand.pop(task)]
         self.failures.append(why)
         lost = {failed.cell.key}
         for number, job in enumerate(self._jobs):
             needed = {job.cell.key, *(one.key for one in job.prerequisites)}
-            if job.target == failed.target and lost & needed:
+            if lost & needed:
                 lost.add(job.cell.key)
                 self._later.discard(number)
                 self._open = [one for one in self._open if one != number]

@@ -79,23 +79,23 @@ def _export(arguments: argparse.Namespace) -> int:
 
     runs, dataset = runs_in(arguments.folders, arguments.dataset)
     # Accuracy under a transfer attack is not a robust accuracy.
-    board = leaderboard.entries_frame(*([s for s in run if not s.classifier.attacked_as] for run in runs))
+    runs = [[score for score in run if not score.classifier.attacked_as] for run in runs]
+    board = leaderboard.entries_frame(*runs)
     if arguments.models is not None:
         board = combine.pick(board, arguments.models)
     paper = robustbench_json.Paper(**select_options(arguments, "name authors link venue additional_data"))
-    files = robustbench_json.write(board, dataset, arguments.out, arguments.eps, paper)
+    scored = [score for run in runs for score in run]
+    files = robustbench_json.write(board, dataset, arguments.out, arguments.eps, paper, scored)
     for path in files:
         say(path)
-    without = [
-        path.stem
-        for path, entry in files.items()
-        if path.parent.name == "Linf" and "autoattack_acc" not in entry
-    ]
-    if without:
+    without: dict[str, list[str]] = {}
+    for path, entry in files.items():
+        if path.parent.name == "Linf" and "autoattack_acc" not in entry:
+            without.setdefault(robustbench_json.last_remark(entry), []).append(path.stem)
+    for why, names in without.items():
         warn(
-            f"warning: no autoattack_acc for {', '.join(without)}: not measured with AutoAttack at "
-            f"{arguments.eps:.10g}/255 (robust-interp bench --attacks autoattack --eps {arguments.eps:.10g} "
-            "--protocol worst)",
+            f"warning: no autoattack_acc for {', '.join(names)}: {why} (robust-interp bench "
+            f"--attacks autoattack --eps {arguments.eps:.10g} --protocol worst)"
         )
     return 0
 

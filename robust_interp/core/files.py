@@ -170,13 +170,14 @@ def _made_folder(path: Path) -> int | None:
 
 
 @contextmanager
-def lock_file(path: Path) -> Iterator[bool]:
+def lock_file(path: Path, wait: bool = False) -> Iterator[bool]:
     """Lock a file until the end of the context, when it is removed. Yield False if another process holds it.
 
     The lock of a killed process is released by the system. On Windows, which has no flock, nothing is locked.
 
     Args:
         path: Path of the lock file, which is created if needed. Its folder must exist.
+        wait: Whether to wait until the other process releases it.
 
     Raises:
         UserError: if it cannot be created.
@@ -185,7 +186,7 @@ def lock_file(path: Path) -> Iterator[bool]:
         yield True
         return
     try:
-        file = _held(path, lambda path: os.open(path, os.O_RDWR | os.O_CREAT, 0o666), wait=False)
+        file = _held(path, lambda path: os.open(path, os.O_RDWR | os.O_CREAT, 0o666), wait)
     except BlockingIOError:
         yield False
         return

@@ -176,9 +176,9 @@ def _sign_flips(sizes: np.ndarray, observed: int) -> tuple[float, float]:
 
     law = np.ones(1)  # law[k]: probability that the sizes with a positive sign add up to k
     for size, count in zip(*np.unique(sizes[sizes > 0], return_counts=True), strict=True):
-        plus = np.zeros(size * count + 1)
-        plus[::size] = binom.pmf(np.arange(count + 1), count, 0.5)
-        law = np.convolve(law, plus)
+        before, law = law, np.zeros(len(law) + size * count)
+        for positive, probability in enumerate(binom.pmf(np.arange(count + 1), count, 0.5)):
+            law[size * positive :][: len(before)] += probability * before
     sums = np.abs(2 * np.arange(len(law)) - sizes.sum())
     beyond, equal = law[sums > abs(observed)].sum(), law[sums == abs(observed)].sum()
     return float(min(1.0, beyond + equal)), float(min(1.0, beyond + equal / 2))

@@ -26,9 +26,16 @@ from robust_interp.core.specs import OfEps
 from robust_interp.corruptions.names import MEANS
 from robust_interp.corruptions.table import CORRUPTIONS, Corrupt
 from robust_interp.data import DATASETS, DatasetType
+from robust_interp.results.column_names import parse
 from robust_interp.results.columns import ENTRY_COLUMNS, SOURCE_COLUMNS, STRONG, TAIL_COLUMNS, WORST
+from robust_interp.store.cells import attack_column
 
 T = TypeVar("T")
+
+NORMS = ("Linf", "L2", "L1", "L0")
+# Keywords that this package reads in the parameters of every attack, or passes itself.
+RESERVED = ("model", "restarts", "severity", "stop", "target")
+LARGEST = 2**63  # stored plans hold smaller numbers
 
 Declared = list[tuple[Registry, str, Any]]
 _declared: ContextVar[Declared | None] = ContextVar("declared", default=None)
@@ -41,10 +48,12 @@ def attack(
 
     `model` maps (N, C, H, W) pixels in [0, 1] to logits, in eval mode with frozen parameters; `eps` is a
     radius in [0, 1] pixels. The function's other keyword arguments are the parameters of the attack. Their
-    default values are numbers, or fractions of eps such as ``OfEps(1 / 4)``. `robust-interp ls attacks`
-    shows the first line of the docstring. The runner checks that the result is in [0, 1], within eps
-    and finite, and it checks the gradients that the attack gets. An attack that uses gradients and passes
-    copies of the batch to the model, as with ``repeat`` or ``torch.cat``, is run on one image at a time.
+    default values are numbers of at least 0, True or False, words, or fractions of eps such as
+    ``OfEps(1 / 4)``. ``steps`` is a whole number, ``alpha`` a distance, and ``norm`` is Linf or L2, in which
+    eps then is. The names in `RESERVED` have another meaning. `robust-interp ls attacks` shows the first
+    line of the docstring. The runner checks that the result is in [0, 1], within eps and finite, and it
+    checks the gradients that the attack gets. An attack that uses gradients and passes copies of the batch
+    to the model, as with ``repeat`` or ``torch.cat``, is run on one image at a time.
 
     Args:
         random: Whether it draws random numbers. It must draw them from the global generators of torch, NumPy
@@ -61,11 +70,15 @@ def attack(
         the parameters.
 
     Raises:
-        UserError: by the decorator: if the function does not take eps as a keyword argument, if another
-            keyword argument has no default value, or if the name would make column names ambiguous.
+        UserError: by the decorator: if the norm is unknown, if the function does not take eps as a keyword
+            argument, if the name or the default value of another keyword argument is not possible, or if the
+            name of the attack would make column names ambiguous.
     """
 
     def declare(function: Callable) -> AttackType:
+        if norm not in NORMS:
+            raise UserError(f"attack {function.__name__!r}: norm must be {', '.join(NORMS)}, not {norm!r}")
+
         def bound(model: Callable, **params: Any) -> Callable:
             return _named("attack", functools.partial(function, model, **params), function)
 
@@ -80,6 +93,7 @@ def attack(
             classes=classes,
             about=first_line(function),
         )
+        _check_norm_in_name(function.__name__, kind)
         return _declare(ATTACKS, function.__name__, kind)
 
     return declare
@@ -202,6 +216,16 @@ def _check_columns(registry: Registry, name: str) -> None:
         raise UserError(f"attack {name!r}: its column names would be ambiguous: rename it")
 
 
+def _check_norm_in_name(name: str, kind: AttackType) -> None:
+    """Reject a name whose end would be read as another norm in column names, as of ``model2`` in Linf."""
+    for norm in ("Linf", "L2") if "norm" in kind.defaults else (kind.norm,):
+        if (read := parse(attack_column(name, norm, 1), ()).norm) != norm:
+            raise UserError(
+                f"attack {name!r}: its columns would look like those of an attack in {read}, but its norm is "
+                f"{norm}: rename it"
+            )
+
+
 def _defaults(function: Callable) -> dict:
     """Return the parameters of an attack besides eps, and their defaults, from its signature."""
     keywords = [p for p in inspect.signature(function).parameters.values() if p.kind is p.KEYWORD_ONLY]
@@ -210,9 +234,42 @@ def _defaults(function: Callable) -> dict:
         raise UserError(
             f"attack {function.__name__!r} must take eps as a keyword: (model, images, labels, *, eps)"
         )
+    if taken := names.intersection(RESERVED):
+        raise UserError(
+            f"attack {function.__name__!r}: the keyword {min(taken)} has another meaning in robust-interp: "
+            "rename it"
+        )
     if bare := [p.name for p in keywords if p.name != "eps" and p.default is p.empty]:
         raise UserError(f"attack {function.__name__!r}: {bare[0]} needs a default value")
-    return {parameter.name: parameter.default for parameter in keywords if parameter.name != "eps"}
+    defaults = {parameter.name: parameter.default for parameter in keywords if parameter.name != "eps"}
+    for key, value in defaults.items():
+        if not _is_possible(key, value):
+            what = _DEFAULTS.get(key, "a number of at least 0, True, False, a word or a fraction of eps")
+            raise UserError(
+                f"attack {function.__name__!r}: the default value of {key} must be {what}, not {value!r}"
+            )
+    return defaults
+
+
+_DEFAULTS = {
+    "alpha": "a number above 0 or a fraction of eps",
+    "norm": "Linf or L2",
+    "steps": "a whole number of at least 1",
+}
+
+
+def _is_possible(key: str, value: object) -> bool:
+    """Return whether a parameter of an attack can have this default value."""
+    if key == "norm":
+        return value in ("Linf", "L2")
+    if isinstance(value, bool | str):
+        return key not in ("alpha", "steps")
+    if key == "steps":
+        return isinstance(value, int) and 1 <= value < LARGEST
+    number = value.factor if isinstance(value, OfEps) else value
+    if not isinstance(number, int | float):
+        return False
+    return 0 <= number < LARGEST and (key != "alpha" or number > 0)
 
 
 def _named(kind: str, call: Callable, function: Callable) -> Callable:

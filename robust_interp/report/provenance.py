@@ -15,6 +15,7 @@ from robust_interp.core.blocks import places
 from robust_interp.core.errors import DamageWarning, UserError
 from robust_interp.core.json_values import read_object
 from robust_interp.core.unique_names import told_apart
+from robust_interp.results.frames import whole_numbers
 from robust_interp.results.scores import Score
 from robust_interp.store import Store
 from robust_interp.store.cells import FLOAT32, Perturbation, digest, in_255
@@ -178,7 +179,8 @@ def attacks(scored: Iterable[Score]) -> pd.DataFrame:
                         line[name] = max(
                             filter(pd.notna, (line.get(name), score.row.get(name))), default=None
                         )
-    return pd.DataFrame(lines.values())
+    seeds = whole_numbers(line["attack_seed"] for line in lines.values())
+    return pd.DataFrame(lines.values()).assign(attack_seed=seeds)
 
 
 def _parameters(attack: Perturbation) -> dict:

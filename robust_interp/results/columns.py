@@ -264,7 +264,7 @@ ENTRY = (
     Column(
         "rank",
         _integer,
-        "Rank by PGD (protocol `final`) or by `worst` (protocol `worst`) at the middle of the measured "
+        "Rank by PGD (protocol `final`) or by `worst` (protocol `worst`) at the middle of its measured "
         "radii. Only entries with the same protocol, images and precision of the attacks are ranked "
         "together; under `worst` the attacks must be the same, too. Equal accuracies share a rank. Empty if "
         "that column is missing, for rows that were not measured here, for transfer attacks, and at "

@@ -14,7 +14,6 @@ from robust_interp.results.columns import (
     ACCURACY,
     ENTRY,
     ENTRY_COLUMNS,
-    RANKED_BY,
     SOURCE,
     SOURCE_COLUMNS,
     TAIL,
@@ -23,6 +22,7 @@ from robust_interp.results.columns import (
     integers,
 )
 from robust_interp.results.entries import Entry, entries_of
+from robust_interp.results.ranks import ranked_by
 from robust_interp.results.scores import Score
 from robust_interp.store.cells import digest
 
@@ -39,13 +39,17 @@ def entries_frame(*runs: list[Score]) -> pd.DataFrame:
         *runs: Scores of each run, oldest run first.
     """
     measured = measured_columns([score for run in runs for score in run])
-    ranking = {protocol: middle(measured, series) for protocol, series in RANKED_BY.items()}
     entries = entries_of(runs)
-    lines = [_line(entry, measured, ranking[entry.protocol]) for entry in entries]
+    lines = [_line(entry, measured) for entry in entries]
     extra = [column for column in TAIL_COLUMNS if any(line[column] for line in lines)]
     frame = pd.DataFrame(lines).reindex(columns=board_columns([column.name for column in measured], extra))
     frame = frame.astype({column: "Int64" for column in integers(TAIL) if column in extra})
-    frame["rank"] = _ranks(entries, lines, ranking)
+    ranking = ranked_by(frame)
+    by = [ranking.get(entry.protocol, "") for entry in entries]
+    frame["improvement"] = [
+        entry.improvements.get(column, math.nan) for entry, column in zip(entries, by, strict=True)
+    ]
+    frame["rank"] = _ranks(entries, lines, by)
     apart = [name for name in ("preprocessing", "subset", "attack_precision") if name in extra]
     return frame.sort_values(
         ["protocol", "n_examples", *apart, "rank", "model", "recipe", "lambda_init", "members"],
@@ -94,16 +98,12 @@ def _severities(scored: Iterable[Score]) -> dict[str, list[set[int]]]:
     return {name: list(by_classifier.values()) for name, by_classifier in found.items()}
 
 
-def middle(measured: Sequence[MeasuredColumn], series: str) -> str | None:
-    """Return the column of a series at the middle of its radii, without radius 0; None if there is none."""
-    radii = [column.name for column in measured if column.series == series and column.radius != 0]
-    return radii[len(radii) // 2] if radii else None
+def _line(entry: Entry, measured: Iterable[MeasuredColumn]) -> dict:
+    """Return the row of an entry without what depends on the ranking column, the rank and the improvement.
 
-
-def _line(entry: Entry, measured: Iterable[MeasuredColumn], ranking: str | None) -> dict:
-    """Return the row of an entry without its rank. It has the accuracies that all train seeds have."""
+    It has the accuracies that all train seeds have.
+    """
     line = {column.name: column.of(entry) for column in (*ENTRY, *TAIL, *SOURCE) if column.of}
-    line["improvement"] = math.nan if ranking is None else entry.improvements.get(ranking, math.nan)
     for column in measured:
         known = [_accuracy(column, scored) for scored in entry.by_seed.values()]
         values = [value for value in known if value is not None]
@@ -121,14 +121,13 @@ def _accuracy(column: MeasuredColumn, scored: dict[str, Score]) -> float | None:
     return math.fsum(parts) / len(parts) if parts and len(parts) == len(known) else None
 
 
-def _ranks(entries: Sequence[Entry], lines: Sequence[dict], ranking: dict[str, str | None]) -> pd.Series:
-    """Rank entries with the same protocol, images, attack precision and attacks.
+def _ranks(entries: Sequence[Entry], lines: Sequence[dict], by: Sequence[str]) -> pd.Series:
+    """Rank entries with the same protocol, images, attack precision and attacks, each by its column in `by`.
 
     Entries under transfer attacks get no rank, and neither do those that are not better than guessing on
     clean images: a constant classifier keeps its accuracy under every attack. Accuracies are first rounded
     as in leaderboard.csv, so that equal numbers there have equal ranks.
     """
-    by = [ranking[entry.protocol] for entry in entries]
     accuracies = [
         math.nan if entry.card.attacked_as or entry.at_chance else line.get(column, math.nan)
         for entry, line, column in zip(entries, lines, by, strict=True)
@@ -137,7 +136,7 @@ def _ranks(entries: Sequence[Entry], lines: Sequence[dict], ranking: dict[str, s
         [entry.protocol for entry in entries],
         [entry.subset_hash for entry in entries],
         [entry.attack_precision for entry in entries],
-        [entry.worst.get(column or "", "") for entry, column in zip(entries, by, strict=True)],
+        [entry.worst.get(column, "") for entry, column in zip(entries, by, strict=True)],
     ]
     shown = [float(f"{accuracy:{ACCURACY}}") for accuracy in accuracies]
     places = pd.Series(shown, dtype=float).groupby(rivals).rank(ascending=False, method="min")

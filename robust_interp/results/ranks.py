@@ -9,19 +9,30 @@ import pandas as pd
 
 from robust_interp.results.column_names import measured_in, parse
 from robust_interp.results.columns import RANKED_BY
-from robust_interp.results.leaderboard import middle
 
 
 def ranked_by(board: pd.DataFrame) -> dict[str, str]:
     """Return the ranking column by protocol. A protocol without such a column is left out.
 
+    It is at the middle of the radii above 0 that rows of this protocol have. Radii that only rows of another
+    protocol have do not count.
+
     Args:
-        board: Leaderboard of runs that were ranked together, or of one file.
+        board: Leaderboard of runs that are ranked together, or of one file. It may still lack ranks.
     """
-    measured = [parse(name) for name in measured_in(board)]
-    found = {protocol: middle(measured, series) for protocol, series in RANKED_BY.items()}
-    there = set(board["protocol"])
-    return {protocol: column for protocol, column in found.items() if column and protocol in there}
+    return {
+        protocol: radii[len(radii) // 2]
+        for protocol, series in RANKED_BY.items()
+        if (radii := _of_series(board[board["protocol"] == protocol], series))
+    }
+
+
+def _of_series(rows: pd.DataFrame, series: str) -> list[str]:
+    """Return the columns of a series in which a row has a value, by radius. Radius 0 is a control."""
+    measured = [parse(name) for name in measured_in(rows)]
+    return [
+        one.name for one in measured if one.series == series and one.radius and rows[one.name].notna().any()
+    ]
 
 
 def about_ranks(board: pd.DataFrame, columns: Mapping[str, str]) -> str:

@@ -2,14 +2,15 @@
 
 Accuracies are percentages as text, ``"94.78"``, and an Linf radius is a fraction, ``"8/255"``. A row without
 AutoAttack at the requested radius has no ``autoattack_acc``, its footnote says so, and its radius is one at
-which it was attacked.
+which it was attacked. So has a row in which AutoAttack was only a part of ``worst``, since it is not the
+accuracy under AutoAttack alone.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +20,9 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.files import make_folder, write_text
 from robust_interp.corruptions import CORRUPTIONS
 from robust_interp.results.column_names import declaration, parse
-from robust_interp.results.columns import Kind
+from robust_interp.results.columns import WORST, Kind
 from robust_interp.results.precision import in_float32
+from robust_interp.results.scores import Score
 from robust_interp.store.cells import attack_column
 
 L2_EPS = 0.5  # the only L2 radius in RobustBench
@@ -46,7 +48,14 @@ class Paper:
     additional_data: bool = False
 
 
-def write(board: pd.DataFrame, dataset: str, folder: Path, eps_255: float, paper: Paper) -> dict[Path, dict]:
+def write(
+    board: pd.DataFrame,
+    dataset: str,
+    folder: Path,
+    eps_255: float,
+    paper: Paper,
+    scored: Collection[Score] = (),
+) -> dict[Path, dict]:
     """Write ``<folder>/<dataset>/<threat model>/<entry>.json`` for the measured rows of a leaderboard.
 
     Rows with attacks in another precision than float32 are left out. An entry has a file for Linf, and files
@@ -59,6 +68,8 @@ def write(board: pd.DataFrame, dataset: str, folder: Path, eps_255: float, paper
         eps_255: Linf radius in units of 1/255. A row that was not attacked at this radius is written with
             another, see `linf_radius`, and without ``autoattack_acc``.
         paper: The publication of the models.
+        scored: The scores behind the board. They say in which rows AutoAttack is a part of `worst`: there it
+            only attacked what other attacks had not broken, so it has no accuracy of its own.
 
     Returns:
         The JSON content that was written, by file.
@@ -68,7 +79,7 @@ def write(board: pd.DataFrame, dataset: str, folder: Path, eps_255: float, paper
     """
     files: dict[Path, dict] = {}
     for _, line in board[(board["source"] == "measured") & in_float32(board)].iterrows():
-        for threat_model, entry in _entries(line, dataset, eps_255, paper):
+        for threat_model, entry in _entries(line, dataset, eps_255, paper, scored):
             path = folder / dataset / threat_model / f"{_name(line)}.json"
             if path in files:
                 raise UserError(f"two rows would be written to {path}: use a single results folder or run")
@@ -101,14 +112,21 @@ def linf_radius(line: pd.Series, wanted_255: float) -> float | None:
     return radii[len(radii) // 2] if radii else None
 
 
-def _entries(line: pd.Series, dataset: str, eps_255: float, paper: Paper) -> Iterator[tuple[str, dict]]:
+def last_remark(entry: dict) -> str:
+    """Return the last remark of a footnote: without ``autoattack_acc``, the reason why there is none."""
+    return entry["footnote"].rpartition("; ")[2]
+
+
+def _entries(
+    line: pd.Series, dataset: str, eps_255: float, paper: Paper, scored: Collection[Score]
+) -> Iterator[tuple[str, dict]]:
     """Yield the threat model and the JSON content of each file of a row."""
     if pd.isna(line.get("clean")):
         return
     radius = linf_radius(line, eps_255)
     eps = None if radius is None else f"{radius:.10g}/255"
     attacked = _percent(line, attack_column("autoattack", "Linf", eps_255))
-    missing = [] if attacked else [f"not measured with AutoAttack at {eps_255:.10g}/255"]
+    missing = [] if attacked else [_without_autoattack(line, eps_255, scored)]
     accuracy = {"autoattack_acc": attacked} if attacked else {}
     yield "Linf", _entry(line, dataset, eps, paper, accuracy, missing)
     if attacked := _percent(line, attack_column("autoattack", "L2", L2_EPS)):
@@ -117,6 +135,21 @@ def _entries(line: pd.Series, dataset: str, eps_255: float, paper: Paper) -> Ite
         source = line["corruption_source"]
         made = [] if source == "released" else [f"not on the released images ({source})"]
         yield "corruptions", _entry(line, dataset, None, paper, {"corruptions_acc": mean}, made)
+
+
+def _without_autoattack(line: pd.Series, eps_255: float, scored: Iterable[Score]) -> str:
+    """Return why a row has no accuracy under AutoAttack."""
+    column = attack_column(WORST, "Linf", eps_255)
+    row = [line[name] for name in ("model", "recipe", "members", "protocol", "n_examples")]
+    for score in scored:
+        of_score = [score.row[name] for name in ("model", "recipe", "members", "protocol", "n")]
+        names = [made.name for made in score.perturbations]
+        if score.column == column and "autoattack" in names and of_score == row:
+            return (
+                f"AutoAttack at {eps_255:.10g}/255 was only run as a part of {score.row['perturbation']}, "
+                f"whose accuracy {_percent(line, column)} is a lower bound of its own"
+            )
+    return f"not measured with AutoAttack at {eps_255:.10g}/255"
 
 
 def _entry(

@@ -17,13 +17,13 @@ from robust_interp.results.columns import (
     OF_IMAGES,
     OF_PRECISION,
     ON_REQUEST,
-    RESULT_COLUMNS,
     RESULTS,
     STRONG,
     WORST,
     Kind,
-    integers,
+    Type,
 )
+from robust_interp.results.frames import frame_of, whole_numbers
 from robust_interp.results.precision import PrecisionCheck, check
 from robust_interp.store import Outcome, Store
 from robust_interp.store.cells import FLOAT32, Cell, ModelCard, Perturbation, Plan, attack_column, digest
@@ -278,8 +278,7 @@ def _add_improvements(scored: list[Score]) -> None:
 def results_frame(scored: Iterable[Score]) -> pd.DataFrame:
     """Return results.csv as a table, one row per score. Columns not in `RESULTS` exist only if filled."""
     scored = list(scored)
-    frame = pd.DataFrame([score.row for score in scored]).reindex(columns=RESULT_COLUMNS)
-    frame = frame.astype(dict.fromkeys(integers(RESULTS), "Int64"))
+    frame = frame_of([score.row for score in scored], RESULTS)
     if any(score.attack_precision not in ("", FLOAT32) for score in scored):
         told = {column.name: [column.of(score) for score in scored] for column in OF_PRECISION if column.of}
         frame = frame.assign(**told)
@@ -287,5 +286,5 @@ def results_frame(scored: Iterable[Score]) -> pd.DataFrame:
     for column in more:
         values = [column.of(score) if column.of else score.row.get(column.name) for score in scored]
         if any(value is not None for value in values):
-            frame[column.name] = values
-    return frame.astype({name: "Int64" for name in integers(more) if name in frame})
+            frame[column.name] = whole_numbers(values) if column.type is Type.INTEGER else values
+    return frame

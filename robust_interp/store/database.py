@@ -350,7 +350,7 @@ class Store:
         )
 
     def put_pixels(self, fingerprint: str, start: int, hashes: np.ndarray) -> None:
-        """Store the hashes of measured images, and compare them with those stored before.
+        """Store the hashes of measured images, and compare them with those stored before, which are kept.
 
         Args:
             fingerprint: Fingerprint of the data set, which does not cover the content of the images.
@@ -361,12 +361,19 @@ class Store:
             ChangedError: if an image is stored with another hash.
         """
         known = self.pixels(fingerprint, start + len(hashes))[start:]
-        both = (known != 0) & (hashes != 0)
-        if (changed := both & (known != hashes)).any():
+        if (changed := (known != 0) & (hashes != 0) & (known != hashes)).any():
             raise ChangedError(start + int(changed.argmax()))
-        if ((hashes != 0) & ~both).any():
+        if ((hashes != 0) & (known == 0)).any():
             with self._write() as db:
-                put(db, "pixels", fingerprint, start, np.where(both, known, hashes).astype("<u8").tobytes())
+                row = self._known_row(fingerprint, start, len(hashes))
+                row[: len(hashes)] = np.where(hashes != 0, hashes, row[: len(hashes)])
+                put(db, "pixels", fingerprint, start, row.astype("<u8").tobytes())
+
+    def _known_row(self, fingerprint: str, start: int, n: int) -> np.ndarray:
+        """Return the stored hashes of at least `n` images from `start`, as many as a row there has."""
+        rows = self._select("pixels", "WHERE dataset = ? AND start = ?", fingerprint, start)
+        sizes = [len(row[2]) // 8 for row in rows if is_sound("pixels", row, self._sealed)]
+        return self.pixels(fingerprint, start + max([n, *sizes]))[start:]
 
     def pixels(self, fingerprint: str, n: int) -> np.ndarray:
         """Return the hashes of the first `n` images of a data set, (n,) uint64; 0 if unknown."""

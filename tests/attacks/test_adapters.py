@@ -16,8 +16,9 @@ from torch import nn
 
 import robust_interp
 from robust_interp import attacks, data
-from robust_interp.attacks import AttackRunner, properties, start_noise
+from robust_interp.attacks import ATTACKS, AttackRunner, properties, start_noise
 from robust_interp.benchmark.benchmark import Benchmark
+from robust_interp.benchmark.plan import make_cell
 from robust_interp.benchmark.request import Request
 from robust_interp.core.errors import UserError
 from robust_interp.store import INHERITED, Store
@@ -452,6 +453,27 @@ def test_of_restarts_the_one_that_breaks_a_sample_is_kept():
     assert torch.equal(alone.images[kept == 0], found.images[kept == 0])
 
 
+@pytest.mark.parametrize(
+    ("spec", "restarts", "column"),
+    [
+        ("Pixle", 20, "Pixle_l0"),
+        ("Pixle(restarts=1)", 1, "Pixle_l0(restarts=1)"),
+        ("Pixle(restarts=3)", 3, ""),
+    ],
+)
+def test_restarts_of_an_attack_itself_are_its_own_and_run_it_once(monkeypatch, spec, restarts, column):
+    calls = []
+    monkeypatch.setattr(
+        "torchattacks.Pixle.forward", lambda self, images, labels: calls.append(self.restarts) or images
+    )
+    images, labels = rowwise_batch(2)
+    attack(Rowwise(), spec, images, labels)
+    assert calls == [restarts] * 2  # once for each image, as it is run on one image at a time
+    assert perturbation(spec).column == (column or f"Pixle_l0(restarts={restarts})")
+    cell = make_cell(ModelCard("net", {}), data.from_arrays(images, labels, 5), perturbation(spec))
+    assert cell.environment["restarts"] == "of the attack"  # else results of 20 times 20 runs would be found
+
+
 def test_restarts_and_norm_stand_in_the_table():
     table = robust_interp.evaluate(
         Rowwise(),
@@ -631,6 +653,52 @@ def test_autoattack_breaks_what_its_first_member_does_and_in_any_batch(brief):
     first = attack(classifier, "apgd_ce(steps=5)", images, labels, eps=8 / 255).images
     assert (broken | (classifier(first).argmax(1) == labels)).all()
     assert not whole.zero_gradient.any()
+
+
+class Counted(Rowwise):
+    """Notes how many images each pass has."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes = []
+
+    def forward(self, images):
+        self.sizes.append(len(images))
+        return super().forward(images)
+
+
+def sizes_of_passes(spec):
+    """Of an attack on a batch of four images that are right and too far from any border to be broken."""
+    classifier = Counted().requires_grad_(False).eval()
+    images, _ = rowwise_batch(4)
+    attack(classifier, spec, images, Rowwise()(images).argmax(1))
+    return classifier.sizes
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+@pytest.mark.parametrize(
+    "spec", ["pgd", "pgd_l2", "apgd_ce", "apgd_dlr", "apgd_t", "square(queries=5)", "cw", "deepfool"]
+)
+def test_what_is_said_to_run_on_one_image_at_a_time_does_so_and_nothing_else(spec, norm):
+    name = spec.partition("(")[0]
+    if "norm" in ATTACKS[name].defaults:
+        spec = f"{name}({spec.partition('(')[2].rstrip(')') or 'steps=3'}, norm={norm}, eps=0.0001)"
+    else:
+        spec = f"{name}(steps=3, eps=0.0001)"
+    attacked = perturbation(spec)
+    sizes = sizes_of_passes(spec)
+    alone = sizes.count(1) > sizes.count(4)  # a few others count the classes or say what is broken
+    assert attacks.is_alone(attacked) == alone
+    assert attacks.passes_alone(attacked) == (attacks.passes(attacked) if alone else 0)
+
+
+def test_of_autoattack_square_alone_runs_on_one_image_at_a_time_and_only_in_l2(brief):
+    in_linf, in_l2 = (sizes_of_passes(f"autoattack(norm={norm}, eps=0.0001)") for norm in ("Linf", "L2"))
+    assert in_linf.count(1) <= 1  # to count the classes
+    assert 4 * 9 <= in_l2.count(1) <= 4 * 12  # ten queries each
+    of_both = [perturbation(f"autoattack(norm={norm}, eps=0.0001)") for norm in ("Linf", "L2")]
+    assert [attacks.passes_alone(each) for each in of_both] == [0, 5000]
+    assert not any(map(attacks.is_alone, of_both))
 
 
 def test_autoattack_without_its_package_says_what_to_install(monkeypatch):

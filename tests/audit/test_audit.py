@@ -566,6 +566,57 @@ def test_without_a_model_to_transfer_from_that_check_is_not_run(honest):
         assert net.verdict in (OPEN, WARN)  # by the others, at n = 10
 
 
+def linear_of(side, seed):
+    """A linear model of three classes whose ``pretrained_cfg`` names its input size."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(3 * side * side, 3))
+    form = {"input_size": (3, side, side), "crop_pct": 1.0, "interpolation": "bilinear"}
+    model.pretrained_cfg = form | {"mean": (0.5,) * 3, "std": (0.5,) * 3}
+    return model
+
+
+@pytest.mark.parametrize(
+    ("beside", "source", "why"),
+    [
+        ((), None, "there is no other model to transfer attacks from: give one with --source"),
+        ((), "net", "the model of --source is the audited model itself: give another one"),
+        (("fitting",), "net", "the model of --source is the audited model itself: give another one"),
+        (
+            ("large",),
+            None,
+            "no other model of the run takes images of its preprocessing: give one with --source",
+        ),
+        (
+            ("large",),
+            "large",
+            "the model of --source takes images of another preprocessing: give another one",
+        ),
+        (("blocked",), None, "blocked lets no gradient through: give another model with --source"),
+        (
+            ("blocked", "fitting"),
+            "blocked",
+            "blocked lets no gradient through: give another model with --source",
+        ),
+        (("fitting",), None, None),
+        (("large", "fitting"), "fitting", None),
+    ],
+)
+def test_a_transfer_that_is_not_run_says_why_and_what_to_do(tmp_path, beside, source, why):
+    images = np.random.default_rng(0).integers(0, 256, (6, 3, 8, 8), dtype=np.uint8)
+    others = {"fitting": linear_of(6, 1), "large": linear_of(12, 2), "blocked": Blocked(linear_of(6, 3))}
+    others["blocked"].pretrained_cfg = others["fitting"].pretrained_cfg
+    modules = {"net": linear_of(6, 0)} | {name: others[name] for name in beside}
+    folder = write_folder(tmp_path / "own", images, np.arange(6) // 2)
+    request = Request(modules=modules, dataset=f"folder:{folder}", eps=(16 / 255,), n=6, decode_workers=0)
+    options = Options(attack="pgd(steps=2)", strongest="none", black_box="none", source=source)
+    audit = Audit(request, options)
+    with Store(None) as store:
+        net = next(one for one in audit.run(store) if one.card.model == "net")
+    (transfer,) = [found for found in net.findings if found.check == "transfer"]
+    assert (transfer.detail if transfer.verdict == NOT_RUN else None) == why
+
+
 class Constant(nn.Module):
     """Two classes of one-pixel images: the logit of class 1 is the pixel."""
 

@@ -205,14 +205,27 @@ def test_what_may_stop_early_makes_an_estimate_a_bound(in_passes, options, is_bo
         assert planned(**options).estimate(store).is_bound == is_bound
 
 
-def test_what_is_attacked_one_by_one_is_timed_so(monkeypatch):
+@pytest.mark.parametrize(
+    ("spec", "together", "alone"),  # passes of an image: gradients count as three, and a prediction as one
+    [
+        ("deepfool", 0, 60 + 1),
+        ("apgd_t", 3 * 100 * 9 + 1, 0),
+        ("apgd_t(norm=L2, eps=0.5)", 0, 3 * 100 * 9 + 1),
+        ("square(norm=L2, eps=0.5)", 0, 1000 + 1),
+        ("autoattack(norm=L2, eps=0.5)", 3 * 100 * 19 + 1, 5000),
+    ],
+)
+def test_what_is_attacked_one_by_one_is_timed_so(monkeypatch, spec, together, alone):
     """A pass on one image takes longer than its share of a pass on many."""
     monkeypatch.setattr(timing, "seconds_per_pass", lambda classifier, images: 1 / len(images))
+    labels = np.arange(10) % 5
+    dataset = data.from_arrays(np.full((10, 3, 6, 6), 0.5, np.float32), labels)
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(108, 5))
     with Store(None) as store:
-        cells = planned(attacks="fgsm,deepfool").plan.cells
-        clean, fgsm, deepfool = (cost(cell) * 10 for cell in cells)
-        found = planned(attacks="fgsm,deepfool").estimate(store).seconds
-    assert found == pytest.approx((clean + fgsm) / 10 + deepfool)
+        asked = Request(modules={"net": net}, dataset=dataset, attacks=spec, corruptions="none", eps=(0.1,))
+        found = Benchmark(asked).estimate(store).seconds
+    clean = 1
+    assert found == pytest.approx(clean + together + 10 * alone, rel=1e-3)
 
 
 def test_a_cell_that_both_parts_of_a_run_have_is_counted_once(in_passes):

@@ -133,6 +133,10 @@ def test_what_is_compiled_of_an_attack():
     assert passes("pgd") == {Pass(True)}
     assert passes("square") == {Pass(False)}
     assert passes("deepfool") == set()
+    assert passes("square(norm=L2, eps=0.5)") == passes("apgd_t(norm=L2, eps=0.5)") == set()
+    assert passes("apgd_t") == passes("apgd_ce(norm=L2, eps=0.5)") == {Pass(True)}
+    assert passes("autoattack") == {Pass(True), Pass(False)}
+    assert passes("autoattack(norm=L2, eps=0.5)") == {Pass(True)}  # its Square takes one image at a time
     assert passes("pgd", "bf16") == {Pass(True, bf16=True)}
     assert compiling.passes_of(CLEAN) == set()
 

@@ -1,6 +1,8 @@
 """Images that were made elsewhere: what is refused, and that they are judged as they are."""
 
 import csv
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import torch
 from robust_interp import data
 from robust_interp.benchmark import external
 from robust_interp.core.errors import UserError
+from robust_interp.results.columns import EXTERNAL_COLUMNS
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.uniform(0.2, 0.8, (6, 1, 2, 3)).astype(np.float32)
@@ -167,6 +170,24 @@ def test_a_model_is_judged_on_the_images_of_the_file(command, tmp_path, digits_c
 def rows(folder):
     with (folder / "r" / "external.csv").open() as file:
         return list(csv.DictReader(file))
+
+
+def test_several_processes_that_write_at_once_lose_no_row(tmp_path):
+    """Threads stand in for them: a lock of a file holds between its opened descriptors."""
+    row = dict.fromkeys(EXTERNAL_COLUMNS, "x") | {"train_seed": None, "members": 1, "n": 6}
+    start = threading.Barrier(6)
+
+    def write(writer):
+        start.wait()
+        for number in range(4):
+            external.write(tmp_path, [row | {"model": f"net{writer}.{number}"}])
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(write, range(6)))
+    with (tmp_path / external.FILE_NAME).open() as file:
+        found = sorted(line["model"] for line in csv.DictReader(file))
+    assert found == [f"net{writer}.{number}" for writer in range(6) for number in range(4)]
+    assert [path.name for path in tmp_path.iterdir()] == [external.FILE_NAME]
 
 
 @pytest.mark.parametrize("eps", ["8,16", "0", "x", "0.03", "300"])

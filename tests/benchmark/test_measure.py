@@ -12,8 +12,9 @@ from support.one_pixel import Net
 from robust_interp.benchmark import scheduler as scheduling
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.measure import LocalWorker, make_jobs, run, run_jobs
+from robust_interp.benchmark.pending import prerequisites
 from robust_interp.benchmark.request import Request
-from robust_interp.benchmark.scheduler import Scheduler
+from robust_interp.benchmark.scheduler import Job, Scheduler
 from robust_interp.core.errors import UserError
 from robust_interp.data import from_arrays
 from robust_interp.store import Store
@@ -100,6 +101,26 @@ def test_what_cannot_be_done_is_named_at_the_end_and_the_rest_is_done():
         found = stored(one, store)
     of_a = {cell.key for cell in one.plan.cells if cell.classifier is bad.classifier}
     assert {key for key, outcome in found.items() if outcome is None} == of_a
+
+
+@pytest.mark.parametrize("targets", ["aaa", "abb", "aab", "aba", "abc"])
+def test_what_follows_a_lost_cell_is_given_up_whichever_targets_share_it(targets):
+    one = benchmark("worst", models=("a",), attacks="fgsm,pgd(steps=2)")
+    cells = [cell for cell in one.plan.cells if cell.perturbation.ball in (None, ("Linf", 25.5))]
+    assert [cell.perturbation.name for cell in cells] == ["clean", "fgsm", "pgd"]
+    jobs = [
+        Job(one.plan, cell, N, target, prerequisites=prerequisites(one.plan, cell))
+        for cell, target in zip(cells, targets, strict=True)
+    ]
+    with Store(None) as store:
+        scheduler = Scheduler(jobs, store, one.dataset.labels, one.runner.task_end)
+        task = scheduler.next()
+        assert task.cell is cells[0]
+        assert not scheduler.is_done
+        scheduler.fail(task, "it was lost")
+        assert scheduler.next() is None
+        assert scheduler.is_done  # else a run waits for ever
+        assert scheduler.failures == ["it was lost"]
 
 
 def test_two_processes_on_one_store_do_half_of_the_tasks_each(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 import multiprocessing
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -211,6 +212,23 @@ def test_of_two_that_lock_a_file_one_has_it(tmp_path):
         assert (first, second) == (True, False)
     with lock_file(path) as third:
         assert third
+    assert names(tmp_path) == []
+
+
+def test_a_lock_that_is_waited_for_is_had_once_it_is_released(tmp_path):
+    path, order = tmp_path / "a.lock", []
+
+    def waits():
+        with lock_file(path, wait=True) as is_ours:
+            order.append(("later", is_ours))
+
+    with lock_file(path):
+        other = threading.Thread(target=waits)
+        other.start()
+        other.join(0.2)
+        order.append(("first", other.is_alive()))
+    other.join()
+    assert order == [("first", True), ("later", True)]
     assert names(tmp_path) == []
 
 

@@ -192,6 +192,20 @@ def test_strata_agree_with_scipys_exact_permutation_test(seed, strata):
     assert found.p == pytest.approx(min(1, theirs.pvalue), rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    "balance",
+    [[7], [7, 7], [1, 1, 1], [5, 3, 3, -2, 0, 1], [9, -9, 9, 4, 4, -1, 2, 6], [2, 3, 5, 7, 11, -13]],
+)
+def test_the_law_of_the_balances_is_that_of_every_choice_of_signs(balance):
+    """Each image is discordant in as many strata as its balance says."""
+    strata = np.arange(13)[:, None]
+    first, second = strata < np.array(balance), strata < -np.array(balance)
+    found = statistics.mcnemar_stratified(zip(first, second, strict=True))
+    sums = [abs(np.dot(signs, balance)) for signs in itertools.product((1, -1), repeat=len(balance))]
+    beyond, equal = np.mean(np.array(sums) > abs(sum(balance))), np.mean(np.array(sums) == abs(sum(balance)))
+    assert (found.p, found.mid_p) == pytest.approx((beyond + equal, beyond + equal / 2), rel=1e-12)
+
+
 @pytest.mark.slow
 def test_alike_classifiers_are_told_apart_as_often_as_the_level_says():
     rng, runs = np.random.default_rng(0), 400

@@ -346,6 +346,48 @@ def test_declaring_registers_nothing_outside_a_file():
         ),
         *(
             (
+                f"from robust_interp.plugins import attack\n@attack()\ndef a(m, x, y, *, eps, {word}=1): 0\n",
+                f"line 2: attack 'a': the keyword {word} has another meaning in robust-interp: rename it",
+            )
+            for word in ("model", "restarts", "severity", "stop", "target")
+        ),
+        *(
+            (
+                f"from robust_interp.plugins import OfEps, attack\n@attack()\n"
+                f"def a(m, x, y, *, eps, {key}={value}): 0\n",
+                f"line 2: attack 'a': the default value of {key} must be {what}, not {value}",
+            )
+            for what, found in (
+                (
+                    "a number of at least 0, True, False, a word or a fraction of eps",
+                    ("c=None", "c=-1", "c=(1, 2)", "c=9223372036854775808", "c=OfEps(factor=-1.0)"),
+                ),
+                ("a whole number of at least 1", ("steps='auto'", "steps=2.5", "steps=0", "steps=True")),
+                ("a number above 0 or a fraction of eps", ("alpha=0", "alpha='auto'", "alpha=True")),
+                ("Linf or L2", ("norm='l2'", "norm='L1'", "norm=2")),
+            )
+            for key, _, value in (each.partition("=") for each in found)
+        ),
+        *(
+            (
+                f"from robust_interp.plugins import attack\n@attack(norm={norm!r})\n"
+                "def a(m, x, y, *, eps): 0\n",
+                f"line 2: attack 'a': norm must be Linf, L2, L1, L0, not {norm!r}",
+            )
+            for norm in ("l2", "linf", 2, None)
+        ),
+        *(
+            (
+                "from robust_interp.plugins import attack\n@attack()\n"
+                f"def {name}(model, x, y, *, eps{more}): 0\n",
+                f"line 2: attack '{name}': its columns would look like those of an attack in {norm}, but its "
+                "norm is Linf: rename it",
+            )
+            for name, norm in (("model2", "L2"), ("mine_l1", "L1"), ("CELL0", "L0"))
+            for more in ("", ", norm='L2'")
+        ),
+        *(
+            (
                 f"from robust_interp.plugins import {kind}\n@{kind}{call}\ndef {name}(a, b, c, *, eps): 0\n",
                 f"{kind} '{name}': its column names would be ambiguous",
             )
@@ -380,6 +422,33 @@ def test_a_mistake_in_a_file_is_one_line_that_says_where(fresh, write, command, 
     assert err.startswith(f"robust-interp: plug-in {path}")
     assert why.format(path=path) in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.filterwarnings("ignore:Flatten")
+@pytest.mark.parametrize(("spec", "norm"), [("of_keywords", "Linf"), ("of_keywords(norm=L2, eps=0.5)", "L2")])
+def test_any_other_keyword_reaches_the_attack_with_its_default(fresh, write, spec, norm):
+    source = f"""
+        from robust_interp.plugins import OfEps, attack
+
+        @attack()
+        def of_keywords(m, x, y, *, eps, norm="Linf", n_classes=4, fast=True, loss="ce", share=OfEps(0.5)):
+            assert (norm, n_classes, fast, loss, share) == ({norm!r}, 4, True, "ce", eps / 2)
+            return x
+        """
+    plugins.load(write(source))
+    images = (torch.eye(3).view(3, 3, 1, 1), torch.arange(3), 3)
+    table = evaluate(torch.nn.Flatten(), images, attacks=spec, eps=[0.1], corruptions="none")
+    assert table["norm"].dropna().tolist() == [norm]
+
+
+@pytest.mark.parametrize("norm", ["L2", "L1", "L0"])
+def test_a_name_that_ends_with_a_norm_is_no_fault_in_another_one_than_linf(norm):
+    def same(model, images, labels, *, eps):
+        return images
+
+    for name in ("model2", "mine_l1", "CELL0", "l2_of_mine"):
+        same.__name__ = name
+        assert plugins.attack(norm=norm)(same).norm == norm
 
 
 def test_a_file_that_is_not_there(command, tmp_path):

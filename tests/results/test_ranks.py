@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from support.hand_made import attack, card, first, run
+from support.hand_made import attack, card, ensemble, first, run
 
 from robust_interp.results.combine import gather
 from robust_interp.results.export import to_csv
@@ -63,10 +63,36 @@ def test_each_protocol_has_a_column_of_its_own(folder):
     with Store(folder) as store:
         run(store, cells("high", 8, 16, 32), "worst")
     board, _, columns = gather([folder])
-    assert columns == {"final": "pgd_16", "worst": "worst_16"}  # of 4, 8, 16, 32 the upper middle one
+    assert columns == {"final": "pgd_8", "worst": "worst_16"}  # of 4, 8, 16 and of 8, 16, 32
     assert about_ranks(board, columns).startswith(
-        "rank by pgd_16 (protocol final) and worst_16 (protocol worst), among rows"
+        "rank by pgd_8 (protocol final) and worst_16 (protocol worst), among rows"
     )
+
+
+@pytest.mark.parametrize("asked", [(8,), (4, 8, 16), (4, 8, 16, 32, 64)])
+def test_radii_of_one_protocol_do_not_move_the_column_that_ranks_another(tmp_path, asked):
+    """A worst run gives columns of pgd, too: their radii are no radii of final."""
+    pair = ensemble(card("net"), card("net", seed=1))
+    final = [(pair, CLEAN, first(9)), *((pair, attack("pgd", eps), first(4)) for eps in (1, 2))]
+    final += [(card("net", seed), attack("pgd", eps), first(6 - eps)) for seed in (0, 1) for eps in (1, 2)]
+    with Store(tmp_path / "results") as store:
+        run(store, final)
+        run(store, cells("other", *asked), "worst")
+    board, _, columns = gather([tmp_path / "results"])
+    assert columns["final"] == "pgd_2"  # of 1 and 2 the upper middle one
+    of_final = board[board["protocol"] == "final"].set_index("members")
+    assert of_final["rank"].tolist() == [1, 1]
+    assert of_final.loc[2, "improvement"] == 0  # 40 % at eps 2, as both members; 50 % at eps 1
+    assert columns["worst"] == f"worst_{asked[len(asked) // 2]}"
+
+
+def test_a_radius_that_no_row_has_does_not_rank(tmp_path):
+    with Store(tmp_path / "results") as store:
+        lines = [(card("net", seed), attack("pgd", 4), first(4)) for seed in (0, 1)]
+        run(store, [*lines, (card("net", 0), attack("pgd", 8), first(3))])  # not of both train seeds
+    board, _, columns = gather([tmp_path / "results"])
+    assert columns == {"final": "pgd_4"}
+    assert board["rank"].tolist() == [1]
 
 
 def test_equal_accuracies_have_one_rank_in_whatever_order_the_seeds_come(tmp_path):

@@ -12,17 +12,18 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
-from support.hand_made import attack, card, corruption, ensemble, first, run
+from support.hand_made import attack, card, corruption, ensemble, first, measured, run
 
 import robust_interp
 from robust_interp import data, robustbench_bridge, zoo
 from robust_interp.core.errors import UserError
 from robust_interp.results import combine, robustbench_json
 from robust_interp.results.columns import ENTRY_COLUMNS, SOURCE_COLUMNS
-from robust_interp.store import Store
+from robust_interp.store import INHERITED, Outcome, Store
 from robust_interp.store.cells import CLEAN
 
 PACKAGE = Path(robust_interp.__file__).parents[1]
@@ -393,6 +394,42 @@ def test_the_radius_is_one_at_which_the_line_was_attacked(command, tmp_path, ask
     assert (entry["eps"], entry["footnote"]) == (
         written,
         f"n = 10; not measured with AutoAttack at {asked}/255",
+    )
+
+
+@pytest.mark.parametrize("seeds", [(0,), (0, 1)])
+def test_autoattack_as_a_part_of_worst_is_told_as_that_and_as_no_accuracy_of_its_own(
+    command, tmp_path, seeds
+):
+    """It attacked what FGSM had left: 4 of 10 are right under both, and maybe more under it alone."""
+    lines = [
+        (card(seed=seed), perturbation, first(right))
+        for seed in seeds
+        for perturbation, right in ((CLEAN, 9), (attack("fgsm", 8), 6), (attack("fgsm", 4), 7))
+    ]
+    with Store(tmp_path / "results") as store:
+        plan = measured(store, lines, "worst")
+        cells = list(plan.cells)
+        for clean, fgsm in zip(cells[::3], cells[1::3], strict=True):
+            auto = replace(fgsm, perturbation=attack("autoattack", 8), skips=(clean.key, fgsm.key))
+            predictions = np.array([0, 1, 2, 3, 5, 6, -1, -1, -1, -1])
+            flags = np.where(predictions < 0, INHERITED, 0).astype(np.uint8)
+            store.append(auto.key, 0, Outcome(predictions, flags, np.zeros(10, np.float32), 2.0, "cpu"))
+            cells.append(auto)
+        store.put_plan(replace(plan, cells=tuple(cells)))
+    out = tmp_path / "out"
+    status, _, said = command("robustbench", "export", tmp_path / "results", "--out", out, "--eps", "8")
+    assert status == 0
+    why = (
+        "AutoAttack at 8/255 was only run as a part of worst(fgsm+autoattack), whose accuracy 40.00 is a "
+        "lower bound of its own"
+    )
+    assert f"no autoattack_acc for net_quick: {why} (robust-interp bench --attacks autoattack --eps 8" in said
+    entry = json.loads((out / "digits" / "Linf" / "net_quick.json").read_text())
+    assert "autoattack_acc" not in entry
+    assert entry["footnote"].endswith(why)
+    assert command("robustbench", "export", tmp_path / "results", "--out", out, "--eps", "4")[2].startswith(
+        "warning: no autoattack_acc for net_quick: not measured with AutoAttack at 4/255"
     )
 
 

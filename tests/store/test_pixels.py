@@ -35,6 +35,25 @@ def test_hashes_are_kept_and_compared(tmp_path):
         assert store.pixels("images", 4).tolist() == HASHES.tolist()
 
 
+@pytest.mark.parametrize(
+    ("start", "more", "expected"),
+    [
+        (0, [5, 6, 7], [5, 6, 7, 8, 9]),  # fewer images
+        (0, [5, 0, 7, 8, 9], [5, 6, 7, 8, 9]),  # an image was not read again
+        (0, [0, 0, 7], [5, 6, 7, 8, 9]),
+        (0, [0, 6, 0, 0, 0, 10], [5, 6, 0, 8, 9, 10]),  # more images
+        (1, [0, 7], [5, 6, 7, 8, 9]),  # another first image
+        (0, [0, 0], [5, 6, 0, 8, 9]),
+    ],
+)
+def test_known_hashes_are_never_lost(tmp_path, start, more, expected):
+    with Store(tmp_path) as store:
+        store.put_pixels("images", 0, np.array([5, 6, 0, 8, 9], np.uint64))
+        store.put_pixels("images", start, np.array(more, np.uint64))
+        assert store.pixels("images", len(expected)).tolist() == expected
+    assert not check(tmp_path)
+
+
 def test_damaged_hashes_are_left_out_and_a_repair_keeps_the_others(tmp_path):
     with Store(tmp_path) as store:
         store.put_pixels("images", 0, HASHES[:2])
