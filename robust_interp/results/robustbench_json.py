@@ -140,16 +140,20 @@ def _entries(
 def _without_autoattack(line: pd.Series, eps_255: float, scored: Iterable[Score]) -> str:
     """Return why a row has no accuracy under AutoAttack."""
     column = attack_column(WORST, "Linf", eps_255)
-    row = [line[name] for name in ("model", "recipe", "members", "protocol", "n_examples")]
     for score in scored:
-        of_score = [score.row[name] for name in ("model", "recipe", "members", "protocol", "n")]
         names = [made.name for made in score.perturbations]
-        if score.column == column and "autoattack" in names and of_score == row:
+        if score.column == column and "autoattack" in names and _is_of(score, line):
             return (
                 f"AutoAttack at {eps_255:.10g}/255 was only run as a part of {score.row['perturbation']}, "
                 f"whose accuracy {_percent(line, column)} is a lower bound of its own"
             )
     return f"not measured with AutoAttack at {eps_255:.10g}/255"
+
+
+def _is_of(score: Score, line: pd.Series) -> bool:
+    """Return whether a score belongs to a row of the leaderboard, as far as their files differ."""
+    same = ("model", "recipe", "members", "protocol")
+    return score.row["n"] == line["n_examples"] and all(score.row[name] == line[name] for name in same)
 
 
 def _entry(
