@@ -95,7 +95,7 @@ def _export(arguments: argparse.Namespace) -> int:
     for why, names in without.items():
         warn(
             f"warning: no autoattack_acc for {', '.join(names)}: {why} (robust-interp bench "
-            f"--attacks autoattack --eps {arguments.eps:.10g} --protocol worst)"
+            f"--attacks autoattack --eps {arguments.eps:.10g} --protocol worst, into a folder of its own)"
         )
     return 0
 

@@ -368,7 +368,7 @@ def test_export_writes_what_a_results_folder_holds(command, tiny_zoo, tmp_path):
     assert status == 0
     assert said.startswith(
         "warning: no autoattack_acc for in_resnet14_none, in_resnet14_none_x2: not measured with AutoAttack "
-        "at 8/255 (robust-interp bench --attacks autoattack --eps 8 --protocol worst)"
+        "at 8/255 (robust-interp bench --attacks autoattack --eps 8 --protocol worst, into a folder of its own)"
     )
     assert printed.splitlines() == [str(path) for path in sorted(out.rglob("*.json"))]
     entry = json.loads((out / "digits" / "Linf" / "in_resnet14_none.json").read_text())
