@@ -75,16 +75,17 @@ def identity(model: nn.Module, passing: Collection[str] = ()) -> dict:
     # The state dict lacks non-persistent buffers, such as a classifier's mean and std.
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         sha.update(f"{name}{tensor.dtype}{tuple(tensor.shape)}".encode())
-        values = tensor.detach().cpu().to_dense() if _is_sparse(tensor) else tensor.detach().cpu()
-        sha.update(values.contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        sha.update(_plain(tensor).contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     for weights in _quantised(model):
         sha.update(weights.detach().cpu().contiguous().numpy().tobytes())
     sha.update(describe_attributes(model, known).encode())  # '' leaves the hash as in older versions
     return {"class": type(model).__qualname__, "state_sha256": sha.hexdigest()}
 
 
-def _is_sparse(tensor: Tensor) -> bool:
-    return tensor.layout != torch.strided
+def _plain(tensor: Tensor) -> Tensor:
+    """Return the values of a tensor in one block of memory, without torch's lazy signs and conjugates."""
+    values = tensor.detach().cpu()
+    return (values if values.layout == torch.strided else values.to_dense()).resolve_conj().resolve_neg()
 
 
 def _quantised(model: nn.Module) -> Iterator[Tensor]:

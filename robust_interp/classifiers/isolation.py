@@ -49,9 +49,15 @@ def _as_found(model: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(flag)
         with torch.no_grad():
             for module, name, buffer, before in buffers:
-                if buffer.layout != torch.strided or not torch.equal(buffer, before):
-                    buffer.copy_(before)  # an expanded one could not be written, and has not changed
+                if not _is_expanded(buffer):  # that cannot be written, so it has not changed
+                    buffer.copy_(before)
                 setattr(module, name, buffer)  # forward may have replaced it
+
+
+def _is_expanded(tensor: torch.Tensor) -> bool:
+    if tensor.layout != torch.strided or tensor.is_nested:
+        return False
+    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
 
 
 def _to_eval(model: nn.Module) -> None:

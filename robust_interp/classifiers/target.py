@@ -264,9 +264,17 @@ def timm_cfg(model: nn.Module) -> Mapping[str, Any]:
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel | OneAtATime):
         model = model.module
     cfg = getattr(model, "pretrained_cfg", None)
-    if not isinstance(cfg, Mapping):
+    if cfg is not None and hasattr(cfg, "to_dict"):  # timm's own class
+        cfg = cfg.to_dict()
+    if not isinstance(cfg, Mapping) or cfg.get("mean") is None or cfg.get("std") is None:
         return {}
-    return cfg if all(isinstance(cfg.get(key), list | tuple) for key in ("mean", "std")) else {}
+    return {**cfg, "mean": _channels(cfg["mean"]), "std": _channels(cfg["std"])}
+
+
+def _channels(value: Any) -> list:
+    """Return the items of a sequence, an array or a tensor; anything else as the only item."""
+    items = value.tolist() if hasattr(value, "tolist") else value
+    return list(items) if isinstance(items, list | tuple) else [items]
 
 
 def _place(classifier: nn.Module, otherwise: torch.device | str) -> str:
@@ -338,13 +346,15 @@ def _own_normalisation(
 ) -> tuple[Sequence[float], Sequence[float]] | tuple[None, None]:
     """Return the mean and std of a model's ``pretrained_cfg``; (None, None) if it has none.
 
-    If they have another number of channels, return those of the registered data set.
+    A single value is that of every channel. If they have another number of channels, return those of the
+    registered data set.
     """
     cfg = timm_cfg(model)
     if not cfg:
         return None, None
-    if len(cfg["mean"]) == dataset.channels:
-        return cfg["mean"], cfg["std"]
+    mean, std = (cfg[key] * (dataset.channels if len(cfg[key]) == 1 else 1) for key in ("mean", "std"))
+    if len(mean) == dataset.channels:
+        return mean, std
     if dataset.name not in data.DATASETS:
         raise UserError(
             f"{type(model).__name__} is normalised for another number of channels: pass mean and std"

@@ -119,7 +119,7 @@ def print_leaderboard(
         _print_note(
             shown,
             f"not shown for lack of space: {', '.join(left_out)}; choose columns with "
-            f"{shlex.join(['robust-interp', 'leaderboard', *map(str, sources), '--columns'])} NAMES",
+            f"{shlex.join(['robust-interp', 'leaderboard', *map(str, sources), '--columns'])} model,NAMES",
         )
 
 
@@ -194,6 +194,10 @@ def print_comparison(comparison: Comparison) -> None:
         )
 
 
+def _measurements(count: int) -> str:
+    return "1 measurement" if count == 1 else f"mean over {count} measurements"
+
+
 def print_classes(table: pd.DataFrame) -> None:
     """Print one line per entry and class: n, accuracy with interval, and predictions in percent."""
     shown = console()
@@ -201,7 +205,7 @@ def print_classes(table: pd.DataFrame) -> None:
         first = part.iloc[0]
         shown.print(
             f"{name}: {first['dataset']}, {first['column']}, n = {part['n'].sum()}, protocol "
-            f"{first['protocol']}, mean over {first['measurements']} measurements; in %",
+            f"{first['protocol']}, {_measurements(first['measurements'])}; in %",
             highlight=False,
             markup=False,
         )
@@ -307,6 +311,13 @@ def _print_fitting(shown: Console, head: dict[str, list[str]], rest: dict[str, l
         shown.print(_table(head | part, widest))
 
 
+def _print_whole(shown: Console, columns: dict[str, list[str]], wrapped: str) -> None:
+    """Print one table with all its columns. On a narrow terminal, one of them is wrapped."""
+    lacking = sum(_width(*column) for column in columns.items()) - shown.width
+    width = _width(wrapped, columns[wrapped]) - GAP - lacking if columns else 0
+    shown.print(_table(columns, {wrapped: max(width, len(wrapped))} if lacking > 0 else {}))
+
+
 def _table(columns: dict[str, list[str]], widest: Mapping[str, int] = MappingProxyType({})) -> Table:
     """Build a table of texts; only the columns named in `widest` (maximum width by name) are wrapped."""
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -409,29 +420,30 @@ def print_models(checkpoints: list[Checkpoint]) -> None:
     """Print the checkpoints of the zoo and the names of the models that can be trained."""
     from robust_interp.models import in_resnet, in_resnext
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("checkpoint", "params", "clean", "lambda_init", "from"):
-        table.add_column(column, no_wrap=True)
-    broken = []
+    lines, broken = [], []
     for checkpoint in checkpoints:
         try:
             record = checkpoint.record
         except UserError as error:
             broken.append(str(error))
             continue
-        table.add_row(
-            checkpoint.name,
-            f"{record['parameters']:,}",
-            f"{record['clean_accuracy']:.2f} % of {record['clean_n']}",
-            zoo.interval_text(record["lambda_init"]),
-            escape(str(checkpoint.folder.parent)),
+        lines.append(
+            {
+                "checkpoint": checkpoint.name,
+                "params": f"{record['parameters']:,}",
+                "clean": f"{record['clean_accuracy']:.2f} % of {record['clean_n']}",
+                "lambda_init": zoo.interval_text(record["lambda_init"]),
+                "from": str(checkpoint.folder.parent),
+            }
         )
     shown = console()
     shown.print(
         f"robust-interp {__version__}; inputs are pixels in [0, 1]; the mean and std in each config.json "
-        "are applied"
+        "are applied",
+        highlight=False,
     )
-    shown.print(table)
+    columns = {name: [line[name] for line in lines] for name in lines[0]} if lines else {}
+    _print_whole(shown, columns, "checkpoint")
     names = sorted({*in_resnet.ARCHITECTURES, *in_resnext.ARCHITECTURES})
     shown.print(f"registered: {', '.join(names)}", highlight=False)
     for name in MODELS:

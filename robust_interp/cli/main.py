@@ -89,6 +89,9 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of the pipe was closed, as with | head
         _discard_output()
         return 0
+    except PermissionError as error:  # as with another user's folder
+        warn(f"robust-interp: cannot use {error.filename}: {error.strerror}; finished work is saved")
+        return 1
     except OSError as error:  # as with > /dev/full
         if error.filename is not None or _can_print():
             raise

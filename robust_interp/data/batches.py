@@ -145,12 +145,16 @@ def _of_dataset(source: Any, workers: int) -> Iterator[tuple[list, list]]:
 
     loader = DataLoader(source, batch_size=AT_ONCE, num_workers=workers, collate_fn=list)
     hint = "; decode_workers=0 reads it in this process" if workers else ""
+    read = 0
     for items in _read(loader, hint):
+        read += len(items)
         images, labels = zip(*map(_parts, items), strict=True)
         shapes = {np.shape(image) for image in map(_array, images)}
         if len(shapes) > 1:
             raise _several(*sorted(shapes)[:2])
         yield [_array(image) for image in images], list(labels)
+    if read != len(source):  # torch takes a StopIteration of an item for the end
+        raise UserError(f"cannot read the data set: it has {len(source)} items and ended after about {read}")
 
 
 def _several(first: tuple[int, ...], second: tuple[int, ...]) -> UserError:

@@ -74,7 +74,8 @@ def check(file: BinaryIO, encoded: Encoded) -> None:
     """Decode an image to find out whether it is whole.
 
     Some programs write more bytes after its end, such as the film of a motion photo. The end marker is looked
-    for everywhere, because Pillow decodes a JPEG file that is cut off if enough zeros follow.
+    for in all that follows the header, because Pillow decodes a JPEG file that is cut off if enough zeros
+    follow. In the header, a thumbnail has a marker of its own.
 
     Raises:
         ValueError: if Pillow cannot identify it, its pixels have more than 8 bits, or it is cut off.
@@ -83,8 +84,19 @@ def check(file: BinaryIO, encoded: Encoded) -> None:
     image = opened(file)
     as_its_source_asks(image, encoded).load()
     file.seek(0)
-    if END_MARKERS.get(image.format or "", b"") not in file.read():
+    content = file.read()
+    start = _start_of_scan(content) if image.format == "JPEG" else 0
+    if content.find(END_MARKERS.get(image.format or "", b""), start) < 0:
         raise ValueError("it is cut off")
+
+
+def _start_of_scan(jpeg: bytes) -> int:
+    """Return where the compressed pixels of a JPEG file start, after the segments of its header."""
+    at = 2
+    while jpeg[at : at + 1] == b"\xff" and jpeg[at + 1 : at + 2] != b"\xda":
+        is_fill = jpeg[at + 1 : at + 2] == b"\xff"
+        at += 1 if is_fill else 2 + int.from_bytes(jpeg[at + 2 : at + 4], "big")
+    return at
 
 
 class Decoder:

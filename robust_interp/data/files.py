@@ -217,7 +217,7 @@ class FileDataset(Dataset):
         found = {header.size for header in self._scan(range(len(self))) if not header.trouble}
         if len(found) < 2 or (self._preprocessing and self._preprocessing.crop):
             return super().sizes
-        sides = [f"{min(side)} to {max(side)}" for side in zip(*found, strict=True)]
+        sides = [" to ".join(map(str, sorted({min(s), max(s)}))) for s in zip(*found, strict=True)]
         return f"{len(found)} sizes, {sides[0]} high and {sides[1]} wide"
 
     def expect(self, n: int) -> None:

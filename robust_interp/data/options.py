@@ -55,9 +55,9 @@ class SourceOptions:
             order = np.delete(order, list(bad))
             metadata = {"skipped": len(bad)}
             first = next(iter(bad.values()))
-            notes += (
-                f"{len(bad)} of {len(labels)} images are left out, as they cannot be read: {first}, ...",
-            )
+            which = "images cannot be read and are" if len(bad) > 1 else "images cannot be read and is"
+            more = ", ..." if len(bad) > 1 else ""
+            notes += (f"{len(bad)} of {len(labels)} {which} left out: {first}{more}",)
             if not len(order):
                 raise UserError(f"{name}: no image can be read: {first}")
         return FileDataset(

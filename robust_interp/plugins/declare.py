@@ -21,8 +21,10 @@ import numpy as np
 
 from robust_interp.attacks import ATTACKS, AttackType
 from robust_interp.core.errors import UserError
+from robust_interp.core.json_values import is_count, is_number
 from robust_interp.core.registry import Registry, cause, first_line
 from robust_interp.core.specs import OfEps
+from robust_interp.core.texts import quoted
 from robust_interp.corruptions.names import MEANS
 from robust_interp.corruptions.table import CORRUPTIONS, Corrupt
 from robust_interp.data import DATASETS, DatasetType
@@ -70,14 +72,20 @@ def attack(
         the parameters.
 
     Raises:
-        UserError: by the decorator: if the norm is unknown, if the function does not take eps as a keyword
-            argument, if the name or the default value of another keyword argument is not possible, or if the
-            name of the attack would make column names ambiguous.
+        UserError: by the decorator: if it does not decorate a function, if one of `attack`'s arguments is
+            not possible, if the function does not take eps as a keyword argument, if the name or the default
+            value of another keyword argument is not possible, or if the name of the attack would make column
+            names ambiguous.
     """
 
     def declare(function: Callable) -> AttackType:
+        _check_function("attack", function)
+        named = f"attack {function.__name__!r}"
         if norm not in NORMS:
-            raise UserError(f"attack {function.__name__!r}: norm must be {', '.join(NORMS)}, not {norm!r}")
+            raise UserError(f"{named}: norm must be {', '.join(NORMS)}, not {norm!r}")
+        for name, flag in {"random": random, "gradient": gradient, "alone": alone}.items():
+            _check(isinstance(flag, bool), named, name, "True or False", flag)
+        _check(is_count(classes) and classes > 1, named, "classes", "a whole number of at least 2", classes)
 
         def bound(model: Callable, **params: Any) -> Callable:
             return _named("attack", functools.partial(function, model, **params), function)
@@ -114,8 +122,9 @@ def corruption(function: Corrupt) -> Corrupt:
         or no numbers, and for any exception of the function, in one line.
 
     Raises:
-        UserError: for a name that would make column names ambiguous.
+        UserError: for anything but a function, or for a name that would make column names ambiguous.
     """
+    _check_function("corruption", function)
 
     def checked(image: np.ndarray, severity: int, rng: np.random.Generator) -> np.ndarray:
         corrupted = np.asarray(function(image, severity, rng))  # it may return anything
@@ -162,17 +171,31 @@ def dataset(
     Returns:
         The decorator. It replaces the function by a DatasetType. What the function loads is checked when
         the data set is used.
+
+    Raises:
+        UserError: by the decorator: if it does not decorate a function, or if an argument is not possible.
     """
 
     def declare(function: Callable) -> DatasetType:
+        _check_function("dataset", function)
+        named = f"dataset {function.__name__!r}"
+        _check(is_count(classes) and classes > 1, named, "classes", "a whole number of at least 2", classes)
+        whole = isinstance(shape, tuple | list) and len(shape) == 3 and all(is_count(n) and n for n in shape)
+        _check(whole, named, "shape", "(C, H, W)", shape)
+        for name, values in {"mean": mean, "std": std}.items():
+            per_channel = _are_numbers(values) and len(values) == shape[0]
+            _check(per_channel, named, name, f"{shape[0]} numbers, one per channel", values)
+        _check(
+            _are_numbers(eps_255) and min(eps_255, default=0) > 0, named, "eps_255", "radii above 0", eps_255
+        )
         kind = DatasetType(
             name=function.__name__,
             load=_named("dataset", function, function),
             classes=classes,
             shape=shape,
-            mean=mean,
-            std=std,
-            eps_255=eps_255,
+            mean=tuple(mean),
+            std=tuple(std),
+            eps_255=tuple(eps_255),
             attack_defaults=dict(attack_defaults or {}),
             default_n=default_n,
             crop_padding=crop_padding,
@@ -200,6 +223,21 @@ def _declare(registry: Registry[T], name: str, entry: T) -> T:
     if declared is not None:
         declared.append((registry, name, entry))
     return entry
+
+
+def _check_function(kind: str, function: object) -> None:
+    if not inspect.isfunction(function):
+        name = getattr(function, "__name__", type(function).__name__)
+        raise UserError(f"{kind} {name!r} must be a function, defined with def")
+
+
+def _check(is_valid: bool, named: str, parameter: str, expected: str, value: object) -> None:
+    if not is_valid:
+        raise UserError(f"{named}: {parameter} must be {expected}, not {quoted(value)}")
+
+
+def _are_numbers(values: object) -> bool:
+    return isinstance(values, tuple | list) and all(map(is_number, values))
 
 
 def _check_columns(registry: Registry, name: str) -> None:

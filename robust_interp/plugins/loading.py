@@ -120,7 +120,7 @@ def load(path: str | Path) -> None:
         _register(declared, Origin(str(file.path), f"sha256:{file.sha256}"))
     except Exception as error:
         _PROCESS.left.update((file.path, name) for name, _ in _timm_models(module))
-        raise UserError(f"plug-in {file.path}: {cause(error, str(file.path))}") from error
+        raise UserError(f"plug-in {file.path}: {cause(error, str(file.path))}{_hint(file, error)}") from error
     finally:
         _PROCESS.remember_imports(file)
     if not declared:
@@ -157,6 +157,16 @@ def _register(declared: Declared, origin: Origin) -> None:
             for other, added, _ in declared[:at]:
                 other.remove(added)
             raise
+
+
+def _hint(file: _File, error: Exception) -> str:
+    """Return how to import a module that lies beside the plug-in, if that is what failed."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return ""
+    folder = file.path.parent
+    beside = folder / error.name.partition(".")[0]
+    is_beside = beside.is_dir() or beside.with_name(f"{beside.name}.py").is_file()
+    return f"; it lies beside the plug-in: add {folder} to PYTHONPATH" if is_beside else ""
 
 
 def _module(file: _File) -> ModuleType:

@@ -78,12 +78,19 @@ def write(
         UserError: If there is nothing to write, or two rows would be written to the same file.
     """
     files: dict[Path, dict] = {}
+    rows: dict[Path, pd.Series] = {}
     for _, line in board[(board["source"] == "measured") & in_float32(board)].iterrows():
         for threat_model, entry in _entries(line, dataset, eps_255, paper, scored):
             path = folder / dataset / threat_model / f"{_name(line)}.json"
             if path in files:
-                raise UserError(f"two rows would be written to {path}: use a single results folder or run")
-            files[path] = entry
+                both = " and ".join(
+                    f"n = {row['n_examples']}, {row['protocol']}" for row in (rows[path], line)
+                )
+                raise UserError(
+                    f"two rows would be written to {path} ({both}): run robust-interp bench --out into a "
+                    "folder of its own, and name that"
+                )
+            files[path], rows[path] = entry, line
     if not files:
         raise UserError("nothing to write: no measured row has a clean accuracy")
     for path, entry in files.items():

@@ -103,7 +103,8 @@ def _masking(name: str, by_column: dict[str, Score]) -> list[str]:
         if one and many.accuracy > one.accuracy + _slack(one, NOISE_MARGIN):
             lines.append(
                 f"{name}: accuracy under {many.column} is {many.accuracy:.1f} %, under one FGSM step "
-                f"{one.accuracy:.1f} %: the iterative attack is badly tuned, or gradients are masked"
+                f"{one.accuracy:.1f} %: it is badly tuned, as with an alpha that is too small for "
+                "this eps, or gradients are masked"
             )
     for attack in dict.fromkeys(series for series, _ in attacked):
         by_radius = sorted(

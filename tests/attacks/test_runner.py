@@ -21,8 +21,7 @@ from robust_interp.attacks.runner import GradientProbe
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.core.errors import UserError
-from robust_interp.results.column_names import parse
-from robust_interp.results.leaderboard import middle
+from robust_interp.results.ranks import ranked_by
 
 # The networks here are untrained or built to mislead, which evaluate remarks on.
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -127,7 +126,8 @@ def test_a_control_is_a_row_and_no_rank_goes_by_it(tiny_zoo, tmp_path):
     assert table["accuracy"][1] == table["accuracy"][0]
     board = pd.read_csv(tmp_path / "leaderboard.csv")
     assert board["pgd_0"].tolist() == board["clean"].tolist()
-    assert middle([parse("pgd_0"), parse("pgd_25.5")], "pgd") == "pgd_25.5"
+    assert ranked_by(board) == {}
+    assert ranked_by(board.assign(**{"pgd_25.5": 50.0})) == {"final": "pgd_25.5"}
 
 
 def test_rounding_just_outside_the_ball_is_accepted(monkeypatch):

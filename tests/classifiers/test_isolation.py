@@ -330,15 +330,27 @@ class WithBuffer(Net):
         self.register_buffer("threshold", buffer)
 
     def above(self, pixels):
-        return pixels - self.threshold.to_dense().sum() / self.threshold.numel()
+        return pixels - self.threshold.to_dense().sum().real / self.threshold.numel()
 
 
 @pytest.mark.parametrize(
     "odd",
-    [torch.tensor(0.5).expand(3, 1, 1), torch.full((3, 1, 1), 0.5).to_sparse()],
-    ids=["expanded", "sparse"],
+    [
+        torch.tensor(0.5).expand(3, 1, 1),
+        torch.full((3, 1, 1), 0.5).to_sparse(),
+        torch.full((3, 1, 1), 0.5, dtype=torch.complex64).conj(),
+    ],
+    ids=["expanded", "sparse", "conjugated"],
 )
 def test_buffers_that_cannot_be_written_are_measured_as_others(odd):
     options = {"attacks": "fgsm", "corruptions": "none"}
     plain = evaluate(WithBuffer(torch.full((3, 1, 1), 0.5)), (IMAGES, LABELS), **options)
     assert measured(evaluate(WithBuffer(odd), (IMAGES, LABELS), **options)).equals(measured(plain))
+
+
+def test_an_expanded_buffer_of_nan_is_no_obstacle():
+    model = Net()
+    model.register_buffer("unused", torch.tensor(float("nan")).expand(5))
+    options = {"attacks": "fgsm", "corruptions": "none"}
+    found, plain = (evaluate(one, (IMAGES, LABELS), **options) for one in (model, Net()))
+    assert measured(found).equals(measured(plain))

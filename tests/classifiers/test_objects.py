@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from timm.models import PretrainedCfg
 from torch import nn
 
 import robust_interp
@@ -51,6 +52,34 @@ def test_an_attribute_that_only_shares_the_name_of_timms_cfg_is_not_read(cfg):
         logits = own((torch.from_numpy(images).float() - 0.5) / 0.5)
     right = (logits.argmax(1).numpy() == np.arange(20) % 10).mean()
     assert table["accuracy"][0] == pytest.approx(100 * right)
+
+
+class InputSeen(nn.Module):
+    """Logits of a flat image; notes the smallest and the largest pixel that it gets."""
+
+    def __init__(self, cfg):
+        super().__init__()
+        self.fc, self.pretrained_cfg, self.seen = nn.Linear(64, 10), cfg, []
+
+    def forward(self, images):
+        self.seen.append((float(images.min()), float(images.max())))
+        return self.fc(images.flatten(1))
+
+
+@pytest.mark.parametrize(
+    "as_given",
+    [tuple, np.array, torch.tensor, lambda values: values[0], lambda values: np.float32(values[0])],
+    ids=["tuple", "array", "tensor", "number", "numpy"],
+)
+@pytest.mark.parametrize("as_cfg", [dict, lambda **values: PretrainedCfg(**values)], ids=["dict", "timm"])
+def test_mean_and_std_of_the_cfg_are_applied_in_whatever_form_they_come(as_given, as_cfg):
+    model = InputSeen(as_cfg(mean=as_given([0.5]), std=as_given([0.25])))
+    images = np.zeros((10, 1, 8, 8))
+    images[:, :, 0, 0] = 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is untrained
+        robust_interp.evaluate(model, (images, np.arange(10)), attacks="none", corruptions="none")
+    assert set(model.seen[-1:]) == {((0 - 0.5) / 0.25, (1 - 0.5) / 0.25)}
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def test_a_narrow_terminal_keeps_what_ranks_and_names_what_it_leaves_out(printed
         "* rank by pgd_16, among rows of the same protocol and images not shown for lack of space: "
     )
     left_out = notes.partition("not shown for lack of space: ")[2].partition(";")[0].split(", ")
-    hint = f"robust-interp leaderboard {PUBLISHED / 'digits.csv'} --columns NAMES"
+    hint = f"robust-interp leaderboard {PUBLISHED / 'digits.csv'} --columns model,NAMES"
     assert notes.replace(" ", "").endswith(f"choose columns with {hint}".replace(" ", ""))
     everything = printed(300, ["digits.csv"])
     assert sorted([*heads, *left_out]) == sorted(everything[1].split())

@@ -1,5 +1,6 @@
 """The command line: what it prints, what it refuses in one line, and what it leaves behind."""
 
+import errno
 import json
 import re
 import shutil
@@ -573,3 +574,22 @@ def test_data_lists_the_kinds_of_sources(command):
 
 def test_data_downloads_only_what_can_be(command, tmp_path):
     refused(command("data", f"folder:{tmp_path}", "--download"), "only hf:NAME can be downloaded")
+
+
+@pytest.mark.parametrize("line", ["leaderboard theirs", "store check theirs", "models --zoo theirs"])
+def test_another_users_folder_is_one_line(tmp_path, monkeypatch, command, line):
+    """As root, which may read everything, cannot be refused by a mode."""
+
+    def refused(self, *_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "theirs").mkdir()
+    with monkeypatch.context() as theirs:
+        for name in ("is_file", "iterdir"):
+            theirs.setattr(Path, name, refused)
+        status, _, err = command(*line.split())
+    assert status == 1
+    assert err.startswith("robust-interp: cannot use ")
+    assert "Permission denied" in err
+    assert err.count("\n") == 1

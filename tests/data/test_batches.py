@@ -315,3 +315,17 @@ def test_an_image_without_channels_among_others_is_refused_with_what_would_mend_
 )
 def test_arrays_are_no_batches(value):
     assert not data.is_source_of_batches(value)
+
+
+@pytest.mark.parametrize("at", [3, 69])
+def test_an_item_that_raises_stop_iteration_does_not_shorten_the_data_set(at):
+    class Stops(Readers):
+        def __getitem__(self, index):
+            if index == at:
+                next(iter([]))
+            return super().__getitem__(index)
+
+    with pytest.raises(UserError, match="cannot read the data set: it has 70 items and ended after about"):
+        data.from_batches(Stops(70))
+    if at > 64:  # it reads 64 items at once
+        assert len(data.from_batches(Stops(70), n=3)) == 3

@@ -1,5 +1,6 @@
 """Folders, ImageNet's folder and files of arrays as datasets: what is read, and what is refused."""
 
+import io
 import os
 
 import numpy as np
@@ -225,7 +226,8 @@ def test_an_unreadable_image_is_named_before_the_run_or_left_out_and_counted(tmp
     rest.expect(5)
     assert (len(rest), rest.metadata) == (5, {"skipped": 1})
     assert rest.labels.tolist() == [0, 0, 1, 2, 2]
-    assert "1 of 6 images are left out" in rest.notes[0]
+    assert rest.notes[0].startswith("1 of 6 images cannot be read and is left out: cannot read b/")
+    assert not rest.notes[0].endswith("...")
     assert rest.fingerprint != found.fingerprint
 
 
@@ -266,6 +268,25 @@ def test_what_is_refused_as_cut_off_is_left_out_as_well(tmp_path, suffix, more, 
     rest = opened(f"folder:{folder}", skip_unreadable=True)
     rest.expect(5)
     assert (len(rest), rest.metadata) == (5, {"skipped": 1})
+
+
+def with_thumbnail(jpeg):
+    """The file with a whole smaller one in its header, as cameras write it."""
+    small = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(small, "JPEG")
+    segment = b"Exif\0\0" + small.getvalue()
+    return jpeg[:2] + b"\xff\xe1" + (len(segment) + 2).to_bytes(2, "big") + segment + jpeg[2:]
+
+
+def test_the_end_of_a_thumbnail_is_not_that_of_the_image(tmp_path):
+    folder = write_folder(tmp_path / "val", *pictures(6, (32, 32)), suffix="jpg")
+    first = folder / "a" / "00000.jpg"
+    whole = with_thumbnail(first.read_bytes())
+    first.write_bytes(whole + bytes(9000))
+    assert opened(f"folder:{folder}").problems() == []
+    first.write_bytes(whole[:-200] + bytes(9000))
+    with pytest.raises(UserError, match=r"cannot read a/00000\.jpg: it is cut off"):
+        opened(f"folder:{folder}").expect(6)
 
 
 def test_an_image_that_breaks_only_when_it_is_decoded_is_named(folder):

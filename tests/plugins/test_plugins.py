@@ -5,6 +5,7 @@ import hashlib
 import importlib
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -33,6 +34,8 @@ from robust_interp.store import FILE_NAME
 SMALL = "--models in_resnet20 --seeds 0, --n 4 --eps 8 --corruptions none --device cpu --quiet"
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "tests" / "example_plugin"
+
+DECLARED = "classes=2, shape=(1, 4, 4), mean=(0.5,), std=(0.5,), eps_255=(8,)"
 
 
 # Installed plug-ins, as the metadata of made-up distributions.
@@ -385,6 +388,44 @@ def test_declaring_registers_nothing_outside_a_file():
             )
             for name, norm in (("model2", "L2"), ("mine_l1", "L1"), ("CELL0", "L0"))
             for more in ("", ", norm='L2'")
+        ),
+        *(
+            (
+                f"from robust_interp.plugins import {kind}\n@{kind}{call}\nclass mine:\n    __call__ = 0\n",
+                f"line 2: {kind} 'mine' must be a function, defined with def",
+            )
+            for kind, call in (("attack", "()"), ("corruption", ""), ("dataset", f"({DECLARED})"))
+        ),
+        *(
+            (
+                f"from robust_interp.plugins import attack\n@attack({name}={value})\n"
+                "def a(m, x, y, *, eps): 0\n",
+                f"line 2: attack 'a': {name} must be {what}, not {value}",
+            )
+            for name, what, values in (
+                ("classes", "a whole number of at least 2", ("'two'", "1", "2.0", "True")),
+                ("random", "True or False", ("'yes'", "1")),
+                ("gradient", "True or False", ("None",)),
+            )
+            for value in values
+        ),
+        *(
+            (
+                f"from robust_interp.plugins import dataset\n@dataset({DECLARED.replace(right, wrong)})\n"
+                "def d(split, root): 0\n",
+                f"line 2: dataset 'd': {right.partition('=')[0]} must be {what}, "
+                f"not {wrong.partition('=')[2]}",
+            )
+            for right, wrong, what in (
+                ("eps_255=(8,)", "eps_255=8", "radii above 0"),
+                ("eps_255=(8,)", "eps_255='8'", "radii above 0"),
+                ("eps_255=(8,)", "eps_255=(0,)", "radii above 0"),
+                ("mean=(0.5,)", "mean=0.5", "1 numbers, one per channel"),
+                ("std=(0.5,)", "std=(0.5, 0.5)", "1 numbers, one per channel"),
+                ("shape=(1, 4, 4)", "shape=(4, 4)", "(C, H, W)"),
+                ("shape=(1, 4, 4)", "shape='abc'", "(C, H, W)"),
+                ("classes=2", "classes='two'", "a whole number of at least 2"),
+            )
         ),
         *(
             (
@@ -1037,3 +1078,13 @@ def test_the_example_package_passes_the_checks(site):
     argv = [sys.executable, "-c", textwrap.dedent(script)]
     found = subprocess.run(argv, env=environment(site), capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
+
+
+def test_a_module_beside_a_plug_in_that_is_not_found_gets_a_hint(fresh, write):
+    write("FACTOR = 2", "beside_the_plug_in.py")
+    path = write("import beside_the_plug_in")
+    told = f"'beside_the_plug_in'; it lies beside the plug-in: add {path.parent} to PYTHONPATH"
+    with pytest.raises(UserError, match=re.escape(told)):
+        plugins.load(path)
+    with pytest.raises(UserError, match=r"No module named 'nowhere_at_all'$"):
+        plugins.load(write("import nowhere_at_all", "other.py"))

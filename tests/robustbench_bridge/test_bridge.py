@@ -341,8 +341,9 @@ def test_pgd_never_passes_for_autoattack(tmp_path):
 
 
 def test_two_lines_of_one_name_are_refused(tmp_path):
-    twice = pd.concat([board(), board()], ignore_index=True)
-    with pytest.raises(UserError, match="two rows would be written to"):
+    twice = pd.concat([board(), board()], ignore_index=True).assign(protocol="final")
+    told = r"two rows would be written to .* \(n = 200, final and n = 200, final\): run robust-interp bench"
+    with pytest.raises(UserError, match=told):
         robustbench_json.write(twice, "cifar10", tmp_path, 8.0, robustbench_json.Paper())
     assert not list(tmp_path.iterdir())
 
@@ -368,7 +369,8 @@ def test_export_writes_what_a_results_folder_holds(command, tiny_zoo, tmp_path):
     assert status == 0
     assert said.startswith(
         "warning: no autoattack_acc for in_resnet14_none, in_resnet14_none_x2: not measured with AutoAttack "
-        "at 8/255 (robust-interp bench --attacks autoattack --eps 8 --protocol worst, into a folder of its own)"
+        "at 8/255 (robust-interp bench --attacks autoattack --eps 8 --protocol worst, into a folder of its "
+        "own)"
     )
     assert printed.splitlines() == [str(path) for path in sorted(out.rglob("*.json"))]
     entry = json.loads((out / "digits" / "Linf" / "in_resnet14_none.json").read_text())
