@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -312,20 +312,26 @@ def _print_fitting(shown: Console, head: dict[str, list[str]], rest: dict[str, l
 
 
 def _print_whole(shown: Console, columns: dict[str, list[str]], wrapped: str) -> None:
-    """Print one table with all its columns. On a narrow terminal, one of them is wrapped."""
+    """Print one table of texts with all its columns. On a narrow terminal, one of them is wrapped."""
     lacking = sum(_width(*column) for column in columns.items()) - shown.width
     width = _width(wrapped, columns[wrapped]) - GAP - lacking if columns else 0
-    shown.print(_table(columns, {wrapped: max(width, len(wrapped))} if lacking > 0 else {}))
+    shown.print(_table(columns, {wrapped: max(width, len(wrapped))} if lacking > 0 else {}, left=columns))
 
 
-def _table(columns: dict[str, list[str]], widest: Mapping[str, int] = MappingProxyType({})) -> Table:
-    """Build a table of texts; only the columns named in `widest` (maximum width by name) are wrapped."""
+def _table(
+    columns: dict[str, list[str]],
+    widest: Mapping[str, int] = MappingProxyType({}),
+    left: Collection[str] = (),
+) -> Table:
+    """Build a table of texts; only the columns named in `widest` (maximum width by name) are wrapped.
+
+    Those named in `left`, and descriptive columns of leaderboards, are aligned to the left.
+    """
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
-        left = is_text(name)
         table.add_column(
             name,
-            justify="left" if left else "right",
+            justify="left" if name in left or is_text(name) else "right",
             no_wrap=name not in widest,
             max_width=widest.get(name),
             overflow="fold",
