@@ -184,7 +184,7 @@ def dataset(
         _check(whole, named, "shape", "(C, H, W)", shape)
         for name, values in {"mean": mean, "std": std}.items():
             per_channel = _are_numbers(values) and len(values) == shape[0]
-            _check(per_channel, named, name, f"{shape[0]} numbers, one per channel", values)
+            _check(per_channel, named, name, f"one number per channel, {shape[0]} in all", values)
         _check(
             _are_numbers(eps_255) and min(eps_255, default=0) > 0, named, "eps_255", "radii above 0", eps_255
         )

@@ -362,11 +362,7 @@ def _check_corruption_at(function: Corrupt, images: np.ndarray, severity: int) -
 
 
 def _check_description(kind: DatasetType) -> None:
-    channels = kind.shape[0]
     _require(re.fullmatch("[a-z0-9]+", kind.name), f"its name {kind.name!r} must contain only a-z and 0-9")
-    for key, values in (("mean", kind.mean), ("std", kind.std)):
-        _require(len(values) == channels, f"its {key} has {len(values)} values for {channels} channels")
-    _require(kind.eps_255, "it has no default radius")
     for eps in kind.eps_255:
         _require(0.1 <= eps <= 255, f"its default radius {eps} is not in units of 1/255")
 

@@ -127,7 +127,8 @@ def test_a_control_is_a_row_and_no_rank_goes_by_it(tiny_zoo, tmp_path):
     board = pd.read_csv(tmp_path / "leaderboard.csv")
     assert board["pgd_0"].tolist() == board["clean"].tolist()
     assert ranked_by(board) == {}
-    assert ranked_by(board.assign(**{"pgd_25.5": 50.0})) == {"final": "pgd_25.5"}
+    usual = board.assign(**{"pgd_25.5": 50.0, "pgd_25.5_std": float("nan")})
+    assert ranked_by(usual) == {"final": "pgd_25.5"}
 
 
 def test_rounding_just_outside_the_ball_is_accepted(monkeypatch):
