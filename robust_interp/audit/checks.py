@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from robust_interp.audit.thresholds import REACH, Thresholds
+from robust_interp.core.percent import percent
 from robust_interp.core.statistics import Interval, paired_difference, wilson
 from robust_interp.store.cells import ModelCard
 from robust_interp.store.verdicts import FAIL, NOT_RUN, OPEN, PARTIAL, PASS, VERDICTS, WARN, Conclusion, worst
@@ -134,7 +135,7 @@ class MeasuredAttack:
 
     def __str__(self) -> str:
         low, high = wilson(int(self.stands.sum()), len(self.stands))
-        return f"accuracy under {self.name}: {self.accuracy:.1f} % ({low:.1f} to {high:.1f})"
+        return f"accuracy under {self.name}: {percent(self.accuracy)} % ({percent(low)} to {percent(high)})"
 
 
 def challenge(
@@ -291,7 +292,7 @@ def _falls(name: str, eps_255: float, losses: np.ndarray, thresholds: Thresholds
     # steps. Such a share varies at most as much as a yes or no, so the interval is wide enough.
     fallen = falls.mean(axis=0).sum()
     falling = Interval(100 * float(fallen / n), *wilson(fallen, n))
-    told = f"{name}: the loss falls in {falling.points:.1f} % of the steps"
+    told = f"{name}: the loss falls in {percent(falling.points)} % of the steps"
     return _limited("loss_steps", WARN, told, n, eps_255, falling, thresholds.falls)
 
 

@@ -89,14 +89,15 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of the pipe was closed, as with | head
         _discard_output()
         return 0
-    except PermissionError as error:  # as with another user's folder
-        warn(f"robust-interp: cannot use {error.filename}: {error.strerror}; finished work is saved")
-        return 1
-    except OSError as error:  # as with > /dev/full
-        if error.filename is not None or _can_print():
+    except OSError as error:
+        if error.filename is not None and isinstance(error, PermissionError):  # as of another user's folder
+            refused = f"use {error.filename}"
+        elif error.filename is None and not _can_print():  # as with > /dev/full
+            _discard_output()
+            refused = "write to standard output"
+        else:
             raise
-        _discard_output()
-        warn(f"robust-interp: cannot write to standard output: {error.strerror}; finished work is saved")
+        warn(f"robust-interp: cannot {refused}: {error.strerror}; finished work is saved")
         return 1
 
 

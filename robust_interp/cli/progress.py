@@ -226,6 +226,7 @@ class Trainings:
         self._shares = dict.fromkeys(self._groups, 0.0)
         self._labels = _labels(list(self._groups))
         self._workers: list[str] = []
+        self._is_silent = True  # until the first status: a plain line is not due for a minute
         for what in self._groups:
             bar.time.expect({self._kind(what): units[what]})
 
@@ -256,7 +257,8 @@ class Trainings:
         ends = status.line is not None
         is_over = ends and status.share >= 1
         if is_over or what is next((one for one in self._groups[what] if self._shares[one] < 1), None):
-            self._show(what, status, ends, is_over)
+            self._show(what, status, ends, must=is_over or self._is_silent)
+            self._is_silent = False
 
     def failed(self, what: Training) -> None:
         """Drop the remaining work of a failed training."""
@@ -273,7 +275,7 @@ class Trainings:
     def _kind(self, what: Training) -> Kind:
         return "+".join(dict.fromkeys(one.architecture for one in self._groups[what])), "training"
 
-    def _show(self, what: Training, status: Status, ends: bool, is_over: bool) -> None:
+    def _show(self, what: Training, status: Status, ends: bool, must: bool) -> None:
         order = list(self._groups)
         place = [f"{order.index(what) + 1} of {len(order)}"] if len(order) > 1 else []
         numbers = [
@@ -285,7 +287,7 @@ class Trainings:
             *self._workers,
         ]
         name = f"{self._labels[what]}  epoch {status.epoch}/{status.epochs}"
-        self._bar.show(name, numbers, ends, must=is_over)
+        self._bar.show(name, numbers, ends, must)
 
 
 def _labels(trainings: Sequence[Training]) -> dict[Training, str]:

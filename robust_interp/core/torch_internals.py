@@ -44,10 +44,12 @@ def error_in_worker(error: BaseException) -> str | None:
     torch raises an error of the same type whose message contains the traceback in the worker. None for any
     other error.
     """
-    text = error.args[0] if error.args else ""
-    if "in DataLoader worker process" not in str(text):
+    text = str(error.args[0]) if error.args else ""
+    if "in DataLoader worker process" not in text:
         return None
-    lines = str(text).rpartition("Traceback (most recent call last):\n")[2].splitlines()
+    if "\n" not in text:  # a UserError has joined the lines of the traceback
+        return text.partition(f" {type(error).__module__}.{type(error).__qualname__}: ")[2] or None
+    lines = text.rpartition("Traceback (most recent call last):\n")[2].splitlines()
     return next((line for line in lines if line and not line.startswith(" ")), None)
 
 

@@ -45,9 +45,10 @@ def missing_data(class_name: str, root: Path) -> str:
     """
     folder = root / _torchvision_class(class_name).base_folder
     state = "is damaged (wrong MD5)" if folder.exists() else "does not exist"
+    name = class_name.lower()
     return (
-        f"{class_name}: {folder} {state}; put the official Python version there, choose another folder with "
-        f"--data-dir or $ROBUST_INTERP_DATA, or run: robust-interp data {class_name.lower()} --download"
+        f"{name}: {folder} {state}; put the official Python version there, choose another folder with "
+        f"--data-dir or $ROBUST_INTERP_DATA, or run: robust-interp data {name} --download"
     )
 
 

@@ -340,7 +340,9 @@ def checked_labels(labels: ArrayLike, n: int, classes: int | None = None) -> tup
         raise UserError(f"labels must be {n} class indices, not {labels.dtype} {labels.shape}{hint}")
     low, high = int(labels.min()), int(labels.max())
     classes = high + 1 if classes is None else _whole("classes", classes)
-    if low < 0 or high >= classes:
+    if low < 0:
+        raise UserError(f"labels must be from 0 on, but run from {low} to {high}; -1 is no class")
+    if high >= classes:
         raise UserError(f"labels run from {low} to {high}, outside 0 to {classes - 1}")
     if classes > MOST_CLASSES:
         raise UserError(f"there can be at most {MOST_CLASSES} classes, not {classes}")

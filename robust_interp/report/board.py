@@ -10,7 +10,7 @@ import pandas as pd
 
 from robust_interp.core.percent import percent
 from robust_interp.report.glossary import anchor, definition
-from robust_interp.results.brief import shorten
+from robust_interp.results.brief import shorten, text_of
 from robust_interp.results.column_names import declaration, std_of
 from robust_interp.results.columns import ENTRY, TAIL, Shown, Type
 from robust_interp.results.intervals import interval
@@ -159,4 +159,4 @@ def _cell(line: pd.Series, name: str, numbers: Sequence[str], ranking: dict[str,
         }
     if name == "model" and line["members"] > 1:
         return cell | {"value": value, "text": f"{value} ×{line['members']}"}
-    return cell | {"value": value, "text": format(value, declaration(name).form_in_report)}
+    return cell | {"value": value, "text": text_of(name, value)}

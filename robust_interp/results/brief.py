@@ -10,7 +10,14 @@ import pandas as pd
 from robust_interp.core.percent import percent
 from robust_interp.core.registry import matching, unknown
 from robust_interp.corruptions.names import MEANS
-from robust_interp.results.column_names import MeasuredColumn, is_mce, measured_in, parse, std_of
+from robust_interp.results.column_names import (
+    MeasuredColumn,
+    declaration,
+    is_mce,
+    measured_in,
+    parse,
+    std_of,
+)
 from robust_interp.results.columns import ENTRY, FORMS, SOURCE, STRONG, TAIL, WORST, Column, Kind, Shown
 
 NARROW, WIDE = " ±", " ± "  # separators of a mean and its standard deviation: in the terminal, and on a page
@@ -155,12 +162,13 @@ def _is_filled(board: pd.DataFrame, column: Column) -> bool:
 def _column(board: pd.DataFrame, name: str, between: str) -> list[str]:
     if std_of(name) in board:
         return [_with_std(*pair, between) for pair in zip(board[name], board[std_of(name)], strict=True)]
-    return ["" if pd.isna(value) else _number(name, value) for value in board[name]]
+    return ["" if pd.isna(value) else text_of(name, value) for value in board[name]]
 
 
-def _number(name: str, value: object) -> str:
+def text_of(name: str, value: object) -> str:
+    """Return the value of a column as a text; a difference in points has a sign."""
     if isinstance(value, float) and name not in FORMS:
-        return percent(value)
+        return percent(value, signed=declaration(name).unit == "points")
     return format(value, FORMS.get(name, ""))
 
 

@@ -19,6 +19,7 @@ from robust_interp.results.scores import Score
 
 PREDICTED = "predicted_"
 NOTHING = f"{PREDICTED}none"
+MOST_PREDICTED = 2000  # classes; a confusion matrix of more would need gigabytes
 
 
 def by_class(
@@ -44,7 +45,8 @@ def by_class(
 
     Returns:
         A table with the columns of `columns.CLASSES`, one row per entry and class. The columns
-        `predicted_...` are missing for the worst of several attacks, where an image has several predictions.
+        `predicted_...` are missing for the worst of several attacks, where an image has several predictions,
+        and with more than `MOST_PREDICTED` classes.
 
     Raises:
         UserError: If no entry has the column for all its train seeds.
@@ -120,7 +122,7 @@ def _lines(entry: Entry, scores: list[Score], count: int, names: Sequence[str]) 
 
 def _confusion(scores: list[Score], count: int) -> dict[str, np.ndarray]:
     """Count the images of each label, (count,), by predicted class. The last item has no class."""
-    if any(score.predictions is None for score in scores):
+    if count > MOST_PREDICTED or any(score.predictions is None for score in scores):
         return {}
     matrix = np.zeros((count, count + 1), int)
     for score in scores:

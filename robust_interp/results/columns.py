@@ -62,7 +62,6 @@ class Column:
         optional: Whether leaderboard files may lack the column, because older versions did not write it.
         from_the_best: Whether the largest value is first when rows are sorted by the column.
         form: Format specification of the numbers in files; empty for two decimals.
-        form_in_report: Format specification of the numbers in the report.
         shown: Where a leaderboard shows the column to readers.
         kind: Kind of measurement; None for columns that are not measured.
     """
@@ -77,7 +76,6 @@ class Column:
     optional: bool = False
     from_the_best: bool = False
     form: str = ""
-    form_in_report: str = ""
     shown: Shown = Shown.NEVER
     kind: Kind | None = None
 
@@ -314,7 +312,6 @@ ENTRY = (
         unit="millions",
         of=lambda entry: entry.card.params_m,
         form=".3f",
-        form_in_report=".3f",
         shown=Shown.IN_REPORT,
     ),
     Column(
@@ -342,7 +339,6 @@ ENTRY = (
         of=lambda entry: entry.agreement,
         optional=True,
         from_the_best=True,
-        form_in_report=".1f",
         shown=Shown.IF_FILLED,
     ),
     Column(
@@ -353,7 +349,6 @@ ENTRY = (
         rule="results/leaderboard.py: that of results.csv in the column that ranks",
         optional=True,
         from_the_best=True,
-        form_in_report="+.1f",
         shown=Shown.IF_FILLED,
     ),
 )
@@ -671,7 +666,8 @@ CONFUSION = (
         "predicted_<label>",
         _integer,
         "Number of images of the row's class that were predicted as class `<label>`, summed over the "
-        "measurements. Absent for `worst` and `strong`, where an image has several predictions.",
+        "measurements. Absent for `worst` and `strong`, where an image has several predictions, and with "
+        "more than 2,000 classes.",
         "images",
     ),
     Column(
@@ -679,7 +675,7 @@ CONFUSION = (
         _integer,
         "Number of images that were predicted as the row's class but do not count as correct (their gradient "
         "was zero or, under protocol `worst`, they are wrong when clean), or that have no prediction (values "
-        "were not finite, or the image was inherited as broken).",
+        "were not finite, or the image was inherited as broken). Absent as `predicted_<label>`.",
         "images",
     ),
 )

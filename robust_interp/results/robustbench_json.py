@@ -77,26 +77,25 @@ def write(
     Raises:
         UserError: If there is nothing to write, or two rows would be written to the same file.
     """
-    files: dict[Path, dict] = {}
-    rows: dict[Path, pd.Series] = {}
+    made: dict[Path, tuple[dict, pd.Series]] = {}  # content and row of each file
     for _, line in board[(board["source"] == "measured") & in_float32(board)].iterrows():
         for threat_model, entry in _entries(line, dataset, eps_255, paper, scored):
             path = folder / dataset / threat_model / f"{_name(line)}.json"
-            if path in files:
+            if path in made:
                 both = " and ".join(
-                    f"n = {row['n_examples']}, {row['protocol']}" for row in (rows[path], line)
+                    f"n = {row['n_examples']}, {row['protocol']}" for row in (made[path][1], line)
                 )
                 raise UserError(
                     f"two rows would be written to {path} ({both}): run robust-interp bench --out into a "
                     "folder of its own, and name that"
                 )
-            files[path], rows[path] = entry, line
-    if not files:
+            made[path] = entry, line
+    if not made:
         raise UserError("nothing to write: no measured row has a clean accuracy")
-    for path, entry in files.items():
+    for path, (entry, _) in made.items():
         text = json.dumps(entry, indent=2, ensure_ascii=False) + "\n"
         write_text(make_folder(path.parent) / path.name, text)
-    return files
+    return {path: entry for path, (entry, _) in made.items()}
 
 
 def linf_radius(line: pd.Series, wanted_255: float) -> float | None:

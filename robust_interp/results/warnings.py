@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
+from robust_interp.core.percent import percent
 from robust_interp.results.chance import chance_level, guessing, is_at_chance
 from robust_interp.results.columns import Kind
 from robust_interp.results.scores import Score
@@ -59,23 +60,26 @@ def _clean(name: str, clean: Score) -> list[str]:
     if is_at_chance(clean):
         return [f"{name}: {_at_chance(clean)}"]
     if recorded is not None and recorded > clean.accuracy + _slack(clean, CLEAN_MARGIN):
-        return [f"{name}: clean accuracy {clean.accuracy:.1f} %, but train.json records {recorded:.1f} %"]
+        return [
+            f"{name}: clean accuracy {percent(clean.accuracy)} %, but train.json records "
+            f"{percent(recorded)} %"
+        ]
     return []
 
 
 def _at_chance(clean: Score) -> str:
     """Say what a clean accuracy at chance level may come from."""
     chance, n = guessing(clean), len(clean.right)
-    said = f"clean accuracy {clean.accuracy:.1f} %"
+    said = f"clean accuracy {percent(clean.accuracy)} %"
     if (clean.labels == clean.labels[0]).all():
         return (
             f"{said} of images that are all of one class, as a constant classifier may have: use other images"
         )
     if clean.accuracy > chance_level(clean):
-        return f"{said} of {n} images is not clearly above chance ({chance:.1f} %): use more images"
+        return f"{said} of {n} images is not clearly above chance ({percent(chance)} %): use more images"
     where = "below" if clean.row["ci_high"] < chance else "at"
     return (
-        f"{said} is {where} chance level ({chance:.1f} % for these labels and predictions): check "
+        f"{said} is {where} chance level ({percent(chance)} % for these labels and predictions): check "
         "normalisation, label order and BatchNorm statistics"
     )
 
@@ -102,8 +106,8 @@ def _masking(name: str, by_column: dict[str, Score]) -> list[str]:
         one = attacked.get(("fgsm", eps_255))
         if one and many.accuracy > one.accuracy + _slack(one, NOISE_MARGIN):
             lines.append(
-                f"{name}: accuracy under {many.column} is {many.accuracy:.1f} %, under one FGSM step "
-                f"{one.accuracy:.1f} %: it is badly tuned, as with an alpha that is too small for "
+                f"{name}: accuracy under {many.column} is {percent(many.accuracy)} %, under one FGSM step "
+                f"{percent(one.accuracy)} %: it is badly tuned, as with an alpha that is too small for "
                 "this eps, or gradients are masked"
             )
     for attack in dict.fromkeys(series for series, _ in attacked):
@@ -113,7 +117,8 @@ def _masking(name: str, by_column: dict[str, Score]) -> list[str]:
         for (small_eps, small), (large_eps, large) in itertools.pairwise(by_radius):
             if large.accuracy > small.accuracy + _slack(small, NOISE_MARGIN):
                 lines.append(
-                    f"{name}: accuracy under {attack} is {large.accuracy:.1f} % at eps {large_eps:g}/255 "
-                    f"and {small.accuracy:.1f} % at {small_eps:g}/255: gradients may be masked"
+                    f"{name}: accuracy under {attack} is {percent(large.accuracy)} % at eps "
+                    f"{large_eps:g}/255 and {percent(small.accuracy)} % at {small_eps:g}/255: gradients may "
+                    "be masked"
                 )
     return lines

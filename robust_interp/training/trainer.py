@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from robust_interp.core import precision
 from robust_interp.core.errors import UserError
+from robust_interp.core.percent import percent
 from robust_interp.models.merges import Coefficient
 from robust_interp.training.loader import Loader
 from robust_interp.training.recipe import Recipe
@@ -341,5 +342,5 @@ def _described(lines: Sequence[dict], classes: int) -> str:
         when, was, at = f"epochs {first['epoch']} to {last['epoch']}", "stayed at", "at "
     return (
         f"in {when} the loss {was} {last['loss']:.3f} (chance: {math.log(classes):.3f}) and the accuracy "
-        f"{at}{last['accuracy']:.1f} %"
+        f"{at}{percent(last['accuracy'])} %"
     )

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from robust_interp import __version__, zoo
 from robust_interp.cli.console import console
+from robust_interp.cli.main import main
 from robust_interp.core.extras import install
 from robust_interp.store import FILE_NAME, Store
 
@@ -593,3 +594,14 @@ def test_another_users_folder_is_one_line(tmp_path, monkeypatch, command, line):
     assert err.startswith("robust-interp: cannot use ")
     assert "Permission denied" in err
     assert err.count("\n") == 1
+
+
+def test_a_refusal_without_a_file_name_is_not_taken_for_a_folder(monkeypatch):
+    """As by a socket or a process: nobody could act on "cannot use None"."""
+
+    def refused(arguments):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("robust_interp.cli.main.load_plugins", refused)
+    with pytest.raises(PermissionError, match="Operation not permitted"):
+        main(["ls", "attacks"])

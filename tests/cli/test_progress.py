@@ -422,7 +422,7 @@ def test_one_that_fails_is_not_waited_for(screen, clock):
         assert (bar.time.share, bar.time.seconds) == (0.5, pytest.approx(10.0))
 
 
-def test_elsewhere_epochs_have_a_line_now_and_then_and_each_training_at_its_end(screen, clock):
+def test_elsewhere_there_is_a_line_at_once_and_now_and_then_and_at_the_end_of_each_training(screen, clock):
     first, second = seeds(0, 1)
     with progress_bar(plain(screen), quiet=False, clock=clock) as bar:
         watch = Trainings(bar, [[first], [second]], {first: 1.0, second: 1.0})
@@ -434,6 +434,7 @@ def test_elsewhere_epochs_have_a_line_now_and_then_and_each_training_at_its_end(
     lines = screen.getvalue().splitlines()
     heads = [" ".join(line.split()[:6]) for line in lines]
     assert heads == [
+        "12% in_resnet20 seed 0 epoch 1/4",  # soon, so that nobody wonders for a minute
         "50% in_resnet20 seed 0 epoch 4/4",
         "62% in_resnet20 seed 1 epoch 1/4",
         "75% in_resnet20 seed 1 epoch 2/4",
@@ -448,7 +449,9 @@ def test_the_command_reports_on_stderr(tmp_path, capsys):
     options = ["--epochs", "2", "--device", "cpu", "--set", "batch_size=1347", "--out", str(tmp_path)]
     assert main(["train", "preact_resnet14", *options]) == 0
     out, err = capsys.readouterr()
-    assert re.fullmatch(r"100%  preact_resnet14 seed 0  epoch 2/2  loss .*  took \d+ s\n", err)
+    first, last = err.splitlines()
+    assert re.fullmatch(r" *\d+%  preact_resnet14 seed 0  epoch 1/2  loss .*", first)
+    assert re.fullmatch(r"100%  preact_resnet14 seed 0  epoch 2/2  loss .*  took \d+ s", last)
     assert out.splitlines()[0] == (
         "recipe digits_2epochs_batch_size_1347: epochs 2 instead of 60, batch_size 1347 instead of 128"
     )

@@ -1,5 +1,9 @@
+import re
+from pathlib import Path
+
 import pytest
 
+import robust_interp
 from robust_interp.core.percent import percent
 
 
@@ -20,3 +24,15 @@ def test_a_percentage_looks_like_its_two_decimals_in_a_file(value, expected):
 
 def test_a_difference_has_a_sign():
     assert [percent(value, signed=True) for value in (3.0, -27.04, 0.0)] == ["+3.0", "-27.0", "+0.0"]
+
+
+def test_no_other_format_of_percentages():
+    """One with .1f may differ from `percent` by 0.1."""
+    package = Path(robust_interp.__file__).parent
+    told = [
+        f"{path.name}: {line.strip()}"
+        for path in package.rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(r":\.1f\} (%|points)|\"\+?\.1f\"", line)
+    ]
+    assert told == []

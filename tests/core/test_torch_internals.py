@@ -15,6 +15,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from robust_interp.core import torch_internals
+from robust_interp.core.errors import UserError
 
 
 class Refused:
@@ -107,6 +108,7 @@ def test_a_dead_worker_is_told_from_another_failure():
         (ValueError("odd\n  and more"), "ValueError: odd"),
         (KeyError("cat"), "KeyError: 'cat'"),
         (zipfile.BadZipFile("no zip"), "zipfile.BadZipFile: no zip"),
+        (UserError("the image a.png: odd"), "the image a.png: odd"),
         (UnicodeDecodeError("utf-8", b"x", 0, 1, "odd"), "UnicodeDecodeError: 'utf-8' codec can't decode"),
     ],
 )

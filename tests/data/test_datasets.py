@@ -320,7 +320,7 @@ def test_data_without_files_need_no_home_folder(homeless):
 
 def test_without_a_home_folder_missing_files_are_named_with_what_would_help(homeless, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    told = r"CIFAR10: ~/\.cache/robust-interp/cifar-10-batches-py does not exist; put .* with --data-dir"
+    told = r"cifar10: ~/\.cache/robust-interp/cifar-10-batches-py does not exist; put .* with --data-dir"
     with pytest.raises(UserError, match=told):
         data.load("cifar10")
     with pytest.raises(
@@ -395,7 +395,7 @@ IMAGES, THREE = np.zeros((3, 3, 4, 4), np.uint8), np.array([0, 1, 2])
         (IMAGES, THREE[:2], None, "labels must be 3 class indices"),
         (IMAGES, np.eye(3), None, r"labels must be 3 class indices, not float64 \(3, 3\)"),
         (IMAGES, THREE.astype(float), None, "labels must be 3 class indices, not float64"),
-        (IMAGES, THREE - 1, None, "labels run from -1 to 1, outside 0 to 1"),
+        (IMAGES, THREE - 1, None, "labels must be from 0 on, but run from -1 to 1"),
         (IMAGES, THREE, 2, "labels run from 0 to 2, outside 0 to 1"),
         (IMAGES[:0], THREE[:0], 2, "the data set has no images"),
         (IMAGES.astype(np.int64), THREE, None, "images must be uint8 or floating point in"),
@@ -436,7 +436,7 @@ def test_arrays_and_tensors_are_taken_with_the_number_of_classes_of_their_labels
 
 
 def test_a_benchmark_on_missing_data_writes_nothing(no_network, tmp_path):
-    with pytest.raises(UserError, match=r"CIFAR10: .* does not exist"):
+    with pytest.raises(UserError, match=r"cifar10: .* does not exist"):
         robust_interp.evaluate("all", "cifar10", data_dir=tmp_path / "nowhere", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

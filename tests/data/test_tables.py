@@ -265,7 +265,7 @@ def test_a_mode_of_more_than_eight_bits_is_refused(tmp_path, mode):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"label": [-1] * 6}, "column label: labels run from -1"),
+        ({"label": [-1] * 6}, "column label: labels must be from 0 on, but run from -1 to -1"),
         (
             {"features": NAMED | {"label": datasets.Value("string")}, "label": list("abcabc")},
             "own, column label: labels must be class indices, not string",

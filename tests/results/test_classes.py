@@ -52,6 +52,13 @@ def test_what_does_not_count_is_not_on_the_diagonal(tmp_path):
     assert np.diag(matrix).tolist() == [0, 0, 1, 1, *[0] * 6]
 
 
+def test_a_confusion_matrix_of_very_many_classes_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(classes, "MOST_PREDICTED", 9)
+    found, _ = table(tmp_path, [(card(), attack("pgd", 2), first(12, 20))], "pgd_2")
+    assert found.filter(like="predicted_").empty
+    assert found["accuracy"].tolist() == [100, 100, *[50] * 8]
+
+
 def test_under_worst_an_image_that_is_wrong_when_clean_does_not_count(tmp_path):
     lines = [(card(), CLEAN, "0111111111"), (card(), attack("fgsm", 2), "1111100000")]
     found, runs = table(tmp_path, lines, "fgsm_2", "worst")
