@@ -114,6 +114,27 @@ def _around(centre: float, error: float, degrees: float) -> tuple[float, float]:
     return centre - half, centre + half
 
 
+def unpaired_p(a: float, b: float, n: tuple[int, int], bound: float = 0.0) -> float:
+    """Return the two-sided p-value of the hypothesis that two accuracies differ by `bound` points.
+
+    It is that of the Agresti-Caffo interval: one right and one wrong image are added to both. If the images
+    are the same, networks tend to agree on them, so that a paired test would give a smaller p-value.
+
+    Args:
+        a: An accuracy in percent, or a mean of accuracies on the same images.
+        b: The other one.
+        n: Numbers of images.
+        bound: The difference a - b that is tested, in percentage points.
+
+    Source: A. Agresti and B. Caffo, *Simple and Effective Confidence Intervals for Proportions and
+    Differences of Proportions Result from Adding Two Successes and Two Failures*, 2000.
+    """
+    shares = [(accuracy / 100 * size + 1) / (size + 2) for accuracy, size in zip((a, b), n, strict=True)]
+    variance = sum(share * (1 - share) / (size + 2) for share, size in zip(shares, n, strict=True))
+    z = abs(shares[0] - shares[1] - bound / 100) / math.sqrt(variance)
+    return math.erfc(z / math.sqrt(2))
+
+
 @dataclass(frozen=True)
 class McNemar:
     """A paired test of two classifiers on the same images.

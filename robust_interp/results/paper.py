@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import IntEnum
 from itertools import pairwise
 
 import pandas as pd
@@ -236,6 +237,21 @@ def _agreement(line: pd.Series, found: pd.Series, column: str) -> str:
 Moments = tuple[float, float, int]  # mean, standard deviation (ddof 1), number of train seeds
 
 
+class Hedge(IntEnum):
+    """How sure the side of a difference is, from the least on."""
+
+    NOT_SIGNIFICANT = 0
+    FOR_THESE_WEIGHTS = 1
+    NONE = 2
+
+
+_HEDGES = {
+    Hedge.NOT_SIGNIFICANT: ", not significant",
+    Hedge.FOR_THESE_WEIGHTS: " for these weights",
+    Hedge.NONE: "",
+}
+
+
 @dataclass(frozen=True)
 class Difference:
     """The accuracy of one row minus that of another, in percentage points.
@@ -244,10 +260,12 @@ class Difference:
         a: Mean, standard deviation and number of train seeds of the first row. The standard deviation is NaN
             for one seed and for an ensemble.
         b: The same of the second row.
+        n: Numbers of images of both rows.
     """
 
     a: Moments
     b: Moments
+    n: tuple[int, int]
 
     @property
     def value(self) -> float:
@@ -256,6 +274,19 @@ class Difference:
     def over_seeds(self, needed: float) -> statistics.Welch:
         """Return the 95 % interval over train seeds, and the p-value of a difference of `needed`."""
         return statistics.welch_of(self.a, self.b, needed)
+
+    def hedge(self, needed: float, comparisons: int = 1) -> Hedge:
+        """Return how sure it is that the difference lies on its side of `needed`.
+
+        Args:
+            needed: The bound in percentage points.
+            comparisons: Number of differences of which this one may have been chosen.
+        """
+        over_images = statistics.unpaired_p(self.a[0], self.b[0], self.n, needed)
+        p_values = [p * comparisons for p in (over_images, self.over_seeds(needed).p)]
+        if any(p >= statistics.LEVEL for p in p_values):  # false for an unknown one
+            return Hedge.NOT_SIGNIFICANT
+        return Hedge.FOR_THESE_WEIGHTS if any(map(math.isnan, p_values)) else Hedge.NONE
 
 
 def _moments(line: pd.Series, column: str) -> Moments:
@@ -301,7 +332,8 @@ def _measured(pairs: Iterable[tuple[pd.Series, pd.Series]], columns: Iterable[st
     for a, b in pairs:
         for column in columns:
             if pd.notna(a.get(column)) and pd.notna(b.get(column)) and _is_same_noise(a, b, column):
-                yield Difference(_moments(a, column), _moments(b, column))
+                n = int(a["n_examples"]), int(b["n_examples"])
+                yield Difference(_moments(a, column), _moments(b, column), n)
 
 
 def _is_same_noise(a: pd.Series, b: pd.Series, column: str) -> bool:
@@ -434,28 +466,23 @@ def _scope(scope: str, source: str, line: pd.Series) -> str:
 def _verdict(claim: Claim, dataset: str, differences: list[Difference]) -> dict:
     """Return the row of a claim, with its smallest difference. The claim holds if all differences hold.
 
-    The verdict is "not significant" if other train seeds might give the opposite one. Where a row has one
-    train seed, it is for these weights only.
+    The verdict is "not significant" if other images or other train seeds might give the opposite one. Where a
+    row has one train seed, it is for these weights only.
     """
-    needed = claim.needed[dataset]
+    needed, comparisons = claim.needed[dataset], len(differences)
     failing = [difference for difference in differences if difference.value <= needed]
     smallest = min(differences, key=lambda difference: difference.value)
-    p_values = [difference.over_seeds(needed).p for difference in failing or differences]
-    unknown = any(math.isnan(p) for p in p_values)
     if failing:  # one that surely fails is enough, and it had as many chances as there are differences
-        sure = any(p * len(differences) < statistics.LEVEL for p in p_values)
-        doubtful = not unknown
+        hedge = max(difference.hedge(needed, comparisons) for difference in failing)
     else:
-        doubtful = any(p >= statistics.LEVEL for p in p_values)
-        sure = not (doubtful or unknown)
-    hedge = "" if sure else ", not significant" if doubtful else " for these weights"
+        hedge = min(difference.hedge(needed) for difference in differences)
     over_seeds = smallest.over_seeds(needed)
     return {
         "claim": claim.text,
-        "comparisons": len(differences),
+        "comparisons": comparisons,
         "smallest": smallest.value,
         "ci_low": over_seeds.low,
         "ci_high": over_seeds.high,
         "needed": needed,
-        "verdict": ("does not hold" if failing else "holds") + hedge,
+        "verdict": ("does not hold" if failing else "holds") + _HEDGES[hedge],
     }

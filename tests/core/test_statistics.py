@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, permutation_test, ttest_1samp, ttest_ind
+from scipy.stats import binomtest, norm, permutation_test, ttest_1samp, ttest_ind
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 
@@ -121,6 +121,21 @@ def test_welchs_test_agrees_with_scipy(a, b, bound):
     moments = [(*statistics.mean_std(values), len(values)) for values in (a, b)]
     assert statistics.welch_of(*moments, bound) == pytest.approx((theirs.low, theirs.high, p), abs=1e-9)
     assert statistics.welch(a, b) == statistics.welch_of(*moments)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "n", "bound", "z"),
+    [
+        # (51/102 - 41/102) / sqrt((51/102 51/102 + 41/102 61/102) / 102)
+        (50, 40, (100, 100), 0, 1.413936),
+        (40, 50, (100, 100), 0, 1.413936),
+        (50, 40, (100, 100), 100 * 10 / 102, 0),
+        (100, 0, (8, 8), 0, 5.962848),  # (9/10 - 1/10) / sqrt(2 * 0.09 / 10)
+        (90, 80, (10, 20), 0, 0.433378),  # 10/12 - 17/22 = 0.060606; variances 0.011574 + 0.007983
+    ],
+)
+def test_accuracies_on_separate_images(a, b, n, bound, z):
+    assert statistics.unpaired_p(a, b, n, bound) == pytest.approx(2 * norm.sf(z), rel=1e-4)
 
 
 @pytest.mark.parametrize(
