@@ -171,19 +171,21 @@ def mcnemar_exact(b: int, c: int) -> McNemar:
 
 
 def mcnemar_stratified(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> McNemar:
-    """Compute McNemar's exact test over several strata, such as train seeds, of the same images.
+    """Compute an exact sign-flip test over several strata, such as train seeds, of the same images.
 
     Discordant counts are summed over the strata. The strata share their images, so the discordant pairs of
     one image are not independent, and a binomial test of the sums would be far too liberal. The balance of an
     image is the number of strata in which only the first classifier is correct, minus the number in which
-    only the second is. The exact null distribution flips the sign of this balance, so each image counts once.
-    One stratum gives the result of `mcnemar_exact`.
+    only the second is. Under the hypothesis that both signs of this balance are equally likely, the p-value
+    is exact, and each image counts once. With one stratum, the test is McNemar's (`mcnemar_exact`).
 
     The test is about images: whether the difference of these weights would hold on other images of the same
     kind. For other train seeds use `welch`.
 
     Args:
         pairs: For each stratum, which images each classifier classifies correctly: two boolean arrays (n,).
+
+    Source: R. A. Fisher, *The Design of Experiments*, 1935.
     """
     differences = np.array([np.subtract(first, second, dtype=int) for first, second in pairs])  # (strata, n)
     balance = differences.sum(axis=0)
