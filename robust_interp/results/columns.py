@@ -595,7 +595,12 @@ COMPARISON = (
         "Images that only B classifies correctly, summed over seeds and severities.",
         "images",
     ),
-    Column("p", _number, "Exact p-value over images (sign-flip test; McNemar's for one measurement of each image).", form=".3g"),
+    Column(
+        "p",
+        _number,
+        "Exact p-value over images: sign-flip test, with one measurement of each image McNemar's.",
+        form=".3g",
+    ),
     Column("p_mid", _number, "The mid-p value of the same test.", form=".3g"),
     Column(
         "p_seeds",
