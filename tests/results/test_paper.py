@@ -302,7 +302,7 @@ def test_a_claim_is_judged_by_the_interval_over_seeds(spread, lead, verdict):
     ],
 )
 def test_a_claim_is_judged_by_the_images_as_well(n, seeds, verdict):
-    """A lead of 3 points, 50 + 3 and 50 %, whose standard error over 500 images is 3.2, and over 10,000 0.7."""
+    """A lead of 3 points, with a standard error of 3.2 over 500 images, and of 0.7 over 10,000."""
     spread = 0.1 if seeds > 1 else np.nan
     ours = board(
         ("in_resnet20", 1, seeds, {"pgd_2": (53.0, spread)}, {"n_examples": n}),
