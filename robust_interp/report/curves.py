@@ -14,8 +14,9 @@ from robust_interp.core.registry import all_matching
 from robust_interp.results import paper
 from robust_interp.results.column_names import measured_in, parse
 from robust_interp.results.columns import Kind
-from robust_interp.results.entries import Entry, entries_of, entry_key
+from robust_interp.results.entries import Entry, entries_of
 from robust_interp.results.entry_names import entry_names
+from robust_interp.results.newest import by_age
 from robust_interp.results.scores import Score
 from robust_interp.store.cells import digest, in_255, labels
 
@@ -144,7 +145,7 @@ def _difference(alike: list[Score], other: list[Score]) -> dict:
 
 def _measured(runs: Iterable[Sequence[Score]]) -> list[tuple[str, list[Score]]]:
     """Return, for each curve and strength, the name of the curve and the scores of all train seeds."""
-    entries = entries_of(_newest(runs))
+    entries = entries_of(by_age(runs).newest)
     return [
         point
         for entry, name in zip(entries, entry_names(entries), strict=True)
@@ -154,23 +155,10 @@ def _measured(runs: Iterable[Sequence[Score]]) -> list[tuple[str, list[Score]]]:
 
 def trained_again(runs: Sequence[Sequence[Score]]) -> list[str]:
     """Return the labels of models that were measured with older weights, too; the curves leave these out."""
-    kept = {id(score) for run in _newest(runs) for score in run}
+    older = {id(score) for score in by_age(runs).older}
     scores = [score for run in runs for score in run]
     named = zip(labels([score.classifier for score in scores]), scores, strict=True)
-    return list(dict.fromkeys(name for name, score in named if id(score) not in kept))
-
-
-def _newest(runs: Iterable[Sequence[Score]]) -> list[list[Score]]:
-    """Leave out scores of older weights of a train seed, so that a seed trained again counts once."""
-    runs = [list(run) for run in runs]
-    identities = {_seed(score): digest(score.classifier.identity) for run in runs for score in run}
-    return [[s for s in run if identities[_seed(s)] == digest(s.classifier.identity)] for run in runs]
-
-
-def _seed(score: Score) -> tuple:
-    row = score.row
-    where = row["protocol"], row["subset_hash"], row["n"]
-    return *entry_key(score.classifier), *where, score.classifier.train_seed
+    return list(dict.fromkeys(name for name, score in named if id(score) in older))
 
 
 def _by_series(entry: Entry) -> dict[tuple[str, str], list[list[Score]]]:

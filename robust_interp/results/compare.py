@@ -18,6 +18,7 @@ from robust_interp.results.columns import COMPARISON_COLUMNS, Kind
 from robust_interp.results.entries import entry_key
 from robust_interp.results.folders import runs_in
 from robust_interp.results.leaderboard import measured_columns
+from robust_interp.results.newest import by_age
 from robust_interp.results.scores import Score
 from robust_interp.store.cells import FLOAT32, ModelCard, digest
 
@@ -41,7 +42,7 @@ class ScoredEntry:
     Attributes:
         card: Description of one of its classifiers.
         measured: Scores by images, train seed (None for a classifier without one) and column.
-        retrained: Train seeds that were measured with other weights before, by images.
+        retrained: Train seeds that were measured with older weights, too, by images.
     """
 
     card: ModelCard
@@ -134,24 +135,26 @@ def from_folders(
     return Comparison(a, b, dataset, samples, frame[COMPARISON_COLUMNS], left_out)
 
 
-def _entries(runs: Iterable[list[Score]]) -> list[ScoredEntry]:
+def _entries(runs: Iterable[Sequence[Score]]) -> list[ScoredEntry]:
+    newest, older = by_age(runs)
     entries: dict[tuple, ScoredEntry] = {}
-    weights: dict[tuple, str] = {}
-    for score in (score for run in runs for score in run):
-        card, row = score.classifier, score.row
-        key = entry_key(card)
-        samples = EvaluationSet(row["protocol"], row["n"], row["subset_hash"])
-        entry = entries.setdefault(key, ScoredEntry(card))
+    for score in (score for run in newest for score in run):
+        card, samples = score.classifier, _samples(score)
+        entry = entries.setdefault(entry_key(card), ScoredEntry(card))
         by_seed = entry.measured[samples] = entry.measured.pop(samples, {})  # the last run's are at the end
-        identity = digest(card.identity)
-        if weights.setdefault((key, samples, card.train_seed), identity) != identity:
-            weights[key, samples, card.train_seed] = identity
-            by_seed[card.train_seed] = {}  # trained again: drop the scores of the old weights
-            entry.retrained.setdefault(samples, set()).add(card.train_seed or 0)
         known = by_seed.setdefault(card.train_seed, {})
         if not _is_coarser(score, known.get(score.column)):
             known[score.column] = score
+    for score in older:
+        card = score.classifier
+        if card.train_seed is not None:  # always so: without one, other weights are another entry
+            entries[entry_key(card)].retrained.setdefault(_samples(score), set()).add(card.train_seed)
     return list(entries.values())
+
+
+def _samples(score: Score) -> EvaluationSet:
+    row = score.row
+    return EvaluationSet(row["protocol"], row["n"], row["subset_hash"])
 
 
 def _is_coarser(score: Score, known: Score | None) -> bool:

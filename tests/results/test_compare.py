@@ -286,6 +286,16 @@ def test_a_seed_that_was_trained_again_is_compared_as_it_is_now(store, versus):
     assert lines["clean"]["only_a"] == 10
 
 
+def test_weights_that_were_measured_again_keep_all_their_scores(store, versus):
+    """As in the report's curves: what the newest weights were measured on before the others did counts."""
+    run(store, [(card("a"), CLEAN, first(9)), (card("a"), PGD, first(5)), (card("b"), CLEAN, first(6))])
+    anew = replace(card("a"), identity={"weights": "trained again"})
+    run(store, [(anew, CLEAN, first(8)), (anew, PGD, first(1)), (card("b"), PGD, first(3))])
+    run(store, [(card("a"), CLEAN, first(9))])
+    found = {column: line["accuracy_a"] for column, line in versus().items()}
+    assert found == {"clean": 90, "pgd_2": 50}
+
+
 def test_weights_that_are_left_out_are_named(tmp_path):
     other = [replace(card("a", seed), identity={"weights": f"other {seed}"}) for seed in (0, 1)]
     with Store(tmp_path) as store:

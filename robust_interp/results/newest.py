@@ -1,0 +1,48 @@
+"""Which weights of a train seed count, if several were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from robust_interp.results.entries import entry_key
+from robust_interp.results.scores import Score
+from robust_interp.store.cells import digest
+
+
+class ByAge(NamedTuple):
+    """The scores of runs, by whether they belong to the newest weights of their train seed.
+
+    Attributes:
+        newest: For each run, its scores of the newest weights.
+        older: All other scores.
+    """
+
+    newest: list[list[Score]]
+    older: list[Score]
+
+
+def by_age(runs: Iterable[Sequence[Score]]) -> ByAge:
+    """Separate the scores of older weights, so that a train seed that was trained again counts once.
+
+    The newest weights of a train seed are those measured last by the same protocol and on the same images.
+    All their scores count, also those of runs before other weights were measured.
+
+    Args:
+        runs: Scores of each run, oldest run first.
+    """
+    runs = [list(run) for run in runs]
+    last = {_train_seed(score): _weights(score) for run in runs for score in run}
+    newest = [[score for score in run if _weights(score) == last[_train_seed(score)]] for run in runs]
+    older = [score for run in runs for score in run if _weights(score) != last[_train_seed(score)]]
+    return ByAge(newest, older)
+
+
+def _train_seed(score: Score) -> tuple:
+    row = score.row
+    where = row["protocol"], row["subset_hash"], row["n"]
+    return *entry_key(score.classifier), *where, score.classifier.train_seed
+
+
+def _weights(score: Score) -> str:
+    return digest(score.classifier.identity)

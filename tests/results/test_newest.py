@@ -1,0 +1,56 @@
+"""Which weights of a train seed count, in everything that leaves older ones out."""
+
+from dataclasses import replace
+
+from support.hand_made import attack, card, first, run
+
+from robust_interp.report import curves
+from robust_interp.results import compare
+from robust_interp.results.folders import runs_in
+from robust_interp.results.newest import by_age
+from robust_interp.store import Store
+from robust_interp.store.cells import CLEAN
+
+PGD = attack("pgd", 2)
+
+
+def measured(folder, *runs):
+    """Runs of a train seed, each with its weights and its perturbations; weights A are right on 9 of 10."""
+    with Store(folder) as store:
+        for weights, perturbations in runs:
+            one = replace(card("a"), identity={"weights": weights})
+            lines = [(one, perturbation, first({"A": 9, "B": 5}[weights])) for perturbation in perturbations]
+            run(store, [*lines, *[(card("b"), perturbation, first(2)) for perturbation in perturbations]])
+    return runs_in([folder])[0]
+
+
+def told(scores):
+    return [(score.classifier.identity["weights"], score.column) for score in scores]
+
+
+def test_the_weights_measured_last_count_with_all_their_scores(tmp_path):
+    runs = measured(tmp_path, ("A", [CLEAN, PGD]), ("B", [CLEAN, PGD]), ("A", [CLEAN]))
+    newest, older = by_age([[score for score in run if score.classifier.model == "a"] for run in runs])
+    assert [told(run) for run in newest] == [[("A", "clean"), ("A", "pgd_2")], [], [("A", "clean")]]
+    assert told(older) == [("B", "clean"), ("B", "pgd_2")]
+
+
+def test_weights_on_other_images_are_no_older_weights(tmp_path):
+    runs = measured(tmp_path, ("A", [CLEAN]))
+    with Store(tmp_path) as store:
+        run(store, [(replace(card("a"), identity={"weights": "B"}), CLEAN, first(5, 20))])
+    assert by_age(runs_in([tmp_path])[0]).newest[0] == runs[0]
+    assert by_age(runs_in([tmp_path])[0]).older == []
+
+
+def test_a_comparison_and_the_curves_show_the_same_weights(tmp_path):
+    runs = measured(tmp_path, ("A", [CLEAN, PGD]), ("B", [CLEAN, PGD]), ("A", [CLEAN]))
+    table = curves.points(runs)
+    curve = table[table["entry"] == "a"].set_index("series")["accuracy"].to_dict()
+    compared = compare.from_folders([tmp_path], "a", "b")
+    assert curve == {"clean": 90, "pgd": 90}
+    assert compared.frame.set_index("column")["accuracy_a"].to_dict() == {"clean": 90, "pgd_2": 90}
+    assert curves.trained_again(runs) == ["a seed 0"]
+    assert compared.left_out == [
+        "a: train seed 0 measured with several weights; only those measured last are compared"
+    ]
