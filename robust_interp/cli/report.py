@@ -38,7 +38,7 @@ def add_to(commands: Commands) -> None:
     add(
         "--baseline",
         metavar="MODEL",
-        help="model that the others are compared with (default: a model without λ)",
+        help="model that the others are compared with (default: the first by name without λ)",
     )
     add("--title", metavar="TEXT", help="heading of the page (default: made from the names of the sources)")
     add(

@@ -18,7 +18,7 @@ from robust_interp.results.entries import Entry, entries_of
 from robust_interp.results.entry_names import entry_names
 from robust_interp.results.newest import by_age
 from robust_interp.results.scores import Score
-from robust_interp.store.cells import digest, in_255, labels
+from robust_interp.store.cells import ModelCard, digest, in_255, labels
 
 POINT_COLUMNS = [
     "entry",
@@ -36,7 +36,6 @@ POINT_COLUMNS = [
     "corruption_source",
 ]
 DIFFERENCE_COLUMNS = [*POINT_COLUMNS[:3], "series", "x", "norm", "n", "difference", "low", "high"]
-_WITHOUT_LAMBDA = ("preact_resnet", "resnext", "plain_net")  # starts of names
 _PUBLISHED = 4  # largest number of published models in a figure
 _CURVES = (Kind.CLEAN, Kind.ATTACK, Kind.WORST)
 CLEAN, ATTACK, CORRUPTION = "clean", "attack", "corruption"
@@ -292,11 +291,19 @@ def published(board: pd.DataFrame, models: Collection[str]) -> pd.DataFrame:
     return table.drop_duplicates(["entry", "members", "series", "x"], ignore_index=True)
 
 
-def usual_baseline(models: Iterable[str]) -> str | None:
-    """Return the default baseline: the first model without λ, else the first; None if there is only one."""
-    names = sorted(set(models))
-    plain = [name for start in _WITHOUT_LAMBDA for name in names if name.startswith(start)]
-    return next(iter(plain or names)) if len(names) > 1 else None
+def usual_baseline(cards: Iterable[ModelCard]) -> str | None:
+    """Return the name of the default baseline; None if there is only one model.
+
+    It is the first model by name that has no λ in any of its checkpoints. If all models have one, it is the
+    first by name.
+
+    Args:
+        cards: Descriptions of the measured models.
+    """
+    cards = list(cards)
+    names = {card.model for card in cards}
+    plain = names - {card.model for card in cards if card.lambda_init}
+    return min(plain or names) if len(names) > 1 else None
 
 
 def improvements(runs: Iterable[Sequence[Score]]) -> pd.DataFrame:

@@ -101,7 +101,7 @@ def write(
         zoo_folder: Folder of further checkpoints. The report shows λ of the measured checkpoints.
         figures: Folder of figures drawn before, whose SVG files are also shown.
         title: Heading of the page; by default it names the data set and the CSV files.
-        baseline: Name of the model that differences are shown to; by default a model without λ.
+        baseline: Name of the model that differences are shown to; by default that of `curves.usual_baseline`.
         progress: Progress callback.
 
     Returns:
@@ -227,6 +227,7 @@ def _robustness(
     models = {score.classifier.model for score in found.scored}
     if baseline is not None and baseline not in models:
         raise unknown("baseline", baseline, models)
+    baseline = baseline or curves.usual_baseline(score.classifier for score in found.scored)
     chance = 100 / DATASETS[found.dataset].classes if found.dataset in DATASETS else None
     points = curves.points(found.runs)
     gains = curves.improvements(found.runs)
@@ -234,7 +235,7 @@ def _robustness(
     sections = []
     progress(0.0, "accuracy against ε")
     if (points["kind"] == curves.ATTACK).any():
-        figure = _by_eps(found, board, points, baseline or curves.usual_baseline(models), chance, out)
+        figure = _by_eps(found, board, points, baseline, chance, out)
         sections.append(Section("eps", "Accuracy against ε", [figure]))
     progress(_BY_EPS, "corruption severity")
     if (points["kind"] == curves.CORRUPTION).any():

@@ -527,11 +527,26 @@ def test_differences_to_a_baseline(tmp_path):
     assert [list(bars.lines[0].get_ydata()) for bars in beside_it.containers] == [pytest.approx([30])]
     for panel in (single, together):
         assert [10.0, 10.0] in [list(line.get_ydata()) for line in panel.lines]
-    assert curves.usual_baseline(["in_resnet20", "preact_resnet20", "a"]) == "preact_resnet20"
-    assert curves.usual_baseline(["in_resnet20", "plain_net20"]) == "plain_net20"
-    assert curves.usual_baseline(["plain_net20", "resnext29", "preact_resnet20"]) == "preact_resnet20"
-    assert curves.usual_baseline(["b", "a"]) == "a"
-    assert curves.usual_baseline(["a"]) is None
+
+
+def cards(*names, interval=""):
+    return [replace(card(name), lambda_init=interval) for name in names]
+
+
+def test_the_default_baseline_is_the_first_model_without_a_lambda():
+    with_lambda = cards("in_resnet20", "a_resnet", interval="0.20-0.25")
+    for names, baseline in (
+        (["resnet18"], "resnet18"),
+        (["preact_resnet20", "my_net"], "my_net"),
+        (["plain_net20", "resnext29"], "plain_net20"),
+    ):
+        assert curves.usual_baseline(with_lambda + cards(*names)) == baseline
+        assert curves.usual_baseline(cards(*names) + with_lambda) == baseline
+    assert curves.usual_baseline(with_lambda) == "a_resnet"  # all have one
+    in_one_checkpoint = cards("net", interval="0.20-0.25") + cards("net", "other")
+    assert curves.usual_baseline(in_one_checkpoint) == "other"
+    assert curves.usual_baseline(cards("b", "a")) == "a"
+    assert curves.usual_baseline(cards("a", "a")) is None
 
 
 def test_a_difference_is_to_the_baselines_row_of_the_same_seeds_else_of_the_most(tmp_path):
