@@ -278,11 +278,15 @@ def _classes(arguments: argparse.Namespace) -> int:
     else:
         say(FORMATS[arguments.format](table), end="")
     if arguments.out:
+        from robust_interp.figures import classes as figures
         from robust_interp.figures import files
-        from robust_interp.figures.classes import confusion_figure
+        from robust_interp.report import provenance
 
         called = f"classes_{arguments.column.replace('/', '_')}"  # e.g. pgd(alpha=eps/4)_2
-        figure = confusion_figure(classes.by_entry(table))
-        written = files.with_table(figure, table, files.stem(arguments.out, called))
+        entries = classes.by_entry(table)
+        n = max(int(lines["n"].sum()) for lines in entries.values())
+        origin = provenance.figure_origin(runs, dataset, n, figures.CONFUSION_SHOWS)
+        figure = figures.confusion_figure(entries)
+        written = files.with_table(figure, table, files.stem(arguments.out, called), origin)
         warn(f"wrote {', '.join(map(str, written))}")
     return 0

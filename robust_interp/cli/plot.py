@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,11 +92,11 @@ def _coefficients(arguments: argparse.Namespace) -> int:
     shares = coefficients.shares(table)
     place = files.stem(arguments.out, "coefficients")
     weights = {checkpoint.name: checkpoint.record["weights_sha256"] for checkpoint in found}
-    origin = FigureOrigin(arguments.dataset, weights, int(table["images"].max()))
+    origin = FigureOrigin(arguments.dataset, weights, int(table["images"].max()), figures.DEPTH_SHOWS)
     written = files.with_table(figures.depth_figure(table), table, place, origin)
     written.append(files.write_table(shares, files.extended(place, "_shares")))
     if len(training):
-        figure = figures.training_figure(training)
+        figure, origin = figures.training_figure(training), replace(origin, shows=figures.TRAINING_SHOWS)
         written += files.with_table(figure, training, files.extended(place, "_training"), origin)
     say(export.to_markdown(shares), end="")
     say(f"wrote {', '.join(map(str, written))}")
@@ -261,9 +262,9 @@ def _draw_landscapes(
     place, written = files.stem(arguments.out, "landscape"), []
     for sample, plane in planes.items():
         figure = figures.plane_figure(plane, data.DATASETS[arguments.dataset].class_names or None)
-        path, origin = files.extended(place, f"_plane_{sample}"), FigureOrigin(arguments.dataset, weights, 1)
-        written += files.with_arrays(figure, plane, path, origin)
-    origin = FigureOrigin(arguments.dataset, weights, lines["sample"].nunique())
+        origin = FigureOrigin(arguments.dataset, weights, 1, figures.PLANE_SHOWS)
+        written += files.with_arrays(figure, plane, files.extended(place, f"_plane_{sample}"), origin)
+    origin = FigureOrigin(arguments.dataset, weights, lines["sample"].nunique(), figures.LINE_SHOWS)
     figure = figures.line_figure(lines)
     return written + files.with_table(figure, lines, files.extended(place, "_line"), origin)
 
@@ -293,18 +294,14 @@ def _add_curve(actions: Commands) -> None:
 def _curve(arguments: argparse.Namespace) -> int:
     from robust_interp import data
     from robust_interp.figures import files, robustness
-    from robust_interp.figures.origin import FigureOrigin
-    from robust_interp.report import curves
+    from robust_interp.report import curves, provenance
     from robust_interp.results import export
     from robust_interp.results.folders import of_models, runs_in
-    from robust_interp.store.cells import labels
 
     runs, dataset = runs_in(arguments.folders, arguments.dataset)
     runs = of_models(runs, arguments.models)
     table = curves.under_attack(curves.points(runs), arguments.series)
-    cards = [score.classifier for run in runs for score in run]
-    weights = {name: card.weights_sha256 for name, card in zip(labels(cards), cards, strict=True)}
-    origin = FigureOrigin(dataset, weights, int(table["n"].max()))
+    origin = provenance.figure_origin(runs, dataset, int(table["n"].max()), robustness.EPS_SHOWS)
     chance = 100 / data.DATASETS[dataset].classes if dataset in data.DATASETS else None
     figure = robustness.eps_figure(table, chance=chance)
     written = files.with_table(figure, table, files.stem(arguments.out, "curve"), origin)

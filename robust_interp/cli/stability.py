@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from robust_interp.cli.options import (
@@ -75,10 +76,10 @@ def run(arguments: argparse.Namespace) -> int:
     growth = stability.growth_summary(growths)
     place = files.stem(arguments.out, "stability")
     weights = {checkpoint.name: checkpoint.record["weights_sha256"] for checkpoint in found}
-    of_few, of_many = (FigureOrigin(arguments.dataset, weights, len(part)) for part in (few, many))
-    written = files.with_table(figures.jacobian_figure(table), table, place, of_few)
-    figure = figures.growth_figure(growth)
-    written += files.with_table(figure, growth, files.extended(place, "_growth"), of_many)
+    origin = FigureOrigin(arguments.dataset, weights, len(few), figures.JACOBIAN_SHOWS)
+    written = files.with_table(figures.jacobian_figure(table), table, place, origin)
+    figure, origin = figures.growth_figure(growth), replace(origin, n=len(many), shows=figures.GROWTH_SHOWS)
+    written += files.with_table(figure, growth, files.extended(place, "_growth"), origin)
     summary = stability.jacobian_summary(table)
     say(export.to_markdown(summary), end="")
     if lost := summary["not_converged"].sum():

@@ -9,6 +9,9 @@ from matplotlib.figure import Figure
 
 from robust_interp.figures import style
 
+CONFUSION_SHOWS = (
+    "Accuracy of each class with its 95 % interval, and how often its images are predicted as each class."
+)
 _WRITTEN = 20  # largest number of classes for which names and numbers are written
 
 

@@ -19,6 +19,8 @@ from robust_interp.figures.style import Look
 if TYPE_CHECKING:
     from pandas.core.groupby import DataFrameGroupBy
 
+DEPTH_SHOWS = "act(λ) over depth."
+TRAINING_SHOWS = "act(λ) over the epochs of training."
 STABILITY = 2.0  # forward Euler is stable for λ Δt below 2, here with Δt = 1
 _TOP = 2.15  # end of the axis, above the line at 2
 _SMALL = 0.5  # if all values are below it, the axis ends above the largest one instead

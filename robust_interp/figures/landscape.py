@@ -15,6 +15,14 @@ from matplotlib.ticker import MaxNLocator
 
 from robust_interp.figures import style
 
+LINE_SHOWS = (
+    "Cross-entropy along the FGSM direction, mean and quantiles over test images, and the share of them "
+    "whose predicted class changes."
+)
+PLANE_SHOWS = (
+    "Cross-entropy and predicted class around a test image, over the FGSM direction and a random orthogonal "
+    "one; the cross marks the image, the outlines the Linf balls of the radii ε that are usually measured."
+)
 ACROSS = "orthogonal direction (1/255)"
 
 

@@ -1,4 +1,4 @@
-"""Data and checkpoints of a figure, stored in its SVG file, so that a report can check the figure."""
+"""Content, data and checkpoints of a figure, stored in its SVG file: a report describes and checks it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ class FigureOrigin:
         dataset: Name of the data set.
         checkpoints: SHA-256 of each weights file, by the name of the checkpoint.
         n: Number of test images; 0 if the figure uses none.
+        shows: What the figure shows, for a caption; empty in files that were written before it was stored.
     """
 
     dataset: str
     checkpoints: Mapping[str, str]
     n: int = 0
+    shows: str = ""
 
     def as_text(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
@@ -38,6 +40,6 @@ def read(path: Path) -> FigureOrigin | None:
         found = _IN_SVG.search(path.read_text(encoding="utf-8", errors="replace"))
         told = loads(html.unescape(found[1])) if found else {}
         checkpoints = {str(name): str(weights) for name, weights in told["checkpoints"].items()}
-        return FigureOrigin(str(told["dataset"]), checkpoints, int(told["n"]))
+        return FigureOrigin(str(told["dataset"]), checkpoints, int(told["n"]), str(told.get("shows", "")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from robust_interp.figures import style
 
+EPS_SHOWS = "Accuracy against the attacks' radius ε; 0 is the clean images."
 _KINDS = ("single models", "ensembles")
 
 

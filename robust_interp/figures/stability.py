@@ -13,6 +13,14 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from robust_interp.figures import style
 
+JACOBIAN_SHOWS = (
+    "Real parts of the rightmost eigenvalues of the blocks' Jacobians with and without damping, and their "
+    "spectral norms, over depth."
+)
+GROWTH_SHOWS = (
+    "Growth over depth of a small change of the image, by random signs and by FGSM: of the change itself, "
+    "and relative to the norm of the features."
+)
 _PERTURBATIONS = {"noise": "random signs", "fgsm": "FGSM"}
 _MEASURES = {"growth": "‖δₙ‖ / ‖δ₀‖", "relative": "‖δₙ‖‖x₀‖ / (‖δ₀‖‖xₙ‖)"}
 

@@ -22,8 +22,7 @@ from robust_interp.core.percent import percent
 from robust_interp.core.registry import unknown
 from robust_interp.core.work import ProgressCallback, no_progress, part_of_progress
 from robust_interp.data import DATASETS
-from robust_interp.figures import coefficients as coefficient_figures
-from robust_interp.figures import files, origin, robustness
+from robust_interp.figures import coefficients, files, landscape, origin, robustness, stability
 from robust_interp.report import curves, graphics, provenance
 from robust_interp.report.board import MEASURED
 from robust_interp.report.board import table as board_table
@@ -45,16 +44,15 @@ _BAND = (
 _READ, _ROBUSTNESS, _COEFFICIENTS = 0.05, 0.9, 0.97  # shares of the work finished after each step
 _BY_EPS, _BY_SEVERITY = 0.6, 0.9  # likewise, within the figures of robustness
 _NAMED = 6  # largest number of models named in a caption
-_DRAWN = {  # names of figures that `robust-interp plot` and `stability` write, and what they show
-    "landscape_line": "Cross-entropy along the FGSM direction, mean and quantiles over test images, and the "
-    "share of them whose predicted class changes.",
-    "landscape_plane": "Cross-entropy and predicted class around a test image, over the FGSM direction and a "
-    "random orthogonal one; the cross marks the image, the outlines the Linf balls of the radii ε that are "
-    "usually measured.",
-    "stability": "Real parts of the rightmost eigenvalues of the blocks' Jacobians with and without damping, "
-    "and their spectral norms, over depth.",
-    "coefficients": "act(λ) over depth.",
-    "coefficients_training": "act(λ) over the epochs of training.",
+_LANDSCAPES = (landscape.LINE_SHOWS, landscape.PLANE_SHOWS)
+_DRAWN = {  # what older figures show, which do not say it themselves, by the names that commands gave them
+    "coefficients": coefficients.DEPTH_SHOWS,
+    "coefficients_training": coefficients.TRAINING_SHOWS,
+    "curve": robustness.EPS_SHOWS,
+    "landscape_line": landscape.LINE_SHOWS,
+    "landscape_plane": landscape.PLANE_SHOWS,
+    "stability": stability.JACOBIAN_SHOWS,
+    "stability_growth": stability.GROWTH_SHOWS,
 }
 
 
@@ -272,7 +270,7 @@ def _by_eps(
 ) -> dict:
     published = curves.published(board, {score.classifier.model for score in found.scored})
     differences = curves.differences(found.runs, baseline) if baseline else pd.DataFrame()
-    caption = f"Accuracy against the attacks' radius ε; 0 is the clean images. {_BAND}"
+    caption = f"{robustness.EPS_SHOWS} {_BAND}"
     if len(differences):
         files.write_table(differences, out / "difference_by_eps")
         caption += (
@@ -341,7 +339,7 @@ def _coefficients(found: FolderResults, zoo_folder: str | None, out: Path) -> li
         "damped, above 1 it is negative, and above 2/Δt forward Euler steps are unstable. "
         f"Data set {found.dataset}; {_checkpoints(table)}."
     )
-    figure = _figure(coefficient_figures.depth_figure(table), out / "coefficients", table, caption)
+    figure = _figure(coefficients.depth_figure(table), out / "coefficients", table, caption)
     return [Section("coefficients", "Interpolation coefficients", [figure])]
 
 
@@ -372,16 +370,23 @@ def _drawn(folder: Path | None, dataset: str | None, weights: Collection[str]) -
             raise UserError(
                 f"{path} is for {found.dataset}, but the report is for {dataset}: remove it from the figures"
             )
+    shown = {path: _shown(path, found) for path, found in origins.items()}
     figures = []
-    for path in paths:
-        shows = _DRAWN.get(path.stem) or _DRAWN.get(re.sub(r"_\d+$", "", path.stem)) or f"{path.stem}."
+    for path, shows in shown.items():
         caption = f"{shows} {_origin_told(origins[path], weights)}"
         label = shows.partition(".")[0]
         address, width = graphics.as_address(path), graphics.width_of(path)
         figures.append({"address": address, "width": width, "label": label, "caption": caption})
-    is_landscape = all(path.stem.startswith("landscape") for path in paths)
+    is_landscape = all(shows in _LANDSCAPES for shows in shown.values())
     heading = "Loss landscape" if is_landscape else "More figures"
     return [Section("figures", heading, [figure | {"svg": "", "files": []} for figure in figures])]
+
+
+def _shown(path: Path, found: origin.FigureOrigin | None) -> str:
+    """Return what a figure shows: as its file says, else by its name, else the name alone."""
+    if found and found.shows:
+        return found.shows
+    return _DRAWN.get(path.stem) or _DRAWN.get(re.sub(r"_\d+$", "", path.stem)) or f"{path.stem}."
 
 
 def _origin_told(found: origin.FigureOrigin | None, weights: Collection[str]) -> str:

@@ -15,10 +15,11 @@ from robust_interp.core.blocks import places
 from robust_interp.core.errors import DamageWarning, UserError
 from robust_interp.core.json_values import read_object
 from robust_interp.core.unique_names import told_apart
+from robust_interp.figures.origin import FigureOrigin
 from robust_interp.results.frames import whole_numbers
 from robust_interp.results.scores import Score
 from robust_interp.store import Store
-from robust_interp.store.cells import FLOAT32, Perturbation, digest, in_255
+from robust_interp.store.cells import FLOAT32, Perturbation, digest, in_255, labels
 
 AUDIT = "audit.csv"  # file name in a results folder
 _AUDITED = ["model", "recipe", "lambda_init", "train_seed", "members"]
@@ -148,6 +149,20 @@ def _fact(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(_fact, value))
     return "" if value is None else str(value)
+
+
+def figure_origin(runs: Iterable[Iterable[Score]], dataset: str, n: int, shows: str) -> FigureOrigin:
+    """Return the origin of a figure that is drawn from stored scores.
+
+    Args:
+        runs: Scores of each run.
+        dataset: Name of the data set.
+        n: Number of test images.
+        shows: What the figure shows, for a caption.
+    """
+    cards = [score.classifier for run in runs for score in run]
+    weights = {name: card.weights_sha256 for name, card in zip(labels(cards), cards, strict=True)}
+    return FigureOrigin(dataset, weights, n, shows)
 
 
 def fingerprints(folders: Sequence[Path], dataset: str) -> list[str]:

@@ -644,11 +644,14 @@ def test_mistakes_are_one_line(argv, status, message, command, tiny_zoo, tmp_pat
 
 @pytest.mark.slow
 def test_an_svg_says_what_it_was_drawn_from(tmp_path):
-    told = FigureOrigin("digits", {"a<b&c": "12ab"}, 3)
+    told = FigureOrigin("digits", {"a<b&c": "12ab"}, 3, "act(λ) {over} </dc:description> depth.")
     plain = style.save(FIGURES["line"](), tmp_path / "plain")
     png, svg = style.save(FIGURES["line"](), tmp_path / "told", told)
     assert origin.read(svg) == told
     assert origin.read(plain[1]) is None
     assert png.read_bytes() == plain[0].read_bytes()
+    before = '{"checkpoints": {"net": "12ab"}, "dataset": "digits", "n": 3}'
+    (tmp_path / "older.svg").write_text(f"<dc:description>{before}</dc:description>")
+    assert origin.read(tmp_path / "older.svg") == FigureOrigin("digits", {"net": "12ab"}, 3)
     (tmp_path / "broken.svg").write_text("<dc:description>{}</dc:description>")
     assert origin.read(tmp_path / "broken.svg") is None

@@ -857,6 +857,45 @@ def test_figures_of_another_dataset_are_refused_and_of_other_checkpoints_labelle
         page.write([results], tmp_path / "report", figures=figures)
 
 
+def captions_of(results, figures):
+    """What a report says about the figures in a folder, by their names."""
+    text = page.write([results], results.parent / "report", figures=figures).read_text(encoding="utf-8")
+    captions = re.findall("<figcaption>(.*?)</figcaption>", text[text.index('id="figures"') :], re.DOTALL)
+    return dict(zip(sorted(path.stem for path in figures.glob("*.svg")), captions, strict=True))
+
+
+@pytest.mark.slow
+def test_every_figure_that_a_command_draws_has_a_caption_whatever_its_name(command, tiny_zoo, tmp_path):
+    results = measure(tmp_path / "results")
+    on_cpu = ("--zoo", tiny_zoo, "--models", "in_resnet14", "--device", "cpu", "--n", 1)
+    asked = {
+        "coefficients": ("plot", "coefficients", "in_resnet20.digits_digits_seed0"),
+        "landscape": ("plot", "landscape", *on_cpu, "--points", 3, "--sample", "0,12"),
+        "curve": ("plot", "curve", results),
+        "stability": ("stability", *on_cpu, "--seeds", "0,", "--growth-n", 1),
+        "classes_pgd_2": ("leaderboard", "classes", results, "--column", "pgd_2"),
+    }
+    usual, renamed = tmp_path / "usual", tmp_path / "renamed"
+    for name, words in asked.items():
+        assert command(*words, "-o", usual)[0] == 0
+        assert command(*words, "-o", renamed / f"my_{name}.svg")[0] == 0
+    captions = captions_of(results, usual)
+    assert list(captions) == [
+        *("classes_pgd_2", "coefficients", "coefficients_training", "curve", "landscape_line"),
+        *("landscape_plane_0", "landscape_plane_12", "stability", "stability_growth"),
+    ]
+    assert not [name for name, caption in captions.items() if caption.startswith(f"{name}.")]
+    assert len(set(captions.values())) == len(captions) - 1  # the two planes have the same
+    assert captions_of(results, renamed) == {f"my_{name}": caption for name, caption in captions.items()}
+    for path in usual.glob("*.svg"):  # as before they said it themselves
+        older, changed = re.subn(r', "shows": ".*?"(?=\})', "", path.read_text(encoding="utf-8"))
+        assert changed == 1
+        path.write_text(older, encoding="utf-8")
+    (usual / "classes_pgd_2.svg").unlink()
+    del captions["classes_pgd_2"]
+    assert captions_of(results, usual) == captions
+
+
 def test_captions_name_dataset_checkpoints_and_n(report):
     _, text = report
     captions = re.findall("<figcaption>(.*?) <span", text)
