@@ -500,8 +500,8 @@ def _made(found: FolderResults) -> list[dict]:
         _part(
             "Attacks",
             provenance.attacks(found.scored).dropna(axis="columns", how="all"),
-            "Radii and step sizes in units of 1/255. max_delta_255 is the largest actual change of a pixel, "
-            "zero_grad the largest share (0 to 1) of images whose gradient was exactly zero: "
+            "Radii and step sizes in Linf are in units of 1/255. max_delta_255 is the largest actual change "
+            "of a pixel, zero_grad the largest share (0 to 1) of images whose gradient was exactly zero: "
             "they were not attacked and are not counted as robust.",
         ),
         _part("Corruptions", provenance.corruptions(results)),

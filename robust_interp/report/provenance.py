@@ -17,9 +17,10 @@ from robust_interp.core.json_values import read_object
 from robust_interp.core.unique_names import told_apart
 from robust_interp.figures.origin import FigureOrigin
 from robust_interp.results.frames import whole_numbers
+from robust_interp.results.rows import parameters
 from robust_interp.results.scores import Score
 from robust_interp.store import Store
-from robust_interp.store.cells import FLOAT32, Perturbation, digest, in_255, labels
+from robust_interp.store.cells import FLOAT32, Perturbation, digest, labels
 
 AUDIT = "audit.csv"  # file name in a results folder
 _AUDITED = ["model", "recipe", "lambda_init", "train_seed", "members"]
@@ -199,26 +200,14 @@ def attacks(scored: Iterable[Score]) -> pd.DataFrame:
 
 
 def _parameters(attack: Perturbation) -> dict:
-    """Return the table row of an attack.
-
-    Radius and step size are in units of 1/255 for Linf. Parameters without a column are joined in one text.
-    """
-    params, eps_255 = dict(attack.params), attack.eps_255
-    alpha_255 = None
-    if eps_255 is not None:
-        del params["eps"]
-        alpha = attack.number("alpha")
-        params.pop("alpha", None)
-        alpha_255 = None if alpha is None else in_255(alpha)
-    steps = params.pop("steps", None)
+    """Return the table row of an attack, with the columns of results.csv, and all other parameters as one."""
+    columns, others = parameters(attack)
     return {
         "column": attack.column,
         "attack": attack.name,
-        "eps_255": eps_255,
-        "alpha_255": alpha_255,
-        "steps": steps,
-        "other parameters": ", ".join(f"{name}={value}" for name, value in params.items()) or None,
-        "attack_seed": attack.seed,
+        **{name: columns[name] for name in ("norm", "eps_255", "alpha_255", "steps", "restarts")},
+        "other parameters": ", ".join(f"{name}={value}" for name, value in others.items()) or None,
+        "attack_seed": columns["attack_seed"],
         "attack_precision": None if attack.precision == FLOAT32 else attack.precision,
     }
 

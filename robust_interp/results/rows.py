@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,20 +24,12 @@ def row_of_cell(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray, con
         right: Which images count as correct under the plan's protocol, (n,) bool.
         content: Hash of the images, if the fingerprint does not cover their content; else empty.
     """
-    made, params = cell.perturbation, cell.perturbation.params
-    attacked = made.kind == "attack"
-    alpha = made.number("alpha") if made.norm == "Linf" else None
+    made = cell.perturbation
     return _shared(plan, cell, right, content) | {
         "perturbation": _named(made),
-        "norm": made.norm if attacked else None,
-        "eps_255": made.eps_255,
-        "alpha_255": None if alpha is None else in_255(alpha),
-        "steps": _steps(made) if attacked else None,
-        "restarts": params.get("restarts", 1) if attacked else None,
-        "severity": params.get("severity"),
-        "attack_seed": made.seed,
+        **parameters(made).columns,
         "max_delta_255": _in_255ths(outcome.max_delta, made.norm),
-        "zero_grad": _zero_gradients([outcome]) if attacked else None,
+        "zero_grad": _zero_gradients([outcome]) if made.kind == "attack" else None,
         "agreement": outcome.agreement if cell.classifier.members > 1 else None,
         "corruption_source": made.source,
         "device": outcome.places,
@@ -140,12 +133,41 @@ def _flagged(outcomes: Sequence[Outcome], flag: int) -> np.ndarray:
     return (np.bitwise_or.reduce([outcome.flags for outcome in outcomes]) & flag).astype(bool)
 
 
+class Parameters(NamedTuple):
+    """The parameters of a perturbation in tables.
+
+    Attributes:
+        columns: Those with a column of results.csv, by its name; None where a column does not apply.
+        others: All others, by name.
+    """
+
+    columns: dict
+    others: dict
+
+
+def parameters(perturbation: Perturbation) -> Parameters:
+    """Return which parameters of a perturbation have a column, and which have none."""
+    attacked, params = perturbation.kind == "attack", perturbation.params
+    in_columns = ["norm", "steps", "restarts", "severity"]
+    alpha = None
+    if perturbation.norm == "Linf":  # radii of other norms are not in units of 1/255
+        in_columns += ["eps", "alpha"]
+        alpha = perturbation.number("alpha")
+    columns = {
+        "norm": perturbation.norm if attacked else None,
+        "eps_255": perturbation.eps_255,
+        "alpha_255": None if alpha is None else in_255(alpha),
+        "steps": _steps(perturbation) if attacked else None,
+        "restarts": params.get("restarts", 1) if attacked else None,
+        "severity": params.get("severity"),
+        "attack_seed": perturbation.seed,
+    }
+    return Parameters(columns, {key: value for key, value in params.items() if key not in in_columns})
+
+
 def _named(perturbation: Perturbation) -> str:
     """Return the name with the parameters that have no separate column."""
-    columns = ["norm", "steps", "restarts", "severity"]
-    if perturbation.norm == "Linf":  # radii of other norms are not in units of 1/255
-        columns += ["eps", "alpha"]
-    extra = {key: value for key, value in perturbation.params.items() if key not in columns}
+    extra = parameters(perturbation).others
     listed = ",".join(f"{key}={value}" for key, value in extra.items())
     return f"{perturbation.name}({listed})" if extra else perturbation.name
 

@@ -280,8 +280,8 @@ def test_how_the_numbers_were_made_is_told(report):
     rows = [
         [Page(cell).elements[0][2] for cell in re.findall(r"<td.*?</td>", row)] for row in made.split("<tr>")
     ]
-    assert ["pgd_2", "pgd", "2", "2", "20", "0", "2", "0"] in rows
-    assert ["fgsm_2", "fgsm", "2", "", "", "", "2", "0"] in rows
+    assert ["pgd_2", "pgd", "Linf", "2", "2", "20", "1", "0", "2", "0"] in rows
+    assert ["fgsm_2", "fgsm", "Linf", "2", "", "1", "1", "", "2", "0"] in rows
     assert ["shot_noise", "generated@0", "1, 2, 3, 4, 5"] in rows
     assert "digits-images" in made
     assert any(row[:1] == ["digits"] and "10" in row and "final" in row for row in rows)
