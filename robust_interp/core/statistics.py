@@ -36,7 +36,7 @@ def wilson(correct: float, n: int) -> tuple[float, float]:
 
 
 def mean_std(values: ArrayLike) -> tuple[float, float]:
-    """Return mean and standard deviation (ddof 1) of values over train seeds, (n,).
+    """Return mean and standard deviation (ddof 1) of values, such as those of train seeds, (n,).
 
     The standard deviation of one value is NaN, and that of values that agree up to rounding is exactly 0.
     The order of the values does not change any bit of the result.
@@ -50,15 +50,18 @@ def mean_std(values: ArrayLike) -> tuple[float, float]:
 
 
 def t_interval_of(mean: float, std: float, n: int) -> tuple[float, float]:
-    """Return the 95 % interval of a mean over train seeds, by Student's t.
+    """Return the 95 % interval of a mean of independent values, by Student's t.
 
-    For two seeds it is rightly wide: 12.7 standard errors to each side.
+    For two values, such as those of two train seeds, it is rightly wide: 12.7 standard errors to each side.
+    It is NaN for one value, and for values that agree exactly: their spread is unknown then.
 
     Args:
-        mean: Mean over the seeds.
-        std: Standard deviation over the seeds (ddof 1).
-        n: Number of seeds, at least 1; for one seed the interval is NaN.
+        mean: Mean of the values.
+        std: Their standard deviation (ddof 1).
+        n: Number of values, at least 1.
     """
+    if not std > 0:  # 0, or NaN for one value
+        return math.nan, math.nan
     return _around(mean, std / math.sqrt(n), n - 1)
 
 
@@ -110,7 +113,7 @@ def welch_of(a: tuple[float, float, int], b: tuple[float, float, int], bound: fl
 def _around(centre: float, error: float, degrees: float) -> tuple[float, float]:
     from scipy.special import stdtrit  # slow to import, and most commands do not need it
 
-    half = float(stdtrit(degrees, 0.975)) * error if error else 0.0
+    half = float(stdtrit(degrees, 0.975)) * error
     return centre - half, centre + half
 
 

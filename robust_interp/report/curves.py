@@ -16,6 +16,7 @@ from robust_interp.results.column_names import measured_in, parse
 from robust_interp.results.columns import Kind
 from robust_interp.results.entries import Entry, entries_of
 from robust_interp.results.entry_names import entry_names
+from robust_interp.results.intervals import over_seeds
 from robust_interp.results.newest import by_age
 from robust_interp.results.scores import Score
 from robust_interp.store.cells import ModelCard, digest, in_255, labels
@@ -238,13 +239,9 @@ def _kind(score: Score) -> str | None:
 def _point(alike: list[Score]) -> dict:
     first, accuracies = alike[0], [score.accuracy for score in alike]
     mean, std = statistics.mean_std(accuracies)
-    if len(alike) > 1 and std:
-        low, high = statistics.t_interval_of(mean, std, len(alike))
-        band = max(0.0, low), min(100.0, high)
-    elif len(alike) > 1:
-        band = math.nan, math.nan
-    else:
-        band = first.row["ci_low"], first.row["ci_high"]
+    band = first.row["ci_low"], first.row["ci_high"]
+    if len(alike) > 1:
+        band = over_seeds(mean, std, len(alike)) or (math.nan, math.nan)
     return {
         "members": first.classifier.members,
         "kind": _kind(first),
@@ -314,8 +311,9 @@ def improvements(runs: Iterable[Sequence[Score]]) -> pd.DataFrame:
 
     Returns:
         One row per ensemble and perturbation: entry, column, n, improvement, and its 95 % interval over the
-        images, `low` to `high`, which is NaN if the members' predictions are missing. All corruptions are one
-        column, `corrupted`, the mean over corruptions and severities. Empty if no ensemble was measured.
+        images, `low` to `high`, by Student's t. It is NaN if the members' predictions are missing, or if the
+        gain of all images is the same. All corruptions are one column, `corrupted`, the mean over corruptions
+        and severities. Empty if no ensemble was measured.
     """
     listed = [list(run) for run in runs]
     single = {
@@ -361,7 +359,7 @@ def _gain_of_images(score: Score, single: dict[tuple, Score]) -> np.ndarray | No
 def _gain(found: list[tuple[float, np.ndarray | None]]) -> dict[str, float]:
     improvement = math.fsum(gain for gain, _ in found) / len(found)
     images = [of_images for _, of_images in found if of_images is not None]
-    if len(images) < len(found) or len(images[0]) < 2:
+    if len(images) < len(found):
         return {"improvement": improvement, "low": math.nan, "high": math.nan}
     mean, std = statistics.mean_std(np.mean(images, axis=0))
     low, high = statistics.t_interval_of(mean, std, len(images[0]))

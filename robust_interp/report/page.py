@@ -254,7 +254,7 @@ def _robustness(
             gains,
             f"Accuracy of each ensemble minus the mean accuracy of its members under the same perturbation; "
             f"“corrupted” is the mean over corruptions and severities. Lines on the bars are 95 % intervals "
-            f"over the images. {of}",
+            f"over the images; a bar without a line has no known interval. {of}",
         )
         sections.append(Section("ensembles", "Improvement by ensembles", [figure]))
     return sections

@@ -1,6 +1,8 @@
-"""The interval of a number on a leaderboard. Does not import torch."""
+"""The interval of an accuracy: of a number on a leaderboard, and of the mean over train seeds."""
 
 from __future__ import annotations
+
+import math
 
 import pandas as pd
 
@@ -12,9 +14,8 @@ from robust_interp.results.columns import Kind
 def interval(line: pd.Series, column: str) -> tuple[float, float] | None:
     """Return the 95 % interval of an accuracy on a leaderboard, in percent; None if it is unknown.
 
-    Over several train seeds it is Student's t interval of the mean, cut at 0 and 100. It is unknown if all
-    seeds agree exactly, because their spread is then unknown. Otherwise it is Wilson's interval over the
-    images, except for means over severities, whose terms share their images.
+    Over several train seeds it is that of `over_seeds`. Otherwise it is Wilson's interval over the images,
+    except for means over severities, whose terms share their images.
 
     Args:
         line: Row of the leaderboard.
@@ -24,8 +25,7 @@ def interval(line: pd.Series, column: str) -> tuple[float, float] | None:
     if pd.isna(mean):
         return None
     if pd.notna(std) and pd.notna(seeds) and seeds > 1:
-        low, high = statistics.t_interval_of(mean, std, int(seeds))
-        return (max(0.0, low), min(100.0, high)) if std else None
+        return over_seeds(mean, std, int(seeds))
     named = parse(column)
     n = line["strong_n"] if named.kind is Kind.STRONG else line["n_examples"]
     is_over_seeds = pd.notna(std) or (line["members"] == 1 and pd.notna(seeds) and seeds > 1)
@@ -33,3 +33,18 @@ def interval(line: pd.Series, column: str) -> tuple[float, float] | None:
     if pd.isna(n) or is_over_seeds or not is_share:
         return None
     return statistics.wilson(round(mean * int(n) / 100), int(n))
+
+
+def over_seeds(mean: float, std: float, seeds: int) -> tuple[float, float] | None:
+    """Return the 95 % interval of a mean accuracy over train seeds, in percent; None if it is unknown.
+
+    It is Student's t interval, cut at 0 and 100. It is unknown for one seed, and if all seeds agree exactly,
+    because their spread is then unknown.
+
+    Args:
+        mean: Mean over the seeds, in percent.
+        std: Standard deviation over the seeds (ddof 1), in points.
+        seeds: Number of seeds, at least 1.
+    """
+    low, high = statistics.t_interval_of(mean, std, seeds)
+    return None if math.isnan(low) else (max(0.0, low), min(100.0, high))

@@ -99,6 +99,7 @@ def test_t_interval_agrees_with_scipy(values):
 
 def test_an_interval_over_seeds_needs_two_of_them():
     assert all(math.isnan(end) for end in t_interval([42.0]))
+    assert all(math.isnan(end) for end in t_interval([42.0, 42.0, 42.0]))  # no spread, so it is not known
     for a, b in (([42.0], [1.0]), ([42.0], [1.0, 2.0]), ([1.0, 2.0], [42.0])):
         assert all(math.isnan(value) for value in statistics.welch(a, b))
 

@@ -481,12 +481,25 @@ def test_gains_have_intervals_over_the_images(tmp_path):
     assert list(bar[:, 1]) == pytest.approx([line["low"], line["high"]])
 
 
+@pytest.mark.parametrize(("right", "gain"), [("1100", 0), ("1111", 100), ("1", 0)])
+def test_a_gain_that_is_the_same_for_all_images_has_no_interval(tmp_path, right, gain):
+    members, alone = (card("net", 0), card("net", 1)), "0000" if gain else right
+    with Store(tmp_path) as store:
+        lines = [(member, pgd(), alone) for member in members]
+        scored = scores(run(store, [*lines, (ensemble(*members), pgd(), right)]), store)
+    table = curves.improvements([scored])
+    assert table["improvement"].tolist() == [gain]
+    assert table[["low", "high"]].isna().all(axis=None)
+    (panel,) = robustness.improvement_figure(table).axes
+    assert [list(bar[:, 1]) for lines in panel.collections for bar in lines.get_segments()] == []
+
+
 def test_a_gain_and_its_interval_are_of_the_same_attack_seed(tmp_path):
-    """The members lose all four images with attack seed 0, and keep two with seed 1, which is run later."""
+    """The members lose all four images with attack seed 0, and keep one with seed 1, which is run later."""
     members = card("net", 0), card("net", 1)
     runs = []
     with Store(tmp_path) as store:
-        for seed, alone in ((0, "0000"), (1, "1100")):
+        for seed, alone in ((0, "0000"), (1, "1000")):
             one = pgd(2, seed=seed)
             lines = [(member, one, alone) for member in members]
             runs.append(scores(run(store, [*lines, (ensemble(*members), one, "1100")]), store))

@@ -1,0 +1,40 @@
+"""The interval over train seeds, in the table and in the curves of a report."""
+
+import math
+
+import pandas as pd
+import pytest
+from support.hand_made import attack, card, first, run
+
+from robust_interp.report import curves
+from robust_interp.results.combine import gather
+from robust_interp.results.folders import runs_in
+from robust_interp.results.intervals import interval, over_seeds
+from robust_interp.store import Store
+
+UNKNOWN = (math.nan, math.nan)
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "seeds", "ends"),
+    [
+        (70, 10, 3, (45.1586, 94.8414)),  # t at 0.975 with two degrees is 4.302653, over the root of 3
+        (95, 10, 3, (70.1586, 100)),
+        (5, 10, 3, (0, 29.8414)),
+        (70, 0, 3, None),
+        (70, math.nan, 1, None),
+    ],
+)
+def test_over_seeds(mean, std, seeds, ends):
+    assert over_seeds(mean, std, seeds) == (ends and pytest.approx(ends, abs=1e-3))
+
+
+@pytest.mark.parametrize("rights", [(6, 7, 8), (9, 10, 10), (0, 1, 0), (5, 5, 5), (5,)])
+def test_the_table_and_the_curves_have_the_same_interval(tmp_path, rights):
+    with Store(tmp_path) as store:
+        run(store, [(card("a", seed), attack("fgsm", 2), first(n)) for seed, n in enumerate(rights)])
+    board, _, _ = gather([tmp_path])
+    (point,) = curves.points(runs_in([tmp_path])[0]).to_dict("records")
+    told = interval(board.iloc[0], "fgsm_2") or UNKNOWN
+    assert (point["band_low"], point["band_high"]) == pytest.approx(told, abs=1e-9, nan_ok=True)
+    assert pd.isna(told[0]) == (rights == (5, 5, 5))
