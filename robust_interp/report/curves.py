@@ -132,7 +132,7 @@ def _difference(alike: list[Score], other: list[Score]) -> dict:
     low = high = math.nan
     if len(alike) > 1 and len(other) > 1:
         low, high, _ = statistics.welch(ours, theirs)
-    elif len(alike) == len(other) == 1 and alike[0].right is not None and other[0].right is not None:
+    elif len(alike) == len(other) == 1:
         paired = statistics.paired_difference(alike[0].right, other[0].right)
         low, high = paired.low, paired.high
     difference = math.fsum(ours) / len(ours) - math.fsum(theirs) / len(theirs)

@@ -2,7 +2,8 @@
 
 The order of the declarations is the order of the columns. The CSV files, the tables in the terminal and in
 LaTeX, the definitions in the report and docs/columns.md are generated from them. To add a column, declare it
-here and compute its values: for the leaderboard in `of` or where `rule` says, for results.csv in `rows`.
+here and compute its values: for the leaderboard in `of`, or in `leaderboard` or `mce` if they depend on other
+rows or on a request; for results.csv in `rows`.
 """
 
 from __future__ import annotations
@@ -57,7 +58,6 @@ class Column:
         unit: Unit of the values; empty without a unit.
         of: Computes the value from the row's `Entry` (leaderboard) or `Score` (columns at the end of
             results.csv).
-        rule: Leaderboard only: how the value is computed or averaged, if `of` is None.
         see: Page of docs/ with more details, without its suffix.
         optional: Whether leaderboard files may lack the column, because older versions did not write it.
         from_the_best: Whether the largest value is first when rows are sorted by the column.
@@ -71,7 +71,6 @@ class Column:
     meaning: str
     unit: str = ""
     of: Callable[[Any], Any] | None = None
-    rule: str = ""
     see: str = ""
     optional: bool = False
     from_the_best: bool = False
@@ -81,7 +80,6 @@ class Column:
 
 
 _text, _integer, _number = Type.TEXT, Type.INTEGER, Type.NUMBER
-_SHARE = "the share of the images that count as correct, then the mean over train seeds"
 
 RESULTS = (
     Column(
@@ -267,7 +265,6 @@ ENTRY = (
         "together; under `worst` the attacks must be the same, too. Equal accuracies share a rank. Empty if "
         "that column is missing, for rows that were not measured here, for transfer attacks, and at "
         "chance level.",
-        rule="results/leaderboard.py: among all lines",
         shown=Shown.ALWAYS,
     ),
     Column(
@@ -346,7 +343,6 @@ ENTRY = (
         _number,
         "Ensembles: accuracy minus the mean accuracy of the members, in the ranking column.",
         unit="points",
-        rule="results/leaderboard.py: that of results.csv in the column that ranks",
         optional=True,
         from_the_best=True,
         shown=Shown.IF_FILLED,
@@ -354,12 +350,9 @@ ENTRY = (
 )
 
 
-def _accuracy(name: str, kind: Kind, meaning: str, rule: str = _SHARE) -> Column:
-    return Column(name, _number, meaning, unit="%", rule=rule, from_the_best=True, kind=kind)
+def _accuracy(name: str, kind: Kind, meaning: str) -> Column:
+    return Column(name, _number, meaning, unit="%", from_the_best=True, kind=kind)
 
-
-_OVER_SEVERITIES = "the mean of the five severities, then the mean over train seeds"
-_OVER_CORRUPTIONS = "the mean of the corruptions, each that of its severities, then the mean over train seeds"
 
 ATTACK = _accuracy(
     "<attack>_<eps>",
@@ -386,25 +379,21 @@ MEASURED = (
         Kind.MEAN,
         "Mean accuracy under impulse, speckle, Gaussian and shot noise, each the mean of its five "
         "severities.",
-        _OVER_CORRUPTIONS,
     ),
     _accuracy(
         "common15",
         Kind.MEAN,
         "Mean accuracy under the fifteen common corruptions. Absent if one of them is missing.",
-        _OVER_CORRUPTIONS,
     ),
     _accuracy(
         "all19",
         Kind.MEAN,
         "Mean accuracy under all nineteen corruptions. Absent if one of them is missing.",
-        _OVER_CORRUPTIONS,
     ),
     _accuracy(
         "<corruption>",
         Kind.CORRUPTION,
         "Mean accuracy under one corruption at its five severities, such as `fog`.",
-        _OVER_SEVERITIES,
     ),
     _accuracy(
         "<corruption>_<severity>",
@@ -445,7 +434,6 @@ STD = Column(
     "Standard deviation over train seeds (n − 1 in the denominator) of the column before it. Empty for one "
     "seed and for an ensemble.",
     unit="points",
-    rule="the standard deviation over train seeds",
 )
 
 TAIL = (  # after the measured columns, each only if a row has a value
@@ -502,7 +490,6 @@ MCE = (
         _number,
         "Mean error over the fifteen common corruptions; lower is better. Only with `leaderboard --mce`.",
         unit="%",
-        rule="results/mce.py",
         shown=Shown.IF_FILLED,
     ),
     Column(
@@ -512,7 +499,6 @@ MCE = (
         "fifteen common corruptions. The baseline has 100; lower is better. Only with `leaderboard "
         "--mce`.",
         unit="%",
-        rule="results/mce.py",
         shown=Shown.IF_FILLED,
     ),
     Column(
@@ -521,7 +507,6 @@ MCE = (
         "Relative mCE: as mCE, with each error minus the clean error in place of the error. Only with "
         "`leaderboard --mce`.",
         unit="%",
-        rule="results/mce.py",
         shown=Shown.IF_FILLED,
     ),
 )
