@@ -291,16 +291,17 @@ def published(board: pd.DataFrame, models: Collection[str]) -> pd.DataFrame:
 def usual_baseline(cards: Iterable[ModelCard]) -> str | None:
     """Return the name of the default baseline; None if there is only one model.
 
-    It is the first model by name that has no λ in any of its checkpoints. If all models have one, it is the
-    first by name.
+    It is the first model by name that has no λ in any of its checkpoints; a plain network, which has no skip
+    connections, only if there is no other. If all models have a λ, it is the first by name.
 
     Args:
         cards: Descriptions of the measured models.
     """
     cards = list(cards)
     names = {card.model for card in cards}
-    plain = names - {card.model for card in cards if card.lambda_init}
-    return min(plain or names) if len(names) > 1 else None
+    without = names - {card.model for card in cards if card.lambda_init}
+    first = min(without or names, key=lambda name: (name.startswith("plain_net"), name), default=None)
+    return first if len(names) > 1 else None
 
 
 def improvements(runs: Iterable[Sequence[Score]]) -> pd.DataFrame:
