@@ -134,8 +134,8 @@ def _number(low: float, high: float = LARGEST, open_low: bool = False) -> Callab
     return is_valid
 
 
-def _pixel(value: object) -> bool:
-    return value == 1 or _number(0, 1)(value)
+def _pixel(value: Any) -> bool:
+    return _number(0)(value) and value <= 1
 
 
 def _whole(low: int) -> Callable[[Any], bool]:
