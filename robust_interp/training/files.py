@@ -47,8 +47,7 @@ def restore(job: Job, trainer: Trainer) -> bool:
     tensors, values = found
     try:
         identity, state = values["of"], values["fit"]
-        # A state of an older version lacks the code of a plug-in.
-        differing = [key for key, value in job.identity.items() if identity.get(key, value) != value]
+        differing = _differing(job.identity, identity)
         if not differing:
             trainer.restore(tensors, state)
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:  # as of another version
@@ -59,6 +58,13 @@ def restore(job: Job, trainer: Trainer) -> bool:
             f"{path} is an unfinished training with different {', '.join(differing)}; remove it to start over"
         )
     return True
+
+
+def _differing(now: dict, then: dict) -> list[str]:
+    """Return the settings of a training that a saved state has otherwise, or that only one of them has."""
+    if "plugin" not in then:  # as in the states of older versions
+        now = {key: value for key, value in now.items() if key != "plugin"}
+    return [key for key in now | then if key not in now or key not in then or now[key] != then[key]]
 
 
 def check_not_failed(job: Job) -> None:

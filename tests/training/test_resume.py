@@ -446,6 +446,35 @@ def test_a_state_from_before_there_were_digests_is_taken(tmp_path):
     assert found["weight"].tolist() == [1, 1]
 
 
+@pytest.mark.parametrize(
+    ("changes", "differing"),
+    [
+        *(({key: None}, key) for key in ("recipe", "dataset", "data_fingerprint", "model_args", "seed")),
+        ({"seed": 1}, "seed"),
+        ({"recipe": {"epochs": 2}}, "recipe"),
+        ({"plugin": "sha256:1"}, "plugin"),  # the name is now of another architecture
+        ({"of_a_later_version": True}, "of_a_later_version"),
+        (dict.fromkeys(("recipe", "dataset"), None), "recipe, dataset"),
+    ],
+)
+def test_a_state_that_has_other_settings_or_fewer_or_more_is_not_resumed(
+    tmp_path, unfinished, changes, differing
+):
+    path = Path(shutil.copy(unfinished, tmp_path))
+    tensors, values = resume.read(path)
+    changed = values["of"] | changes
+    values["of"] = {key: value for key, value in changed.items() if value is not None}
+    resume.write(path, tensors, values)
+    with pytest.raises(UserError, match=f"is an unfinished training with different {differing}; remove it"):
+        run(tmp_path)
+
+
+def test_a_state_from_before_there_was_the_code_of_plug_ins_is_resumed(tmp_path, unfinished, monkeypatch):
+    shutil.copy(unfinished, tmp_path)
+    monkeypatch.setattr(zoo.MODELS, "code", lambda name: {"plugin": "sha256:1"})
+    assert run(tmp_path).record["plugin"] == "sha256:1"
+
+
 def test_a_training_is_not_resumed_with_other_code_of_its_plug_in(tmp_path, monkeypatch):
     monkeypatch.setattr(side_by_side, "REPORT_EVERY", 0)
 
