@@ -161,10 +161,10 @@ def _register(declared: Declared, origin: Origin) -> None:
 
 def _hint(file: _File, error: Exception) -> str:
     """Return how to import a module that lies beside the plug-in, if that is what failed."""
-    if not isinstance(error, ModuleNotFoundError) or not error.name:
-        return ""
+    if not isinstance(error, ModuleNotFoundError) or not error.name or "." in error.name:
+        return ""  # of a name with a dot, the first part was found
     folder = file.path.parent
-    beside = folder / error.name.partition(".")[0]
+    beside = folder / error.name
     is_beside = beside.is_dir() or beside.with_name(f"{beside.name}.py").is_file()
     return f"; it lies beside the plug-in: add {folder} to PYTHONPATH" if is_beside else ""
 

@@ -1090,3 +1090,12 @@ def test_a_module_beside_a_plug_in_that_is_not_found_gets_a_hint(fresh, write):
         plugins.load(path)
     with pytest.raises(UserError, match=r"No module named 'nowhere_at_all'$"):
         plugins.load(write("import nowhere_at_all", "other.py"))
+
+
+def test_a_part_of_a_module_beside_a_plug_in_that_is_not_found_gets_no_hint(fresh, write, monkeypatch):
+    """The folder is in the path already: the module itself was found."""
+    monkeypatch.syspath_prepend(str(write("FACTOR = 2", "found_beside_it.py").parent))
+    why = "No module named 'found_beside_it.part'; 'found_beside_it' is not a package"
+    with pytest.raises(UserError, match=f"{why}$"):
+        plugins.load(write("import found_beside_it.part"))
+    del sys.modules["found_beside_it"]
