@@ -23,6 +23,7 @@ from robust_interp.attacks.properties import (
     pace_warning,
     passes,
     passes_alone,
+    restarts_of,
     step_warning,
 )
 from robust_interp.attacks.table import ATTACKS, AttackType, check_name, torchattacks_classes
@@ -45,6 +46,7 @@ __all__ = [
     "parse_attacks",
     "passes",
     "passes_alone",
+    "restarts_of",
     "start_noise",
     "step_warning",
     "torchattacks_classes",

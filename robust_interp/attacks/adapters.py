@@ -22,7 +22,7 @@ import torch
 import torchattacks
 from torch import Tensor, nn
 
-from robust_interp.attacks.properties import passes_alone
+from robust_interp.attacks.properties import passes_alone, restarts_of
 from robust_interp.attacks.table import AUTOATTACK_PACKAGES, AttackType
 from robust_interp.attacks.until_broken import RowAwareModel, pgd_until_broken
 from robust_interp.store.cells import Perturbation
@@ -89,8 +89,7 @@ def rounds(perturbation: Perturbation, kind: AttackType, model: nn.Module, image
 
 
 def _plain(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> list[Round]:
-    times = perturbation.integer("restarts") if kind.restarts else 1
-    return [Round(_made(perturbation, kind, model, images), kind.alone)] * times
+    return [Round(_made(perturbation, kind, model, images), kind.alone)] * restarts_of(perturbation)
 
 
 def _made(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> Any:
@@ -170,7 +169,7 @@ def _until_broken(
         parts = zip(x.split(row_aware.max_batch), y.split(row_aware.max_batch), strict=True)
         return pgd_until_broken(row_aware, x, y, params, torch.cat([aim(*part) for part in parts]))
 
-    return [Round(run, refills=True)] * perturbation.integer("restarts")
+    return [Round(run, refills=True)] * restarts_of(perturbation)
 
 
 def _apgd(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> list[Round]:
@@ -185,7 +184,7 @@ def _apgd(perturbation: Perturbation, kind: AttackType, model: nn.Module, images
     attack.set_device(images.device)
     # Where the additional class wins, an image is not broken: APGD's own choice would be wrong.
     choose = _of_most_loss if _has_more_classes(model, images) else _strongest
-    return [Round(lambda x, y: choose(attack.attack_single_run(x, y)))] * perturbation.integer("restarts")
+    return [Round(lambda x, y: choose(attack.attack_single_run(x, y)))] * restarts_of(perturbation)
 
 
 def _of_most_loss(found: tuple[Tensor, ...]) -> Tensor:
@@ -215,7 +214,7 @@ def _apgd_targeted(
 
     alone = kind.is_alone(perturbation.norm)
     places = range(2, 2 + min(perturbation.integer("targets"), _classes(model, images) - 1))
-    return [Round(towards(place), alone) for place in places for _ in range(perturbation.integer("restarts"))]
+    return [Round(towards(place), alone) for place in places for _ in range(restarts_of(perturbation))]
 
 
 def _square(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> list[Round]:
@@ -225,7 +224,7 @@ def _square(perturbation: Perturbation, kind: AttackType, model: nn.Module, imag
     attack.init_hyperparam(images)
     _fit_windows(attack, images)
     one = Round(lambda x, y: attack.attack_single_run(x, y)[1], kind.is_alone(perturbation.norm))
-    return [one] * perturbation.integer("restarts")
+    return [one] * restarts_of(perturbation)
 
 
 def _fit_windows(square: Any, images: Tensor) -> None:

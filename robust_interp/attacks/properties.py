@@ -96,12 +96,17 @@ def pace_warning(perturbation: Perturbation) -> str | None:
     )
 
 
+def restarts_of(perturbation: Perturbation) -> int:
+    """Return how often the whole attack runs; a parameter ``restarts`` may also be the attack's own."""
+    return perturbation.integer("restarts") if type_of(perturbation.name).restarts else 1
+
+
 def passes(perturbation: Perturbation) -> int:
     """Return the largest cost of an image in forward passes; a gradient counts as two more passes."""
     if perturbation.kind != "attack":
         return 1
     work = type_of(perturbation.name).work(perturbation.params)
-    return work * perturbation.integer("restarts") + 1
+    return work * restarts_of(perturbation) + 1
 
 
 def gradients(perturbation: Perturbation) -> int:
@@ -127,13 +132,13 @@ def may_stop_early(perturbation: Perturbation) -> bool:
     """Return whether the attack may stop early on an image, so that it costs less than `passes` gives."""
     if perturbation.kind != "attack":
         return False
-    once = perturbation.integer("restarts") == 1 and "stop" not in perturbation.params
+    once = restarts_of(perturbation) == 1 and "stop" not in perturbation.params
     return type_of(perturbation.name).skips_misclassified or not once
 
 
 def is_judged(perturbation: Perturbation) -> bool:
     """Return whether the images that an attack runs on depend on which ones are broken already."""
-    return type_of(perturbation.name).skips_misclassified or perturbation.integer("restarts") > 1
+    return type_of(perturbation.name).skips_misclassified or restarts_of(perturbation) > 1
 
 
 def is_by_order(perturbation: Perturbation) -> bool:

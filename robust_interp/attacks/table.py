@@ -333,6 +333,13 @@ _IN_BATCHES = {
     "PGDL2",
 }
 
+
+def _tries_of_pixle(params: Mapping) -> int:
+    """Return the cost of Pixle, which runs its iterations once or in each of its own restarts."""
+    runs = 1 if params["update_each_iteration"] else params["restarts"]
+    return 2 * runs * params["max_iterations"] + 1
+
+
 # Requirements of some classes, which would otherwise fail with an unclear error.
 OF_THREE_CHANNELS = {"TIFGSM", "PIFGSM", "PIFGSMPP"}
 OF_SQUARE_IMAGES = {"Pixle"}
@@ -403,6 +410,7 @@ def _of_class(name: str) -> AttackType:
         alone=name not in _IN_BATCHES,
         targeted="targeted" in modes,
         classes=10 if name in _OF_TEN_CLASSES else 2,
+        work=_tries_of_pixle if name == "Pixle" else _steps,
         takes_eps="eps" in parameters,
         restarts=False,
     )

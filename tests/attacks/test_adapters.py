@@ -474,6 +474,43 @@ def test_restarts_of_an_attack_itself_are_its_own_and_run_it_once(monkeypatch, s
     assert cell.environment["restarts"] == "of the attack"  # else results of 20 times 20 runs would be found
 
 
+@pytest.mark.parametrize(
+    ("spec", "restarts"), [("pgd", 1), ("pgd(restarts=3)", 3), ("Pixle", 1), ("fgsm", 1)]
+)
+def test_only_runs_of_the_whole_attack_are_its_restarts(spec, restarts):
+    """A later run leaves out the images that are broken already, as the measured classifier says."""
+    made, dataset = perturbation(spec), data.from_arrays(*rowwise_batch(2), 5)
+    assert attacks.restarts_of(made) == restarts
+    assert attacks.may_stop_early(made) == (restarts > 1)
+    assert attacks.is_judged(made) == (restarts > 1)
+    card = ModelCard("net", {}, members=2, attacked_as="member:0")
+    assert ("judged_by" in make_cell(card, dataset, made).environment) == (restarts > 1)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "Pixle",
+        "Pixle(restarts=3)",
+        "Pixle(restarts=1,max_iterations=4)",
+        "Pixle(restarts=3,max_iterations=4,update_each_iteration=True)",
+    ],
+)
+def test_the_passes_of_an_attack_with_restarts_of_its_own_are_counted(spec):
+    class Sure(nn.Module):
+        """It says the same class of each image, so that no search ends early."""
+
+        seen = 0
+
+        def forward(self, x):
+            self.seen += len(x)
+            return torch.eye(5)[[0] * len(x)] + 0 * x.sum()
+
+    model, images = Sure(), rowwise_batch(1)[0]
+    attack(model, spec, images, torch.tensor([0]))
+    assert attacks.passes(perturbation(spec)) == model.seen + 1  # and one to predict
+
+
 def test_restarts_and_norm_stand_in_the_table():
     table = robust_interp.evaluate(
         Rowwise(),
