@@ -8,7 +8,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import TypeGuard
 
-from robust_interp.attacks.table import ATTACKS, AttackType, type_of
+from robust_interp.attacks.table import ATTACKS, AttackType, check_columns, type_of
 from robust_interp.core.errors import UserError
 from robust_interp.core.specs import OfEps, Scalar, Spec, parse_spec, split_specs
 from robust_interp.store.cells import FLOAT32, Perturbation, attack_column, in_255
@@ -33,7 +33,8 @@ def parse_attacks(
             always use float32.
 
     Raises:
-        UserError: for an unknown attack or parameter, or a value out of range.
+        UserError: for an unknown attack or parameter, a value out of range, or different attacks with the
+            same column.
     """
     if text.strip() == "none":
         return []
@@ -44,13 +45,33 @@ def parse_attacks(
     for spec in specs:
         kind = type_of(spec.name)
         norm = _norm(spec, kind)
+        check_columns(spec.name, [norm], _registered)
         for radius in _radii(spec, kind, norm, eps):
             usual = defaults if spec.name in ATTACKS else {}
             perturbation = _perturbation(spec, kind, norm, radius, usual, seed)
             if kind.differentiates:
                 perturbation = replace(perturbation, precision=precision)
-            found.setdefault(perturbation.column, perturbation)
+            if not _is_same(perturbation, found.setdefault(perturbation.column, perturbation)):
+                raise UserError(f"two different attacks would share the column {perturbation.column}")
     return list(found.values())
+
+
+def _registered(name: str) -> AttackType | None:
+    """Return the attack of a name, also of an installed plug-in; None if there is none."""
+    if name not in ATTACKS:
+        return None
+    return ATTACKS[name]
+
+
+def _is_same(one: Perturbation, other: Perturbation) -> bool:
+    """Return whether two attacks differ by no more than the rounding in their column."""
+    if (one.name, one.params.keys()) != (other.name, other.params.keys()):
+        return False
+    return all(_is_close(value, other.params[key]) for key, value in one.params.items())
+
+
+def _is_close(one: Scalar, other: Scalar) -> bool:
+    return one == other or (_is_number(one) and _is_number(other) and math.isclose(one, other))
 
 
 def _norm(spec: Spec, kind: AttackType) -> str:

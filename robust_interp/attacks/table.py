@@ -11,18 +11,22 @@ from __future__ import annotations
 import ast
 import inspect
 import io
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from robust_interp.core.errors import UserError
 from robust_interp.core.registry import Registry, similar, unknown
 from robust_interp.core.specs import OfEps
+from robust_interp.store.cells import attack_column
 
 Parameter = float | int | str | OfEps  # parameter of an attack, possibly a multiple of eps
 
+NORMS = ("Linf", "L2", "L1", "L0")
 AUTOATTACK_QUERIES = 5000  # of its Square attack
 AUTOATTACK_PACKAGES = ("pyautoattack", "autoattack")  # the dependency of RobustBench; the authors' package
 
@@ -86,6 +90,11 @@ class AttackType:
     def differentiates(self) -> bool:
         """Whether any part of the attack computes gradients."""
         return self.gradient or self.torchattacks_class == "AutoAttack"
+
+    @property
+    def norms(self) -> tuple[str, ...]:
+        """The norms that its radius can be in."""
+        return ("Linf", "L2") if "norm" in self.defaults else (self.norm,)
 
     def is_alone(self, norm: str) -> bool:
         """Return whether it runs on one image at a time in this norm."""
@@ -370,19 +379,56 @@ def check_name(name: str) -> None:
         raise unknown("attack", name, known if similar(name, known) else ATTACKS)
 
 
-@cache
-def torchattacks_classes() -> tuple[str, ...]:
-    """Return the classes of torchattacks that can be used by their class name.
+def check_columns(name: str, norms: Iterable[str], get: Callable[[str], AttackType | None]) -> None:
+    """Refuse an attack whose columns are also those of another one, as of ``mine_l2`` and ``mine(norm=L2)``.
 
-    They are read from the source of torchattacks, because importing it would import torch.
+    Args:
+        name: Name of the attack.
+        norms: Norms of its columns.
+        get: Returns the attack of a name; None if there is none in the table.
+
+    Raises:
+        UserError: if a column is that of another attack, or of a class of torchattacks.
     """
+    own = _columns(name, norms)
+    for other in sorted(own | {re.sub("_l[012]$", "", column) for column in own}):
+        if other != name and (shared := own & _columns(other, _norms(get(other), other))):
+            both = f"attacks {name!r} and {other!r}"
+            raise UserError(f"{both} would share the columns of {min(shared)!r}: rename the plug-in")
+
+
+def _columns(name: str, norms: Iterable[str]) -> set[str]:
+    """Return the columns of an attack, without radius and parameters."""
+    return {attack_column(name, norm, None) for norm in norms}
+
+
+def _norms(kind: AttackType | None, name: str) -> Iterable[str]:
+    """Return the norms of an attack; without one all of a class of torchattacks, so as not to import it."""
+    if kind is not None:
+        return kind.norms
+    return NORMS if is_torchattacks_class(name) else ()
+
+
+def torchattacks_classes() -> tuple[str, ...]:
+    """Return the classes of torchattacks that can be used by their class name."""
+    return tuple(name for name in _all_classes() if name not in _NOT_BY_CLASS)
+
+
+def is_torchattacks_class(name: str) -> bool:
+    """Return whether torchattacks has a class of this name, whether or not it can be used by it."""
+    return name in _all_classes()
+
+
+@cache
+def _all_classes() -> tuple[str, ...]:
+    """Return what torchattacks exports, read from its source, because importing it would import torch."""
     spec = find_spec("torchattacks")
     if spec is None or spec.origin is None:
         raise ImportError("torchattacks is not installed")
     source = spec.origin
     for statement in ast.parse(Path(source).read_text(encoding="utf-8")).body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__all__":
-            return tuple(name for name in ast.literal_eval(statement.value) if name not in _NOT_BY_CLASS)
+            return tuple(ast.literal_eval(statement.value))
     raise ImportError(f"torchattacks names no classes in {source}")
 
 

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from robust_interp.attacks import ATTACKS, AttackType
+from robust_interp.attacks.table import NORMS, check_columns, is_torchattacks_class
 from robust_interp.core.errors import UserError
 from robust_interp.core.json_values import is_count, is_number
 from robust_interp.core.registry import Registry, cause, first_line
@@ -34,7 +35,6 @@ from robust_interp.store.cells import attack_column
 
 T = TypeVar("T")
 
-NORMS = ("Linf", "L2", "L1", "L0")
 # Keywords that this package reads in the parameters of every attack, or passes itself.
 RESERVED = ("model", "restarts", "severity", "stop", "target")
 LARGEST = 2**63  # stored plans hold smaller numbers
@@ -75,7 +75,7 @@ def attack(
         UserError: by the decorator: if it does not decorate a function, if one of `attack`'s arguments is
             not possible, if the function does not take eps as a keyword argument, if the name or the default
             value of another keyword argument is not possible, or if the name of the attack would make column
-            names ambiguous.
+            names ambiguous or is that of a class of torchattacks.
     """
 
     def declare(function: Callable) -> AttackType:
@@ -102,6 +102,7 @@ def attack(
             about=first_line(function),
         )
         _check_norm_in_name(function.__name__, kind)
+        _check_other_attacks(function.__name__, kind)
         return _declare(ATTACKS, function.__name__, kind)
 
     return declare
@@ -256,12 +257,20 @@ def _check_columns(registry: Registry, name: str) -> None:
 
 def _check_norm_in_name(name: str, kind: AttackType) -> None:
     """Reject a name whose end would be read as another norm in column names, as of ``model2`` in Linf."""
-    for norm in ("Linf", "L2") if "norm" in kind.defaults else (kind.norm,):
+    for norm in kind.norms:
         if (read := parse(attack_column(name, norm, 1), ()).norm) != norm:
             raise UserError(
                 f"attack {name!r}: its columns would look like those of an attack in {read}, but its norm is "
                 f"{norm}: rename it"
             )
+
+
+def _check_other_attacks(name: str, kind: AttackType) -> None:
+    """Reject a name or columns that another attack has; one that would have to be imported is not asked."""
+    if is_torchattacks_class(name):
+        raise UserError(f"attack {name!r}: torchattacks has a class of this name: rename it")
+    beside = {other: entry for of, other, entry in _declared.get() or () if of is ATTACKS}  # in the same file
+    check_columns(name, kind.norms, lambda other: beside.get(other) or ATTACKS.get_loaded(other))
 
 
 def _defaults(function: Callable) -> dict:

@@ -8,6 +8,7 @@ from support.attacked import tiny, tiny_batch
 
 import robust_interp
 from robust_interp import attacks, data
+from robust_interp.attacks import AttackType
 from robust_interp.core.errors import UserError
 from robust_interp.store.cells import Cell, ModelCard
 
@@ -241,6 +242,42 @@ def test_different_parameters_never_share_a_column_or_a_key():
     card = ModelCard("m", {"weights": "x"})
     keys = {Cell(card, "d", "f", p, {}).key for p in found}
     assert len(keys) == len(by_column) == 2 * 3 * 4 * 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pgd, pgd",
+        "pgd(alpha=eps/3), pgd(alpha=1/255)",
+        "pgd, pgd(eps=3/255)",
+        "fgsm, fgsm(eps=3.00000000001/255)",
+    ],
+)
+def test_attacks_that_are_the_same_up_to_rounding_are_one(text):
+    assert len(resolve(text, [3 / 255])) == 1
+
+
+def test_different_attacks_in_one_column_are_refused():
+    kind = AttackType("FGSM", {"loss": "ce", "share": 1})
+    with attacks.ATTACKS.registered("worded", kind):
+        with pytest.raises(
+            UserError, match=r"two different attacks would share the column worded\(loss=x,share=2\)_8"
+        ):
+            resolve("worded(loss=x, share=2), worded(loss='x,share=2')")
+        assert len(resolve("worded(loss=x, share=2), worded(loss='x,share=3')")) == 2
+
+
+@pytest.mark.parametrize("in_this_order", [True, False])
+def test_an_attack_whose_column_another_has_is_refused_even_if_it_is_asked_for_alone(in_this_order):
+    """As an entry point may give it, without the decorator that would have refused its name."""
+    specs = ["apgd_ce(norm=L2, eps=0.5)", "apgd_ce_l2(eps=0.5)"][:: 1 if in_this_order else -1]
+    with attacks.ATTACKS.registered("apgd_ce_l2", AttackType("PGDL2", {}, norm="L2")):
+        for text in (specs[0], ",".join(specs)):
+            with pytest.raises(
+                UserError, match="would share the columns of 'apgd_ce_l2': rename the plug-in"
+            ):
+                resolve(text)
+        assert [found.column for found in resolve("apgd_ce")] == ["apgd_ce_8"]
 
 
 # --- step sizes that fit badly -----------------------------------------------------------------------

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from robust_interp import data, plugins, zoo
-from robust_interp.attacks import ATTACKS, AttackType
+from robust_interp.attacks import ATTACKS, AttackType, parse_attacks
 from robust_interp.benchmark.api import evaluate
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
@@ -446,6 +446,43 @@ def test_declaring_registers_nothing_outside_a_file():
                 ("attack", "()", "strong_mine"),
             )
         ),
+        *(
+            (
+                f"from robust_interp.plugins import attack\n@attack({norm})\n"
+                f"def {name}(m, x, y, *, eps{more}): 0\n",
+                f"line 2: attacks '{name}' and '{other}' would share the columns of '{shared}'",
+            )
+            for name, norm, more, other, shared in (
+                ("apgd_ce_l2", "norm='L2'", "", "apgd_ce", "apgd_ce_l2"),
+                ("square_l2", "norm='L2'", "", "square", "square_l2"),
+                ("deepfool_l2", "norm='L2'", "", "deepfool", "deepfool_l2"),
+                ("pgd", "", ", norm='Linf'", "pgd_l2", "pgd_l2"),
+                ("FAB_l2", "norm='L2'", "", "FAB", "FAB_l2"),  # classes of torchattacks
+                ("FAB_l1", "norm='L1'", "", "FAB", "FAB_l1"),
+                ("Pixle_l0", "norm='L0'", "", "Pixle", "Pixle_l0"),
+            )
+        ),
+        *(
+            (
+                "from robust_interp.plugins import attack\n"
+                + "".join(
+                    f"@attack({norm})\ndef {name}(m, x, y, *, eps{more}): 0\n" for name, norm, more in order
+                ),
+                f"line 4: attacks '{order[1][0]}' and '{order[0][0]}' would share the columns of 'pair_l2'",
+            )
+            for pair in (
+                [("pair", "", ", norm='Linf'"), ("pair_l2", "norm='L2'", "")],
+                [("pair", "norm='L2'", ""), ("pair_l2", "norm='L2'", "")],
+            )
+            for order in (pair, pair[::-1])
+        ),
+        *(
+            (
+                f"from robust_interp.plugins import attack\n@attack()\ndef {name}(m, x, y, *, eps): 0\n",
+                f"line 2: attack '{name}': torchattacks has a class of this name: rename it",
+            )
+            for name in ("Pixle", "PGD", "AutoAttack", "MultiAttack")
+        ),
         (
             "from robust_interp.plugins import attack, corruption\n"
             "@attack()\ndef twin(model, x, y, *, eps): ...\n"
@@ -492,6 +529,52 @@ def test_a_name_that_ends_with_a_norm_is_no_fault_in_another_one_than_linf(norm)
     for name in ("model2", "mine_l1", "CELL0", "l2_of_mine"):
         same.__name__ = name
         assert plugins.attack(norm=norm)(same).norm == norm
+
+
+def test_an_attack_may_be_called_like_one_of_another_norm_as_pgd_l2_is(fresh, write):
+    plugins.load(
+        write(
+            """
+            from robust_interp.plugins import attack
+
+            @attack()
+            def of_both(m, x, y, *, eps): ...
+
+            @attack(norm="L2")
+            def of_both_l2(m, x, y, *, eps): ...
+
+            @attack(norm="L1")
+            def apgd_ce_l1(m, x, y, *, eps): ...
+
+            @attack(norm="L2")
+            def apgd_ce_L2(m, x, y, *, eps): ...
+            """
+        )
+    )
+    asked = "of_both, of_both_l2(eps=1), apgd_ce_l1(eps=1), apgd_ce_L2(eps=1), apgd_ce(norm=L2, eps=1)"
+    columns = ["of_both_2", "of_both_l2_1", "apgd_ce_l1_1", "apgd_ce_L2_1", "apgd_ce_l2_1"]
+    assert [found.column for found in parse_attacks(asked, [2 / 255], {}, 0)] == columns
+
+
+def test_attacks_of_a_package_that_share_columns_are_refused_when_one_is_asked_for(install, monkeypatch):
+    """Its decorators cannot tell: which names a package lists is not known until they are looked up."""
+    source = """
+        from robust_interp.plugins import attack
+
+        @attack()
+        def packed(m, x, y, *, eps, norm="Linf"): ...
+
+        @attack(norm="L2")
+        def packed_l2(m, x, y, *, eps): ...
+        """
+    names = ("packed", "packed_l2")
+    install("packed", {"attacks": {name: f"packed:{name}" for name in names}}, "packed", source)
+    points = {name: list(entry_points(group=ATTACKS.group, name=name)) for name in names}
+    monkeypatch.setitem(vars(ATTACKS), "_points", points)
+    assert [found.column for found in parse_attacks("packed", [2 / 255], {}, 0)] == ["packed_2"]
+    for spec in ("packed(norm=L2, eps=1)", "packed_l2(eps=1)"):
+        with pytest.raises(UserError, match=r"'packed(_l2)?' would share the columns of 'packed_l2'"):
+            parse_attacks(spec, [], {}, 0)
 
 
 def test_a_file_that_is_not_there(command, tmp_path):
