@@ -20,10 +20,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.json_values import is_count, is_number
+from robust_interp.core.parameters import RESERVED, check_default
 from robust_interp.core.paths import expanded
 from robust_interp.core.registry import Registry, equal_ignoring_case, unknown
 from robust_interp.core.specs import OfEps
-from robust_interp.core.texts import first_line_of
+from robust_interp.core.texts import first_line_of, quoted
 
 SPLITS = ("train", "test")
 
@@ -52,13 +54,16 @@ class DatasetType:
         std: Per-channel standard deviation of the training pixels.
         eps_255: Default Linf radii in units of 1/255.
         attack_defaults: Attack parameters whose default differs from the paper's on this data set.
-        default_n: Default number of images that a benchmark measures.
+        default_n: Default number of images that a benchmark measures; None measures all.
         crop_padding: Pixels of zero padding before the random crop in training.
         flip: Whether a mirrored image keeps its class, so that training may flip images.
         torchvision_class: Name of the torchvision class that reads and downloads the files; None if the data
             set is embedded.
         corruption_archive: Folder name of the released corruption arrays; None if there are none.
         class_names: Names of the classes; empty if they have none.
+
+    Raises:
+        UserError: if a value is not possible.
     """
 
     name: str
@@ -68,13 +73,80 @@ class DatasetType:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     eps_255: tuple[float, ...]
-    attack_defaults: dict[str, float | int | OfEps]
-    default_n: int
+    attack_defaults: Mapping[str, float | int | OfEps]
+    default_n: int | None
     crop_padding: int
     flip: bool
     torchvision_class: str | None = None
     corruption_archive: str | None = None
     class_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        named = f"data set {self.name!r}"
+        for name in ("shape", "mean", "std", "eps_255"):
+            object.__setattr__(self, name, _as_tuple(getattr(self, name)))
+        for name, (is_possible, what) in _POSSIBLE.items():
+            if not is_possible(self):
+                raise UserError(f"{named}: {name} must be {what}, not {quoted(getattr(self, name))}")
+        for key, value in self.attack_defaults.items():
+            if not isinstance(key, str) or key in ("eps", "norm", *RESERVED):
+                raise UserError(
+                    f"{named}: attack_defaults cannot set {quoted(key)}: no attack has a default for it"
+                )
+            check_default(named, key, value)
+        object.__setattr__(self, "attack_defaults", dict(self.attack_defaults))
+
+
+def _as_tuple(values: Any) -> Any:
+    """Return a list or a tuple as a tuple, with Python's numbers for NumPy's; anything else unchanged."""
+    if not isinstance(values, tuple | list):
+        return values
+    return tuple(value.item() if isinstance(value, np.number) else value for value in values)
+
+
+def _are_numbers(values: object) -> bool:
+    return isinstance(values, tuple) and all(map(is_number, values))
+
+
+def _is_shape(shape: object) -> bool:
+    return isinstance(shape, tuple) and len(shape) == 3 and all(is_count(n) and n > 0 for n in shape)
+
+
+def _are_radii(values: tuple[float, ...]) -> bool:
+    return _are_numbers(values) and bool(values) and all(0 < value <= 255 for value in values)
+
+
+def _per_channel(kind: DatasetType, values: tuple[float, ...]) -> bool:
+    return _are_numbers(values) and len(values) == kind.shape[0]
+
+
+# field -> (test of its value, description of possible values)
+_POSSIBLE: dict[str, tuple[Callable[[DatasetType], bool], str]] = {
+    "classes": (lambda kind: is_count(kind.classes) and kind.classes > 1, "a whole number of at least 2"),
+    "shape": (lambda kind: _is_shape(kind.shape), "(C, H, W)"),
+    "mean": (
+        lambda kind: _per_channel(kind, kind.mean) and all(0 <= value <= 1 for value in kind.mean),
+        "a number from 0 to 1 for each channel",
+    ),
+    "std": (
+        lambda kind: _per_channel(kind, kind.std) and min(kind.std) > 0,
+        "a number above 0 for each channel",
+    ),
+    "eps_255": (
+        lambda kind: _are_radii(kind.eps_255),
+        "radii above 0 and at most 255",
+    ),
+    "attack_defaults": (
+        lambda kind: isinstance(kind.attack_defaults, Mapping),
+        "a dict of values by parameter",
+    ),
+    "default_n": (
+        lambda kind: kind.default_n is None or (is_count(kind.default_n) and kind.default_n > 0),
+        "a whole number of at least 1, or None for all",
+    ),
+    "crop_padding": (lambda kind: is_count(kind.crop_padding), "a whole number of at least 0"),
+    "flip": (lambda kind: isinstance(kind.flip, bool), "True or False"),
+}
 
 
 class Dataset(ABC):

@@ -22,7 +22,8 @@ import numpy as np
 from robust_interp.attacks import ATTACKS, AttackType
 from robust_interp.attacks.table import NORMS, check_columns, is_torchattacks_class
 from robust_interp.core.errors import UserError
-from robust_interp.core.json_values import is_count, is_number
+from robust_interp.core.json_values import is_count
+from robust_interp.core.parameters import RESERVED, check_default
 from robust_interp.core.registry import Registry, cause, first_line
 from robust_interp.core.specs import OfEps
 from robust_interp.core.texts import quoted
@@ -34,10 +35,6 @@ from robust_interp.results.columns import ENTRY_COLUMNS, SOURCE_COLUMNS, STRONG,
 from robust_interp.store.cells import attack_column
 
 T = TypeVar("T")
-
-# Keywords that this package reads in the parameters of every attack, or passes itself.
-RESERVED = ("model", "restarts", "severity", "stop", "target")
-LARGEST = 2**63  # stored plans hold smaller numbers
 
 Declared = list[tuple[Registry, str, Any]]
 _declared: ContextVar[Declared | None] = ContextVar("declared", default=None)
@@ -149,7 +146,7 @@ def dataset(
     std: tuple[float, ...],
     eps_255: tuple[float, ...],
     attack_defaults: Mapping[str, float | int | OfEps] | None = None,
-    default_n: int = 200,
+    default_n: int | None = 200,
     crop_padding: int = 0,
     flip: bool = False,
 ) -> Callable[[Callable], DatasetType]:
@@ -165,7 +162,7 @@ def dataset(
         std: Standard deviation of the training pixels in [0, 1], per channel.
         eps_255: Default Linf radii in units of 1/255.
         attack_defaults: Parameters of attacks that differ from the paper's for this data set.
-        default_n: Default number of test images to measure.
+        default_n: Default number of test images to measure; None measures all.
         crop_padding: Pixels of zero padding before the random crop in training.
         flip: Whether a mirrored image keeps its class.
 
@@ -179,25 +176,21 @@ def dataset(
 
     def declare(function: Callable) -> DatasetType:
         _check_function("dataset", function)
-        named = f"dataset {function.__name__!r}"
-        _check(is_count(classes) and classes > 1, named, "classes", "a whole number of at least 2", classes)
-        whole = isinstance(shape, tuple | list) and len(shape) == 3 and all(is_count(n) and n for n in shape)
-        _check(whole, named, "shape", "(C, H, W)", shape)
-        for name, values in {"mean": mean, "std": std}.items():
-            per_channel = _are_numbers(values) and len(values) == shape[0]
-            _check(per_channel, named, name, f"one number per channel, {shape[0]} in all", values)
-        _check(
-            _are_numbers(eps_255) and min(eps_255, default=0) > 0, named, "eps_255", "radii above 0", eps_255
-        )
+        defaults = {} if attack_defaults is None else attack_defaults
+        if isinstance(defaults, Mapping) and (attacks := [key for key in defaults if key in ATTACKS]):
+            raise UserError(
+                f"data set {function.__name__!r}: the keys of attack_defaults must be parameters, and "
+                f"{attacks[0]!r} is an attack"
+            )
         kind = DatasetType(
             name=function.__name__,
             load=_named("dataset", function, function),
             classes=classes,
             shape=shape,
-            mean=tuple(mean),
-            std=tuple(std),
-            eps_255=tuple(eps_255),
-            attack_defaults=dict(attack_defaults or {}),
+            mean=mean,
+            std=std,
+            eps_255=eps_255,
+            attack_defaults=defaults,
             default_n=default_n,
             crop_padding=crop_padding,
             flip=flip,
@@ -235,10 +228,6 @@ def _check_function(kind: str, function: object) -> None:
 def _check(is_valid: bool, named: str, parameter: str, expected: str, value: object) -> None:
     if not is_valid:
         raise UserError(f"{named}: {parameter} must be {expected}, not {quoted(value)}")
-
-
-def _are_numbers(values: object) -> bool:
-    return isinstance(values, tuple | list) and all(map(is_number, values))
 
 
 def _check_columns(registry: Registry, name: str) -> None:
@@ -290,33 +279,8 @@ def _defaults(function: Callable) -> dict:
         raise UserError(f"attack {function.__name__!r}: {bare[0]} needs a default value")
     defaults = {parameter.name: parameter.default for parameter in keywords if parameter.name != "eps"}
     for key, value in defaults.items():
-        if not _is_possible(key, value):
-            what = _DEFAULTS.get(key, "a number of at least 0, True, False, a word or a fraction of eps")
-            raise UserError(
-                f"attack {function.__name__!r}: the default value of {key} must be {what}, not {value!r}"
-            )
+        check_default(f"attack {function.__name__!r}", key, value)
     return defaults
-
-
-_DEFAULTS = {
-    "alpha": "a number above 0 or a fraction of eps",
-    "norm": "Linf or L2",
-    "steps": "a whole number of at least 1",
-}
-
-
-def _is_possible(key: str, value: object) -> bool:
-    """Return whether a parameter of an attack can have this default value."""
-    if key == "norm":
-        return value in ("Linf", "L2")
-    if isinstance(value, bool | str):
-        return key not in ("alpha", "steps")
-    if key == "steps":
-        return isinstance(value, int) and 1 <= value < LARGEST
-    number = value.factor if isinstance(value, OfEps) else value
-    if not isinstance(number, int | float):
-        return False
-    return 0 <= number < LARGEST and (key != "alpha" or number > 0)
 
 
 def _named(kind: str, call: Callable, function: Callable) -> Callable:

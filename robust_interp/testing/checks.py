@@ -142,7 +142,7 @@ def check_dataset(
                 _check_statistics(kind, loaded.images)
             elif split == "test":
                 _require(
-                    kind.default_n <= len(loaded),
+                    kind.default_n is None or kind.default_n <= len(loaded),
                     f"its default_n is {kind.default_n}, but the test set has {len(loaded)} images",
                 )
 
@@ -364,7 +364,7 @@ def _check_corruption_at(function: Corrupt, images: np.ndarray, severity: int) -
 def _check_description(kind: DatasetType) -> None:
     _require(re.fullmatch("[a-z0-9]+", kind.name), f"its name {kind.name!r} must contain only a-z and 0-9")
     for eps in kind.eps_255:
-        _require(0.1 <= eps <= 255, f"its default radius {eps} is not in units of 1/255")
+        _require(eps >= 0.1, f"its default radius {eps} is not in units of 1/255")
 
 
 def _check_split(kind: DatasetType, split: str, root: Path) -> data.ArrayDataset:

@@ -3,6 +3,7 @@
 import hashlib
 import os
 import pickle
+import re
 import socket
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from torchvision.transforms.functional import to_tensor
 
 import robust_interp
 from robust_interp import data
+from robust_interp.benchmark.settings import sample_count
 from robust_interp.core.errors import UserError
 
 # SHA-256 of the comma-separated sklearn indices: of RandomState(0)'s permutation, the first 45 of each class
@@ -355,6 +357,47 @@ def test_a_split_of_another_shape_than_is_declared_is_refused(split, found, told
 def test_a_shape_may_be_declared_as_a_list():
     with data.DATASETS.registered("listed", replace(data.DATASETS["digits"], name="listed", shape=[1, 8, 8])):
         assert data.load("listed").shape == (1, 8, 8)
+
+
+def test_lists_and_numbers_of_numpy_are_kept_as_tuples_of_plain_numbers():
+    """So that they are equal to what is declared otherwise, and JSON."""
+    defaults = {"alpha": 0.5}
+    kind = replace(
+        data.DATASETS["digits"],
+        shape=[1, 8, 8],
+        mean=[np.float32(0.5)],
+        std=tuple(np.ones(1)),
+        eps_255=[np.int64(8)],
+        attack_defaults=defaults,
+    )
+    defaults["alpha"] = 0
+    assert (kind.shape, kind.mean, kind.std, kind.eps_255) == ((1, 8, 8), (0.5,), (1.0,), (8,))
+    assert [type(value) for value in (*kind.mean, *kind.std, *kind.eps_255)] == [float, float, int]
+    assert kind.attack_defaults == {"alpha": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"shape": (3, 8, 8)}, "mean must be a number from 0 to 1 for each channel, not (0.3054,)"),
+        (
+            {"mean": (0.5, 0.5, 0.5)},
+            "mean must be a number from 0 to 1 for each channel, not (0.5, 0.5, 0.5)",
+        ),
+        ({"std": (0,)}, "std must be a number above 0 for each channel, not (0,)"),
+        ({"eps_255": ()}, "eps_255 must be radii above 0 and at most 255, not ()"),
+        ({"attack_defaults": {"alpha": 0}}, "the default value of alpha must be a number above 0"),
+    ],
+)
+def test_a_description_that_is_not_possible_is_refused_however_it_is_made(changes, told):
+    """An entry point may give one that no decorator made."""
+    with pytest.raises(UserError, match=f"^data set 'digits': {re.escape(told)}"):
+        replace(data.DATASETS["digits"], **changes)
+
+
+def test_a_data_set_is_measured_whole_if_it_has_no_default_number_of_images():
+    with data.DATASETS.registered("whole", replace(data.DATASETS["digits"], name="whole", default_n=None)):
+        assert sample_count(None, data.load("whole")) == 450
 
 
 def test_the_data_folder_is_the_argument_else_the_environment_else_the_cache(monkeypatch, tmp_path):

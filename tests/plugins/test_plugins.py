@@ -36,6 +36,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "tests" / "example_plugin"
 
 DECLARED = "classes=2, shape=(1, 4, 4), mean=(0.5,), std=(0.5,), eps_255=(8,)"
+ALL_DECLARED = f"{DECLARED}, attack_defaults={{}}, default_n=9, crop_padding=1, flip=True"
 
 
 # Installed plug-ins, as the metadata of made-up distributions.
@@ -411,22 +412,65 @@ def test_declaring_registers_nothing_outside_a_file():
         ),
         *(
             (
-                f"from robust_interp.plugins import dataset\n@dataset({DECLARED.replace(right, wrong)})\n"
+                f"from robust_interp.plugins import dataset\n@dataset({ALL_DECLARED.replace(right, wrong)})\n"
                 "def d(split, root): 0\n",
-                f"line 2: dataset 'd': {right.partition('=')[0]} must be {what}, "
+                f"line 2: data set 'd': {right.partition('=')[0]} must be {what}, "
                 f"not {wrong.partition('=')[2]}",
             )
-            for right, wrong, what in (
-                ("eps_255=(8,)", "eps_255=8", "radii above 0"),
-                ("eps_255=(8,)", "eps_255='8'", "radii above 0"),
-                ("eps_255=(8,)", "eps_255=(0,)", "radii above 0"),
-                ("eps_255=(8,)", "eps_255=()", "radii above 0"),
-                ("mean=(0.5,)", "mean=(0.5, 0.5, 0.5)", "one number per channel, 1 in all"),
-                ("mean=(0.5,)", "mean=0.5", "one number per channel, 1 in all"),
-                ("std=(0.5,)", "std=(0.5, 0.5)", "one number per channel, 1 in all"),
-                ("shape=(1, 4, 4)", "shape=(4, 4)", "(C, H, W)"),
-                ("shape=(1, 4, 4)", "shape='abc'", "(C, H, W)"),
-                ("classes=2", "classes='two'", "a whole number of at least 2"),
+            for right, what, values in (
+                (
+                    "eps_255=(8,)",
+                    "radii above 0 and at most 255",
+                    ("8", "'8'", "(0,)", "()", "(800,)", "(8, -8)", "(True,)"),
+                ),
+                (
+                    "mean=(0.5,)",
+                    "a number from 0 to 1 for each channel",
+                    ("(0.5, 0.5, 0.5)", "0.5", "(5.0,)", "(-0.1,)", "(True,)", "()"),
+                ),
+                (
+                    "std=(0.5,)",
+                    "a number above 0 for each channel",
+                    ("(0.5, 0.5)", "(0.0,)", "(-1,)", "('1',)"),
+                ),
+                ("shape=(1, 4, 4)", "(C, H, W)", ("(4, 4)", "'abc'", "(1, 0, 4)", "(1, 4, 4.0)")),
+                ("classes=2", "a whole number of at least 2", ("'two'", "1", "True")),
+                (
+                    "default_n=9",
+                    "a whole number of at least 1, or None for all",
+                    ("0", "'all'", "2.5", "True"),
+                ),
+                ("crop_padding=1", "a whole number of at least 0", ("-3", "0.5", "None")),
+                ("flip=True", "True or False", ("'maybe'", "1")),
+                (
+                    "attack_defaults={}",
+                    "a dict of values by parameter",
+                    ("3", "'steps'", "(1,)"),
+                ),
+            )
+            for wrong in (f"{right.partition('=')[0]}={value}" for value in values)
+        ),
+        *(
+            (
+                "from robust_interp.plugins import dataset\n"
+                f"@dataset({DECLARED}, attack_defaults={defaults})\ndef d(split, root): 0\n",
+                f"line 2: data set 'd': {why}",
+            )
+            for defaults, why in (
+                ("{'pgd': 3}", "the keys of attack_defaults must be parameters, and 'pgd' is an attack"),
+                *(
+                    (f"{{{key!r}: 2}}", f"attack_defaults cannot set {key!r}: no attack has a default for it")
+                    for key in ("eps", "norm", "restarts", "target", "stop", 3)
+                ),
+                (
+                    "{'alpha': -3}",
+                    "the default value of alpha must be a number above 0 or a fraction of eps, not -3",
+                ),
+                (
+                    "{'steps': 2.5}",
+                    "the default value of steps must be a whole number of at least 1, not 2.5",
+                ),
+                ("{'c': None}", "the default value of c must be a number of at least 0, True, False, a word"),
             )
         ),
         *(

@@ -518,6 +518,7 @@ def declared(change=lambda images, labels: (images, labels), **about):
 
 def test_an_honest_dataset_passes():
     testing.check_dataset(declared())
+    testing.check_dataset(declared(default_n=None))
     testing.check_dataset("digits")
 
 
