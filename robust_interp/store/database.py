@@ -52,6 +52,12 @@ class ChangedError(Exception):
         self.at = at
 
 
+def _refuse_changed(start: int, known: np.ndarray, hashes: np.ndarray) -> None:
+    """Raise ChangedError at the first image whose two hashes (n,) differ; 0 stands for an unknown one."""
+    if (changed := (known != 0) & (hashes != 0) & (known != hashes)).any():
+        raise ChangedError(start + int(changed.argmax()))
+
+
 def _row(cell: str, start: int, part: Outcome) -> tuple:
     predictions = packed(part.predictions)
     flags = part.flags.astype(np.uint8).tobytes()
@@ -361,13 +367,15 @@ class Store:
             ChangedError: if an image is stored with another hash.
         """
         known = self.pixels(fingerprint, start + len(hashes))[start:]
-        if (changed := (known != 0) & (hashes != 0) & (known != hashes)).any():
-            raise ChangedError(start + int(changed.argmax()))
-        if ((hashes != 0) & (known == 0)).any():
-            with self._write() as db:
-                row = self._known_row(fingerprint, start, len(hashes))
-                row[: len(hashes)] = np.where(hashes != 0, hashes, row[: len(hashes)])
-                put(db, "pixels", fingerprint, start, row.astype("<u8").tobytes())
+        _refuse_changed(start, known, hashes)
+        if not ((hashes != 0) & (known == 0)).any():
+            return
+        with self._write() as db:
+            row = self._known_row(fingerprint, start, len(hashes))
+            known = row[: len(hashes)]
+            _refuse_changed(start, known, hashes)  # another process may have stored them since
+            row[: len(hashes)] = np.where(known != 0, known, hashes)
+            put(db, "pixels", fingerprint, start, row.astype("<u8").tobytes())
 
     def _known_row(self, fingerprint: str, start: int, n: int) -> np.ndarray:
         """Return the stored hashes of at least `n` images from `start`, as many as a row there has."""

@@ -54,6 +54,32 @@ def test_known_hashes_are_never_lost(tmp_path, start, more, expected):
     assert not check(tmp_path)
 
 
+def raced(store, other, hashes):
+    """Let another process store hashes after this one has compared its own, before it writes them."""
+    read = store.pixels
+
+    def reading(*asked):
+        store.pixels = read
+        found = read(*asked)
+        other.put_pixels("images", 0, np.array(hashes, np.uint64))
+        return found
+
+    store.pixels = reading
+
+
+def test_hashes_that_another_process_stores_meanwhile_are_compared_and_kept(tmp_path):
+    with Store(tmp_path) as store, Store(tmp_path) as other:
+        raced(store, other, [5, 6, 0])
+        store.put_pixels("images", 0, np.array([5, 0, 7], np.uint64))
+        assert store.pixels("images", 3).tolist() == [5, 6, 7]
+        raced(store, other, [5, 6, 7, 8])
+        with pytest.raises(ChangedError) as found:
+            store.put_pixels("images", 0, np.array([5, 6, 7, 9, 10], np.uint64))
+        assert found.value.at == 3
+        assert other.pixels("images", 5).tolist() == [5, 6, 7, 8, 0]
+    assert not check(tmp_path)
+
+
 def test_damaged_hashes_are_left_out_and_a_repair_keeps_the_others(tmp_path):
     with Store(tmp_path) as store:
         store.put_pixels("images", 0, HASHES[:2])
