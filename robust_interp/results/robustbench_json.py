@@ -149,10 +149,10 @@ def _without_autoattack(line: pd.Series, eps_255: float, scored: Iterable[Score]
     for score in scored:
         names = [made.name for made in score.perturbations]
         if score.column == column and "autoattack" in names and _is_of(score, line):
-            return (
-                f"AutoAttack at {eps_255:.10g}/255 was only run as a part of {score.row['perturbation']}, "
-                f"whose accuracy {_percent(line, column)} is a lower bound of its own"
-            )
+            accuracy = _percent(line, column)  # None if only some of the train seeds have it
+            told = f", whose accuracy {accuracy} is a lower bound of its own" if accuracy else ""
+            attacks = score.row["perturbation"]
+            return f"AutoAttack at {eps_255:.10g}/255 was only run as a part of {attacks}{told}"
     return f"not measured with AutoAttack at {eps_255:.10g}/255"
 
 

@@ -399,26 +399,41 @@ def test_the_radius_is_one_at_which_the_line_was_attacked(command, tmp_path, ask
     )
 
 
+def store_with_autoattack(folder, by_seed):
+    """Store a run with protocol worst, and AutoAttack for the seeds that FGSM attacked at 8/255."""
+    lines = [
+        (card(seed=seed), perturbation, first(right))
+        for seed, attacked in by_seed.items()
+        for perturbation, right in ((CLEAN, 9), *((attack("fgsm", eps), 6) for eps in attacked))
+    ]
+    with Store(folder) as store:
+        plan = measured(store, lines, "worst")
+        cells = list(plan.cells)
+        for clean, fgsm in zip(plan.cells, plan.cells[1:], strict=False):
+            if clean.perturbation == CLEAN and fgsm.perturbation == attack("fgsm", 8):
+                auto = replace(fgsm, perturbation=attack("autoattack", 8), skips=(clean.key, fgsm.key))
+                predictions = np.array([0, 1, 2, 3, 5, 6, -1, -1, -1, -1])
+                flags = np.where(predictions < 0, INHERITED, 0).astype(np.uint8)
+                store.append(auto.key, 0, Outcome(predictions, flags, np.zeros(10, np.float32), 2.0, "cpu"))
+                cells.append(auto)
+        store.put_plan(replace(plan, cells=tuple(cells)))
+
+
+def test_autoattack_as_a_part_of_worst_for_one_of_two_seeds_gives_no_bound(command, tmp_path):
+    store_with_autoattack(tmp_path / "results", {0: (8,), 1: (4,)})
+    out = tmp_path / "out"
+    assert command("robustbench", "export", tmp_path / "results", "--out", out, "--eps", "8")[0] == 0
+    entry = json.loads((out / "digits" / "Linf" / "net_quick.json").read_text())
+    why = "AutoAttack at 8/255 was only run as a part of worst(fgsm+autoattack)"
+    assert entry["footnote"] == f"n = 10; mean over 2 seeds; {why}"
+
+
 @pytest.mark.parametrize("seeds", [(0,), (0, 1)])
 def test_autoattack_as_a_part_of_worst_is_told_as_that_and_as_no_accuracy_of_its_own(
     command, tmp_path, seeds
 ):
     """It attacked what FGSM had left: 4 of 10 are right under both, and maybe more under it alone."""
-    lines = [
-        (card(seed=seed), perturbation, first(right))
-        for seed in seeds
-        for perturbation, right in ((CLEAN, 9), (attack("fgsm", 8), 6), (attack("fgsm", 4), 7))
-    ]
-    with Store(tmp_path / "results") as store:
-        plan = measured(store, lines, "worst")
-        cells = list(plan.cells)
-        for clean, fgsm in zip(cells[::3], cells[1::3], strict=True):
-            auto = replace(fgsm, perturbation=attack("autoattack", 8), skips=(clean.key, fgsm.key))
-            predictions = np.array([0, 1, 2, 3, 5, 6, -1, -1, -1, -1])
-            flags = np.where(predictions < 0, INHERITED, 0).astype(np.uint8)
-            store.append(auto.key, 0, Outcome(predictions, flags, np.zeros(10, np.float32), 2.0, "cpu"))
-            cells.append(auto)
-        store.put_plan(replace(plan, cells=tuple(cells)))
+    store_with_autoattack(tmp_path / "results", dict.fromkeys(seeds, (8, 4)))
     out = tmp_path / "out"
     status, _, said = command("robustbench", "export", tmp_path / "results", "--out", out, "--eps", "8")
     assert status == 0
