@@ -36,7 +36,7 @@ def _as_found(model: nn.Module) -> Iterator[None]:
     training = [(module, module.training) for module in model.modules() if hasattr(module, "training")]
     requires_grad = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
     buffers = [
-        (module, name, buffer, buffer.clone())
+        (module, name, buffer, _written_part(buffer).clone())
         for module in model.modules()
         for name, buffer in module.named_buffers(recurse=False)
     ]
@@ -47,17 +47,21 @@ def _as_found(model: nn.Module) -> Iterator[None]:
             module.training = mode
         for parameter, flag in requires_grad:
             parameter.requires_grad_(flag)
-        with torch.no_grad():
-            for module, name, buffer, before in buffers:
-                if not _is_expanded(buffer):  # that cannot be written, so it has not changed
-                    buffer.copy_(before)
-                setattr(module, name, buffer)  # forward may have replaced it
+        for module, name, buffer, before in buffers:
+            with torch.inference_mode(buffer.is_inference()), torch.no_grad():
+                _written_part(buffer).copy_(before)
+            setattr(module, name, buffer)  # forward may have replaced it
 
 
-def _is_expanded(tensor: torch.Tensor) -> bool:
+def _written_part(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a view of a tensor without the repetitions of an expanded one, into which torch does not copy.
+
+    Items that overlap otherwise are equal before, so that copying all of them restores each.
+    """
     if tensor.layout != torch.strided or tensor.is_nested:
-        return False
-    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+        return tensor
+    once = [slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride()]
+    return tensor[tuple(once)]
 
 
 def _to_eval(model: nn.Module) -> None:

@@ -17,6 +17,7 @@ from support.stored import chunks
 from torch import nn
 
 import robust_interp
+from robust_interp.classifiers.isolation import measurement_mode
 
 # The networks here are untrained or built to mislead, which evaluate remarks on.
 pytestmark = [pytest.mark.usefixtures("elsewhere"), pytest.mark.filterwarnings("ignore::UserWarning")]
@@ -339,13 +340,52 @@ class WithBuffer(Net):
         torch.tensor(0.5).expand(3, 1, 1),
         torch.full((3, 1, 1), 0.5).to_sparse(),
         torch.full((3, 1, 1), 0.5, dtype=torch.complex64).conj(),
+        torch.inference_mode()(torch.full)((3, 1, 1), 0.5),
+        torch.inference_mode()(torch.tensor(0.5).expand)(3, 1, 1),
     ],
-    ids=["expanded", "sparse", "conjugated"],
+    ids=["expanded", "sparse", "conjugated", "inference", "expanded inference"],
 )
 def test_buffers_that_cannot_be_written_are_measured_as_others(odd):
     options = {"attacks": "fgsm", "corruptions": "none"}
     plain = evaluate(WithBuffer(torch.full((3, 1, 1), 0.5)), (IMAGES, LABELS), **options)
     assert measured(evaluate(WithBuffer(odd), (IMAGES, LABELS), **options)).equals(measured(plain))
+
+
+class Writes(Net):
+    """Writes into a buffer whose items share memory: by fill_, and by index."""
+
+    def __init__(self, buffer):
+        super().__init__()
+        self.register_buffer("shared", buffer)
+
+    def forward(self, images):
+        if self.shared.numel():
+            self.shared.fill_(float(self.shared.max()) + 1)
+            self.shared[(0,) * self.shared.dim()] += 1
+        return super().forward(images)
+
+
+SHARED = {
+    "expanded number": lambda: torch.tensor(0.5).expand(4),
+    "expanded row": lambda: torch.arange(3.0).expand(2, 3),
+    "expanded column": lambda: torch.arange(2.0)[:, None].expand(2, 3),
+    "expanded in the middle": lambda: torch.arange(6.0).reshape(2, 1, 3).expand(2, 4, 3),
+    "expanded part": lambda: torch.arange(12.0).reshape(3, 4)[1:, :1].expand(2, 3),
+    "overlapping": lambda: torch.arange(6.0).as_strided((3, 4), (1, 1)),
+    "overlapping windows": lambda: torch.arange(9.0).unfold(0, 4, 2),
+    "overlapping and expanded": lambda: torch.arange(6.0).as_strided((3, 2, 4), (1, 0, 1)),
+    "empty": lambda: torch.zeros(0, 1).expand(0, 3),
+}
+
+
+@pytest.mark.parametrize("shared", SHARED.values(), ids=SHARED)
+def test_a_buffer_whose_items_share_memory_is_restored(shared):
+    model, before = Writes(shared()), shared().clone()
+    with measurement_mode(model):
+        model(torch.from_numpy(IMAGES))
+        assert not before.numel() or not torch.equal(model.shared, before)  # it can be written
+    assert torch.equal(model.shared, before)
+    assert model.shared.stride() == shared().stride()
 
 
 def test_an_expanded_buffer_of_nan_is_no_obstacle():
