@@ -110,7 +110,8 @@ def _known_classes(source: Any) -> int | None:
 
 def _batches(source: Any, workers: int | None) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the checked images (n, C, H, W) and labels (n,) of each batch."""
-    for at, batch in enumerate(_of_dataset(source, workers or 0) if _is_map_style(source) else _read(source)):
+    read = _of_dataset(source, workers or 0) if _is_map_style(source) else _of_iterable(source)
+    for at, batch in enumerate(read):
         try:
             found = from_arrays(*_parts(batch))
         except UserError as error:
@@ -140,6 +141,32 @@ def _read(source: Iterable, hint: str = "") -> Iterator[Any]:
         ) from error
 
 
+def _of_iterable(source: Iterable) -> Iterator[Any]:
+    """Yield the batches of a source; a DataLoader must yield as many as its length says.
+
+    torch takes a StopIteration of an item for the end of the batches, in this process and in workers.
+    """
+    count = 0
+    for batch in _read(source):
+        count += 1
+        yield batch
+    if _is_loader_of_items(source) and has_length(source) and count != len(source):
+        raise _ended(f"{len(source)} batches", count)
+
+
+def _is_loader_of_items(source: Any) -> bool:
+    """Whether a source is a DataLoader of a map-style data set; the length of others is an estimate."""
+    if not hasattr(source, "batch_sampler"):
+        return False
+    from torch.utils.data import IterableDataset
+
+    return not isinstance(getattr(source, "dataset", None), IterableDataset)
+
+
+def _ended(announced: str, read: int | str) -> UserError:
+    return UserError(f"cannot read the data set: it has {announced} and ended after {read}")
+
+
 def _of_dataset(source: Any, workers: int) -> Iterator[tuple[list, list]]:
     from torch.utils.data import DataLoader
 
@@ -154,7 +181,7 @@ def _of_dataset(source: Any, workers: int) -> Iterator[tuple[list, list]]:
             raise _several(*sorted(shapes)[:2])
         yield [_array(image) for image in images], list(labels)
     if read != len(source):  # torch takes a StopIteration of an item for the end
-        raise UserError(f"cannot read the data set: it has {len(source)} items and ended after about {read}")
+        raise _ended(f"{len(source)} items", f"about {read}")
 
 
 def _several(first: tuple[int, ...], second: tuple[int, ...]) -> UserError:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 from support.own_images import pictures, write_folder
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, TensorDataset
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import ToTensor
 
@@ -317,15 +317,67 @@ def test_arrays_are_no_batches(value):
     assert not data.is_source_of_batches(value)
 
 
+class Stops(Readers):
+    """An item runs into the end of an iterator of its own."""
+
+    def __init__(self, at, n=70):
+        super().__init__(n)
+        self.at = at
+
+    def __getitem__(self, at):
+        if at == self.at:
+            next(iter([]))
+        return super().__getitem__(at)
+
+
 @pytest.mark.parametrize("at", [3, 69])
 def test_an_item_that_raises_stop_iteration_does_not_shorten_the_data_set(at):
-    class Stops(Readers):
-        def __getitem__(self, index):
-            if index == at:
-                next(iter([]))
-            return super().__getitem__(index)
-
     with pytest.raises(UserError, match="cannot read the data set: it has 70 items and ended after about"):
-        data.from_batches(Stops(70))
+        data.from_batches(Stops(at))
     if at > 64:  # it reads 64 items at once
-        assert len(data.from_batches(Stops(70), n=3)) == 3
+        assert len(data.from_batches(Stops(at), n=3)) == 3
+
+
+LOADERS = {
+    "in batches": {"batch_size": 10},
+    "in batches and a rest": {"batch_size": 16},
+    "without the rest": {"batch_size": 16, "drop_last": True},
+    "shuffled": {"batch_size": 10, "shuffle": True},
+    "by a sampler of batches": {"batch_sampler": BatchSampler(range(70), 10, drop_last=False)},
+    "in workers": {"batch_size": 10, "num_workers": 1},
+    "in workers that stay": {"batch_size": 10, "num_workers": 2, "persistent_workers": True},
+}
+
+
+@pytest.mark.parametrize("at", [None, 20, 55])
+@pytest.mark.parametrize("options", LOADERS.values(), ids=LOADERS)
+def test_an_item_that_raises_stop_iteration_does_not_shorten_a_loader(options, at):
+    loader = DataLoader(Stops(at), **options)
+    if at is None:
+        assert len(data.from_batches(loader)) == (64 if "drop_last" in options else 70)
+        return
+    with pytest.raises(UserError, match=f"it has {len(loader)} batches and ended after [0-6]$"):
+        data.from_batches(loader)
+    with pytest.raises(UserError, match=f"it has {len(loader)} batches and ended after [0-6]$"):
+        data.from_batches(loader, n=68 if "drop_last" not in options else 64)
+    if at == 55 and "shuffle" not in options:
+        assert len(data.from_batches(loader, n=40)) == 40
+
+
+def test_a_loader_of_a_stream_may_yield_other_numbers_of_batches_than_it_says():
+    class Stream(torch.utils.data.IterableDataset):
+        def __len__(self):
+            return 100
+
+        def __iter__(self):
+            return iter([(PIXELS[at], int(LABELS[at])) for at in range(10)])
+
+    assert len(data.from_batches(DataLoader(Stream(), batch_size=4))) == 10
+
+
+def test_a_loader_whose_sampler_has_no_length_is_read_to_its_end():
+    class Sampler(torch.utils.data.Sampler):
+        def __iter__(self):
+            return iter(range(10))
+
+    assert len(data.from_batches(DataLoader(PAIRS, batch_size=4, sampler=Sampler()))) == 10
