@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -25,7 +26,12 @@ WORTH_WORKERS = 64  # images; fewer are decoded before workers have started
 
 MOST_WORKERS = 8  # limit of the default number of workers
 
-END_MARKERS = {"JPEG": b"\xff\xd9", "PNG": b"IEND"}
+END_OF_JPEG = b"\xff\xd9"
+
+# Pillow calls a JPEG file of several pictures MPO, as many phones write them. It decodes the first.
+END_MARKERS = {"JPEG": END_OF_JPEG, "MPO": END_OF_JPEG, "PNG": b"IEND"}
+
+_START_OR_END_OF_JPEG = re.compile(rb"\xff[\xd8\xd9]")
 
 
 def opened(file: BinaryIO) -> Image.Image:
@@ -73,9 +79,9 @@ def as_its_source_asks(image: Image.Image, encoded: Encoded) -> Image.Image:
 def check(file: BinaryIO, encoded: Encoded) -> None:
     """Decode an image to find out whether it is whole.
 
-    Some programs write more bytes after its end, such as the film of a motion photo. The end marker is looked
-    for in all that follows the header, because Pillow decodes a JPEG file that is cut off if enough zeros
-    follow. In the header, a thumbnail has a marker of its own.
+    Some programs write more bytes after its end, such as the film of a motion photo or further pictures. The
+    end marker is looked for in all that follows the header, because Pillow decodes a JPEG file that is cut off
+    if enough zeros follow.
 
     Raises:
         ValueError: if Pillow cannot identify it, its pixels have more than 8 bits, or it is cut off.
@@ -84,19 +90,29 @@ def check(file: BinaryIO, encoded: Encoded) -> None:
     image = opened(file)
     as_its_source_asks(image, encoded).load()
     file.seek(0)
-    content = file.read()
-    start = _start_of_scan(content) if image.format == "JPEG" else 0
-    if content.find(END_MARKERS.get(image.format or "", b""), start) < 0:
+    if not _has_end(file.read(), image.format or ""):
         raise ValueError("it is cut off")
+
+
+def _has_end(content: bytes, kind: str) -> bool:
+    """Whether the first picture of a file has its end marker; True for kinds without one.
+
+    A thumbnail in the header of a JPEG has a marker of its own, and so has every further picture.
+    """
+    if END_MARKERS.get(kind) != END_OF_JPEG:
+        return END_MARKERS.get(kind, b"") in content
+    found = _START_OR_END_OF_JPEG.search(content, _start_of_scan(content))
+    return found is not None and found[0] == END_OF_JPEG
 
 
 def _start_of_scan(jpeg: bytes) -> int:
     """Return where the compressed pixels of a JPEG file start, after the segments of its header."""
-    at = 2
-    while jpeg[at : at + 1] == b"\xff" and jpeg[at + 1 : at + 2] != b"\xda":
+    at = jpeg.find(b"\xff", 2)
+    while at >= 0 and jpeg[at + 1 : at + 2] not in (b"", b"\xda"):
         is_fill = jpeg[at + 1 : at + 2] == b"\xff"
         at += 1 if is_fill else 2 + int.from_bytes(jpeg[at + 2 : at + 4], "big")
-    return at
+        at = jpeg.find(b"\xff", at)  # stray bytes before a marker are no obstacle to decoders
+    return at if at >= 0 else len(jpeg)
 
 
 class Decoder:

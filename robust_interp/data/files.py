@@ -298,7 +298,8 @@ def size_of(path: str | Path) -> int:
 def header_of(encoded: Encoded, place: int) -> Header:
     """Read the header of an image.
 
-    To find truncated JPEG and PNG files, those without an end marker in their last bytes are decoded, too.
+    To find truncated JPEG and PNG files, those without an end marker in their last bytes are decoded, too. In
+    a file of several pictures, these are the last bytes of the first one.
     """
     try:
         with encoded.open(place) as file:
@@ -308,13 +309,21 @@ def header_of(encoded: Encoded, place: int) -> Header:
             if turns and _is_on_its_side(image, file):
                 size = (image.width, image.height)
             if kind in END_MARKERS:
-                file.seek(-min(encoded.sizes[place], LAST_BYTES), os.SEEK_END)
-                if END_MARKERS[kind] not in file.read():
+                if END_MARKERS[kind] not in _last_bytes(image, file, encoded.sizes[place]):
                     file.seek(0)
                     check(file, encoded)
         return Header(size, mode)
     except Exception as error:  # Pillow's plug-ins raise anything
         return Header((0, 0), "", f"cannot read {encoded.names[place]}: {_reason(error)}")
+
+
+def _last_bytes(image: Any, file: BinaryIO, size: int) -> bytes:
+    """Return the last bytes of the first picture in a file of this size; b"" if they are missing."""
+    end = image.mpinfo[_MP_ENTRIES][0]["Size"] if image.format == "MPO" else size
+    if end > size:
+        return b""
+    file.seek(max(0, end - LAST_BYTES))
+    return file.read(min(end, LAST_BYTES))
 
 
 def _is_on_its_side(image: Image.Image, file: BinaryIO) -> bool:
@@ -342,6 +351,8 @@ def _may_have_exif(file: BinaryIO) -> bool:
     file.seek(before)
     return bool(chunks & _EXIF_CHUNKS)
 
+
+_MP_ENTRIES = 0xB002  # tag of the index of an MPO
 
 _WIDTH, _HEIGHT = 0x0100, 0x0101  # tags of TIFF
 

@@ -289,6 +289,77 @@ def test_the_end_of_a_thumbnail_is_not_that_of_the_image(tmp_path):
         opened(f"folder:{folder}").expect(6)
 
 
+def with_stray_bytes(jpeg):
+    """The file with bytes between two segments of its header, which decoders skip."""
+    first = 4 + int.from_bytes(jpeg[4:6], "big")  # end of the first segment
+    return jpeg[:first] + bytes(3) + with_thumbnail(jpeg[:2] + jpeg[first:])[2:]
+
+
+def test_bytes_between_the_segments_of_a_header_do_not_hide_where_the_image_ends(tmp_path):
+    folder = write_folder(tmp_path / "val", *pictures(6, (32, 32)), suffix="jpg")
+    first = folder / "a" / "00000.jpg"
+    whole = with_stray_bytes(first.read_bytes())
+    first.write_bytes(whole + bytes(9000))
+    assert opened(f"folder:{folder}").problems() == []
+    first.write_bytes(whole[:-200] + bytes(9000))
+    with pytest.raises(UserError, match=r"cannot read a/00000\.jpg: it is cut off"):
+        opened(f"folder:{folder}").expect(6)
+
+
+FURTHER = {  # pictures of an MPO: their sizes, and how much of their bytes is there
+    "of the same size": ((32, 32), None),
+    "smaller": ((8, 8), None),
+    "cut off": ((32, 32), 200),
+    "missing": ((32, 32), 0),
+}
+
+
+def several_pictures(folder, further):
+    """The file of the first image, its bytes as those of the first picture of an MPO, and the rest of it."""
+    size, there = further
+    images = [Image.fromarray(np.full((*size, 3), value, np.uint8)) for value in (50, 200)]
+    first, held = folder / "a" / "00000.jpg", io.BytesIO()
+    with Image.open(first) as image:
+        image.save(held, "MPO", save_all=True, append_images=images)
+    assert Image.open(io.BytesIO(held.getvalue())).format == "MPO"
+    end = held.getvalue().index(b"\xff\xd9") + 2
+    return first, held.getvalue()[:end], held.getvalue()[end:][:there]
+
+
+@pytest.fixture
+def jpegs(tmp_path):
+    return write_folder(tmp_path / "val", *pictures(6, (32, 32)), suffix="jpg")
+
+
+@pytest.mark.parametrize("further", FURTHER.values(), ids=FURTHER)
+@pytest.mark.parametrize("more", AFTER_THE_END.values(), ids=AFTER_THE_END)
+def test_a_file_of_several_pictures_is_read_if_the_first_is_whole(jpegs, further, more):
+    first, picture, rest = several_pictures(jpegs, further)
+    first.write_bytes(picture + rest + more)
+    expected = np.asarray(Image.open(io.BytesIO(picture + rest))).transpose(2, 0, 1)
+    for skip in (False, True):
+        found = opened(f"folder:{jpegs}", skip_unreadable=skip)
+        found.expect(6)
+        assert (found.problems(), found.metadata) == ([], {})
+        assert np.array_equal(found.rows(0, 1)[0], expected)
+
+
+@pytest.mark.parametrize("is_filled", [False, True], ids=["", "filled to its size"])
+@pytest.mark.parametrize("further", FURTHER.values(), ids=FURTHER)
+@pytest.mark.parametrize("more", AFTER_THE_END.values(), ids=AFTER_THE_END)
+@pytest.mark.parametrize("cut", [*CUTS.values(), 0.4, 0.2], ids=[*CUTS, "0.4", "0.2"])
+def test_a_file_of_several_pictures_is_refused_if_the_first_is_cut_off(jpegs, further, more, cut, is_filled):
+    """With zeros in the place of the rest of the first picture, Pillow decodes it and the others are whole."""
+    first, picture, rest = several_pictures(jpegs, further)
+    part = picture[: cut if cut < 0 else int(cut * len(picture))]
+    first.write_bytes((part.ljust(len(picture), b"\0") + rest if is_filled else part) + more)
+    with pytest.raises(UserError, match=r"cannot read a/00000\.jpg: "):
+        opened(f"folder:{jpegs}").expect(6)
+    rest = opened(f"folder:{jpegs}", skip_unreadable=True)
+    rest.expect(5)
+    assert (len(rest), rest.metadata) == (5, {"skipped": 1})
+
+
 def test_an_image_that_breaks_only_when_it_is_decoded_is_named(folder):
     content = bytearray((folder / "a" / "00000.png").read_bytes())
     at = content.index(b"IDAT") + 8
