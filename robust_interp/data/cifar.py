@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from robust_interp.core.errors import UserError
-from robust_interp.core.paths import expanded
 from robust_interp.data.dataset import DATASETS, Arrays, DatasetType, data_root
 from robust_interp.data.sources import download_source, is_source
 
@@ -69,7 +68,7 @@ def download(name: str, data_dir: str | os.PathLike | None = None) -> None:
     class_name = DATASETS[name].torchvision_class
     if class_name is None:
         return
-    root = expanded(data_root(data_dir))  # never a folder called ~
+    root = data_root(data_dir)
     try:
         root.mkdir(parents=True, exist_ok=True)
         _torchvision_class(class_name)(root, download=True)

@@ -31,6 +31,9 @@ SPLITS = ("train", "test")
 
 DEFAULT_ROOT = "~/.cache/robust-interp"  # the data folder if none is chosen
 
+# Takes the place of the data folder without a home folder. Nothing can be created in it.
+NO_ROOT = Path(os.devnull, "no home folder")
+
 OWN_N = 1000  # default number of measured images for a user's own data set
 
 MOST_CLASSES = 2**31  # predicted labels are stored as integers of 16 or 32 bits
@@ -508,21 +511,23 @@ def _check_range(images: np.ndarray) -> None:
     raise UserError(f"images run from {low:.4g} to {high:.4g}: inputs must be in [0, 1]; {hint}")
 
 
+def chosen_root(data_dir: str | os.PathLike | None = None) -> str | None:
+    """Return the data folder that was chosen: `data_dir`, else $ROBUST_INTERP_DATA; None without either.
+
+    Raises:
+        UserError: if it starts with ``~``, and there is no such home folder.
+    """
+    chosen = data_dir or os.environ.get("ROBUST_INTERP_DATA")
+    return str(expanded(chosen)) if chosen else None
+
+
 def data_root(data_dir: str | os.PathLike | None = None) -> Path:
     """Return the data folder: `data_dir`, else $ROBUST_INTERP_DATA, else ~/.cache/robust-interp.
 
-    Without a home folder, the last is returned as it is written here, and has no files: data sets without
-    files need no folder.
-
     Raises:
-        UserError: if one of the first two starts with ``~``, and there is no such home folder.
+        UserError: if it is in a home folder that does not exist.
     """
-    if chosen := data_dir or os.environ.get("ROBUST_INTERP_DATA"):
-        return expanded(chosen)
-    try:
-        return expanded(DEFAULT_ROOT)
-    except UserError:
-        return Path(DEFAULT_ROOT)
+    return expanded(chosen_root(data_dir) or DEFAULT_ROOT)
 
 
 def named(text: str) -> str:
@@ -549,7 +554,7 @@ def load(name: str, split: str = "test", data_dir: str | os.PathLike | None = No
     kind = DATASETS[name := named(name)]
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
-    images, labels = kind.load(split, data_root(data_dir))
+    images, labels = read_split(kind, split, data_dir)
     try:
         found = from_arrays(images, labels, kind.classes, name)
         if found.shape != tuple(kind.shape):
@@ -558,6 +563,35 @@ def load(name: str, split: str = "test", data_dir: str | os.PathLike | None = No
     except UserError as error:  # a plug-in may return anything
         raise UserError(f"data set {name}: {error}") from error
     return found
+
+
+def read_split(kind: DatasetType, split: str, data_dir: str | os.PathLike | None = None) -> Arrays:
+    """Return what the function of a data set returns for a split. It may need no data folder.
+
+    Args:
+        kind: The data set.
+        split: ``train`` or ``test``.
+        data_dir: The data folder, see `data_root`.
+
+    Raises:
+        UserError: if `data_dir` cannot be used, or the data set needs a data folder, and there is none.
+    """
+    chosen = chosen_root(data_dir)
+    try:
+        root = expanded(chosen or DEFAULT_ROOT)
+    except UserError as missing:
+        return _read_without_root(kind, split, missing)
+    return kind.load(split, root)
+
+
+def _read_without_root(kind: DatasetType, split: str, missing: UserError) -> Arrays:
+    try:
+        return kind.load(split, NO_ROOT)
+    except Exception as error:  # a plug-in may raise anything
+        if str(NO_ROOT) not in str(error):
+            raise
+        hint = "choose another folder with --data-dir or $ROBUST_INTERP_DATA"
+        raise UserError(f"{kind.name} needs a data folder: {missing}; {hint}") from error
 
 
 DATASETS: Registry[DatasetType] = Registry(

@@ -80,8 +80,8 @@ def check(file: BinaryIO, encoded: Encoded) -> None:
     """Decode an image to find out whether it is whole.
 
     Some programs write more bytes after its end, such as the film of a motion photo or further pictures. The
-    end marker is looked for in all that follows the header, because Pillow decodes a JPEG file that is cut off
-    if enough zeros follow.
+    end marker is looked for in all that follows the header, because Pillow decodes a JPEG file that is cut
+    off if enough zeros follow.
 
     Raises:
         ValueError: if Pillow cannot identify it, its pixels have more than 8 bits, or it is cut off.

@@ -308,10 +308,10 @@ def header_of(encoded: Encoded, place: int) -> Header:
             turns = encoded.turns_upright or kind == "TIFF"  # Pillow itself turns TIFF files
             if turns and _is_on_its_side(image, file):
                 size = (image.width, image.height)
-            if kind in END_MARKERS:
-                if END_MARKERS[kind] not in _last_bytes(image, file, encoded.sizes[place]):
-                    file.seek(0)
-                    check(file, encoded)
+            last = _last_bytes(image, file, encoded.sizes[place]) if kind in END_MARKERS else b""
+            if END_MARKERS.get(kind or "", b"") not in last:
+                file.seek(0)
+                check(file, encoded)
         return Header(size, mode)
     except Exception as error:  # Pillow's plug-ins raise anything
         return Header((0, 0), "", f"cannot read {encoded.names[place]}: {_reason(error)}")

@@ -6,7 +6,6 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -133,11 +132,10 @@ def check_dataset(
             are not in units of 1/255; or if the default n is larger than the test set.
     """
     kind = dataset if isinstance(dataset, DatasetType) else DATASETS[dataset]
-    root = data.data_root(data_dir)
     with preserved_rng_state(), _said_of(kind.name):
         _check_description(kind)
         for split in splits:
-            loaded = _check_split(kind, split, root)
+            loaded = _check_split(kind, split, data_dir)
             if split == "train":
                 _check_statistics(kind, loaded.images)
             elif split == "test":
@@ -367,11 +365,11 @@ def _check_description(kind: DatasetType) -> None:
         _require(eps >= 0.1, f"its default radius {eps} is not in units of 1/255")
 
 
-def _check_split(kind: DatasetType, split: str, root: Path) -> data.ArrayDataset:
+def _check_split(kind: DatasetType, split: str, data_dir: str | None) -> data.ArrayDataset:
     loaded = []
     for seed in (0, 1):
         _seed_globally(seed)
-        loaded.append(data.from_arrays(*kind.load(split, root), kind.classes, kind.name))
+        loaded.append(data.from_arrays(*data.read_split(kind, split, data_dir), kind.classes, kind.name))
     first, second = loaded
     _require(
         first.images.shape[1:] == tuple(kind.shape),

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -117,6 +118,29 @@ def test_models_that_are_objects_are_sent(local_ray):
     sends_a_lock.__dict__["lock"] = threading.Lock()
     with pytest.raises(UserError, match=r"model objects cannot be sent to another process: .*; name"):
         evaluate({"net": sends_a_lock}, workers=2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "environment", "sent"),
+    [
+        (None, "", None),  # the default folder may be in no home folder, and digits need none
+        (None, "theirs", "theirs"),
+        ("mine", "theirs", "mine"),
+    ],
+)
+def test_workers_are_told_of_a_data_folder_only_if_one_was_chosen(monkeypatch, asked, environment, sent):
+    told = []
+
+    def pool(workers, make, arguments, *rest):
+        told.append(arguments[0].data_dir)
+        raise UserError("are not started here")
+
+    monkeypatch.setenv("ROBUST_INTERP_DATA", environment)
+    monkeypatch.setattr("robust_interp.benchmark.workers.cluster", nullcontext)
+    monkeypatch.setattr("robust_interp.benchmark.workers.WorkerPool", pool)
+    with pytest.raises(UserError, match="are not started here"):
+        evaluate({"net": Net()}, workers=1, data_dir=asked)
+    assert told == [sent]
 
 
 @pytest.mark.exhaustive

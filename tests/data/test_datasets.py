@@ -18,6 +18,7 @@ import robust_interp
 from robust_interp import data
 from robust_interp.benchmark.settings import sample_count
 from robust_interp.core.errors import UserError
+from robust_interp.testing import check_dataset
 
 # SHA-256 of the comma-separated sklearn indices: of RandomState(0)'s permutation, the first 45 of each class
 # are the test set, in that order, and the rest the training set.
@@ -322,7 +323,10 @@ def test_data_without_files_need_no_home_folder(homeless):
 
 def test_without_a_home_folder_missing_files_are_named_with_what_would_help(homeless, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    told = r"cifar10: ~/\.cache/robust-interp/cifar-10-batches-py does not exist; put .* with --data-dir"
+    told = (
+        r"^cifar10 needs a data folder: ~/\.cache/robust-interp cannot be used: there is no such home "
+        r"folder; choose another folder with --data-dir or \$ROBUST_INTERP_DATA$"
+    )
     with pytest.raises(UserError, match=told):
         data.load("cifar10")
     with pytest.raises(
@@ -333,6 +337,43 @@ def test_without_a_home_folder_missing_files_are_named_with_what_would_help(home
     for chosen in ("~/mine", "~nobody_x/mine"):
         with pytest.raises(UserError, match=f"{chosen} cannot be used: there is no such home folder"):
             data.load("digits", data_dir=chosen)
+
+
+def creates_its_folder(split, root):
+    os.makedirs(root, exist_ok=True)
+
+
+def writes_a_file(split, root):
+    (root / "made.npy").write_bytes(b"")
+
+
+def looks_for_a_file(split, root):
+    if not (root / "made.npy").exists():
+        raise RuntimeError(f"{root / 'made.npy'} is missing")
+
+
+@pytest.mark.parametrize("load", [creates_its_folder, writes_a_file, looks_for_a_file])
+def test_a_plugin_that_needs_its_folder_gets_none_without_a_home_folder(
+    homeless, monkeypatch, tmp_path, load
+):
+    monkeypatch.chdir(tmp_path)
+    made = replace(data.DATASETS["digits"], name="made", load=load)
+    told = "made needs a data folder: ~/.cache/robust-interp cannot be used: there is no such home folder; "
+    with data.DATASETS.registered("made", made):
+        with pytest.raises(UserError, match=re.escape(told)):
+            data.load("made")
+        with pytest.raises(AssertionError, match=re.escape(told)):
+            check_dataset("made")
+    assert not list(tmp_path.iterdir())  # no folder called ~
+
+
+def test_an_error_that_is_not_about_the_folder_stays_as_it_is(homeless):
+    def broken(split, root):
+        raise ZeroDivisionError("of its own")
+
+    made = replace(data.DATASETS["digits"], name="made", load=broken)
+    with data.DATASETS.registered("made", made), pytest.raises(ZeroDivisionError, match=r"^of its own$"):
+        data.load("made")
 
 
 @pytest.mark.parametrize("split", ["train", "test"])

@@ -349,7 +349,7 @@ def test_a_file_of_several_pictures_is_read_if_the_first_is_whole(jpegs, further
 @pytest.mark.parametrize("more", AFTER_THE_END.values(), ids=AFTER_THE_END)
 @pytest.mark.parametrize("cut", [*CUTS.values(), 0.4, 0.2], ids=[*CUTS, "0.4", "0.2"])
 def test_a_file_of_several_pictures_is_refused_if_the_first_is_cut_off(jpegs, further, more, cut, is_filled):
-    """With zeros in the place of the rest of the first picture, Pillow decodes it and the others are whole."""
+    """If it is filled with zeros, Pillow decodes it, and the other pictures are whole."""
     first, picture, rest = several_pictures(jpegs, further)
     part = picture[: cut if cut < 0 else int(cut * len(picture))]
     first.write_bytes((part.ljust(len(picture), b"\0") + rest if is_filled else part) + more)

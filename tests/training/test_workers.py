@@ -4,11 +4,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
 
 from robust_interp.cli.main import main
+from robust_interp.core.errors import UserError
 from robust_interp.training.job import Training
 from robust_interp.training.recipe import load
 from robust_interp.training.workers import split_into_groups
@@ -58,6 +60,33 @@ def test_groups_leave_no_worker_without_work():
     assert [len(group) for group in split_into_groups(five, at_once=1, workers=2)] == [1] * 5
     groups = split_into_groups(five, at_once=2, workers=2)
     assert [what.seed for group in groups for what in group] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "sent"),
+    [
+        ([], "", None),  # the default folder may be in no home folder, and digits need none
+        ([], "theirs", "theirs"),
+        (["--data-dir", "mine"], "theirs", "mine"),
+    ],
+)
+def test_workers_are_told_of_a_data_folder_only_if_one_was_chosen(
+    tmp_path, monkeypatch, options, environment, sent
+):
+    told = []
+
+    def train_groups(workers, groups, setting, *rest):
+        told.append(setting.data_dir)
+        raise UserError("no worker is started here")
+
+    monkeypatch.setenv("ROBUST_INTERP_DATA", environment)
+    monkeypatch.setattr("robust_interp.core.worker_pool.cluster", nullcontext)
+    monkeypatch.setattr("robust_interp.training.workers.train_groups", train_groups)
+    command = (
+        "train --models in_resnet14 --dataset digits --epochs 1 --seeds 2 --workers 1 --device cpu --quiet"
+    )
+    assert main([*command.split(), "--out", str(tmp_path), *options]) == 1
+    assert told == [sent]
 
 
 @pytest.mark.slow
