@@ -141,7 +141,7 @@ def _read(source: Iterable, hint: str = "") -> Iterator[Any]:
         ) from error
 
 
-def _of_iterable(source: Iterable) -> Iterator[Any]:
+def _of_iterable(source: Any) -> Iterator[Any]:
     """Yield the batches of a source; a DataLoader must yield as many as its length says.
 
     torch takes a StopIteration of an item for the end of the batches, in this process and in workers.
