@@ -251,7 +251,8 @@ def replaced_note(name: str, model: nn.Module, context: Context) -> tuple[str, .
     cfg, mean, std = timm_cfg(model), context.mean, context.std
     if not cfg or mean is None or std is None:
         return ()
-    if (tuple(cfg["mean"]), tuple(cfg["std"])) == (tuple(mean), tuple(std)):
+    own = [_per_channel(cfg, key, len(mean)) for key in ("mean", "std")]
+    if own == [list(mean), list(std)]:
         return ()
     return (
         f"{name} came with mean {cfg['mean']} and std {cfg['std']}; the given mean and std are applied "
@@ -268,13 +269,27 @@ def timm_cfg(model: nn.Module) -> Mapping[str, Any]:
         cfg = cfg.to_dict()
     if not isinstance(cfg, Mapping) or cfg.get("mean") is None or cfg.get("std") is None:
         return {}
-    return {**cfg, "mean": _channels(cfg["mean"]), "std": _channels(cfg["std"])}
+    return {**cfg, "mean": _plain(cfg["mean"]), "std": _plain(cfg["std"])}
 
 
-def _channels(value: Any) -> list:
-    """Return the items of a sequence, an array or a tensor; anything else as the only item."""
+def _plain(value: Any) -> Any:
+    """Return a list of the items of a sequence, an array or a tensor; anything else as a plain value."""
     items = value.tolist() if hasattr(value, "tolist") else value
-    return list(items) if isinstance(items, list | tuple) else [items]
+    return list(items) if isinstance(items, list | tuple) else items
+
+
+def _per_channel(cfg: Mapping[str, Any], key: str, channels: int) -> list:
+    """Return the mean or std of a cfg as a list, for so many channels if it can be.
+
+    A number is that of every channel. So is the only item of a list if the cfg is for so many channels, since
+    timm's transforms apply it to all of them. Otherwise it is that of a model of one channel.
+    """
+    values = cfg[key]
+    if not isinstance(values, list):
+        return [values] * channels
+    size = cfg.get("input_size")
+    repeated = len(values) == 1 and isinstance(size, list | tuple) and list(size[:1]) == [channels]
+    return values * channels if repeated else values
 
 
 def _place(classifier: nn.Module, otherwise: torch.device | str) -> str:
@@ -346,13 +361,12 @@ def _own_normalisation(
 ) -> tuple[Sequence[float], Sequence[float]] | tuple[None, None]:
     """Return the mean and std of a model's ``pretrained_cfg``; (None, None) if it has none.
 
-    A single value is that of every channel. If they have another number of channels, return those of the
-    registered data set.
+    If they have another number of channels, return those of the registered data set.
     """
     cfg = timm_cfg(model)
     if not cfg:
         return None, None
-    mean, std = (cfg[key] * (dataset.channels if len(cfg[key]) == 1 else 1) for key in ("mean", "std"))
+    mean, std = (_per_channel(cfg, key, dataset.channels) for key in ("mean", "std"))
     if len(mean) == dataset.channels:
         return mean, std
     if dataset.name not in data.DATASETS:
@@ -368,6 +382,6 @@ def _normalised_inside(model: nn.Module) -> tuple[Sequence[float], Sequence[floa
     if isinstance(model, Classifier) and model.normalisation:
         return None
     cfg = timm_cfg(model)
-    if cfg and any(cfg["mean"]):
+    if cfg and any(_per_channel(cfg, "mean", 1)):
         return cfg["mean"], cfg["std"]
     return next(filter(None, map(_normalised_inside, model.children())), None)

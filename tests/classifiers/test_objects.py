@@ -1,11 +1,14 @@
 """What a model that comes as an object is called, and when its recipe and train seed are told."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import timm
 import torch
+from PIL import Image
+from timm.data import create_transform
 from timm.models import PretrainedCfg
 from torch import nn
 
@@ -13,6 +16,7 @@ import robust_interp
 from robust_interp import data
 from robust_interp.classifiers.objects import name_of
 from robust_interp.classifiers.resolve import ResolveOptions, resolve
+from robust_interp.core.errors import UserError
 from robust_interp.zoo import is_model
 
 CHECKPOINT = "in_resnet20.digits_digits_seed0"
@@ -80,6 +84,70 @@ def test_mean_and_std_of_the_cfg_are_applied_in_whatever_form_they_come(as_given
         warnings.simplefilter("ignore")  # it is untrained
         robust_interp.evaluate(model, (images, np.arange(10)), attacks="none", corruptions="none")
     assert set(model.seen[-1:]) == {((0 - 0.5) / 0.25, (1 - 0.5) / 0.25)}
+
+
+class ColoursSeen(InputSeen):
+    """Notes the largest value of each channel that it gets, by its mean over the other pixels."""
+
+    def forward(self, images):
+        self.seen.append(tuple(images.amax((0, 2, 3)).tolist()))
+        return self.fc(images[:, 0].flatten(1))
+
+
+OWN = (1 - 0.5) / 0.25  # a white pixel with the mean and std of the cfg
+ITS_DATA = tuple((1 - mean) / 0.5 for mean in (0.125, 0.25, 0.375))  # with those of the data set
+ONE = {"mean": (0.5,), "std": (0.25,)}
+ONE_CHANNEL, THREE_CHANNELS = {"input_size": (1, 8, 8)}, {"input_size": (3, 8, 8)}
+
+
+def colours(split, root):
+    images = np.zeros((20, 3, 8, 8), np.uint8)
+    images[:, :, 0, 0] = 255
+    return images, np.arange(20) % 10
+
+
+@pytest.mark.parametrize(
+    ("cfg", "expected"),
+    [
+        ({"mean": 0.5, "std": 0.25}, (OWN,) * 3),
+        ({"mean": 0.5, "std": (0.25,) * 3}, (OWN,) * 3),
+        ({"mean": np.array(0.5), "std": torch.tensor(0.25), **ONE_CHANNEL}, (OWN,) * 3),
+        ({"mean": [0.5] * 3, "std": [0.25] * 3, **ONE_CHANNEL}, (OWN,) * 3),
+        (ONE, ITS_DATA),
+        ({"mean": np.array([0.5]), "std": torch.tensor([0.25])}, ITS_DATA),
+        (ONE | ONE_CHANNEL, ITS_DATA),
+        (ONE | THREE_CHANNELS, (OWN,) * 3),
+        (PretrainedCfg(**ONE, **ONE_CHANNEL), ITS_DATA),
+        (PretrainedCfg(**ONE, **THREE_CHANNELS), (OWN,) * 3),
+    ],
+)
+def test_a_cfg_of_one_channel_is_not_applied_to_three(cfg, expected):
+    """timm's transforms apply a single value to all channels that the cfg has."""
+    kind = replace(
+        data.DATASETS["digits"],
+        name="colours",
+        load=colours,
+        shape=(3, 8, 8),
+        mean=(0.125, 0.25, 0.375),
+        std=(0.5,) * 3,
+    )
+    model = ColoursSeen(cfg)
+    with data.DATASETS.registered("colours", kind), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is untrained
+        robust_interp.evaluate(model, "colours", n=10, attacks="none", corruptions="none")
+    assert model.seen[-1] == pytest.approx(expected)
+    own = colours("test", None)
+    if expected == ITS_DATA:
+        with pytest.raises(
+            UserError, match="is normalised for another number of channels: pass mean and std"
+        ):
+            robust_interp.evaluate(ColoursSeen(cfg), own, attacks="none", corruptions="none")
+
+
+def test_timm_applies_a_single_mean_to_all_channels():
+    transform = create_transform((3, 8, 8), **ONE)
+    white = transform(Image.new("RGB", (8, 8), (255, 255, 255)))
+    assert white.amax((1, 2)).tolist() == pytest.approx([OWN] * 3)
 
 
 @pytest.mark.slow
