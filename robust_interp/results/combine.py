@@ -25,7 +25,7 @@ from robust_interp.results.columns import (
 )
 from robust_interp.results.folders import dataset_in, runs_in
 from robust_interp.results.leaderboard import board_columns
-from robust_interp.results.ranks import ranked_by
+from robust_interp.results.ranks import ranked_by, ranked_by_in_file
 
 _DTYPES: dict[Type, Literal["Int64", "float64"]] = {Type.INTEGER: "Int64", Type.NUMBER: "float64"}
 
@@ -72,7 +72,7 @@ def gather(sources: Sequence[Path], dataset: str | None = None) -> Gathered:
         frames.append(board)
         titles.append(path.name)
     board = frames[0] if len(frames) == 1 else _stacked(frames)
-    ranked = ranked_by(frames[0] if folders else board)
+    ranked = ranked_by(frames[0]) if folders else ranked_by_in_file(board)
     return Gathered(board, " + ".join(titles), ranked)
 
 

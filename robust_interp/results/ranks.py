@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
 from robust_interp.results.column_names import measured_in, parse
-from robust_interp.results.columns import RANKED_BY
+from robust_interp.results.columns import ACCURACY, OF_IMAGES_COLUMNS, RANKED_BY
+
+_ALIKE = ("n_examples", "attack_precision", *OF_IMAGES_COLUMNS)  # rows are ranked among those alike in these
 
 
 def ranked_by(board: pd.DataFrame) -> dict[str, str]:
@@ -27,12 +29,70 @@ def ranked_by(board: pd.DataFrame) -> dict[str, str]:
     }
 
 
+def ranked_by_in_file(board: pd.DataFrame) -> dict[str, str]:
+    """Return the ranking column of a leaderboard file by protocol. One that cannot be determined is left out.
+
+    Rows with further radii may have been left out of the file, so that the middle of the remaining radii is
+    another one. A column can be the ranking column only if the ranks of the file agree with it.
+
+    Args:
+        board: Leaderboard of one file, or of several without ranks.
+    """
+    found = {}
+    for protocol, middle in ranked_by(board).items():
+        rows = board[board["protocol"] == protocol]
+        ranked = rows[rows["rank"].notna()]
+        candidates = _candidates(board, protocol, middle) if len(ranked) else [middle]
+        complete = [column for column in candidates if ranked[column].notna().all()]
+        agreeing = [column for column in complete if _agrees(ranked, column)]
+        if agreeing or (complete and _are_of_several_sets(ranked, complete)):
+            found[protocol] = (agreeing or complete)[0]
+    return found
+
+
+def _candidates(board: pd.DataFrame, protocol: str, middle: str) -> list[str]:
+    """Return the columns that may rank a protocol, most likely first; `middle` is that of its rows.
+
+    A column in which no row has a value shows that rows were left out.
+    """
+    radii = _radii(board, RANKED_BY[protocol])
+    likely = [middle, radii[len(radii) // 2]]
+    if board[radii].isna().all().any():
+        likely.reverse()
+    return list(dict.fromkeys([*likely, *radii]))
+
+
+def _agrees(ranked: pd.DataFrame, column: str) -> bool:
+    """Return whether the accuracies of ranked rows are in the order of their ranks, among rows alike."""
+    shown = ranked[column].map(lambda accuracy: float(f"{accuracy:{ACCURACY}}"))
+    alike = _alike(ranked)
+    places = ranked["rank"].astype(float)
+    by_accuracy = shown.groupby(alike, dropna=False).rank(ascending=False, method="dense")
+    return bool((by_accuracy == places.groupby(alike, dropna=False).rank(method="dense")).all())
+
+
+def _are_of_several_sets(ranked: pd.DataFrame, columns: Iterable[str]) -> bool:
+    """Return whether some equal ranks have different accuracies, in each of these columns.
+
+    Such rows were ranked apart, since they differ in images or attacks that a file does not name.
+    """
+    groups = ranked.groupby([ranked["rank"], *_alike(ranked)], dropna=False)
+    return all(groups[column].nunique().gt(1).any() for column in columns)
+
+
+def _alike(rows: pd.DataFrame) -> list[pd.Series]:
+    return [rows[name] for name in _ALIKE if name in rows]
+
+
 def _of_series(rows: pd.DataFrame, series: str) -> list[str]:
-    """Return the columns of a series in which a row has a value, by radius. Radius 0 is a control."""
+    """Return the columns of a series in which a row has a value, by radius."""
+    return [name for name in _radii(rows, series) if rows[name].notna().any()]
+
+
+def _radii(rows: pd.DataFrame, series: str) -> list[str]:
+    """Return the columns of a series, by radius. Radius 0 is a control."""
     measured = [parse(name) for name in measured_in(rows)]
-    return [
-        one.name for one in measured if one.series == series and one.radius and rows[one.name].notna().any()
-    ]
+    return [one.name for one in measured if one.series == series and one.radius]
 
 
 def about_ranks(board: pd.DataFrame, columns: Mapping[str, str]) -> str:
@@ -44,11 +104,14 @@ def about_ranks(board: pd.DataFrame, columns: Mapping[str, str]) -> str:
     """
     by = [f"{column} (protocol {protocol})" for protocol, column in columns.items()]
     by = list(columns.values()) if len(by) == 1 else by
-    ranked = board["rank"].notna().any()
+    ranked = set(board["protocol"][board["rank"].notna()])
     alike = "protocol, images and attack precision" if "attack_precision" in board else "protocol and images"
-    head = f"rank by {' and '.join(by)}, among rows of the same {alike}" if ranked else ""
-    missing = unranked(board, columns)
-    return "; ".join([*filter(None, [head]), *([f"no rank for {'; for '.join(missing)}"] if missing else [])])
+    found = [f"rank by {' and '.join(by)}, among rows of the same {alike}"] if ranked and by else []
+    if unclear := sorted(ranked - set(columns)):
+        found.append(f"the ranks of protocol {' and '.join(unclear)} agree with no column")
+    if missing := unranked(board, columns):
+        found.append(f"no rank for {'; for '.join(missing)}")
+    return "; ".join(found)
 
 
 def unranked(board: pd.DataFrame, columns: Mapping[str, str]) -> list[str]:
@@ -65,6 +128,8 @@ def why_not(line: pd.Series, columns: Mapping[str, str]) -> str:
         return "clean accuracy not clearly above chance"
     if (column := columns.get(line["protocol"])) is None:
         series = RANKED_BY.get(line["protocol"])
+        if series and line[_radii(line.to_frame().T, series)].notna().any():
+            return "it is unknown by what the other rows are ranked"
         return f"ranks go by {series}_<eps>, which was not measured" if series else "no attack was measured"
     if pd.isna(line[column]):
         return f"{column} was not measured"

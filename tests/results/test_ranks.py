@@ -124,3 +124,99 @@ def test_accuracies_that_the_table_shows_alike_have_one_rank():
         ]
     )
     assert board.set_index("model")["rank"].to_dict() == {"c": 1, "a": 2, "b": 2}
+
+
+# Accuracies of pgd at radii 1 to 16: the ranks of all rows go by the middle one, 4.
+RIGHT = {
+    "aa": {1: 8, 2: 5, 4: 5},
+    "cc": {1: 8, 2: 6, 4: 4},
+    "dd": {1: 7, 2: 7, 4: 3},
+    "all": {1: 3, 2: 3, 4: 3, 8: 3, 16: 3},
+    "far": {8: 2, 16: 2},
+}
+
+
+@pytest.fixture
+def whole(tmp_path):
+    with Store(tmp_path / "results") as store:
+        run(
+            store,
+            [
+                (card(model), attack("pgd", eps), first(right))
+                for model, of_model in RIGHT.items()
+                for eps, right in of_model.items()
+            ],
+        )
+    return gather([tmp_path / "results"]).board
+
+
+def in_file(board, path):
+    path.write_text(to_csv(board))
+    return gather([path])
+
+
+@pytest.mark.parametrize(
+    "left",
+    [["aa", "cc"], ["aa"], ["cc", "dd"], ["aa", "cc", "dd"], ["dd", "all"], ["aa", "far"], list(RIGHT)],
+    ids="+".join,
+)
+def test_rows_left_out_of_a_file_do_not_move_the_column_that_ranks(whole, tmp_path, left):
+    board, _, columns = in_file(whole[whole["model"].isin(left)], tmp_path / "left.csv")
+    assert columns == {"final": "pgd_4"}
+    assert about_ranks(board, columns).startswith("rank by pgd_4, among rows of the same protocol and images")
+
+
+def test_without_the_columns_of_further_radii_the_ranks_say_which_column_made_them(whole, tmp_path):
+    few = whole[whole["model"].isin(["aa", "cc"])].drop(
+        columns=["pgd_8", "pgd_8_std", "pgd_16", "pgd_16_std"]
+    )
+    assert ranked_by(few) == {"final": "pgd_2"}  # the middle one, by which cc is better
+    assert in_file(few, tmp_path / "few.csv").ranked_by == {"final": "pgd_4"}
+
+
+def test_ranks_that_agree_with_no_column_are_said_to_be_such(whole, tmp_path):
+    few = whole[whole["model"].isin(["aa", "dd"])]
+    ranks = pd.Series([2, 1], few.index, dtype="Int64")
+    few = few.assign(rank=ranks, pgd_2=[6.0, 6.0])
+    board, _, columns = in_file(few, tmp_path / "odd.csv")
+    assert columns == {}
+    assert about_ranks(board, columns) == "the ranks of protocol final agree with no column"
+    board.loc[1, "rank"] = pd.NA
+    assert about_ranks(board, columns) == (
+        "the ranks of protocol final agree with no column; no rank for 1 of 2 rows: it is unknown by what "
+        "the other rows are ranked"
+    )
+
+
+@pytest.mark.parametrize("apart", ["n_examples", "attack_precision", "preprocessing", "protocol"])
+def test_ranks_of_a_file_are_compared_among_rows_that_were_ranked_together(whole, tmp_path, apart):
+    other = {"n_examples": 20, "attack_precision": "bf16", "preprocessing": "crop 8", "protocol": "worst"}
+    first_rows = whole[whole["model"].isin(["aa", "cc"])]
+    second = first_rows.assign(pgd_4=[10.0, 5.0], **{apart: other[apart]})  # the same ranks, other accuracies
+    if apart == "protocol":
+        second = second.assign(rank=pd.Series(pd.NA, second.index, dtype="Int64"))
+    if apart in ("attack_precision", "preprocessing"):
+        at = len(whole.columns) - 2  # before corruption_source and source
+        columns = [*whole.columns[:at], apart, *whole.columns[at:]]
+        first_rows, second = (rows.assign(**{apart: rows.get(apart, "")}) for rows in (first_rows, second))
+        first_rows, second = first_rows[columns], second[columns]
+    board = pd.concat([first_rows, second], ignore_index=True)
+    assert in_file(board, tmp_path / "both.csv").ranked_by["final"] == "pgd_4"
+
+
+def test_a_file_of_rows_on_other_images_of_the_same_number_keeps_its_ranking_column(whole, tmp_path):
+    ranked = whole[whole["model"].isin(["aa", "cc"])]
+    board = pd.concat([ranked, ranked.assign(pgd_1=50.0, pgd_2=[30.0, 40.0], pgd_4=[10.0, 5.0])])
+    assert in_file(board, tmp_path / "both.csv").ranked_by == {"final": "pgd_4"}
+
+
+def test_a_file_of_two_protocols_has_a_ranking_column_for_each(folder, tmp_path):
+    with Store(folder) as store:
+        run(store, cells("high", 8, 16, 32), "worst")
+    board, _, columns = gather([folder])
+    assert in_file(board, tmp_path / "both.csv").ranked_by == columns
+
+
+def test_files_without_ranks_have_the_column_at_the_middle_of_their_radii(whole, tmp_path):
+    unranked = whole.assign(rank=pd.Series(pd.NA, whole.index, dtype="Int64"))
+    assert in_file(unranked, tmp_path / "none.csv").ranked_by == {"final": "pgd_4"}
