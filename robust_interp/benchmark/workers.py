@@ -188,21 +188,19 @@ def measurement_pool(
         failed: The errors of checkpoints that were left out of the targets, by their keys.
 
     Raises:
-        UserError: if the workers cannot be started, or a model object cannot be sent to them.
+        UserError: if the workers cannot be started or are not for the device of the request, or a model object
+            cannot be sent to them.
     """
-    if runner.device.type == "cpu" and request.device is not None and workers.gpus is None:
-        workers = replace(workers, gpus=0)
     are_objects = any(isinstance(models, Mapping) for models, _ in asked)
     keys = {name: target.key for name, target in marks(targets, are_objects).items()}
     known = ExpectedInputs(runner.dataset.fingerprint, keys)
     sent = [(_on_cpu(models), options) for models, options in asked]
-    with cluster(workers) as filled:
-        device = "cuda" if filled.gpus else "cpu"
+    with cluster(workers.on(request.device)) as filled:
         there = replace(
             request,
             modules={},
             decode_workers=0,
-            device=device,
+            device=filled.device,
             batch_size=runner.batch_size,
             data_dir=data.chosen_root(request.data_dir),
         )

@@ -146,10 +146,10 @@ def add_workers(parser: argparse.ArgumentParser) -> None:
 
 
 def workers_of(arguments: argparse.Namespace) -> Workers | None:
-    """Return the workers that the options ask for; None without workers.
+    """Return the workers that the options ask for, on the device of --device; None without workers.
 
     Raises:
-        UserError: If --gpus-per-worker is given without --workers and --ray.
+        UserError: If --gpus-per-worker is given without --workers and --ray, or does not fit --device.
     """
     from robust_interp.core.worker_pool import Workers
 
@@ -158,7 +158,7 @@ def workers_of(arguments: argparse.Namespace) -> Workers | None:
         if gpus is not None:
             raise UserError("--gpus-per-worker needs --workers or --ray")
         return None
-    return Workers(count, address, gpus)
+    return Workers(count, address, gpus).on(arguments.device)
 
 
 def use_threads(arguments: argparse.Namespace) -> None:

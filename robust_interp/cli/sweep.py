@@ -110,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
         ensembles=False,
         **select_options(arguments, "dataset attacks eps corruptions n device data_dir threads"),
     )
-    errors = console(stderr=True)
+    errors, workers = console(stderr=True), workers_of(arguments)
     with (
         Store(arguments.out, journal=arguments.store_journal) as store,
         progress_bar(errors, arguments.quiet) as bar,
@@ -124,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
         trained = sweep.trained(asked, outcomes)
         made = tuple(checkpoint.name for checkpoint in trained.checkpoints)
         benchmark = Benchmark(replace(request, models=made))
-        stack.enter_context(benchmark.in_workers(workers_of(arguments), store, arguments.out))
+        stack.enter_context(benchmark.in_workers(workers, store, arguments.out))
         bar.time.forget()  # the remaining work is now known exactly
         bar.time.expect(total_work(benchmark.work(store), cost))
         benchmark.load(store, lambda _, what: bar.show(f"loading {what}"))

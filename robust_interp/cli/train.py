@@ -236,7 +236,7 @@ def train_missing(
         tried_on = None if workers else device  # that of the workers may be another one
         units = {what: passes for what, (_, passes) in work(missing, training, tried_on).items()}
         course = _Course(arguments, out, compiled, training, lambda groups: Trainings(bar, groups, units))
-        outcomes |= course.in_workers(missing, device, workers) if workers else course.here(missing, device)
+        outcomes |= course.in_workers(missing, workers) if workers else course.here(missing, device)
     return [outcomes[what] for what in trainings]
 
 
@@ -294,15 +294,15 @@ class _Course:
     training: ArrayDataset
     watch: Callable[[Sequence[Sequence[Training]]], Trainings]
 
-    def _at_once(self, is_on_cuda: bool) -> int:
-        return self.arguments.at_once or (AT_ONCE_ON_CUDA if is_on_cuda else 1)
+    def _at_once(self, device: str) -> int:
+        return self.arguments.at_once or (AT_ONCE_ON_CUDA if device == "cuda" else 1)
 
     def here(self, missing: Sequence[Training], device: torch.device) -> Outcomes:
         """Train in this process, and return the outcome of each."""
         from robust_interp.training.train import train_together
         from robust_interp.training.workers import split_into_groups
 
-        groups = split_into_groups(missing, self._at_once(device.type == "cuda"), 1)
+        groups = split_into_groups(missing, self._at_once(device.type), 1)
         watch = self.watch(groups)
         outcomes: Outcomes = {}
         for group in groups:
@@ -325,7 +325,7 @@ class _Course:
             outcomes |= found
         return outcomes
 
-    def in_workers(self, missing: Sequence[Training], device: torch.device, workers: Workers) -> Outcomes:
+    def in_workers(self, missing: Sequence[Training], workers: Workers) -> Outcomes:
         """Train in worker processes, and return the outcome of each."""
         from robust_interp.cli.progress import tell_start
         from robust_interp.core.worker_pool import cluster, log_in
@@ -334,15 +334,14 @@ class _Course:
         workers = replace(
             workers,
             count=workers.count and min(workers.count, len(missing)),
-            gpus=0 if self.arguments.device and device.type == "cpu" else workers.gpus,
             threads=self.arguments.threads,
         )
         outcomes: Outcomes = {}
         tell_start(workers, self.arguments.quiet)
         with cluster(workers) as filled, ExitStack() as stack:
-            groups = split_into_groups(missing, self._at_once(bool(filled.gpus)), filled.count or 1)
+            groups = split_into_groups(missing, self._at_once(filled.device), filled.count or 1)
             watch = self.watch(groups)
-            setting = self._setting("cuda" if filled.gpus else "cpu")
+            setting = self._setting(filled.device)
             report = self._reporting(missing, watch, stack)
             for found in train_groups(filled, groups, setting, report, watch, log_in(self.out)):
                 _tell(found, watch)

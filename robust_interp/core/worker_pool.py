@@ -17,7 +17,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -55,6 +55,27 @@ class Workers:
     address: str | None = None
     gpus: float | None = None
     threads: int | None = None
+
+    @property
+    def device(self) -> str:
+        """The device that each worker uses, if all numbers are filled in."""
+        return "cuda" if self.gpus else "cpu"
+
+    def on(self, device: str | None) -> Workers:
+        """Return these workers on the requested device: for the CPU, they take no GPU.
+
+        Args:
+            device: The device as it was requested, such as ``cpu`` or ``cuda:1``; None leaves it to `gpus`.
+
+        Raises:
+            UserError: if `gpus` asks for another device.
+        """
+        kind = None if device is None else str(device).partition(":")[0]
+        if kind == "cpu" and self.gpus:
+            raise UserError(f"--device {device} uses no GPU, but --gpus-per-worker is {self.gpus:g}")
+        if kind == "cuda" and self.gpus == 0:
+            raise UserError(f"--device {device} needs a GPU, but --gpus-per-worker is 0")
+        return replace(self, gpus=0) if kind == "cpu" else self
 
 
 @dataclass(eq=False)

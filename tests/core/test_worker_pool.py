@@ -7,6 +7,7 @@ import threading
 import pytest
 from support.executors import Doubling, Waiting, other_versions
 
+from robust_interp.benchmark import workers as measuring
 from robust_interp.core import worker_pool
 from robust_interp.core.errors import UserError
 from robust_interp.core.extras import install
@@ -125,3 +126,54 @@ def test_without_ray_one_line_names_the_extra(command, tmp_path, monkeypatch):
 def test_without_the_option_nothing_of_ray_is_imported():
     code = "import sys, robust_interp.cli.bench, robust_interp.benchmark.api; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+
+
+# Which device the workers use.
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "expected"),
+    [
+        *((None, gpus, gpus) for gpus in (None, 0, 0.5)),
+        *(("cpu", None, 0), ("cpu", 0, 0), ("cpu:0", None, 0)),
+        *(("cuda", None, None), ("cuda:1", 0.5, 0.5)),
+    ],
+)
+def test_workers_take_gpus_unless_the_cpu_is_asked_for(device, gpus, expected):
+    assert Workers(2, gpus=gpus).on(device) == Workers(2, gpus=expected)
+
+
+def test_the_device_of_a_worker_follows_from_its_gpus():
+    assert [Workers(2, gpus=gpus).device for gpus in (0, 0.5, 1)] == ["cpu", "cuda", "cuda"]
+
+
+COMMANDS = ("bench --models in_resnet20", "audit --models in_resnet20")
+COMMANDS += ("train --models in_resnet20", "sweep --models in_resnet20")
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+@pytest.mark.parametrize(("device", "gpus"), [("cpu", "1"), ("cpu", "0.5"), ("cuda", "0")])
+def test_a_device_that_contradicts_the_gpus_per_worker_is_refused_by_every_command(
+    words, device, gpus, command, tmp_path
+):
+    options = ["--device", device, "--workers", "2", "--gpus-per-worker", gpus, "--quiet", "--out", tmp_path]
+    status, _, errors = command(*words.split(), *options)
+    assert (status, errors.count("\n")) == (1, 1)
+    assert f"--device {device}" in errors
+    assert f"--gpus-per-worker is {gpus}" in errors
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", COMMANDS)
+def test_with_device_cpu_no_command_asks_for_gpus(words, command, tmp_path, monkeypatch):
+    def told(workers):
+        raise UserError(f"gpus {workers.gpus}")
+
+    for module in (worker_pool, measuring):
+        monkeypatch.setattr(module, "cluster", told)
+    options = ["--device", "cpu", "--workers", "2", "--quiet", "--out", tmp_path]
+    if not words.startswith("train"):
+        options += ["--n", "4"]
+    status, _, errors = command(*words.split(), *options)
+    assert (status, errors) == (1, "robust-interp: gpus 0\n")
