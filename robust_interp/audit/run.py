@@ -27,12 +27,13 @@ from robust_interp.audit.table import lines
 from robust_interp.audit.thresholds import Thresholds
 from robust_interp.audit.trace import trace
 from robust_interp.benchmark.cost import choose_threads
-from robust_interp.benchmark.measure import Executor, Watch, ignore_progress, make_jobs, run_jobs
+from robust_interp.benchmark.measure import Executor, make_jobs, run_jobs
 from robust_interp.benchmark.plan import make_cell, radii
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.scheduler import Job
 from robust_interp.benchmark.settings import checked_seed, load_dataset, resolve_options, sample_count
+from robust_interp.benchmark.watch import UNWATCHED, Watch
 from robust_interp.benchmark.workers import Asked, MeasurementPool, measurement_pool
 from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.classifiers.resolve import load_all, resolve, resolve_without
@@ -220,13 +221,13 @@ class Audit:
             yield self._pool
 
     def run(
-        self, store: Store, watch: Watch = ignore_progress, executor: Executor | None = None
+        self, store: Store, watch: Watch = UNWATCHED, executor: Executor | None = None
     ) -> list[AuditedModel]:
         """Measure the missing cells, judge every model, and store the verdicts.
 
         Args:
             store: The store of the cells and verdicts.
-            watch: Called with the cell and the number of images after each finished batch.
+            watch: Listener for the progress.
             executor: The workers that measure; None measures in this process. Loss traces are always
                 computed in this process.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from torch import nn
 
@@ -16,6 +15,7 @@ from robust_interp.attacks.expectation import EOTClassifier
 from robust_interp.benchmark.compiling import architecture, can_be_compiled, key, passes_of
 from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.scheduler import Task
+from robust_interp.benchmark.watch import Watch
 from robust_interp.classifiers.engine import COMPILED, CannotCompile, Pass, compile_model, with_folded_norms
 from robust_interp.core.compiler import record_compile_time
 from robust_interp.store.cells import CLEAN
@@ -32,10 +32,10 @@ class AttackBackends:
         attacked: The attacked classifier, in eval mode with frozen parameters, on the runner's device.
         runner: The runner of the run, which says which networks are compiled.
         view: The runner of the images in the classifier's preprocessing.
-        watch: Its method ``compiling``, if it has one, is called before and after a compilation.
+        watch: Listener for compilations.
     """
 
-    def __init__(self, attacked: nn.Module, runner: Runner, view: Runner, watch: Any = None) -> None:
+    def __init__(self, attacked: nn.Module, runner: Runner, view: Runner, watch: Watch) -> None:
         self._attacked, self._runner, self._view, self._watch = attacked, runner, view, watch
         self._folded: nn.Module | None = None
         self._compiled: dict[frozenset[Pass], nn.Module | None] = {}
@@ -79,9 +79,8 @@ class AttackBackends:
 
 
 @contextmanager
-def _reporting(watch: Any, task: Task) -> Iterator[None]:
-    """Report a compilation to a watch that has the method ``compiling``: it takes long without progress."""
-    report = getattr(watch, "compiling", lambda cell, begins: None)
-    report(task.cell, True)
+def _reporting(watch: Watch, task: Task) -> Iterator[None]:
+    """Report a compilation, which takes long without progress."""
+    watch.compiling(task.cell, True)
     yield
-    report(task.cell, False)
+    watch.compiling(task.cell, False)

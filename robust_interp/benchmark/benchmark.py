@@ -11,13 +11,13 @@ import torch
 
 from robust_interp.benchmark import cost, measure
 from robust_interp.benchmark.compiling import Architecture
-from robust_interp.benchmark.measure import Watch, ignore_progress
 from robust_interp.benchmark.pending import group_by_target, missing
 from robust_interp.benchmark.plan import join_plans, make_plan
 from robust_interp.benchmark.report import Report, compose
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.settings import checked_compile, load_dataset, resolve_options
+from robust_interp.benchmark.watch import UNWATCHED, Watch
 from robust_interp.benchmark.workers import MeasurementPool, measurement_pool
 from robust_interp.classifiers.resolve import load_all, resolve, resolve_without
 from robust_interp.classifiers.target import Target
@@ -150,12 +150,12 @@ class Benchmark:
         self.runner.expect(todo, max(part.n for part in self.plan.parts))
         return load_all(todo, lambda target: target.load(device), progress)
 
-    def run(self, store: Store, watch: Watch = ignore_progress) -> Report:
+    def run(self, store: Store, watch: Watch = UNWATCHED) -> Report:
         """Measure all missing cells, chunk by chunk, and score all cells of the plan.
 
         Args:
             store: The store that results are written to; what it holds already is not measured again.
-            watch: Called with the cell and the number of images after each finished batch.
+            watch: Listener for the progress.
 
         Raises:
             UserError: if a model that is named cannot be measured on the device, or none can; or if one of

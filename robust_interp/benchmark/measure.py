@@ -14,6 +14,7 @@ from robust_interp.benchmark.attack_backends import AttackBackends
 from robust_interp.benchmark.pending import group_by_target, missing, prerequisites, self_check
 from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.scheduler import Job, Scheduler, Task
+from robust_interp.benchmark.watch import UNWATCHED, Watch
 from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.classifiers.target import Target
@@ -25,18 +26,6 @@ from robust_interp.store.cells import CLEAN, Cell, Perturbation, Plan
 IDLE = 0.05  # seconds to sleep while all remaining tasks are claimed by other processes
 
 StoreOutcome = Callable[[Task, Outcome], None]  # stores the outcome of a task
-
-# Called with a cell and the number of its images that were just finished. It may have more methods:
-# step(cell, images), compiling(cell, begins), elsewhere(cell, images) and alive(workers, total).
-Watch = Callable[[Cell, int], None]
-
-
-def ignore_progress(cell: Cell, samples: int) -> None:
-    """Ignore the progress; the default watch."""
-
-
-def _ignore_worker_count(alive: int, workers: int) -> None:
-    """Ignore the number of workers."""
 
 
 class Executor(Protocol):
@@ -78,10 +67,10 @@ class LocalWorker:
     Args:
         runner: Computes the predictions of a task.
         targets: The targets by key.
-        watch: Its method ``step``, if it has one, is called after each pass of an attack.
+        watch: Listener for the passes of attacks and for compilations.
     """
 
-    def __init__(self, runner: Runner, targets: Mapping[str, Target], watch: Watch = ignore_progress) -> None:
+    def __init__(self, runner: Runner, targets: Mapping[str, Target], watch: Watch = UNWATCHED) -> None:
         self._runner, self._targets, self._watch = runner, targets, watch
         self._conditions = ExitStack()
         self._keys: tuple[str, str] | None = None
@@ -163,8 +152,8 @@ class LocalWorker:
 
     def _step_callback(self, cell: Cell) -> Callable[[int], None]:
         """Return the progress callback of an attack, which converts passes to a fractional image count."""
-        step, passes = getattr(self._watch, "step", None), attacks.passes(cell.perturbation)
-        return (lambda done: step(cell, done / passes)) if step else (lambda done: None)
+        passes = attacks.passes(cell.perturbation)
+        return lambda done: self._watch.step(cell, done / passes)
 
 
 def run(
@@ -172,7 +161,7 @@ def run(
     targets: Sequence[Target],
     runner: Runner,
     store: Store,
-    watch: Watch = ignore_progress,
+    watch: Watch = UNWATCHED,
     executor: Executor | None = None,
 ) -> None:
     """Measure the cells of a plan that are not stored yet, chunk by chunk.
@@ -182,7 +171,7 @@ def run(
         targets: The targets of the cells.
         runner: Measures in this process, and sets the size of a chunk.
         store: The store for the results; it also holds the claims of other processes.
-        watch: Called with the cell and the number of images after each finished batch.
+        watch: Listener for the progress.
         executor: Executes the tasks; None measures in this process.
 
     Raises:
@@ -251,7 +240,7 @@ def run_jobs(
     targets: Iterable[Target],
     runner: Runner,
     store: Store,
-    watch: Watch = ignore_progress,
+    watch: Watch = UNWATCHED,
     executor: Executor | None = None,
 ) -> None:
     """Measure jobs until all of them are stored, by this or by other processes.
@@ -279,17 +268,15 @@ def run_jobs(
 
 
 def _run_tasks(scheduler: Scheduler, executor: Executor, store_outcome: StoreOutcome, watch: Watch) -> None:
-    elsewhere = getattr(watch, "elsewhere", ignore_progress)
-    alive = getattr(watch, "alive", _ignore_worker_count)
     while True:
         while executor.has_capacity and (task := scheduler.next()):
             executor.submit(task)
         while scheduler.elsewhere:
-            elsewhere(*scheduler.elsewhere.pop())
+            watch.elsewhere(*scheduler.elsewhere.pop())
         if executor.is_busy:
             done = executor.next_result()
             if executor.alive:
-                alive(*executor.alive)
+                watch.alive(*executor.alive)
             _finish(scheduler, *done, store_outcome, watch)
         elif scheduler.is_done:
             return

@@ -188,8 +188,8 @@ def measurement_pool(
         failed: The errors of checkpoints that were left out of the targets, by their keys.
 
     Raises:
-        UserError: if the workers cannot be started or are not for the device of the request, or a model object
-            cannot be sent to them.
+        UserError: if the workers cannot be started, or not on the requested device, or a model object cannot
+            be sent to them.
     """
     are_objects = any(isinstance(models, Mapping) for models, _ in asked)
     keys = {name: target.key for name, target in marks(targets, are_objects).items()}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from robust_interp.benchmark.watch import Watch
 from robust_interp.cli.display import Clock, Display, NoDisplay, PlainDisplay, ProgressState, TerminalDisplay
 from robust_interp.cli.terminal import warn
 from robust_interp.cli.time_left import Kind, TimeLeft
@@ -140,8 +141,8 @@ def total_work(work: Iterable[tuple[Cell, int]], cost: Callable[[Cell], int]) ->
     return found
 
 
-class Reporter:
-    """Counter and display of the finished work of cells, used as a watch by `benchmark` and `audit`.
+class Reporter(Watch):
+    """Counter and display of the finished work of cells, for `benchmark` and `audit`.
 
     Args:
         bar: Bar that already expects the work.
@@ -161,11 +162,11 @@ class Reporter:
         self._counted = 0.0  # units of the current batch that `step` has already counted
         bar.begin()
 
-    def __call__(self, cell: Cell, samples: int) -> None:
+    def __call__(self, cell: Cell, images: int) -> None:
         """Count images of a cell as finished by this process or its workers."""
-        self._bar.finish(work_kind(cell), samples * work_per_image(cell, self._cost) - self._counted)
+        self._bar.finish(work_kind(cell), images * work_per_image(cell, self._cost) - self._counted)
         self._counted = 0.0
-        self._images += samples
+        self._images += images
         self.own.add(cell.key)
         self._show(cell, ends=True)
 
@@ -176,9 +177,9 @@ class Reporter:
         else:
             self._bar.begin()
 
-    def step(self, cell: Cell, samples: float) -> None:
+    def step(self, cell: Cell, images: float) -> None:
         """Count the work of an attack step, given as a (fractional) number of images."""
-        units = samples * work_per_image(cell, self._cost)
+        units = images * work_per_image(cell, self._cost)
         self._bar.finish(work_kind(cell), units)
         self._counted += units
         self._show(cell, ends=False)
@@ -187,9 +188,9 @@ class Reporter:
         """Set the number of workers that can do tasks now."""
         self._workers = [f"{alive} of {workers} workers"]
 
-    def elsewhere(self, cell: Cell, samples: int) -> None:
+    def elsewhere(self, cell: Cell, images: int) -> None:
         """Count images of a cell as finished by another process on the same store."""
-        self._bar.time.skip(work_kind(cell), samples * work_per_image(cell, self._cost))
+        self._bar.time.skip(work_kind(cell), images * work_per_image(cell, self._cost))
         self.others.add(cell.key)
         self._show(cell, ends=True)
 

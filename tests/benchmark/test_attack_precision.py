@@ -1,9 +1,12 @@
 """`attack_precision`: its column, its self-check, and what is refused."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import torch
 from support.attacked import Tiny, tiny_batch
+from support.watching import Counting
 from torch import nn
 
 from robust_interp import evaluate
@@ -131,12 +134,14 @@ def test_the_check_is_part_of_the_work_and_is_told(bf16_units):
         work = [
             (cell.perturbation.precision, cell.perturbation.column, n) for cell, n in benchmark.work(store)
         ]
-        told: dict = {}
+        watch, told = Counting(), Counter()
         expected = {cell.key: n for cell, n in benchmark.work(store)}
-        benchmark.run(store, lambda cell, n: told.update({cell.key: told.get(cell.key, 0) + n}))
+        benchmark.run(store, watch)
         assert benchmark.work(store) == []
     assert [one for one in work if one[0] == "float32"] == [
         ("float32", "clean", 16),
         ("float32", "pgd(steps=2)_2", 8),
     ]
+    for cell, n in watch.finished:
+        told[cell.key] += n
     assert told == expected

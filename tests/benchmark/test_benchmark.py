@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from support.stored import chunks
+from support.watching import Counting
 from torch import nn
 
 import robust_interp
@@ -146,14 +147,16 @@ def test_the_work_of_a_run_is_counted_in_forward_passes():
         corruptions="none",
         eps=(8 / 255,),
     )
-    benchmark, seen = Benchmark(request), []
+    benchmark, seen = Benchmark(request), Counting()
     with Store(None) as store:
         # a sample: 1 when clean, 3 + 1 for FGSM, 3 x 20 + 1 for IFGSM
         assert sum(cost(cell) * samples for cell, samples in benchmark.work(store)) == 10 * (1 + 4 + 61)
         assert benchmark.estimate(store).seconds > 0
-        benchmark.run(store, lambda cell, samples: seen.append(cost(cell) * samples))
+        benchmark.run(store, seen)
         assert (benchmark.work(store), benchmark.estimate(store)) == ([], (0, False))
-    assert sum(seen) == 660
+    assert sum(cost(cell) * samples for cell, samples in seen.finished) == 660
+    # FGSM is one batch of 10 samples, 3 of its 4 passes in the attack; IFGSM 20 times 3 of its 61.
+    assert sum(samples for _, samples in seen.steps) == pytest.approx(10 * (3 / 4 + 60 / 61))
 
 
 def planned(**options):
@@ -232,11 +235,11 @@ def test_a_cell_that_both_parts_of_a_run_have_is_counted_once(in_passes):
     """Under worst PGD skips the same samples in both: clean once, PGD once, and one stronger attack."""
     usual = {"attacks": "pgd", "strong": "ifgsm(steps=40)", "protocol": "worst"}
     with Store(None) as store:
-        benchmark, done = planned(**usual), []
+        benchmark, done = planned(**usual), Counting()
         work = sum(cost(cell) * samples for cell, samples in benchmark.work(store))
         assert work == benchmark.estimate(store).seconds == 10 * (1 + 61 + 121)
-        benchmark.run(store, lambda cell, samples: done.append(cost(cell) * samples))
-    assert sum(done) == work
+        benchmark.run(store, done)
+    assert sum(cost(cell) * samples for cell, samples in done.finished) == work
 
 
 @pytest.mark.slow

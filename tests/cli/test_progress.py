@@ -8,6 +8,7 @@ import time
 import pytest
 from rich.console import Console
 
+from robust_interp.benchmark.watch import Watch
 from robust_interp.cli.bench import measured
 from robust_interp.cli.display import ProgressState, bar_line, duration
 from robust_interp.cli.main import main
@@ -302,6 +303,12 @@ def test_a_benchmark_moves_within_a_batch_and_ends_with_what_it_took(screen, clo
         watch(cell(SMALL, PGD), 10)  # the batch, of which the steps were a part
         assert bar.time.share == 1
     assert last_line(screen).startswith("small pgd_2  100%  took 8 s  1 images/s  ━")
+
+
+def test_what_a_benchmark_tells_of_is_what_the_display_listens_to():
+    told, heard = ({name for name in dir(kind) if name[0] != "_"} for kind in (Watch, Reporter))
+    assert told == heard  # a misspelt method would never be called
+    assert all(getattr(Reporter, name) is not getattr(Watch, name) for name in (*told, "__call__"))
 
 
 def test_a_benchmark_with_nothing_to_do_shows_nothing(screen):
