@@ -36,7 +36,7 @@ from robust_interp.benchmark.settings import checked_seed, load_dataset, resolve
 from robust_interp.benchmark.watch import UNWATCHED, Watch
 from robust_interp.benchmark.workers import Asked, MeasurementPool, measurement_pool
 from robust_interp.classifiers.isolation import measurement_mode
-from robust_interp.classifiers.resolve import load_all, resolve, resolve_without
+from robust_interp.classifiers.resolve import load_all, resolve, without_failed
 from robust_interp.classifiers.target import Target
 from robust_interp.classifiers.validation import LEAST_LOSS, REPEATED_ON, REPEATS, as_probabilities
 from robust_interp.core import threads
@@ -100,7 +100,8 @@ class Audit:
         return resolve((name,), options, self.dataset)[0]
 
     def _refuse(self, name: str, error: RandomModelError) -> None:
-        self.refused.append(AuditedModel(ModelCard(name, {}), [_random(error)]))
+        if all(one.card.model != name for one in self.refused):  # names may be resolved several times
+            self.refused.append(AuditedModel(ModelCard(name, {}), [_random(error)]))
 
     def _sorted(self, targets: Iterable[Target]) -> list[Target]:
         request, dataset = self._request, self.dataset.name
@@ -115,10 +116,14 @@ class Audit:
         Raises:
             UserError: if a model that is named cannot be measured, or none can.
         """
-        while failed := load_all(self.targets, self._load, progress):
-            self._failed |= failed
-            self.refused = []
-            found = resolve_without(failed, self.targets, *self._asked[0], self.dataset, self._refuse)
+        for found in without_failed(
+            lambda targets: load_all(targets, self._load, progress),
+            self.targets,
+            *self._asked[0],
+            self.dataset,
+            self._failed,
+            self._refuse,
+        ):
             self.targets = self._sorted(found)
         if self._source:
             self._load(self._source)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.settings import checked_compile, load_dataset, resolve_options
 from robust_interp.benchmark.watch import UNWATCHED, Watch
 from robust_interp.benchmark.workers import MeasurementPool, measurement_pool
-from robust_interp.classifiers.resolve import load_all, resolve, resolve_without
+from robust_interp.classifiers.resolve import load_all, resolve, without_failed
 from robust_interp.classifiers.target import Target
 from robust_interp.core import environment, threads
 from robust_interp.core.errors import UserError
@@ -136,17 +136,24 @@ class Benchmark:
 
     def _load_here(self, store: Store, progress: ProgressCallback, device: torch.device) -> None:
         """Load every model that is still to be measured, and leave out those that cannot be."""
-        while failed := self._loaded(store, progress, device):
-            self._failed |= failed
-            self.targets = resolve_without(failed, self.targets, *self._named, self.dataset)
+        for found in without_failed(
+            lambda targets: self._loaded(targets, store, progress, device),
+            self.targets,
+            *self._named,
+            self.dataset,
+            self._failed,
+        ):
+            self.targets = found
             self.plan = self._planned(self._request)
 
-    def _loaded(self, store: Store, progress: ProgressCallback, device: torch.device) -> dict[str, UserError]:
+    def _loaded(
+        self, targets: Iterable[Target], store: Store, progress: ProgressCallback, device: torch.device
+    ) -> dict[str, UserError]:
         """Load the targets that are still to be measured; return the error of each failed one by its key."""
         needed, cells = set[str](), self._cells_missing(store)
         for card in {id(cell.classifier): cell.classifier for cell in cells}.values():
             needed |= {digest(one) for one in [card.identity, *card.identity.get("ensemble", ())]}
-        todo = [target for target in self.targets if digest(target.card.identity) in needed]
+        todo = [target for target in targets if digest(target.card.identity) in needed]
         self.runner.expect(todo, max(part.n for part in self.plan.parts))
         return load_all(todo, lambda target: target.load(device), progress)
 

@@ -166,30 +166,36 @@ def load_all(
     return failed
 
 
-def resolve_without(
-    failed: Mapping[str, UserError],
+def without_failed(
+    load: Callable[[Iterable[Target]], Mapping[str, UserError]],
     targets: Iterable[Target],
     models: Sequence[str] | Mapping[str, nn.Module] | None,
     options: ResolveOptions,
     dataset: data.Dataset,
+    failed: dict[str, UserError],
     on_random: OnRandom = refuse,
-) -> list[Target]:
-    """Resolve names again without the checkpoints that failed to load, and without ensembles of them.
+) -> Iterator[list[Target]]:
+    """Load targets, and whenever some fail, yield the targets that the names have without them.
+
+    Checkpoints that failed are left out, and ensembles are formed without them.
 
     Args:
-        failed: The error of each target that failed, by its key.
-        targets: All targets that the names were resolved to before. Those that loaded keep their `load`.
+        load: Loads targets, and returns the error of each one that failed, as `load_all`.
+        targets: The targets that the names were resolved to. Those that loaded keep their `load`.
         models, options, dataset, on_random: As for `resolve`.
+        failed: The error of each target that failed, by its key; those that fail now are added.
 
     Raises:
         UserError: the error of a model that is named itself, or if no model is left.
     """
-    tried: LoadAttempts = {target.key: target.load for target in targets} | dict(failed)
-    found = resolve(models, options, dataset, on_random=on_random, tried=tried)
-    for target in found:
-        if target.key in failed:
-            raise failed[target.key]
-    return found
+    while errors := load(targets):
+        failed |= errors  # all of them: what failed in an earlier pass would come back, and fail again
+        tried: LoadAttempts = {target.key: target.load for target in targets} | dict(failed)
+        targets = resolve(models, options, dataset, on_random=on_random, tried=tried)
+        for target in targets:
+            if target.key in failed:
+                raise failed[target.key]
+        yield targets
 
 
 def _check_name(name: str) -> None:

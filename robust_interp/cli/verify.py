@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.benchmark.request import Request
     from robust_interp.benchmark.runner import Runner
     from robust_interp.benchmark.settings import load_dataset, resolve_options
-    from robust_interp.classifiers.resolve import load_all, resolve, resolve_without
+    from robust_interp.classifiers.resolve import load_all, resolve, without_failed
     from robust_interp.cli.console import console
     from robust_interp.cli.progress import track
     from robust_interp.core.work import with_progress
@@ -86,8 +86,8 @@ def run(arguments: argparse.Namespace) -> int:
         asked = request.models, resolve_options(request), dataset
         targets = resolve(*asked)
         whole = Runner.for_request(request, dataset)
-        while failed := load_all(targets, whole.load):
-            targets = resolve_without(failed, targets, *asked)
+        for left in without_failed(lambda some: load_all(some, whole.load), targets, *asked, failed={}):
+            targets = left
         runner = whole.for_dataset(external.common_images(targets))
         found = external.read(arguments.file, runner.dataset, arguments.norm, eps)
         table = external.write(
