@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,13 +19,16 @@ from robust_interp.core.files import write_text
 if TYPE_CHECKING:  # these modules import torch or pandas
     from pandas import DataFrame
 
+    from robust_interp.benchmark.benchmark import Benchmark
+    from robust_interp.benchmark.report import Report
     from robust_interp.benchmark.request import Request
+    from robust_interp.cli.progress import Bar
+    from robust_interp.core.worker_pool import Workers
     from robust_interp.data import Dataset
     from robust_interp.store import Store
     from robust_interp.store.cells import Cell
     from robust_interp.training.job import Training
-    from robust_interp.training.recipe import Recipe
-    from robust_interp.training.sweep import Point
+    from robust_interp.training.sweep import Point, RecipeOf, Trained
     from robust_interp.zoo import Checkpoint
 
 
@@ -80,79 +82,112 @@ def add_to(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    _check_names(arguments)
+    from robust_interp.cli.console import console
+    from robust_interp.cli.progress import progress_bar
+    from robust_interp.store import Store
+    from robust_interp.training.sweep import tabulate
+
+    points, recipe_of = _points(arguments), partial(train_command.recipe_of, arguments)
+    if arguments.dry_run:
+        _print_grid(points, recipe_of, len(arguments.seeds))
+        return 0
+    workers = workers_of(arguments)  # before anything is written: the options may contradict each other
+    with (
+        Store(arguments.out, journal=arguments.store_journal) as store,
+        progress_bar(console(stderr=True), arguments.quiet) as bar,
+    ):
+        trained = _trained(arguments, points, recipe_of, store, bar)
+        benchmark, report = _measured(arguments, trained, workers, store, bar)
+    table = tabulate(points, report.leaderboard, trained.failed, recipe_of)
+    _write(arguments, report, table, benchmark.plan.n)
+    return int(trained.is_incomplete or benchmark.is_incomplete)
+
+
+def _check_names(arguments: argparse.Namespace) -> None:
+    """Check all names before torch is imported."""
     from robust_interp.cli import names
 
     names.check_dataset(arguments.dataset)
     names.check_architectures(arguments.architectures or ())
     names.check_attacks(arguments.attacks)
     names.check_corruptions(arguments.corruptions)
+
+
+def _trained(
+    arguments: argparse.Namespace, points: Sequence[Point], recipe_of: RecipeOf, store: Store, bar: Bar
+) -> Trained:
+    """Train the networks of a grid that are missing, and return what became of all of them.
+
+    Args:
+        arguments: The arguments of the command.
+        points: The points of the grid.
+        recipe_of: Returns the recipe of an architecture with an interval of the initial act(λ).
+        store: The store of the measurements, which shows how much is left to measure after the training.
+        bar: Shows the progress.
+    """
     from robust_interp import data
-    from robust_interp.benchmark.benchmark import Benchmark
     from robust_interp.benchmark.cost import cost
-    from robust_interp.benchmark.request import Request
-    from robust_interp.cli.console import console
-    from robust_interp.cli.progress import Reporter, progress_bar, total_work
-    from robust_interp.results.folders import write
-    from robust_interp.store import Store
+    from robust_interp.cli.progress import total_work
     from robust_interp.training import sweep
 
-    points = _points(arguments)
-
-    recipe_of = partial(train_command.recipe_of, arguments)
-    if arguments.dry_run:
-        _print_grid(points, recipe_of, len(arguments.seeds))
-        return 0
-    folder = arguments.out / "zoo"
-    asked = sweep.trainings(points, recipe_of, arguments.seeds)
+    asked, folder = sweep.trainings(points, recipe_of, arguments.seeds), _zoo(arguments)
     trainings = [what for _, what in asked]
-    request = Request(
-        zoo=str(folder),
-        ensembles=False,
-        **select_options(arguments, "dataset attacks eps corruptions n device data_dir threads"),
-    )
-    errors, workers = console(stderr=True), workers_of(arguments)
-    with (
-        Store(arguments.out, journal=arguments.store_journal) as store,
-        progress_bar(errors, arguments.quiet) as bar,
-        ExitStack() as stack,
-    ):
-        done = train_command.finished(arguments, trainings, folder)
-        all_done = len(done) == len(trainings)
-        training = None if all_done else data.load(arguments.dataset, "train", arguments.data_dir)
-        bar.time.expect(total_work(_to_be_measured(trainings, done, training, request, store), cost))
-        outcomes = train_command.train_missing(arguments, trainings, folder, bar, training)
-        trained = sweep.trained(asked, outcomes)
-        made = tuple(checkpoint.name for checkpoint in trained.checkpoints)
-        benchmark = Benchmark(replace(request, models=made))
-        stack.enter_context(benchmark.in_workers(workers, store, arguments.out))
+    done = train_command.finished(arguments, trainings, folder)
+    all_done = len(done) == len(trainings)
+    training = None if all_done else data.load(arguments.dataset, "train", arguments.data_dir)
+    bar.time.expect(total_work(_to_be_measured(trainings, done, training, _request(arguments), store), cost))
+    return sweep.trained(asked, train_command.train_missing(arguments, trainings, folder, bar, training))
+
+
+def _measured(
+    arguments: argparse.Namespace, trained: Trained, workers: Workers | None, store: Store, bar: Bar
+) -> tuple[Benchmark, Report]:
+    """Measure the trained networks, in this process or in workers."""
+    from robust_interp.benchmark.benchmark import Benchmark
+    from robust_interp.benchmark.cost import cost
+    from robust_interp.cli.progress import Reporter, total_work
+
+    made = tuple(checkpoint.name for checkpoint in trained.checkpoints)
+    benchmark = Benchmark(replace(_request(arguments), models=made))
+    with benchmark.in_workers(workers, store, arguments.out):
         bar.time.forget()  # the remaining work is now known exactly
         bar.time.expect(total_work(benchmark.work(store), cost))
         benchmark.load(store, lambda _, what: bar.show(f"loading {what}"))
-        report = benchmark.run(store, Reporter(bar, cost))
+        return benchmark, benchmark.run(store, Reporter(bar, cost))
+
+
+def _zoo(arguments: argparse.Namespace) -> Path:
+    return arguments.out / "zoo"
+
+
+def _request(arguments: argparse.Namespace) -> Request:
+    """Return the request for the measurements, without the models, which are not trained yet."""
+    from robust_interp.benchmark.request import Request
+
+    chosen = select_options(arguments, "dataset attacks eps corruptions n device data_dir threads")
+    return Request(zoo=str(_zoo(arguments)), ensembles=False, **chosen)
+
+
+def _write(arguments: argparse.Namespace, report: Report, table: DataFrame, n: int) -> None:
+    """Write and print the tables of a sweep, and print the warnings."""
+    from robust_interp.cli.console import console, print_sweep
+    from robust_interp.results import export
+    from robust_interp.results.folders import write
+
     write(arguments.out, report.results, report.leaderboard)
-    table = sweep.tabulate(points, report.leaderboard, trained.failed, recipe_of)
     path = arguments.out / "sweep.csv"
-    _write_table(table, path, f"{arguments.dataset}, n = {benchmark.plan.n}")
+    write_text(path, export.to_csv(table))
+    print_sweep(table, f"{arguments.dataset}, n = {n}")
     for line in report.warnings:
-        errors.print(f"warning: {line}", highlight=False, markup=False)
+        console(stderr=True).print(f"warning: {line}", highlight=False, markup=False)
     say(f"wrote {path}")
-    return int(trained.is_incomplete or benchmark.is_incomplete)
 
 
-def _print_grid(
-    points: Sequence[Point], recipe_of: Callable[[str, tuple[float, float] | None], Recipe], seeds: int
-) -> None:
+def _print_grid(points: Sequence[Point], recipe_of: RecipeOf, seeds: int) -> None:
     for point in points:
         recipe = recipe_of(point.architecture, point.lambda_init).name
         say(f"{point.architecture} {point.interval or '-'} {recipe}: {seeds} seeds")
-
-
-def _write_table(table: DataFrame, path: Path, title: str) -> None:
-    from robust_interp.cli.console import print_sweep
-    from robust_interp.results import export
-
-    write_text(path, export.to_csv(table))
-    print_sweep(table, title)
 
 
 def _to_be_measured(
