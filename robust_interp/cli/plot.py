@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from robust_interp.classifiers.classifier import Classifier
     from robust_interp.core.work import ProgressCallback
+    from robust_interp.zoo import Checkpoint
 
 
 def add_to(commands: Commands) -> None:
@@ -155,8 +156,32 @@ def _landscape(arguments: argparse.Namespace) -> int:
     names.check_dataset(arguments.dataset)
     names.check_models(arguments.models, arguments.dataset, arguments.zoo, arguments.only_zoo)
     names.check_corruptions(arguments.corruption)
-    import numpy as np
+    from robust_interp.analysis import inputs
 
+    if arguments.severity is not None and arguments.corruption is None:
+        raise UserError("--severity needs --corruption")
+    use_threads(arguments)
+    checkpoints = inputs.singles(arguments.models, arguments.zoo, arguments.dataset, arguments.only_zoo)
+    planes, lines, averaged = _around_images(arguments, checkpoints)
+    weights = {checkpoint.name: checkpoint.record["weights_sha256"] for checkpoint in checkpoints.values()}
+    written = _draw_landscapes(arguments, planes, lines, weights)
+    for name, checkpoint in checkpoints.items():
+        say(f"{name}: {checkpoint.name}")
+    if left_out := averaged - lines["sample"].nunique():
+        say(f"{left_out} of {averaged} images left out of the line: zero or non-finite gradient")
+    say(f"wrote {', '.join(map(str, written))}")
+    return 0
+
+
+def _around_images(
+    arguments: argparse.Namespace, checkpoints: Mapping[str, Checkpoint]
+) -> tuple[dict[int, dict[str, np.ndarray]], pd.DataFrame, int]:
+    """Return the planes of --sample, the lines of --n images, and the number of these images.
+
+    Args:
+        arguments: The arguments of the command.
+        checkpoints: The checkpoints by the names of their models.
+    """
     from robust_interp import data
     from robust_interp.analysis import inputs, landscape
     from robust_interp.cli.console import console
@@ -164,20 +189,13 @@ def _landscape(arguments: argparse.Namespace) -> int:
     from robust_interp.core.devices import resolve_device
     from robust_interp.core.work import part_of_progress
 
-    if arguments.severity is not None and arguments.corruption is None:
-        raise UserError("--severity needs --corruption")
-    use_threads(arguments)
     device, shared = resolve_device(arguments.device), arguments.directions == "shared"
-    checkpoints = inputs.singles(arguments.models, arguments.zoo, arguments.dataset, arguments.only_zoo)
     classifiers = {name: inputs.classifier(checkpoint, device) for name, checkpoint in checkpoints.items()}
     test = data.load(arguments.dataset, "test", arguments.data_dir)
     corruption = arguments.corruption and (arguments.corruption, arguments.severity or 5)
     released = Path(arguments.corruptions_dir) if arguments.corruptions_dir else None
     images, labels = inputs.images(test, arguments.sample, corruption, arguments.seed, released)
-    usual = data.DATASETS[arguments.dataset].eps_255
-    reach = arguments.radius or 2 * max(usual)
-    radii_255 = np.linspace(-reach, reach, arguments.points)
-    many = range(min(arguments.n, len(test)))
+    radii_255, many = _radii(arguments), range(min(arguments.n, len(test)))
     in_planes = len(arguments.sample) * arguments.points**2  # points in planes; points on lines are extra
     drawn_from = in_planes / (in_planes + len(many) * arguments.points)
     with track(console(stderr=True), "landscape", arguments.quiet) as progress:
@@ -189,14 +207,17 @@ def _landscape(arguments: argparse.Namespace) -> int:
         lines = landscape.lines(
             classifiers, images.to(device), labels.tolist(), many, radii_255, shared, arguments.seed, part
         )
-    weights = {checkpoint.name: checkpoint.record["weights_sha256"] for checkpoint in checkpoints.values()}
-    written = _draw_landscapes(arguments, planes, lines, weights)
-    for name, checkpoint in checkpoints.items():
-        say(f"{name}: {checkpoint.name}")
-    if left_out := len(many) - lines["sample"].nunique():
-        say(f"{left_out} of {len(many)} images left out of the line: zero or non-finite gradient")
-    say(f"wrote {', '.join(map(str, written))}")
-    return 0
+    return planes, lines, len(many)
+
+
+def _radii(arguments: argparse.Namespace) -> np.ndarray:
+    """Return the distances along an axis, in units of 1/255."""
+    import numpy as np
+
+    from robust_interp import data
+
+    reach = arguments.radius or 2 * max(data.DATASETS[arguments.dataset].eps_255)
+    return np.linspace(-reach, reach, arguments.points)
 
 
 def _planes(
