@@ -45,7 +45,7 @@ exit status:
        and all else is done
   2    wrong usage, such as an unknown option
   3    audit: a check failed
-  130  stopped by Ctrl-C (143: by a termination signal); finished work is saved"""
+  130  stopped by Ctrl-C (143: by a termination signal, 129: by a closed terminal); finished work is saved"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -71,34 +71,54 @@ def main(argv: list[str] | None = None) -> int:
             status = arguments.run(arguments)
             sys.stdout.flush()  # raise write errors here, where they are handled
             return status
-    except UserError as error:
-        warn(f"robust-interp: {error}")
-        return 1
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
+    except (Exception, KeyboardInterrupt) as error:
+        handled = _status_after(error)
+        if handled is None:
             raise
-        reason = first_line_of(error)
-        warn(
-            f"robust-interp: out of memory ({reason}); finished work is saved: try a smaller "
-            "--batch-size, or another --device"
-        )
-        return 1
-    except KeyboardInterrupt as stop:
+        return handled
+
+
+def _status_after(error: BaseException) -> int | None:
+    """Report what ended a command in one line.
+
+    Returns:
+        The exit status; None for an error of the program, which is shown with its traceback.
+    """
+    if isinstance(error, KeyboardInterrupt):
         warn("\nrobust-interp: stopped; finished work is saved, run the same command to continue")
-        return 128 + getattr(stop, "signum", signal.SIGINT)
-    except BrokenPipeError:  # the reader of the pipe was closed, as with | head
+        return 128 + getattr(error, "signum", signal.SIGINT)
+    if isinstance(error, BrokenPipeError):  # the reader of the pipe was closed, as with | head
         _discard_output()
         return 0
-    except OSError as error:
-        if error.filename is not None and isinstance(error, PermissionError):  # as of another user's folder
-            refused = f"use {error.filename}"
-        elif error.filename is None and not _can_print():  # as with > /dev/full
-            _discard_output()
-            refused = "write to standard output"
-        else:
-            raise
-        warn(f"robust-interp: cannot {refused}: {error.strerror}; finished work is saved")
+    line = _explained(error)
+    if line is not None:
+        warn(f"robust-interp: {line}")
         return 1
+    return None
+
+
+def _explained(error: BaseException) -> str | None:
+    """Return the line for an error that the user can do something about; None for any other."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, RuntimeError | MemoryError) and is_out_of_memory(error):
+        return (
+            f"out of memory ({first_line_of(error)}); finished work is saved: try a smaller --batch-size, or "
+            "another --device"
+        )
+    if isinstance(error, OSError) and (refused := _refused_by_system(error)):
+        return f"cannot {refused}: {error.strerror}; finished work is saved"
+    return None
+
+
+def _refused_by_system(error: OSError) -> str:
+    """Return what the system did not allow; '' for an error that needs its traceback."""
+    if error.filename is not None and isinstance(error, PermissionError):  # as of another user's folder
+        return f"use {error.filename}"
+    if error.filename is None and not _can_print():  # as with > /dev/full
+        _discard_output()
+        return "write to standard output"
+    return ""
 
 
 def _can_print() -> bool:
