@@ -44,6 +44,17 @@ def test_the_index_lists_every_page():
     assert set(links(index)) == {page.name for page in PAGES if page not in (README, index)}
 
 
+def test_the_table_of_rooms_lists_every_module():
+    rooms = tables(ROOT / "docs" / "development.md")["Rooms"]
+    listed = {room.strip("`"): sorted(modules.split(", ")) for room, _, modules in rooms}
+    package = ROOT / "robust_interp"
+    found = {
+        room.parent.name: sorted(path.stem for path in room.parent.glob("*.py") if path != room)
+        for room in package.glob("*/__init__.py")
+    }
+    assert listed == found
+
+
 def test_pictures_are_small():
     for picture in (ROOT / "docs" / "images").iterdir():
         assert picture.stat().st_size < 250_000, picture.name
