@@ -56,7 +56,8 @@ def add_to(commands: Commands) -> None:
         "--lambda-init",
         type=interval,
         metavar="LOW,HIGH",
-        help="interval in which act(λ) starts, from 0 to 1 (default: set by the architecture, e.g. 0.2,0.25)",
+        help="interval in which act(λ) starts, 0 <= LOW <= HIGH, for a sigmoid strictly between 0 and 1 "
+        "(default: set by the architecture, e.g. 0.2,0.25)",
     )
     add(
         "--out",
