@@ -154,10 +154,10 @@ def _print_one(shown: Console, columns: dict[str, list[str]], order: list[str]) 
 def print_comparison(comparison: Comparison) -> None:
     """Print one line per column: two accuracies in percent, their difference and its verdict."""
     frame, samples, shown = comparison.frame, comparison.samples, console()
-    lines = [
+    compared = (
         f"A {comparison.a}, B {comparison.b}: {comparison.dataset}, n = {samples.n}, "
         f"protocol {samples.protocol}; accuracy in %"
-    ]
+    )
     rest = {
         "A": [percent(value) for value in frame["accuracy_a"]],
         "B": [percent(value) for value in frame["accuracy_b"]],
@@ -170,8 +170,7 @@ def print_comparison(comparison: Comparison) -> None:
         "95 % over seeds": [_interval(*ends) for ends in frame[["ci_low", "ci_high"]].to_numpy()],
         "verdict": list(frame["verdict"]),
     }
-    for line in lines:
-        shown.print(line, highlight=False, markup=False)
+    shown.print(compared, highlight=False, markup=False)
     order = ["column", "A", "B", "A - B", "verdict", "95 % over seeds", "Holm p"]
     left_out = _print_one(
         shown, {"column": list(frame["column"])} | rest, list(dict.fromkeys([*order, *rest]))
