@@ -174,7 +174,7 @@ def checked_seed(seed: object) -> int:
 
 
 def train_seeds(seeds: object) -> tuple[int, ...] | None:
-    """Return the train seeds: 3 gives 0, 1, 2; a list is taken as it is; None means all.
+    """Return the train seeds: 3 gives 0, 1, 2; those of a list are sorted, each once; None means all.
 
     Raises:
         UserError: if it is neither a whole number of at least 1 nor a list of whole numbers of at least 0.
@@ -193,7 +193,7 @@ def train_seeds(seeds: object) -> tuple[int, ...] | None:
             "seeds must be how many of the first there are (3 means 0, 1, 2), or which, such as (0, 4), "
             f"not {seeds!r}"
         )
-    return tuple(whole)
+    return tuple(sorted(set(whole)))
 
 
 def check_count(name: str, value: object, least: int) -> int | None:

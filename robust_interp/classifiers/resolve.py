@@ -57,7 +57,7 @@ class ResolveOptions:
             None takes the model's own.
         std: Per-channel standard deviation, as `mean`.
         weights_key: Key of the state dict in a weights file with several, for models not from the zoo.
-        seeds: Train seeds to take from the zoo (3 means 0, 1, 2); None takes all.
+        seeds: Train seeds to take from the zoo; None takes all.
         ensembles: Whether the train seeds of a model also form an ensemble.
         ensemble: More ensembles; each is a text of names joined by ``+``.
         average: What the ensembles average: ``probabilities`` or ``logits``.
@@ -74,7 +74,7 @@ class ResolveOptions:
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
     weights_key: str | None = None
-    seeds: int | Sequence[int] | None = None
+    seeds: Sequence[int] | None = None
     ensembles: bool = True
     ensemble: str | Sequence[str] = ()
     average: str | None = None
@@ -262,13 +262,10 @@ def _of_the_zoo(
     progress: ProgressCallback,
     tried: LoadAttempts,
 ) -> list[Target]:
-    seeds = range(options.seeds) if isinstance(options.seeds, int) else options.seeds
-    if seeds is not None and not len(seeds):
-        raise UserError("no train seed given: 3 means 0, 1, 2; None means all")
     found: list[Target] = []
     candidates = _candidates(names, options, dataset)
     for seeds_of_one in from_zoo(
-        names, candidates, seeds, dataset, progress, tried, None if options.check_each else {}
+        names, candidates, options.seeds, dataset, progress, tried, None if options.check_each else {}
     ):
         found += seeds_of_one
         if options.ensembles and len(seeds_of_one) > 1:

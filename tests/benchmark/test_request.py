@@ -14,7 +14,9 @@ import robust_interp
 from robust_interp import data, evaluate
 from robust_interp.benchmark import config
 from robust_interp.benchmark.benchmark import Benchmark
+from robust_interp.benchmark.forms import seed_list
 from robust_interp.benchmark.request import AVERAGES, DEFAULTS, INTERPOLATIONS, SETTINGS, SUBSETS, Request
+from robust_interp.benchmark.settings import resolve_options
 from robust_interp.classifiers import ensemble
 from robust_interp.cli.main import parser
 from robust_interp.core.errors import UserError
@@ -133,6 +135,13 @@ def test_a_value_of_another_kind_is_one_line(wrong, why):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("seeds", "text"), [(2, "2"), ((4, 0), "4,0"), ([0, 0], "0,0"), (range(1, 3), "1,2")]
+)
+def test_seeds_mean_the_same_in_python_and_on_the_command_line(seeds, text):
+    assert resolve_options(Request(models=("all",), seeds=seeds)).seeds == seed_list(text)
+
+
 def test_seeds_of_numpy_are_seeds_too(tiny_zoo):
     asked = {"zoo": tiny_zoo, "n": 4, "attacks": "none", "corruptions": "none", "ensembles": False}
     for seeds in (np.int64(1), np.array([0]), range(1)):
