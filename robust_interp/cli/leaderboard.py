@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from robust_interp.benchmark.forms import name_list, path_text, positive
-from robust_interp.benchmark.request import PROTOCOLS
+from robust_interp.benchmark.request import DEFAULTS, PROTOCOLS
 from robust_interp.cli.options import (
     Commands,
     add_chosen,
@@ -135,8 +135,9 @@ def _add_compare(actions: Commands) -> None:
     parser.set_defaults(bad_usage=parser.error)
     add = parser.add_argument
     # Read as text: the old form was two model names without an option, and the folder as --results.
-    add("sources", nargs="*", type=path_text, metavar="FOLDER", help="results folders (default: results)")
-    add("--results", default="results", type=path_text, help=argparse.SUPPRESS)
+    usual = DEFAULTS["out"]
+    add("sources", nargs="*", type=path_text, metavar="FOLDER", help=f"results folders (default: {usual})")
+    add("--results", default=usual, type=path_text, help=argparse.SUPPRESS)
     add(
         "--models",
         type=_two_entries,

@@ -215,10 +215,10 @@ def _add_results(parser: argparse.ArgumentParser, dest: str, metavar: str, what:
     parser.add_argument(
         dest,
         nargs="*",
-        default=[Path("results")],
+        default=[Path(DEFAULTS["out"])],
         type=named_path,
         metavar=metavar,
-        help=f"{what} (default: results)",
+        help=f"{what} (default: {DEFAULTS['out']})",
     )
 
 

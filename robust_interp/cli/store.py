@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from robust_interp.benchmark.forms import named_path
+from robust_interp.benchmark.request import DEFAULTS
 from robust_interp.cli.options import Commands, add_command
 from robust_interp.cli.terminal import say
 
@@ -42,10 +43,10 @@ def _add(
     parser.add_argument(
         "folder",
         nargs="?",
-        default=Path("results"),
+        default=Path(DEFAULTS["out"]),
         type=named_path,
         metavar="FOLDER",
-        help="results folder (default: results)",
+        help=f"results folder (default: {DEFAULTS['out']})",
     )
 
 

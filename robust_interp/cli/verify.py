@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from robust_interp.benchmark.forms import name_list, named_path
+from robust_interp.benchmark.request import DEFAULTS
 from robust_interp.cli.options import (
     OF_IMAGES,
     Commands,
@@ -53,7 +54,7 @@ def add_to(commands: Commands) -> None:
     add("--norm", choices=("Linf", "L2"), default="Linf", help="norm of the radius (default: Linf)")
     add_fields(parser, f"checkpoint weights_key mean std dataset {OF_IMAGES} seeds")
     add_fields(parser, "batch_size device threads zoo only_zoo data_dir")
-    add_field(parser, "out", "results", type=named_path)
+    add_field(parser, "out", DEFAULTS["out"], type=named_path)
     add_quiet(parser)
     add_plugin(parser)
 

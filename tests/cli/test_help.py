@@ -11,6 +11,7 @@ import timm
 from support.markdown import ROOT
 
 from robust_interp import attacks, corruptions, models, zoo
+from robust_interp.benchmark.request import DEFAULTS
 from robust_interp.cli import completion, names
 from robust_interp.cli.main import parser
 from robust_interp.core.architectures import OURS
@@ -105,6 +106,18 @@ def test_models_and_results_are_given_in_one_way_everywhere():
         *("leaderboard show", "leaderboard compare", "robustbench export", "robustbench download"),
         *("leaderboard classes", "plot curve", "verify"),
     }
+
+
+RESULTS = {"out": {"bench", "audit", "verify"}, "folder": {"store check", "store repair"}}
+RESULTS |= {"sources": {"leaderboard show", "leaderboard paper"}, "results": {"leaderboard compare"}}
+RESULTS |= {"folders": {"leaderboard classes", "plot curve"}}
+
+
+def test_the_default_results_folder_is_the_same_everywhere():
+    for prog, action in ACTIONS:
+        if prog.removeprefix("robust-interp ") in RESULTS.get(action.dest, ()):
+            default = action.default[0] if isinstance(action.default, list) else action.default
+            assert str(default) == DEFAULTS["out"], prog
 
 
 def told(line):
