@@ -22,7 +22,6 @@ from robust_interp.data import DATASETS, DatasetType
 FOLDER = Path(__file__).parent / "recipes"
 LARGEST = 1e30  # upper limit of any number in a recipe, so that float32 computations do not overflow
 _NOT_FILLED = "call Recipe.filled with the data set before the recipe is used"
-LONGEST_NAME = 120  # characters, so that a checkpoint's folder name stays below the usual 255 bytes
 
 
 @dataclass(frozen=True)
@@ -283,14 +282,12 @@ def overridden(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
     """Return a recipe with changed fields, which are added to its name and its `deviations`.
 
     Raises:
-        UserError: if a value is out of its range, or the name becomes too long for a folder.
+        UserError: if a value is out of its range.
     """
     new = replace(recipe, **changes)  # checks the values
     pairs = {name: (getattr(recipe, name), getattr(new, name)) for name in FIELDS}
     deviations = {name: (named, used) for name, (named, used) in pairs.items() if named != used}
     name = "_".join([recipe.name, *(_in_name(name, used) for name, (_, used) in deviations.items())])
-    if len(name) > LONGEST_NAME:
-        raise UserError("too many changes for a folder name: write them into a recipe file and use it")
     return replace(new, name=name, deviations=deviations)
 
 

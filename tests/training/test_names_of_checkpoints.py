@@ -1,5 +1,7 @@
 """A checkpoint's name is checked before the training."""
 
+from dataclasses import replace
+
 import pytest
 from support.messages import one_line
 
@@ -28,6 +30,12 @@ def test_a_name_that_no_folder_could_have_is_refused_before_the_training(
             train.train(name, "digits", recipe.load("digits", name, "digits"), 0, out)
         one_line(refusal.value, name)
         assert not [path for path in out.rglob("*") if path.is_file()]
+
+
+def test_changes_of_a_recipe_may_fill_the_name_of_a_checkpoint(tmp_path):
+    digits = recipe.load("digits", "in_resnet14", "digits")
+    long = recipe.overridden(replace(digits, name="n" * 170), {"lr": 0.05})
+    assert len(job.destination("in_resnet14", "digits", long, 0, tmp_path).name) == 203
 
 
 def test_a_name_too_long_for_a_file_system_is_refused_before_the_training(command, tmp_path, monkeypatch):
