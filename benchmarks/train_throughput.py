@@ -37,7 +37,7 @@ from robust_interp import data
 from robust_interp.training import recipe
 from robust_interp.training.compilation import compile_blocks
 from robust_interp.training.loader import Loader
-from robust_interp.training.side_by_side import Group
+from robust_interp.training.side_by_side import TrainerGroup
 from robust_interp.training.trainer import Trainer
 
 KIND = data.DATASETS["cifar10"]
@@ -127,7 +127,7 @@ class Ours:
 
     def __init__(self, arguments: argparse.Namespace, rule: recipe.Recipe, images, labels) -> None:
         trainers = [ours(arguments, rule, images, labels, seed) for seed in range(arguments.seeds)]
-        self.seeds, self.lines = len(trainers), Group(trainers).epochs(lambda *_: None, lambda: False)
+        self.seeds, self.lines = len(trainers), TrainerGroup(trainers).epochs(lambda *_: None, lambda: False)
 
     def __call__(self) -> None:
         for _ in range(self.seeds):

@@ -57,7 +57,7 @@ def key(card: ModelCard, passes: Iterable[Pass], images: torch.Tensor) -> str:
     return f"{card.model} {digest(parts)[:16]}"
 
 
-def expected(
+def expected_compile_time(
     card: ModelCard, passes: Iterable[Pass], images: torch.Tensor, network: nn.Module
 ) -> CompileTime:
     """Return the expected time and gain of a compilation: as measured before, or by the number of layers."""

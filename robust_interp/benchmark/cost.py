@@ -80,7 +80,7 @@ def work(plan: Plan, store: Store, batch_size: int) -> list[tuple[Cell, int]]:
     return [(cell, part.n - store.covered(cell.key)) for part, cell in _remaining(plan, store, batch_size)]
 
 
-def expected(
+def expected_work(
     request: Request, dataset: Dataset, cards: Sequence[ModelCard], store: Store
 ) -> list[tuple[Cell, int]]:
     """Return the same as `work` for models that need not exist yet, from their model cards alone.
@@ -186,7 +186,7 @@ def _worth_compiling(
         part, cell, _ = parts[0]
         passes = frozenset[Pass]().union(*(passes_of(one.perturbation) for _, one, _ in parts))
         images = timing.view(cell.classifier).pixels(CLEAN, 0, min(part.n, runner.batch_size))
-        seen = compiling.expected(cell.classifier, passes, images, timing.load(cell.classifier))
+        seen = compiling.expected_compile_time(cell.classifier, passes, images, timing.load(cell.classifier))
         a_pass = timing.seconds(cell.classifier, min(TIMED_ON, part.n))
         seconds = math.fsum(a_pass * _in_batches(one) * samples for _, one, samples in parts)
         if asked == "on" or saves_time(seconds / processes, seen):

@@ -112,7 +112,7 @@ def dataset_name(text: str) -> str:
     return named(text)
 
 
-def sample_count(text: str) -> int | str:
+def count_or_all(text: str) -> int | str:
     return text if text == "all" else positive(text)
 
 
@@ -206,7 +206,7 @@ FACTOR = Form(positive, "K", (int,), "a whole number")
 NUMBER = Form(number, "X", (int, float), "a number")
 PERCENTAGE = Form(percentage, "X", (int, float), "a number")
 COUNT = Form(positive, "N", (int,), "a whole number")
-COUNT_OR_ALL = Form(sample_count, "N", (int, str), "a whole number or 'all'")
+COUNT_OR_ALL = Form(count_or_all, "N", (int, str), "a whole number or 'all'")
 WHOLE = Form(int, "N", (int,), "a whole number")  # its range is checked by the run
 SEED = Form(natural, "N", (int,), "a whole number")
 SWITCH = Form("True".__eq__, types=(bool,), words="true or false")  # two options: --ensembles, --no-ensembles

@@ -208,7 +208,7 @@ def _to_be_measured(
         request: The request for the measurements.
         store: The store, which may contain some of the cells.
     """
-    from robust_interp.benchmark.cost import expected
+    from robust_interp.benchmark.cost import expected_work
     from robust_interp.benchmark.settings import load_dataset
     from robust_interp.classifiers.zoo_names import from_checkpoint
     from robust_interp.store.cells import ModelCard
@@ -221,7 +221,7 @@ def _to_be_measured(
     for what in missing:
         known = {"architecture": what.architecture, "recipe": what.recipe.name, "seed": what.seed}
         cards.append(ModelCard(what.architecture, known, train_seed=what.seed, params_m=sizes[what][0]))
-    return expected(request, dataset, cards, store)
+    return expected_work(request, dataset, cards, store)
 
 
 def _points(arguments: argparse.Namespace) -> list[Point]:

@@ -14,7 +14,7 @@ from robust_interp.training.trainer import Status, Trainer
 REPORT_EVERY = 0.5  # seconds between two reports within an epoch
 
 
-class Group:
+class TrainerGroup:
     """Networks that are trained on one device, on a CPU each with the same result as if trained alone.
 
     On CUDA rounding differs, because the algorithms of cuDNN are not deterministic, and all networks share

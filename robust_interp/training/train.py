@@ -23,7 +23,7 @@ from robust_interp.training.compilation import MOST_COMPILATIONS
 from robust_interp.training.files import check_learning, check_not_failed, restore, save
 from robust_interp.training.job import Job, Start, Training, check
 from robust_interp.training.recipe import Recipe
-from robust_interp.training.side_by_side import Group
+from robust_interp.training.side_by_side import TrainerGroup
 from robust_interp.training.trainer import Status, Trainer, TrainingError
 
 
@@ -198,7 +198,7 @@ def _run(
     Raises:
         Stopped: if a signal stopped unfinished trainings.
     """
-    group = Group(list(jobs))
+    group = TrainerGroup(list(jobs))
     with resume.StopSignals() as stop:
         for trainer, line in group.epochs(
             lambda trainer, status: report(jobs[trainer].what, status), lambda: bool(stop) or stopping()

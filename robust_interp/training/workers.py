@@ -100,7 +100,7 @@ class GroupTraining:
         return [one if isinstance(one, TrainingError) else None for one in found]
 
 
-class Watch(Protocol):
+class TrainingWatch(Protocol):
     """Listener for events of trainings in workers."""
 
     def begins(self, what: Training) -> None:
@@ -123,7 +123,7 @@ def train_groups(
     groups: Sequence[Group],
     setting: Setting,
     report: Callable[[Training, Status], None],
-    watch: Watch,
+    watch: TrainingWatch,
     log: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Outcomes]:
     """Train groups in workers, and yield the outcomes of each group when it ends.

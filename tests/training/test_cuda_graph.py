@@ -16,7 +16,7 @@ from robust_interp.training import cuda_graph, side_by_side
 from robust_interp.training.cuda_graph import RecordedSteps
 from robust_interp.training.loader import Loader
 from robust_interp.training.recipe import Recipe
-from robust_interp.training.side_by_side import Group
+from robust_interp.training.side_by_side import TrainerGroup
 from robust_interp.training.trainer import Trainer
 
 DIGITS = data.DATASETS["digits"]
@@ -120,7 +120,7 @@ def fit_of(architecture, recipe, seed=0, n=26, device="cpu", **model_args):
 
 
 def train(trainers):
-    for _ in Group(trainers).epochs(lambda *_: None, lambda: False):
+    for _ in TrainerGroup(trainers).epochs(lambda *_: None, lambda: False):
         pass
     return trainers
 

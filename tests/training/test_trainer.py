@@ -12,7 +12,7 @@ from robust_interp import data, zoo
 from robust_interp.training import trainer
 from robust_interp.training.loader import Loader
 from robust_interp.training.recipe import Recipe
-from robust_interp.training.side_by_side import Group
+from robust_interp.training.side_by_side import TrainerGroup
 from robust_interp.training.trainer import Trainer, TrainingError, learning_rate
 
 DIGITS = data.DATASETS["digits"]
@@ -45,7 +45,7 @@ def test_weight_decay_moves_lambda_as_worked_out_by_hand(monkeypatch, stored, la
     start = model.fc.weight.clone()
     images = np.random.default_rng(0).random((8, 1, 8, 8), dtype=np.float32)
     training = Trainer(model, Loader(images, np.zeros(8, dtype=np.int64), recipe, False, 0, "cpu"), recipe)
-    ((_, line),) = Group([training]).epochs(lambda *_: None, lambda: False)
+    ((_, line),) = TrainerGroup([training]).epochs(lambda *_: None, lambda: False)
     assert len(line["lambda"]) == 3
     assert list(line["lambda"].values()) == pytest.approx([expected] * 3, abs=1e-6)
     # all else decays in either case
