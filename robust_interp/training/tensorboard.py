@@ -12,7 +12,7 @@ from robust_interp.training.trainer import Status
 
 @contextmanager
 def curve_writer(folder: Path) -> Iterator[Callable[[Status], None]]:
-    """Yield a function for the `report` argument of `train.train`; it writes each finished epoch to `folder`.
+    """Yield a function that is called with each status of a training, and writes finished epochs to `folder`.
 
     Scalars: ``loss``, ``accuracy`` (%), ``lr``, ``images_per_second`` and ``lambda/<block>``.
 

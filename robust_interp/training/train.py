@@ -22,60 +22,8 @@ from robust_interp.training import resume
 from robust_interp.training.compilation import MOST_COMPILATIONS
 from robust_interp.training.files import check_learning, check_not_failed, restore, save
 from robust_interp.training.job import Job, Start, Training, check
-from robust_interp.training.recipe import Recipe
 from robust_interp.training.side_by_side import TrainerGroup
 from robust_interp.training.trainer import Status, Trainer, TrainingError
-
-
-def train(
-    architecture: str,
-    dataset: str,
-    recipe: Recipe,
-    seed: int,
-    out: Path,
-    model_args: dict | None = None,
-    data_dir: str | None = None,
-    device: str | torch.device = "cpu",
-    report: Callable[[Status], None] = lambda status: None,
-    save_every: int = 1,
-    compiled: bool = False,
-) -> zoo.Checkpoint:
-    """Train one network and write its checkpoint folder.
-
-    Args:
-        architecture: A registered timm name without a tag.
-        dataset: Name of a registered data set. Its test split is read before the training, to find mistakes,
-            and used only once, at the end.
-        recipe: The recipe; it is filled for the data set.
-        seed: Train seed; it determines initialisation, order and augmentation.
-        out: The folder for the checkpoint folder.
-        model_args: See `train_together`.
-        data_dir: See `train_together`.
-        device: See `train_together`.
-        report: Called with the status at the end of each epoch, and about every half second.
-        save_every: See `train_together`.
-        compiled: See `train_together`.
-
-    Raises:
-        TrainingError: if the training fails, which is recorded, or failed before.
-        Stopped: see `train_together`.
-        UserError: see `train_together`.
-    """
-    what = Training(architecture, recipe, seed)
-    (outcome,) = train_together(
-        [what],
-        dataset,
-        out,
-        model_args=model_args,
-        data_dir=data_dir,
-        device=device,
-        report=lambda _, status: report(status),
-        save_every=save_every,
-        compiled=compiled,
-    ).values()
-    if isinstance(outcome, TrainingError):
-        raise outcome
-    return outcome
 
 
 def train_together(
@@ -83,7 +31,6 @@ def train_together(
     dataset: str,
     out: Path,
     *,
-    model_args: dict | None = None,
     data_dir: str | None = None,
     device: str | torch.device = "cpu",
     report: Callable[[Training, Status], None] = lambda what, status: None,
@@ -99,7 +46,6 @@ def train_together(
         trainings: The networks to train, without duplicates.
         dataset: Name of a registered data set, for all networks.
         out: The folder for the checkpoint folders.
-        model_args: Arguments of the architectures in addition to those of the recipes.
         data_dir: The data folder, see `data.data_root`.
         device: Device to train on.
         report: Called with each training and its status at the end of an epoch, and about every half second.
@@ -130,7 +76,7 @@ def train_together(
             stack.enter_context(compilation_limit(MOST_COMPILATIONS))
         training = training or data.load(dataset, "train", data_dir)
         test = data.load(dataset, "test", data_dir)  # now, so that mistakes are found before the training
-        jobs = _jobs(folders, training, model_args or {}, device, compiled)
+        jobs = _jobs(folders, training, device, compiled)
         outcomes, caught = _outcomes(jobs, test, report, resumed, stopping, save_every)
     if caught:  # these trainings are finished; stop what the caller does next
         raise Stopped(caught)
@@ -171,15 +117,13 @@ def _outcomes(
 def _jobs(
     folders: dict[Training, Path],
     training: data.ArrayDataset,
-    model_args: dict,
     device: str | torch.device,
     compiled: bool,
 ) -> list[Job]:
     jobs = []
     for what, folder in folders.items():
         recipe = what.recipe.filled(data.DATASETS[training.name])
-        args = recipe.model_args() | model_args
-        jobs.append(Job(what, recipe, args, training, folder, device, compiled))
+        jobs.append(Job(what, recipe, recipe.model_args(), training, folder, device, compiled))
     return jobs
 
 

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from support.training import train_one
 
 from robust_interp import data, zoo
 from robust_interp.cli.main import main
@@ -92,10 +93,10 @@ def test_what_was_compiled_is_recorded_and_stored_as_a_plain_network(tmp_path, m
     monkeypatch.setattr(job, "compile_blocks", lambda model: seen.append(type(model).__name__))
     seen = []
     short = Recipe("short", epochs=1, batch_size=1347)
-    checkpoint = train.train("in_resnet14", "digits", short, 0, tmp_path, compiled=True)
+    checkpoint = train_one("in_resnet14", "digits", short, 0, tmp_path, compiled=True)
     assert checkpoint.record["compiled"] is True
     assert len(seen) == 1  # for training, and not for the test split
-    assert train.train("in_resnet14", "digits", short, 1, tmp_path).record["compiled"] is False
+    assert train_one("in_resnet14", "digits", short, 1, tmp_path).record["compiled"] is False
 
 
 @pytest.mark.slow

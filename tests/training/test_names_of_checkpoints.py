@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 from support.messages import one_line
+from support.training import train_one
 
 from robust_interp import data
 from robust_interp.core.errors import UserError
-from robust_interp.training import job, recipe, train
+from robust_interp.training import job, recipe
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -27,7 +28,7 @@ def test_a_name_that_no_folder_could_have_is_refused_before_the_training(
     assert not [path for path in out.rglob("*") if path.is_file()]
     if not there:
         with pytest.raises(UserError) as refusal:
-            train.train(name, "digits", recipe.load("digits", name, "digits"), 0, out)
+            train_one(name, "digits", recipe.load("digits", name, "digits"), 0, out)
         one_line(refusal.value, name)
         assert not [path for path in out.rglob("*") if path.is_file()]
 

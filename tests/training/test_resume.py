@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from support.training import more_arguments, train_one
 
 from robust_interp import zoo
 from robust_interp.cli.main import main
@@ -62,7 +63,7 @@ def without_speed(line):
 
 def run(out, report=lambda status: None, seed=0, **options):
     torch.manual_seed(99)  # what the process did before is not to matter
-    return train.train("in_resnet14", "digits", RECIPE, seed, out, DROPOUT, report=report, **options)
+    return train_one("in_resnet14", "digits", RECIPE, seed, out, DROPOUT, report=report, **options)
 
 
 def files(folder):
@@ -132,8 +133,8 @@ def test_a_training_that_goes_on_says_so_before_its_first_step(tmp_path, monkeyp
         raise MemoryError  # enough seen
 
     trainings = [job.Training("in_resnet14", RECIPE, seed) for seed in (1, 0)]
-    with pytest.raises(MemoryError):
-        train.train_together(trainings, "digits", tmp_path, model_args=DROPOUT, resumed=resumed)
+    with pytest.raises(MemoryError), more_arguments(DROPOUT):
+        train.train_together(trainings, "digits", tmp_path, resumed=resumed)
     assert told == [(0, 2, 12)]
 
 
@@ -176,7 +177,7 @@ def test_a_state_that_is_damaged_or_of_another_training_is_refused(tmp_path, mon
         run(tmp_path, at_step(2, lambda: signal.raise_signal(signal.SIGINT)))
     (path,) = tmp_path.iterdir()
     with pytest.raises(UserError, match="unfinished training with different model_args; remove it"):
-        train.train("in_resnet14", "digits", RECIPE, 0, tmp_path)
+        train_one("in_resnet14", "digits", RECIPE, 0, tmp_path)
     path.write_bytes(path.read_bytes()[:5000])
     with pytest.raises(UserError, match=f"cannot read {path}: .*; remove it to start over"):
         run(tmp_path)
@@ -377,7 +378,7 @@ def test_if_all_seeds_fail_so_does_the_command(tmp_path, capsys, monkeypatch):
 def test_a_seed_that_learns_nothing_has_failed_and_leaves_no_state(tmp_path):
     recipe = Recipe("still", epochs=9, lr=1e-12, batch_size=449)
     with pytest.raises(TrainingError, match="does not progress: in epochs 1 to 5"):
-        train.train("in_resnet14", "digits", recipe, 0, tmp_path)
+        train_one("in_resnet14", "digits", recipe, 0, tmp_path)
     assert files(tmp_path) == ["in_resnet14.digits_still_seed0.failed.json"]
 
 
@@ -385,7 +386,7 @@ def test_a_seed_that_learns_nothing_has_failed_and_leaves_no_state(tmp_path):
 def test_a_short_training_that_learns_nothing_has_failed_too(tmp_path):
     recipe = Recipe("still", epochs=4, lr=1e-12, batch_size=64)  # 32 steps
     with pytest.raises(TrainingError, match="ended at chance level: in epochs 1 to 4"):
-        train.train("in_resnet14", "digits", recipe, 0, tmp_path)
+        train_one("in_resnet14", "digits", recipe, 0, tmp_path)
     assert files(tmp_path) == ["in_resnet14.digits_still_seed0.failed.json"]
 
 
@@ -397,7 +398,7 @@ def test_a_short_training_that_learns_nothing_has_failed_too(tmp_path):
 def test_the_interval_reaches_the_model_and_the_curve_is_a_csv(tmp_path, monkeypatch, stored):
     monkeypatch.setattr(train, "check_learning", lambda *_: None)  # this one is to learn nothing
     recipe = Recipe("still", 2, lr=1e-12, batch_size=449, lambda_init=(0.5, 0.6), stored=stored)
-    checkpoint = train.train("in_resnet14", "digits", recipe, 0, tmp_path)
+    checkpoint = train_one("in_resnet14", "digits", recipe, 0, tmp_path)
     assert len(set(checkpoint.record["lambda"].values())) == 3
     assert all(0.5 <= value <= 0.6 for value in checkpoint.record["lambda"].values())
     assert checkpoint.record["lambda_init"] == [0.5, 0.6]

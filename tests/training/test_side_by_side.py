@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from support.training import more_arguments, train_one
 
 from robust_interp.cli.main import main
 from robust_interp.core.errors import Stopped, UserError
@@ -30,14 +31,15 @@ def trainings():
 
 
 def run(asked, out, **options):
-    return train.train_together(asked, "digits", out, model_args=DROPOUT, **options)
+    with more_arguments(DROPOUT):
+        return train.train_together(asked, "digits", out, **options)
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory, a_third):
     """The hash of each network's weights, trained alone."""
     out = tmp_path_factory.mktemp("alone")
-    return [train.train(a, "digits", r, s, out, DROPOUT).sha256 for a, r, s in KINDS]
+    return [train_one(a, "digits", r, s, out, DROPOUT).sha256 for a, r, s in KINDS]
 
 
 @pytest.mark.slow
@@ -145,5 +147,5 @@ def test_precision_is_in_the_name_and_tf32_is_for_cuda(tmp_path, capsys):
 def test_autocast_outside_does_not_reach_a_float32_recipe(tmp_path, alone):
     architecture, recipe, seed = KINDS[0]
     with torch.autocast("cpu", torch.bfloat16):
-        made = train.train(architecture, "digits", recipe, seed, tmp_path, DROPOUT)
+        made = train_one(architecture, "digits", recipe, seed, tmp_path, DROPOUT)
     assert made.sha256 == alone[0]

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from scipy.stats import chisquare
+from support.training import train_one
 from timm.models import register_model
 from torch import nn
 from torchvision.transforms import functional as TF
@@ -59,11 +60,11 @@ def exact(monkeypatch):
 @pytest.mark.usefixtures("few_digits")
 def test_a_seed_fixes_the_weights_bit_for_bit_and_another_gives_others(tmp_path, exact):
     one, again, other = (
-        train.train("in_resnet14", "digits", SHORT, seed, tmp_path / folder)
+        train_one("in_resnet14", "digits", SHORT, seed, tmp_path / folder)
         for seed, folder in ((0, "one"), (0, "again"), (1, "other"))
     )
     with torch.device("meta"):  # a default device of the user
-        elsewhere = train.train("in_resnet14", "digits", SHORT, 0, tmp_path / "elsewhere")
+        elsewhere = train_one("in_resnet14", "digits", SHORT, 0, tmp_path / "elsewhere")
     assert elsewhere.sha256 == one.sha256
     assert one.record["precision"] == "float32"
     assert same(weights(one), weights(again))
@@ -94,9 +95,9 @@ def test_the_test_split_is_used_only_after_the_last_epoch(tmp_path, monkeypatch,
         return found if split == "train" else replace(found, images=np.zeros_like(found.images))
 
     recipe = Recipe("two", epochs=2)
-    usual = train.train("preact_resnet14", "digits", recipe, 0, tmp_path / "usual")
+    usual = train_one("preact_resnet14", "digits", recipe, 0, tmp_path / "usual")
     monkeypatch.setattr(data, "load", load)
-    poisoned = train.train("preact_resnet14", "digits", recipe, 0, tmp_path / "poisoned", report=note)
+    poisoned = train_one("preact_resnet14", "digits", recipe, 0, tmp_path / "poisoned", report=note)
     assert set(used[len(used) // 2 :]) == {2}  # of the second training
     assert same(weights(usual), weights(poisoned))
     assert poisoned.record["clean_accuracy"] == 10  # one class for all, and 45 of each class are there
@@ -140,7 +141,7 @@ def test_a_test_split_that_cannot_be_used_is_refused_before_the_first_step(
         data.DATASETS.registered("odd", replace(DIGITS, name="odd", load=load)),
         pytest.raises(UserError, match=told) as refusal,
     ):
-        train.train("preact_resnet14", "odd", SHORT, 0, tmp_path)
+        train_one("preact_resnet14", "odd", SHORT, 0, tmp_path)
     assert "\n" not in str(refusal.value)
     assert not [path for path in tmp_path.rglob("*") if path.suffix in (".safetensors", ".json")]
 
@@ -175,7 +176,7 @@ def test_the_learning_rate_drops_after_half_and_three_quarters_of_the_steps(
 ):
     monkeypatch.setattr(torch.optim, "SGD", Recorder)
     recipe = Recipe("steps", epochs=epochs, batch_size=batch_size)
-    train.train("preact_resnet14", "digits", recipe, 0, tmp_path)
+    train_one("preact_resnet14", "digits", recipe, 0, tmp_path)
     wanted = [rate for rate, steps in expected.items() for _ in range(steps)]
     assert Recorder.made.rates == pytest.approx(wanted)
 
@@ -186,7 +187,7 @@ def test_two_steps_are_sgd_with_momentum_and_decay_of_everything_that_is_stored(
     monkeypatch.setattr(train, "check_learning", lambda *_: None)  # two steps are too few to learn much
     rate, momentum, decay, seed = 0.05, 0.9, 0.1, 3
     recipe = Recipe("hand", 2, lr=rate, steps=(), momentum=momentum, weight_decay=decay, batch_size=SIZE)
-    trained = weights(train.train("in_resnet14", "digits", recipe, seed, tmp_path))
+    trained = weights(train_one("in_resnet14", "digits", recipe, seed, tmp_path))
 
     split = data.load("digits", "train")
     torch.manual_seed(seed)
@@ -226,7 +227,7 @@ def test_images_that_a_plug_in_has_as_a_tensor_in_bfloat16_are_trained_on(tmp_pa
     trained = []
     for name, load in (("tensors", tensors), ("arrays", arrays)):
         with data.DATASETS.registered(name, replace(DIGITS, name=name, load=load)):
-            trained.append(weights(train.train("preact_resnet14", name, SHORT, 0, tmp_path)))
+            trained.append(weights(train_one("preact_resnet14", name, SHORT, 0, tmp_path)))
     assert same(*trained)
 
 
@@ -408,7 +409,7 @@ def test_a_checkpoint_that_is_there_is_skipped_and_never_overwritten(tmp_path, c
     assert "exists already, skipped" in capsys.readouterr().out
     assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(UserError, match="exists already"):
-        train.train("in_resnet14", "digits", Recipe("digits_1epochs", epochs=1), 0, tmp_path)
+        train_one("in_resnet14", "digits", Recipe("digits_1epochs", epochs=1), 0, tmp_path)
 
 
 @pytest.mark.slow
@@ -419,7 +420,7 @@ def test_half_precision_is_kept_only_while_no_prediction_changes(tmp_path, monke
         with monkeypatch.context() as patch:
             if allowed is not None:
                 patch.setattr(files, "HALF_MAY_CHANGE", allowed)
-            made[name] = train.train("preact_resnet14", "digits", replace(SHORT, name=name), 0, tmp_path)
+            made[name] = train_one("preact_resnet14", "digits", replace(SHORT, name=name), 0, tmp_path)
     assert (made["always"].record["precision"], made["never"].record["precision"]) == ("float16", "float32")
     for name, tensor in weights(made["never"]).items():
         rounded = tensor.half().float() if tensor.is_floating_point() else tensor
@@ -528,7 +529,7 @@ def test_a_model_that_could_not_be_saved_is_refused_before_the_first_step_of_any
     of_plugin(attributes)
     monkeypatch.setattr(Trainer, "train_step", None)
     with pytest.raises(UserError) as raised:
-        train.train("made_by_plugin", "digits", SHORT, 0, tmp_path)
+        train_one("made_by_plugin", "digits", SHORT, 0, tmp_path)
     assert str(raised.value) == (
         "cannot train made_by_plugin: its checkpoint needs attributes of timm's models, and these are "
         f"missing or not JSON values: {named}"
@@ -570,7 +571,7 @@ def test_a_state_or_arguments_that_could_not_be_saved_are_refused_before_the_fir
     of_plugin(TIMMS | {"extra": extra}, WithState)
     monkeypatch.setattr(Trainer, "train_step", None)
     with pytest.raises(UserError, match=f"^cannot train made_by_plugin: {told}"):
-        train.train("made_by_plugin", "digits", SHORT, 0, tmp_path, model_args=arguments)
+        train_one("made_by_plugin", "digits", SHORT, 0, tmp_path, arguments)
 
 
 def two_outputs(images):
@@ -721,7 +722,7 @@ def test_the_check_of_a_model_changes_neither_its_buffers_nor_the_random_numbers
 def test_tensors_in_the_state_and_arguments_in_json_are_saved(tmp_path, of_plugin):
     of_plugin(TIMMS | {"extra": torch.ones(1)}, WithState)
     arguments = {"act": "relu", "widths": (4, 4)}
-    checkpoint = train.train("made_by_plugin", "digits", SHORT, 0, tmp_path, model_args=arguments)
+    checkpoint = train_one("made_by_plugin", "digits", SHORT, 0, tmp_path, arguments)
     assert checkpoint.config["model_args"] == {"act": "relu", "widths": [4, 4]}
     assert load_file(checkpoint.folder / "model.safetensors")["_extra_state"].tolist() == [1]
 
@@ -733,7 +734,7 @@ def test_a_model_of_a_plugin_with_shared_weights_is_trained_and_loaded(
 ):
     monkeypatch.setattr(files, "HALF_MAY_CHANGE", allowed)
     of_plugin(TIMMS)
-    checkpoint = train.train("made_by_plugin", "digits", SHORT, 0, tmp_path)
+    checkpoint = train_one("made_by_plugin", "digits", SHORT, 0, tmp_path)
     assert checkpoint.record["precision"] == ("float16" if allowed == 1 else "float32")
     found, test = checkpoint.load(), data.load("digits", "test")
     assert found.again.weight is found.middle.weight
@@ -758,7 +759,7 @@ def test_the_real_cifar_is_trained_on_and_its_test_split_measured_on_at_the_end(
 
     monkeypatch.setattr(train.data, "load", first)
     one_epoch = recipe.load("quick", "in_resnet14", name)
-    checkpoint = train.train("in_resnet14", name, replace(one_epoch, epochs=1), 0, tmp_path, data_dir=root)
+    checkpoint = train_one("in_resnet14", name, replace(one_epoch, epochs=1), 0, tmp_path, data_dir=root)
     classes = data.DATASETS[name].classes
     assert read == ["train", "test"]
     assert checkpoint.config["pretrained_cfg"]["num_classes"] == classes
