@@ -518,7 +518,7 @@ def test_missing_cifar10_is_explained_without_a_network(small, command, tmp_path
 @pytest.mark.slow
 def test_a_dataset_without_checkpoints_says_how_to_get_one(small, tmp_path, cifar_root):
     outcome = small("--dataset", "cifar100", "--data-dir", tmp_path)
-    refused(outcome, "CIFAR100", "cifar-100-python")
+    refused(outcome, "cifar100", "cifar-100-python")
     (tmp_path / "empty").mkdir()
     outcome = small("--dataset", "cifar10", "--data-dir", cifar_root, "--models", "plain_net14")
     refused(outcome, "cifar10", "robust-interp train")

@@ -115,7 +115,7 @@ def test_the_command_trains_seeds_side_by_side(tmp_path, capsys):
         out, err = capsys.readouterr()
         assert out.count("wrote") == 3
         for seed in range(3):
-            assert err.count(f"in_resnet14 seed {seed}  epoch 1/1") == 1
+            assert f"in_resnet14 seed {seed}  epoch 1/1" in err
     weights = "in_resnet14.digits_digits_1epochs_seed{}/model.safetensors"
     for seed in range(3):
         one, two = (tmp_path / at_once / weights.format(seed) for at_once in ("1", "2"))
