@@ -136,7 +136,7 @@ def test_what_cannot_be_swept_is_refused(command, arguments, complaint):
 
 @pytest.mark.slow
 def test_claims_about_intervals_look_past_the_name_of_a_sweeps_recipes():
-    line = {"model": "in_resnet14", "members": 1, "seeds": 1, "n_examples": 20, "protocol": "final"}
+    line = {"model": "in_resnet14", "members": 1, "seeds": 1, "n_examples": 1000, "protocol": "final"}
     line |= {"source": "measured", "clean_std": float("nan"), "corruption_source": ""}
     starts = [("0.00-0.10", "digits_lambda_init_0p0_0p1", 90.0), ("0.10-0.20", "digits", 80.0)]
     lines = [line | {"lambda_init": i, "recipe": r, "clean": c} for i, r, c in starts]
