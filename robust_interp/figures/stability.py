@@ -24,6 +24,8 @@ GROWTH_SHOWS = (
 _PERTURBATIONS = {"noise": "random signs", "fgsm": "FGSM"}
 _MEASURES = {"growth": "‖δₙ‖ / ‖δ₀‖", "relative": "‖δₙ‖‖x₀‖ / (‖δ₀‖‖xₙ‖)"}
 
+FEW_DECADES = 1000  # ratio of the ends of a logarithmic axis up to which 2 and 5 are labelled, too
+
 _BARS = Line2D([], [], color=style.MUTED, linewidth=0.7, label="bars: least to largest over images and seeds")
 
 
@@ -40,8 +42,7 @@ def jacobian_figure(table: pd.DataFrame) -> Figure:
         part = table[table["model"] == model]
         draw_eigenvalues(axes[i][0], part, style.colour(i))
         draw_norms(axes[i][1], part, style.colour(i))
-        n = f"n = {part['sample'].nunique()} images × {part['train_seed'].nunique()} seeds"
-        axes[i][0].set_title(f"{model} ({n})")
+        axes[i][0].set_title(f"{model} ({_counted(part)})")
         axes[i][1].set_title(model)
     for row in axes:
         for panel in row:
@@ -51,6 +52,11 @@ def jacobian_figure(table: pd.DataFrame) -> Figure:
         panel.set_xlabel("residual block, from the input")
     style.key(figure, [_BARS])
     return style.make_room(figure)
+
+
+def _counted(table: pd.DataFrame) -> str:
+    images, seeds = table["sample"].nunique(), table["train_seed"].nunique()
+    return f"n = {images} images × {seeds} seeds" if seeds > 1 else f"n = {images} images"
 
 
 def draw_eigenvalues(axes: Axes, table: pd.DataFrame, colour: str) -> None:
@@ -107,7 +113,8 @@ def draw_growth(axes: Axes, table: pd.DataFrame, measure: str) -> None:
         axes.fill_between(one["depth"], *ends, color=style.colour(i), alpha=0.2, linewidth=0)
     axes.axhline(1, color=style.MUTED, linewidth=0.6, linestyle=":", zorder=0.5)
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < FEW_DECADES * low else (1,)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
     style.mark_stages(axes, int(table["blocks"].max()))
