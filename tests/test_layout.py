@@ -1,6 +1,7 @@
 """The tests mirror the package's rooms and reach no private name of it; nothing stands flat in its root."""
 
 import ast
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,12 @@ TESTS = Path(__file__).parent
 FILES = sorted(TESTS.rglob("*.py"))
 NO_ROOMS = {"docs", "support", "example_plugin"}  # of the pages, what tests share, a package to install
 BY_NAME = {"setattr", "getattr", "delattr", "hasattr", "attrgetter", "methodcaller"}
+
+TOP = {  # what lies at the top of the repository
+    *(".ci", ".gitignore", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "README.md"),
+    *("benchmarks", "docs", "examples", "leaderboards", "mkdocs.yml", "model_zoo", "pyproject.toml"),
+    *("robust_interp", "tests"),
+}
 
 LEFT: set[tuple[str, str]] = set()  # (file, private name) that a test still reaches
 
@@ -116,3 +123,13 @@ def test_every_room_has_tests():
 def test_nothing_but_what_python_needs_stands_in_the_packages_root():
     files = {path.name for path in PACKAGE.iterdir() if path.is_file()}
     assert files == {"__init__.py", "__main__.py", "py.typed"}
+
+
+def test_nothing_else_lies_at_the_top_of_the_repository():
+    """As what a script has left in the working directory, and `git add` has taken."""
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=TESTS.parent, capture_output=True, text=True, check=False
+    )
+    if listed.returncode:
+        pytest.skip("this is no clone")
+    assert {line.split("/")[0] for line in listed.stdout.splitlines()} == TOP

@@ -284,13 +284,21 @@ def print_claims(claims: pd.DataFrame) -> None:
     shown = console()
     for claim, lines in claims.groupby("claim", sort=False):
         shown.print(claim, highlight=False, markup=False)
+        published = lines.loc[lines["source"] == "paper", "comparisons"].max()
         for line in lines.to_dict("records"):
             where = f"  {line['source']}: "
             if not pd.isna(line["scope"]):
                 interval = _interval(line["ci_low"], line["ci_high"])
-                of = f"smallest of {line['comparisons']} differences {percent(line['smallest'], signed=True)}"
+                smallest = percent(line["smallest"], signed=True)
+                of = f"{_smallest_of(line['comparisons'], published)} {smallest}"
                 where += f"{line['scope']}, {of}{f' ({interval})' if interval else ''}: "
             shown.print(f"{where}{line['verdict']}", highlight=False, markup=False)
+
+
+def _smallest_of(measured: int, published: int) -> str:
+    """Say of how many differences, and if these are not all of the paper's."""
+    differences = "difference" if measured == 1 else f"smallest of {measured} differences"
+    return f"{differences} (the paper has {published})" if measured < published else differences
 
 
 def _interval(low: float, high: float) -> str:

@@ -41,11 +41,12 @@ from robust_interp.core.texts import first_line_of, one_line
 EXIT_STATUS = """\
 exit status:
   0    success
-  1    an error that the message explains, such as an unknown name; or a broken model was left out,
-       and all else is done
+  1    an error that the message explains, such as an unknown name; or a broken
+       model was left out, and all else is done
   2    wrong usage, such as an unknown option
   3    audit: a check failed
-  130  stopped by Ctrl-C (143: by a termination signal, 129: by a closed terminal); finished work is saved"""
+  130  stopped by Ctrl-C (143: by a termination signal, 129: by a closed
+       terminal); finished work is saved"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -221,8 +222,8 @@ def parser() -> argparse.ArgumentParser:
     """Build the parser of all commands and their options."""
     found = _Parser(
         prog="robust-interp",
-        description="Measure the accuracy of image classifiers on clean images, under corruptions and "
-        "under attacks.",
+        description="Measure the accuracy of image classifiers on clean images, under\ncorruptions and under "
+        "attacks.",
         epilog=f"example: robust-interp bench\n{EXIT_STATUS}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -189,7 +189,8 @@ def _no_checkpoint(pattern: str, candidates: list[Checkpoint]) -> UserError:
         datasets = ", ".join(sorted({c.dataset for c in candidates}))
         return UserError(
             f"{pattern} has no checkpoint for {datasets} in the zoo (there are {', '.join(have)}): "
-            "train it with robust-interp train, or give its weights with --checkpoint"
+            "choose another data set with --dataset, train it with robust-interp train, or give its weights "
+            "with --checkpoint"
         )
     return unknown("model", pattern, have)
 
