@@ -8,7 +8,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import TypeGuard
 
-from robust_interp.attacks.table import ATTACKS, AttackType, check_columns, type_of
+from robust_interp.attacks.table import ATTACKS, SHARED_COLUMNS, AttackType, check_columns, type_of
 from robust_interp.core.errors import UserError
 from robust_interp.core.specs import OfEps, Scalar, Spec, parse_spec, split_specs
 from robust_interp.store.cells import FLOAT32, Perturbation, attack_column, in_255
@@ -57,10 +57,15 @@ def parse_attacks(
 
 
 def _registered(name: str) -> AttackType | None:
-    """Return the attack of a name, also of an installed plug-in; None if there is none."""
+    """Return the attack of a name, also of an installed plug-in; None if there is none that can be used."""
     if name not in ATTACKS:
         return None
-    return ATTACKS[name]
+    try:
+        return ATTACKS[name]
+    except UserError as error:
+        if SHARED_COLUMNS in str(error):  # with one that is in use
+            raise
+        return None
 
 
 def _is_same(one: Perturbation, other: Perturbation) -> bool:

@@ -137,8 +137,11 @@ def may_stop_early(perturbation: Perturbation) -> bool:
 
 
 def is_judged(perturbation: Perturbation) -> bool:
-    """Return whether the images that an attack runs on depend on which ones are broken already."""
-    return type_of(perturbation.name).skips_misclassified or restarts_of(perturbation) > 1
+    """Return whether the images that an attack runs on depend on which ones are broken already.
+
+    A parameter ``restarts`` that is the attack's own counts, too: the answer is in the keys of stored cells.
+    """
+    return type_of(perturbation.name).skips_misclassified or perturbation.integer("restarts") > 1
 
 
 def is_by_order(perturbation: Perturbation) -> bool:

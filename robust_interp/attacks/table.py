@@ -27,6 +27,7 @@ from robust_interp.store.cells import attack_column
 Parameter = float | int | str | OfEps  # parameter of an attack, possibly a multiple of eps
 
 NORMS = ("Linf", "L2", "L1", "L0")
+SHARED_COLUMNS = "would share the columns of"
 AUTOATTACK_QUERIES = 5000  # of its Square attack
 AUTOATTACK_PACKAGES = ("pyautoattack", "autoattack")  # the dependency of RobustBench; the authors' package
 
@@ -291,6 +292,8 @@ _OTHER_NORMS = {
     "EADL1": "L1",
 }
 
+_OF_SEVERAL_NORMS = ("APGD", "APGDT", "AutoAttack", "FAB", "Square")  # classes that take a norm
+
 _DRAWS_NOTHING = {
     "VANILA",
     "FGSM",
@@ -394,7 +397,7 @@ def check_columns(name: str, norms: Iterable[str], get: Callable[[str], AttackTy
     for other in sorted(own | {re.sub("_l[012]$", "", column) for column in own}):
         if other != name and (shared := own & _columns(other, _norms(get(other), other))):
             both = f"attacks {name!r} and {other!r}"
-            raise UserError(f"{both} would share the columns of {min(shared)!r}: rename the plug-in")
+            raise UserError(f"{both} {SHARED_COLUMNS} {min(shared)!r}: rename the plug-in")
 
 
 def _columns(name: str, norms: Iterable[str]) -> set[str]:
@@ -403,10 +406,12 @@ def _columns(name: str, norms: Iterable[str]) -> set[str]:
 
 
 def _norms(kind: AttackType | None, name: str) -> Iterable[str]:
-    """Return the norms of an attack; without one all of a class of torchattacks, so as not to import it."""
+    """Return the norms of an attack, or of a class of torchattacks, which is not imported for it."""
     if kind is not None:
         return kind.norms
-    return NORMS if is_torchattacks_class(name) else ()
+    if name in _OF_SEVERAL_NORMS:
+        return ("Linf", "L2", "L1")
+    return (_OTHER_NORMS.get(name, "Linf"),) if is_torchattacks_class(name) else ()
 
 
 def torchattacks_classes() -> tuple[str, ...]:

@@ -38,7 +38,7 @@ def has_length(source: Any) -> bool:
     """Whether a source of batches says how long it is. One that does not may never end."""
     try:
         return len(source) >= 0
-    except TypeError:  # also of a DataLoader of a dataset without a length
+    except (TypeError, NotImplementedError):  # also of a DataLoader of a dataset without a length
         return False
 
 
@@ -142,7 +142,7 @@ def _read(source: Iterable, hint: str = "") -> Iterator[Any]:
 
 
 def _of_iterable(source: Any) -> Iterator[Any]:
-    """Yield the batches of a source; a DataLoader must yield as many as its length says.
+    """Yield the batches of a source; a DataLoader must yield at least as many as its length says.
 
     torch takes a StopIteration of an item for the end of the batches, in this process and in workers.
     """
@@ -150,8 +150,10 @@ def _of_iterable(source: Any) -> Iterator[Any]:
     for batch in _read(source):
         count += 1
         yield batch
-    if _is_loader_of_items(source) and has_length(source) and count != len(source):
-        raise _ended(f"{len(source)} batches", count)
+    if _is_loader_of_items(source) and has_length(source) and count < len(source):
+        raise _ended(
+            f"{len(source)} batches", f"{count}: an item raised StopIteration, or a sampler is shorter"
+        )
 
 
 def _is_loader_of_items(source: Any) -> bool:

@@ -88,6 +88,8 @@ class DatasetType:
         named = f"data set {self.name!r}"
         for name in ("shape", "mean", "std", "eps_255"):
             object.__setattr__(self, name, _as_tuple(getattr(self, name)))
+        for name in ("classes", "default_n", "crop_padding", "flip"):
+            object.__setattr__(self, name, _plain(getattr(self, name)))
         for name, (is_possible, what) in _POSSIBLE.items():
             if not is_possible(self):
                 raise UserError(f"{named}: {name} must be {what}, not {quoted(getattr(self, name))}")
@@ -96,15 +98,20 @@ class DatasetType:
                 raise UserError(
                     f"{named}: attack_defaults cannot set {quoted(key)}: no attack has a default for it"
                 )
-            check_default(named, key, value)
-        object.__setattr__(self, "attack_defaults", dict(self.attack_defaults))
+            check_default(named, key, _plain(value))
+        defaults = {key: _plain(value) for key, value in self.attack_defaults.items()}
+        object.__setattr__(self, "attack_defaults", defaults)
 
 
 def _as_tuple(values: Any) -> Any:
-    """Return a list or a tuple as a tuple, with Python's numbers for NumPy's; anything else unchanged."""
-    if not isinstance(values, tuple | list):
-        return values
-    return tuple(value.item() if isinstance(value, np.number) else value for value in values)
+    """Return a list, tuple, array or tensor as a tuple of Python's numbers; anything else unchanged."""
+    values = values.tolist() if hasattr(values, "tolist") else values
+    return tuple(map(_plain, values)) if isinstance(values, tuple | list) else values
+
+
+def _plain(value: Any) -> Any:
+    """Return Python's number for NumPy's; anything else unchanged."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _are_numbers(values: object) -> bool:

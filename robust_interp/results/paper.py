@@ -260,12 +260,12 @@ class Difference:
         a: Mean, standard deviation and number of train seeds of the first row. The standard deviation is NaN
             for one seed and for an ensemble.
         b: The same of the second row.
-        n: Numbers of images of both rows.
+        n: Numbers of images of both rows; None if one is unknown.
     """
 
     a: Moments
     b: Moments
-    n: tuple[int, int]
+    n: tuple[int, int] | None
 
     @property
     def value(self) -> float:
@@ -282,11 +282,11 @@ class Difference:
             needed: The bound in percentage points.
             comparisons: Number of differences of which this one may have been chosen.
         """
-        over_images = statistics.unpaired_p(self.a[0], self.b[0], self.n, needed)
-        p_values = [p * comparisons for p in (over_images, self.over_seeds(needed).p)]
-        if any(p >= statistics.LEVEL for p in p_values):  # false for an unknown one
+        over_images = statistics.unpaired_p(self.a[0], self.b[0], self.n, needed) if self.n else math.nan
+        over_seeds = self.over_seeds(needed).p
+        if any(p * comparisons >= statistics.LEVEL for p in (over_images, over_seeds)):  # false for NaN
             return Hedge.NOT_SIGNIFICANT
-        return Hedge.FOR_THESE_WEIGHTS if any(map(math.isnan, p_values)) else Hedge.NONE
+        return Hedge.FOR_THESE_WEIGHTS if math.isnan(over_seeds) else Hedge.NONE
 
 
 def _moments(line: pd.Series, column: str) -> Moments:
@@ -332,7 +332,8 @@ def _measured(pairs: Iterable[tuple[pd.Series, pd.Series]], columns: Iterable[st
     for a, b in pairs:
         for column in columns:
             if pd.notna(a.get(column)) and pd.notna(b.get(column)) and _is_same_noise(a, b, column):
-                n = int(a["n_examples"]), int(b["n_examples"])
+                sizes = a["n_examples"], b["n_examples"]
+                n = None if any(map(pd.isna, sizes)) else (int(sizes[0]), int(sizes[1]))
                 yield Difference(_moments(a, column), _moments(b, column), n)
 
 
@@ -460,7 +461,8 @@ def _scope(scope: str, source: str, line: pd.Series) -> str:
     if source == "paper":
         return scope
     images = [f"{name} {line[name]}" for name in _of_images(line.to_frame().T) if pd.notna(line[name])]
-    return ", ".join([scope, _without_interval(line["recipe"]), f"n = {line['n_examples']}", *images])
+    n = "unknown" if pd.isna(line["n_examples"]) else line["n_examples"]
+    return ", ".join([scope, _without_interval(line["recipe"]), f"n = {n}", *images])
 
 
 def _verdict(claim: Claim, dataset: str, differences: list[Difference]) -> dict:

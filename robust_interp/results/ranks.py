@@ -42,7 +42,7 @@ def ranked_by_in_file(board: pd.DataFrame) -> dict[str, str]:
     for protocol, middle in ranked_by(board).items():
         rows = board[board["protocol"] == protocol]
         ranked = rows[rows["rank"].notna()]
-        candidates = _candidates(board, protocol, middle) if len(ranked) else [middle]
+        candidates = _candidates(board, protocol, middle)
         complete = [column for column in candidates if ranked[column].notna().all()]
         agreeing = [column for column in complete if _agrees(ranked, column)]
         if agreeing or (complete and _are_of_several_sets(ranked, complete)):

@@ -349,6 +349,31 @@ LOADERS = {
 }
 
 
+class Announces:
+    """A sampler of 20 items whose length is another number, or fails."""
+
+    def __init__(self, length):
+        self.length = length
+
+    def __iter__(self):
+        return iter(range(20))
+
+    def __len__(self):
+        if self.length is None:
+            raise NotImplementedError
+        return self.length
+
+
+@pytest.mark.parametrize("length", [None, 0, 10, 20])
+def test_a_loader_that_yields_more_than_its_sampler_announces_is_read(length):
+    assert len(data.from_batches(DataLoader(Stops(None), 5, sampler=Announces(length)))) == 20
+
+
+def test_a_sampler_that_announces_more_than_it_has_is_named():
+    with pytest.raises(UserError, match=r"it has 5 batches and ended after 4: .* or a sampler is shorter"):
+        data.from_batches(DataLoader(Stops(None), 5, sampler=Announces(23)))
+
+
 @pytest.mark.parametrize("at", [None, 20, 55])
 @pytest.mark.parametrize("options", LOADERS.values(), ids=LOADERS)
 def test_an_item_that_raises_stop_iteration_does_not_shorten_a_loader(options, at):
@@ -356,9 +381,9 @@ def test_an_item_that_raises_stop_iteration_does_not_shorten_a_loader(options, a
     if at is None:
         assert len(data.from_batches(loader)) == (64 if "drop_last" in options else 70)
         return
-    with pytest.raises(UserError, match=f"it has {len(loader)} batches and ended after [0-6]$"):
+    with pytest.raises(UserError, match=f"it has {len(loader)} batches and ended after [0-6]: an item"):
         data.from_batches(loader)
-    with pytest.raises(UserError, match=f"it has {len(loader)} batches and ended after [0-6]$"):
+    with pytest.raises(UserError, match=f"it has {len(loader)} batches and ended after [0-6]: an item"):
         data.from_batches(loader, n=68 if "drop_last" not in options else 64)
     if at == 55 and "shuffle" not in options:
         assert len(data.from_batches(loader, n=40)) == 40

@@ -417,6 +417,25 @@ def test_lists_and_numbers_of_numpy_are_kept_as_tuples_of_plain_numbers():
     assert kind.attack_defaults == {"alpha": 0.5}
 
 
+def test_arrays_tensors_and_scalars_of_numpy_describe_a_data_set_as_well():
+    kind = replace(
+        data.DATASETS["digits"],
+        classes=np.int64(10),
+        shape=np.array([1, 8, 8]),
+        mean=np.array([0.5]),
+        std=torch.tensor([0.25]),
+        eps_255=np.array([8, 16]),
+        attack_defaults={"steps": np.int64(7), "alpha": np.float64(0.25)},
+        default_n=np.int64(5),
+        crop_padding=np.int64(0),
+        flip=np.bool_(False),
+    )
+    assert (kind.shape, kind.mean, kind.std, kind.eps_255) == ((1, 8, 8), (0.5,), (0.25,), (8, 16))
+    assert kind.attack_defaults == {"steps": 7, "alpha": 0.25}
+    plain = (kind.classes, kind.default_n, kind.crop_padding, kind.flip, *kind.attack_defaults.values())
+    assert [type(value) for value in plain] == [int, int, int, bool, int, float]
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

@@ -20,7 +20,8 @@ import pytest
 import torch
 
 from robust_interp import data, plugins, zoo
-from robust_interp.attacks import ATTACKS, AttackType, parse_attacks
+from robust_interp.attacks import ATTACKS, AttackType, parse_attacks, torchattacks_classes
+from robust_interp.attacks.table import check_columns, type_of
 from robust_interp.benchmark.api import evaluate
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
@@ -30,6 +31,7 @@ from robust_interp.core.sources import LocalModules, code_hash, own_modules
 from robust_interp.corruptions.table import corrupt
 from robust_interp.results.combine import gather
 from robust_interp.store import FILE_NAME
+from robust_interp.store.cells import attack_column
 
 SMALL = "--models in_resnet20 --seeds 0, --n 4 --eps 8 --corruptions none --device cpu --quiet"
 ROOT = Path(__file__).parents[2]
@@ -619,6 +621,29 @@ def test_attacks_of_a_package_that_share_columns_are_refused_when_one_is_asked_f
     for spec in ("packed(norm=L2, eps=1)", "packed_l2(eps=1)"):
         with pytest.raises(UserError, match=r"'packed(_l2)?' would share the columns of 'packed_l2'"):
             parse_attacks(spec, [], {}, 0)
+
+
+def test_a_package_that_cannot_be_imported_stands_in_nobodys_way(install, monkeypatch):
+    install("ruined", {"attacks": {"apgd_ce_l2": "ruined:apgd_ce_l2"}}, "ruined", "import nothing_like_this")
+    points = {"apgd_ce_l2": list(entry_points(group=ATTACKS.group, name="apgd_ce_l2"))}
+    monkeypatch.setitem(vars(ATTACKS), "_points", points)
+    (found,) = parse_attacks("apgd_ce(norm=L2, eps=0.5)", [], {}, 0)
+    assert found.column == "apgd_ce_l2_0.5"
+
+
+@pytest.mark.parametrize("name", ["FGSM_l2", "PGD_l0", "CW_l1"])
+def test_an_attack_may_be_named_like_a_class_in_a_norm_that_it_has_not(name):
+    check_columns(name, [f"L{name[-1]}"], lambda name: None)
+
+
+@pytest.mark.slow
+def test_the_norms_of_torchattacks_classes_are_known_without_importing_it():
+    for name in torchattacks_classes():
+        kind = type_of(name)
+        for norm in kind.norms if "norm" in kind.defaults else [kind.norm]:
+            if (column := attack_column(name, norm, None)) != name:
+                with pytest.raises(UserError, match=f"'{name}' would share the columns"):
+                    check_columns(column, [norm], lambda name: None)
 
 
 def test_a_file_that_is_not_there(command, tmp_path):

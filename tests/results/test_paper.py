@@ -313,6 +313,18 @@ def test_a_claim_is_judged_by_the_images_as_well(n, seeds, verdict):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("unknown", [np.nan, None])
+def test_without_a_number_of_images_a_claim_is_judged_by_the_seeds(unknown):
+    ours = board(
+        ("in_resnet20", 1, 3, {"noise": (66.0, 0.2)}, {"n_examples": unknown}),
+        ("preact_resnet20", 1, 3, {"noise": (50.0, 0.2)}, {"n_examples": unknown}),
+    )
+    claims = paper.compare(ours, "cifar10").claims
+    where = "depth 20, quick, n = unknown"
+    assert verdicts(claims, "more than 15 points") == {where: "holds"}
+
+
+@pytest.mark.slow
 def test_one_failing_difference_is_enough_to_fail_a_claim():
     ours = board(
         ("in_resnet20", 1, 1, {"pgd_2": 30.0, "pgd_4": 4.0}, MANY),

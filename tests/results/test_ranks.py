@@ -166,6 +166,19 @@ def test_rows_left_out_of_a_file_do_not_move_the_column_that_ranks(whole, tmp_pa
     assert about_ranks(board, columns).startswith("rank by pgd_4, among rows of the same protocol and images")
 
 
+def test_of_rows_without_ranks_the_column_that_is_missing_is_named(whole, tmp_path):
+    """pgd_4 made the ranks; the row has pgd_2 and pgd_8 alone, and the file an empty pgd_4."""
+    row = whole[whole["model"] == "aa"].assign(
+        rank=pd.Series([pd.NA], dtype="Int64").array, pgd_4=float("nan")
+    )
+    row = row.assign(pgd_2=60.0, pgd_8=20.0, pgd_16=float("nan"))
+    board, _, columns = in_file(
+        row[[name for name in row if not name.startswith("pgd_16")]], tmp_path / "a.csv"
+    )
+    assert columns == {"final": "pgd_4"}
+    assert "pgd_4 was not measured" in about_ranks(board, columns)
+
+
 def test_without_the_columns_of_further_radii_the_ranks_say_which_column_made_them(whole, tmp_path):
     few = whole[whole["model"].isin(["aa", "cc"])].drop(
         columns=["pgd_8", "pgd_8_std", "pgd_16", "pgd_16_std"]
