@@ -93,13 +93,13 @@ class DatasetType:
         for name, (is_possible, what) in _POSSIBLE.items():
             if not is_possible(self):
                 raise UserError(f"{named}: {name} must be {what}, not {quoted(getattr(self, name))}")
-        for key, value in self.attack_defaults.items():
+        defaults = {key: _plain(value) for key, value in self.attack_defaults.items()}
+        for key, value in defaults.items():
             if not isinstance(key, str) or key in ("eps", "norm", *RESERVED):
                 raise UserError(
                     f"{named}: attack_defaults cannot set {quoted(key)}: no attack has a default for it"
                 )
-            check_default(named, key, _plain(value))
-        defaults = {key: _plain(value) for key, value in self.attack_defaults.items()}
+            check_default(named, key, value)
         object.__setattr__(self, "attack_defaults", defaults)
 
 

@@ -31,10 +31,12 @@ def by_age(runs: Iterable[Sequence[Score]]) -> ByAge:
     Args:
         runs: Scores of each run, oldest run first.
     """
-    runs = [list(run) for run in runs]
-    last = {_train_seed(score): _weights(score) for run in runs for score in run}
-    newest = [[score for score in run if _weights(score) == last[_train_seed(score)]] for run in runs]
-    older = [score for run in runs for score in run if _weights(score) != last[_train_seed(score)]]
+    known = [
+        [(_train_seed(score), digest(score.classifier.identity), score) for score in run] for run in runs
+    ]
+    last = {seed: weights for run in known for seed, weights, _ in run}
+    newest = [[score for seed, weights, score in run if weights == last[seed]] for run in known]
+    older = [score for run in known for seed, weights, score in run if weights != last[seed]]
     return ByAge(newest, older)
 
 
@@ -42,7 +44,3 @@ def _train_seed(score: Score) -> tuple:
     row = score.row
     where = row["protocol"], row["subset_hash"], row["n"]
     return *entry_key(score.classifier), *where, score.classifier.train_seed
-
-
-def _weights(score: Score) -> str:
-    return digest(score.classifier.identity)
