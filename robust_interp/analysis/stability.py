@@ -54,17 +54,10 @@ class Rightmost:
     Attributes:
         real: Its real part; NaN if the iteration did not converge.
         residual: |J v - ν v| / |ν| of the eigenpair; NaN if the iteration did not converge.
-        products: Number of Jacobian-vector products computed.
     """
 
     real: float
     residual: float
-    products: int
-
-    @property
-    def converged(self) -> bool:
-        """Whether the iteration converged."""
-        return not math.isnan(self.real)
 
 
 def rightmost(function: Map, x: Tensor, seed: int = 0, tol: float = 1e-4, restarts: int = 300) -> Rightmost:
@@ -78,11 +71,8 @@ def rightmost(function: Map, x: Tensor, seed: int = 0, tol: float = 1e-4, restar
         restarts: Maximum number of restarts.
     """
     push, _ = jacobian_products(function, x)
-    products = 0
 
     def multiply(vector: np.ndarray) -> np.ndarray:
-        nonlocal products
-        products += 1
         tangent = torch.from_numpy(np.ascontiguousarray(vector.real)).to(x).view_as(x)
         return push(tangent).flatten().cpu().numpy()
 
@@ -90,15 +80,15 @@ def rightmost(function: Map, x: Tensor, seed: int = 0, tol: float = 1e-4, restar
     operator = LinearOperator((N, N), matvec=multiply, dtype=np.float64)
     start = np.random.default_rng(seed).standard_normal(N)
     if not multiply(start).any():  # J = 0, e.g. if no unit of a block is active: ARPACK cannot start
-        return Rightmost(0.0, 0.0, products)
+        return Rightmost(0.0, 0.0)
     try:
         values, vectors = eigs(operator, k=1, which="LR", v0=start, ncv=min(N, 40), tol=tol, maxiter=restarts)
     except ArpackError:  # no convergence, or non-finite numbers
-        return Rightmost(math.nan, math.nan, products)
+        return Rightmost(math.nan, math.nan)
     value, vector = values[0], vectors[:, 0]
     image = multiply(vector.real) + 1j * multiply(vector.imag)
     scale = max(abs(value), np.finfo(float).tiny)
-    return Rightmost(float(value.real), float(np.linalg.norm(image - value * vector) / scale), products)
+    return Rightmost(float(value.real), float(np.linalg.norm(image - value * vector) / scale))
 
 
 def spectral_norm(

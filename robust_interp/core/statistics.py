@@ -155,24 +155,6 @@ class McNemar:
     mid_p: float
 
 
-def mcnemar_exact(b: int, c: int) -> McNemar:
-    """Compute McNemar's exact test from the discordant counts. If both are 0, p is 1.
-
-    Args:
-        b: Number of images that only the first classifier classifies correctly, at least 0.
-        c: Number of images that only the second classifies correctly, at least 0.
-
-    Raises:
-        ValueError: for negative counts.
-
-    Source: M. W. Fagerland, S. Lydersen, P. Laake, *The McNemar test for binary matched-pairs data:
-    mid-p and asymptotic are better than exact conditional*, 2013.
-    """
-    if b < 0 or c < 0:
-        raise ValueError(f"counts must be at least 0, not {b} and {c}")
-    return McNemar(b, c, *_sign_flips(np.ones(b + c, dtype=int), b - c))
-
-
 def mcnemar_stratified(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> McNemar:
     """Compute an exact sign-flip test over several strata, such as train seeds, of the same images.
 
@@ -180,7 +162,8 @@ def mcnemar_stratified(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> McNema
     one image are not independent, and a binomial test of the sums would be far too liberal. The balance of an
     image is the number of strata in which only the first classifier is correct, minus the number in which
     only the second is. Under the hypothesis that both signs of this balance are equally likely, the p-value
-    is exact, and each image counts once. With one stratum, the test is McNemar's (`mcnemar_exact`).
+    is exact, and each image counts once. With one stratum, this is McNemar's exact test; p is 1 if no image
+    is discordant.
 
     The test is about images: whether the difference of these weights would hold on other images of the same
     kind. For other train seeds use `welch`.
@@ -188,7 +171,9 @@ def mcnemar_stratified(pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> McNema
     Args:
         pairs: For each stratum, which images each classifier classifies correctly: two boolean arrays (n,).
 
-    Source: R. A. Fisher, *The Design of Experiments*, 1935.
+    Sources: R. A. Fisher, *The Design of Experiments*, 1935; for the mid-p value, M. W. Fagerland,
+    S. Lydersen, P. Laake, *The McNemar test for binary matched-pairs data: mid-p and asymptotic are better
+    than exact conditional*, 2013.
     """
     differences = np.array([np.subtract(first, second, dtype=int) for first, second in pairs])  # (strata, n)
     balance = differences.sum(axis=0)
@@ -276,13 +261,3 @@ def attack_success(clean: np.ndarray, robust: np.ndarray) -> float | None:
         100 x |clean and not robust| / |clean|; None if no image is correct when clean.
     """
     return 100 * float((clean & ~robust).sum() / clean.sum()) if clean.any() else None
-
-
-def robust(clean: np.ndarray, attacked: list[np.ndarray]) -> np.ndarray:
-    """Return which images are correct when clean and under all attacks, (n,) bool.
-
-    Args:
-        clean: Which images are correct when clean, (n,) bool.
-        attacked: For each attack, which of the same images are correct under it, (n,) bool each.
-    """
-    return np.logical_and.reduce([clean, *attacked])

@@ -155,7 +155,7 @@ def _rounded(cell: Cell, outcome: Outcome, clean: np.ndarray | None) -> float | 
     """
     if not cell.perturbation.rounded:
         return None
-    right = outcome.correct_rounded if clean is None else statistics.robust(clean, [outcome.correct_rounded])
+    right = outcome.correct_rounded if clean is None else clean & outcome.correct_rounded
     return 100 * float(right.mean())
 
 
@@ -188,14 +188,13 @@ def _worst(
     kinds = [cell.perturbation.kind for cell, _ in outcomes]
     clean = right[kinds.index("clean")]
     right = [
-        statistics.robust(clean, [correct]) if kind == "attack" else correct
-        for kind, correct in zip(kinds, right, strict=True)
+        clean & correct if kind == "attack" else correct for kind, correct in zip(kinds, right, strict=True)
     ]
     by_ball: dict[tuple, _Attacked] = {}
     for done, correct in zip(outcomes, right, strict=True):
         if ball := done[0].perturbation.ball:
             attacked, sofar = by_ball.get(ball, ([], clean))
-            by_ball[ball] = ([*attacked, done], statistics.robust(sofar, [correct]))
+            by_ball[ball] = ([*attacked, done], sofar & correct)
     return right, [joint for ball, joint in by_ball.items() if ball not in incomplete]
 
 

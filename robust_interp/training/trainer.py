@@ -6,7 +6,6 @@ Source: Yang et al., *Interpolation between Residual and Non-Residual Networks*,
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -47,7 +46,6 @@ class Status:
         lr: Learning rate of the last step.
         images_per_second: Mean speed over the epoch so far.
         share: Share of all steps that are done, in [0, 1].
-        seconds_left: Estimated time to the end of the training.
         line: Record of the epoch, at its end; None within an epoch.
     """
 
@@ -58,7 +56,6 @@ class Status:
     lr: float
     images_per_second: float
     share: float
-    seconds_left: float
     line: dict | None
 
 
@@ -167,7 +164,6 @@ class Trainer:
         device = loader.labels.device
         self.loss_sum, self.correct = torch.zeros((), device=device), torch.zeros((), device=device)
         self.rng = torch.get_rng_state()  # of torch's CPU generator, used by dropout
-        self._session = self.step, time.perf_counter()  # first step and start time, to estimate the time left
         self._before = 0, 0.0  # images of this epoch, and its seconds, before this session
 
     @property
@@ -191,9 +187,8 @@ class Trainer:
         return not len(self.loader.left)
 
     def begin(self) -> None:
-        """Set the model to train mode, and start the clock of the time estimate."""
+        """Set the model to train mode, and start the clock of the speed."""
         self.model.train()
-        self._session = self.step, time.perf_counter()
         self._before = self._seen, self.epoch_seconds
 
     def train_step(self, images: Tensor, labels: Tensor) -> None:
@@ -250,8 +245,6 @@ class Trainer:
     def status(self) -> Status:
         """Return the progress. At least one step of the epoch must be done. Waits for the device."""
         seen = self._seen
-        first, started = self._session
-        done = max(1, self.step - first)
         return Status(
             epoch=len(self.curve) + 1,
             epochs=self.recipe.epochs,
@@ -260,7 +253,6 @@ class Trainer:
             lr=self.optimizer.param_groups[0]["lr"],
             images_per_second=self._rate,
             share=self.step / self.steps,
-            seconds_left=(time.perf_counter() - started) / done * (self.steps - self.step),
             line=None,
         )
 

