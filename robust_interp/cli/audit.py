@@ -19,7 +19,7 @@ from robust_interp.cli.options import (
     select_options,
     workers_of,
 )
-from robust_interp.cli.terminal import say
+from robust_interp.cli.terminal import say, warn
 from robust_interp.core.csv_text import csv_text
 from robust_interp.core.files import write_text
 
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     write_text(arguments.out / "audit.csv", text)
     print_audit(audited, audit.dataset.name, arguments.all)
     for line in audit.warnings:
-        console(stderr=True).print(f"warning: {line}", highlight=False, markup=False)
+        warn(f"warning: {line}")
     say(f"wrote {arguments.out / 'audit.csv'}")
     if any(one.verdict == FAIL for one in audited):
         return STATUS_OF_FAIL

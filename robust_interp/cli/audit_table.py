@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from rich.markup import escape
 from rich.table import Table
 
 from robust_interp.audit.checks import CHECKS, AuditedModel, Finding
@@ -33,16 +32,16 @@ def print_audit(audited: Sequence[AuditedModel], dataset: str, everything: bool 
     shown = console()
     for one, label in zip(audited, labels([one.card for one in audited]), strict=True):
         title = f"{label}, {dataset}: {one.conclusion}"
-        shown.print(title, style="bold", highlight=False, markup=False)
+        shown.print(title, style="bold")
         table = Table(box=None, pad_edge=False, show_header=False)
         table.add_column("verdict", no_wrap=True)
         table.add_column("why", overflow="fold")
         for verdict, why in _rows(one.findings, everything):
-            table.add_row(verdict, escape(why))
+            table.add_row(verdict, why)
         shown.print(table)
     verdicts = {finding.verdict for one in audited for finding in one.findings}
     verdicts |= {one.conclusion.verdict for one in audited}
-    shown.print(_legend(verdicts), highlight=False)
+    shown.print(_legend(verdicts))
 
 
 def _legend(verdicts: Collection[str]) -> str:

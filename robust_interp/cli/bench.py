@@ -20,7 +20,7 @@ from robust_interp.cli.options import (
     select_options,
     workers_of,
 )
-from robust_interp.cli.terminal import say
+from robust_interp.cli.terminal import say, warn
 
 if TYPE_CHECKING:
     from robust_interp.benchmark.benchmark import Benchmark
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         environment.write(arguments.out, ["robust-interp", *sys.argv[1:]], benchmark.machine(store))
     print_leaderboard(report.leaderboard, benchmark.plan.dataset, sources=[arguments.out])
     for line in report.warnings:
-        errors.print(f"warning: {line}", highlight=False, markup=False)
+        warn(f"warning: {line}")
     for line in report.notes:
         say(line)
     say(f"wrote leaderboard.csv, results.csv and environment.json in {arguments.out}")

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table
 
 from robust_interp import __version__, zoo
 from robust_interp.cli.display import duration
+from robust_interp.cli.terminal import say
 from robust_interp.core.errors import UserError
 from robust_interp.core.percent import percent
 from robust_interp.core.texts import plain
@@ -53,10 +54,10 @@ class _PlainConsole(Console):
 
 def console(stderr: bool = False) -> Console:
     """Return a console; without a terminal, it writes plain lines without wrapping."""
-    found = _PlainConsole(stderr=stderr, emoji=False)  # a model may be called net:train
-    if found.is_terminal:
-        return found
-    return _PlainConsole(stderr=stderr, emoji=False, width=PLAIN_WIDTH, soft_wrap=True)
+    # A model may be called net:train or net[red].
+    literal = partial(_PlainConsole, stderr=stderr, emoji=False, markup=False, highlight=False)
+    found = literal()
+    return found if found.is_terminal else literal(width=PLAIN_WIDTH, soft_wrap=True)
 
 
 def print_header(shown: Console, benchmark: Benchmark, store: Store) -> None:
@@ -72,7 +73,7 @@ def print_header(shown: Console, benchmark: Benchmark, store: Store) -> None:
         f"{models} model{'s' * (models > 1)}, {cells} cells, {stored} of them already stored in {store.path}",
     ]
     for fact in facts:
-        shown.print(fact, highlight=False, markup=False)
+        shown.print(fact)
 
 
 def print_leaderboard(
@@ -102,30 +103,19 @@ def print_leaderboard(
         order = list(texts)
     marks = {name: f"{name}*" for name in ranked_by.values()} if "rank" in texts else {}
     shown = console()
-    shown.print(
-        f"{title}, n = {n}, protocol {protocol}; accuracy in %, ± std over seeds",
-        highlight=False,
-        markup=False,
-    )
+    shown.print(f"{title}, n = {n}, protocol {protocol}; accuracy in %, ± std over seeds")
     left_out = _print_one(
         shown,
         {marks.get(name, name): column for name, column in texts.items()},
         [marks.get(name, name) for name in order],
     )
-    if columns is None or "rank" in texts:
-        about = ranks.about_ranks(board, ranked_by)
-        _print_note(shown, f"* {about}" if marks else about)
+    if (columns is None or "rank" in texts) and (about := ranks.about_ranks(board, ranked_by)):
+        shown.print(f"* {about}" if marks else about)
     if left_out:
-        _print_note(
-            shown,
+        shown.print(
             f"not shown for lack of space: {', '.join(left_out)}; choose columns with "
-            f"{shlex.join(['robust-interp', 'leaderboard', *map(str, sources), '--columns'])} model,NAMES",
+            f"{shlex.join(['robust-interp', 'leaderboard', *map(str, sources), '--columns'])} model,NAMES"
         )
-
-
-def _print_note(shown: Console, text: str) -> None:
-    if text:
-        shown.print(text, highlight=False, markup=False)
 
 
 def _print_one(shown: Console, columns: dict[str, list[str]], order: list[str]) -> list[str]:
@@ -170,26 +160,22 @@ def print_comparison(comparison: Comparison) -> None:
         "95 % over seeds": [_interval(*ends) for ends in frame[["ci_low", "ci_high"]].to_numpy()],
         "verdict": list(frame["verdict"]),
     }
-    shown.print(compared, highlight=False, markup=False)
+    shown.print(compared)
     order = ["column", "A", "B", "A - B", "verdict", "95 % over seeds", "Holm p"]
     left_out = _print_one(
         shown, {"column": list(frame["column"])} | rest, list(dict.fromkeys([*order, *rest]))
     )
     if left_out:
-        _print_note(
-            shown, f"not shown for lack of space: {', '.join(left_out)}; --format csv has all columns"
-        )
+        shown.print(f"not shown for lack of space: {', '.join(left_out)}; --format csv has all columns")
     if not {"only A", "only B"} <= set(left_out):
-        _print_note(
-            shown,
+        shown.print(
             "only A, only B: images that only this one classifies correctly, summed over seeds and "
-            "severities; p counts each image once",
+            "severities; p counts each image once"
         )
     if frame["p_seeds"].isna().any():
         shown.print(
             "without two seeds that differ there is no interval over seeds: significant then means for these "
-            "weights, not for others trained in the same way",
-            highlight=False,
+            "weights, not for others trained in the same way"
         )
 
 
@@ -204,9 +190,7 @@ def print_classes(table: pd.DataFrame) -> None:
         first = part.iloc[0]
         shown.print(
             f"{name}: {first['dataset']}, {first['column']}, n = {part['n'].sum()}, protocol "
-            f"{first['protocol']}, {_measurements(first['measurements'])}; in %",
-            highlight=False,
-            markup=False,
+            f"{first['protocol']}, {_measurements(first['measurements'])}; in %"
         )
         has_names = any(str(label) != said for label, said in zip(part["label"], part["name"], strict=True))
         columns = {
@@ -228,13 +212,11 @@ def print_classes(table: pd.DataFrame) -> None:
             for column in map(str, confusion)
         }
         if left_out := _print_one(shown, columns, list(columns)):
-            _print_note(
-                shown, f"not shown for lack of space: {', '.join(left_out)}; --format csv has all columns"
-            )
+            shown.print(f"not shown for lack of space: {', '.join(left_out)}; --format csv has all columns")
     if NOTHING in table and table[NOTHING].any():
-        _print_note(shown, "→ none: no prediction that counts, as where the gradient was zero")
+        shown.print("→ none: no prediction that counts, as where the gradient was zero")
     if NOTHING not in table:
-        _print_note(shown, "no confusion matrix: under several attacks an image has several predictions")
+        shown.print("no confusion matrix: under several attacks an image has several predictions")
 
 
 def print_paper(comparison: PaperComparison, dataset: str) -> None:
@@ -242,14 +224,12 @@ def print_paper(comparison: PaperComparison, dataset: str) -> None:
     shown = console()
     shown.print(
         f"{dataset}, accuracy in %: paper / ours; = means within two standard deviations of the paper, ≠ "
-        "not. Neither: too few seeds or images, or another depth",
-        highlight=False,
-        markup=False,
+        "not. Neither: too few seeds or images, or another depth"
     )
     for name, cells in comparison.cells.groupby("table", sort=False):
         shown.print(f"\n{name}", style="bold")
         if cells["measured"].isna().all():
-            shown.print("no entry of this table was measured", highlight=False)
+            shown.print("no entry of this table was measured")
             continue
         _print_fitting(shown, *_paper_table(cells))
     shown.print("\nclaims", style="bold")
@@ -283,7 +263,7 @@ def print_claims(claims: pd.DataFrame) -> None:
     """Print one line per claim and scope: smallest difference, interval over seeds, verdict."""
     shown = console()
     for claim, lines in claims.groupby("claim", sort=False):
-        shown.print(claim, highlight=False, markup=False)
+        shown.print(claim)
         published = lines.loc[lines["source"] == "paper", "comparisons"].max()
         for line in lines.to_dict("records"):
             where = f"  {line['source']}: "
@@ -292,7 +272,7 @@ def print_claims(claims: pd.DataFrame) -> None:
                 smallest = percent(line["smallest"], signed=True)
                 of = f"{_smallest_of(line['comparisons'], published)} {smallest}"
                 where += f"{line['scope']}, {of}{f' ({interval})' if interval else ''}: "
-            shown.print(f"{where}{line['verdict']}", highlight=False, markup=False)
+            shown.print(f"{where}{line['verdict']}")
 
 
 def _smallest_of(measured: int, published: int) -> str:
@@ -318,9 +298,9 @@ def _print_fitting(shown: Console, head: dict[str, list[str]], rest: dict[str, l
         shown.print(_table(head | part, widest))
 
 
-def _print_whole(shown: Console, columns: dict[str, list[str]], wrapped: str) -> None:
-    """Print one table of texts with all its columns. On a narrow terminal, one of them is wrapped."""
-    lacking = sum(_width(*column) for column in columns.items()) - shown.width
+def _print_whole(shown: Console, columns: dict[str, list[str]]) -> None:
+    """Print one table of texts with all its columns. On a narrow terminal, the checkpoints are wrapped."""
+    wrapped, lacking = "checkpoint", sum(_width(*column) for column in columns.items()) - shown.width
     width = _width(wrapped, columns[wrapped]) - GAP - lacking if columns else 0
     shown.print(_table(columns, {wrapped: max(width, len(wrapped))} if lacking > 0 else {}, left=columns))
 
@@ -344,7 +324,7 @@ def _table(
             overflow="fold",
         )
     for row in zip(*columns.values(), strict=True):
-        table.add_row(*map(escape, row))  # brackets in a name are not markup
+        table.add_row(*row)
     return table
 
 
@@ -369,18 +349,18 @@ def _width(name: str, texts: list[str]) -> int:
 def print_sweep(table: pd.DataFrame, title: str) -> None:
     """Print one line per network: trained and failed seeds, and results over the trained ones."""
     shown = console()
-    shown.print(f"{title}; accuracy in %, ± std over seeds", highlight=False, markup=False)
+    shown.print(f"{title}; accuracy in %, ± std over seeds")
     head = {
         name: [str(value) for value in table[name]] for name in ("model", "lambda_init", "seeds", "failed")
     }
     columns = head | brief.numbers_in_short(table)
     if left_out := _print_one(shown, columns, list(columns)):
-        _print_note(shown, f"not shown for lack of space: {', '.join(left_out)}; sweep.csv has all columns")
+        shown.print(f"not shown for lack of space: {', '.join(left_out)}; sweep.csv has all columns")
 
 
 def print_plan(benchmark: Benchmark, store: Store, estimate: Estimate) -> None:
     """Print what a run would measure, and its estimated time."""
-    plan, shown = benchmark.plan, console()
+    plan = benchmark.plan
     todo = benchmark.missing(store)
     seconds, is_bound = estimate
     takes = f"{'at most ' if is_bound else ''}about {duration(seconds)}"
@@ -396,7 +376,7 @@ def print_plan(benchmark: Benchmark, store: Store, estimate: Estimate) -> None:
         *(f"warning: {note}" for note in benchmark.runner.corruptor.notes),
     ]
     for line in lines:
-        shown.print(line, highlight=False, markup=False)
+        say(line)
 
 
 def _count(plan: Plan) -> int:
@@ -431,8 +411,6 @@ def _in_groups(columns: Iterable[MeasuredColumn]) -> list[str]:
 
 def print_models(checkpoints: list[Checkpoint]) -> None:
     """Print the checkpoints of the zoo and the names of the models that can be trained."""
-    from robust_interp.models import in_resnet, in_resnext
-
     lines, broken = [], []
     for checkpoint in checkpoints:
         try:
@@ -452,15 +430,13 @@ def print_models(checkpoints: list[Checkpoint]) -> None:
     shown = console()
     shown.print(
         f"robust-interp {__version__}; inputs are pixels in [0, 1]; the mean and std in each config.json "
-        "are applied",
-        highlight=False,
+        "are applied"
     )
     columns = {name: [line[name] for line in lines] for name in lines[0]} if lines else {}
-    _print_whole(shown, columns, "checkpoint")
-    names = sorted({*in_resnet.ARCHITECTURES, *in_resnext.ARCHITECTURES})
-    shown.print(f"registered: {', '.join(names)}", highlight=False)
+    _print_whole(shown, columns)
+    shown.print(f"registered: {', '.join(sorted(zoo.OURS))}")
     for name in MODELS:
         origins = " and ".join(origin.name for origin in MODELS.origins(name))
-        shown.print(f"plug-in: {name} from {origins}", highlight=False, markup=False)
+        shown.print(f"plug-in: {name} from {origins}")
     for line in broken:
-        shown.print(line, highlight=False, markup=False)
+        shown.print(line)

@@ -110,7 +110,7 @@ class PlainDisplay:
         self._last, self._is_over = now, is_over
         parts = [_percentage(state.share), state.what, *state.numbers]
         line = "  ".join(filter(None, [*parts, _time_text(state, now - self._started)]))
-        self._console.print(line, highlight=False, markup=False)
+        self._console.print(line)
 
     def close(self) -> None: ...
 

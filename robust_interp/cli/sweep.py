@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from robust_interp.benchmark.forms import name_list, named_path, positive
 from robust_interp.cli import train as train_command
 from robust_interp.cli.options import Commands, add_command, add_fields, interval, select_options, workers_of
-from robust_interp.cli.terminal import say
+from robust_interp.cli.terminal import say, warn
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
 
@@ -171,7 +171,7 @@ def _request(arguments: argparse.Namespace) -> Request:
 
 def _write(arguments: argparse.Namespace, report: Report, table: DataFrame, n: int) -> None:
     """Write and print the tables of a sweep, and print the warnings."""
-    from robust_interp.cli.console import console, print_sweep
+    from robust_interp.cli.console import print_sweep
     from robust_interp.results import export
     from robust_interp.results.folders import write
 
@@ -180,7 +180,7 @@ def _write(arguments: argparse.Namespace, report: Report, table: DataFrame, n: i
     write_text(path, export.to_csv(table))
     print_sweep(table, f"{arguments.dataset}, n = {n}")
     for line in report.warnings:
-        console(stderr=True).print(f"warning: {line}", highlight=False, markup=False)
+        warn(f"warning: {line}")
     say(f"wrote {path}")
 
 

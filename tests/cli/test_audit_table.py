@@ -43,7 +43,7 @@ FINDINGS = [
 def lines(monkeypatch):
     def show(width, everything=False, findings=FINDINGS):
         file = io.StringIO()
-        screen = Console(file=file, width=width, force_terminal=True, color_system=None)
+        screen = Console(file=file, width=width, force_terminal=True, color_system=None, markup=False)
         monkeypatch.setattr(audit_table, "console", lambda: screen)
         audit_table.print_audit([AuditedModel(ModelCard("net[a]", {}), findings)], "digits", everything)
         return file.getvalue().splitlines()

@@ -18,7 +18,7 @@ def printed(monkeypatch, capsys):
     """Prints published leaderboards on a terminal of some width: its lines."""
 
     def show(width, files, columns=None, dataset=None):
-        made = Console(width=width, force_terminal=True, color_system=None)
+        made = Console(width=width, force_terminal=True, color_system=None, markup=False)
         monkeypatch.setattr(console, "console", lambda: made)
         board, title, ranked_by = combine.gather([PUBLISHED / file for file in files], dataset)
         console.print_leaderboard(board, title, ranked_by, columns, [PUBLISHED / file for file in files])
@@ -90,7 +90,7 @@ def test_a_comparison_keeps_its_verdict_on_a_narrow_terminal(monkeypatch, capsys
         run(store, [(card(model), attack("pgd", 2), first(4)) for model in ("a", "b")])
     found = compare.from_folders([tmp_path], "a", "b")
     for width, whole in ((60, False), (200, True)):
-        made = Console(width=width, force_terminal=True, color_system=None)
+        made = Console(width=width, force_terminal=True, color_system=None, markup=False)
         monkeypatch.setattr(console, "console", lambda made=made: made)
         console.print_comparison(found)
         out = capsys.readouterr().out

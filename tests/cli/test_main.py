@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from robust_interp import __version__, zoo
-from robust_interp.cli.console import console
+from robust_interp.cli.console import console, print_leaderboard
 from robust_interp.cli.main import main
 from robust_interp.core.extras import install
 from robust_interp.store import FILE_NAME, Store
@@ -206,9 +206,17 @@ def test_radii_that_are_named_twice_are_measured_once_in_order(small, tmp_path):
     ]
 
 
-def test_a_name_with_colons_is_printed_as_it_is(capsys):
-    console().print("mynets:train: clean accuracy", markup=False)
-    assert capsys.readouterr().out == "mynets:train: clean accuracy\n"
+def test_a_name_with_colons_and_brackets_is_printed_as_it_is(capsys):
+    console().print("mynets:train[red]: clean accuracy")
+    assert capsys.readouterr().out == "mynets:train[red]: clean accuracy\n"
+
+
+def test_a_column_with_brackets_keeps_its_name(capsys):
+    board = pd.DataFrame(
+        {"model": ["net"], "n_examples": [10], "protocol": ["final"], "rank": [1], "a[red]x": [50.0]}
+    )
+    print_leaderboard(board, "digits", {"final": "a[red]x"}, ["model", "a*"])
+    assert capsys.readouterr().out.splitlines()[1].split() == ["model", "a[red]x"]
 
 
 @pytest.mark.slow

@@ -568,7 +568,9 @@ def test_the_table_says_what_was_compared_and_what_no_seed_interval_means(store,
 
 def test_a_narrow_terminal_gets_one_table_that_fits(store, tmp_path, capsys, monkeypatch):
     two_columns(store)
-    monkeypatch.setattr(console, "console", lambda: Console(width=50, force_terminal=True, color_system=None))
+    monkeypatch.setattr(
+        console, "console", lambda: Console(width=50, force_terminal=True, color_system=None, markup=False)
+    )
     console.print_comparison(compare.from_folders([tmp_path], "a", "b"))
     lines = capsys.readouterr().out.splitlines()
     assert max(len(line.rstrip()) for line in lines) <= 50
