@@ -25,11 +25,11 @@ from robust_interp.attacks.random_draws import (
 from robust_interp.attacks.table import ATTACKS, type_of
 from robust_interp.core.errors import UserError
 from robust_interp.core.memory import is_out_of_memory
+from robust_interp.core.precision import preserved_settings
 from robust_interp.core.random_state import preserved_rng_state
 from robust_interp.core.texts import first_line_of
 from robust_interp.core.torch_internals import without_function_modes
-from robust_interp.core.torch_settings import preserved_settings
-from robust_interp.store.cells import FLOAT32, Perturbation
+from robust_interp.store.cells import Perturbation
 
 BALL_TOLERANCE = 1e-6  # float32 rounding: |(x + d) - x| may exceed |d| by about 2e-9 in one pixel
 RELATIVE_TOLERANCE = 1e-5  # share of the radius, added for norms that sum over many pixels
@@ -288,8 +288,8 @@ class GradientProbe(torch.nn.Module):
         classifier: torch.nn.Module,
         looks: bool,
         on_pass: Callable[[int], None],
-        precision: str = FLOAT32,
-        judge: torch.nn.Module | None = None,
+        precision: str,
+        judge: torch.nn.Module | None,
     ) -> None:
         super().__init__()
         self.classifier, self.judge = classifier, judge

@@ -1,4 +1,4 @@
-"""Precision of float32 in torch: set and restore its old and its new settings."""
+"""Set and restore what torch computes with: the precision of float32, the default dtype, the threads."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
+from robust_interp.core.threads import used
 from robust_interp.core.torch_internals import fp32_precision, set_fp32_precision
 
 _BACKENDS, _PARTS = ("cuda", "mkldnn"), ("matmul", "conv", "rnn")  # of the new settings, from torch 2.9 on
@@ -51,6 +52,17 @@ def float32_by_default() -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+@contextmanager
+def preserved_settings() -> Iterator[None]:
+    """Restore default dtype, gradient mode and number of threads when the block ends, also by an error."""
+    dtype = torch.get_default_dtype()
+    try:
+        with torch.set_grad_enabled(torch.is_grad_enabled()), used(torch.get_num_threads()):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
 
 
 def _old_ones_can_be_read() -> bool:

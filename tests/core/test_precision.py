@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from robust_interp.core.torch_settings import preserved_settings
+from robust_interp.core.precision import preserved_settings
 
 
 def foreign_code(threads):
