@@ -6,7 +6,7 @@ import os
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -123,25 +123,24 @@ def positive(text: str) -> int:
     return value
 
 
-def number(text: str) -> float:
-    """Read a finite number of at least 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < inf:
-        raise ArgumentTypeError(f"{text!r} is not a number of at least 0")
-    return value
+def _reader(words: str, allows: Callable[[float], bool]) -> Callable[[str], float]:
+    """Return a function that reads a number; `words` describe the allowed ones."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = nan
+        if not allows(value):
+            raise ArgumentTypeError(f"{text!r} is not {words}")
+        return value
+
+    return read
 
 
-def percentage(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 100:
-        raise ArgumentTypeError(f"{text!r} is not a percentage from 0 to 100")
-    return value
+number = _reader("a number of at least 0", lambda value: 0 <= value < inf)
+positive_number = _reader("a number above 0", lambda value: 0 < value < inf)
+percentage = _reader("a percentage from 0 to 100", lambda value: 0 <= value <= 100)
 
 
 def natural(text: str) -> int:

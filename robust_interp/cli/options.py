@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -255,21 +254,6 @@ def odd(text: str) -> int:
     if value % 2 == 0 or value < 3:
         raise argparse.ArgumentTypeError("must be odd and at least 3")
     return value
-
-
-def positive_number(text: str) -> float:
-    value = _number(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value
-
-
-def _number(text: str) -> float:
-    """Read a number; NaN if the text is not a number."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
 
 
 def interval(text: str) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from robust_interp.benchmark.forms import name_list, positive
+from robust_interp.benchmark.forms import name_list, positive, positive_number
 from robust_interp.cli.options import (
     ALL_CPUS,
     Commands,
@@ -25,7 +25,6 @@ from robust_interp.cli.options import (
     add_which_dataset,
     natural_list,
     odd,
-    positive_number,
     use_threads,
 )
 from robust_interp.cli.terminal import say

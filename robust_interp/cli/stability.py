@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from robust_interp.benchmark.forms import positive_number
 from robust_interp.cli.options import (
     ALL_CPUS,
     Commands,
@@ -17,7 +18,6 @@ from robust_interp.cli.options import (
     add_models,
     add_quiet,
     add_seed,
-    positive_number,
     use_threads,
 )
 from robust_interp.cli.terminal import say, warn

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
+from robust_interp.core.texts import reason_of
 from robust_interp.core.torch_internals import compile_cache
 
 FILE_NAME = "robust_interp_compile_times.json"  # in the cache folder of torch.compile: cleared together
@@ -32,7 +33,7 @@ def why_not() -> str:
     try:
         torch.compile(_half)(torch.ones(8))
     except Exception as error:  # what is raised without a compiler depends on torch's version and system
-        return " ".join(str(error).split())[:200] or type(error).__name__
+        return reason_of(error)[:200]
     return ""
 
 

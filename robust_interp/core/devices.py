@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.texts import first_line_of
 
 
 def resolve_device(name: str | None) -> torch.device:
@@ -22,7 +23,7 @@ def resolve_device(name: str | None) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # fails on a meta device
     except (TypeError, RuntimeError, AssertionError, NotImplementedError) as error:
-        raise UserError(f"cannot use device {name!r}: {str(error).splitlines()[0]}") from error
+        raise UserError(f"cannot use device {name!r}: {first_line_of(error)}") from error
     return device
 
 

@@ -35,6 +35,11 @@ def _told(error: BaseException) -> str:
     return f"{name}: {text}" if text and type(error) is KeyError else text or name
 
 
+def failure_of(error: BaseException) -> str:
+    """Return what the system says of a failure; for other exceptions, the same as `first_line_of`."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else first_line_of(error)
+
+
 def quoted(value: object) -> str:
     """Return the repr of a value, cut if it is long."""
     try:

@@ -26,7 +26,7 @@ import robust_interp
 from robust_interp.core import threads
 from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.extras import install
-from robust_interp.core.texts import first_line_of
+from robust_interp.core.texts import first_line_of, reason_of
 
 MAX_ATTEMPTS = 3  # lost workers after which a task has failed
 STORE_BYTES = (
@@ -440,11 +440,11 @@ class WorkerPool(Generic[T, R]):
             answer: _Reply = self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, self._ray.exceptions.RaySystemError):  # unpickling failed there
-                reason = next(iter(str(error.cause).splitlines())).removeprefix("System error: ")
+                reason = first_line_of(error.cause).removeprefix("System error: ")
                 raise UserError(f"a worker cannot read what it was sent: {reason}") from error
             raise error.cause or error from None
         except self._ray.exceptions.RayError as error:
-            return self._lose(worker, given, " ".join(str(error).split()))
+            return self._lose(worker, given, reason_of(error))
         if answer.kind == "version":
             self._refuse(worker, answer.error)
             return None

@@ -14,14 +14,14 @@ import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
 import numpy as np
 
 from robust_interp.core.errors import UserError
-from robust_interp.core.texts import first_line_of
+from robust_interp.core.texts import failure_of
 from robust_interp.data.dataset import OWN_N, Dataset
 from robust_interp.data.decoding import END_MARKERS, Decoder, Stream, check, opened
 from robust_interp.data.preprocessing import AS_THEY_ARE, Preprocessing, of_model
@@ -106,17 +106,17 @@ class FileDataset(Dataset):
         labels: np.ndarray,
         classes: int,
         order: np.ndarray,
-        preprocessing: Preprocessing | None = None,
-        workers: int | None = None,
-        metadata: Mapping[str, str | int] | None = None,
-        notes: tuple[str, ...] = (),
-        class_names: tuple[str, ...] = (),
+        preprocessing: Preprocessing | None,
+        workers: int | None,
+        metadata: Mapping[str, str | int],
+        notes: tuple[str, ...],
+        class_names: tuple[str, ...],
     ) -> None:
         self.name, self.classes, self.notes, self.class_names = name, classes, notes, class_names
         self.labels = labels[order]
         self._encoded, self._all_labels, self._order = encoded, labels, order
         self._preprocessing, self._workers = preprocessing, workers
-        self._subset = dict(metadata or {})
+        self._subset = dict(metadata)
         self._headers: dict[int, Header] = {}
         self._views: dict[tuple[str, int], FileDataset] = {}
         self._channels: int | None = None
@@ -200,11 +200,8 @@ class FileDataset(Dataset):
         places = [int(self._order[at]) for at in ids]
         todo = [place for place in dict.fromkeys(places) if place not in self._headers]
         with ThreadPoolExecutor(8) as pool:
-            self._headers |= zip(todo, pool.map(self._header, todo), strict=True)
+            self._headers |= zip(todo, pool.map(partial(header_of, self._encoded), todo), strict=True)
         return [self._headers[place] for place in places]
-
-    def _header(self, place: int) -> Header:
-        return header_of(self._encoded, place)
 
     def problems(self) -> list[str]:
         return self._problems(len(self))
@@ -314,7 +311,7 @@ def header_of(encoded: Encoded, place: int) -> Header:
                 check(file, encoded)
         return Header(size, mode)
     except Exception as error:  # Pillow's plug-ins raise anything
-        return Header((0, 0), "", f"cannot read {encoded.names[place]}: {_reason(error)}")
+        return Header((0, 0), "", f"cannot read {encoded.names[place]}: {failure_of(error)}")
 
 
 def _last_bytes(image: Any, file: BinaryIO, size: int) -> bytes:
@@ -359,9 +356,3 @@ _WIDTH, _HEIGHT = 0x0100, 0x0101  # tags of TIFF
 _ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)  # EXIF's tag, and its values that swap height and width
 
 _EXIF_CHUNKS = {b"eXIf", b"tEXt", b"zTXt", b"iTXt"}  # a text may be EXIF or XMP
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return first_line_of(error)

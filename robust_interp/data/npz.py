@@ -12,7 +12,7 @@ import numpy as np
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.paths import expanded
-from robust_interp.core.texts import first_line_of
+from robust_interp.core.texts import failure_of
 from robust_interp.data.dataset import OWN_N, ArrayDataset, from_arrays
 
 _AT_ONCE = 2**20  # bytes
@@ -42,7 +42,7 @@ def from_npz(text: str) -> ArrayDataset:
 
 
 def read_arrays(
-    path: Path, needed: Iterable[str], others: Iterable[str] = (), mapped: Iterable[str] = ()
+    path: Path, needed: Iterable[str], others: Iterable[str], mapped: Iterable[str] = ()
 ) -> dict[str, np.ndarray]:
     """Read arrays of an .npz file by name, and compare its checksums. Nothing is unpickled.
 
@@ -77,9 +77,7 @@ def _reason(path: Path, error: Exception) -> str:
         with path.open("rb") as file:
             if file.read(6) == np.lib.format.MAGIC_PREFIX:
                 return "it is a single array: write it with numpy.savez(FILE, images=ARRAY)"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    return first_line_of(error)
+    return failure_of(error)
 
 
 def _read(archive: zipfile.ZipFile, name: str) -> np.ndarray:

@@ -11,6 +11,7 @@ import pandas as pd
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import BUILT_IN, all_matching, unknown
+from robust_interp.core.texts import reason_of
 from robust_interp.corruptions import CORRUPTIONS, MEANS
 from robust_interp.data import DATASETS
 from robust_interp.results import leaderboard
@@ -125,7 +126,7 @@ def read(path: Path, dataset: str | None = None) -> pd.DataFrame:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:
-        raise UserError(f"cannot read {path}: {' '.join(str(error).split())}{_separator(path)}") from error
+        raise UserError(f"cannot read {path}: {reason_of(error)}{_separator(path)}") from error
     board = board[(board != "").any(axis=1)].reset_index(drop=True)  # spreadsheets may end with empty lines
     board = board.drop(columns=[n for n in map(str, board) if is_mce(n) or was_mce(n)])  # computed on request
     if "dataset" in board:

@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from robust_interp.core.errors import DamageWarning, UserError
+from robust_interp.core.texts import reason_of
 from robust_interp.store import connection, log
 from robust_interp.store.cells import Cell, Plan
 from robust_interp.store.connection import put, transaction
@@ -144,7 +145,7 @@ class Store:
         hint = ""
         if code & 0xFF in _DAMAGED and isinstance(self.path, Path):
             hint = f"; robust-interp store repair {self.path.parent} keeps what can be read"
-        return UserError(f"{what}: {' '.join(str(error).split())}{hint}")
+        return UserError(f"{what}: {reason_of(error)}{hint}")
 
     @contextmanager
     def _write(self, durably: bool = True) -> Iterator[sqlite3.Connection]:

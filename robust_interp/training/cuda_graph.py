@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, cuda
 
+from robust_interp.core.texts import first_line_of
 from robust_interp.training.trainer import Trainer
 
 
@@ -80,7 +81,7 @@ class RecordedSteps:
                 self._branches(trainers, inputs)
         except RuntimeError as error:
             self._records = False
-            reason = str(error).strip().partition("\n")[0]
+            reason = first_line_of(error)
             warnings.warn(f"training is slower: it cannot run as a CUDA graph ({reason})", stacklevel=2)
             return None
         return _Recorded(graph, inputs)

@@ -21,6 +21,7 @@ from robust_interp.core.json_values import check as check_form
 from robust_interp.core.json_values import is_object, is_text, read_object
 from robust_interp.core.memory import retry_with_smaller_batch
 from robust_interp.core.normalize import Normalize
+from robust_interp.core.texts import reason_of
 from robust_interp.training import resume
 from robust_interp.training.job import Job, failure_file
 from robust_interp.training.recipe import changed, describe
@@ -51,7 +52,7 @@ def restore(job: Job, trainer: Trainer) -> bool:
         if not differing:
             trainer.restore(tensors, state)
     except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:  # as of another version
-        reason = " ".join(str(error).split())
+        reason = reason_of(error)
         raise DamagedError(f"cannot resume from {path}: {reason}; remove it to start over") from error
     if differing:
         raise UserError(

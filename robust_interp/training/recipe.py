@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.json_values import or_null
 from robust_interp.core.registry import unknown
 from robust_interp.data import DATASETS, DatasetType
 
@@ -145,10 +146,6 @@ def _tuple_of(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, tuple) and all(map(is_valid, value))
 
 
-def _maybe(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: value is None or is_valid(value)
-
-
 def _rising(value: Any) -> bool:
     return _tuple_of(_number(0, 1, open_low=True))(value) and list(value) == sorted(set(value))
 
@@ -166,13 +163,13 @@ _ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "momentum": (_number(0, 1), "a number in [0, 1)"),
     "weight_decay": (_number(0), "a number of at least 0"),
     "batch_size": (_whole(1), "a whole number of at least 1"),
-    "padding": (_maybe(_whole(0)), "a whole number of at least 0"),
+    "padding": (or_null(_whole(0)), "a whole number of at least 0"),
     "padding_mode": (lambda value: value in ("zeros", "reflect"), "zeros or reflect"),
-    "mean": (_maybe(_tuple_of(_pixel)), "a number from 0 to 1 for each channel, since pixels are in [0, 1]"),
-    "std": (_maybe(_tuple_of(_number(0, open_low=True))), "a number above 0 for each channel"),
+    "mean": (or_null(_tuple_of(_pixel)), "a number from 0 to 1 for each channel, since pixels are in [0, 1]"),
+    "std": (or_null(_tuple_of(_number(0, open_low=True))), "a number above 0 for each channel"),
     "stored": (lambda value: value in ("lambda", "keep"), "lambda or keep"),
     "lambda_decay": (lambda value: isinstance(value, bool), "true or false"),
-    "lambda_init": (_maybe(_interval), "an interval such as 0.2,0.25, not below 0"),
+    "lambda_init": (or_null(_interval), "an interval such as 0.2,0.25, not below 0"),
     "warmup_epochs": (_whole(0), "a whole number of at least 0"),
     "precision": (lambda value: value in ("float32", "tf32", "bf16"), "float32, tf32 or bf16"),
 }
