@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -12,6 +11,7 @@ import numpy as np
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.texts import first_line_of
+from robust_interp.core.threads import available_cpus
 from robust_interp.core.torch_internals import reports_dead_worker
 from robust_interp.data.preprocessing import Preprocessing
 
@@ -208,8 +208,8 @@ def hash_of(image: np.ndarray) -> int:
 class _Turns:
     """A sampler of lists of ids: those in `asked`; if that is None, all ids below `stop`, endlessly."""
 
-    def __init__(self, size: int) -> None:
-        self.size = size
+    def __init__(self) -> None:
+        self.size = 1
         self.asked: np.ndarray | None = None
         self.start, self.stop = 0, 0
 
@@ -236,7 +236,7 @@ class Stream:
     def __init__(self, decoder: Decoder, n: int, workers: int | None = None) -> None:
         self._decoder, self._n, self._asked_workers = decoder, n, workers
         self._loader: Any = None
-        self._turns = _Turns(1)
+        self._turns = _Turns()
         self._ready: Iterator | None = None
         self._at = -1  # id of the next image in sequence
         self._rest: tuple[np.ndarray, np.ndarray] | None = None
@@ -326,7 +326,7 @@ def _next(ready: Iterator) -> tuple[np.ndarray, np.ndarray, str]:
     except RuntimeError as error:
         if not reports_dead_worker(error):
             raise
-        reason = next(iter(str(error).splitlines()))
+        reason = first_line_of(error)
         raise UserError(
             f"a process that decodes images has ended ({reason}); use fewer with --decode-workers"
         ) from error
@@ -399,5 +399,4 @@ def worker_count(asked: int | None, images: int) -> int:
         return asked
     if images < WORTH_WORKERS:
         return 0
-    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(there, MOST_WORKERS)
+    return min(available_cpus(), MOST_WORKERS)
