@@ -23,14 +23,12 @@ from robust_interp.attacks.properties import (
     pace_warning,
     passes,
     passes_alone,
-    restarts_of,
     step_warning,
 )
 from robust_interp.attacks.table import ATTACKS, AttackType, check_name, torchattacks_classes
 
 __all__ = [
     "ATTACKS",
-    "AttackResult",
     "AttackRunner",
     "AttackType",
     "check_eps",
@@ -46,12 +44,11 @@ __all__ = [
     "parse_attacks",
     "passes",
     "passes_alone",
-    "restarts_of",
     "start_noise",
     "step_warning",
     "torchattacks_classes",
 ]
-_WITH_TORCH = {"AttackResult": "runner", "AttackRunner": "runner", "start_noise": "random_draws"}
+_WITH_TORCH = {"AttackRunner": "runner", "start_noise": "random_draws"}
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torchattacks
@@ -24,8 +24,11 @@ from torch import Tensor, nn
 
 from robust_interp.attacks.properties import passes_alone, restarts_of
 from robust_interp.attacks.table import AUTOATTACK_PACKAGES, AttackType
-from robust_interp.attacks.until_broken import RowAwareModel, pgd_until_broken
+from robust_interp.attacks.until_broken import pgd_until_broken
 from robust_interp.store.cells import Perturbation
+
+if TYPE_CHECKING:
+    from robust_interp.attacks.runner import GradientProbe
 
 AUTOATTACK_TARGETS = 9  # target classes of AutoAttack's targeted APGD and FAB
 BEYOND_ROUNDING = 1e-5  # share of the range of the logits that float32 rounding does not reach
@@ -79,7 +82,7 @@ def rounds(perturbation: Perturbation, kind: AttackType, model: nn.Module, image
         perturbation: The attack with all its parameters.
         kind: The entry of this attack in the table of attacks.
         model: Maps images (N, C, H, W) in [0, 1] to logits (N, classes). For an attack with ``stop=broken``
-            it must also be a `RowAwareModel`. If it has an attribute `judge` that is not None, that is the
+            it must be a `GradientProbe`. If it has an attribute `judge` that is not None, that is the
             classifier that is measured, and only its classes count.
         images: Example images (N, C, H, W), with the shape and device of the images that will be attacked.
     """
@@ -159,7 +162,7 @@ def _has_more_classes(model: nn.Module, images: Tensor) -> bool:
 def _until_broken(
     perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor
 ) -> list[Round]:
-    params, row_aware = perturbation.params, cast(RowAwareModel, model)
+    params, row_aware = perturbation.params, cast("GradientProbe", model)
     known = _judged_classes(model, images) if "target" in params else None
 
     def run(x: Tensor, y: Tensor) -> Tensor:

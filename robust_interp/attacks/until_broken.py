@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+if TYPE_CHECKING:
+    from robust_interp.attacks.runner import GradientProbe
+
 LOOKED_EVERY = 5  # steps between checks of which images are done on a GPU; a check waits for the GPU
 
 
-class RowAwareModel(Protocol):
-    """A classifier with a method that announces which images the next forward pass contains.
-
-    Attributes:
-        max_batch: Largest number of images in a forward pass.
-    """
-
-    max_batch: int
-
-    def set_rows(self, rows: Tensor) -> None: ...
-
-    def __call__(self, images: Tensor) -> Tensor: ...
-
-
 def pgd_until_broken(
-    model: RowAwareModel,
+    model: GradientProbe,
     images: Tensor,
     labels: Tensor,
     params: Mapping[str, Any],
@@ -39,7 +28,7 @@ def pgd_until_broken(
     batches stay full until fewer images than `model.max_batch` are left.
 
     Args:
-        model: Maps images (n, C, H, W) in [0, 1] to logits (n, classes).
+        model: Maps images (n, C, H, W) in [0, 1] to logits (n, classes), at most `max_batch` at once.
         images: Clean images, (N, C, H, W) in [0, 1].
         labels: Labels, (N,).
         params: Parameters of the attack: eps, alpha and steps.

@@ -221,7 +221,7 @@ class Audit:
             targets,
             self.runner,
             folder,
-            failed=self._failed,
+            self._failed,
         ) as self._pool:
             yield self._pool
 

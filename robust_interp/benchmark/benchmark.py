@@ -95,8 +95,8 @@ class Benchmark:
             self.targets,
             self.runner,
             folder,
-            lambda count: self._worth_compiling(store, count),
             self._failed,
+            lambda count: self._worth_compiling(store, count),
         ) as self._pool:
             each_of = f"in each of {self._pool.workers.count} workers"
             count = self._pool.workers.threads or 1

@@ -51,16 +51,8 @@ AT_RISK = {"cpu": 1e5, "cuda": 1e7}  # image passes lost at most by a kill, unle
 R = TypeVar("R")
 
 
-class Batch(NamedTuple):
-    """Results of some images, in the form of `Outcome`."""
-
-    predictions: np.ndarray
-    flags: np.ndarray
-    deltas: np.ndarray | None
-
-
 class Part(NamedTuple):
-    """Results of a part of these images, with their ids."""
+    """Results of some images, with their ids."""
 
     ids: np.ndarray
     predictions: np.ndarray
@@ -326,8 +318,12 @@ class Runner:
         attack: attacks.AttackRunner | None,
         start: int,
         unbroken: np.ndarray,
-    ) -> Batch:
-        """Measure the images from `start` on that are in the mask; flag the others as INHERITED."""
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Measure the images from `start` on that are in the mask; flag the others as INHERITED.
+
+        Returns:
+            Predictions, flags and deltas, as in `Outcome`.
+        """
         predictions = np.full(len(unbroken), -1, np.int32)
         flags = np.full(len(unbroken), INHERITED, np.uint8)
         deltas = np.zeros(len(unbroken), np.float32) if attack else None
@@ -342,7 +338,7 @@ class Runner:
             predictions[at], flags[at] = part.predictions, part.flags
             if deltas is not None:
                 deltas[at] = part.deltas
-        return Batch(predictions, flags, deltas)
+        return predictions, flags, deltas
 
     def _part(
         self,

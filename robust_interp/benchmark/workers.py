@@ -30,8 +30,6 @@ from robust_interp.plugins import load_same, loaded
 from robust_interp.store import Outcome
 from robust_interp.store.cells import digest
 
-_NOTHING_FAILED: Mapping[str, UserError] = {}
-
 Asked = tuple[Sequence[str] | Mapping[str, nn.Module] | None, ResolveOptions]  # models, how to resolve them
 
 
@@ -169,9 +167,9 @@ def measurement_pool(
     asked: Sequence[Asked],
     targets: Sequence[Target],
     runner: Runner,
-    folder: Path | None = None,
+    folder: Path | None,
+    failed: Mapping[str, UserError],
     worth_compiling: Callable[[int], Container[Architecture]] = lambda count: (),
-    failed: Mapping[str, UserError] = _NOTHING_FAILED,
 ) -> Iterator[MeasurementPool]:
     """Start workers that measure these targets, and stop them at the end of the context.
 
@@ -184,8 +182,8 @@ def measurement_pool(
         targets: The targets that these models resolved to.
         runner: Runner of this process; the workers use its batch size.
         folder: Folder of the log of the workers; None writes no log.
-        worth_compiling: Returns the networks to compile, for a number of workers that run on CPUs.
         failed: The errors of checkpoints that were left out of the targets, by their keys.
+        worth_compiling: Returns the networks to compile, for a number of workers that run on CPUs.
 
     Raises:
         UserError: if the workers cannot be started, or not on the requested device, or a model object cannot

@@ -26,7 +26,7 @@ from robust_interp.classifiers.layout import ROUNDING, outputs_match
 from robust_interp.core.compiler import CompileTime, why_not
 from robust_interp.core.torch_internals import compilation_limit, kept_buffers, without_function_modes
 
-EAGER, COMPILED = "eager", "compiled"  # names in tables
+COMPILED = "compiled"  # name in tables
 
 FULLEST_EAGER = 0.7  # share of the constant size; a compiled pass takes about 0.7 of the time of an eager one
 ROUNDING_IN_BF16 = 0.1  # tolerance, as a share of the largest logit

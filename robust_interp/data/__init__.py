@@ -6,7 +6,7 @@
 
 from robust_interp.data import digits  # noqa: F401, registers the data set
 from robust_interp.data.batches import from_batches, has_length, is_source_of_batches
-from robust_interp.data.cifar import download, missing_data
+from robust_interp.data.cifar import download
 from robust_interp.data.dataset import (
     DATASETS,
     SPLITS,
@@ -45,7 +45,6 @@ __all__ = [
     "is_source",
     "is_source_of_batches",
     "load",
-    "missing_data",
     "named",
     "open_source",
     "read_split",

@@ -405,7 +405,7 @@ def from_arrays(
     return ArrayDataset(name, rows, *checked_labels(labels, len(rows), classes))
 
 
-def checked_labels(labels: ArrayLike, n: int, classes: int | None = None) -> tuple[np.ndarray, int]:
+def checked_labels(labels: ArrayLike, n: int, classes: int | None) -> tuple[np.ndarray, int]:
     """Check labels, and return them as int64 (n,) with the number of classes.
 
     Args:
@@ -518,7 +518,7 @@ def _check_range(images: np.ndarray) -> None:
     raise UserError(f"images run from {low:.4g} to {high:.4g}: inputs must be in [0, 1]; {hint}")
 
 
-def chosen_root(data_dir: str | os.PathLike | None = None) -> str | None:
+def chosen_root(data_dir: str | os.PathLike | None) -> str | None:
     """Return the data folder that was chosen: `data_dir`, else $ROBUST_INTERP_DATA; None without either.
 
     Raises:
@@ -572,7 +572,7 @@ def load(name: str, split: str = "test", data_dir: str | os.PathLike | None = No
     return found
 
 
-def read_split(kind: DatasetType, split: str, data_dir: str | os.PathLike | None = None) -> Arrays:
+def read_split(kind: DatasetType, split: str, data_dir: str | os.PathLike | None) -> Arrays:
     """Return what the function of a data set returns for a split. It may need no data folder.
 
     Args:

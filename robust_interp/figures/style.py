@@ -22,7 +22,7 @@ from robust_interp.figures.origin import FigureOrigin
 
 Look: TypeAlias = dict[str, Any]  # keyword arguments of matplotlib artists, such as lines or markers
 
-FULL, HALF = 6.9, 3.4  # inches: the width of the text and of one column of a two-column page
+FULL = 6.9  # inches: the width of the text of a page
 
 # Okabe & Ito (2008), distinguishable with any colour vision; their yellow is too pale for lines.
 LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

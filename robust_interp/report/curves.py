@@ -62,7 +62,7 @@ def points(runs: Iterable[Sequence[Score]]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=POINT_COLUMNS)
 
 
-def under_attack(table: pd.DataFrame, patterns: Iterable[str] | None = None) -> pd.DataFrame:
+def under_attack(table: pd.DataFrame, patterns: Iterable[str] | None) -> pd.DataFrame:
     """Return the points of attacks, and the clean points that their curves start at.
 
     Args:

@@ -715,7 +715,7 @@ def integers(columns: Iterable[Column]) -> list[str]:
 
 RESULT_COLUMNS, ENTRY_COLUMNS, TAIL_COLUMNS = _names(RESULTS), _names(ENTRY), _names(TAIL)
 CLASS_COLUMNS, EXTERNAL_COLUMNS = _names(CLASSES), _names(EXTERNAL)
-SOURCE_COLUMNS, AUDIT_COLUMNS, COMPARISON_COLUMNS = _names(SOURCE), _names(AUDIT), _names(COMPARISON)
+SOURCE_COLUMNS, COMPARISON_COLUMNS = _names(SOURCE), _names(COMPARISON)
 
 ACCURACY = ".2f"  # format in files of columns without `form`
 FORMS = {column.name: column.form for table in TABLES.values() for column in table if column.form}

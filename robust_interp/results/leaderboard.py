@@ -58,7 +58,7 @@ def entries_frame(*runs: list[Score]) -> pd.DataFrame:
     )
 
 
-def board_columns(measured: Iterable[str], extra: Iterable[str] = ()) -> list[str]:
+def board_columns(measured: Iterable[str], extra: Iterable[str]) -> list[str]:
     """Return the columns of a leaderboard in order; `extra` are those of TAIL_COLUMNS that it has."""
     both = [name for column in measured for name in (column, std_of(column))]
     return [*ENTRY_COLUMNS, *both, *extra, *SOURCE_COLUMNS]

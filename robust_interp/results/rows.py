@@ -14,7 +14,7 @@ from robust_interp.store import NOT_FINITE, ZERO_GRADIENT, Outcome
 from robust_interp.store.cells import Cell, ModelCard, Perturbation, Plan, digest, in_255
 
 
-def row_of_cell(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray, content: str = "") -> dict:
+def row_of_cell(plan: Plan, cell: Cell, outcome: Outcome, right: np.ndarray, content: str) -> dict:
     """Return the row of one measurement.
 
     Args:
@@ -42,7 +42,7 @@ def worst_case_row(
     name: str,
     outcomes: Sequence[tuple[Cell, Outcome]],
     right: np.ndarray,
-    content: str = "",
+    content: str,
 ) -> dict:
     """Return the row of the worst of several attacks in one ball.
 

@@ -18,8 +18,6 @@ downloads missing files without being asked    error that says what is missing, 
 """
 
 from robust_interp.robustbench_bridge.bridge import (
-    MODEL_DIR,
-    PUBLISHED,
     load,
     published_clean,
     robustbench,
@@ -27,4 +25,4 @@ from robust_interp.robustbench_bridge.bridge import (
     weights,
 )
 
-__all__ = ["MODEL_DIR", "PUBLISHED", "load", "published_clean", "robustbench", "sha256", "weights"]
+__all__ = ["load", "published_clean", "robustbench", "sha256", "weights"]

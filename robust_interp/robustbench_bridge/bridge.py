@@ -98,15 +98,15 @@ def _require_installed() -> None:
         ) from error
     spec = util.find_spec("robustbench")
     places = list(spec.submodule_search_locations or ()) if spec else []
-    if not any(_defines(Path(place) / "eval.py", "benchmark") for place in places):
+    if not any(_defines_benchmark(Path(place) / "eval.py") for place in places):
         raise UserError(f"torchattacks replaced RobustBench by a stub; repair it with: {_MEND}")
 
 
-def _defines(path: Path, function: str) -> bool:
+def _defines_benchmark(path: Path) -> bool:
     if not path.is_file():
         return False
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    return any(isinstance(node, ast.FunctionDef) and node.name == function for node in tree.body)
+    return any(isinstance(node, ast.FunctionDef) and node.name == "benchmark" for node in tree.body)
 
 
 def missing_modules() -> dict[str, ModuleType]:

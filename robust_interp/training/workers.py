@@ -124,7 +124,7 @@ def train_groups(
     setting: Setting,
     report: Callable[[Training, Status], None],
     watch: TrainingWatch,
-    log: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None],
 ) -> Iterator[Outcomes]:
     """Train groups in workers, and yield the outcomes of each group when it ends.
 

@@ -71,7 +71,7 @@ def checkpoints_for(
 
 
 def checkpoints_that_fit(
-    classes: int, channels: int, dataset: str, zoo: str | os.PathLike | None = None, only: bool = False
+    classes: int, channels: int, dataset: str, zoo: str | os.PathLike | None, only: bool
 ) -> list[Checkpoint]:
     """Return the checkpoints that fit a user's own images, in the order of `checkpoints`.
 

@@ -484,7 +484,7 @@ def test_only_runs_of_the_whole_attack_are_its_restarts(spec, restarts, is_judge
     Stored results of Pixle have `judged_by` in their keys for its own restarts, and must be found.
     """
     made, dataset = perturbation(spec), data.from_arrays(*rowwise_batch(2), 5)
-    assert attacks.restarts_of(made) == restarts
+    assert properties.restarts_of(made) == restarts
     assert attacks.may_stop_early(made) == (restarts > 1)
     assert attacks.is_judged(made) == is_judged
     card = ModelCard("net", {}, members=2, attacked_as="member:0")

@@ -31,7 +31,7 @@ from robust_interp.benchmark.request import Request
 from robust_interp.core import statistics
 from robust_interp.core.errors import UserError
 from robust_interp.results import combine, leaderboard
-from robust_interp.results.columns import AUDIT_COLUMNS
+from robust_interp.results.columns import AUDIT
 from robust_interp.results.scores import scores
 from robust_interp.store import FILE_NAME, Store
 from robust_interp.store.cells import CLEAN, digest
@@ -774,7 +774,7 @@ def audit_command(command, folder, tiny_zoo, *more):
 def test_the_command_writes_prints_and_keeps_its_verdicts(tmp_path, tiny_zoo, command):
     status, out, _ = audit_command(command, tmp_path, tiny_zoo)
     lines = list(csv.DictReader((tmp_path / "audit.csv").open()))
-    assert list(lines[0]) == AUDIT_COLUMNS
+    assert list(lines[0]) == [column.name for column in AUDIT]
     verdicts = {}
     for line in lines:
         verdicts.setdefault((line["model"], line["train_seed"]), []).append(line["verdict"])
