@@ -8,7 +8,7 @@ from dataclasses import replace
 from numbers import Real
 from typing import TypeGuard
 
-from robust_interp.attacks.table import ATTACKS, SHARED_COLUMNS, AttackType, check_columns, type_of
+from robust_interp.attacks.table import ATTACKS, AttackType, type_of
 from robust_interp.core.errors import UserError
 from robust_interp.core.specs import OfEps, Scalar, Spec, parse_spec, split_specs
 from robust_interp.store.cells import FLOAT32, Perturbation, attack_column, in_255
@@ -45,7 +45,6 @@ def parse_attacks(
     for spec in specs:
         kind = type_of(spec.name)
         norm = _norm(spec, kind)
-        check_columns(spec.name, [norm], _registered)
         for radius in _radii(spec, kind, norm, eps):
             usual = defaults if spec.name in ATTACKS else {}
             perturbation = _perturbation(spec, kind, norm, radius, usual, seed)
@@ -54,18 +53,6 @@ def parse_attacks(
             if not _is_same(perturbation, found.setdefault(perturbation.column, perturbation)):
                 raise UserError(f"two different attacks would share the column {perturbation.column}")
     return list(found.values())
-
-
-def _registered(name: str) -> AttackType | None:
-    """Return the attack of a name, also of an installed plug-in; None if there is none that can be used."""
-    if name not in ATTACKS:
-        return None
-    try:
-        return ATTACKS[name]
-    except UserError as error:
-        if SHARED_COLUMNS in str(error):  # with one that is in use
-            raise
-        return None
 
 
 def _is_same(one: Perturbation, other: Perturbation) -> bool:

@@ -12,22 +12,19 @@ import ast
 import inspect
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from robust_interp.core.errors import UserError
 from robust_interp.core.registry import Registry, similar, unknown
 from robust_interp.core.specs import OfEps
-from robust_interp.store.cells import attack_column
 
 Parameter = float | int | str | OfEps  # parameter of an attack, possibly a multiple of eps
 
 NORMS = ("Linf", "L2", "L1", "L0")
-SHARED_COLUMNS = "would share the columns of"
 AUTOATTACK_QUERIES = 5000  # of its Square attack
 AUTOATTACK_PACKAGES = ("pyautoattack", "autoattack")  # the dependency of RobustBench; the authors' package
 
@@ -117,7 +114,15 @@ _MADRY = "Madry et al. 2018, arXiv 1706.06083"
 _CROCE = "Croce and Hein 2020, arXiv 2003.01690"
 _APGD: dict[str, Parameter] = {"norm": "Linf", "steps": 100}  # AutoAttack's steps
 
-ATTACKS: Registry[AttackType] = Registry("attack", group="robust_interp.attacks", holds=AttackType)
+# Columns get such an ending from the norm: mine_l2 would also be the column of mine in L2.
+NORM_AT_END = re.compile("_l[012]$")
+
+ATTACKS: Registry[AttackType] = Registry(
+    "attack",
+    group="robust_interp.attacks",
+    holds=AttackType,
+    names=r"pgd_l2|[a-zA-Z_]\w*(?<!_l[012])",  # no plug-in can take the name of pgd_l2, which is built in
+)
 
 ATTACKS.add(
     "fgsm",
@@ -292,8 +297,6 @@ _OTHER_NORMS = {
     "EADL1": "L1",
 }
 
-_OF_SEVERAL_NORMS = ("APGD", "APGDT", "AutoAttack", "FAB", "Square")  # classes that take a norm
-
 _DRAWS_NOTHING = {
     "VANILA",
     "FGSM",
@@ -380,38 +383,6 @@ def check_name(name: str) -> None:
     if name not in ATTACKS and name not in (classes := torchattacks_classes()):
         known = [*ATTACKS, *classes]
         raise unknown("attack", name, known if similar(name, known) else ATTACKS)
-
-
-def check_columns(name: str, norms: Iterable[str], get: Callable[[str], AttackType | None]) -> None:
-    """Refuse an attack whose columns are also those of another one, as of ``mine_l2`` and ``mine(norm=L2)``.
-
-    Args:
-        name: Name of the attack.
-        norms: Norms of its columns.
-        get: Returns the attack of a name; None if there is none in the table.
-
-    Raises:
-        UserError: if a column is that of another attack, or of a class of torchattacks.
-    """
-    own = _columns(name, norms)
-    for other in sorted(own | {re.sub("_l[012]$", "", column) for column in own}):
-        if other != name and (shared := own & _columns(other, _norms(get(other), other))):
-            both = f"attacks {name!r} and {other!r}"
-            raise UserError(f"{both} {SHARED_COLUMNS} {min(shared)!r}: rename the plug-in")
-
-
-def _columns(name: str, norms: Iterable[str]) -> set[str]:
-    """Return the columns of an attack, without radius and parameters."""
-    return {attack_column(name, norm, None) for norm in norms}
-
-
-def _norms(kind: AttackType | None, name: str) -> Iterable[str]:
-    """Return the norms of an attack, or of a class of torchattacks, which is not imported for it."""
-    if kind is not None:
-        return kind.norms
-    if name in _OF_SEVERAL_NORMS:
-        return ("Linf", "L2", "L1")
-    return (_OTHER_NORMS.get(name, "Linf"),) if is_torchattacks_class(name) else ()
 
 
 def torchattacks_classes() -> tuple[str, ...]:

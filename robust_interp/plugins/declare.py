@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from robust_interp.attacks import ATTACKS, AttackType
-from robust_interp.attacks.table import NORMS, check_columns, is_torchattacks_class
+from robust_interp.attacks.table import NORM_AT_END, NORMS, is_torchattacks_class
 from robust_interp.core.errors import UserError
 from robust_interp.core.json_values import is_count
 from robust_interp.core.parameters import RESERVED, check_default
@@ -98,8 +98,7 @@ def attack(
             classes=classes,
             about=first_line(function),
         )
-        _check_norm_in_name(function.__name__, kind)
-        _check_other_attacks(function.__name__, kind)
+        _check_attack_name(function.__name__, kind)
         return _declare(ATTACKS, function.__name__, kind)
 
     return declare
@@ -244,22 +243,23 @@ def _check_columns(registry: Registry, name: str) -> None:
         raise UserError(f"attack {name!r}: its column names would be ambiguous: rename it")
 
 
-def _check_norm_in_name(name: str, kind: AttackType) -> None:
-    """Reject a name whose end would be read as another norm in column names, as of ``model2`` in Linf."""
+def _check_attack_name(name: str, kind: AttackType) -> None:
+    """Reject a name that another attack has or could have in column names, or whose end is another norm's.
+
+    So ends ``model2`` for an Linf attack.
+    """
+    if is_torchattacks_class(name):
+        raise UserError(f"attack {name!r}: torchattacks has a class of this name: rename it")
+    if found := NORM_AT_END.search(name):
+        raise UserError(
+            f"attack {name!r}: its name must not end in {found[0]}, as columns in that norm do: rename it"
+        )
     for norm in kind.norms:
         if (read := parse(attack_column(name, norm, 1), ()).norm) != norm:
             raise UserError(
                 f"attack {name!r}: its columns would look like those of an attack in {read}, but its norm is "
                 f"{norm}: rename it"
             )
-
-
-def _check_other_attacks(name: str, kind: AttackType) -> None:
-    """Reject a name or columns that another attack has; one that would have to be imported is not asked."""
-    if is_torchattacks_class(name):
-        raise UserError(f"attack {name!r}: torchattacks has a class of this name: rename it")
-    beside = {other: entry for of, other, entry in _declared.get() or () if of is ATTACKS}  # in the same file
-    check_columns(name, kind.norms, lambda other: beside.get(other) or ATTACKS.get_loaded(other))
 
 
 def _defaults(function: Callable) -> dict:

@@ -267,19 +267,6 @@ def test_different_attacks_in_one_column_are_refused():
         assert len(resolve("worded(loss=x, share=2), worded(loss='x,share=3')")) == 2
 
 
-@pytest.mark.parametrize("in_this_order", [True, False])
-def test_an_attack_whose_column_another_has_is_refused_even_if_it_is_asked_for_alone(in_this_order):
-    """As an entry point may give it, without the decorator that would have refused its name."""
-    specs = ["apgd_ce(norm=L2, eps=0.5)", "apgd_ce_l2(eps=0.5)"][:: 1 if in_this_order else -1]
-    with attacks.ATTACKS.registered("apgd_ce_l2", AttackType("PGDL2", {}, norm="L2")):
-        for text in (specs[0], ",".join(specs)):
-            with pytest.raises(
-                UserError, match="would share the columns of 'apgd_ce_l2': rename the plug-in"
-            ):
-                resolve(text)
-        assert [found.column for found in resolve("apgd_ce")] == ["apgd_ce_8"]
-
-
 # --- step sizes that fit badly -----------------------------------------------------------------------
 
 

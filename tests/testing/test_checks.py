@@ -168,7 +168,7 @@ def honest_start(model, images, labels, *, eps):
 
 
 @attack(norm="L2")
-def honest_l2(model, images, labels, *, eps):
+def honest_euclidean(model, images, labels, *, eps):
     """Along the gradient to half the radius, so that clamping cannot matter much."""
     direction = (step(model, images, labels, 1.0) - images).flatten(1)
     change = 0.5 * eps * direction / direction.norm(dim=1, keepdim=True)
@@ -176,7 +176,7 @@ def honest_l2(model, images, labels, *, eps):
 
 
 @attack(norm="L2")
-def too_far_l2(model, images, labels, *, eps):
+def too_far_euclidean(model, images, labels, *, eps):
     """In the Linf ball, which here is not the one that counts."""
     return step(model, images, labels, eps).clamp(0, 1)
 
@@ -301,7 +301,7 @@ def other_precision(model, images, labels, *, eps):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "kind", [honest, honest_start, honest_l2, numpy_draw, "fgsm", "deepfool"], ids=range(6)
+    "kind", [honest, honest_start, honest_euclidean, numpy_draw, "fgsm", "deepfool"], ids=range(6)
 )
 def test_an_honest_attack_passes(kind):
     testing.check_attack(kind)
@@ -316,7 +316,7 @@ def test_an_attack_is_checked_with_other_parameters_and_on_ones_own_model():
     ("kind", "why"),
     [
         (too_far, "exceeds its radius"),
-        (too_far_l2, "exceeds its radius: the L2 size"),
+        (too_far_euclidean, "exceeds its radius: the L2 size"),
         (unclamped, r"returns values outside \[0, 1\]"),
         (undeclared_draw, "be declared with random=True"),
         (own_draw, "must draw from the global generators of torch, NumPy or Python"),
