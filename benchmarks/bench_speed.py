@@ -29,7 +29,6 @@ import torchattacks
 from torch import Tensor, nn
 
 from robust_interp import data
-from robust_interp.attacks import precision
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
 from robust_interp.classifiers.resolve import ResolveOptions, resolve
@@ -173,11 +172,7 @@ def main() -> None:
     }
     if importlib.util.find_spec("art"):
         contenders["ART"] = lambda: with_art(model, images, labels)
-    precisions = ["float32"]
-    if device != "cpu" or (slowdown := precision.slowdown()) < 1:
-        precisions.append("bf16")
-    else:
-        print(f"bf16 is left out: it takes {slowdown:.2f} times as long as float32 for a convolution")
+    precisions = ("float32", "bf16")
     for protocol in ("final", "worst"):
         for kind in precisions:
             for compiled, told in (("off", "uncompiled"), ("on", "compiled")):

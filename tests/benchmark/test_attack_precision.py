@@ -10,7 +10,6 @@ from support.watching import Counting
 from torch import nn
 
 from robust_interp import evaluate
-from robust_interp.attacks import precision
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
 from robust_interp.core.errors import UserError
@@ -36,11 +35,6 @@ class Blunt(nn.Module):
         return self.model(images)
 
 
-@pytest.fixture
-def bf16_units(monkeypatch):
-    monkeypatch.setattr(precision, "slowdown", lambda: 0.5)
-
-
 def data(n=16):
     """Images that the network gets right, a quarter of them dark in the first pixel and far from 0.5."""
     images, _ = tiny_batch(n)
@@ -59,7 +53,7 @@ def of(frame, name):
 
 
 @pytest.mark.slow
-def test_the_row_says_the_precision(bf16_units):
+def test_the_row_says_the_precision():
     found = table(spec="fgsm,square(queries=2)")
     named = found.groupby("perturbation")["attack_precision"].agg(lambda each: set(each.dropna()))
     assert named.to_dict() == {"clean": set(), "fgsm": {"bf16"}, "square(queries=2)": {"float32"}}
@@ -69,7 +63,7 @@ def test_the_row_says_the_precision(bf16_units):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["final", "worst"])
-def test_one_attack_of_a_model_is_checked_against_float32_on_the_first_batch(bf16_units, protocol):
+def test_one_attack_of_a_model_is_checked_against_float32_on_the_first_batch(protocol):
     found = table(protocol=protocol, spec="pgd(steps=2)")
     checked = found[found["attack_precision_difference"].notna()]
     in_float32 = table("float32", protocol=protocol, spec="pgd(steps=2)", n=8)
@@ -82,29 +76,19 @@ def test_one_attack_of_a_model_is_checked_against_float32_on_the_first_batch(bf1
 
 
 @pytest.mark.slow
-def test_zero_gradients_of_the_precision_are_warned_of(bf16_units):
+def test_zero_gradients_of_the_precision_are_warned_of():
     told = r"pgd\(steps=2\)_2: in bf16 the gradient is exactly zero for 25.0% more of the images than in"
     with pytest.warns(UserWarning, match=told):
         table()
 
 
 @pytest.mark.slow
-def test_a_whole_run_in_float32_beside_it_is_the_check(bf16_units, tmp_path):
+def test_a_whole_run_in_float32_beside_it_is_the_check(tmp_path):
     both = {each: table(each, out=tmp_path) for each in ("float32", "bf16")}
     differences = of(both["bf16"], "fgsm")["accuracy"].values - of(both["float32"], "fgsm")["accuracy"].values
     np.testing.assert_allclose(of(both["bf16"], "fgsm")["attack_precision_difference"], differences)
     again = table("float32", out=tmp_path)
     assert again.drop(columns="seconds").equals(both["float32"].drop(columns="seconds"))
-
-
-@pytest.mark.slow
-def test_what_is_stored_is_read_on_any_machine(monkeypatch, tmp_path):
-    monkeypatch.setattr(precision, "slowdown", lambda: 0.5)
-    before = table(out=tmp_path)
-    monkeypatch.setattr(precision, "slowdown", lambda: 12.0)
-    assert table(out=tmp_path)["accuracy"].equals(before["accuracy"])
-    with pytest.raises(UserError, match="bf16 is slower than float32 on this CPU"):
-        table(out=tmp_path, eps="5")
 
 
 @pytest.mark.slow
@@ -117,7 +101,7 @@ def test_a_precision_that_cannot_be_is_one_line(given, told):
         table(given, device="cpu")
 
 
-def test_the_check_is_part_of_the_work_and_is_told(bf16_units):
+def test_the_check_is_part_of_the_work_and_is_told():
     images, labels, classes = data()
     benchmark = Benchmark(
         Request(
