@@ -244,17 +244,14 @@ def _check_columns(registry: Registry, name: str) -> None:
 
 
 def _check_attack_name(name: str, kind: AttackType) -> None:
-    """Reject a name that another attack has or could have in column names, or whose end is another norm's.
-
-    So ends ``model2`` for an Linf attack.
-    """
+    """Reject a name that a class has, or whose columns could be taken for those of another attack or norm."""
     if is_torchattacks_class(name):
         raise UserError(f"attack {name!r}: torchattacks has a class of this name: rename it")
     if found := NORM_AT_END.search(name):
         raise UserError(
             f"attack {name!r}: its name must not end in {found[0]}, as columns in that norm do: rename it"
         )
-    for norm in kind.norms:
+    for norm in kind.norms:  # model2_8 of an Linf attack would be read as L2
         if (read := parse(attack_column(name, norm, 1), ()).norm) != norm:
             raise UserError(
                 f"attack {name!r}: its columns would look like those of an attack in {read}, but its norm is "
