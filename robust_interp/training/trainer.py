@@ -187,7 +187,7 @@ class Trainer:
         return not len(self.loader.left)
 
     def begin(self) -> None:
-        """Set the model to train mode, and start the clock of the speed."""
+        """Set the model to train mode, and measure the speed from here on."""
         self.model.train()
         self._before = self._seen, self.epoch_seconds
 
