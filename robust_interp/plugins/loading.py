@@ -61,10 +61,12 @@ class _Process:
     Attributes:
         loaded: Hash of each file that has been loaded.
         running: Own modules of plug-ins that have been imported, as they were then.
+        left: For each file that was refused after it had registered a model with timm, the model's name.
     """
 
     loaded: dict[Path, str] = field(default_factory=dict)
     running: dict[Path, bytes] = field(default_factory=dict)
+    left: dict[Path, str] = field(default_factory=dict)
 
     def has_loaded(self, file: _File) -> bool:
         """Return whether the file has been loaded; raise if it has changed since then."""
@@ -74,13 +76,18 @@ class _Process:
         return file.path in self.loaded
 
     def check_can_load(self, file: _File) -> None:
-        """Refuse a file if other code would run than its hash says."""
+        """Refuse a file if other code would run than its hash says, or if timm would refuse its models."""
         for path, now in file.modules.items():
             if self.running.get(path, now) != now:
                 raise UserError(
                     f"plug-in {file.path} imports {path}, which has changed since this process has imported "
                     "it: start a new process"
                 )
+        if name := self.left.get(file.path):
+            raise UserError(
+                f"plug-in {file.path} was refused before, after it had registered model {name!r}, which timm "
+                "does not take twice: start a new process"
+            )
 
     def remember_imports(self, file: _File) -> None:
         """Remember the content of those of the file's own modules that have been imported."""
@@ -98,8 +105,8 @@ def load(path: str | Path) -> None:
 
     Raises:
         UserError: if the file cannot be read or run (with the faulty line), if it declares nothing or a name
-            that exists already, or if it or a module beside it that it imports has changed since it was
-            loaded.
+            that exists already, if it or a module beside it that it imports has changed since it was
+            loaded, or if it was refused before and had already registered a model.
     """
     file = _File.read(resolved(Path(path)))
     if _PROCESS.has_loaded(file):
@@ -112,6 +119,7 @@ def load(path: str | Path) -> None:
         declared += [(MODELS, name, function) for name, function in _timm_models(module)]
         _register(declared, Origin(str(file.path), f"sha256:{file.sha256}"))
     except Exception as error:
+        _PROCESS.left.update((file.path, name) for name, _ in _timm_models(module))
         raise UserError(f"plug-in {file.path}: {cause(error, str(file.path))}{_hint(file, error)}") from error
     finally:
         _PROCESS.remember_imports(file)
