@@ -554,7 +554,7 @@ AUDIT = (
     ),
     Column("ci_low", _number, "Lower end of its 95 % interval.", "as `value`"),
     Column("ci_high", _number, "Upper end of its 95 % interval.", "as `value`"),
-    Column("threshold", _number, "The largest value that passes.", "as `value`"),
+    Column("threshold", _number, "Limit of the value.", "as `value`", see="audit"),
     Column("n", _integer, "Number of images behind the finding.", "images"),
     Column("detail", _text, "The finding as text, with its accuracies."),
 )
