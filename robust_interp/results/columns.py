@@ -104,7 +104,8 @@ RESULTS = (
     Column(
         "n",
         _integer,
-        "Number of images behind `accuracy`: the first n of the test set.",
+        "Number of images behind `accuracy`: the first n in the order that `subset` names, without it in the "
+        "data set's own order.",
         unit="images",
     ),
     Column(
@@ -412,7 +413,8 @@ MEASURED = (
     _accuracy(
         f"{STRONG}_<eps>",
         Kind.STRONG,
-        "Share of the first `strong_n` images that survive the row's PGD and the attacks of `--strong`.",
+        "Share of the first `strong_n` images that are correct when clean, under the row's PGD and under the "
+        "attacks of `--strong`. They must be correct when clean under protocol `final`, too.",
     ),
 )
 
@@ -552,7 +554,7 @@ AUDIT = (
     ),
     Column("ci_low", _number, "Lower end of its 95 % interval.", "as `value`"),
     Column("ci_high", _number, "Upper end of its 95 % interval.", "as `value`"),
-    Column("threshold", _number, "The largest value that passes.", "as `value`"),
+    Column("threshold", _number, "Limit of the value.", "as `value`", see="audit"),
     Column("n", _integer, "Number of images behind the finding.", "images"),
     Column("detail", _text, "The finding as text, with its accuracies."),
 )
