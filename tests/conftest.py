@@ -117,10 +117,12 @@ def cifar_root():
 
 
 def _root_of(name):
+    from support.prerequisites import missing
+
     root, folder = os.environ.get("ROBUST_INTERP_DATA"), CIFAR_FOLDERS[name]
     if not root or not os.path.isdir(os.path.join(root, folder)):
         message = f"{name} is not there: set ROBUST_INTERP_DATA to the folder of {folder}"
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(message)
+        missing(message)
     return root
 
 
@@ -148,7 +150,9 @@ def start_command():
 @pytest.fixture(scope="session")
 def local_ray():
     """A Ray on this machine with room for two workers, which commands run by tests find and use."""
-    ray = pytest.importorskip("ray")
+    from support.prerequisites import needed
+
+    ray = needed("ray")
     small = 100 * 2**20  # bytes of shared memory
     ray.init(
         "local",

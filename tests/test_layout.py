@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.prerequisites import needed
 
 import robust_interp
 
@@ -106,6 +107,19 @@ def test_no_test_reaches_a_private_name_of_the_package(private):
 )
 def test_private_names_are_found(source, names):
     assert set(filter(is_private, reached(ast.parse(source)))) == names
+
+
+def test_no_test_goes_without_a_package_in_silence(monkeypatch):
+    """What is missing in CI is a failure, by `support.prerequisites`; pytest's own way skips there too."""
+    others = [path for path in FILES if path != Path(__file__)]
+    assert [path.name for path in others if "importorskip" in path.read_text(encoding="utf-8")] == []
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="no_such_package"):
+        needed("no_such_package")
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match=r"No module named 'no_such_package'.*pip install"):
+        needed("no_such_package")
+    assert needed("ast") is ast
 
 
 def test_tests_stand_in_the_rooms_of_the_package():

@@ -3,7 +3,6 @@
 import functools
 import math
 import random
-import zlib
 
 import eagerpy as ep
 import foolbox
@@ -12,11 +11,15 @@ import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
+from support import keyed_draws
+from support.attacked import FirstPixel
+from support.prerequisites import needed
 from torch import nn
 
 import robust_interp
 from robust_interp import attacks, data
-from robust_interp.attacks import ATTACKS, AttackRunner, properties, start_noise
+from robust_interp.attacks import ATTACKS, AttackRunner, adapters, properties
+from robust_interp.attacks.table import type_of
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.plan import make_cell
 from robust_interp.benchmark.request import Request
@@ -25,7 +28,6 @@ from robust_interp.store import INHERITED, Store
 from robust_interp.store.cells import Cell, ModelCard, Plan
 
 EPS = 16 / 255
-START = zlib.crc32(b"attack start")
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
@@ -302,12 +304,8 @@ def test_pgd_l2_is_foolboxs_from_the_same_start():
     images, labels = rowwise_batch(12)
     pgd = perturbation("pgd_l2(eps=0.8, alpha=0.2, steps=5)", seed=4)
     # The first draw is a direction, normal; the second a radius, uniform.
-    direction = torch.from_numpy(
-        np.stack(
-            [np.random.default_rng((4, START, i)).standard_normal((3, 6, 6), np.float32) for i in range(12)]
-        )
-    )
-    radius = torch.from_numpy(start_noise(pgd, range(12), (1, 1, 1), 0, 1))
+    direction = torch.from_numpy(keyed_draws.normal(range(12), (3, 6, 6), seed=4))
+    radius = torch.from_numpy(keyed_draws.uniform(range(12), (1, 1, 1), seed=4, call=1))
     start = direction / direction.flatten(1).norm(dim=1).view(-1, 1, 1, 1) * radius * 0.8
 
     class FromStart(foolbox.attacks.L2ProjectedGradientDescentAttack):
@@ -326,7 +324,7 @@ def test_pgd_l2_is_foolboxs_from_the_same_start():
 
 @pytest.mark.slow
 def test_apgd_of_torchattacks_is_autoattacks_own_from_the_same_start():
-    pytest.importorskip("pyautoattack")
+    needed("pyautoattack")
     from pyautoattack.autopgd_base import APGDAttack
 
     from robust_interp.attacks.random_draws import KeyedDraws
@@ -428,20 +426,12 @@ def test_another_seed_draws_otherwise(spec):
     assert not torch.equal(one, other)
 
 
-class FirstPixel(nn.Module):
-    """Says 1 where the first pixel is above a half."""
-
-    def forward(self, images):
-        pixel = images.flatten(1)[:, 0] - 0.5
-        return torch.stack([-pixel, pixel], dim=1)
-
-
 def test_of_restarts_the_one_that_breaks_a_sample_is_kept():
     """With a step next to nothing PGD ends where it starts; the first pixel shows where that was."""
     grey, labels = torch.full((200, 1, 2, 2), 0.5), torch.zeros(200, dtype=torch.long)
     spec = "pgd(alpha=eps/100000, steps=1, restarts=3)"
     found = attack(FirstPixel(), spec, grey, labels, seed=6)
-    starts = np.stack([start_noise(perturbation("pgd", seed=6), range(200), (1, 2, 2), r) for r in range(3)])
+    starts = np.stack([keyed_draws.uniform(range(200), (1, 2, 2), seed=6, number=r) for r in range(3)])
     breaks = starts[:, :, 0, 0, 0] > 0.5  # of U[0, 1): above the middle of the ball
     kept = np.where(breaks.any(0), breaks.argmax(0), 0)  # the first to break, else the first start
     expected = 0.5 - EPS + 2 * EPS * starts[kept, np.arange(200)]
@@ -669,7 +659,7 @@ def test_a_model_in_data_parallel_is_attacked_alike():
 @pytest.fixture
 def brief(monkeypatch):
     """AutoAttack with few iterations: its real ones take minutes."""
-    pyautoattack = pytest.importorskip("pyautoattack")
+    pyautoattack = needed("pyautoattack")
     make = pyautoattack.AutoAttack
 
     @functools.wraps(make)  # the adapter looks at its arguments
@@ -694,6 +684,21 @@ def test_autoattack_breaks_what_its_first_member_does_and_in_any_batch(brief):
     first = attack(classifier, "apgd_ce(steps=5)", images, labels, eps=8 / 255).images
     assert (broken | (classifier(first).argmax(1) == labels)).all()
     assert not whole.zero_gradient.any()
+
+
+@pytest.mark.parametrize(("classes", "each"), [(4, 3), (10, 9), (12, 9)])
+def test_autoattack_is_apgd_then_apgd_and_fab_for_each_of_nine_targets_then_square(classes, each):
+    needed("pyautoattack")
+    found, images = perturbation("autoattack"), rowwise_batch(1, classes)[0]
+    made = adapters.rounds(found, type_of("autoattack"), Rowwise(classes), images)
+    assert len(made) == 1 + each + each + 1
+
+
+@pytest.mark.parametrize(("classes", "each"), [(4, 3), (10, 9), (12, 9)])
+def test_targeted_apgd_has_a_round_for_each_target_and_restart(classes, each):
+    found, images = perturbation("apgd_t(targets=9,restarts=2)"), rowwise_batch(1, classes)[0]
+    made = adapters.rounds(found, type_of("apgd_t"), Rowwise(classes), images)
+    assert len(made) == 2 * each
 
 
 class Counted(Rowwise):

@@ -8,12 +8,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torchattacks
+from support import keyed_draws
 from support.attacked import AGREEMENT, EPS, attack, perturbation, predict, same_share
 from torch import nn
 
 import robust_interp
 from robust_interp import attacks, data
-from robust_interp.attacks import AttackRunner, start_noise
+from robust_interp.attacks import AttackRunner
 from robust_interp.classifiers.classifier import Classifier
 
 # The networks here are untrained or built to mislead, which evaluate remarks on.
@@ -79,7 +80,7 @@ def test_pgd_equals_a_hand_written_loop_from_the_same_start(digits_classifier, d
     images, labels = digits_test[0][:100], digits_test[1][:100]
     pgd = perturbation("pgd(steps=10)", seed=3)
     ours = AttackRunner(pgd, digits_classifier)(images, labels, range(100)).images
-    unit = torch.from_numpy(start_noise(pgd, range(100), images.shape[1:]))
+    unit = torch.from_numpy(keyed_draws.uniform(range(100), images.shape[1:], seed=3))
     start = -EPS + 2 * EPS * unit
     assert torch.equal(ours, hand_written_pgd(digits_classifier, images, labels, start, EPS, 2 / 255, 10))
 

@@ -7,11 +7,23 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from support.attacked import AGREEMENT, EPS, attack, perturbation, predict, same_share, tiny, tiny_batch
+from support import keyed_draws
+from support.attacked import (
+    AGREEMENT,
+    EPS,
+    FirstPixel,
+    attack,
+    perturbation,
+    predict,
+    same_share,
+    tiny,
+    tiny_batch,
+)
 from torch import nn
 
 import robust_interp
 from robust_interp.attacks import ATTACKS, AttackRunner, start_noise
+from robust_interp.attacks.random_draws import KeyedDraws
 from robust_interp.plugins import attack as declared
 
 # The networks here are untrained or built to mislead, which evaluate remarks on.
@@ -36,7 +48,7 @@ class FirstInput(nn.Module):
 def test_random_starts_are_bit_equal_whatever_the_batch_size(batch):
     images, labels = tiny_batch(300)
     pgd = perturbation("pgd(steps=1)", seed=5)
-    noise = torch.from_numpy(start_noise(pgd, range(300), images.shape[1:]))
+    noise = torch.from_numpy(keyed_draws.uniform(range(300), images.shape[1:], seed=5))
     expected = (images + (-EPS + 2 * EPS * noise)).clamp(0, 1)
     model = FirstInput()
     bound = AttackRunner(pgd, model)
@@ -44,6 +56,24 @@ def test_random_starts_are_bit_equal_whatever_the_batch_size(batch):
         stop = min(at + batch, 300)
         bound(images[at:stop], labels[at:stop], range(at, stop))
     assert torch.equal(torch.cat(model.seen), expected)
+
+
+@pytest.mark.parametrize(("number", "call"), [(0, 0), (0, 1), (0, 2), (1, 0), (2, 3)])
+def test_draws_are_keyed_by_seed_round_and_draw(number, call):
+    """A draw of (N, C, H, W) by each image too; of any other shape by the batch alone."""
+    pgd = perturbation("pgd", seed=5)
+    start = start_noise(pgd, [3, 8], (1, 2, 2), number, call)
+    assert np.array_equal(start, keyed_draws.uniform([3, 8], (1, 2, 2), 5, number, call))
+    with KeyedDraws(pgd, [3, 8], number):
+        for _ in range(call):
+            torch.rand(4)
+        other = torch.rand(5)
+    assert np.array_equal(other, keyed_draws.shared(5, 5, number, call))
+    with KeyedDraws(pgd, [3, 8], number):
+        for _ in range(call):
+            torch.rand(4)
+        numbers = torch.randn(2, 1, 2, 2)
+    assert np.array_equal(numbers, keyed_draws.normal([3, 8], (1, 2, 2), 5, number, call))
 
 
 def test_random_starts_follow_the_sample_not_its_place():
@@ -86,14 +116,6 @@ def test_tables_do_not_depend_on_the_batch_size():
         assert table["accuracy"].tolist() == tables[0]["accuracy"].tolist()
 
 
-class FirstPixel(nn.Module):
-    """Says 1 where the first pixel is above a half."""
-
-    def forward(self, images):
-        pixel = images.flatten(1)[:, 0] - 0.5
-        return torch.stack([-pixel, pixel], dim=1)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 100, 128, None])
 def test_a_benchmark_starts_each_sample_from_its_own_noise(batch):
@@ -109,7 +131,7 @@ def test_a_benchmark_starts_each_sample_from_its_own_noise(batch):
         batch_size=batch,
         seed=6,
     )
-    first = start_noise(perturbation(pgd, eps=8 / 255, seed=6), range(260), (1, 4, 4))[:, 0, 0, 0]
+    first = keyed_draws.uniform(range(260), (1, 4, 4), seed=6)[:, 0, 0, 0]
     assert table["accuracy"][1] == pytest.approx(100 * (first < 0.5).mean())
 
 
@@ -279,7 +301,7 @@ def test_each_draw_of_a_plug_in_is_keyed_by_seed_and_image(kind):
 def test_a_draw_for_the_whole_batch_is_the_start_noise(kind):
     model = FirstInput()
     found = drawn_by(kind, model, seed=3)(GREY, ZEROS, range(7)).images
-    noise = torch.from_numpy(start_noise(perturbation("pgd", seed=3), range(7), (3, 6, 6)))
+    noise = torch.from_numpy(keyed_draws.uniform(range(7), (3, 6, 6), seed=3))
     torch.testing.assert_close(found, GREY + EPS * noise, rtol=0, atol=1e-7)
     assert [len(seen) for seen in model.seen] == [7]
 
@@ -294,6 +316,32 @@ def test_any_other_draw_makes_a_plug_in_run_on_one_image_at_a_time(kind):
     model.seen.clear()
     bound(GREY[:3], ZEROS[:3], range(3))
     assert [len(seen) for seen in model.seen] == [1, 1, 1]  # the batch is not tried again
+
+
+def test_two_draws_of_a_plug_in_for_one_image_are_two():
+    @declared(random=True)
+    def difference(model, images, labels, *, eps):
+        return images + eps * (torch.rand_like(images) - torch.rand_like(images))
+
+    with ATTACKS.registered("difference", difference):
+        found = attack(FirstInput(), "difference", GREY, ZEROS, seed=3).images
+    one, other = (keyed_draws.uniform(range(7), (3, 6, 6), seed=3, call=call) for call in (0, 1))
+    torch.testing.assert_close(found, GREY + EPS * torch.from_numpy(one - other), rtol=0, atol=1e-7)
+    assert (found != GREY).flatten(1).any(1).all()
+
+
+def test_restarts_of_a_plug_in_on_one_image_at_a_time_are_no_copies():
+    """It moves an image by a number in [-eps, eps), so that each start breaks it in half of the cases."""
+
+    @declared(random=True)
+    def moved(model, images, labels, *, eps):
+        return (images + eps * (2 * torch.rand(len(images)).view(-1, 1, 1, 1) - 1)).clamp(0, 1)
+
+    grey, labels = torch.full((200, 1, 2, 2), 0.5), torch.zeros(200, dtype=torch.long)
+    with ATTACKS.registered("moved", moved):
+        found = attack(FirstPixel(), "moved(restarts=3)", grey, labels).images
+    right = (FirstPixel()(found).argmax(1) == 0).numpy()
+    assert 0.05 < right.mean() < 0.2  # an eighth
 
 
 def test_a_generator_of_the_plug_in_is_its_own():

@@ -168,8 +168,10 @@ def test_a_model_with_zeroed_gradients_is_robust_to_nothing(spec):
         attacks=spec,
         eps=(8 / 255,),
         corruptions="none",
+        round_to_8_bit=True,
     )
     assert table["accuracy"].tolist() == [100, 0]
+    assert table["rounded_accuracy"][1] == 0
     assert table["zero_grad"].tolist()[1] == 1
 
 
@@ -245,6 +247,53 @@ def test_a_gradient_that_is_not_finite_at_a_later_step_only_is_flagged():
 
     images, labels = torch.full((2, 3, 4, 4), 0.25), torch.tensor([0, 1])
     assert attack(Classifier(Through(third_is_nan)), "ifgsm(steps=5)", images, labels).not_finite.all()
+
+
+def changed_in(call, value):
+    """Multiplies the gradient of one call, counted from 1, by a value."""
+    calls = []
+
+    def change(gradient, images):
+        calls.append(None)
+        return gradient * (value if len(calls) == call else 1)
+
+    return change, calls
+
+
+UNBREAKABLE = torch.full((2, 3, 4, 4), 0.25)
+UNBREAKABLE[:, 1, 2:], UNBREAKABLE[:, 2] = 0.75, 0.75  # the second half of the pixels: class 1, by far
+
+
+@pytest.mark.parametrize(
+    ("call", "value", "not_finite", "zero"),
+    [
+        *((1, math.nan, True, False), (2, math.nan, True, False)),
+        *((1, 0, False, False), (2, 0, False, False)),
+    ],
+)
+def test_over_restarts_one_gradient_that_is_not_finite_or_not_zero_is_enough(call, value, not_finite, zero):
+    change, calls = changed_in(call, value)
+    labels = torch.tensor([1, 1])
+    result = attack(Classifier(Through(change)), "pgd(steps=1,restarts=2)", UNBREAKABLE, labels)
+    assert len(calls) == 2
+    assert result.not_finite.tolist() == [not_finite] * 2
+    assert result.zero_gradient.tolist() == [zero] * 2
+
+
+@pytest.mark.parametrize(
+    ("call", "value", "not_finite", "zero"),
+    [
+        *((1, math.inf, True, False), (2, math.inf, True, False), (3, math.inf, True, False)),
+        *((1, 0, False, False), (2, 0, False, False), (3, 0, False, False)),
+    ],
+)
+def test_until_broken_one_gradient_that_is_not_finite_or_not_zero_is_enough(call, value, not_finite, zero):
+    change, calls = changed_in(call, value)
+    labels = torch.tensor([1, 1])
+    result = attack(Classifier(Through(change)), "pgd(steps=3,stop=broken)", UNBREAKABLE, labels)
+    assert len(calls) == 3
+    assert result.not_finite.tolist() == [not_finite] * 2
+    assert result.zero_gradient.tolist() == [zero] * 2
 
 
 def test_nan_gradients_are_not_counted_as_robust():

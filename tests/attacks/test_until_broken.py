@@ -1,8 +1,11 @@
 """`pgd(stop=broken)`: the first iterate of PGD that is misclassified, in batches that stay full."""
 
+import numpy as np
 import pytest
 import torch
-from support.attacked import EPS, attack, perturbation, predict, tiny, tiny_batch
+import torch.nn.functional as F
+from support import keyed_draws
+from support.attacked import EPS, FirstPixel, attack, perturbation, predict, tiny, tiny_batch
 from torch import nn
 
 from robust_interp import attacks, evaluate
@@ -65,14 +68,36 @@ def test_batches_are_full_until_fewer_samples_are_left_than_one_takes():
     assert sum(model.seen) == len(alone.seen) < N * STEPS  # no sample takes a step more
 
 
-@pytest.mark.slow
-def test_restarts_and_targets():
-    _, labels = tiny_batch(N)
-    once = predict(tiny(), with_stop(4).images) == labels
-    again = predict(tiny(), with_stop(4, f"pgd(alpha=4/255,steps={STEPS},stop=broken,restarts=3)").images)
-    assert (again == labels).sum() <= once.sum()
-    aimed = [with_stop(size, "pgd(alpha=4/255,steps=3,stop=broken,target=next)").images for size in (4, N)]
-    torch.testing.assert_close(*aimed, rtol=0, atol=1e-6)
+@pytest.mark.parametrize("max_batch", [7, None])
+def test_each_restart_starts_elsewhere(max_batch):
+    """With a step next to nothing an image is broken where its start is above the middle of the ball."""
+    grey, labels = torch.full((200, 1, 2, 2), 0.5), torch.zeros(200, dtype=torch.long)
+    attacked = perturbation("pgd(alpha=eps/100000,steps=1,stop=broken,restarts=3)", seed=6)
+    found = AttackRunner(attacked, FirstPixel())(grey, labels, range(200), max_batch).images
+    starts = [keyed_draws.uniform(range(200), (1, 2, 2), seed=6, number=at)[:, 0, 0, 0] for at in range(3)]
+    right = (np.stack(starts) < 0.5).all(0)
+    assert 0.05 < right.mean() < 0.2  # an eighth
+    assert torch.equal(predict(FirstPixel(), found) == 0, torch.from_numpy(right))
+
+
+@pytest.mark.parametrize("max_batch", [4, N, None])
+def test_an_aimed_step_goes_down_the_loss_of_its_target(max_batch):
+    """A step of 2 eps from anywhere in the ball ends on its surface, in each pixel."""
+    images, _ = tiny_batch(N)
+    images = 0.2 + 0.6 * images  # so that nothing is clipped
+    model = tiny().requires_grad_(False)
+    labels = predict(model, images)
+    attacked = perturbation("pgd(alpha=32/255,steps=1,stop=broken,target=next)", seed=4)
+    found = AttackRunner(attacked, model)(images, labels, range(N), max_batch).images
+    start = images - EPS + 2 * EPS * torch.from_numpy(keyed_draws.uniform(range(N), (3, 6, 6), seed=4))
+    unbroken = predict(model, start) == labels
+    exact, leaf = tiny().double(), start.double().requires_grad_()
+    loss = F.cross_entropy(exact(leaf), (labels + 1) % 5, reduction="sum")
+    (gradient,) = torch.autograd.grad(loss, leaf)
+    expected = images.double() - EPS * gradient.sign()
+    assert unbroken.sum() > N / 2
+    torch.testing.assert_close(found.double()[unbroken], expected[unbroken], rtol=0, atol=1e-6)
+    torch.testing.assert_close(found[~unbroken], start[~unbroken], rtol=0, atol=1e-6)
 
 
 def test_samples_without_a_gradient_are_told():

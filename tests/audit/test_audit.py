@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy.stats import multinomial
 from support.hand_made import attack, card, first, run
 from support.masked_models import Blocked, HugeLogits, Quantised, Random, SignSaturated, trained_on_digits
 from support.own_images import write_folder
@@ -48,39 +47,6 @@ def pattern(right, n=200, from_end=False):
 
 def left(right, name="pgd", eps_255=2.0, n=200, blind=0, **where):
     return MeasuredAttack(name, eps_255, pattern(right, n, **where), pattern(blind, n))
-
-
-# ---- paired difference
-
-
-def test_the_interval_of_a_paired_difference_is_bonett_and_prices():
-    first_right, second_right = np.ones(100, bool), np.ones(100, bool)
-    second_right[:12], first_right[12:15] = False, False  # b = 12, c = 3
-    found = statistics.paired_difference(first_right, second_right)
-    assert found.points == pytest.approx(9)
-    # 13/102 - 4/102 = .088235; sqrt((17/102 - .088235**2) / 102) = .039467; times 1.959964 = .077354
-    assert (found.low, found.high) == pytest.approx((1.0881, 16.5590), abs=1e-3)
-    back = statistics.paired_difference(second_right, first_right)
-    assert (back.points, back.low, back.high) == pytest.approx((-9, -found.high, -found.low))
-
-
-def test_a_paired_difference_of_nothing_still_has_an_interval():
-    found = statistics.paired_difference(pattern(50), pattern(50))
-    # sqrt(2 / 202 / 202) times 1.959964
-    assert (found.points, found.low, found.high) == pytest.approx((0, -1.3722, 1.3722), abs=1e-3)
-
-
-def test_the_interval_of_a_paired_difference_covers_what_it_should():
-    n, only_first, only_second = 40, 0.2, 0.1
-    law = multinomial(n, [only_first, only_second, 1 - only_first - only_second])
-    covered = 0.0
-    for b in range(n + 1):
-        for c in range(n + 1 - b):
-            one, other = np.zeros(n, bool), np.zeros(n, bool)
-            one[:b], other[b : b + c] = True, True
-            found = statistics.paired_difference(one, other)
-            covered += law.pmf([b, c, n - b - c]) * (found.low <= 10 <= found.high)
-    assert 0.94 < covered < 0.97
 
 
 # ---- the checks
@@ -155,14 +121,15 @@ def test_hardly_a_gradient_may_be_zero(blind, verdict):
 
 
 def test_the_loss_must_rise():
-    # Of four samples one ends where it began and one holds a NaN; of eight steps one falls, the NaN's do not.
-    four = np.array([[1.0, 1.0, 1.0, 1.0], [2.0, 3.0, 1.0, np.nan], [3.0, 2.0, 1.0, np.nan]])
+    # Of four samples one ends higher; one ends lower after a rise, one where it began, and one holds a NaN.
+    # Of eight steps one falls; the NaN's do not.
+    four = np.array([[1.0, 1.0, 1.0, 1.0], [2.0, 3.0, 1.0, np.nan], [3.0, 0.5, 1.0, np.nan]])
     losses = np.tile(four, 25)
     rises, steps = checks.loss("pgd", 2.0, losses, USUAL)
-    assert (rises.verdict, rises.value, rises.n) == (FAIL, 50, 100)
+    assert (rises.verdict, rises.value, rises.n) == (FAIL, 75, 100)
     assert (steps.verdict, steps.value) == (PASS, 12.5)
-    rises, steps = checks.loss("pgd", 2.0, losses, Thresholds(flat=50, falls=5))
-    assert (rises.verdict, steps.verdict) == (OPEN, WARN)  # 50 % of 100 may be 60 %
+    rises, steps = checks.loss("pgd", 2.0, losses, Thresholds(flat=75, falls=5))
+    assert (rises.verdict, steps.verdict) == (OPEN, WARN)  # 75 % of 100 may be 82 %
     # 12.5 successes of 100, by Wilson: centre (.125 + 1.9207/100) / 1.038415 = .138873; half-width
     # sqrt(.125 * .875 / 100 + .9604/10000) * 1.959964 / 1.038415 = .065090
     assert (steps.ci_low, steps.ci_high) == pytest.approx((7.378, 20.396), abs=2e-3)

@@ -6,10 +6,13 @@ import torch
 from torch import nn
 
 from robust_interp import evaluate
+from robust_interp.attacks import ATTACKS
 from robust_interp.benchmark.benchmark import Benchmark
 from robust_interp.benchmark.request import Request
+from robust_interp.plugins import attack as declared
 
 N = 40
+SHIFT = 12  # in 255ths
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -73,6 +76,40 @@ def test_accuracies_with_whole_pixels_are_those_worked_out_by_hand(linear, datas
     assert found["rounded_accuracy"][0.3] > found["accuracy"][0.3]
     assert found["rounded_accuracy"][0.6] < found["accuracy"][0.6]
     assert table["rounded_accuracy"].isna()[0]
+
+
+@declared()
+def towards(model, images, labels, *, eps):
+    images = images.clone().requires_grad_()
+    loss = nn.functional.cross_entropy(model(images), labels)
+    (gradient,) = torch.autograd.grad(loss, images)
+    return images.detach() - eps * gradient.sign()
+
+
+@pytest.mark.parametrize("protocols", [["final"], ["worst"], ["final", "worst"]], ids="+".join)
+def test_under_worst_an_image_that_rounding_mends_must_be_right_when_clean(
+    linear, dataset, protocols, tmp_path
+):
+    """Each pixel moves by SHIFT - 0.4 towards the label, and the whole one next to it is at SHIFT.
+
+    After `final`, `worst` is worked out from stored attacks, also on images that are wrong when clean.
+    """
+    clean, mended = (right_at(linear, dataset, -shift) for shift in (0, SHIFT))
+    assert (mended & ~clean).any()
+    with ATTACKS.registered("towards", towards):
+        for protocol in protocols:
+            table = evaluate(
+                linear,
+                dataset,
+                attacks="towards",
+                eps=f"{SHIFT - 0.4}/255",
+                corruptions="none",
+                protocol=protocol,
+                round_to_8_bit=True,
+                out=tmp_path,
+            ).set_index("perturbation")
+            expected = mended & clean if protocol == "worst" else mended
+            assert table["rounded_accuracy"]["towards"] == percent(expected)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 import torch
 from support.own_images import by_class, picture, pictures, write_folder
+from support.prerequisites import needed
 from torch import nn
 
 from robust_interp import data, evaluate
@@ -47,7 +48,7 @@ def test_a_folder_and_a_file_of_arrays_give_the_numbers_of_arrays(model, folder,
 
 @pytest.mark.slow
 def test_the_predictions_are_those_of_cifar10_bit_for_bit(cifar_root, tmp_path):
-    datasets = pytest.importorskip("datasets")
+    datasets = needed("datasets")
     n, test = 8, data.load("cifar10", data_dir=cifar_root)
     images, labels = test.images[:n], test.labels[:n]
     classes = tmp_path / "map.csv"

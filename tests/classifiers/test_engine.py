@@ -3,6 +3,7 @@
 import pytest
 import torch
 from support.attacked import Tiny, perturbation, tiny, tiny_batch
+from support.prerequisites import missing
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
@@ -199,7 +200,7 @@ def test_networks_of_the_zoo_and_of_timm_are_captured_whole(name):
 @pytest.mark.slow
 def test_compiled_code_predicts_the_same():
     if reason := why_not():
-        pytest.skip(f"torch.compile does not work here: {reason}")
+        missing(f"torch.compile does not work here: {reason}")
     torch.manual_seed(0)
     layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 10)
     classifier = Classifier(nn.Sequential(*layers), [0.5], [0.2]).eval()

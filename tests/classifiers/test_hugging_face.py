@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from support.own_images import picture, write_folder
+from support.prerequisites import needed
 
 import robust_interp
 from robust_interp import data
@@ -21,7 +22,7 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.extras import install
 from robust_interp.data import preprocessing
 
-transformers = pytest.importorskip("transformers")
+transformers = needed("transformers")
 
 N = 40
 QUICK = {"attacks": "fgsm", "corruptions": "none", "eps": (16 / 255,), "n": N}

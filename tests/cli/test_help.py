@@ -114,10 +114,12 @@ RESULTS |= {"folders": {"leaderboard classes", "plot curve"}}
 
 
 def test_the_default_results_folder_is_the_same_everywhere():
+    found = {}
     for prog, action in ACTIONS:
-        if prog.removeprefix("robust-interp ") in RESULTS.get(action.dest, ()):
+        if (command := prog.removeprefix("robust-interp ")) in RESULTS.get(action.dest, ()):
             default = action.default[0] if isinstance(action.default, list) else action.default
-            assert str(default) == DEFAULTS["out"], prog
+            found[action.dest, command] = str(default)
+    assert found == {(dest, command): DEFAULTS["out"] for dest in RESULTS for command in RESULTS[dest]}
 
 
 def told(line):

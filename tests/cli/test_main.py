@@ -226,7 +226,13 @@ def test_protocol_worst_reaches_the_tables(small, tmp_path):
     assert set(results["protocol"]) == {"worst"}
     assert "worst(fgsm)" in set(results["perturbation"])
     by_kind = results[results["members"] == 2].set_index("perturbation")["accuracy"]
-    assert by_kind["worst(fgsm)"] <= min(by_kind["clean"], by_kind["fgsm"])
+    with Store(tmp_path / "results") as store:
+        (plan,) = store.plans()
+        cells = [cell for cell in plan.cells if cell.classifier.members == 2]
+        right = [store.read(cell.key, 10).correct(store.labels(cell.fingerprint)) for cell in cells]
+    assert [cell.perturbation.kind for cell in cells] == ["clean", "attack"]
+    assert by_kind["clean"] == 100 * right[0].mean()
+    assert by_kind["fgsm"] == by_kind["worst(fgsm)"] == 100 * (right[0] & right[1]).mean()
 
 
 @pytest.mark.slow

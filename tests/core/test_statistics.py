@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, norm, permutation_test, ttest_1samp, ttest_ind
+from scipy.stats import binomtest, multinomial, norm, permutation_test, ttest_1samp, ttest_ind
 from statsmodels.stats.contingency_tables import mcnemar
 from statsmodels.stats.multitest import multipletests
 
@@ -218,6 +218,36 @@ def test_alike_classifiers_are_told_apart_as_often_as_the_level_says():
         pairs = zip(image + first + seeds[0] > 0, image + second + seeds[1] > 0, strict=True)
         found += statistics.mcnemar_stratified(pairs).p < 0.05
     assert found <= 34  # 5 % of 400 is 20, with a standard deviation of 4.4
+
+
+def test_the_interval_of_a_paired_difference_is_bonett_and_prices():
+    first_right, second_right = np.ones(100, bool), np.ones(100, bool)
+    second_right[:12], first_right[12:15] = False, False  # b = 12, c = 3
+    found = statistics.paired_difference(first_right, second_right)
+    assert found.points == pytest.approx(9)
+    # 13/102 - 4/102 = .088235; sqrt((17/102 - .088235**2) / 102) = .039467; times 1.959964 = .077354
+    assert (found.low, found.high) == pytest.approx((1.0881, 16.5590), abs=1e-3)
+    back = statistics.paired_difference(second_right, first_right)
+    assert (back.points, back.low, back.high) == pytest.approx((-9, -found.high, -found.low))
+
+
+def test_a_paired_difference_of_nothing_still_has_an_interval():
+    found = statistics.paired_difference(*[np.arange(200) < 50] * 2)
+    # sqrt(2 / 202 / 202) times 1.959964
+    assert (found.points, found.low, found.high) == pytest.approx((0, -1.3722, 1.3722), abs=1e-3)
+
+
+def test_the_interval_of_a_paired_difference_covers_what_it_should():
+    n, only_first, only_second = 40, 0.2, 0.1
+    law = multinomial(n, [only_first, only_second, 1 - only_first - only_second])
+    covered = 0.0
+    for b in range(n + 1):
+        for c in range(n + 1 - b):
+            one, other = np.zeros(n, bool), np.zeros(n, bool)
+            one[:b], other[b : b + c] = True, True
+            found = statistics.paired_difference(one, other)
+            covered += law.pmf([b, c, n - b - c]) * (found.low <= 10 <= found.high)
+    assert 0.94 < covered < 0.97
 
 
 def test_holm_agrees_with_hand_worked_values():

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 from support.executors import Doubling, Waiting, other_versions
+from support.prerequisites import needed
 
 from robust_interp.benchmark import workers as measuring
 from robust_interp.core import worker_pool
@@ -90,7 +91,7 @@ def test_what_cannot_be_sent_is_one_line(local_ray):
     "error", [Exception("The current node timed out\nduring startup."), OSError("no room")]
 )
 def test_a_ray_that_does_not_start_is_one_line(monkeypatch, error):
-    ray = pytest.importorskip("ray")
+    ray = needed("ray")
 
     def init(*args, **options):
         raise error

@@ -47,18 +47,6 @@ def test_what_draws_nothing_is_the_same_under_any_seed(name):
     assert np.array_equal(corrupt(images, name, 4, (0, 1), seed=0), corrupt(images, name, 4, (8, 9), seed=5))
 
 
-def test_the_four_noises_are_what_they_were_when_their_cells_were_stored():
-    images = np.random.default_rng(5).integers(0, 256, (20, 3, 32, 32), dtype=np.uint8)
-    for name, sha256 in (
-        ("gaussian_noise", "8a99eae9fa94f306646217a63d4a0a2e62b2180c762c7ab178fba2d019a93c9b"),
-        ("shot_noise", "dba8bed6bcdb0d7b842c7750897d6dc15511909556a54623806a4fb6c6e10648"),
-        ("impulse_noise", "e75a77bcc6f0b2584ac041ad9971528fa0b5424b054e6bd653b5155542220e40"),
-        ("speckle_noise", "5b1c0904ed920511e4b8c73bd688f9008674c29a935be5bac81136f933b68997"),
-    ):
-        found = b"".join(corrupt(images, name, severity, range(20), 7).tobytes() for severity in SEVERITIES)
-        assert hashlib.sha256(found).hexdigest() == sha256
-
-
 def test_every_released_file_has_its_md5():
     assert set(corruptions.RELEASED_MD5) == set(ALL19)
     assert len(set(corruptions.RELEASED_MD5.values())) == 19
@@ -103,20 +91,23 @@ def test_the_global_generator_is_neither_read_nor_moved(name, frost_pictures):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 64, 64), (3, 28, 20), (3, 2, 2)], ids=str)
+@pytest.mark.parametrize(
+    "shape",
+    [(1, 8, 8), (1, 28, 28), (3, 64, 64), (3, 28, 20), (3, 2, 2), (3, 50, 90), (1, 130, 121)],
+    ids=str,
+)
 @pytest.mark.parametrize("name", ALL19)
 def test_other_sizes_work_or_are_refused_in_one_line(name, shape, frost_pictures):
     dataset = data.from_arrays(some_images(2, shape), np.array([0, 1]), 2)
     corruptor = Corruptor(dataset, seed=0)
-    # a fifth of 200 x 300 pixels, 0.3 of them from 46 pixels on
-    too_large = name == "frost" and shape == (3, 64, 64)
+    # a fifth of 200 x 300 pixels, from 46 pixels on 60 x 90; a picture must be larger than the image
+    too_large = name == "frost" and shape in ((3, 64, 64), (3, 50, 90))
     if (shape[0] == 1 and name in COLOUR_ONLY) or too_large:
         with pytest.raises(UserError, match=f"{name} cannot be generated: it") as caught:
             parse_corruptions(name, corruptor)
         assert "\n" not in str(caught.value)
-        assert ("too small for 64 x 64" if too_large else "colour images (3 channels); these have 1") in str(
-            caught.value
-        )
+        told = "too small for {1} x {2}" if too_large else "colour images (3 channels); these have 1"
+        assert told.format(*shape) in str(caught.value)
     else:
         for perturbation in parse_corruptions(name, corruptor):
             found = corruptor.pixels(perturbation, 0, 2)

@@ -164,31 +164,6 @@ def test_float64_pixels_are_corrupted_exactly_as_uint8_ones(name):
 # --- keyed draws -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NOISES)
-def test_noise_is_keyed_by_sample_whatever_n_batch_and_order(name):
-    images = np.random.default_rng(0).integers(0, 256, (130, 3, 6, 6), dtype=np.uint8)
-    everything = corrupt(images, name, 3, range(130), seed=4)
-    assert np.array_equal(corrupt(images[:9], name, 3, range(9), seed=4), everything[:9])
-    for size in (1, 100, 128):
-        parts = [range(at, min(at + size, 130)) for at in range(0, 130, size)]
-        found = [corrupt(images[part.start : part.stop], name, 3, part, seed=4) for part in parts]
-        assert np.array_equal(np.concatenate(found), everything)
-    order = np.random.default_rng(1).permutation(130)
-    assert np.array_equal(corrupt(images[order], name, 3, order, seed=4), everything[order])
-
-
-@pytest.mark.parametrize("name", NOISES)
-def test_noise_differs_between_samples_severities_and_seeds(name):
-    images = np.full((1, 3, 32, 32), 128, np.uint8)
-    found = [
-        corrupt(images, name, severity, [sample], seed).tobytes()
-        for severity in SEVERITIES
-        for sample in (0, 1)
-        for seed in (0, 1)
-    ]
-    assert len(set(found)) == 20
-
-
 def test_corruptions_and_severities_share_no_noise():
     """The same normal deviates scaled would correlate by 1."""
     images = np.full((30, 3, 32, 32), 128, np.uint8)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.own_images import by_class, encoded, pictures, write_folder
+from support.prerequisites import needed
 
 from robust_interp import data
 from robust_interp.core.errors import UserError
@@ -14,7 +15,7 @@ from robust_interp.data import files
 from robust_interp.data.folder import Files
 from robust_interp.data.tables import Rows
 
-datasets = pytest.importorskip("datasets")
+datasets = needed("datasets")
 IMAGES, LABELS = pictures(6)
 NAMED = {"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b", "c", "d"])}
 

@@ -150,10 +150,10 @@ def test_same_numbers_same_bytes(name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
 def test_axes_are_labelled(name):
-    figure = FIGURES[name]()
-    for panel in figure.axes:
+    placed = [(panel, panel.get_subplotspec()) for panel in FIGURES[name]().axes]
+    assert any(subplot for _, subplot in placed)
+    for panel, subplot in placed:
         # a label of its own, or one that it shares with the first of its row or the last of its column
-        subplot = panel.get_subplotspec()
         if subplot is None:
             continue
         assert panel.get_ylabel() or not subplot.is_first_col()

@@ -9,7 +9,7 @@ from support.hand_made import attack, card, corruption, ensemble, first, run
 from robust_interp.report.glossary import definition
 from robust_interp.results import columns_page
 from robust_interp.results.column_names import declaration, measured_in, parse
-from robust_interp.results.columns import LEADERBOARD, RESULT_COLUMNS, STD, TABLES, Kind, Type
+from robust_interp.results.columns import KNOWN_ATTACKS, LEADERBOARD, RESULT_COLUMNS, STD, TABLES, Kind, Type
 from robust_interp.results.scores import scores
 from robust_interp.store import Store
 from robust_interp.store.cells import CLEAN, attack_column
@@ -103,10 +103,29 @@ def test_every_column_of_the_published_tables_is_declared(file):
     assert [name.removesuffix("_std") for name in header if declaration(name) is STD] == measured
 
 
+IN_255THS, IN_PIXELS = " The number is ε in units of 1/255.", " Here ε is an L2 radius, in pixels of [0, 1]."
+EXAMPLES = {  # of columns whose names are a pattern: a name, and what follows the definition
+    "<corruption>": ("fog", ""),
+    "<corruption>_<severity>": ("fog_3", ""),
+    "worst_<eps>": ("worst_2", IN_255THS),
+    "strong_<eps>": ("strong_2", IN_255THS),
+    "<measured>_std": ("pgd_2_std", ""),
+    "mce(<baseline>)": ("mce(net)", ""),
+    "relative_mce(<baseline>)": ("relative_mce(net)", ""),
+}
+OF_ATTACKS = {
+    "<attack>_<eps>": ("pgd_2", KNOWN_ATTACKS["pgd"] + IN_255THS),
+    "<attack>_l2_<eps>": ("pgd_l2_0.5", KNOWN_ATTACKS["pgd"] + IN_PIXELS),
+    "<attack>": ("cw", "Accuracy under this attack, with the parameters listed below."),
+}
+
+
 @pytest.mark.parametrize("column", LEADERBOARD, ids=lambda column: column.name)
-def test_the_report_takes_its_definitions_from_the_declarations(column):
-    if "<" not in column.name:
-        assert definition(column.name, ()) == column.meaning.replace("`", "")
-    elif column.kind in (Kind.WORST, Kind.STRONG):
-        name = column.name.replace("<eps>", "2")
-        assert definition(name, ()).startswith(column.meaning.replace("`", ""))
+def test_the_report_takes_its_definitions_from_the_declarations_and_those_of_attacks(column):
+    if column.name in OF_ATTACKS:
+        name, expected = OF_ATTACKS[column.name]
+    else:
+        name, more = EXAMPLES.get(column.name, (column.name, ""))
+        expected = column.meaning.replace("`", "") + more
+    assert definition(name, {"fog"}) == expected
+    assert declaration(name, {"fog"}).name == column.name

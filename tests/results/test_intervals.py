@@ -2,7 +2,6 @@
 
 import math
 
-import pandas as pd
 import pytest
 from support.hand_made import attack, card, first, run
 
@@ -29,12 +28,21 @@ def test_over_seeds(mean, std, seeds, ends):
     assert over_seeds(mean, std, seeds) == (ends and pytest.approx(ends, abs=1e-3))
 
 
-@pytest.mark.parametrize("rights", [(6, 7, 8), (9, 10, 10), (0, 1, 0), (5, 5, 5), (5,)])
-def test_the_table_and_the_curves_have_the_same_interval(tmp_path, rights):
+@pytest.mark.parametrize(
+    ("rights", "ends"),
+    [
+        ((6, 7, 8), (45.1586, 94.8414)),
+        ((9, 10, 10), (82.3245, 100)),  # 96.6667, its error 5.7735 / sqrt(3) = 3.3333, times 4.302653
+        ((0, 1, 0), (0, 17.6755)),
+        ((5, 5, 5), UNKNOWN),
+        ((5,), (23.6593, 76.3407)),  # Wilson's of 5 of 10
+    ],
+)
+def test_the_table_and_the_curves_have_the_same_interval(tmp_path, rights, ends):
     with Store(tmp_path) as store:
         run(store, [(card("a", seed), attack("fgsm", 2), first(n)) for seed, n in enumerate(rights)])
     board, _, _ = gather([tmp_path])
     (point,) = curves.points(runs_in([tmp_path])[0]).to_dict("records")
     told = interval(board.iloc[0], "fgsm_2") or UNKNOWN
+    assert told == pytest.approx(ends, abs=1e-3, nan_ok=True)
     assert (point["band_low"], point["band_high"]) == pytest.approx(told, abs=1e-9, nan_ok=True)
-    assert pd.isna(told[0]) == (rights == (5, 5, 5))

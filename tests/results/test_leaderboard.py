@@ -344,8 +344,6 @@ def test_protocol_worst_asks_of_each_sample_to_survive_everything(store):
         "pgd_4": 20,
     }
     assert (line["worst_2"], line["worst_4"]) == (40, 10)
-    for eps in (2, 4):
-        assert line[f"worst_{eps}"] <= min(line["clean"], line[f"fgsm_{eps}"], line[f"pgd_{eps}"])
     assert list(line)[-6:-2] == ["worst_2", "worst_2_std", "worst_4", "worst_4_std"]
 
 

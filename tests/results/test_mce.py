@@ -143,11 +143,16 @@ def test_a_baseline_that_makes_no_errors_gives_no_quotient(store):
     assert frame["mce(net)"].isna().all()  # net has none under a fifth of the corruptions
 
 
-def test_lines_that_were_measured_otherwise_are_not_held_against_the_baseline(store):
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("corruption_source", "released"), ("protocol", "worst"), ("n_examples", 20), ("source", "paper")],
+)
+def test_lines_that_were_measured_otherwise_are_not_held_against_the_baseline(store, column, value):
     frame = two_models(store)
-    frame.loc["net", "corruption_source"] = "released"
+    frame.loc["net", column] = value
     found = with_mce(frame, "base")
-    assert found["mce(base)"].isna().to_dict() == {"net": True, "base": False}
+    for name in ("mce(base)", "relative_mce(base)"):
+        assert found[name].isna().to_dict() == {"net": True, "base": False}
     assert found["mean_error15"].notna().all()
 
 

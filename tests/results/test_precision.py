@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from support.hand_made import attack, card, first, run
+from support.hand_made import attack, card, first, measured, run
 
 from robust_interp.core.errors import UserError
 from robust_interp.report import board as report_board
 from robust_interp.results import combine, compare, robustbench_json
 from robust_interp.results.leaderboard import entries_frame
-from robust_interp.results.precision import in_float32
+from robust_interp.results.precision import check, in_float32
 from robust_interp.results.ranks import about_ranks
 from robust_interp.results.scores import scores
 from robust_interp.store import Store
@@ -68,6 +68,49 @@ def test_a_file_with_the_column_is_read_and_stands_beside_one_without(folder, tm
 def test_a_comparison_takes_float32_where_there_is_some(folder):
     frame = compare.from_folders([folder], "net", "other").frame
     assert frame.set_index("column").loc["pgd_2", ["accuracy_a", "accuracy_b"]].tolist() == [60.0, 50.0]
+
+
+INHERITED = 16  # broken before, and not attacked again
+
+
+@pytest.mark.parametrize(
+    ("right_in_bf16", "inherited_in_bf16", "right", "inherited", "difference"),
+    [
+        # images 4 and 5 of ten: right in bf16, broken in float32
+        (range(6), range(6, 10), range(4), range(7, 10), 20),
+        (range(6), range(6, 10), range(4), range(5, 10), 10),  # image 5 was not attacked in float32
+        (range(4), range(6, 10), range(6), range(7, 10), -20),
+        (range(4), range(5, 10), range(6), range(7, 10), -10),  # nor here in bf16
+        (range(6), range(6, 10), range(6, 10), range(6), None),  # no image in both
+    ],
+)
+def test_the_self_check_counts_images_attacked_in_both_as_a_share_of_all(
+    tmp_path, right_in_bf16, inherited_in_bf16, right, inherited, difference
+):
+    with Store(tmp_path) as store:
+        lines = [
+            (
+                card(),
+                made,
+                "".join("01"[image in shown] for image in range(10)),
+                [INHERITED * (image in skipped) for image in range(10)],
+            )
+            for made, shown, skipped in (
+                (IN_BF16, right_in_bf16, inherited_in_bf16),
+                (PGD, right, inherited),
+            )
+        ]
+        found = check(measured(store, lines).cells[0], store, 10)
+    assert found == (None if difference is None else (pytest.approx(difference), 0))
+
+
+def test_the_rise_of_zero_gradients_is_a_share_of_the_images_attacked_in_both(tmp_path):
+    """Of images 0 to 4, three have none in bf16 and one in float32; image 5 has none, but is inherited."""
+    with Store(tmp_path) as store:
+        in_bf16 = (card(), IN_BF16, first(0), [1, 1, 1, 0, 0, 1, *[INHERITED] * 4])
+        in_float32 = (card(), PGD, first(0), [1, 0, 0, 0, 0, *[INHERITED] * 5])
+        found = check(measured(store, [in_bf16, in_float32]).cells[0], store, 10)
+    assert found == (0, pytest.approx(0.4))
 
 
 def test_a_comparison_of_two_precisions_is_left_out(tmp_path):

@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 import torch
 from support.hand_made import attack, card, corruption, ensemble, first, measured, run
+from support.prerequisites import missing
 
 import robust_interp
 from robust_interp import data, robustbench_bridge, zoo
@@ -42,7 +43,7 @@ def probed(tmp_path_factory):
     )
     if done.returncode:
         complaint = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"pip has no {REAL[0]}: {complaint}")
+        missing(f"pip has no {REAL[0]}: {complaint}")
     robustbench_json.write(board(), "cifar10", folder / "model_info", 8.0, robustbench_json.Paper())
     done = subprocess.run(
         [sys.executable, "-Wignore", Path(__file__).with_name("probe.py"), folder],

@@ -73,3 +73,11 @@ class Through(nn.Module):
             images.register_hook(lambda gradient: self.change(gradient.clone(), images.detach()))
         halves = images.flatten(1).chunk(2, dim=1)
         return torch.stack([half.mean(1) for half in halves], dim=1)
+
+
+class FirstPixel(nn.Module):
+    """Says 1 where the first pixel is above a half."""
+
+    def forward(self, images):
+        pixel = images.flatten(1)[:, 0] - 0.5
+        return torch.stack([-pixel, pixel], dim=1)

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from support.prerequisites import missing
 from support.training import train_one
 
 from robust_interp import data, zoo
@@ -46,7 +47,7 @@ def losses(compiled):
 @pytest.mark.slow
 def test_the_first_twenty_losses_are_those_of_the_plain_step():
     if reason := why_not():
-        pytest.skip(f"torch.compile does not work here: {reason}")
+        missing(f"torch.compile does not work here: {reason}")
     torch._dynamo.utils.counters.clear()
     found = losses(compiled=True)
     # an input, a downsampling and a damped block of each width at most: the depth does not count
