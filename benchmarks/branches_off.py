@@ -8,7 +8,7 @@ For each block, prints the standard deviation of x, and that of f(x) divided by 
 over the first 50 test images. Then sets f(x) = 0 in the blocks of `--off` (stage:first-last, from 1; one item
 at a time) and prints the accuracy on the first n clean test images, after that of the whole network. With
 `--pgd M`, prints the accuracy on the first M images under PGD of torchattacks, too: radius and step 2/255, 20
-steps. Numbers: docs/findings.md.
+steps. Numbers: docs/mechanism.md.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 The recipe is `quick`, the steps are those of `robust-interp train` on a CPU. `stem` is the Frobenius norm of
 the weights of the first convolution, followed by that of their gradient in this step, and by the share of the
-squares of the weights that is in the mean of each filter (see front_filters.py). Numbers: docs/findings.md.
+squares of the weights that is in the mean of each filter (see front_filters.py). Numbers: docs/mechanism.md.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Then adds waves of 2/255 root mean square to the first n clean test images, and 
 the last of these blocks changes: the root mean square of the change, each channel in units of its own
 standard deviation over the clean images. The waves are white noise in one band of spatial frequencies: the
 largest of the horizontal and the vertical one, in cycles a pixel (a pixel grid has up to 0.5).
-Numbers: docs/findings.md.
+Numbers: docs/mechanism.md.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ x' = k x + f(x), k = 1 - λ, each further block turns V into k² V + v, which te
 and grows without bound for λ = 0. Backward, convolution and ReLU together keep the mean square, and BN
 divides it by the variance of its input: by V at the front of f, and by v inside. So a block multiplies the
 mean square of the gradient by k² + 1 / (v V). The BN behind a stage divides it by V, too. Numbers:
-docs/findings.md.
+docs/mechanism.md.
 """
 
 from __future__ import annotations

@@ -1,0 +1,104 @@
+"""The numbers of the findings are those of the published stores, which hold every prediction behind them."""
+
+import math
+from functools import cache
+from pathlib import Path
+
+import pytest
+from support.markdown import ROOT
+
+from robust_interp.core.percent import percent
+from robust_interp.results import combine, compare
+
+STORES = ROOT / "leaderboards" / "stores"
+FINDINGS, MECHANISM, NETWORKS = (ROOT / "docs" / f"{name}.md" for name in ("findings", "mechanism", "networks"))
+RADII = ("1", "2", "4")
+
+# model and recipe of each row of the first table, named by its first three columns
+FIRST = {
+    ("In-ResNet-110", "22", "bf16"): ("in_resnet110", "quick_bf16"),
+    ("In-ResNet-110", "22", "float32"): ("in_resnet110", "quick"),
+    ("In-ResNet-110, warm-up", "22", "bf16"): ("in_resnet110", "quick_warmup_epochs_1_bf16"),
+    ("ResNet-110", "22", "bf16"): ("preact_resnet110", "quick_bf16"),
+    ("In-ResNet-110, warm-up, λ fixed at 0.20 to 0.25", "10", "bf16"): (
+        "in_resnet110_fixed",
+        "quick_10epochs_warmup_epochs_1_bf16",
+    ),
+    ("ResNet-20", "4", "bf16"): ("preact_resnet20", "quick_4epochs_bf16"),
+    ("In-ResNet-20, λ fixed at 0.20 to 0.25", "12", "bf16"): ("in_resnet20_fixed", "quick_12epochs_bf16"),
+    ("In-ResNet-20", "12", "bf16"): ("in_resnet20", "quick_12epochs_bf16"),
+    ("ResNet-20", "12", "bf16"): ("preact_resnet20", "quick_12epochs_bf16"),
+    ("ResNet-20, burst of 100", "12", "bf16"): ("preact_resnet20_burst100", "quick_12epochs_bf16"),
+    ("ResNet-20, burst of 1000", "12", "bf16"): ("preact_resnet20_burst1000", "quick_12epochs_bf16"),
+}
+
+
+@cache
+def board():
+    """One row per model and recipe: that of most train seeds, on 1,000 images."""
+    rows, *_ = combine.gather([STORES / name for name in ("depth110", "depth20", "study", "controls")])
+    rows = rows[(rows["n_examples"] == 1000) & (rows["members"] == 1)]
+    return rows.sort_values("seeds").drop_duplicates(["model", "recipe"], keep="last").set_index(["model", "recipe"])
+
+
+def rows_of(page: Path) -> list[list[str]]:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+
+
+def wilson(accuracy: float, n: int) -> str:
+    z, p = 1.959964, accuracy / 100
+    middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    low, high = (100 * (middle + sign * half) / (1 + z * z / n) for sign in (-1, 1))
+    return f"{accuracy:.1f} ({low:.1f} to {high:.1f})"
+
+
+def over_seeds(row, column: str) -> str:
+    return f"{percent(row[column])} ± {percent(row[column + '_std'])}"
+
+
+def signed(value: float) -> str:
+    return percent(value, signed=True).replace("-", "−")
+
+
+@cache
+def compared(a: str, b: str):
+    folders = [STORES / name for name in ("depth110", "depth20", "controls")]
+    return compare.from_folders(folders, a, b, n=1000, protocol="final").frame.set_index("column")
+
+
+@pytest.mark.parametrize("named", FIRST, ids=" ".join)
+def test_the_first_table(named):
+    row = board().loc[FIRST[named]]
+    (told,) = [cells for cells in rows_of(FINDINGS) if tuple(cells[:3]) == named]
+    assert told[3] == str(row["seeds"])
+    if row["seeds"] == 1:
+        assert told[4:7] == [percent(row["clean"]), percent(row["noise"]), wilson(row["pgd_2"], 1000)]
+    else:
+        assert told[4:7] == [over_seeds(row, column) for column in ("clean", "noise", "pgd_2")]
+
+
+@pytest.mark.parametrize("factor", [100, 1000])
+def test_the_leads_of_the_bursts(factor):
+    frame = compared(f"preact_resnet20_burst{factor}", "preact_resnet20@quick_12epochs_bf16")
+    (told,) = [cells for cells in rows_of(MECHANISM) if cells[0] == f"burst of {factor}"]
+    for text, column in zip(told[1:], ("clean", "noise", "pgd_1", "pgd_2"), strict=True):
+        lead = frame.loc[column]
+        p = f"{lead['p_holm']:.1g}".replace("e-0", "e-")
+        assert lead["verdict"] == "significant"
+        assert text == f"{signed(lead['difference'])} ({signed(lead['ci_low'])} to {signed(lead['ci_high'])}; {p})"
+
+
+@pytest.mark.parametrize(
+    "named, recipe",
+    [
+        ("lead of In-ResNet, seed 0", "quick_bf16"),
+        ("lead of In-ResNet, float32", "quick"),
+        ("lead of In-ResNet, warm-up", "quick_warmup_epochs_1_bf16"),
+    ],
+)
+def test_the_leads_at_depth_110(named, recipe):
+    lead = compared(f"in_resnet110@{recipe}", "preact_resnet110")["difference"]  # of the common train seed, 0
+    (told,) = [cells for cells in rows_of(NETWORKS) if cells[0] == named]
+    attacks = [" / ".join(signed(lead[f"{attack}_{eps}"]) for eps in RADII) for attack in ("fgsm", "ifgsm", "pgd")]
+    assert told[1:] == [signed(lead["clean"]), signed(lead["noise"]), *attacks]
