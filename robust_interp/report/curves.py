@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from robust_interp.core import statistics
+from robust_interp.core.architectures import has_lambda
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import all_matching
 from robust_interp.results import paper
@@ -291,15 +292,15 @@ def published(board: pd.DataFrame, models: Collection[str]) -> pd.DataFrame:
 def usual_baseline(cards: Iterable[ModelCard]) -> str | None:
     """Return the name of the default baseline; None if there is only one model.
 
-    It is the first model by name that has no λ in any of its checkpoints; a plain network, which has no skip
-    connections, only if there is no other. If all models have a λ, it is the first by name.
+    It is the first model by name that has no λ in any of its checkpoints, nor by its name; a plain network,
+    which has no skip connections, only if there is no other. If all models have a λ, it is the first by name.
 
     Args:
         cards: Descriptions of the measured models.
     """
     cards = list(cards)
     names = {card.model for card in cards}
-    without = names - {card.model for card in cards if card.lambda_init}
+    without = names - {card.model for card in cards if card.lambda_init or has_lambda(card.model)}
     first = min(without or names, key=lambda name: (name.startswith("plain_net"), name), default=None)
     return first if len(names) > 1 else None
 
