@@ -21,7 +21,7 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.percent import percent
 from robust_interp.core.texts import plain
 from robust_interp.results import brief, ranks
-from robust_interp.results.classes import NOTHING, PREDICTED, by_entry
+from robust_interp.results.classes import MOST_PREDICTED, NOTHING, PREDICTED, by_entry
 from robust_interp.results.column_names import MeasuredColumn, parse
 from robust_interp.results.columns import is_text
 from robust_interp.results.compare import Comparison
@@ -234,7 +234,10 @@ def print_classes(table: pd.DataFrame) -> None:
     if NOTHING in table and table[NOTHING].any():
         _print_note(shown, "→ none: no prediction that counts, as where the gradient was zero")
     if NOTHING not in table:
-        _print_note(shown, "no confusion matrix: under several attacks an image has several predictions")
+        many = table["label"].nunique() > MOST_PREDICTED
+        why = "under several attacks an image has several predictions"
+        why = f"there are more than {MOST_PREDICTED:,} classes" if many else why
+        _print_note(shown, f"no confusion matrix: {why}")
 
 
 def print_paper(comparison: PaperComparison, dataset: str) -> None:

@@ -10,7 +10,10 @@ import pytest
 from support.hand_made import attack, card, first, run
 from support.messages import one_line
 
+from robust_interp.cli.console import print_classes
 from robust_interp.figures.origin import read
+from robust_interp.results.classes import by_class
+from robust_interp.results.folders import runs_in
 from robust_interp.store import Store
 from robust_interp.store.cells import CLEAN
 
@@ -38,6 +41,25 @@ def test_classes_as_a_table_and_a_picture(command, folder, tmp_path):
     assert lines[2].split()[:3] == ["0", "1", "100.0"]
     assert len(lines) == 12
     assert {path.suffix for path in tmp_path.glob("c.*")} == {".png", ".svg", ".csv"}
+
+
+@pytest.mark.parametrize(
+    ("column", "count", "why"),
+    [
+        ("worst_2", 10, "under several attacks an image has several predictions"),
+        ("fgsm_2", 2001, "there are more than 2,000 classes"),
+        ("worst_2", 2001, "there are more than 2,000 classes"),
+        ("fgsm_2", 10, None),
+    ],
+)
+def test_why_there_is_no_confusion_matrix_is_told(tmp_path, capsys, column, count, why):
+    with Store(tmp_path) as store:
+        run(store, [(card(), CLEAN, first(9)), (card(), attack("fgsm", 2), first(5))], "worst")
+    table = by_class(runs_in([tmp_path])[0], column, count)
+    assert table.filter(like="predicted_").empty == (why is not None)
+    print_classes(table)
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.endswith(f"no confusion matrix: {why}") if why else "no confusion matrix" not in told
 
 
 def test_classes_as_csv_and_json(command, folder):
