@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.json_values import is_count, is_number
-from robust_interp.core.parameters import RESERVED, check_default
+from robust_interp.core.parameters import RESERVED, check_default, plain
 from robust_interp.core.paths import expanded
 from robust_interp.core.registry import Registry, equal_ignoring_case, unknown
 from robust_interp.core.specs import OfEps
@@ -89,11 +89,11 @@ class DatasetType:
         for name in ("shape", "mean", "std", "eps_255"):
             object.__setattr__(self, name, _as_tuple(getattr(self, name)))
         for name in ("classes", "default_n", "crop_padding", "flip"):
-            object.__setattr__(self, name, _plain(getattr(self, name)))
+            object.__setattr__(self, name, plain(getattr(self, name)))
         for name, (is_possible, what) in _POSSIBLE.items():
             if not is_possible(self):
                 raise UserError(f"{named}: {name} must be {what}, not {quoted(getattr(self, name))}")
-        defaults = {key: _plain(value) for key, value in self.attack_defaults.items()}
+        defaults = {key: plain(value) for key, value in self.attack_defaults.items()}
         for key, value in defaults.items():
             if not isinstance(key, str) or key in ("eps", "norm", *RESERVED):
                 raise UserError(
@@ -106,12 +106,7 @@ class DatasetType:
 def _as_tuple(values: Any) -> Any:
     """Return a list, tuple, array or tensor as a tuple of Python's numbers; anything else unchanged."""
     values = values.tolist() if hasattr(values, "tolist") else values
-    return tuple(map(_plain, values)) if isinstance(values, tuple | list) else values
-
-
-def _plain(value: Any) -> Any:
-    """Return Python's number for NumPy's; anything else unchanged."""
-    return value.item() if isinstance(value, np.generic) else value
+    return tuple(map(plain, values)) if isinstance(values, tuple | list) else values
 
 
 def _are_numbers(values: object) -> bool:

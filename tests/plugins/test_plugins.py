@@ -28,6 +28,7 @@ from robust_interp.benchmark.request import Request
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import BUILT_IN, Origin, Registry
 from robust_interp.core.sources import LocalModules, code_hash, own_modules
+from robust_interp.core.specs import OfEps
 from robust_interp.corruptions.table import corrupt
 from robust_interp.results.combine import gather
 from robust_interp.store import FILE_NAME
@@ -319,6 +320,25 @@ def test_what_a_file_declares_is_registered(fresh, write):
     assert [origin.name for origin in ATTACKS.origins("up")] == [str(path)]
     images, darker = np.full((1, 1, 2, 2), 200, np.uint8), plugins.REGISTRIES["corruptions"]["darker"]
     np.testing.assert_allclose(darker(images[0] / 255, 5, None), 100 / 255)
+
+
+def test_numbers_of_numpy_declare_an_attack_as_they_do_a_data_set():
+    steps, yes, no = np.int64(10), np.bool_(1), np.bool_(0)
+    half, quarter, of_eps, word = np.float32(0.5), np.float64(0.25), OfEps(np.float32(0.25)), np.str_("a")
+
+    @plugins.attack(random=yes, gradient=no, alone=yes, classes=np.int64(3))
+    def moving(
+        model, x, y, *, eps, steps=steps, decay=half, share=quarter, fast=yes, alpha=of_eps, loss=word
+    ): ...
+
+    plain = {"steps": 10, "decay": 0.5, "share": 0.25, "fast": True, "alpha": OfEps(0.25), "loss": "a"}
+    assert moving.defaults == plain
+    kinds = [int, float, float, bool, OfEps, str]
+    assert [type(value) for value in moving.defaults.values()] == kinds
+    assert type(moving.defaults["alpha"].factor) is float
+    declared = moving.random, moving.gradient, moving.alone, moving.classes
+    assert declared == (True, False, True, 3)
+    assert [type(value) for value in declared] == [bool, bool, bool, int]
 
 
 def test_declaring_registers_nothing_outside_a_file():
