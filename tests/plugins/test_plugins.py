@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from contextlib import closing
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from robust_interp.attacks import ATTACKS, AttackType, parse_attacks, torchattac
 from robust_interp.attacks.table import check_columns, type_of
 from robust_interp.benchmark.api import evaluate
 from robust_interp.benchmark.benchmark import Benchmark
+from robust_interp.benchmark.plan import radii
 from robust_interp.benchmark.request import Request
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import BUILT_IN, Origin, Registry
@@ -339,6 +341,50 @@ def test_numbers_of_numpy_declare_an_attack_as_they_do_a_data_set():
     declared = moving.random, moving.gradient, moving.alone, moving.classes
     assert declared == (True, False, True, 3)
     assert [type(value) for value in declared] == [bool, bool, bool, int]
+
+
+@pytest.fixture
+def radii_of(monkeypatch):
+    """Resolves the radii of a data set with these default parameters."""
+
+    def resolve(defaults):
+        kind = replace(data.DATASETS["digits"], name="made", attack_defaults=defaults)
+        with data.DATASETS.registered("made", kind):
+            return radii(Request(), replace(data.load("digits"), name="made"))
+
+    return resolve
+
+
+@pytest.mark.parametrize("key", ["step", "Steps", "foo"])
+def test_a_default_of_a_data_set_that_no_attack_takes_is_refused(radii_of, monkeypatch, key):
+    built_in = attacks_registry()
+    for name in ("mifgsm", "deepfool"):
+        built_in.add(name, ATTACKS[name])
+    monkeypatch.setattr("robust_interp.attacks.ATTACKS", built_in)
+    known = {"alpha": OfEps(0.25), "steps": 10, "decay": 0.5, "overshoot": 0.1}  # each of some attack
+    assert radii_of(known)[1] == known
+    with pytest.raises(UserError, match=f"data set 'made', attack_defaults: unknown parameter '{key}'; "):
+        radii_of(known | {key: 3})
+
+
+OWN = "from robust_interp.plugins import attack\n@attack()\ndef own(model, x, y, *, eps, foo=1): 0\n"
+
+
+def test_a_default_of_a_data_set_may_be_of_an_attack_of_a_file(fresh, write, radii_of):
+    plugins.load(write(OWN))
+    assert radii_of({"foo": 3})[1] == {"foo": 3}
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_default_of_a_data_set_may_be_of_an_installed_attack(install, monkeypatch, radii_of, is_broken):
+    install("with-foo", {"attacks": {"own": "with_foo:own"}}, "with_foo", "1 / 0" if is_broken else OWN)
+    monkeypatch.setattr("robust_interp.attacks.ATTACKS", attacks_registry())
+    assert radii_of({"steps": 3})[1] == {"steps": 3}
+    assert "with_foo" not in sys.modules  # it was not needed
+    assert radii_of({"foo": 3})[1] == {"foo": 3}
+    if not is_broken:
+        with pytest.raises(UserError, match="unknown parameter 'fooo'; did you mean foo"):
+            radii_of({"fooo": 3})
 
 
 def test_declaring_registers_nothing_outside_a_file():
