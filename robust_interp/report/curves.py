@@ -63,6 +63,22 @@ def points(runs: Iterable[Sequence[Score]]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=POINT_COLUMNS)
 
 
+def scores_of(runs: Iterable[Sequence[Score]], table: pd.DataFrame) -> list[Score]:
+    """Return the scores that points are computed from.
+
+    Args:
+        runs: Scores of each run, oldest run first.
+        table: All or some of the points, from `points`.
+    """
+    drawn = set(table[["entry", "kind", "series"]].itertuples(index=False, name=None))
+    return [
+        score
+        for name, alike in _measured(runs)
+        for score in alike
+        if (name, _kind(score), score.measured.series) in drawn
+    ]
+
+
 def under_attack(table: pd.DataFrame, patterns: Iterable[str] | None = None) -> pd.DataFrame:
     """Return the points of attacks, and the clean points that their curves start at.
 
