@@ -358,7 +358,7 @@ class _Course:
             self.arguments.dataset,
             self.training.fingerprint,
             self.out,
-            data.chosen_root(self.arguments.data_dir),
+            data.root_for_workers(self.arguments.data_dir),
             device,
             self.arguments.save_every,
             self.compiled,

@@ -529,7 +529,28 @@ def data_root(data_dir: str | os.PathLike | None = None) -> Path:
     Raises:
         UserError: if it is in a home folder that does not exist.
     """
-    return expanded(chosen_root(data_dir) or DEFAULT_ROOT)
+    if chosen := chosen_root(data_dir):
+        return Path(chosen)
+    try:
+        return expanded(DEFAULT_ROOT)
+    except UserError as error:
+        hint = "choose another folder with --data-dir or $ROBUST_INTERP_DATA"
+        raise UserError(f"{error}; {hint}") from error
+
+
+def root_for_workers(data_dir: str | os.PathLike | None = None) -> str | None:
+    """Return the data folder, which workers are told of: theirs may differ by their home or environment.
+
+    None if no folder was chosen and there is no home folder: data sets without files need none.
+
+    Raises:
+        UserError: if the chosen folder is in a home folder that does not exist.
+    """
+    chosen = chosen_root(data_dir)
+    try:
+        return str(data_root(chosen))
+    except UserError:
+        return None
 
 
 def named(text: str) -> str:
@@ -580,7 +601,7 @@ def read_split(kind: DatasetType, split: str, data_dir: str | os.PathLike | None
     """
     chosen = chosen_root(data_dir)
     try:
-        root = expanded(chosen or DEFAULT_ROOT)
+        root = data_root(chosen)
     except UserError as missing:
         return _read_without_root(kind, split, missing)
     return kind.load(split, root)
@@ -592,8 +613,7 @@ def _read_without_root(kind: DatasetType, split: str, missing: UserError) -> Arr
     except Exception as error:  # a plug-in may raise anything
         if str(NO_ROOT) not in str(error):
             raise
-        hint = "choose another folder with --data-dir or $ROBUST_INTERP_DATA"
-        raise UserError(f"{kind.name} needs a data folder: {missing}; {hint}") from error
+        raise UserError(f"{kind.name} needs a data folder: {missing}") from error
 
 
 DATASETS: Registry[DatasetType] = Registry(
