@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections import Counter
+from dataclasses import asdict
 
 import pandas as pd
 import pytest
@@ -100,7 +101,9 @@ def test_a_sweep_from_the_command_line_goes_on_where_it_was(command, tmp_path, m
         job.destination("in_resnet14", "digits", recipe, 1, tmp_path / "sweep" / "zoo")
     )
     failure.parent.mkdir(parents=True)
-    failure.write_text(json.dumps({"failed": "training diverged"}))
+    settings = {"recipe": asdict(recipe.filled(data.DATASETS["digits"])), "seed": 1, "dataset": "digits"}
+    settings |= {"data_fingerprint": load("digits", "train").fingerprint, "model_args": recipe.model_args()}
+    failure.write_text(json.dumps({"failed": "training diverged"} | settings))
     sweeping = ("sweep", "--models", "in_resnet14,preact_resnet14", "--lambda-init", "0.3,0.4")
     sweeping += ("--epochs", "1", "--seeds", "2", "--attacks", "fgsm", "--eps", "16", "--corruptions", "none")
     sweeping += ("--n", "20", "--quiet", "--out", tmp_path / "sweep")
