@@ -12,7 +12,7 @@ from robust_interp.benchmark.request import ATTACK_PRECISIONS, PROTOCOLS, STRONG
 from robust_interp.benchmark.settings import checked_seed, sample_count
 from robust_interp.classifiers.ensemble import MEAN_GRADIENT, WHITE_BOX
 from robust_interp.core.errors import UserError
-from robust_interp.core.registry import Registry
+from robust_interp.core.registry import Registry, unknown
 from robust_interp.results.columns import RANKED_BY
 from robust_interp.store.cells import CLEAN, FLOAT32, Cell, ModelCard, Perturbation, Plan
 
@@ -220,11 +220,34 @@ def radii(request: Request, dataset: data.Dataset) -> tuple[list[float], Mapping
         CIFAR-10 for a data set that is not registered.
 
     Raises:
-        UserError: if the requested radii are invalid.
+        UserError: if the requested radii are invalid, or no attack has one of the parameters.
     """
     kind = data.DATASETS[dataset.name] if dataset.name in data.DATASETS else data.DATASETS["cifar10"]
     usual = tuple(value / 255 for value in kind.eps_255)
+    _check_attack_defaults(kind)
     return _checked_radii(usual if request.eps is None else request.eps), kind.attack_defaults
+
+
+def _check_attack_defaults(kind: data.DatasetType) -> None:
+    """Refuse a default that no attack takes, such as a misspelt one.
+
+    Installed plug-ins are imported only if no other attack takes it. One that cannot be imported might.
+    """
+    known: set[str] = set()
+    names = sorted(attacks.ATTACKS, key=lambda name: attacks.ATTACKS.get_loaded(name) is None)
+    for name in names:
+        if known.issuperset(kind.attack_defaults):
+            return
+        try:
+            known |= (attacks.ATTACKS.get_loaded(name) or attacks.ATTACKS[name]).defaults.keys()
+        except UserError:
+            return
+    for key in kind.attack_defaults:
+        if key not in known:
+            raise UserError(
+                f"data set {kind.name!r}, attack_defaults: {unknown('parameter', key, known)}; if an "
+                "attack of a plug-in has it, load that, too"
+            )
 
 
 def _checked_radii(eps: object) -> list[float]:

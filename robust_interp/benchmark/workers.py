@@ -200,7 +200,7 @@ def measurement_pool(
             decode_workers=0,
             device=filled.device,
             batch_size=runner.batch_size,
-            data_dir=data.chosen_root(request.data_dir),
+            data_dir=data.root_for_workers(request.data_dir),
         )
         compiles = () if filled.gpus else worth_compiling(filled.count or 1)
         arguments = (there, sent, known, loaded(), compiles, dict(failed))

@@ -22,7 +22,7 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.percent import percent
 from robust_interp.core.texts import plain
 from robust_interp.results import brief, ranks
-from robust_interp.results.classes import NOTHING, PREDICTED, by_entry
+from robust_interp.results.classes import MOST_PREDICTED, NOTHING, PREDICTED, by_entry
 from robust_interp.results.column_names import MeasuredColumn, parse
 from robust_interp.results.columns import is_text
 from robust_interp.results.compare import Comparison
@@ -216,7 +216,10 @@ def print_classes(table: pd.DataFrame) -> None:
     if NOTHING in table and table[NOTHING].any():
         shown.print("→ none: no prediction that counts, as where the gradient was zero")
     if NOTHING not in table:
-        shown.print("no confusion matrix: under several attacks an image has several predictions")
+        many = table["label"].nunique() > MOST_PREDICTED
+        why = "under several attacks an image has several predictions"
+        why = f"there are more than {MOST_PREDICTED:,} classes" if many else why
+        shown.print(f"no confusion matrix: {why}")
 
 
 def print_paper(comparison: PaperComparison, dataset: str) -> None:

@@ -286,7 +286,8 @@ def _classes(arguments: argparse.Namespace) -> int:
         called = f"classes_{arguments.column.replace('/', '_')}"  # e.g. pgd(alpha=eps/4)_2
         entries = classes.by_entry(table)
         n = max(int(lines["n"].sum()) for lines in entries.values())
-        origin = provenance.figure_origin(runs, dataset, n, figures.CONFUSION_SHOWS)
+        drawn, shows = classes.scores_of(runs, arguments.column), figures.confusion_shows(arguments.column)
+        origin = provenance.figure_origin(drawn, dataset, n, shows)
         figure = figures.confusion_figure(entries)
         written = files.with_table(figure, table, files.stem(arguments.out, called), origin)
         warn(f"wrote {', '.join(map(str, written))}")

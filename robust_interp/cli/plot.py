@@ -321,7 +321,8 @@ def _curve(arguments: argparse.Namespace) -> int:
     runs, dataset = runs_in(arguments.folders, arguments.dataset)
     runs = of_models(runs, arguments.models)
     table = curves.under_attack(curves.points(runs), arguments.series)
-    origin = provenance.figure_origin(runs, dataset, int(table["n"].max()), robustness.EPS_SHOWS)
+    drawn = curves.scores_of(runs, table)
+    origin = provenance.figure_origin(drawn, dataset, int(table["n"].max()), robustness.EPS_SHOWS)
     chance = 100 / data.DATASETS[dataset].classes if dataset in data.DATASETS else None
     figure = robustness.eps_figure(table, chance=chance)
     written = files.with_table(figure, table, files.stem(arguments.out, "curve"), origin)

@@ -89,10 +89,11 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.training.sweep import tabulate
 
     points, recipe_of = _points(arguments), partial(train_command.recipe_of, arguments)
+    workers = workers_of(arguments)
+    _check_trainings(arguments, points, recipe_of)  # before anything is written, and in a dry run, too
     if arguments.dry_run:
         _print_grid(points, recipe_of, len(arguments.seeds))
         return 0
-    workers = workers_of(arguments)  # before anything is written: the options may contradict each other
     with (
         Store(arguments.out, journal=arguments.store_journal) as store,
         progress_bar(console(stderr=True), arguments.quiet) as bar,
@@ -112,6 +113,16 @@ def _check_names(arguments: argparse.Namespace) -> None:
     names.check_architectures(arguments.architectures or ())
     names.check_attacks(arguments.attacks)
     names.check_corruptions(arguments.corruptions)
+
+
+def _check_trainings(arguments: argparse.Namespace, points: Sequence[Point], recipe_of: RecipeOf) -> None:
+    """Check that every network of a grid can be trained, or was trained as it would be now."""
+    from robust_interp.training import sweep
+    from robust_interp.training.job import destinations
+
+    trainings = [what for _, what in sweep.trainings(points, recipe_of, arguments.seeds)]
+    destinations(trainings, arguments.dataset, _zoo(arguments))
+    train_command.finished(arguments, trainings, _zoo(arguments))
 
 
 def _trained(

@@ -221,11 +221,13 @@ def train_missing(
     from robust_interp.cli.progress import Trainings
     from robust_interp.core.devices import resolve_device
     from robust_interp.training.job import check, work
+    from robust_interp.training.resume import forget
 
     workers = workers_of(arguments)
     use_threads(arguments)
     ready = finished(arguments, trainings, out)
     for done in ready.values():
+        forget(done.folder)  # a kill after the checkpoint was written may leave the state file
         say(f"{done.folder} exists already, skipped")
     outcomes: dict[Training, Checkpoint | TrainingError] = {**ready}
     missing = [what for what in trainings if what not in outcomes]
@@ -253,7 +255,7 @@ def _can_compile() -> bool:
 def finished(
     arguments: argparse.Namespace, trainings: Sequence[Training], out: Path
 ) -> dict[Training, Checkpoint]:
-    """Return the checkpoints of the trainings that have one in the zoo folder `out`.
+    """Return the checkpoints of the trainings that have one in the zoo folder `out`. Nothing is written.
 
     Raises:
         UserError: If a checkpoint was trained by a recipe of the same name with other values.
@@ -261,7 +263,6 @@ def finished(
     from robust_interp import zoo
     from robust_interp.training import recipe as recipes
     from robust_interp.training.job import destination
-    from robust_interp.training.resume import forget
 
     found = {}
     for what in trainings:
@@ -273,7 +274,6 @@ def finished(
                     f"{recipes.describe(changed)}: rename the recipe, or choose another --out"
                 )
             found[what] = done
-            forget(folder)  # a kill after the checkpoint was written may leave the state file
     return found
 
 
@@ -358,7 +358,7 @@ class _Course:
             self.arguments.dataset,
             self.training.fingerprint,
             self.out,
-            data.chosen_root(self.arguments.data_dir),
+            data.root_for_workers(self.arguments.data_dir),
             device,
             self.arguments.save_every,
             self.compiled,

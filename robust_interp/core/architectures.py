@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 DEPTHS = (14, 20, 32, 44, 56, 110, 164)
 _FEW = (14, 20, 110)
 
@@ -29,3 +31,15 @@ OURS = (
     *(family.format(depth) for family, depths in RESNETS.items() for depth in depths),
     *(family.format(layout) for layout in RESNEXT_LAYOUTS for family in RESNEXTS),
 )
+_WITHOUT_LAMBDA = ("preact_resnet", "plain_net", "resnext")  # beginnings of names
+
+
+def has_lambda(model: str) -> bool:
+    """Return whether the name of a model says that it has a λ.
+
+    Args:
+        model: A name in tables: that of an architecture, which a tag or arguments may follow; for an ensemble
+            those of its members, joined by ``+``.
+    """
+    architectures = {re.split("[.(@]", member)[0] for member in model.split("+")}
+    return any(name in OURS and not name.startswith(_WITHOUT_LAMBDA) for name in architectures)

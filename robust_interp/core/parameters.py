@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
 from robust_interp.core.errors import UserError
 from robust_interp.core.specs import OfEps
 from robust_interp.core.texts import quoted
@@ -16,6 +21,13 @@ _OF_ONE = {
     "norm": "Linf or L2",
     "steps": "a whole number of at least 1",
 }
+
+
+def plain(value: Any) -> Any:
+    """Return Python's number for NumPy's, also in a fraction of eps; anything else unchanged."""
+    if isinstance(value, OfEps):
+        return replace(value, factor=plain(value.factor))
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def check_default(named: str, key: str, value: object) -> None:

@@ -49,12 +49,14 @@ class Workers:
         address: Address of a running Ray, ``auto`` or ``ray://HOST:PORT``; None starts Ray on this machine.
         gpus: GPUs per worker, such as 0.5; None is an equal share of all GPUs, at most 1.
         threads: CPU threads per worker; None is an equal share of this machine's CPUs, or 1 in a cluster.
+        needs_gpu: Whether a GPU was requested, so that the workers never use CPUs instead.
     """
 
     count: int | None = None
     address: str | None = None
     gpus: float | None = None
     threads: int | None = None
+    needs_gpu: bool = False
 
     @property
     def device(self) -> str:
@@ -62,7 +64,7 @@ class Workers:
         return "cuda" if self.gpus else "cpu"
 
     def on(self, device: str | None) -> Workers:
-        """Return these workers on the requested device: for the CPU, they take no GPU.
+        """Return these workers on the requested device: without GPUs for the CPU, and never without for CUDA.
 
         Args:
             device: The device as it was requested, such as ``cpu`` or ``cuda:1``; None leaves it to `gpus`.
@@ -75,7 +77,7 @@ class Workers:
             raise UserError(f"--device {device} uses no GPU, but --gpus-per-worker is {self.gpus:g}")
         if kind == "cuda" and self.gpus == 0:
             raise UserError(f"--device {device} needs a GPU, but --gpus-per-worker is 0")
-        return replace(self, gpus=0) if kind == "cpu" else self
+        return replace(self, gpus=0) if kind == "cpu" else replace(self, needs_gpu=kind == "cuda")
 
 
 @dataclass(eq=False)
@@ -281,8 +283,12 @@ def _filled(ray: Any, workers: Workers) -> Workers:
     has = ray.cluster_resources()
     gpus, cpus, count = has.get("GPU", 0.0), int(has.get("CPU", 0)), workers.count
     share = workers.gpus
+    if workers.needs_gpu and not gpus:
+        raise UserError("--device cuda needs a GPU, and there is none in the cluster")
     if count is None:
-        if not gpus or share == 0:
+        if share == 0:
+            raise UserError("workers on the CPU cannot be counted by GPUs: say how many with --workers")
+        if not gpus:
             raise UserError("there is no GPU in the cluster to count workers by: say how many with --workers")
         share = share or 1.0
         count = int(gpus / share)
@@ -292,7 +298,7 @@ def _filled(ray: Any, workers: Workers) -> Workers:
     if count > cpus or count * share > gpus + 1e-6:
         needed = f"{count} CPUs" + (f" and {count * share:g} GPUs" if share else "")
         raise UserError(f"{count} workers need {needed}; the cluster has {cpus} and {gpus:g}")
-    return Workers(count, workers.address, share, number)
+    return replace(workers, count=count, gpus=share, threads=number)
 
 
 class WorkerPool(Generic[T, R]):

@@ -14,12 +14,12 @@ from robust_interp.data.dataset import (
     Dataset,
     DatasetType,
     as_pixels,
-    chosen_root,
     data_root,
     from_arrays,
     load,
     named,
     read_split,
+    root_for_workers,
 )
 from robust_interp.data.options import SourceOptions
 from robust_interp.data.sources import SOURCES, is_source, open_source
@@ -35,7 +35,6 @@ __all__ = [
     "DatasetType",
     "SourceOptions",
     "as_pixels",
-    "chosen_root",
     "data_root",
     "download",
     "from_arrays",
@@ -48,4 +47,5 @@ __all__ = [
     "named",
     "open_source",
     "read_split",
+    "root_for_workers",
 ]

@@ -38,7 +38,7 @@ def has_length(source: Any) -> bool:
     """Whether a source of batches says how long it is. One that does not may never end."""
     try:
         return len(source) >= 0
-    except (TypeError, NotImplementedError):  # also of a DataLoader of a dataset without a length
+    except Exception:  # also of a DataLoader; its sampler may raise anything
         return False
 
 

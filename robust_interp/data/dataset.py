@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.json_values import is_count, is_number
-from robust_interp.core.parameters import RESERVED, check_default
+from robust_interp.core.parameters import RESERVED, check_default, plain
 from robust_interp.core.paths import expanded
 from robust_interp.core.registry import Registry, equal_ignoring_case, unknown
 from robust_interp.core.specs import OfEps
@@ -89,11 +89,11 @@ class DatasetType:
         for name in ("shape", "mean", "std", "eps_255"):
             object.__setattr__(self, name, _as_tuple(getattr(self, name)))
         for name in ("classes", "default_n", "crop_padding", "flip"):
-            object.__setattr__(self, name, _plain(getattr(self, name)))
+            object.__setattr__(self, name, plain(getattr(self, name)))
         for name, (is_possible, what) in _POSSIBLE.items():
             if not is_possible(self):
                 raise UserError(f"{named}: {name} must be {what}, not {quoted(getattr(self, name))}")
-        defaults = {key: _plain(value) for key, value in self.attack_defaults.items()}
+        defaults = {key: plain(value) for key, value in self.attack_defaults.items()}
         for key, value in defaults.items():
             if not isinstance(key, str) or key in ("eps", "norm", *RESERVED):
                 raise UserError(
@@ -106,12 +106,7 @@ class DatasetType:
 def _as_tuple(values: Any) -> Any:
     """Return a list, tuple, array or tensor as a tuple of Python's numbers; anything else unchanged."""
     values = values.tolist() if hasattr(values, "tolist") else values
-    return tuple(map(_plain, values)) if isinstance(values, tuple | list) else values
-
-
-def _plain(value: Any) -> Any:
-    """Return Python's number for NumPy's; anything else unchanged."""
-    return value.item() if isinstance(value, np.generic) else value
+    return tuple(map(plain, values)) if isinstance(values, tuple | list) else values
 
 
 def _are_numbers(values: object) -> bool:
@@ -534,7 +529,28 @@ def data_root(data_dir: str | os.PathLike | None = None) -> Path:
     Raises:
         UserError: if it is in a home folder that does not exist.
     """
-    return expanded(chosen_root(data_dir) or DEFAULT_ROOT)
+    if chosen := chosen_root(data_dir):
+        return Path(chosen)
+    try:
+        return expanded(DEFAULT_ROOT)
+    except UserError as error:
+        hint = "choose another folder with --data-dir or $ROBUST_INTERP_DATA"
+        raise UserError(f"{error}; {hint}") from error
+
+
+def root_for_workers(data_dir: str | os.PathLike | None = None) -> str | None:
+    """Return the data folder, which workers are told of: theirs may differ by their home or environment.
+
+    None if no folder was chosen and there is no home folder: data sets without files need none.
+
+    Raises:
+        UserError: if the chosen folder is in a home folder that does not exist.
+    """
+    chosen = chosen_root(data_dir)
+    try:
+        return str(data_root(chosen))
+    except UserError:
+        return None
 
 
 def named(text: str) -> str:
@@ -585,7 +601,7 @@ def read_split(kind: DatasetType, split: str, data_dir: str | os.PathLike | None
     """
     chosen = chosen_root(data_dir)
     try:
-        root = expanded(chosen or DEFAULT_ROOT)
+        root = data_root(chosen)
     except UserError as missing:
         return _read_without_root(kind, split, missing)
     return kind.load(split, root)
@@ -597,8 +613,7 @@ def _read_without_root(kind: DatasetType, split: str, missing: UserError) -> Arr
     except Exception as error:  # a plug-in may raise anything
         if str(NO_ROOT) not in str(error):
             raise
-        hint = "choose another folder with --data-dir or $ROBUST_INTERP_DATA"
-        raise UserError(f"{kind.name} needs a data folder: {missing}; {hint}") from error
+        raise UserError(f"{kind.name} needs a data folder: {missing}") from error
 
 
 DATASETS: Registry[DatasetType] = Registry(

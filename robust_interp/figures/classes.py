@@ -9,10 +9,15 @@ from matplotlib.figure import Figure
 
 from robust_interp.figures import style
 
-CONFUSION_SHOWS = (
-    "Accuracy of each class with its 95 % interval, and how often its images are predicted as each class."
-)
 _WRITTEN = 20  # largest number of classes for which names and numbers are written
+
+
+def confusion_shows(column: str) -> str:
+    """Return what the figure of a column of the leaderboard shows, for a caption."""
+    return (
+        f"Accuracy ({column}) of each class with its 95 % interval, and how often its images are predicted "
+        "as each class."
+    )
 
 
 @style.styled

@@ -23,7 +23,7 @@ from robust_interp.attacks import ATTACKS, AttackType
 from robust_interp.attacks.table import NORM_AT_END, NORMS, is_torchattacks_class
 from robust_interp.core.errors import UserError
 from robust_interp.core.json_values import is_count
-from robust_interp.core.parameters import RESERVED, check_default
+from robust_interp.core.parameters import RESERVED, check_default, plain
 from robust_interp.core.registry import Registry, cause, first_line
 from robust_interp.core.specs import OfEps
 from robust_interp.core.texts import quoted
@@ -74,6 +74,7 @@ def attack(
             value of another keyword argument is not possible, or if the name of the attack would make column
             names ambiguous or is that of a class of torchattacks.
     """
+    random, gradient, alone, classes = map(plain, (random, gradient, alone, classes))
 
     def declare(function: Callable) -> AttackType:
         _check_function("attack", function)
@@ -274,7 +275,7 @@ def _defaults(function: Callable) -> dict:
         )
     if bare := [p.name for p in keywords if p.name != "eps" and p.default is p.empty]:
         raise UserError(f"attack {function.__name__!r}: {bare[0]} needs a default value")
-    defaults = {parameter.name: parameter.default for parameter in keywords if parameter.name != "eps"}
+    defaults = {parameter.name: plain(parameter.default) for parameter in keywords if parameter.name != "eps"}
     for key, value in defaults.items():
         check_default(f"attack {function.__name__!r}", key, value)
     return defaults

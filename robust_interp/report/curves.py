@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from robust_interp.core import statistics
+from robust_interp.core.architectures import has_lambda
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import all_matching
 from robust_interp.results import paper
@@ -60,6 +61,22 @@ def points(runs: Iterable[Sequence[Score]]) -> pd.DataFrame:
     """
     lines = [{"entry": name} | _point(alike) for name, alike in _measured(runs)]
     return pd.DataFrame(lines, columns=POINT_COLUMNS)
+
+
+def scores_of(runs: Iterable[Sequence[Score]], table: pd.DataFrame) -> list[Score]:
+    """Return the scores that points are computed from.
+
+    Args:
+        runs: Scores of each run, oldest run first.
+        table: All or some of the points, from `points`.
+    """
+    drawn = set(table[["entry", "kind", "series"]].itertuples(index=False, name=None))
+    return [
+        score
+        for name, alike in _measured(runs)
+        for score in alike
+        if (name, _kind(score), score.measured.series) in drawn
+    ]
 
 
 def under_attack(table: pd.DataFrame, patterns: Iterable[str] | None) -> pd.DataFrame:
@@ -291,15 +308,15 @@ def published(board: pd.DataFrame, models: Collection[str]) -> pd.DataFrame:
 def usual_baseline(cards: Iterable[ModelCard]) -> str | None:
     """Return the name of the default baseline; None if there is only one model.
 
-    It is the first model by name that has no λ in any of its checkpoints; a plain network, which has no skip
-    connections, only if there is no other. If all models have a λ, it is the first by name.
+    It is the first model by name that has no λ in any of its checkpoints, nor by its name; a plain network,
+    which has no skip connections, only if there is no other. If all models have a λ, it is the first by name.
 
     Args:
         cards: Descriptions of the measured models.
     """
     cards = list(cards)
     names = {card.model for card in cards}
-    without = names - {card.model for card in cards if card.lambda_init}
+    without = names - {card.model for card in cards if card.lambda_init or has_lambda(card.model)}
     first = min(without or names, key=lambda name: (name.startswith("plain_net"), name), default=None)
     return first if len(names) > 1 else None
 

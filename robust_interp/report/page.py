@@ -317,7 +317,7 @@ def _figure(figure: Figure, stem: Path, table: pd.DataFrame, caption: str) -> di
     """Write a figure and its numbers, and return its elements for the page."""
     written = files.with_table(figure, table, stem)
     svg = next(path for path in written if path.suffix == ".svg")
-    label = caption.partition(".")[0]
+    label = _first_sentence(caption)
     return {
         "svg": Markup(graphics.inline(svg.read_text(encoding="utf-8"), stem.name, escape(label))),
         "png": next(path.name for path in written if path.suffix == ".png"),
@@ -325,6 +325,11 @@ def _figure(figure: Figure, stem: Path, table: pd.DataFrame, caption: str) -> di
         "caption": caption,
         "files": [path.name for path in written],
     }
+
+
+def _first_sentence(caption: str) -> str:
+    """Return the first sentence without its full stop; a column such as pgd_0.5 may be in it."""
+    return re.split(r"\.(?=\s|$)", caption, maxsplit=1)[0]
 
 
 def _coefficients(found: FolderResults, zoo_folder: str | None, out: Path) -> list[Section]:
@@ -374,7 +379,7 @@ def _drawn(folder: Path | None, dataset: str | None, weights: Collection[str]) -
     figures = []
     for path, shows in shown.items():
         caption = f"{shows} {_origin_told(origins[path], weights)}"
-        label = shows.partition(".")[0]
+        label = _first_sentence(shows)
         address, width = graphics.as_address(path), graphics.width_of(path)
         figures.append({"address": address, "width": width, "label": label, "caption": caption})
     is_landscape = all(shows in _LANDSCAPES for shows in shown.values())

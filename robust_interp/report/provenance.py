@@ -152,16 +152,16 @@ def _fact(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def figure_origin(runs: Iterable[Iterable[Score]], dataset: str, n: int, shows: str) -> FigureOrigin:
+def figure_origin(drawn: Iterable[Score], dataset: str, n: int, shows: str) -> FigureOrigin:
     """Return the origin of a figure that is drawn from stored scores.
 
     Args:
-        runs: Scores of each run.
+        drawn: The scores that are drawn, and no others.
         dataset: Name of the data set.
         n: Number of test images.
         shows: What the figure shows, for a caption.
     """
-    cards = [score.classifier for run in runs for score in run]
+    cards = [score.classifier for score in drawn]
     weights = {name: card.weights_sha256 for name, card in zip(labels(cards), cards, strict=True)}
     return FigureOrigin(dataset, weights, n, shows)
 

@@ -51,15 +51,7 @@ def by_class(
     Raises:
         UserError: If no entry has the column for all its train seeds.
     """
-    runs = list(runs)
-    known = {found.name: found for found in measured_columns(score for run in runs for score in run)}
-    entries = entries_of(runs)
-    found = [(entry, _scores(entry, known[column])) for entry in entries] if column in known else []
-    measured = [(entry, scores) for entry, scores in found if scores]
-    if not measured:
-        raise unknown(
-            "column", column, [name for name in known if any(_scores(e, known[name]) for e in entries)]
-        )
+    measured = _measured(runs, column)
     count = classes or 1 + max(_largest(score) for _, scores in measured for score in scores)
     called = entry_names([entry for entry, _ in measured])
     lines = [
@@ -69,6 +61,29 @@ def by_class(
     ]
     frame = pd.DataFrame(lines)
     return frame[[*CLASS_COLUMNS, *(name for name in map(str, frame) if name.startswith(PREDICTED))]]
+
+
+def scores_of(runs: Iterable[list[Score]], column: str) -> list[Score]:
+    """Return the scores that `by_class` counts for a column.
+
+    Raises:
+        UserError: As `by_class`.
+    """
+    return [score for _, scores in _measured(runs, column) for score in scores]
+
+
+def _measured(runs: Iterable[list[Score]], column: str) -> list[tuple[Entry, list[Score]]]:
+    """Return the entries that have a column for all their train seeds, each with the scores it averages."""
+    runs = list(runs)
+    known = {found.name: found for found in measured_columns(score for run in runs for score in run)}
+    entries = entries_of(runs)
+    found = [(entry, _scores(entry, known[column])) for entry in entries] if column in known else []
+    measured = [(entry, scores) for entry, scores in found if scores]
+    if not measured:
+        raise unknown(
+            "column", column, [name for name in known if any(_scores(e, known[name]) for e in entries)]
+        )
+    return measured
 
 
 def by_entry(table: pd.DataFrame) -> dict[str, pd.DataFrame]:

@@ -62,9 +62,7 @@ def restore(job: Job, trainer: Trainer) -> bool:
 
 
 def _differing(now: dict, then: dict) -> list[str]:
-    """Return the settings of a training that a saved state has otherwise, or that only one of them has."""
-    if "plugin" not in then:  # as in the states of older versions
-        now = {key: value for key, value in now.items() if key != "plugin"}
+    """Return the settings of a training that a record of it has otherwise, or that only one of them has."""
     return [key for key in now | then if key not in now or key not in then or now[key] != then[key]]
 
 
@@ -84,14 +82,15 @@ def check_not_failed(job: Job) -> None:
         check_form(path, record, {"failed": is_text}, {"recipe": is_object})
     except UserError as error:
         raise DamagedError(f"{error}; remove it to train again") from error
-    differing = [describe(changed(job.recipe, record["recipe"]))] if "recipe" in record else []
-    differing += [
-        f"another {key}"
-        for key, value in job.identity.items()
-        if key != "recipe" and record.get(key, value) != value
-    ]
-    if told := ", ".join(filter(None, differing)):
-        raise UserError(f"{path} is of a failed training with other values, {told}: remove it to train again")
+    then = {key: record[key] for key in (*job.identity, "plugin") if key in record}
+    if differing := _differing(job.identity, then):
+        told = {key: f"another {key}" for key in differing}
+        if fields := describe(changed(job.recipe, record.get("recipe", {}))):
+            told["recipe"] = fields
+        others = ", ".join(told.values())
+        raise UserError(
+            f"{path} is of a failed training with other values, {others}: remove it to train again"
+        )
     raise TrainingError(f"{job.folder.name} failed before: {record['failed']} (remove {path} to try again)")
 
 

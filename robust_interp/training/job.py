@@ -205,6 +205,28 @@ def _try_step(
         F.cross_entropy(logits, torch.zeros(n, dtype=torch.int64, device=device)).backward()
 
 
+def destinations(trainings: Sequence[Training], dataset: str, out: Path) -> dict[Training, Path]:
+    """Return the checkpoint folder of each training. Nothing is written.
+
+    Args:
+        trainings: The trainings.
+        dataset: Name of the data set.
+        out: The folder for the checkpoint folders.
+
+    Raises:
+        UserError: as `destination`; or if a recipe does not fit the data set, or two trainings would write
+            the same checkpoint.
+    """
+    for what in trainings:
+        what.recipe.filled(data.DATASETS[dataset])
+    folders = {
+        what: destination(what.architecture, dataset, what.recipe, what.seed, out) for what in trainings
+    }
+    if len(set(folders.values())) < len(trainings):
+        raise UserError("two trainings would write the same checkpoint")
+    return folders
+
+
 def check(trainings: Sequence[Training], dataset: str, out: Path) -> dict[Training, Path]:
     """Check that trainings can run, before any data are read.
 
@@ -217,16 +239,9 @@ def check(trainings: Sequence[Training], dataset: str, out: Path) -> dict[Traini
         The checkpoint folder of each training.
 
     Raises:
-        UserError: if a checkpoint exists already or cannot be written, a recipe does not fit the data set, or
-            two trainings would write the same checkpoint.
+        UserError: as `destinations`; or if a checkpoint exists already or cannot be written.
     """
-    for what in trainings:
-        what.recipe.filled(data.DATASETS[dataset])
-    folders = {
-        what: destination(what.architecture, dataset, what.recipe, what.seed, out) for what in trainings
-    }
-    if len(set(folders.values())) < len(trainings):
-        raise UserError("two trainings would write the same checkpoint")
+    folders = destinations(trainings, dataset, out)
     for folder in folders.values():
         zoo.check_writable(folder)
     return folders

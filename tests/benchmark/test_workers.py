@@ -123,12 +123,12 @@ def test_models_that_are_objects_are_sent(local_ray):
 @pytest.mark.parametrize(
     ("asked", "environment", "sent"),
     [
-        (None, "", None),  # the default folder may be in no home folder, and digits need none
+        (None, "", "home/.cache/robust-interp"),  # their home may be another one
         (None, "theirs", "theirs"),
         ("mine", "theirs", "mine"),
     ],
 )
-def test_workers_are_told_of_a_data_folder_only_if_one_was_chosen(monkeypatch, asked, environment, sent):
+def test_workers_are_told_of_a_data_folder_by_its_path(monkeypatch, asked, environment, sent):
     told = []
 
     def pool(workers, make, arguments, *rest):
@@ -136,6 +136,7 @@ def test_workers_are_told_of_a_data_folder_only_if_one_was_chosen(monkeypatch, a
         raise UserError("are not started here")
 
     monkeypatch.setenv("ROBUST_INTERP_DATA", environment)
+    monkeypatch.setenv("HOME", "home")
     monkeypatch.setattr("robust_interp.benchmark.workers.cluster", nullcontext)
     monkeypatch.setattr("robust_interp.benchmark.workers.WorkerPool", pool)
     with pytest.raises(UserError, match="are not started here"):

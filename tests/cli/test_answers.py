@@ -10,7 +10,11 @@ import pytest
 from support.hand_made import attack, card, first, run
 from support.messages import one_line
 
+from robust_interp.cli.console import print_classes
 from robust_interp.figures.origin import read
+from robust_interp.report import page
+from robust_interp.results.classes import by_class
+from robust_interp.results.folders import runs_in
 from robust_interp.store import Store
 from robust_interp.store.cells import CLEAN
 
@@ -40,6 +44,25 @@ def test_classes_as_a_table_and_a_picture(command, folder, tmp_path):
     assert {path.suffix for path in tmp_path.glob("c.*")} == {".png", ".svg", ".csv"}
 
 
+@pytest.mark.parametrize(
+    ("column", "count", "why"),
+    [
+        ("worst_2", 10, "under several attacks an image has several predictions"),
+        ("fgsm_2", 2001, "there are more than 2,000 classes"),
+        ("worst_2", 2001, "there are more than 2,000 classes"),
+        ("fgsm_2", 10, None),
+    ],
+)
+def test_why_there_is_no_confusion_matrix_is_told(tmp_path, capsys, column, count, why):
+    with Store(tmp_path) as store:
+        run(store, [(card(), CLEAN, first(9)), (card(), attack("fgsm", 2), first(5))], "worst")
+    table = by_class(runs_in([tmp_path])[0], column, count)
+    assert table.filter(like="predicted_").empty == (why is not None)
+    print_classes(table)
+    told = " ".join(capsys.readouterr().out.split())
+    assert told.endswith(f"no confusion matrix: {why}") if why else "no confusion matrix" not in told
+
+
 def test_classes_as_csv_and_json(command, folder):
     asked = ("leaderboard", "classes", folder, "--models", "oth*", "--column", "fgsm_2", "--format")
     _, out, _ = command(*asked, "csv")
@@ -60,6 +83,43 @@ def test_a_curve_has_its_numbers_beside_it(command, folder, tmp_path):
     ]
     assert read(tmp_path / "figures" / "curve.svg").n == 10
     assert "| net | pgd | 2.00 |" in out
+
+
+def test_a_figure_names_the_weights_that_are_drawn_and_no_others(command, folder, tmp_path):
+    """`net` has pgd, two seeds of it, and `other` has fgsm; both are in the same run, with clean images."""
+    drawn = {
+        "pgd_2": ("classes", ["net seed 0", "net seed 1"]),
+        "fgsm_2": ("classes", ["other seed 0"]),
+        "clean": ("classes", ["net seed 0", "net seed 1", "other seed 0"]),
+        "pgd": ("curve", ["net seed 0", "net seed 1"]),
+        "fgsm": ("curve", ["other seed 0"]),
+        "?gd,fgsm": ("curve", ["net seed 0", "net seed 1", "other seed 0"]),
+    }
+    for name, (kind, models) in drawn.items():
+        place = tmp_path / f"{kind}_{len(name)}{name[0]}.svg"
+        by_kind = {
+            "classes": ("leaderboard", "classes", folder, "--column"),
+            "curve": ("plot", "curve", folder, "--attack"),
+        }
+        assert command(*by_kind[kind], name, "-o", place)[0] == 0
+        assert list(read(place).checkpoints) == models
+
+
+def test_the_caption_of_a_figure_of_classes_names_the_column(command, tmp_path):
+    with Store(tmp_path / "results") as store:
+        lines = [(card(), attack("pgd", eps), first(5)) for eps in (0.5, 2, 4)]
+        run(store, [(card(), CLEAN, first(9)), *lines])
+    columns = ("clean", "pgd_0.5", "pgd_2", "pgd_4")
+    for column in columns:
+        asked = ("leaderboard", "classes", tmp_path / "results", "--column", column)
+        assert command(*asked, "-o", tmp_path / "figures")[0] == 0
+    page.write([tmp_path / "results"], tmp_path / "report", figures=tmp_path / "figures")
+    text = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    for column in columns:
+        shows = f"Accuracy ({column}) of each class with its 95 % interval, and how often its images are "
+        shows += "predicted as each class"
+        assert text.count(f"<figcaption>{shows}. Data set digits") == 1
+        assert f'alt="{shows}"' in text
 
 
 @pytest.mark.slow

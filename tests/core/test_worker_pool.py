@@ -141,7 +141,65 @@ def test_without_the_option_nothing_of_ray_is_imported():
     ],
 )
 def test_workers_take_gpus_unless_the_cpu_is_asked_for(device, gpus, expected):
-    assert Workers(2, gpus=gpus).on(device) == Workers(2, gpus=expected)
+    on_gpu = str(device).startswith("cuda")
+    assert Workers(2, gpus=gpus).on(device) == Workers(2, gpus=expected, needs_gpu=on_gpu)
+
+
+@pytest.mark.parametrize(
+    ("workers", "device", "gpus_there", "told"),
+    [
+        *(
+            (workers, device, 0, "--device cuda needs a GPU, and there is none in the cluster")
+            for workers in (Workers(2), Workers(address="auto"), Workers(2, "auto", gpus=0.5))
+            for device in ("cuda", "cuda:1")
+        ),
+        *(
+            (
+                workers,
+                device,
+                gpus,
+                "workers on the CPU cannot be counted by GPUs: say how many with --workers",
+            )
+            for workers, device in (
+                (Workers(address="auto"), "cpu"),
+                (Workers(address="auto", gpus=0), None),
+                (Workers(address="auto", gpus=0), "cpu"),
+            )
+            for gpus in (0, 2)
+        ),
+        (
+            Workers(address="auto"),
+            None,
+            0,
+            "there is no GPU in the cluster to count workers by: say how many",
+        ),
+    ],
+)
+def test_workers_without_a_device_in_the_cluster_are_refused(monkeypatch, workers, device, gpus_there, told):
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0} | ({"GPU": 2.0} if gpus_there else {}))
+    with pytest.raises(UserError, match=f"^{told}"), cluster(workers.on(device)):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("workers", "device", "gpus_there", "used"),
+    [
+        (Workers(2), "cuda", 1.0, ("cuda", 2, 0.5)),
+        (Workers(address="auto"), "cuda", 4.0, ("cuda", 4, 1.0)),
+        (Workers(2), "cpu", 4.0, ("cpu", 2, 0)),
+        (Workers(2), None, 0.0, ("cpu", 2, 0)),
+    ],
+)
+def test_the_device_and_number_of_workers_are_those_of_the_cluster(
+    monkeypatch, workers, device, gpus_there, used
+):
+    ray = pytest.importorskip("ray")
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0, "GPU": gpus_there})
+    with cluster(workers.on(device)) as filled:
+        assert (filled.device, filled.count, filled.gpus) == used
 
 
 def test_the_device_of_a_worker_follows_from_its_gpus():

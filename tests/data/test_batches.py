@@ -350,7 +350,7 @@ LOADERS = {
 
 
 class Announces:
-    """A sampler of 20 items whose length is another number, or fails."""
+    """A sampler of 20 items whose length is another number, or an error."""
 
     def __init__(self, length):
         self.length = length
@@ -359,14 +359,28 @@ class Announces:
         return iter(range(20))
 
     def __len__(self):
-        if self.length is None:
-            raise NotImplementedError
+        if isinstance(self.length, Exception):
+            raise self.length
         return self.length
 
 
-@pytest.mark.parametrize("length", [None, 0, 10, 20])
+LENGTHS = [
+    *(
+        NotImplementedError(),
+        TypeError("no len"),
+        RuntimeError("not known yet"),
+        KeyError("n"),
+        ValueError("n"),
+    ),
+    *(0, 10, 20),
+]
+
+
+@pytest.mark.parametrize("length", LENGTHS, ids=repr)
 def test_a_loader_that_yields_more_than_its_sampler_announces_is_read(length):
-    assert len(data.from_batches(DataLoader(Stops(None), 5, sampler=Announces(length)))) == 20
+    loader = DataLoader(Stops(None), 5, sampler=Announces(length))
+    assert len(data.from_batches(loader)) == 20
+    assert data.has_length(loader) == isinstance(length, int)
 
 
 def test_a_sampler_that_announces_more_than_it_has_is_named():

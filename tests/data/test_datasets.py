@@ -329,14 +329,26 @@ def test_without_a_home_folder_missing_files_are_named_with_what_would_help(home
     )
     with pytest.raises(UserError, match=told):
         data.load("cifar10")
-    with pytest.raises(
-        UserError, match=r"~/\.cache/robust-interp cannot be used: there is no such home folder"
-    ):
-        data.download("cifar10")
+    for ask in (data.data_root, lambda: data.download("cifar10")):
+        with pytest.raises(UserError, match=told.replace("cifar10 needs a data folder: ", "")):
+            ask()
     assert not list(tmp_path.iterdir())  # no folder called ~
     for chosen in ("~/mine", "~nobody_x/mine"):
         with pytest.raises(UserError, match=f"{chosen} cannot be used: there is no such home folder"):
             data.load("digits", data_dir=chosen)
+
+
+def test_workers_are_told_of_the_data_folder_if_there_can_be_one(homeless, monkeypatch):
+    """Their home folder and environment may be others."""
+    assert data.root_for_workers() is None  # digits need none
+    assert data.root_for_workers("mine") == "mine"
+    with pytest.raises(UserError, match="~/mine cannot be used: there is no such home folder"):
+        data.root_for_workers("~/mine")
+    monkeypatch.setenv("HOME", "/home/me")
+    assert data.root_for_workers() == "/home/me/.cache/robust-interp"
+    assert data.root_for_workers("~/mine") == "/home/me/mine"
+    monkeypatch.setenv("ROBUST_INTERP_DATA", "/data")
+    assert data.root_for_workers() == "/data"
 
 
 def creates_its_folder(split, root):

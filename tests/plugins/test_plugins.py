@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from contextlib import closing
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -23,10 +24,12 @@ from robust_interp import data, plugins, zoo
 from robust_interp.attacks import ATTACKS, AttackType, parse_attacks, torchattacks_classes
 from robust_interp.benchmark.api import evaluate
 from robust_interp.benchmark.benchmark import Benchmark
+from robust_interp.benchmark.plan import radii
 from robust_interp.benchmark.request import Request
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import BUILT_IN, Origin, Registry
 from robust_interp.core.sources import LocalModules, code_hash, own_modules
+from robust_interp.core.specs import OfEps
 from robust_interp.corruptions.table import corrupt
 from robust_interp.results.combine import gather
 from robust_interp.store import FILE_NAME
@@ -317,6 +320,69 @@ def test_what_a_file_declares_is_registered(fresh, write):
     assert [origin.name for origin in ATTACKS.origins("up")] == [str(path)]
     images, darker = np.full((1, 1, 2, 2), 200, np.uint8), plugins.REGISTRIES["corruptions"]["darker"]
     np.testing.assert_allclose(darker(images[0] / 255, 5, None), 100 / 255)
+
+
+def test_numbers_of_numpy_declare_an_attack_as_they_do_a_data_set():
+    steps, yes, no = np.int64(10), np.bool_(1), np.bool_(0)
+    half, quarter, of_eps, word = np.float32(0.5), np.float64(0.25), OfEps(np.float32(0.25)), np.str_("a")
+
+    @plugins.attack(random=yes, gradient=no, alone=yes, classes=np.int64(3))
+    def moving(
+        model, x, y, *, eps, steps=steps, decay=half, share=quarter, fast=yes, alpha=of_eps, loss=word
+    ): ...
+
+    plain = {"steps": 10, "decay": 0.5, "share": 0.25, "fast": True, "alpha": OfEps(0.25), "loss": "a"}
+    assert moving.defaults == plain
+    kinds = [int, float, float, bool, OfEps, str]
+    assert [type(value) for value in moving.defaults.values()] == kinds
+    assert type(moving.defaults["alpha"].factor) is float
+    declared = moving.random, moving.gradient, moving.alone, moving.classes
+    assert declared == (True, False, True, 3)
+    assert [type(value) for value in declared] == [bool, bool, bool, int]
+
+
+@pytest.fixture
+def radii_of(monkeypatch):
+    """Resolves the radii of a data set with these default parameters."""
+
+    def resolve(defaults):
+        kind = replace(data.DATASETS["digits"], name="made", attack_defaults=defaults)
+        with data.DATASETS.registered("made", kind):
+            return radii(Request(), replace(data.load("digits"), name="made"))
+
+    return resolve
+
+
+@pytest.mark.parametrize("key", ["step", "Steps", "foo"])
+def test_a_default_of_a_data_set_that_no_attack_takes_is_refused(radii_of, monkeypatch, key):
+    built_in = attacks_registry()
+    for name in ("mifgsm", "deepfool"):
+        built_in.add(name, ATTACKS[name])
+    monkeypatch.setattr("robust_interp.attacks.ATTACKS", built_in)
+    known = {"alpha": OfEps(0.25), "steps": 10, "decay": 0.5, "overshoot": 0.1}  # each of some attack
+    assert radii_of(known)[1] == known
+    with pytest.raises(UserError, match=f"data set 'made', attack_defaults: unknown parameter '{key}'; "):
+        radii_of(known | {key: 3})
+
+
+OWN = "from robust_interp.plugins import attack\n@attack()\ndef own(model, x, y, *, eps, foo=1): 0\n"
+
+
+def test_a_default_of_a_data_set_may_be_of_an_attack_of_a_file(fresh, write, radii_of):
+    plugins.load(write(OWN))
+    assert radii_of({"foo": 3})[1] == {"foo": 3}
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_a_default_of_a_data_set_may_be_of_an_installed_attack(install, monkeypatch, radii_of, is_broken):
+    install("with-foo", {"attacks": {"own": "with_foo:own"}}, "with_foo", "1 / 0" if is_broken else OWN)
+    monkeypatch.setattr("robust_interp.attacks.ATTACKS", attacks_registry())
+    assert radii_of({"steps": 3})[1] == {"steps": 3}
+    assert "with_foo" not in sys.modules  # it was not needed
+    assert radii_of({"foo": 3})[1] == {"foo": 3}
+    if not is_broken:
+        with pytest.raises(UserError, match="unknown parameter 'fooo'; did you mean foo"):
+            radii_of({"fooo": 3})
 
 
 def test_declaring_registers_nothing_outside_a_file():

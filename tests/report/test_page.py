@@ -21,6 +21,7 @@ from robust_interp import zoo
 from robust_interp.core.errors import UserError
 from robust_interp.figures import robustness, style
 from robust_interp.figures.origin import FigureOrigin
+from robust_interp.models import ARCHITECTURES
 from robust_interp.report import curves, glossary, graphics, page, provenance
 from robust_interp.results import export, leaderboard
 from robust_interp.results.combine import gather
@@ -561,6 +562,14 @@ def test_the_default_baseline_is_the_first_model_without_a_lambda():
     assert curves.usual_baseline(in_one_checkpoint) == "other"
     assert curves.usual_baseline(cards("b", "a")) == "a"
     assert curves.usual_baseline(cards("a", "a")) is None
+
+
+def test_a_model_that_is_no_checkpoint_has_a_lambda_by_its_name():
+    """A model given as an object has no recorded interval."""
+    for name in ARCHITECTURES:
+        has_none = name.startswith(("preact_resnet", "resnext"))  # a plain_net comes after all others
+        for named in (name, f"{name}.tag", f"{name}(stored=keep)", f"{name}+another_net"):
+            assert curves.usual_baseline(cards(named, "zz_net")) == (named if has_none else "zz_net")
 
 
 def test_a_difference_is_to_the_baselines_row_of_the_same_seeds_else_of_the_most(tmp_path):

@@ -470,10 +470,36 @@ def test_a_state_that_has_other_settings_or_fewer_or_more_is_not_resumed(
         run(tmp_path)
 
 
-def test_a_state_from_before_there_was_the_code_of_plug_ins_is_resumed(tmp_path, unfinished, monkeypatch):
+def test_a_state_without_the_code_of_its_plug_in_is_not_resumed(tmp_path, unfinished, monkeypatch):
     shutil.copy(unfinished, tmp_path)
     monkeypatch.setattr(zoo.MODELS, "code", lambda name: {"plugin": "sha256:1"})
-    assert run(tmp_path).record["plugin"] == "sha256:1"
+    with pytest.raises(UserError, match="is an unfinished training with different plugin; remove it"):
+        run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        *(
+            ({key: None}, f"another {key}")
+            for key in ("recipe", "dataset", "data_fingerprint", "model_args", "seed")
+        ),
+        ({"seed": 1}, "another seed"),
+        ({"recipe": {"epochs": 5}}, "epochs 2 instead of 5"),
+        ({"plugin": "sha256:1"}, "another plugin"),
+        (dict.fromkeys(("recipe", "dataset"), None), "another recipe, another dataset"),
+        ({}, None),
+        ({"of_a_later_version": True}, None),  # a record has more than settings
+    ],
+)
+def test_a_failure_counts_only_with_all_settings_of_the_training(tmp_path, unfinished, changes, told):
+    _, values = resume.read(unfinished)
+    record = {"failed": "it diverged"} | values["of"] | changes
+    path = tmp_path / f"{unfinished.name[1:].removesuffix('.resume.safetensors')}.failed.json"
+    path.write_text(json.dumps({key: value for key, value in record.items() if value is not None}))
+    with pytest.raises(UserError, match="failed before: it diverged" if told is None else told) as refusal:
+        run(tmp_path)
+    assert isinstance(refusal.value, TrainingError) == (told is None)
 
 
 def test_a_training_is_not_resumed_with_other_code_of_its_plug_in(tmp_path, monkeypatch):

@@ -1,18 +1,23 @@
 """Sweeps: the paper's grids, seeds that fail, and the whole command on digits."""
 
 import json
+import shutil
 from collections import Counter
+from dataclasses import asdict
 
 import pandas as pd
 import pytest
+from support.messages import one_line
 
-from robust_interp import data
+from robust_interp import data, zoo
 from robust_interp.core.errors import UserError
 from robust_interp.results import paper
 from robust_interp.training import job, sweep
 from robust_interp.training import recipe as recipes
 from robust_interp.training.sweep import Point
 from robust_interp.training.trainer import TrainingError
+
+CHECKPOINT = "in_resnet20.digits_digits_seed0"
 
 
 def recipe_of(architecture, lambda_init):
@@ -96,7 +101,9 @@ def test_a_sweep_from_the_command_line_goes_on_where_it_was(command, tmp_path, m
         job.destination("in_resnet14", "digits", recipe, 1, tmp_path / "sweep" / "zoo")
     )
     failure.parent.mkdir(parents=True)
-    failure.write_text(json.dumps({"failed": "training diverged"}))
+    settings = {"recipe": asdict(recipe.filled(data.DATASETS["digits"])), "seed": 1, "dataset": "digits"}
+    settings |= {"data_fingerprint": load("digits", "train").fingerprint, "model_args": recipe.model_args()}
+    failure.write_text(json.dumps({"failed": "training diverged"} | settings))
     sweeping = ("sweep", "--models", "in_resnet14,preact_resnet14", "--lambda-init", "0.3,0.4")
     sweeping += ("--epochs", "1", "--seeds", "2", "--attacks", "fgsm", "--eps", "16", "--corruptions", "none")
     sweeping += ("--n", "20", "--quiet", "--out", tmp_path / "sweep")
@@ -132,6 +139,36 @@ def test_what_cannot_be_swept_is_refused(command, arguments, complaint):
     status, _, errors = command("sweep", *arguments)
     assert status == 1
     assert complaint in errors
+
+
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)], ids=["run", "dry run"])
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--recipe", f"{200 * 'n'}.toml"), "and may have 215"),
+        (("--set", "mean=0.1,0.2,0.3"), "mean"),  # digits are grey
+        (("--workers", "2", "--device", "cpu", "--gpus-per-worker", "1"), "uses no GPU"),
+        ((), "was trained with another digits, and now it says lr 0.1 instead of 0.5"),
+    ],
+    ids=["name", "recipe", "workers", "other recipe"],
+)
+def test_a_grid_that_could_not_be_trained_is_refused_in_a_dry_run_too(
+    command, tmp_path, monkeypatch, options, complaint, dry_run
+):
+    monkeypatch.setattr(data, "load", None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"{200 * 'n'}.toml").write_text('extends = "digits"')
+    if not options:
+        made = shutil.copytree(zoo.bundled() / CHECKPOINT, tmp_path / "sweep" / "zoo" / CHECKPOINT)
+        record = json.loads((made / "train.json").read_text())
+        record["recipe"]["lr"] = 0.5
+        (made / "train.json").write_text(json.dumps(record))
+    before = sorted(tmp_path.rglob("*"))
+    sweeping = ("sweep", "--models", "in_resnet20", "--seeds", "1", "--quiet")
+    status, shown, errors = command(*sweeping, *options, *dry_run)
+    assert (status, shown) == (1, "")
+    one_line(errors, complaint)
+    assert sorted(tmp_path.rglob("*")) == before  # no store
 
 
 @pytest.mark.slow

@@ -65,14 +65,12 @@ def test_groups_leave_no_worker_without_work():
 @pytest.mark.parametrize(
     ("options", "environment", "sent"),
     [
-        ([], "", None),  # the default folder may be in no home folder, and digits need none
+        ([], "", "home/.cache/robust-interp"),  # their home may be another one
         ([], "theirs", "theirs"),
         (["--data-dir", "mine"], "theirs", "mine"),
     ],
 )
-def test_workers_are_told_of_a_data_folder_only_if_one_was_chosen(
-    tmp_path, monkeypatch, options, environment, sent
-):
+def test_workers_are_told_of_a_data_folder_by_its_path(tmp_path, monkeypatch, options, environment, sent):
     told = []
 
     def train_groups(workers, groups, setting, *rest):
@@ -80,6 +78,7 @@ def test_workers_are_told_of_a_data_folder_only_if_one_was_chosen(
         raise UserError("no worker is started here")
 
     monkeypatch.setenv("ROBUST_INTERP_DATA", environment)
+    monkeypatch.setenv("HOME", "home")
     monkeypatch.setattr("robust_interp.core.worker_pool.cluster", nullcontext)
     monkeypatch.setattr("robust_interp.training.workers.train_groups", train_groups)
     command = (
