@@ -205,7 +205,7 @@ def _add_paper(actions: Commands) -> None:
         actions,
         "paper",
         "show measured rows in the layout of the paper's tables, and check the paper's claims",
-        "robust-interp leaderboard paper leaderboards/cifar10.csv --claims",
+        "robust-interp leaderboard paper cifar10 --claims",
         _paper,
     )
     add_sources(parser)
