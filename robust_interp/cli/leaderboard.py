@@ -86,6 +86,13 @@ def _add_show(actions: Commands) -> None:
         action="store_true",
         help="markdown and latex: mean and standard deviation in separate columns, as in csv",
     )
+    add(
+        "--intervals",
+        action="store_true",
+        help="table, markdown and latex: add the 95 %% interval over the images to accuracies of one train "
+        "seed, except for averages (default: not added)",
+    )
+    parser.set_defaults(bad_usage=parser.error)
 
 
 def _add_format(parser: argparse.ArgumentParser, *formats: str) -> None:
@@ -101,6 +108,11 @@ def _show(arguments: argparse.Namespace) -> int:
 
     if arguments.plain_numbers and arguments.format == "table":
         raise UserError("--plain-numbers needs --format markdown or latex")
+    if arguments.intervals and (arguments.plain_numbers or arguments.format in ("csv", "json")):
+        arguments.bad_usage(
+            "--intervals is for tables of texts; as numbers, the intervals are ci_low and ci_high in the "
+            "results.csv of each results folder"
+        )
     board, title, ranked_by = combine.gather(arguments.sources, arguments.dataset)
     if arguments.mce:
         from robust_interp.results.mce import with_mce
@@ -112,15 +124,16 @@ def _show(arguments: argparse.Namespace) -> int:
         board = combine.sort(board, arguments.sort)
     board = board.head(arguments.top)
     if arguments.format == "table":
-        print_leaderboard(board, title, ranked_by, arguments.columns, arguments.sources)
+        print_leaderboard(board, title, ranked_by, arguments.columns, arguments.sources, arguments.intervals)
         return 0
-    chosen = board if arguments.columns is None else brief.choose(board, arguments.columns)
     if arguments.plain_numbers or arguments.format not in export.FOR_READERS:
+        chosen = board if arguments.columns is None else brief.choose(board, arguments.columns)
         say(export.FORMATS[arguments.format](chosen), end="")
         return 0
-    columns = brief.for_readers(board) if arguments.columns is None else brief.texts_of(chosen)
+    columns = brief.for_readers(board, arguments.columns, intervals=arguments.intervals)
     ranking = ranked_by.values() if "rank" in columns else ()
-    say(export.FOR_READERS[arguments.format](columns, bold=ranking), end="")
+    note = brief.INTERVALS if arguments.intervals else ""
+    say(export.FOR_READERS[arguments.format](columns, bold=ranking, note=note), end="")
     return 0
 
 

@@ -555,6 +555,39 @@ def test_the_formats_of_the_leaderboard_command(store, tmp_path, capsys):
     assert "75.0 ±7.1" in table
 
 
+def test_intervals_are_named_once_in_each_table(store, tmp_path, capsys):
+    two_entries(store)  # 3 of 10: 10.8 to 60.3; 10 of 10: 72.2 to 100 (statsmodels: Wilson's interval)
+
+    def printed(name):
+        assert main(["leaderboard", str(tmp_path), "--format", name, "--intervals"]) == 0
+        return capsys.readouterr().out
+
+    named = "95 % Wilson interval over the images in brackets, ± standard deviation over train seeds"
+    assert printed("markdown") == (
+        "| rank | model | recipe | seeds | members | clean | **pgd_2** |\n"
+        "| --- | --- | --- | --- | --- | --- | --- |\n"
+        "| 1 | b | paper | 1 | 1 | 100.0 (72.2–100.0) | 30.0 (10.8–60.3) |\n"
+        f"|  | a | quick | 2 | 1 | 75.0 ± 7.1 |  |\n\n{named}\n"
+    )
+    latex = printed("latex")
+    assert r"1 & b & paper & 1 & 1 & 100.0 (72.2--100.0) & 30.0 (10.8--60.3) \\" in latex
+    note = r"\par\smallskip{\footnotesize " + named.replace("%", r"\%").replace("±", r"$\pm$") + r"\par}"
+    assert latex.endswith(f"\n{note}\n")
+    table = printed("table")
+    assert "30.0 (10.8–60.3)" in table
+    assert table.count(named) == 1
+
+
+@pytest.mark.parametrize("form", [["csv"], ["json"], ["markdown", "--plain-numbers"]], ids=" ".join)
+def test_intervals_as_numbers_are_in_results_csv(store, tmp_path, capsys, form):
+    two_entries(store)
+    with pytest.raises(SystemExit) as ended:
+        main(["leaderboard", str(tmp_path), "--intervals", "--format", *form])
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out, err.count("\n")) == (2, "", 1)
+    assert "ci_low and ci_high in the results.csv" in err
+
+
 def test_results_keep_enough_digits_to_count_the_samples_again(store):
     plan = run(store, [(card(), CLEAN, "1100000")])
     text = results_csv(results_frame(scores(plan, store)))
