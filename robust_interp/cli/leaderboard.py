@@ -60,6 +60,12 @@ def _add_show(actions: Commands) -> None:
     add_which_dataset(parser)
     add_chosen(parser)
     add(
+        "--partial",
+        action="store_true",
+        help="add what is complete of runs that have not finished; the column incomplete says how much "
+        "(default: only finished runs)",
+    )
+    add(
         "--mce",
         metavar="BASELINE",
         help="add mean corruption errors, in %% of the errors of this model; AlexNet: in %% of its published "
@@ -113,7 +119,7 @@ def _show(arguments: argparse.Namespace) -> int:
             "--intervals is for tables of texts; as numbers, the intervals are ci_low and ci_high in the "
             "results.csv of each results folder"
         )
-    board, title, ranked_by = combine.gather(arguments.sources, arguments.dataset)
+    board, title, ranked_by = combine.gather(arguments.sources, arguments.dataset, arguments.partial)
     if arguments.mce:
         from robust_interp.results.mce import with_mce
 

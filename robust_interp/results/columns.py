@@ -485,6 +485,14 @@ TAIL = (  # after the measured columns, each only if a row has a value
         of=lambda entry: "yes" if entry.at_chance else "",
         shown=Shown.IF_FILLED,
     ),
+    Column(
+        "incomplete",
+        _text,
+        "Number of finished measurements, of those that an unfinished run planned for the row over all train "
+        "seeds, such as `12/33`. Empty for a complete row. Only with `leaderboard --partial`.",
+        of=lambda entry: entry.incomplete,
+        shown=Shown.IF_FILLED,
+    ),
 )
 
 MCE = (

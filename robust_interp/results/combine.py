@@ -45,7 +45,7 @@ class Gathered(NamedTuple):
     ranked_by: dict[str, str]
 
 
-def gather(sources: Sequence[Path], dataset: str | None = None) -> Gathered:
+def gather(sources: Sequence[Path], dataset: str | None = None, partial: bool = False) -> Gathered:
     """Combine several sources into one leaderboard.
 
     The runs of all results folders are merged and ranked. The rows of the CSV files follow. A file contains
@@ -56,15 +56,16 @@ def gather(sources: Sequence[Path], dataset: str | None = None) -> Gathered:
         sources: Results folders, leaderboard CSV files, and names of bundled leaderboards such as
             ``robustbench``. An existing path is preferred.
         dataset: Name of the data set to choose, if the folders or files have several.
+        partial: Whether to add what is complete of unfinished runs.
 
     Raises:
         UserError: If a source is missing or invalid, or if the sources are for several data sets.
     """
     files, folders = _apart(sources)
-    dataset = dataset_of(sources, dataset)
+    dataset = dataset_of(sources, dataset, partial)
     frames, titles = [], []
     if folders:
-        runs, dataset = runs_in(folders, dataset)
+        runs, dataset = runs_in(folders, dataset, partial)
         frames.append(leaderboard.entries_frame(*runs))
         titles.append(dataset)
     for path in files:
@@ -78,7 +79,7 @@ def gather(sources: Sequence[Path], dataset: str | None = None) -> Gathered:
     return Gathered(board, " + ".join(titles), ranked)
 
 
-def dataset_of(sources: Sequence[Path], dataset: str | None = None) -> str | None:
+def dataset_of(sources: Sequence[Path], dataset: str | None = None, partial: bool = False) -> str | None:
     """Return the data set of the sources; None if it is not named and cannot be inferred.
 
     Results folders store their data set. For a leaderboard file it is inferred from a file name such as
@@ -88,13 +89,14 @@ def dataset_of(sources: Sequence[Path], dataset: str | None = None) -> str | Non
         sources: Results folders, leaderboard CSV files, and names of bundled leaderboards such as
             ``robustbench``. An existing path is preferred.
         dataset: Name of the data set, if the folders have several or it cannot be inferred.
+        partial: Whether unfinished runs count, too.
 
     Raises:
         UserError: For the same reasons as `folders.dataset_in`, or if a file name has another data set.
     """
     files, folders = _apart(sources)
     if folders:
-        dataset = dataset_in(folders, dataset)
+        dataset = dataset_in(folders, dataset, partial)
     for path in files:
         called = path.stem.removeprefix("paper_")
         if called in DATASETS:
