@@ -831,7 +831,7 @@ def test_the_command_writes_prints_and_keeps_its_verdicts(tmp_path, tiny_zoo, co
     assert status == (3 if FAIL in verdict_of.values() else 0)
     assert {line["check"] for line in lines} == set(checks.CHECKS)
     for seed, verdict in verdict_of.items():
-        assert f"in_resnet14 seed {seed}, digits: {verdict}(n=4)\n" in out
+        assert f"in_resnet14 seed {seed}, digits: {verdict}(n=4 eps=32)\n" in out
     assert "audit.csv" in out
 
     measured = chunks(tmp_path)
@@ -842,7 +842,7 @@ def test_the_command_writes_prints_and_keeps_its_verdicts(tmp_path, tiny_zoo, co
     bench = ("--n", 4, "--attacks", "none", "--corruptions", "none", "--no-ensembles", "--out", tmp_path)
     assert command("bench", "--models", "in_resnet14", *bench, "--zoo", tiny_zoo, "--quiet")[0] == 0
     (line,) = csv.DictReader((tmp_path / "leaderboard.csv").open())
-    assert line["audit"] == f"{worst(verdict_of.values())}(n=4)"
+    assert line["audit"] == f"{worst(verdict_of.values())}(n=4 eps=32)"
 
     # The same audit with a check left out is another: it says so wherever it is shown.
     loose = [
@@ -851,10 +851,10 @@ def test_the_command_writes_prints_and_keeps_its_verdicts(tmp_path, tiny_zoo, co
         for part in (f"--max-{name}", 100)
     ]
     out = audit_command(command, tmp_path, tiny_zoo, "--black-box", "none", *loose)[1]
-    assert out.count("(n=4,checks=13/14)\n") == 2
+    assert out.count("(n=4 eps=32 checks=13/14)\n") == 2
     assert command("bench", "--models", "in_resnet14", *bench, "--zoo", tiny_zoo, "--quiet")[0] == 0
     (line,) = csv.DictReader((tmp_path / "leaderboard.csv").open())
-    assert line["audit"].endswith("(n=4,checks=13/14)")
+    assert line["audit"].endswith("(n=4 eps=32 checks=13/14)")
 
 
 @pytest.mark.exhaustive
