@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # for editors and type checkers; at run time see __getattr__
     from robust_interp.classifiers.classifier import Classifier
     from robust_interp.classifiers.ensemble import Ensemble
     from robust_interp.core.errors import UserError
+    from robust_interp.results.api import leaderboard
 
 __version__ = "0.2.0.dev0"
 
@@ -24,9 +25,10 @@ _PUBLIC = {
     "Ensemble": "robust_interp.classifiers.ensemble",
     "UserError": "robust_interp.core.errors",
     "evaluate": "robust_interp.benchmark.api",
+    "leaderboard": "robust_interp.results.api",
 }
 
-__all__ = ["Classifier", "Ensemble", "UserError", "__version__", "evaluate"]
+__all__ = ["Classifier", "Ensemble", "UserError", "__version__", "evaluate", "leaderboard"]
 
 
 def _register_models() -> None:

@@ -23,7 +23,18 @@ from robust_interp.audit.thresholds import REACH, Thresholds
 from robust_interp.core.percent import percent
 from robust_interp.core.statistics import Interval, paired_difference, wilson
 from robust_interp.store.cells import ModelCard
-from robust_interp.store.verdicts import FAIL, NOT_RUN, OPEN, PARTIAL, PASS, VERDICTS, WARN, Conclusion, worst
+from robust_interp.store.verdicts import (
+    FAIL,
+    NOT_RUN,
+    OPEN,
+    PARTIAL,
+    PASS,
+    VERDICTS,
+    WARN,
+    Conclusion,
+    audited_radii,
+    worst,
+)
 
 CHECKS = (
     "deterministic",
@@ -84,31 +95,32 @@ class AuditedModel:
 
     @property
     def conclusion(self) -> Conclusion:
-        """The verdict with the number of images and the share of the checks that it is based on."""
-        return conclude((finding.check, finding.verdict, finding.n) for finding in self.findings)
+        """The verdict with the number of images, the radii and the share of the checks it is based on."""
+        return conclude((found.check, found.verdict, found.n, found.eps_255) for found in self.findings)
 
 
-def conclude(findings: Iterable[tuple[str, str, int]]) -> Conclusion:
+def conclude(findings: Iterable[tuple[str, str, int, float | None]]) -> Conclusion:
     """Combine the findings of a model into one conclusion.
 
     Args:
-        findings: Tuples (check, verdict, n), of which at least one check ran. Checks that did not run only
-            lower the share of the checks.
+        findings: Tuples (check, verdict, n, radius in units of 1/255 or None), of which at least one check
+            ran. Checks that did not run only lower the share of the checks.
 
     Returns:
-        The worst verdict, or `partial` for a pass if some checks did not run; the number of images; and the
-        share of the checks that ran, '' if all did.
+        The worst verdict, or `partial` for a pass if some checks did not run; the number of images; the share
+        of the checks that ran, '' if all did; and the audited radii.
     """
     ran = [finding for finding in findings if finding[1] != NOT_RUN]
-    checks = {check for check, _, _ in ran}
+    checks = {check for check, *_ in ran}
     complete = checks >= set(CHECKS)
-    verdict = worst(verdict for _, verdict, _ in ran)
+    verdict = worst(verdict for _, verdict, *_ in ran)
     # The check `deterministic` always uses a few images, so its n is left out if possible.
-    by_images = [n for check, _, n in ran if check != "deterministic"] or [n for _, _, n in ran]
+    by_images = [n for check, _, n, _ in ran if check != "deterministic"] or [n for _, _, n, _ in ran]
     return Conclusion(
         PARTIAL if verdict == PASS and not complete else verdict,
         max(by_images),
         "" if complete else f"{len(checks)}/{len(CHECKS)}",
+        audited_radii((check, eps) for check, _, _, eps in ran),
     )
 
 

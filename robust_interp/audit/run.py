@@ -283,7 +283,8 @@ class Audit:
             one = AuditedModel(target.card, self._audit(target, store, watch))
             text = json.dumps(list(lines(one, self.dataset.name)))
             classifier = digest(target.card.identity)
-            store.put_audit(classifier, dataset.fingerprint, str(one.conclusion), text)
+            conclusion = str(replace(one.conclusion, eps=()))
+            store.put_audit(classifier, dataset.fingerprint, conclusion, text)
             yield one
 
     def _audit(self, target: Target, store: Store, watch: Watch) -> list[Finding]:

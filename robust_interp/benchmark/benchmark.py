@@ -26,7 +26,7 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.threads import Threads
 from robust_interp.core.work import ProgressCallback, no_progress
 from robust_interp.core.worker_pool import Workers
-from robust_interp.store import Store
+from robust_interp.store import Store, unfinished
 from robust_interp.store.cells import Cell, ModelCard, Plan, digest
 
 
@@ -171,11 +171,14 @@ class Benchmark:
         if not self._is_loaded:
             self.load(store)
         self._compare_images(store)
+        if self._cells_missing(store):
+            unfinished.begin(self.plan, store)
         with threads.used(self.choose_threads(store).count):
             self._choose_compiled(store)
             for part in self.plan.parts:
                 measure.run(part, self.targets, self.runner, store, watch, self._pool)
         store.put_plan(self.plan)
+        unfinished.end(self.plan, store)
         report = self.report(store)
         if self._pool:
             report.warnings.extend(self._pool.notes)

@@ -10,7 +10,7 @@ from robust_interp import attacks
 from robust_interp.classifiers.target import Target
 from robust_interp.store import Outcome, Store
 from robust_interp.store.cells import FLOAT32, Cell, Plan
-from robust_interp.store.finished import find_outcome
+from robust_interp.store.finished import find_outcome, is_finished
 
 
 def missing(plan: Plan, store: Store) -> list[Cell]:
@@ -27,11 +27,6 @@ def missing(plan: Plan, store: Store) -> list[Cell]:
         if not is_finished(cell, store, plan.n):
             todo.setdefault(cell.key, cell)
     return list(todo.values())
-
-
-def is_finished(cell: Cell, store: Store, n: int) -> bool:
-    """Return whether the first `n` images of a cell are stored, or those of the same cell without skips."""
-    return max(store.covered(cell.key), store.covered(cell.without_skips.key)) >= n
 
 
 def group_by_target(cells: Iterable[Cell], targets: Sequence[Target]) -> list[tuple[Target, list[Cell]]]:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from robust_interp.benchmark.pending import is_finished, unbroken_mask
+from robust_interp.benchmark.pending import unbroken_mask
 from robust_interp.store import Store
 from robust_interp.store.cells import Cell, Perturbation, Plan
-from robust_interp.store.finished import find_outcome
+from robust_interp.store.finished import find_outcome, is_finished
 
 PAUSE = 0.2  # seconds between two checks of what other processes have finished
 

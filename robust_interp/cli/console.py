@@ -82,6 +82,7 @@ def print_leaderboard(
     ranked_by: dict[str, str] | None = None,
     columns: Iterable[str] | None = None,
     sources: Iterable[Path] = (),
+    intervals: bool = False,
 ) -> None:
     """Print one line per entry: accuracies in percent, ± standard deviation if there are several seeds.
 
@@ -91,19 +92,19 @@ def print_leaderboard(
         ranked_by: Name of the ranking column by protocol; None derives it from the columns of the board.
         columns: Names or globs of the columns to show; None shows those that have values and differ.
         sources: Folders and files of the leaderboard, named in the command that shows other columns.
+        intervals: Whether accuracies of one seed include their 95 % interval over the images.
     """
     ranked_by = ranks.ranked_by(board) if ranked_by is None else ranked_by
     n = ", ".join(str(n) for n in sorted(set(board["n_examples"].dropna())))
     protocol = ", ".join(sorted(set(board["protocol"])))
+    texts = brief.for_readers(board, columns, brief.NARROW, intervals)
+    order = list(texts)
     if columns is None:
-        texts = brief.for_readers(board, brief.NARROW)
         order = brief.by_importance(board, texts, ranked_by.values())
-    else:
-        texts = brief.texts_of(brief.choose(board, columns), between=brief.NARROW)
-        order = list(texts)
     marks = {name: f"{name}*" for name in ranked_by.values()} if "rank" in texts else {}
     shown = console()
-    shown.print(f"{title}, n = {n}, protocol {protocol}; accuracy in %, ± std over seeds")
+    spread = brief.INTERVALS if intervals else "± std over seeds"
+    shown.print(f"{title}, n = {n}, protocol {protocol}; accuracy in %, {spread}")
     left_out = _print_one(
         shown,
         {marks.get(name, name): column for name, column in texts.items()},

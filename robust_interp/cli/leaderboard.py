@@ -60,6 +60,12 @@ def _add_show(actions: Commands) -> None:
     add_which_dataset(parser)
     add_chosen(parser)
     add(
+        "--partial",
+        action="store_true",
+        help="add what is complete of runs that have not finished; the column incomplete says how much "
+        "(default: only finished runs)",
+    )
+    add(
         "--mce",
         metavar="BASELINE",
         help="add mean corruption errors, in %% of the errors of this model; AlexNet: in %% of its published "
@@ -86,6 +92,13 @@ def _add_show(actions: Commands) -> None:
         action="store_true",
         help="markdown and latex: mean and standard deviation in separate columns, as in csv",
     )
+    add(
+        "--intervals",
+        action="store_true",
+        help="table, markdown and latex: add the 95 %% interval over the images to accuracies of one train "
+        "seed, except for averages (default: not added)",
+    )
+    parser.set_defaults(bad_usage=parser.error)
 
 
 def _add_format(parser: argparse.ArgumentParser, *formats: str) -> None:
@@ -101,7 +114,12 @@ def _show(arguments: argparse.Namespace) -> int:
 
     if arguments.plain_numbers and arguments.format == "table":
         raise UserError("--plain-numbers needs --format markdown or latex")
-    board, title, ranked_by = combine.gather(arguments.sources, arguments.dataset)
+    if arguments.intervals and (arguments.plain_numbers or arguments.format in ("csv", "json")):
+        arguments.bad_usage(
+            "--intervals is for tables of texts; as numbers, the intervals are ci_low and ci_high in the "
+            "results.csv of each results folder"
+        )
+    board, title, ranked_by = combine.gather(arguments.sources, arguments.dataset, arguments.partial)
     if arguments.mce:
         from robust_interp.results.mce import with_mce
 
@@ -112,15 +130,16 @@ def _show(arguments: argparse.Namespace) -> int:
         board = combine.sort(board, arguments.sort)
     board = board.head(arguments.top)
     if arguments.format == "table":
-        print_leaderboard(board, title, ranked_by, arguments.columns, arguments.sources)
+        print_leaderboard(board, title, ranked_by, arguments.columns, arguments.sources, arguments.intervals)
         return 0
-    chosen = board if arguments.columns is None else brief.choose(board, arguments.columns)
     if arguments.plain_numbers or arguments.format not in export.FOR_READERS:
+        chosen = board if arguments.columns is None else brief.choose(board, arguments.columns)
         say(export.FORMATS[arguments.format](chosen), end="")
         return 0
-    columns = brief.for_readers(board) if arguments.columns is None else brief.texts_of(chosen)
+    columns = brief.for_readers(board, arguments.columns, intervals=arguments.intervals)
     ranking = ranked_by.values() if "rank" in columns else ()
-    say(export.FOR_READERS[arguments.format](columns, bold=ranking), end="")
+    note = brief.INTERVALS if arguments.intervals else ""
+    say(export.FOR_READERS[arguments.format](columns, bold=ranking, note=note), end="")
     return 0
 
 
@@ -205,7 +224,7 @@ def _add_paper(actions: Commands) -> None:
         actions,
         "paper",
         "show measured rows in the layout of the paper's tables, and check the paper's claims",
-        "robust-interp leaderboard paper leaderboards/cifar10.csv --claims",
+        "robust-interp leaderboard paper cifar10 --claims",
         _paper,
     )
     add_sources(parser)

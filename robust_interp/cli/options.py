@@ -201,8 +201,9 @@ def add_chosen(parser: argparse.ArgumentParser) -> None:
 
 
 def add_sources(parser: argparse.ArgumentParser) -> None:
-    """Add positional arguments for results folders and leaderboard files."""
-    _add_results(parser, "sources", "SOURCE", "results folders and leaderboard CSV files")
+    """Add positional arguments for results folders, leaderboard files and bundled leaderboards."""
+    what = "results folders, leaderboard CSV files, and names of bundled leaderboards such as robustbench"
+    _add_results(parser, "sources", "SOURCE", what)
 
 
 def add_folders(parser: argparse.ArgumentParser) -> None:

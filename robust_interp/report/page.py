@@ -93,7 +93,7 @@ def write(
     """Write the report of results folders and leaderboard CSV files.
 
     Args:
-        sources: Results folders and leaderboard CSV files.
+        sources: Results folders, leaderboard CSV files and names of bundled leaderboards.
         out: Folder of the report.
         dataset: Name of the data set, if the folders have several or the files do not contain it.
         zoo_folder: Folder of further checkpoints. The report shows λ of the measured checkpoints.

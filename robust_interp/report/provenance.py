@@ -95,7 +95,8 @@ def verdicts(
     for _, lines in audited.groupby([*_AUDITED, "weights_sha256"], sort=False):
         worst = {check: _worst(part["verdict"]) for check, part in lines.groupby("check")}
         counts = (int(n) if n.isdigit() else 0 for n in lines["n"])  # other programs may write other texts
-        whole = conclude(zip(lines["check"], lines["verdict"], counts, strict=True))
+        radii = map(_radius, lines["eps_255"] if "eps_255" in lines else [""] * len(lines))
+        whole = conclude(zip(lines["check"], lines["verdict"], counts, radii, strict=True))
         rows.append((names[lines.index[0]], [str(whole), *(worst.get(check, "") for check in checks)]))
     return ["audit", *checks], rows
 
@@ -120,6 +121,13 @@ def _name(line: pd.Series) -> str:
 def _worst(found: Iterable[str]) -> str:
     order = ("pass", "not run", "open", "warn", "fail")
     return max(found, key=lambda verdict: order.index(verdict) if verdict in order else len(order))
+
+
+def _radius(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def environments(folders: Sequence[Path]) -> pd.DataFrame:

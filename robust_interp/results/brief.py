@@ -19,8 +19,10 @@ from robust_interp.results.column_names import (
     std_of,
 )
 from robust_interp.results.columns import ENTRY, FORMS, SOURCE, STRONG, TAIL, WORST, Column, Kind, Shown
+from robust_interp.results.intervals import interval
 
 NARROW, WIDE = " ±", " ± "  # separators of a mean and its standard deviation: in the terminal, and on a page
+INTERVALS = "95 % Wilson interval over the images in brackets, ± standard deviation over train seeds"
 
 
 def shorten(board: pd.DataFrame) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
@@ -32,15 +34,27 @@ def shorten(board: pd.DataFrame) -> tuple[dict[str, list[str]], dict[str, list[s
     return texts_of(board, names, NARROW), numbers_in_short(board)
 
 
-def for_readers(board: pd.DataFrame, between: str = WIDE) -> dict[str, list[str]]:
-    """Return the texts of the columns that are shown by default. Empty columns are left out.
+def for_readers(
+    board: pd.DataFrame,
+    chosen: Iterable[str] | None = None,
+    between: str = WIDE,
+    intervals: bool = False,
+) -> dict[str, list[str]]:
+    """Return the texts of the chosen columns, or of those that are shown by default, without empty ones.
 
     Args:
         board: The leaderboard.
+        chosen: Column names or glob patterns, in the order of the result; None for the default.
         between: Separator of a mean and its standard deviation.
+        intervals: Whether to add intervals, as in `texts_of`.
+
+    Raises:
+        UserError: If a pattern matches no column.
     """
-    names = [*_names_in_short(board), *_numbers_in_short(board)]
-    return {name: texts for name, texts in texts_of(board, names, between).items() if any(texts)}
+    if chosen is not None:
+        return texts_of(board, _chosen(board, chosen), between, intervals)
+    texts = texts_of(board, [*_names_in_short(board), *_numbers_in_short(board)], between, intervals)
+    return {name: column for name, column in texts.items() if any(column)}
 
 
 def numbers_in_short(board: pd.DataFrame) -> dict[str, list[str]]:
@@ -52,17 +66,18 @@ def numbers_in_short(board: pd.DataFrame) -> dict[str, list[str]]:
 
 
 def texts_of(
-    board: pd.DataFrame, names: Iterable[str] | None = None, between: str = WIDE
+    board: pd.DataFrame, names: Iterable[str], between: str = WIDE, intervals: bool = False
 ) -> dict[str, list[str]]:
     """Return columns as texts. Measured values include their standard deviation; missing values are empty.
 
     Args:
         board: The leaderboard.
-        names: Names of the columns; None for all except the standard deviations.
+        names: Names of the columns.
         between: Separator of a mean and its standard deviation.
+        intervals: Whether accuracies without a standard deviation include their 95 % interval over the
+            images, in percent, where it is known: ``32.5 (29.7–35.5)``.
     """
-    names = _without_std(board) if names is None else names
-    return {name: _column(board, name, between) for name in names}
+    return {name: _column(board, name, between, intervals) for name in names}
 
 
 def _without_std(board: pd.DataFrame) -> list[str]:
@@ -80,15 +95,25 @@ def choose(board: pd.DataFrame, patterns: Iterable[str]) -> pd.DataFrame:
     Raises:
         UserError: If a pattern matches no column.
     """
-    measured, names = measured_in(board), _without_std(board)
+    measured = measured_in(board)
+    both = [
+        part
+        for name in _chosen(board, patterns)
+        for part in ([name, std_of(name)] if name in measured else [name])
+    ]
+    return board[both]
+
+
+def _chosen(board: pd.DataFrame, patterns: Iterable[str]) -> list[str]:
+    """Return the names of the chosen columns, each once and without standard deviations."""
+    names = _without_std(board)
     chosen: dict[str, None] = {}
     for pattern in patterns:
         hits = [pattern] if pattern in names else matching(pattern, names)
         if not hits:
             raise unknown("column", pattern, names)
         chosen |= dict.fromkeys(hits)
-    both = [part for name in chosen for part in ([name, std_of(name)] if name in measured else [name])]
-    return board[both]
+    return list(chosen)
 
 
 def by_importance(board: pd.DataFrame, names: Iterable[str], ranking: Iterable[str]) -> list[str]:
@@ -159,9 +184,14 @@ def _is_filled(board: pd.DataFrame, column: Column) -> bool:
     return is_shown and bool(board[column.name].notna().any())
 
 
-def _column(board: pd.DataFrame, name: str, between: str) -> list[str]:
+def _column(board: pd.DataFrame, name: str, between: str, intervals: bool = False) -> list[str]:
     if std_of(name) in board:
-        return [_with_std(*pair, between) for pair in zip(board[name], board[std_of(name)], strict=True)]
+        texts = [_with_std(*pair, between) for pair in zip(board[name], board[std_of(name)], strict=True)]
+        if not intervals:
+            return texts
+        return [
+            text + _in_brackets(line, name) for text, (_, line) in zip(texts, board.iterrows(), strict=True)
+        ]
     return ["" if pd.isna(value) else text_of(name, value) for value in board[name]]
 
 
@@ -176,3 +206,9 @@ def _with_std(mean: float, std: float, between: str) -> str:
     if math.isnan(mean):
         return ""
     return percent(mean) if math.isnan(std) else f"{percent(mean)}{between}{percent(std)}"
+
+
+def _in_brackets(line: pd.Series, name: str) -> str:
+    """Return the interval of an accuracy over the images; empty if unknown, and with several seeds."""
+    ends = interval(line, name) if math.isnan(line[std_of(name)]) else None
+    return f" ({percent(ends[0])}–{percent(ends[1])})" if ends else ""

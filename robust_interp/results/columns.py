@@ -278,7 +278,8 @@ ENTRY = (
     Column(
         "recipe",
         _text,
-        "Recipe of the checkpoints' training.",
+        "Recipe of the checkpoints' training. In rows of RobustBench it is the threat model instead: `Linf`, "
+        "`L2` or `corruptions`, followed by `+data` if the model was trained with additional data.",
         of=lambda entry: entry.card.recipe,
         shown=Shown.IF_DIFFERENT,
     ),
@@ -461,7 +462,9 @@ TAIL = (  # after the measured columns, each only if a row has a value
         _text,
         "Outcome of the audits of all train seeds: `pass`, `partial` (all checks passed that were run, and "
         "some were left out), `open` (too few images to decide), `warn` or `fail`, with the number of "
-        "images and of checks.",
+        "images, the audited Linf radii in units of 1/255, and the number of checks if some were left out. "
+        "Other radii were not audited. In rows of RobustBench, `unreliable` is its own flag: AutoAttack's "
+        "evaluation is potentially unreliable.",
         of=lambda entry: entry.audit,
         see="audit",
         shown=Shown.IF_FILLED,
@@ -482,6 +485,14 @@ TAIL = (  # after the measured columns, each only if a row has a value
         "guessing itself if that is less. Such a row has no rank: its accuracy under attack says "
         "nothing about robustness.",
         of=lambda entry: "yes" if entry.at_chance else "",
+        shown=Shown.IF_FILLED,
+    ),
+    Column(
+        "incomplete",
+        _text,
+        "Number of finished measurements, of those that an unfinished run planned for the row over all train "
+        "seeds, such as `12/33`. Empty for a complete row. Only with `leaderboard --partial`.",
+        of=lambda entry: entry.incomplete,
         shown=Shown.IF_FILLED,
     ),
 )

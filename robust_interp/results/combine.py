@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 import pandas as pd
 
+from robust_interp import zoo
 from robust_interp.core.errors import UserError
 from robust_interp.core.registry import BUILT_IN, all_matching, unknown
 from robust_interp.core.texts import reason_of
@@ -45,7 +46,7 @@ class Gathered(NamedTuple):
     ranked_by: dict[str, str]
 
 
-def gather(sources: Sequence[Path], dataset: str | None = None) -> Gathered:
+def gather(sources: Sequence[Path], dataset: str | None = None, partial: bool = False) -> Gathered:
     """Combine several sources into one leaderboard.
 
     The runs of all results folders are merged and ranked. The rows of the CSV files follow. A file contains
@@ -53,17 +54,19 @@ def gather(sources: Sequence[Path], dataset: str | None = None) -> Gathered:
     without any indication of its data set is assumed to be for the same data set as the others.
 
     Args:
-        sources: Results folders and leaderboard CSV files.
+        sources: Results folders, leaderboard CSV files, and names of bundled leaderboards such as
+            ``robustbench``. An existing path is preferred.
         dataset: Name of the data set to choose, if the folders or files have several.
+        partial: Whether to add what is complete of unfinished runs.
 
     Raises:
         UserError: If a source is missing or invalid, or if the sources are for several data sets.
     """
     files, folders = _apart(sources)
-    dataset = dataset_of(sources, dataset)
+    dataset = dataset_of(sources, dataset, partial)
     frames, titles = [], []
     if folders:
-        runs, dataset = runs_in(folders, dataset)
+        runs, dataset = runs_in(folders, dataset, partial)
         frames.append(leaderboard.entries_frame(*runs))
         titles.append(dataset)
     for path in files:
@@ -77,22 +80,24 @@ def gather(sources: Sequence[Path], dataset: str | None = None) -> Gathered:
     return Gathered(board, " + ".join(titles), ranked)
 
 
-def dataset_of(sources: Sequence[Path], dataset: str | None = None) -> str | None:
+def dataset_of(sources: Sequence[Path], dataset: str | None = None, partial: bool = False) -> str | None:
     """Return the data set of the sources; None if it is not named and cannot be inferred.
 
     Results folders store their data set. For a leaderboard file it is inferred from a file name such as
     ``leaderboards/cifar10.csv`` or ``paper_cifar10.csv``.
 
     Args:
-        sources: Results folders and leaderboard CSV files.
+        sources: Results folders, leaderboard CSV files, and names of bundled leaderboards such as
+            ``robustbench``. An existing path is preferred.
         dataset: Name of the data set, if the folders have several or it cannot be inferred.
+        partial: Whether unfinished runs count, too.
 
     Raises:
         UserError: For the same reasons as `folders.dataset_in`, or if a file name has another data set.
     """
     files, folders = _apart(sources)
     if folders:
-        dataset = dataset_in(folders, dataset)
+        dataset = dataset_in(folders, dataset, partial)
     for path in files:
         called = path.stem.removeprefix("paper_")
         if called in DATASETS:
@@ -105,9 +110,27 @@ def dataset_of(sources: Sequence[Path], dataset: str | None = None) -> str | Non
 
 
 def _apart(sources: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Return the files and the folders among the sources."""
-    files = [path for path in sources if path.is_file() or path.suffix == ".csv"]
-    return files, [path for path in sources if path not in files]
+    """Return the files and the folders among the sources, with the paths of bundled leaderboards."""
+    paths = [_located(source) for source in sources]
+    files = [path for path in paths if path.is_file() or path.suffix == ".csv"]
+    return files, [path for path in paths if path not in files]
+
+
+def _located(source: Path) -> Path:
+    """Return the path of a source: of a bundled leaderboard if there is nothing else of that name.
+
+    Raises:
+        UserError: If there is neither a path nor a bundled leaderboard of that name.
+    """
+    if source.exists() or source.suffix == ".csv":
+        return source
+    bundled = {path.stem: path for path in zoo.bundled("leaderboards").glob("*.csv")}
+    if str(source) not in bundled:
+        raise UserError(
+            f"there are no results in {source}: run robust-interp bench --out {source}, or name a bundled "
+            f"leaderboard: {', '.join(sorted(bundled))}"
+        )
+    return bundled[str(source)]
 
 
 def read(path: Path, dataset: str | None = None) -> pd.DataFrame:
@@ -172,15 +195,18 @@ def _separator(path: Path) -> str:
 
 
 def _of_dataset(path: Path, board: pd.DataFrame, dataset: str | None) -> pd.DataFrame:
-    """Return the rows of one data set, without measured columns that are empty for all of them."""
+    """Return the rows of one data set, without optional columns that are empty for all of them."""
     found = sorted(set(board["dataset"])) or [dataset]
     if dataset is None and len(found) > 1:
         raise UserError(f"{path} has rows for {', '.join(found)}: choose one with --dataset")
     board = board[board["dataset"] == (dataset or found[0])].drop(columns="dataset").reset_index(drop=True)
     if dataset not in (None, *found):
         raise UserError(f"{path} has no row for {dataset}, only for {', '.join(found)}")
-    empty = [column for column in measured_in(board) if (board[column] == "").all()]
-    return board.drop(columns=[name for column in empty for name in (column, std_of(column))])
+    empty = {name for name in map(str, board) if (board[name] == "").all()}
+    unmeasured = [
+        name for column in measured_in(board) for name in (column, std_of(column)) if column in empty
+    ]
+    return board.drop(columns=[*unmeasured, *empty.intersection(TAIL_COLUMNS)])
 
 
 def pick(board: pd.DataFrame, patterns: Iterable[str]) -> pd.DataFrame:

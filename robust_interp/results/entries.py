@@ -37,6 +37,7 @@ class Entry:
         strong: Names of the strong attacks and their numbers of images.
         worst: Names of the attacks behind each column `worst_<eps>`.
         precisions: Precisions of the attacks; attacks without gradients count as float32.
+        incomplete: Finished cells of those that an unfinished run planned, as in `Score`; empty if all are.
     """
 
     card: ModelCard
@@ -53,6 +54,7 @@ class Entry:
     strong: set[tuple[str, int]] = field(default_factory=set)
     worst: dict[str, str] = field(default_factory=dict)
     precisions: set[str] = field(default_factory=set)
+    incomplete: str = ""
 
     def agrees(self, other: Entry) -> bool:
         """Return whether both may share a row: no conflict of corruption source, attack seed or attacks."""
@@ -108,6 +110,7 @@ class Entry:
         classifier = digest([card.train_seed, card.identity])
         self.by_seed.setdefault(classifier, {})[score.column] = score
         self.audits[classifier] = score.audit
+        self.incomplete = score.incomplete
         self.seeds |= {made.seed for made in score.perturbations if made.seed is not None}
         if row.get("corruption_source"):
             self.sources.add(row["corruption_source"])
@@ -132,6 +135,7 @@ class Entry:
         self.strong |= other.strong
         self.precisions |= other.precisions
         self.worst |= other.worst
+        self.incomplete = other.incomplete or self.incomplete
         for classifier, scored in other.by_seed.items():
             self.by_seed[classifier] |= scored
 

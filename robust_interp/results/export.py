@@ -12,7 +12,13 @@ from robust_interp.core.csv_text import csv_text
 from robust_interp.core.texts import one_line, plain_json
 from robust_interp.results.columns import ACCURACY, FORMS, is_text
 
-_LATEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "±": r"$\pm$",
+    "–": "--",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+}
 PAGE, SPACE = 90, 2  # characters: width of a line of 6.5 inches at 10 pt, and distance of two columns
 _LATEX |= {special: f"\\{special}" for special in "_%&#${}"}
 _LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
@@ -36,16 +42,18 @@ def to_markdown(frame: pd.DataFrame) -> str:
     return markdown_of(_columns(frame))
 
 
-def markdown_of(columns: Mapping[str, Sequence[str]], bold: Collection[str] = ()) -> str:
+def markdown_of(columns: Mapping[str, Sequence[str]], bold: Collection[str] = (), note: str = "") -> str:
     """Return a Markdown table.
 
     Args:
         columns: Texts of the cells, by column name.
         bold: Names of the columns with a bold heading.
+        note: Text of a paragraph below the table; empty for none.
     """
     head = [f"**{_markdown(name)}**" if name in bold else _markdown(name) for name in columns]
     rows = [map(_markdown, row) for row in zip(*columns.values(), strict=True)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in [head, ["---"] * len(head), *rows])
+    table = "".join(f"| {' | '.join(row)} |\n" for row in [head, ["---"] * len(head), *rows])
+    return f"{table}\n{_markdown(note)}\n" if note else table
 
 
 def _markdown(text: str) -> str:
@@ -70,12 +78,13 @@ def to_latex(frame: pd.DataFrame) -> str:
     return latex_of(_columns(frame))
 
 
-def latex_of(columns: Mapping[str, Sequence[str]], bold: Collection[str] = ()) -> str:
+def latex_of(columns: Mapping[str, Sequence[str]], bold: Collection[str] = (), note: str = "") -> str:
     r"""Return a table for LaTeX's booktabs package. One that is wider than a page is scaled with graphicx.
 
     Args:
         columns: Texts of the cells, by column name.
         bold: Names of the columns with a bold heading.
+        note: Text of a paragraph below the table; empty for none.
     """
     align = "".join("l" if is_text(name) else "r" for name in columns)
     head = [rf"\textbf{{{_latex(name)}}}" if name in bold else _latex(name) for name in columns]
@@ -85,6 +94,7 @@ def latex_of(columns: Mapping[str, Sequence[str]], bold: Collection[str] = ()) -
     table += [r"\bottomrule", r"\end{tabular}"]
     if sum(max(map(len, [name, *texts])) + SPACE for name, texts in columns.items()) > PAGE:
         table = [r"\resizebox{\linewidth}{!}{%", *table[:-1], table[-1] + "}"]
+    table += [rf"\par\smallskip{{\footnotesize {_latex(note)}\par}}"] if note else []
     return "\n".join(table) + "\n"
 
 

@@ -27,7 +27,7 @@ def interval(line: pd.Series, column: str) -> tuple[float, float] | None:
     if pd.notna(std) and pd.notna(seeds) and seeds > 1:
         return over_seeds(mean, std, int(seeds))
     named = parse(column)
-    n = line["strong_n"] if named.kind is Kind.STRONG else line["n_examples"]
+    n = line.get("strong_n") if named.kind is Kind.STRONG else line["n_examples"]
     is_over_seeds = pd.notna(std) or (line["members"] == 1 and pd.notna(seeds) and seeds > 1)
     is_share = named.kind in (Kind.CLEAN, Kind.ATTACK) or named.strength > 0
     if pd.isna(n) or is_over_seeds or not is_share:

@@ -49,6 +49,8 @@ class Score:
         precision_check: Comparison with the same attack in float32; None if there is none.
         rounded_accuracy: Accuracy in percent with images rounded to multiples of 1/255; None if not measured.
         engine: Engine that ran the model in the attack, if not only the model's own code; else empty.
+        incomplete: Cells of the entry that are finished, of those that its unfinished run planned, such as
+            ``12/33``; empty if all are.
     """
 
     classifier: ModelCard
@@ -65,6 +67,7 @@ class Score:
     precision_check: PrecisionCheck | None = None
     rounded_accuracy: float | None = None
     engine: str = ""
+    incomplete: str = ""
 
     @property
     def attack_precision(self) -> str:
@@ -86,8 +89,8 @@ _Done: TypeAlias = tuple[Cell, Outcome]
 _Attacked: TypeAlias = tuple[list[_Done], np.ndarray]  # attacks in one ball; correct under all of them
 
 
-def scores(plan: Plan, store: Store) -> list[Score]:
-    """Score the finished cells of a plan. Missing cells are noted in the store's damage.
+def scores(plan: Plan, store: Store, unfinished: bool = False) -> list[Score]:
+    """Score the finished cells of a plan. Missing cells of a finished run are noted in the store's damage.
 
     Under protocol ``final``, the accuracy of a cell is that of the final iterate over all images. Under
     ``worst``, an image must also be correct when clean. A score ``worst`` per norm and eps then requires that
@@ -98,6 +101,7 @@ def scores(plan: Plan, store: Store) -> list[Score]:
     Args:
         plan: The plan of the run.
         store: The store with its cells.
+        unfinished: Whether the run of the plan has not finished, so that cells may be missing.
 
     Returns:
         The scores, grouped by classifier; those of the strong attacks are last.
@@ -105,11 +109,11 @@ def scores(plan: Plan, store: Store) -> list[Score]:
     scored: list[Score] = []
     for cells in _by_classifier(plan.cells):
         verdict = store.verdict(digest(cells[0].classifier.identity), cells[0].fingerprint)
-        of_classifier = _scores_of_classifier(plan, cells, store)
+        of_classifier = _scores_of_classifier(plan, cells, store, unfinished)
         _add_success_rates(of_classifier)
         scored += [replace(score, audit=verdict) for score in of_classifier]
     _add_improvements(scored)
-    return scored + (_strong(plan.strong, store) if plan.strong else [])
+    return scored + (_strong(plan.strong, store, unfinished) if plan.strong else [])
 
 
 def _by_classifier(cells: Iterable[Cell]) -> list[list[Cell]]:
@@ -120,11 +124,11 @@ def _by_classifier(cells: Iterable[Cell]) -> list[list[Cell]]:
     return list(grouped.values())
 
 
-def _scores_of_classifier(plan: Plan, cells: list[Cell], store: Store) -> list[Score]:
+def _scores_of_classifier(plan: Plan, cells: list[Cell], store: Store, unfinished: bool) -> list[Score]:
     found = [find_outcome(cell, store, plan.n) for cell in cells]
     outcomes = [(cell, outcome) for cell, outcome in found if outcome]
     missing = [cell for cell, outcome in found if outcome is None]
-    for cell in missing:
+    for cell in [] if unfinished else missing:
         store.note_missing(cell, plan.n)
     labels = store.labels(cells[0].fingerprint, plan.n)[: plan.n] if outcomes else np.zeros(0, int)
     right = [outcome.correct(labels) for _, outcome in outcomes]
@@ -236,7 +240,7 @@ def _worst_score(
     )
 
 
-def _strong(plan: Plan, store: Store) -> list[Score]:
+def _strong(plan: Plan, store: Store, unfinished: bool) -> list[Score]:
     """Return the `worst` scores of the plan of the strong attacks, renamed to `strong`."""
     return [
         replace(
@@ -244,7 +248,7 @@ def _strong(plan: Plan, store: Store) -> list[Score]:
             column=attack_column(STRONG, *rows.norm_and_radius(score.perturbations[0])),
             row=score.row | {"perturbation": rows.name_of_worst(STRONG, score.perturbations)},
         )
-        for score in scores(plan, store)
+        for score in scores(plan, store, unfinished)
         if score.measured.kind is Kind.WORST
     ]
 

@@ -33,6 +33,7 @@ from robust_interp.store.integers import packed, packed_labels, unpacked, unpack
 from robust_interp.store.leases import Leases, Part
 from robust_interp.store.outcome import Outcome
 from robust_interp.store.seal import COLUMNS, is_sound, read_plan
+from robust_interp.store.verdicts import with_radii
 
 FILE_NAME = "cells.sqlite"
 
@@ -455,7 +456,7 @@ class Store:
         Args:
             classifier: Hash of the classifier.
             fingerprint: Fingerprint of the data set.
-            verdict: Conclusion, such as ``pass(n=200)``.
+            verdict: Conclusion without radii, such as ``pass(n=200)``; they are those of the findings.
             text: The lines of the audit as JSON.
         """
         with self._write() as db:
@@ -466,9 +467,12 @@ class Store:
         return [row[3] for row in self._audits("ORDER BY dataset, victim")]
 
     def verdict(self, classifier: str, fingerprint: str) -> str:
-        """Return the conclusion of the audit of a classifier on a data set; empty if it was not audited."""
+        """Return the conclusion of the audit of a classifier on a data set, with the audited radii.
+
+        It is empty if the classifier was not audited.
+        """
         found = self._audits("WHERE victim = ? AND dataset = ?", classifier, fingerprint)
-        return next((row[2] for row in found if row[:2] == (classifier, fingerprint)), "")
+        return next((with_radii(*row[2:4]) for row in found if row[:2] == (classifier, fingerprint)), "")
 
     def _audits(self, where: str, *values: object) -> Iterator[tuple]:
         if not self._has("audits"):

@@ -18,6 +18,11 @@ def find_outcome(cell: Cell, store: Store, n: int) -> tuple[Cell, Outcome | None
     return (cell.without_skips, outcome) if outcome else (cell, store.read(cell.key, n))
 
 
+def is_finished(cell: Cell, store: Store, n: int) -> bool:
+    """Return whether the first `n` images of a cell are stored, or those of the same cell without skips."""
+    return max(store.covered(cell.key), store.covered(cell.without_skips.key)) >= n
+
+
 def require_outcome(cell: Cell, store: Store, n: int) -> Outcome:
     """Return the outcome of the first `n` images of a cell, see `find_outcome`.
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -23,6 +24,7 @@ from robust_interp.audit import checks
 from robust_interp.audit.checks import AuditedModel, Finding, MeasuredAttack
 from robust_interp.audit.options import Options
 from robust_interp.audit.run import Audit
+from robust_interp.audit.table import lines
 from robust_interp.audit.thresholds import Thresholds
 from robust_interp.audit.trace import trace
 from robust_interp.benchmark.benchmark import Benchmark
@@ -264,6 +266,25 @@ def test_a_conclusion_says_how_many_samples_and_checks_it_rests_on(found, text):
     assert join_conclusions([text]) == text  # and is read again as it is written
 
 
+def at(eps_255, *which):
+    return [Finding(check, PASS, "", 90, eps_255) for check in which]
+
+
+def test_a_conclusion_names_the_radii_of_the_audited_attack():
+    usual = [check for check in checks.CHECKS if check not in ("deterministic", "monotone", "large_eps")]
+    found = [
+        Finding("deterministic", PASS, "", 8),
+        *at(2.0, *usual, "monotone"),
+        *at(0.5, *usual, "monotone"),
+    ]
+    found += at(64.0, "monotone", "large_eps")  # where other attacks are run
+    assert str(AuditedModel(card(), found).conclusion) == "pass(n=90 eps=0.5,2)"
+    found = [one for one in found if one.check != "transfer"]
+    text = str(AuditedModel(card(), found).conclusion)
+    assert text == "partial(n=90 eps=0.5,2 checks=13/14)"
+    assert join_conclusions([text]) == text
+
+
 @pytest.mark.parametrize(
     ("texts", "text"),
     [
@@ -275,6 +296,11 @@ def test_a_conclusion_says_how_many_samples_and_checks_it_rests_on(found, text):
         (["open(n=20)", "partial(n=200,checks=11/13)"], "open(n=20,checks=11/13)"),
         (["pass(n=200)", ""], ""),  # one was not audited
         (["pass(n=200)", "pass"], ""),  # or it is not known on how many samples
+        (["open(n=50 eps=2)", "open(n=64 eps=2)"], "open(n=50 eps=2)"),
+        (["warn(n=100 eps=1,2)", "pass(n=100 eps=2,4.5)"], "warn(n=100 eps=2)"),
+        (["warn(n=100 eps=1,2)", "partial(n=90 eps=1,2 checks=9/14)"], "warn(n=90 eps=1,2 checks=9/14)"),
+        (["fail(n=8,checks=1/14)", "pass(n=200 eps=2)"], "fail(n=8,checks=1/14)"),  # random: no attack
+        (["pass(n=200 eps=1)", "fail(n=200 eps=2)"], ""),  # audited at no common radius
     ],
 )
 def test_several_audits_come_to_no_more_than_each(texts, text):
@@ -284,8 +310,16 @@ def test_several_audits_come_to_no_more_than_each(texts, text):
 # ---- the leaderboard's column
 
 
-def audited(store, classifier, verdict, dataset="digits"):
-    store.put_audit(digest(classifier.identity), f"{dataset}-images", str(Conclusion(verdict, 200)), "{}")
+def audited(store, classifier, verdict, dataset="digits", eps=()):
+    lines_of = lines(
+        AuditedModel(classifier, [one for radius in eps for one in at(radius, "step_size")]), dataset
+    )
+    store.put_audit(
+        digest(classifier.identity),
+        f"{dataset}-images",
+        str(Conclusion(verdict, 200)),
+        json.dumps(list(lines_of)),
+    )
 
 
 def boards(folder):
@@ -313,6 +347,20 @@ def test_the_verdict_is_a_column_of_the_leaderboard(tmp_path):
     }
 
 
+def test_the_column_names_the_audited_radii_also_of_audits_stored_without_them(tmp_path):
+    one, two = card(seed=0), card(seed=1)
+    with Store(tmp_path) as store:
+        run(store, [(classifier, CLEAN, first(8)) for classifier in (one, two, card("other"))])
+        audited(store, one, OPEN, eps=(1.0, 2.0, 4.0))
+        audited(store, two, PASS, eps=(2.0, 1.0))
+        audited(store, card("other"), PASS, eps=(0.5,))
+        assert store.verdict(digest(one.identity), "digits-images") == "open(n=200 eps=1,2,4)"
+    assert dict(zip(boards(tmp_path)["model"], boards(tmp_path)["audit"], strict=True)) == {
+        "net": "open(n=200 eps=1,2)",
+        "other": "pass(n=200 eps=0.5)",
+    }
+
+
 def test_an_entry_has_a_verdict_only_if_each_of_its_seeds_has(tmp_path):
     with Store(tmp_path) as store:
         run(
@@ -334,17 +382,17 @@ def test_the_column_is_written_read_and_merged(tmp_path, command):
             classifier = card(folder)
             run(store, [(classifier, CLEAN, first(8)), (classifier, attack("pgd", 2), first(5))])
             if verdict:
-                audited(store, classifier, verdict)
+                audited(store, classifier, verdict, eps=(1.0, 2.0))
     status, text, _ = command("leaderboard", tmp_path / "a", "--format", "csv")
     assert status == 0
     (tmp_path / "a.csv").write_text(text)
     again = command("leaderboard", tmp_path / "a.csv", "--format", "csv")[1]
     assert again == text
     (line,) = csv.DictReader(io.StringIO(text))
-    assert line["audit"] == "pass(n=200)"
+    assert line["audit"] == "pass(n=200 eps=1,2)"
     merged = combine.gather([tmp_path / "a.csv", tmp_path / "b"])[0]
     assert dict(zip(merged["model"], merged["audit"].fillna(""), strict=True)) == {
-        "a": "pass(n=200)",
+        "a": "pass(n=200 eps=1,2)",
         "b": "",
     }
     shown = command("leaderboard", tmp_path / "a")[1]
@@ -750,7 +798,7 @@ def test_the_command_writes_prints_and_keeps_its_verdicts(tmp_path, tiny_zoo, co
     assert status == (3 if FAIL in verdict_of.values() else 0)
     assert {line["check"] for line in lines} == set(checks.CHECKS)
     for seed, verdict in verdict_of.items():
-        assert f"in_resnet14 seed {seed}, digits: {verdict}(n=4)\n" in out
+        assert f"in_resnet14 seed {seed}, digits: {verdict}(n=4 eps=32)\n" in out
     assert "audit.csv" in out
 
     measured = chunks(tmp_path)
@@ -761,7 +809,7 @@ def test_the_command_writes_prints_and_keeps_its_verdicts(tmp_path, tiny_zoo, co
     bench = ("--n", 4, "--attacks", "none", "--corruptions", "none", "--no-ensembles", "--out", tmp_path)
     assert command("bench", "--models", "in_resnet14", *bench, "--zoo", tiny_zoo, "--quiet")[0] == 0
     (line,) = csv.DictReader((tmp_path / "leaderboard.csv").open())
-    assert line["audit"] == f"{worst(verdict_of.values())}(n=4)"
+    assert line["audit"] == f"{worst(verdict_of.values())}(n=4 eps=32)"
 
     # The same audit with a check left out is another: it says so wherever it is shown.
     loose = [
@@ -770,10 +818,10 @@ def test_the_command_writes_prints_and_keeps_its_verdicts(tmp_path, tiny_zoo, co
         for part in (f"--max-{name}", 100)
     ]
     out = audit_command(command, tmp_path, tiny_zoo, "--black-box", "none", *loose)[1]
-    assert out.count("(n=4,checks=13/14)\n") == 2
+    assert out.count("(n=4 eps=32 checks=13/14)\n") == 2
     assert command("bench", "--models", "in_resnet14", *bench, "--zoo", tiny_zoo, "--quiet")[0] == 0
     (line,) = csv.DictReader((tmp_path / "leaderboard.csv").open())
-    assert line["audit"].endswith("(n=4,checks=13/14)")
+    assert line["audit"].endswith("(n=4 eps=32 checks=13/14)")
 
 
 @pytest.mark.exhaustive

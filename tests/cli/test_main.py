@@ -260,7 +260,7 @@ def test_weights_from_a_file_give_the_numbers_of_the_zoo(command, small, tiny_zo
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_what_is_finished_and_says_so(small, tmp_path, monkeypatch):
+def test_ctrl_c_keeps_what_is_finished_and_says_so(small, command, tmp_path, monkeypatch):
     plain, calls = Store.append, []
 
     def append(self, *arguments):
@@ -276,7 +276,10 @@ def test_ctrl_c_keeps_what_is_finished_and_says_so(small, tmp_path, monkeypatch)
     assert err.strip().count("\n") == 0
     assert "finished work is saved" in err
     assert "4 cells to measure, 2 already stored" in small("--dry-run")[1]
+    shown = command("leaderboard", tmp_path / "results", "--partial", "--format", "json")[1]
+    assert [(row["seeds"], row["members"], row["incomplete"]) for row in json.loads(shown)] == [(1, 1, "2/4")]
     assert small("--quiet")[0] == 0
+    assert not list((tmp_path / "results").glob("unfinished*"))
 
 
 @pytest.mark.slow

@@ -11,7 +11,9 @@ from robust_interp.core.percent import percent
 from robust_interp.results import combine, compare
 
 STORES = ROOT / "leaderboards" / "stores"
-FINDINGS, MECHANISM, NETWORKS = (ROOT / "docs" / f"{name}.md" for name in ("findings", "mechanism", "networks"))
+FINDINGS, MECHANISM, NETWORKS = (
+    ROOT / "docs" / f"{page}.md" for page in ("findings", "mechanism", "networks")
+)
 RADII = ("1", "2", "4")
 
 # model and recipe of each row of the first table, named by its first three columns
@@ -38,7 +40,8 @@ def board():
     """One row per model and recipe: that of most train seeds, on 1,000 images."""
     rows, *_ = combine.gather([STORES / name for name in ("depth110", "depth20", "study", "controls")])
     rows = rows[(rows["n_examples"] == 1000) & (rows["members"] == 1)]
-    return rows.sort_values("seeds").drop_duplicates(["model", "recipe"], keep="last").set_index(["model", "recipe"])
+    newest = rows.sort_values("seeds").drop_duplicates(["model", "recipe"], keep="last")
+    return newest.set_index(["model", "recipe"])
 
 
 def rows_of(page: Path) -> list[list[str]]:
@@ -86,11 +89,12 @@ def test_the_leads_of_the_bursts(factor):
         lead = frame.loc[column]
         p = f"{lead['p_holm']:.1g}".replace("e-0", "e-")
         assert lead["verdict"] == "significant"
-        assert text == f"{signed(lead['difference'])} ({signed(lead['ci_low'])} to {signed(lead['ci_high'])}; {p})"
+        difference, low, high = (signed(lead[name]) for name in ("difference", "ci_low", "ci_high"))
+        assert text == f"{difference} ({low} to {high}; {p})"
 
 
 @pytest.mark.parametrize(
-    "named, recipe",
+    ("named", "recipe"),
     [
         ("lead of In-ResNet, seed 0", "quick_bf16"),
         ("lead of In-ResNet, float32", "quick"),
@@ -100,5 +104,6 @@ def test_the_leads_of_the_bursts(factor):
 def test_the_leads_at_depth_110(named, recipe):
     lead = compared(f"in_resnet110@{recipe}", "preact_resnet110")["difference"]  # of the common train seed, 0
     (told,) = [cells for cells in rows_of(NETWORKS) if cells[0] == named]
-    attacks = [" / ".join(signed(lead[f"{attack}_{eps}"]) for eps in RADII) for attack in ("fgsm", "ifgsm", "pgd")]
-    assert told[1:] == [signed(lead["clean"]), signed(lead["noise"]), *attacks]
+    assert told[1:3] == [signed(lead["clean"]), signed(lead["noise"])]
+    for text, attack in zip(told[3:], ("fgsm", "ifgsm", "pgd"), strict=True):
+        assert text == " / ".join(signed(lead[f"{attack}_{eps}"]) for eps in RADII)

@@ -757,8 +757,8 @@ def test_an_audit_is_shown_with_its_worst_verdicts(tmp_path):
     page.write([results], tmp_path / "report")
     text = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     assert cells_of(text, 'class="verdicts"') == [
-        ["net seed 0", "fail(n=10,checks=1/14)", "fail", "not run"],
-        ["net seed 1", "partial(n=10,checks=1/14)", "pass", ""],
+        ["net seed 0", "fail(n=10 eps=2,4 checks=1/14)", "fail", "not run"],
+        ["net seed 1", "partial(n=10 eps=2 checks=1/14)", "pass", ""],
     ]
     assert ">33.33</td>" in text
     assert "&lt;b&gt;zero&lt;/b&gt;" in text

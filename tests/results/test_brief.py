@@ -1,16 +1,58 @@
 """The texts of a leaderboard for readers."""
 
 import pandas as pd
+from statsmodels.stats.proportion import proportion_confint
+from support.hand_made import attack, card, corruption, ensemble, first, run
 
-from robust_interp.results import brief
+from robust_interp import zoo
+from robust_interp.results import brief, combine, leaderboard
+from robust_interp.results.scores import scores
+from robust_interp.store import Store
+from robust_interp.store.cells import CLEAN
 
 
 def test_every_percentage_is_rounded_as_its_two_decimals():
     """The float of 0.35 lies below it, that of 58.15 as well; both end in 5 in a file."""
     board = pd.DataFrame({"agreement": [58.15], "improvement": [0.35], "params_m": [0.35]})
-    texts = brief.texts_of(board)
+    texts = brief.texts_of(board, board)
     assert texts == {"agreement": ["58.2"], "improvement": ["+0.4"], "params_m": ["0.350"]}
 
 
 def test_a_loss_has_a_sign_as_well():
     assert brief.text_of("improvement", -1.25) == "-1.2"
+
+
+def wilson(right, n):
+    """Its 95 % interval as statsmodels computes it, as a cell shows it."""
+    low, high = proportion_confint(right, n, method="wilson")
+    return f"({100 * low:.1f}–{100 * high:.1f})"
+
+
+def test_an_accuracy_of_one_seed_has_its_interval_over_the_images(tmp_path):
+    seeds = [card("a", seed) for seed in (0, 1)]
+    lines = [(one, made, first(6 + one.train_seed)) for one in seeds for made in (CLEAN, attack("pgd", 2))]
+    lines += [(ensemble(*seeds), CLEAN, first(8)), (card("b"), CLEAN, first(9))]
+    lines += [(card("b"), corruption("fog", severity), first(5)) for severity in range(1, 6)]
+    with Store(tmp_path) as store:
+        plan = run(store, lines)
+        board = leaderboard.entries_frame(scores(plan, store))
+    board = board.sort_values(["model", "members"], ignore_index=True)
+    texts = brief.for_readers(board, intervals=True)
+    # Of two seeds the standard deviation stays; several severities share their images.
+    assert texts["clean"] == ["65.0 ± 7.1", f"80.0 {wilson(8, 10)}", f"90.0 {wilson(9, 10)}"]
+    assert texts["pgd_2"] == ["65.0 ± 7.1", "", ""]
+    assert texts["fog"] == ["", "", "50.0"]
+    assert brief.for_readers(board, ["clean"], intervals=True) == {"clean": texts["clean"]}
+    assert brief.for_readers(board)["clean"] == ["65.0 ± 7.1", "80.0", "90.0"]
+
+
+def test_a_file_has_the_intervals_that_follow_from_its_numbers():
+    board = combine.read(zoo.bundled("leaderboards") / "cifar10.csv")
+    board = board[board["model"].str.endswith("110")].reset_index(drop=True)
+    texts = brief.for_readers(board, intervals=True)
+    assert texts["pgd_2"][1] == f"32.5 {wilson(325, 1000)}" == "32.5 (29.7–35.5)"
+    assert texts["strong_2"][1] == f"32.0 {wilson(64, 200)}"  # on its own number of images
+    assert texts["noise"][1] == "76.1"
+    assert texts["strong_n"][1] == "200"
+    without_n = brief.for_readers(board.drop(columns="strong_n"), intervals=True)
+    assert without_n["strong_2"][1] == "32.0"

@@ -421,3 +421,30 @@ def test_the_papers_files_keep_the_contract(dataset, lines, numbers, shown):
     assert set(board["seeds"].dropna()) == {5}
     failed = board.index.get_level_values("lambda_init") == "0.30-0.40"
     assert board["seeds"].isna().tolist() == failed.tolist()  # runs that failed are left out of those means
+
+
+# ---- bundled leaderboards, by their names
+
+
+def test_a_bundled_leaderboard_has_a_bare_name(folder, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    named, path = (gather([Path(source)]) for source in ("digits", PUBLISHED / "digits.csv"))
+    assert named.title == path.title == "digits.csv"
+    pd.testing.assert_frame_equal(named.board, path.board)
+    assert combine.dataset_of([Path("paper_cifar100")]) == "cifar100"
+    ours = folder("results", *entry("net", 9, 5))
+    assert list(gather([ours, Path("digits")]).board["model"]) == ["net", *path.board["model"]]
+
+
+def test_what_lies_in_the_working_directory_comes_before_what_is_bundled(folder, monkeypatch, tmp_path):
+    folder("digits", *entry("mine", 9, 5))
+    monkeypatch.chdir(tmp_path)
+    assert list(gather([Path("digits")]).board["model"]) == ["mine"]
+
+
+def test_an_unknown_name_is_one_line_with_the_bundled_ones(shown, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    names = "cifar10, cifar100, digits, paper_cifar10, paper_cifar100, robustbench"
+    refused(shown("robustbensh"), "there are no results in robustbensh", names)
+    refused(shown("paper", "cifar11", "--dataset", "cifar10"), "there are no results in cifar11", names)
+    refused(shown(Path("sub") / "digits"), f"there are no results in {Path('sub') / 'digits'}", names)

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from support.hand_made import LABELS, attack, card, corruption, ensemble, first, run
+from support.hand_made import LABELS, attack, card, corruption, ensemble, first, measured, run
 
 from robust_interp.cli.main import main
 from robust_interp.core.errors import UserError
@@ -22,7 +22,7 @@ from robust_interp.results.combine import gather
 from robust_interp.results.export import results_csv
 from robust_interp.results.folders import write
 from robust_interp.results.scores import results_frame, scores
-from robust_interp.store import FILE_NAME, NOT_FINITE, ZERO_GRADIENT, Outcome, Store
+from robust_interp.store import FILE_NAME, NOT_FINITE, ZERO_GRADIENT, Outcome, Store, unfinished
 from robust_interp.store.cells import CLEAN, Cell, Plan
 
 NOISES = ("impulse_noise", "speckle_noise", "gaussian_noise", "shot_noise")
@@ -492,6 +492,93 @@ def test_a_folder_without_a_finished_run_says_so(store, tmp_path, capsys):
     assert "finished" in message
 
 
+def severities(model, patterns):
+    return [(model, corruption("fog", at), pattern) for at, pattern in enumerate(patterns, 1)]
+
+
+def stopped(store, lines, left, protocol="final"):
+    """Store cells of a run that was stopped before it measured `left`, (card, perturbation) each."""
+    done = measured(store, lines, protocol)
+    more = measured(store, [(*one, "1") for one in left], protocol)  # one image of ten
+    plan = replace(done, cells=(*done.cells, *more.cells))
+    unfinished.begin(plan, store)
+    return plan
+
+
+def half_done(store):
+    """A stopped run: `a` is complete but for a severity and one seed's PGD, `b` has begun, `c` has not."""
+    seeds, pgd, b = [card("a", seed) for seed in (0, 1)], attack("pgd", 2), card("b")
+    lines = [(one, CLEAN, first(8 - one.train_seed)) for one in seeds]
+    lines += [(seeds[0], pgd, first(5)), *severities(seeds[0], [first(7)] * 5)]
+    lines += [*severities(seeds[1], [first(6)] * 4), (b, CLEAN, first(9))]
+    left = [(seeds[1], pgd), (seeds[1], corruption("fog", 5)), (b, pgd), (card("c"), CLEAN)]
+    return stopped(store, lines, left)
+
+
+def test_of_a_stopped_run_complete_cells_are_shown_on_request(store, tmp_path, capsys):
+    half_done(store)
+    assert main(["leaderboard", str(tmp_path)]) == 1
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert f"robust-interp leaderboard {tmp_path} --partial" in message
+    assert main(["leaderboard", str(tmp_path), "--partial", "--format", "csv"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""  # nothing is damaged
+    a, b = csv.DictReader(io.StringIO(out))
+    assert (a["model"], a["seeds"], a["clean"], a["clean_std"]) == ("a", "2", "75.00", "7.07")
+    assert [a[f"fog_{severity}"] for severity in range(1, 6)] == ["65.00"] * 4 + [""]
+    assert (a["fog"], a["pgd_2"], a["rank"]) == ("", "", "")  # one seed has them: no mean, and no rank
+    assert a["incomplete"] == "12/14"
+    assert (b["model"], b["clean"], b["pgd_2"], b["rank"], b["incomplete"]) == ("b", "90.00", "", "", "1/2")
+    assert main(["leaderboard", str(tmp_path), "--partial"]) == 0
+    table = capsys.readouterr().out
+    assert "incomplete" in table
+    assert "no rank for 2 of 2 rows: ranks go by pgd_<eps>, which was not measured" in table
+
+
+def test_a_run_that_ends_leaves_nothing_unfinished(store, tmp_path):
+    plan = half_done(store)
+    run(store, [(card("z"), CLEAN, first(9)), (card("z"), attack("pgd", 2), first(4))])
+    assert list(gather([tmp_path])[0]["model"]) == ["z"]
+    board = gather([tmp_path], partial=True)[0].set_index("model")
+    assert list(board.index) == ["z", "a", "b"]
+    assert list(board["incomplete"]) == ["", "12/14", "1/2"]
+    assert list(board["rank"].dropna()) == [1]
+    unfinished.end(plan, store)
+    assert unfinished.plans(tmp_path) == []
+    pd.testing.assert_frame_equal(gather([tmp_path], partial=True)[0], gather([tmp_path])[0])
+
+
+def test_a_complete_row_of_a_stopped_run_is_not_marked_and_ranked(store, tmp_path):
+    whole = [(card("a"), CLEAN, first(8)), (card("a"), attack("pgd", 2), first(4))]
+    stopped(store, whole, [(card("b"), CLEAN)])
+    board = gather([tmp_path], partial=True)[0]
+    assert list(zip(board["model"], board["rank"], strict=True)) == [("a", 1)]
+    assert "incomplete" not in board
+
+
+def test_the_strong_attacks_of_a_stopped_run_count_with_their_own_images(store, tmp_path):
+    lines = [(card("a"), CLEAN, first(8)), (card("a"), attack("pgd", 2), first(4))]
+    done = measured(store, lines)
+    strong = replace(measured(store, [(card("a"), CLEAN, first(3, 4))], "worst"), n=4)
+    left = measured(store, [(card("a"), attack("apgd_ce", 2), "1")])
+    unfinished.begin(replace(done, strong=replace(strong, cells=(*strong.cells, *left.cells))), store)
+    (line,) = gather([tmp_path], partial=True)[0].to_dict("records")
+    assert (line["clean"], line["pgd_2"], line["incomplete"]) == (80, 40, "3/4")
+    assert "strong_2" not in line
+
+
+def test_a_damaged_plan_is_one_line(store, tmp_path, capsys):
+    half_done(store)
+    (path,) = tmp_path.glob("unfinished-*.json")
+    for text in ("[]", "{", path.read_text().replace('"a"', '"x"', 1).replace("quick", "other")):
+        path.write_text(text)
+        assert main(["leaderboard", str(tmp_path), "--partial"]) == 1
+        message = capsys.readouterr().err
+        assert message.count("\n") == 1
+        assert f"{path} is damaged: remove it" in message
+
+
 def two_entries(store):
     seeds = [card("a", seed=0), card("a", seed=1)]
     run(
@@ -551,6 +638,39 @@ def test_the_formats_of_the_leaderboard_command(store, tmp_path, capsys):
     table = printed("table")
     assert "digits, n = 10, protocol final" in table
     assert "75.0 ±7.1" in table
+
+
+def test_intervals_are_named_once_in_each_table(store, tmp_path, capsys):
+    two_entries(store)  # 3 of 10: 10.8 to 60.3; 10 of 10: 72.2 to 100 (statsmodels: Wilson's interval)
+
+    def printed(name):
+        assert main(["leaderboard", str(tmp_path), "--format", name, "--intervals"]) == 0
+        return capsys.readouterr().out
+
+    named = "95 % Wilson interval over the images in brackets, ± standard deviation over train seeds"
+    assert printed("markdown") == (
+        "| rank | model | recipe | seeds | members | clean | **pgd_2** |\n"
+        "| --- | --- | --- | --- | --- | --- | --- |\n"
+        "| 1 | b | paper | 1 | 1 | 100.0 (72.2–100.0) | 30.0 (10.8–60.3) |\n"
+        f"|  | a | quick | 2 | 1 | 75.0 ± 7.1 |  |\n\n{named}\n"
+    )
+    latex = printed("latex")
+    assert r"1 & b & paper & 1 & 1 & 100.0 (72.2--100.0) & 30.0 (10.8--60.3) \\" in latex
+    note = r"\par\smallskip{\footnotesize " + named.replace("%", r"\%").replace("±", r"$\pm$") + r"\par}"
+    assert latex.endswith(f"\n{note}\n")
+    table = printed("table")
+    assert "30.0 (10.8–60.3)" in table
+    assert table.count(named) == 1
+
+
+@pytest.mark.parametrize("form", [["csv"], ["json"], ["markdown", "--plain-numbers"]], ids=" ".join)
+def test_intervals_as_numbers_are_in_results_csv(store, tmp_path, capsys, form):
+    two_entries(store)
+    with pytest.raises(SystemExit) as ended:
+        main(["leaderboard", str(tmp_path), "--intervals", "--format", *form])
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out, err.count("\n")) == (2, "", 1)
+    assert "ci_low and ci_high in the results.csv" in err
 
 
 def test_results_keep_enough_digits_to_count_the_samples_again(store):

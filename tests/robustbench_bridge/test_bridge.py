@@ -517,8 +517,19 @@ def test_all_published_rows_are_there():
     }
     # Six entries were attacked at 0.031, which is not 8/255.
     assert rows["autoattack_7.905"].count() == 6
-    assert [*rows][:1] + [*rows][-2:] == ["dataset", *SOURCE_COLUMNS]
+    assert [*rows][:1] + [*rows][-3:] == ["dataset", "audit", *SOURCE_COLUMNS]
     assert [*rows][1 : 1 + len(ENTRY_COLUMNS)] == ENTRY_COLUMNS
+
+
+def test_rows_that_robustbench_flags_are_flagged():
+    rows = combine.read(ROWS, "cifar10")
+    flagged = rows[rows["audit"] != ""]
+    assert dict(zip(flagged["model"], flagged["audit"], strict=True)) == {
+        "Kang2021Stable": "unreliable",
+        "Xiao2020Enhancing": "unreliable",
+    }
+    # AutoAttack's number, and that of an external evaluation: 71.28 and 64.20, 18.50 and 7.40
+    assert list(flagged["autoattack_8"].dropna() - flagged["external_8"].dropna()) == pytest.approx([7.08])
 
 
 @pytest.mark.slow
