@@ -176,7 +176,7 @@ def test_workers_take_gpus_unless_the_cpu_is_asked_for(device, gpus, expected):
     ],
 )
 def test_workers_without_a_device_in_the_cluster_are_refused(monkeypatch, workers, device, gpus_there, told):
-    ray = pytest.importorskip("ray")
+    ray = needed("ray")
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0} | ({"GPU": 2.0} if gpus_there else {}))
     with pytest.raises(UserError, match=f"^{told}"), cluster(workers.on(device)):
@@ -195,7 +195,7 @@ def test_workers_without_a_device_in_the_cluster_are_refused(monkeypatch, worker
 def test_the_device_and_number_of_workers_are_those_of_the_cluster(
     monkeypatch, workers, device, gpus_there, used
 ):
-    ray = pytest.importorskip("ray")
+    ray = needed("ray")
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 8.0, "GPU": gpus_there})
     with cluster(workers.on(device)) as filled:

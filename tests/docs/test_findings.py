@@ -11,9 +11,8 @@ from robust_interp.core.percent import percent
 from robust_interp.results import combine, compare
 
 STORES = ROOT / "leaderboards" / "stores"
-FINDINGS, MECHANISM, NETWORKS = (
-    ROOT / "docs" / f"{page}.md" for page in ("findings", "mechanism", "networks")
-)
+DOCS = ROOT / "docs"
+FINDINGS, MECHANISM, NETWORKS = DOCS / "findings.md", DOCS / "mechanism.md", DOCS / "networks.md"
 RADII = ("1", "2", "4")
 
 # model and recipe of each row of the first table, named by its first three columns
