@@ -8,6 +8,12 @@ Both attack the first n test images: `evaluate` under the protocol `worst`, and 
 behind its normalisation. Prints both accuracies with Wilson's interval, on how many images they disagree, and
 the CPU time of AutoAttack's own loop divided by that of `evaluate`. Further seeds are also compared with the
 first: AutoAttack disagrees with itself, too.
+
+Measured with in_resnet20, train seed 0 and seed 0 of both, on one thread of an AMD EPYC (busy), PyTorch 2.14,
+pyautoattack 0.2.0; no image differs:
+- digits, 8/255, n = 200 (199 right when clean): both 97.5 % (94.3 to 98.9), time ratio 1.20
+- digits, 32/255, n = 30 (30): both 13.3 % (5.3 to 29.7), 0.90
+- CIFAR-10, 1/255, n = 10 (9): both 10.0 % (1.8 to 40.4), 0.91; 84 s of CPU time in all
 """
 
 from __future__ import annotations
@@ -86,12 +92,14 @@ def main() -> None:
     norm, eps, n = arguments.norm, arguments.eps, arguments.n
 
     for name in arguments.models.split(","):
-        print(f"{name}, {norm} {eps}", flush=True)
         test = data.load(zoo.implied_dataset([name]), "test")
         images, labels = torch.from_numpy(test.pixels(0, n)), torch.from_numpy(test.labels[:n]).long()
         network = timm.create_model(name, pretrained=True)
         cfg = network.pretrained_cfg
         model = nn.Sequential(Normalize(cfg["mean"], cfg["std"]), network).eval()
+        with torch.no_grad():
+            clean = int((model(images).argmax(1) == labels).sum())
+        print(f"{name}, {norm} {eps}: {clean} of {n} images are right when clean", flush=True)
 
         started = time.process_time()
         ours = by_evaluate(name, norm, eps, n)
