@@ -7,7 +7,7 @@ Both attack the first n test images: `evaluate` under the protocol `worst`, and 
 `run_standard_evaluation` (version "standard"), once for each of `--seeds`, on the network as timm creates it
 behind its normalisation. Prints both accuracies with Wilson's interval, on how many images they disagree, and
 the CPU time of AutoAttack's own loop divided by that of `evaluate`. Further seeds are also compared with the
-first: AutoAttack disagrees with itself, too.
+first: AutoAttack may disagree with itself, too.
 
 Measured with in_resnet20, train seed 0 and seed 0 of both, on one thread of an AMD EPYC (busy), PyTorch 2.14,
 pyautoattack 0.2.0; no image differs:
