@@ -747,6 +747,29 @@ def test_of_autoattack_square_alone_runs_on_one_image_at_a_time_and_only_in_l2(b
     assert not any(map(attacks.is_alone, of_both))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("norm", "dual", "broken"),
+    [("Linf", 1, 15), pytest.param("L2", 2, 28, marks=pytest.mark.exhaustive)],  # robust images take longest
+)
+def test_the_accuracy_of_a_linear_model_under_autoattack_is_the_closed_form(norm, dual, broken):
+    model, images, labels = linear()
+    exact = margins(model, images, labels, dual)
+    radius = float(np.sort(exact)[broken - 1 : broken + 1].mean())
+    assert radius < images.min()  # no border of [0, 1] is in the way
+    assert radius < 1 - images.max()
+    table = robust_interp.evaluate(
+        model,
+        (images, labels, 4),
+        attacks=f"autoattack(norm={norm}, eps={radius})",
+        corruptions="none",
+        protocol="worst",
+        compile="off",
+    )
+    (found,) = table[table["perturbation"].str.startswith("autoattack")]["accuracy"]
+    assert found == pytest.approx(100 * (30 - broken) / 30, abs=1e-9)
+
+
 def test_autoattack_without_its_package_says_what_to_install(monkeypatch):
     monkeypatch.setattr(properties, "AUTOATTACK_PACKAGES", ("no_such_package",))
     with pytest.raises(UserError, match=r"pip install pyautoattack==0\.2\.0"):

@@ -4,6 +4,7 @@ import math
 
 import foolbox
 import numpy as np
+import pyautoattack
 import pytest
 import torch
 import torch.nn.functional as F
@@ -114,6 +115,19 @@ def test_pgd_accuracy_is_that_of_foolbox_within_the_noise_of_the_random_start(di
     difference = abs(ours.mean(0).sum() - theirs.mean(0).sum())
     assert difference <= 4 * math.sqrt(variance) + 1e-9
     assert variance > 0  # the starts do matter here
+
+
+@pytest.mark.exhaustive
+def test_autoattack_breaks_the_images_that_its_own_loop_breaks(digits_classifier, digits_test):
+    """Its own loop finds the same with the seeds 0 and 1; with other draws one image may tip over."""
+    images, labels, radius = digits_test[0][:30], digits_test[1][:30], 2 * EPS
+    found = attack(digits_classifier, f"autoattack(eps={radius})", images, labels).images
+    ours = predict(digits_classifier, found) == labels
+    with torch.random.fork_rng():
+        own = pyautoattack.AutoAttack(digits_classifier, norm="Linf", eps=radius, version="standard", seed=0)
+        theirs = own.run_standard_evaluation(images, labels)[1] == labels
+    assert 0 < theirs.sum() < 15 < (predict(digits_classifier, images) == labels).sum()
+    assert (ours != theirs).sum() <= 1
 
 
 def test_fgsm_on_a_linear_model_is_the_closed_form():
