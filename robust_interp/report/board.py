@@ -13,7 +13,7 @@ from robust_interp.report.glossary import anchor, definition
 from robust_interp.results.brief import shorten, text_of
 from robust_interp.results.column_names import declaration, std_of
 from robust_interp.results.columns import ENTRY, TAIL, Shown, Type
-from robust_interp.results.intervals import interval
+from robust_interp.results.intervals import ends_in_short, interval
 from robust_interp.results.ranks import unranked, why_not
 
 MEASURED = "measured"  # value of `source` in rows that were measured, not quoted
@@ -155,7 +155,7 @@ def _cell(line: pd.Series, name: str, numbers: Sequence[str], ranking: dict[str,
             "value": f"{value:.10g}",
             "text": percent(value),
             "std": "" if pd.isna(std) else percent(std),
-            "interval": "–".join(map(percent, ends)) if ends else "",
+            "interval": ends_in_short(ends) if ends else "",
         }
     if name == "model" and line["members"] > 1:
         return cell | {"value": value, "text": f"{value} ×{line['members']}"}

@@ -19,7 +19,7 @@ from robust_interp.results.column_names import (
     std_of,
 )
 from robust_interp.results.columns import ENTRY, FORMS, SOURCE, STRONG, TAIL, WORST, Column, Kind, Shown
-from robust_interp.results.intervals import interval
+from robust_interp.results.intervals import ends_in_short, interval
 
 NARROW, WIDE = " ±", " ± "  # separators of a mean and its standard deviation: in the terminal, and on a page
 INTERVALS = "95 % Wilson interval over the images in brackets, ± standard deviation over train seeds"
@@ -119,9 +119,9 @@ def _chosen(board: pd.DataFrame, patterns: Iterable[str]) -> list[str]:
 def by_importance(board: pd.DataFrame, names: Iterable[str], ranking: Iterable[str]) -> list[str]:
     """Return columns of a leaderboard sorted by importance, for tables with too little space for all.
 
-    What names and ranks a row comes first, then clean accuracy, means over corruptions, and all radii of the
-    attack that ranks and of the worst of several. Of the other measured columns, each attack and corruption
-    has one before any has two, middle radii first.
+    What names and ranks a row comes first, with what tells rows of one model apart, then clean accuracy,
+    means over corruptions, and all radii of the attack that ranks and of the worst of several. Of the other
+    measured columns, each attack and corruption has one before any has two, middle radii first.
 
     Args:
         board: The leaderboard.
@@ -129,7 +129,7 @@ def by_importance(board: pd.DataFrame, names: Iterable[str], ranking: Iterable[s
         ranking: The ranking columns.
     """
     names, ranking = list(names), list(ranking)
-    first = ["model", "rank", *ranking, "members", "n_examples", "protocol", "clean", "recipe", *MEANS]
+    first = ["model", "rank", *ranking, *_telling_apart(board), "clean", *MEANS]
     first += filter(is_mce, names)
     measured = [column for name in measured_in(board) if (column := parse(name)).name not in first]
     chief = {parse(name).series for name in ranking} | {WORST, STRONG}
@@ -137,6 +137,15 @@ def by_importance(board: pd.DataFrame, names: Iterable[str], ranking: Iterable[s
     first += [column.name for column in (*ENTRY, *SOURCE) if column.shown is not Shown.IF_FILLED]
     ordered = dict.fromkeys([*first, *_spread([c for c in measured if c.series not in chief]), *names])
     return [name for name in ordered if name in names]
+
+
+def _telling_apart(board: pd.DataFrame) -> list[str]:
+    """Return the settings in which rows of one model differ, as few as tell them apart."""
+    known = ["model"]
+    for name in ("members", "n_examples", "protocol", "recipe", "seeds"):
+        if name in board and (board.groupby(known, dropna=False)[name].nunique(dropna=False) > 1).any():
+            known.append(name)
+    return known[1:]
 
 
 def _spread(columns: Iterable[MeasuredColumn]) -> list[str]:
@@ -211,4 +220,4 @@ def _with_std(mean: float, std: float, between: str) -> str:
 def _in_brackets(line: pd.Series, name: str) -> str:
     """Return the interval of an accuracy over the images; empty if unknown, and with several seeds."""
     ends = interval(line, name) if math.isnan(line[std_of(name)]) else None
-    return f" ({percent(ends[0])}–{percent(ends[1])})" if ends else ""
+    return f" ({ends_in_short(ends)})" if ends else ""

@@ -128,7 +128,7 @@ def from_folders(
     lines, left_out = _lines(first.measured[samples], second.measured[samples])
     if not lines:
         raise UserError("; ".join([f"{first.name} and {second.name} have no common column", *left_out]))
-    left_out += _other_images(first, second, samples)
+    left_out += _other_seeds(first, second, samples) + _other_images(first, second, samples)
     left_out += [_of_last_weights(entry, samples) for entry in (first, second) if samples in entry.retrained]
     frame = _judged(pd.DataFrame(lines))
     frame = frame.assign(a=a, b=b, dataset=dataset, **samples._asdict())
@@ -195,6 +195,17 @@ def _common_samples(a: ScoredEntry, b: ScoredEntry, protocol: str | None, n: int
     if len(chosen) > 1:
         raise UserError(f"choose one with --protocol and --n: both entries have {_listed(chosen.values())}")
     return list(chosen.values())[-1]
+
+
+def _other_seeds(a: ScoredEntry, b: ScoredEntry, samples: EvaluationSet) -> list[str]:
+    """Name the train seeds that only one of two entries was measured with."""
+    if None in a.measured[samples] or None in b.measured[samples]:
+        return []  # such as an ensemble, which is compared with all seeds
+    return [
+        f"train seed {seed} of {one.name} is left out: {other.name} was not measured with it"
+        for one, other in ((a, b), (b, a))
+        for seed in sorted(one.measured[samples].keys() - other.measured[samples].keys())
+    ]
 
 
 def _other_images(a: ScoredEntry, b: ScoredEntry, chosen: EvaluationSet) -> list[str]:

@@ -35,6 +35,11 @@ def interval(line: pd.Series, column: str) -> tuple[float, float] | None:
     return statistics.wilson(round(mean * int(n) / 100), int(n))
 
 
+def ends_in_short(ends: tuple[float, float]) -> str:
+    """Return an interval in percent with one decimal, as ``29.7–35.5``. It is rounded once."""
+    return "–".join(f"{end:.1f}" for end in ends)
+
+
 def over_seeds(mean: float, std: float, seeds: int) -> tuple[float, float] | None:
     """Return the 95 % interval of a mean accuracy over train seeds, in percent; None if it is unknown.
 

@@ -72,6 +72,14 @@ def test_columns_give_way_by_importance_and_every_attack_keeps_one_before_any_ha
     assert order[-2:] == ["agreement", "improvement"]
 
 
+def test_what_tells_rows_of_one_model_apart_stays_longest():
+    board, _, ranked_by = combine.gather([PUBLISHED / "cifar10.csv"])
+    board = board[board["model"].str.endswith("110")]  # several recipes, no ensembles
+    order = brief.by_importance(board, brief.for_readers(board), ranked_by.values())
+    assert order[:5] == ["model", "rank", "pgd_2", "recipe", "clean"]
+    assert order.index("members") > order.index("noise")
+
+
 def test_a_long_name_takes_several_lines_and_loses_nothing(printed):
     lines = printed(80, ["robustbench.csv"], dataset="cifar10")
     at = next(at for at, line in enumerate(lines) if line.startswith("Amini2024"))

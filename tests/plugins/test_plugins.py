@@ -453,7 +453,7 @@ def test_declaring_registers_nothing_outside_a_file():
                 f"line 2: attack '{name}': its columns would look like those of an attack in {norm}, but its "
                 "norm is Linf: rename it",
             )
-            for name, norm in (("model2", "L2"), ("mine_l1", "L1"), ("CELL0", "L0"))
+            for name, norm in (("model2", "L2"), ("modell1", "L1"), ("CELL0", "L0"))
             for more in ("", ", norm='L2'")
         ),
         *(

@@ -296,6 +296,19 @@ def test_weights_that_were_measured_again_keep_all_their_scores(store, versus):
     assert found == {"clean": 90, "pgd_2": 50}
 
 
+def test_train_seeds_that_only_one_entry_has_are_named(tmp_path):
+    with Store(tmp_path) as store:
+        run(store, [(card("a", seed), CLEAN, first(9 - seed)) for seed in (0, 1, 2)])
+        run(store, [(card("b", seed), CLEAN, first(6)) for seed in (1, 3)])
+    found = compare.from_folders([tmp_path], "a", "b")
+    assert found.left_out == [
+        "train seed 0 of a is left out: b was not measured with it",
+        "train seed 2 of a is left out: b was not measured with it",
+        "train seed 3 of b is left out: a was not measured with it",
+    ]
+    assert found.frame["accuracy_a"].tolist() == [80]
+
+
 def test_weights_that_are_left_out_are_named(tmp_path):
     other = [replace(card("a", seed), identity={"weights": f"other {seed}"}) for seed in (0, 1)]
     with Store(tmp_path) as store:

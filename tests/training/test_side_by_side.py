@@ -129,7 +129,8 @@ def test_trainings_side_by_side_are_told_apart_by_what_they_differ_in(tmp_path, 
     sweeping += ["--attacks", "none", "--corruptions", "none", "--out", str(tmp_path)]
     main(sweeping)
     lines = [line for line in capsys.readouterr().err.splitlines() if "epoch 1/1" in line]
-    assert len({line.partition("  epoch ")[0] for line in lines}) == 4
+    names = {line.partition("  epoch ")[0].partition("%")[2] for line in lines}  # a slow run tells it often
+    assert len(names) == 4
 
 
 @pytest.mark.slow
