@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
             report = benchmark.run(store, watch)
         write(arguments.out, report.results, report.leaderboard)
         environment.write(arguments.out, ["robust-interp", *sys.argv[1:]], benchmark.machine(store))
-    print_leaderboard(report.leaderboard, benchmark.plan.dataset, sources=[arguments.out])
+    print_leaderboard(report.leaderboard, benchmark.plan.dataset, arguments=[str(arguments.out)])
     for line in report.warnings:
         warn(f"warning: {line}")
     for line in report.notes:

@@ -6,7 +6,6 @@ import math
 import shlex
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +80,7 @@ def print_leaderboard(
     title: str,
     ranked_by: dict[str, str] | None = None,
     columns: Iterable[str] | None = None,
-    sources: Iterable[Path] = (),
+    arguments: Iterable[str] = (),
     intervals: bool = False,
 ) -> None:
     """Print one line per entry: accuracies in percent, ± standard deviation if there are several seeds.
@@ -91,7 +90,7 @@ def print_leaderboard(
         title: First part of the line above the table.
         ranked_by: Name of the ranking column by protocol; None derives it from the columns of the board.
         columns: Names or globs of the columns to show; None shows those that have values and differ.
-        sources: Folders and files of the leaderboard, named in the command that shows other columns.
+        arguments: Arguments of the command that shows the same rows again, with other columns.
         intervals: Whether accuracies of one seed include their 95 % interval over the images.
     """
     ranked_by = ranks.ranked_by(board) if ranked_by is None else ranked_by
@@ -115,7 +114,7 @@ def print_leaderboard(
     if left_out:
         shown.print(
             f"not shown for lack of space: {', '.join(left_out)}; choose columns with "
-            f"{shlex.join(['robust-interp', 'leaderboard', *map(str, sources), '--columns'])} model,NAMES"
+            f"{shlex.join(['robust-interp', 'leaderboard', *arguments, '--columns'])} model,NAMES"
         )
 
 

@@ -130,7 +130,7 @@ def _show(arguments: argparse.Namespace) -> int:
         board = combine.sort(board, arguments.sort)
     board = board.head(arguments.top)
     if arguments.format == "table":
-        print_leaderboard(board, title, ranked_by, arguments.columns, arguments.sources, arguments.intervals)
+        print_leaderboard(board, title, ranked_by, arguments.columns, _again(arguments), arguments.intervals)
         return 0
     if arguments.plain_numbers or arguments.format not in export.FOR_READERS:
         chosen = board if arguments.columns is None else brief.choose(board, arguments.columns)
@@ -141,6 +141,15 @@ def _show(arguments: argparse.Namespace) -> int:
     note = brief.INTERVALS if arguments.intervals else ""
     say(export.FOR_READERS[arguments.format](columns, bold=ranking, note=note), end="")
     return 0
+
+
+def _again(arguments: argparse.Namespace) -> list[str]:
+    """Return the arguments that show the same rows again."""
+    words = list(map(str, arguments.sources))
+    for name in ("dataset", "models", "mce", "sort", "top"):
+        if (value := getattr(arguments, name)) is not None:
+            words += [f"--{name}", str(value) if isinstance(value, int | str) else ",".join(value)]
+    return words + [f"--{name}" for name in ("partial", "intervals") if getattr(arguments, name)]
 
 
 def _add_compare(actions: Commands) -> None:

@@ -129,7 +129,7 @@ def by_importance(board: pd.DataFrame, names: Iterable[str], ranking: Iterable[s
         ranking: The ranking columns.
     """
     names, ranking = list(names), list(ranking)
-    first = ["model", "rank", *ranking, *_telling_apart(board), "clean", *MEANS]
+    first = ["model", "incomplete", "rank", *ranking, *_telling_apart(board), "clean", *MEANS]
     first += filter(is_mce, names)
     measured = [column for name in measured_in(board) if (column := parse(name)).name not in first]
     chief = {parse(name).series for name in ranking} | {WORST, STRONG}

@@ -204,7 +204,8 @@ def _other_seeds(a: ScoredEntry, b: ScoredEntry, samples: EvaluationSet) -> list
     return [
         f"train seed {seed} of {one.name} is left out: {other.name} was not measured with it"
         for one, other in ((a, b), (b, a))
-        for seed in sorted(one.measured[samples].keys() - other.measured[samples].keys())
+        for seed in one.measured[samples]
+        if seed not in other.measured[samples]
     ]
 
 

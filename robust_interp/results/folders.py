@@ -38,7 +38,8 @@ def runs_in(
     Args:
         folders: Results folders.
         dataset: Name of the data set to choose, if the folders have several.
-        partial: Whether to add the finished cells of unfinished runs; in each folder they count as newest.
+        partial: Whether to add the finished cells of unfinished runs, each after the runs that had finished
+            when it began.
 
     Raises:
         UserError: For the same reasons as `dataset_in`, or if no score can be read.
@@ -46,10 +47,19 @@ def runs_in(
     dataset = dataset_in(folders, dataset, partial)
     runs = []
     for folder in folders:
+        begun = (
+            unfinished.plans(folder) if partial else []
+        )  # first: one that finishes now is found as finished
         with Store(folder, read_only=True) as store:
-            runs += [scores(plan, store) for plan in store.plans() if plan.dataset == dataset]
-            begun = unfinished.plans(folder) if partial else []
-            runs += [_unfinished(plan, store) for plan in begun if plan.dataset == dataset]
+            finished = store.plans()
+            done = {plan.key for plan in finished}
+            ordered = [*enumerate(finished, 1), *(one for one in begun if one[1].key not in done)]
+            ordered.sort(key=lambda one: one[0])  # stable: an unfinished run after those finished before it
+            runs += [
+                scores(plan, store) if plan.key in done else _unfinished(plan, store)
+                for _, plan in ordered
+                if plan.dataset == dataset
+            ]
     if not any(runs):
         where, what = ", ".join(map(str, folders)), "" if partial else "finished "
         raise UserError(
@@ -134,7 +144,7 @@ def _plans(folder: Path, partial: bool = False) -> list[Plan]:
     with Store(folder, read_only=True) as store:
         plans = store.plans()
     if partial:
-        plans += unfinished.plans(folder)
+        plans += [plan for _, plan in unfinished.plans(folder)]
     if not plans:
         more = f"; robust-interp leaderboard {folder} --partial shows what is complete"
         raise UserError(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from robust_interp.core.errors import UserError
 from robust_interp.core.files import write_text
+from robust_interp.core.json_values import loads
 from robust_interp.store.cells import Plan
 from robust_interp.store.database import Store
 
@@ -19,7 +21,8 @@ def begin(plan: Plan, store: Store) -> None:
         UserError: if it cannot be written.
     """
     if isinstance(store.path, Path):
-        write_text(_path(store.path.parent, plan), plan.to_json())
+        begun = json.loads(plan.to_json()) | {"after": len(store.plans())}
+        write_text(_path(store.path.parent, plan), json.dumps(begun))
 
 
 def end(plan: Plan, store: Store) -> None:
@@ -28,25 +31,28 @@ def end(plan: Plan, store: Store) -> None:
         _path(store.path.parent, plan).unlink(missing_ok=True)
 
 
-def plans(folder: Path) -> list[Plan]:
-    """Return the plans of the unfinished runs in a results folder, oldest first.
+def plans(folder: Path) -> list[tuple[int, Plan]]:
+    """Return the plans of unfinished runs in a results folder, each with the number of runs finished before.
 
     Raises:
         UserError: if a file cannot be read or is not the plan that its name says.
     """
-    paths = sorted(folder.glob(_FORM.format("*")), key=lambda path: path.stat().st_mtime)
-    return [_read(path) for path in paths]
+    found = map(_read, sorted(folder.glob(_FORM.format("*"))))
+    return sorted((one for one in found if one), key=lambda one: one[0])
 
 
 def _path(folder: Path, plan: Plan) -> Path:
     return folder / _FORM.format(plan.key[:16])
 
 
-def _read(path: Path) -> Plan:
+def _read(path: Path) -> tuple[int, Plan] | None:
     try:
-        plan = Plan.from_json(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        plan = Plan.from_json(text)
         if path == _path(path.parent, plan):
-            return plan
+            return int(loads(text).get("after", 0)), plan
+    except FileNotFoundError:
+        return None  # the run has finished meanwhile
     except (UserError, OSError, ValueError, LookupError, TypeError, AttributeError):
         pass
     raise UserError(f"{path} is damaged: remove it; the same robust-interp bench command writes it again")

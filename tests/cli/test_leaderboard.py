@@ -1,5 +1,6 @@
 """One table, as wide as the terminal."""
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from rich.console import Console
 from support.hand_made import attack, card, first, run
 
 from robust_interp.cli import console
+from robust_interp.cli.main import main
 from robust_interp.results import brief, combine, compare
 from robust_interp.store import Store
 
@@ -21,7 +23,7 @@ def printed(monkeypatch, capsys):
         made = Console(width=width, force_terminal=True, color_system=None, markup=False)
         monkeypatch.setattr(console, "console", lambda: made)
         board, title, ranked_by = combine.gather([PUBLISHED / file for file in files], dataset)
-        console.print_leaderboard(board, title, ranked_by, columns, [PUBLISHED / file for file in files])
+        console.print_leaderboard(board, title, ranked_by, columns, [str(PUBLISHED / file) for file in files])
         return [line.rstrip() for line in capsys.readouterr().out.splitlines()]
 
     return show
@@ -78,6 +80,15 @@ def test_what_tells_rows_of_one_model_apart_stays_longest():
     order = brief.by_importance(board, brief.for_readers(board), ranked_by.values())
     assert order[:5] == ["model", "rank", "pgd_2", "recipe", "clean"]
     assert order.index("members") > order.index("noise")
+
+
+def test_the_command_for_other_columns_shows_the_same_rows(monkeypatch, capsys):
+    made = Console(width=80, force_terminal=True, color_system=None, markup=False)
+    monkeypatch.setattr(console, "console", lambda: made)
+    given = "robustbench --dataset cifar10 --models 'A*,K*' --sort autoattack_8 --top 3 --intervals"
+    assert main(["leaderboard", *shlex.split(given)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert f"robust-interp leaderboard {given} --columns model,NAMES" in told
 
 
 def test_a_long_name_takes_several_lines_and_loses_nothing(printed):

@@ -549,6 +549,50 @@ def test_a_run_that_ends_leaves_nothing_unfinished(store, tmp_path):
     pd.testing.assert_frame_equal(gather([tmp_path], partial=True)[0], gather([tmp_path])[0])
 
 
+def by_code(store, version, lines):
+    """A plan in which the plug-in attack `mine` was measured by one version of its code."""
+    plan = measured(store, lines)
+    clean, mine = plan.cells
+    made = replace(mine, perturbation=attack("mine", 2), environment={**mine.environment, "plugin": version})
+    store.append(made.key, 0, store.read(mine.key, plan.n))
+    return replace(plan, cells=(clean, made))
+
+
+def two_versions(store):
+    """Plans of an older version, under which `mine` left 8 of 10, and of a newer one, which left 3."""
+    return (
+        by_code(store, version, [(card("a"), CLEAN, first(9)), (card("a"), attack(name, 2), first(right))])
+        for version, name, right in (("v1", "mine_once", 8), ("v2", "mine_again", 3))
+    )
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_what_finished_after_a_stopped_run_began_is_newer(store, tmp_path, partial):
+    old, new = two_versions(store)
+    left = measured(store, [(card("a"), attack("pgd", 2), "1")])
+    unfinished.begin(replace(old, cells=(*old.cells, *left.cells)), store)
+    store.put_plan(new)
+    (line,) = gather([tmp_path], partial=partial)[0].to_dict("records")
+    assert line["mine_2"] == 30
+
+
+def test_what_began_after_a_finished_run_is_newer(store, tmp_path):
+    old, new = two_versions(store)
+    store.put_plan(old)
+    left = measured(store, [(card("a"), attack("pgd", 2), "1")])
+    unfinished.begin(replace(new, cells=(*new.cells, *left.cells)), store)
+    (line,) = gather([tmp_path], partial=True)[0].to_dict("records")
+    assert (line["mine_2"], line["incomplete"]) == (30, "2/3")
+
+
+def test_a_run_that_finishes_while_it_is_read_is_no_fault(store, tmp_path):
+    half_done(store)
+    (path,) = tmp_path.glob("unfinished-*.json")
+    path.unlink()
+    path.symlink_to(tmp_path / "gone")
+    assert unfinished.plans(tmp_path) == []
+
+
 def test_a_complete_row_of_a_stopped_run_is_not_marked_and_ranked(store, tmp_path):
     whole = [(card("a"), CLEAN, first(8)), (card("a"), attack("pgd", 2), first(4))]
     stopped(store, whole, [(card("b"), CLEAN)])
