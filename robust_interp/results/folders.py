@@ -47,13 +47,12 @@ def runs_in(
     dataset = dataset_in(folders, dataset, partial)
     runs = []
     for folder in folders:
-        begun = (
-            unfinished.plans(folder) if partial else []
-        )  # first: one that finishes now is found as finished
+        # The unfinished runs first: one that finishes now is then found as finished.
+        begun = unfinished.plans(folder) if partial else []
         with Store(folder, read_only=True) as store:
-            finished = store.plans()
-            done = {plan.key for plan in finished}
-            ordered = [*enumerate(finished, 1), *(one for one in begun if one[1].key not in done)]
+            finished = store.runs()
+            done = {plan.key for _, plan in finished}
+            ordered = [*finished, *(one for one in begun if one[1].key not in done)]
             ordered.sort(key=lambda one: one[0])  # stable: an unfinished run after those finished before it
             runs += [
                 scores(plan, store) if plan.key in done else _unfinished(plan, store)

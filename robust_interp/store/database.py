@@ -432,12 +432,20 @@ class Store:
     def put_plan(self, plan: Plan) -> None:
         """Store the plan of a finished run, so that its tables can be rebuilt without models and data."""
         with self._write() as db:
-            # A damaged row may hold any number.
-            ((newest,),) = self._rows("SELECT COALESCE(MAX(finished), 0) FROM runs WHERE finished < 1 << 53")
-            self._put(db, "runs", "plan", plan.key, plan.dataset, newest + 1, plan.to_json())
+            self._put(db, "runs", "plan", plan.key, plan.dataset, self.newest_run() + 1, plan.to_json())
+
+    def newest_run(self) -> int:
+        """Return the number of the run that finished last, as in `runs`; 0 without any."""
+        # A damaged row may hold any number.
+        ((newest,),) = self._rows("SELECT COALESCE(MAX(finished), 0) FROM runs WHERE finished < 1 << 53")
+        return newest
 
     def plans(self) -> list[Plan]:
         """Return the plans of finished runs that can be read, oldest first."""
+        return [plan for _, plan in self.runs()]
+
+    def runs(self) -> list[tuple[int, Plan]]:
+        """Return the finished runs that can be read, oldest first: numbers that rise with time, and plans."""
         self._check_count("runs")
         found = []
         for row in self._select("runs"):
@@ -448,7 +456,7 @@ class Store:
                 self.damage.note(Fault.FOREIGN, _short(key))
             else:
                 found.append((finished, plan))
-        return [plan for _, plan in sorted(found, key=lambda one: one[0])]
+        return sorted(found, key=lambda one: one[0])
 
     def put_audit(self, classifier: str, fingerprint: str, verdict: str, text: str) -> None:
         """Store the result of an audit; an older one of the same classifier and data set is replaced.

@@ -21,7 +21,7 @@ def begin(plan: Plan, store: Store) -> None:
         UserError: if it cannot be written.
     """
     if isinstance(store.path, Path):
-        begun = json.loads(plan.to_json()) | {"after": len(store.plans())}
+        begun = json.loads(plan.to_json()) | {"after": store.newest_run()}
         write_text(_path(store.path.parent, plan), json.dumps(begun))
 
 
@@ -32,7 +32,7 @@ def end(plan: Plan, store: Store) -> None:
 
 
 def plans(folder: Path) -> list[tuple[int, Plan]]:
-    """Return the plans of unfinished runs in a results folder, each with the number of runs finished before.
+    """Return the unfinished runs in a results folder: the number of the run finished before, and the plan.
 
     Raises:
         UserError: if a file cannot be read or is not the plan that its name says.

@@ -585,6 +585,16 @@ def test_what_began_after_a_finished_run_is_newer(store, tmp_path):
     assert (line["mine_2"], line["incomplete"]) == (30, "2/3")
 
 
+def test_a_run_that_is_repeated_after_a_stopped_one_is_newer(store, tmp_path):
+    old, new = two_versions(store)
+    store.put_plan(new)
+    left = measured(store, [(card("a"), attack("pgd", 2), "1")])
+    unfinished.begin(replace(old, cells=(*old.cells, *left.cells)), store)
+    store.put_plan(new)
+    (line,) = gather([tmp_path], partial=True)[0].to_dict("records")
+    assert line["mine_2"] == 30
+
+
 def test_a_run_that_finishes_while_it_is_read_is_no_fault(store, tmp_path):
     half_done(store)
     (path,) = tmp_path.glob("unfinished-*.json")
