@@ -1,11 +1,11 @@
 """The numbers of the findings are those of the published stores, which hold every prediction behind them."""
 
-import math
 from functools import cache
 from pathlib import Path
 
 import pytest
-from support.markdown import ROOT
+from statsmodels.stats.proportion import proportion_confint
+from support.markdown import ROOT, cells
 
 from robust_interp.core.percent import percent
 from robust_interp.results import combine, compare
@@ -45,14 +45,12 @@ def board():
 
 def rows_of(page: Path) -> list[list[str]]:
     lines = page.read_text(encoding="utf-8").splitlines()
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    return [cells(line) for line in lines if line.startswith("|")]
 
 
 def wilson(accuracy: float, n: int) -> str:
-    z, p = 1.959964, accuracy / 100
-    middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    low, high = (100 * (middle + sign * half) / (1 + z * z / n) for sign in (-1, 1))
-    return f"{accuracy:.1f} ({low:.1f} to {high:.1f})"
+    low, high = proportion_confint(round(accuracy * n / 100), n, method="wilson")
+    return f"{accuracy:.1f} ({100 * low:.1f} to {100 * high:.1f})"
 
 
 def over_seeds(row, column: str) -> str:
@@ -72,7 +70,7 @@ def compared(a: str, b: str):
 @pytest.mark.parametrize("named", FIRST, ids=" ".join)
 def test_the_first_table(named):
     row = board().loc[FIRST[named]]
-    (told,) = [cells for cells in rows_of(FINDINGS) if tuple(cells[:3]) == named]
+    (told,) = [row for row in rows_of(FINDINGS) if tuple(row[:3]) == named]
     assert told[3] == str(row["seeds"])
     if row["seeds"] == 1:
         assert told[4:7] == [percent(row["clean"]), percent(row["noise"]), wilson(row["pgd_2"], 1000)]
@@ -83,7 +81,7 @@ def test_the_first_table(named):
 @pytest.mark.parametrize("factor", [100, 1000])
 def test_the_leads_of_the_bursts(factor):
     frame = compared(f"preact_resnet20_burst{factor}", "preact_resnet20@quick_12epochs_bf16")
-    (told,) = [cells for cells in rows_of(MECHANISM) if cells[0] == f"burst of {factor}"]
+    (told,) = [row for row in rows_of(MECHANISM) if row[0] == f"burst of {factor}"]
     for text, column in zip(told[1:], ("clean", "noise", "pgd_1", "pgd_2"), strict=True):
         lead = frame.loc[column]
         p = f"{lead['p_holm']:.1g}".replace("e-0", "e-")
@@ -102,7 +100,7 @@ def test_the_leads_of_the_bursts(factor):
 )
 def test_the_leads_at_depth_110(named, recipe):
     lead = compared(f"in_resnet110@{recipe}", "preact_resnet110")["difference"]  # of the common train seed, 0
-    (told,) = [cells for cells in rows_of(NETWORKS) if cells[0] == named]
+    (told,) = [row for row in rows_of(NETWORKS) if row[0] == named]
     assert told[1:3] == [signed(lead["clean"]), signed(lead["noise"])]
     for text, attack in zip(told[3:], ("fgsm", "ifgsm", "pgd"), strict=True):
         assert text == " / ".join(signed(lead[f"{attack}_{eps}"]) for eps in RADII)

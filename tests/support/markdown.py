@@ -69,6 +69,11 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
+def cells(line: str) -> list[str]:
+    """The cells of a row of a table."""
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
 def tables(page: Path) -> dict[str, list[list[str]]]:
     """The rows, without the head, of the first table below each heading."""
     found, heading = {}, ""
@@ -76,6 +81,5 @@ def tables(page: Path) -> dict[str, list[list[str]]]:
         if line.startswith("#"):
             heading = line.lstrip("# ")
         elif line.startswith("|"):
-            cells = [cell.strip() for cell in line.strip("|").split("|")]
-            found.setdefault(heading, []).append(cells)
+            found.setdefault(heading, []).append(cells(line))
     return {heading: rows[2:] for heading, rows in found.items()}
