@@ -161,10 +161,10 @@ def print_comparison(comparison: Comparison) -> None:
         "verdict": list(frame["verdict"]),
     }
     shown.print(compared)
-    order = ["column", "A", "B", "A - B", "verdict", "95 % over seeds", "Holm p"]
-    left_out = _print_one(
-        shown, {"column": list(frame["column"])} | rest, list(dict.fromkeys([*order, *rest]))
-    )
+    columns = {"column": list(frame["column"])}
+    columns |= {name: texts for name, texts in rest.items() if any(texts)}  # one seed: nothing over seeds
+    order = dict.fromkeys(["column", "A", "B", "A - B", "verdict", "95 % over seeds", "Holm p", "p", *rest])
+    left_out = _print_one(shown, columns, [name for name in order if name in columns])
     if left_out:
         shown.print(f"not shown for lack of space: {', '.join(left_out)}; --format csv has all columns")
     if not {"only A", "only B"} <= set(left_out):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from robust_interp.benchmark.forms import name_list, named_path, positive
 from robust_interp.cli import train as train_command
@@ -24,12 +24,28 @@ if TYPE_CHECKING:  # these modules import torch or pandas
     from robust_interp.benchmark.request import Request
     from robust_interp.cli.progress import Bar
     from robust_interp.core.worker_pool import Workers
-    from robust_interp.data import Dataset
+    from robust_interp.data import ArrayDataset, Dataset
     from robust_interp.store import Store
     from robust_interp.store.cells import Cell
     from robust_interp.training.job import Training
     from robust_interp.training.sweep import Point, RecipeOf, Trained
     from robust_interp.zoo import Checkpoint
+
+
+class _Ready(NamedTuple):
+    """What a sweep starts from.
+
+    Attributes:
+        trainings: All trainings of the grid, each with its point.
+        done: The checkpoints of the finished trainings.
+        training: The training split; None if all trainings are finished.
+        test: The data set of the measurements.
+    """
+
+    trainings: list[tuple[Point, Training]]
+    done: dict[Training, Checkpoint]
+    training: ArrayDataset | None
+    test: Dataset
 
 
 def add_to(commands: Commands) -> None:
@@ -90,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     points, recipe_of = _points(arguments), partial(train_command.recipe_of, arguments)
     workers = workers_of(arguments)
-    _check_trainings(arguments, points, recipe_of)  # before anything is written, and in a dry run, too
+    ready = _ready(arguments, points, recipe_of)  # before anything is written, and in a dry run, too
     if arguments.dry_run:
         _print_grid(points, recipe_of, len(arguments.seeds))
         return 0
@@ -98,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
         Store(arguments.out, journal=arguments.store_journal) as store,
         progress_bar(console(stderr=True), arguments.quiet) as bar,
     ):
-        trained = _trained(arguments, points, recipe_of, store, bar)
+        trained = _trained(arguments, ready, store, bar)
         benchmark, report = _measured(arguments, trained, workers, store, bar)
     table = tabulate(points, report.leaderboard, trained.failed, recipe_of)
     _write(arguments, report, table, benchmark.plan.n)
@@ -115,40 +131,46 @@ def _check_names(arguments: argparse.Namespace) -> None:
     names.check_corruptions(arguments.corruptions)
 
 
-def _check_trainings(arguments: argparse.Namespace, points: Sequence[Point], recipe_of: RecipeOf) -> None:
-    """Check that every network of a grid can be trained, or was trained as it would be now."""
+def _ready(arguments: argparse.Namespace, points: Sequence[Point], recipe_of: RecipeOf) -> _Ready:
+    """Check that a grid can be trained and measured, and read what it needs.
+
+    Raises:
+        UserError: If something is missing or invalid, or a network was trained otherwise than it would be now.
+    """
+    from robust_interp import data
+    from robust_interp.benchmark.settings import device_of, load_dataset, sample_count
     from robust_interp.training import sweep
     from robust_interp.training.job import destinations
 
-    trainings = [what for _, what in sweep.trainings(points, recipe_of, arguments.seeds)]
+    asked, request = sweep.trainings(points, recipe_of, arguments.seeds), _request(arguments)
+    trainings = [what for _, what in asked]
     destinations(trainings, arguments.dataset, _zoo(arguments))
-    train_command.finished(arguments, trainings, _zoo(arguments))
+    done = train_command.finished(arguments, trainings, _zoo(arguments))
+    device_of(request)
+    test = load_dataset(request)
+    sample_count(request.n, test)
+    all_done = len(done) == len(trainings)
+    training = None if all_done else data.load(arguments.dataset, "train", arguments.data_dir)
+    return _Ready(asked, done, training, test)
 
 
-def _trained(
-    arguments: argparse.Namespace, points: Sequence[Point], recipe_of: RecipeOf, store: Store, bar: Bar
-) -> Trained:
+def _trained(arguments: argparse.Namespace, ready: _Ready, store: Store, bar: Bar) -> Trained:
     """Train the networks of a grid that are missing, and return what became of all of them.
 
     Args:
         arguments: The arguments of the command.
-        points: The points of the grid.
-        recipe_of: Returns the recipe of an architecture with an interval of the initial act(λ).
+        ready: What to train, and what is trained already.
         store: The store of the measurements, which shows how much is left to measure after the training.
         bar: Shows the progress.
     """
-    from robust_interp import data
     from robust_interp.benchmark.cost import cost
     from robust_interp.cli.progress import total_work
     from robust_interp.training import sweep
 
-    asked, folder = sweep.trainings(points, recipe_of, arguments.seeds), _zoo(arguments)
-    trainings = [what for _, what in asked]
-    done = train_command.finished(arguments, trainings, folder)
-    all_done = len(done) == len(trainings)
-    training = None if all_done else data.load(arguments.dataset, "train", arguments.data_dir)
-    bar.time.expect(total_work(_to_be_measured(trainings, done, training, _request(arguments), store), cost))
-    return sweep.trained(asked, train_command.train_missing(arguments, trainings, folder, bar, training))
+    bar.time.expect(total_work(_to_be_measured(ready, _request(arguments), store), cost))
+    trainings = [what for _, what in ready.trainings]
+    outcomes = train_command.train_missing(arguments, trainings, _zoo(arguments), bar, ready.training)
+    return sweep.trained(ready.trainings, outcomes)
 
 
 def _measured(
@@ -201,38 +223,28 @@ def _print_grid(points: Sequence[Point], recipe_of: RecipeOf, seeds: int) -> Non
         say(f"{point.architecture} {point.interval or '-'} {recipe}: {seeds} seeds")
 
 
-def _to_be_measured(
-    trainings: Sequence[Training],
-    done: Mapping[Training, Checkpoint],
-    training: Dataset | None,
-    request: Request,
-    store: Store,
-) -> list[tuple[Cell, int]]:
+def _to_be_measured(ready: _Ready, request: Request, store: Store) -> list[tuple[Cell, int]]:
     """Return the cells that are missing from the store, each with its number of missing images.
 
     The cells of networks that are not trained yet are included.
 
     Args:
-        trainings: All trainings of the grid.
-        done: The checkpoints of the finished trainings.
-        training: The training split; None if all trainings are finished.
+        ready: What to train, and what is trained already.
         request: The request for the measurements.
         store: The store, which may contain some of the cells.
     """
     from robust_interp.benchmark.cost import expected_work
-    from robust_interp.benchmark.settings import load_dataset
     from robust_interp.classifiers.zoo_names import from_checkpoint
     from robust_interp.store.cells import ModelCard
     from robust_interp.training.job import work
 
-    dataset = load_dataset(request)
-    missing = [what for what in trainings if what not in done]
-    sizes = work(missing, training) if training else {}
-    cards = [from_checkpoint(checkpoint, dataset).card for checkpoint in done.values()]
+    missing = [what for _, what in ready.trainings if what not in ready.done]
+    sizes = work(missing, ready.training) if ready.training else {}
+    cards = [from_checkpoint(checkpoint, ready.test).card for checkpoint in ready.done.values()]
     for what in missing:
         known = {"architecture": what.architecture, "recipe": what.recipe.name, "seed": what.seed}
         cards.append(ModelCard(what.architecture, known, train_seed=what.seed, params_m=sizes[what][0]))
-    return expected_work(request, dataset, cards, store)
+    return expected_work(request, ready.test, cards, store)
 
 
 def _points(arguments: argparse.Namespace) -> list[Point]:

@@ -33,7 +33,8 @@ def entries_frame(*runs: list[Score]) -> pd.DataFrame:
     Accuracies are percentages, each followed by its ``_std`` over train seeds. The `agreement` of an ensemble
     is measured on clean images, its `improvement` in the ranking column. Runs of the same entry with the same
     train seeds and images share a row, unless they differ in corruption source, attack seed, attacks behind
-    a column, or precision of the attacks.
+    a column, or precision of the attacks. Rows are in the order of their protocol, of their number of images,
+    the largest first, and of their rank.
 
     Args:
         *runs: Scores of each run, oldest run first.
@@ -51,11 +52,9 @@ def entries_frame(*runs: list[Score]) -> pd.DataFrame:
     ]
     frame["rank"] = _ranks(entries, lines, by)
     apart = [name for name in ("preprocessing", "subset", "attack_precision") if name in extra]
-    return frame.sort_values(
-        ["protocol", "n_examples", *apart, "rank", "model", "recipe", "lambda_init", "members"],
-        na_position="last",
-        ignore_index=True,
-    )
+    order = ["protocol", "n_examples", *apart, "rank", "model", "recipe", "lambda_init", "members"]
+    upwards = [name != "n_examples" for name in order]  # the most images first
+    return frame.sort_values(order, ascending=upwards, na_position="last", ignore_index=True)
 
 
 def board_columns(measured: Iterable[str], extra: Iterable[str]) -> list[str]:

@@ -119,6 +119,17 @@ def test_a_comparison_keeps_its_verdict_on_a_narrow_terminal(monkeypatch, capsys
         assert ("not shown for lack of space: " in out) is not whole
 
 
+def test_a_comparison_of_one_seed_has_its_p_values_on_80_columns(monkeypatch, capsys, tmp_path):
+    with Store(tmp_path) as store:
+        run(store, [(card(model), attack("pgd", 2), first(4)) for model in ("a", "b")])
+    made = Console(width=80, force_terminal=True, color_system=None, markup=False)
+    monkeypatch.setattr(console, "console", lambda: made)
+    console.print_comparison(compare.from_folders([tmp_path], "a", "b"))
+    heads, values = (line.split() for line in capsys.readouterr().out.splitlines()[1:3])
+    assert heads == "column A B A - B only A only B p Holm p verdict".split()  # nothing over seeds
+    assert values[-4:] == ["1", "1", "not", "significant"]
+
+
 @pytest.mark.slow
 def test_without_a_terminal_nothing_is_left_out(command):
     status, out, _ = command("leaderboard", PUBLISHED / "digits.csv", PUBLISHED / "digits.csv")

@@ -77,10 +77,10 @@ def test_folders_are_ranked_together_by_the_same_samples(folder):
     board, title, _ = combine.gather([one, two, other])
     assert title == "digits"
     assert board[["n_examples", "rank", "model"]].values.tolist() == [
-        [5, 1, "d"],
         [10, 1, "b"],
         [10, 2, "c"],
         [10, 3, "a"],
+        [5, 1, "d"],
     ]
 
 

@@ -277,9 +277,9 @@ def test_ranks_are_given_only_within_the_same_protocol_and_n(store):
     ]
     frame = leaderboard.entries_frame(*(scores(plan, store) for plan in plans))
     assert frame[["protocol", "n_examples", "rank", "model"]].values.tolist() == [
-        ["final", 5, 1, "a"],
         ["final", 10, 1, "c"],
         ["final", 10, 2, "b"],
+        ["final", 5, 1, "a"],
         ["worst", 10, 1, "d"],
     ]
 

@@ -171,6 +171,26 @@ def test_a_grid_that_could_not_be_trained_is_refused_in_a_dry_run_too(
     assert sorted(tmp_path.rglob("*")) == before  # no store
 
 
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)], ids=["run", "dry run"])
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--n", "451"), "n must be 1 to 450"),
+        (("--device", "cuda:99"), "cannot use device 'cuda:99'"),
+        (("--dataset", "cifar10", "--data-dir", "nowhere"), "nowhere"),
+    ],
+    ids=["n", "device", "data"],
+)
+def test_a_grid_that_could_not_be_measured_is_refused_before_it_is_trained(
+    command, tmp_path, monkeypatch, options, complaint, dry_run
+):
+    monkeypatch.chdir(tmp_path)
+    status, shown, errors = command("sweep", "--models", "in_resnet14", "--quiet", *options, *dry_run)
+    assert (status, shown) == (1, "")
+    one_line(errors, complaint)
+    assert not list(tmp_path.iterdir())  # no store
+
+
 @pytest.mark.slow
 def test_claims_about_intervals_look_past_the_name_of_a_sweeps_recipes():
     line = {"model": "in_resnet14", "members": 1, "seeds": 1, "n_examples": 1000, "protocol": "final"}
