@@ -324,8 +324,8 @@ ENTRY = (
     Column(
         "protocol",
         _text,
-        "`final`: accuracy under the last iterate of each attack, over all images. `worst`: an image counts "
-        "as correct only if it is correct when clean as well.",
+        "`final`: accuracy on what each attack returns, over all images. `worst`: an image counts as correct "
+        "only if it is correct when clean as well.",
         of=lambda entry: entry.protocol,
         see="protocols",
         shown=Shown.IF_DIFFERENT,
