@@ -34,14 +34,16 @@ def checkpoints(
         only: Whether to search in `folder` only.
 
     Raises:
-        UserError: if a name matches no checkpoint, or no match has one of the seeds.
+        UserError: if a name matches no checkpoint, or none with one of the seeds.
     """
     candidates = zoo.checkpoints_for(dataset, folder, only)
-    chosen = {c.name: c for name in names for c in zoo.select([name], candidates)}
-    found = [c for c in chosen.values() if seeds is None or c.seed in seeds]
-    if seeds is not None and not found:
-        raise UserError(f"no checkpoint with train seed {', '.join(map(str, seeds))} among the given models")
-    return found
+    found: dict[str, zoo.Checkpoint] = {}
+    for name in names:
+        chosen = [c for c in zoo.select([name], candidates) if seeds is None or c.seed in seeds]
+        if seeds is not None and not chosen:
+            raise UserError(f"{name} has no checkpoint with train seed {', '.join(map(str, seeds))}")
+        found |= {checkpoint.name: checkpoint for checkpoint in chosen}
+    return list(found.values())
 
 
 def singles(

@@ -44,13 +44,14 @@ def from_zoo(
 
     Raises:
         UserError: if a pattern or a seed matches nothing, a checkpoint or architecture that is named itself
-            is broken, or nothing is left.
+            is broken or has none of the seeds, or nothing is left.
     """
     chosen = zoo.select(patterns, candidates)
     if absent := sorted(set(seeds or ()) - {checkpoint.seed for checkpoint in chosen}):
         raise UserError(f"no checkpoint with train seed {absent[0]} among the given models")
     groups: dict[tuple, list[Target]] = {}
     named = {pattern.partition("@")[0] for pattern in patterns}
+    seedless = _without_seeds(chosen, seeds, named)
     broken = _broken_plugins(chosen, named)
     for checkpoint in with_progress(chosen, progress, lambda checkpoint: checkpoint.name):
         if checkpoint.architecture not in broken and (seeds is None or checkpoint.seed in seeds):
@@ -70,9 +71,30 @@ def from_zoo(
         if absent := sorted(set(seeds or ()) - {target.card.train_seed for target in group}):
             note = f"{group[0].card.model} {group[0].card.recipe} has no train seed {absent[0]}"
             group[0] = replace(group[0], notes=(f"{note}: its row averages fewer seeds than the others",))
-    if broken:
-        found[0][0] = replace(found[0][0], left_out=tuple(broken.values()))
+    first = found[0][0]
+    found[0][0] = replace(first, notes=(*first.notes, *seedless), left_out=tuple(broken.values()))
     return found
+
+
+def _without_seeds(
+    chosen: Sequence[zoo.Checkpoint], seeds: Sequence[int] | None, named: Set[str]
+) -> list[str]:
+    """Return a note for each architecture and recipe that has none of the train seeds.
+
+    Raises:
+        UserError: if such an architecture, or a checkpoint with another seed, is in `named`.
+    """
+    if seeds is None:
+        return []
+    wanted = ", ".join(map(str, seeds))
+    kept = [c for c in chosen if c.seed in seeds]
+    lost = [c for c in chosen if c.seed not in seeds]
+    without = {c.architecture for c in lost} - {c.architecture for c in kept} | {c.name for c in lost}
+    for name in sorted(without & named):
+        raise UserError(f"{name} has no checkpoint with train seed {wanted}")
+    rows = {(c.architecture, c.recipe) for c in kept}
+    lacking = dict.fromkeys((c.architecture, c.recipe) for c in lost if (c.architecture, c.recipe) not in rows)
+    return [f"{' '.join(names)} has no train seed {wanted}: it is left out" for names in lacking]
 
 
 def _as_tried(target: Target, tried: LoadAttempts) -> Target:

@@ -44,6 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.corruptions.cache import cache_folder
 
     if arguments.clear_cache:
+        if arguments.names or arguments.download:
+            raise UserError("--clear-cache is for all data sets: give it without names and --download")
         return _clear(cache_folder(arguments.cache))
     if arguments.download and not arguments.names:
         raise UserError("name the data sets to download, e.g. robust-interp data cifar10 --download")

@@ -65,6 +65,7 @@ def main(argv: list[str] | None = None) -> int:
     if "_ARGCOMPLETE" in os.environ:
         completion.answer(commands)
     argv = leaderboard.with_default_action(sys.argv[1:] if argv is None else argv)
+    arguments = argparse.Namespace()
     try:
         arguments = parsed(commands, argv)
         with _damage_in_lines(), _stopped_by_signals():
@@ -73,14 +74,18 @@ def main(argv: list[str] | None = None) -> int:
             sys.stdout.flush()  # raise write errors here, where they are handled
             return status
     except (Exception, KeyboardInterrupt) as error:
-        handled = _status_after(error)
+        handled = _status_after(error, arguments)
         if handled is None:
             raise
         return handled
 
 
-def _status_after(error: BaseException) -> int | None:
+def _status_after(error: BaseException, arguments: argparse.Namespace) -> int | None:
     """Report what ended a command in one line.
+
+    Args:
+        error: What ended it.
+        arguments: Its arguments; empty if they could not be parsed.
 
     Returns:
         The exit status; None for an error of the program, which is shown with its traceback.
@@ -91,22 +96,23 @@ def _status_after(error: BaseException) -> int | None:
     if isinstance(error, BrokenPipeError):  # the reader of the pipe was closed, as with | head
         _discard_output()
         return 0
-    line = _explained(error)
+    line = _explained(error, arguments)
     if line is not None:
         warn(f"robust-interp: {line}")
         return 1
     return None
 
 
-def _explained(error: BaseException) -> str | None:
+def _explained(error: BaseException, arguments: argparse.Namespace) -> str | None:
     """Return the line for an error that the user can do something about; None for any other."""
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, RuntimeError | MemoryError) and is_out_of_memory(error):
-        return (
-            f"out of memory ({first_line_of(error)}); finished work is saved: try a smaller --batch-size, or "
-            "another --device"
-        )
+        remedies = [("batch_size", "a smaller --batch-size"), ("at_once", "--at-once 1")]
+        remedies += [("device", "another --device")]
+        tries = " or ".join(text for name, text in remedies if hasattr(arguments, name))
+        hint = f": try {tries}" if tries else ""
+        return f"out of memory ({first_line_of(error)}); finished work is saved{hint}"
     if isinstance(error, OSError) and (refused := _refused_by_system(error)):
         return f"cannot {refused}: {error.strerror}; finished work is saved"
     return None

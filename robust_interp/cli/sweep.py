@@ -135,10 +135,12 @@ def _ready(arguments: argparse.Namespace, points: Sequence[Point], recipe_of: Re
     """Check that a grid can be trained and measured, and read what it needs.
 
     Raises:
-        UserError: If something is missing or invalid, or a network was trained otherwise than it would be now.
+        UserError: If something is missing or invalid, or if a network was trained with another recipe of the
+            same name.
     """
     from robust_interp import data
-    from robust_interp.benchmark.settings import device_of, load_dataset, sample_count
+    from robust_interp.benchmark.plan import make_plan
+    from robust_interp.benchmark.settings import corruptor_of, device_of, load_dataset
     from robust_interp.training import sweep
     from robust_interp.training.job import destinations
 
@@ -148,7 +150,7 @@ def _ready(arguments: argparse.Namespace, points: Sequence[Point], recipe_of: Re
     done = train_command.finished(arguments, trainings, _zoo(arguments))
     device_of(request)
     test = load_dataset(request)
-    sample_count(request.n, test)
+    make_plan(request, test, corruptor_of(request, test), ())
     all_done = len(done) == len(trainings)
     training = None if all_done else data.load(arguments.dataset, "train", arguments.data_dir)
     return _Ready(asked, done, training, test)
@@ -218,9 +220,12 @@ def _write(arguments: argparse.Namespace, report: Report, table: DataFrame, n: i
 
 
 def _print_grid(points: Sequence[Point], recipe_of: RecipeOf, seeds: int) -> None:
+    from robust_interp.training import sweep
+
     for point in points:
-        recipe = recipe_of(point.architecture, point.lambda_init).name
-        say(f"{point.architecture} {point.interval or '-'} {recipe}: {seeds} seeds")
+        recipe = recipe_of(point.architecture, point.lambda_init)
+        starts = sweep.interval(point.architecture, recipe) or "-"
+        say(f"{point.architecture} {starts} {recipe.name}: {seeds} seeds")
 
 
 def _to_be_measured(ready: _Ready, request: Request, store: Store) -> list[tuple[Cell, int]]:

@@ -15,6 +15,7 @@ import re
 import secrets
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from pathlib import Path
 from robust_interp.core.errors import UserError
 
 _TEMPORARY = re.compile(r"\.part\d+\..+", re.DOTALL)
+_GLANCES, _GLANCE = 5, 0.01  # attempts, s: `remove_unlocked` of another process holds a lock for a moment
 _UNTOUCHED = 0  # modification time of a temporary file until it is written
 
 
@@ -218,6 +220,7 @@ def _held(path: Path, make: Callable[[Path], int | None], wait: bool) -> int | N
     Raises:
         BlockingIOError: if another process holds the lock and `wait` is False.
     """
+    glances = _GLANCES
     while True:
         file = make(path)
         if file is None:
@@ -226,9 +229,12 @@ def _held(path: Path, make: Callable[[Path], int | None], wait: bool) -> int | N
             if not _is_locked(file, wait) or _is_at(path, file):
                 return file
         except BlockingIOError:
-            os.close(file)
-            raise
-        os.close(file)  # another process has just removed it
+            glances -= 1
+            if not glances:
+                os.close(file)
+                raise
+            time.sleep(_GLANCE)
+        os.close(file)  # another process has just removed it, or looks at it
 
 
 def _is_locked(file: int, wait: bool) -> bool:

@@ -41,7 +41,7 @@ _BAND = (
     "Lines are means over train seeds, bands their 95 % interval (Student’s t, as in the table). A single "
     "run, such as an ensemble, has bars: the 95 % Wilson interval over the images."
 )
-_READ, _ROBUSTNESS, _COEFFICIENTS = 0.05, 0.9, 0.97  # shares of the work finished after each step
+_READ, _ROBUSTNESS = 0.05, 0.9  # shares of the work finished after each step
 _BY_EPS, _BY_SEVERITY = 0.6, 0.9  # likewise, within the figures of robustness
 _NAMED = 6  # largest number of models named in a caption
 _LANDSCAPES = (landscape.LINE_SHOWS, landscape.PLANE_SHOWS)
@@ -116,12 +116,13 @@ def write(
     board, sources_named, ranked_by = combine.gather(sources, dataset)
     found = _measured([path for path in sources if path.is_dir()], dataset)
     audited = provenance.audits(found.folders, found.dataset)
-    _write_tables(out, board, found, audited)
+    baseline = _baseline(found, baseline)
+    checkpoints = zoo.checkpoints(zoo_folder, found.dataset or None)
+    drawn = _drawn(figures, dataset, _weights(found))
+    _write_tables(out, board, found, audited)  # not before, so that a refusal leaves an older report whole
     sections = _robustness(found, board, baseline, out, part_of_progress(progress, _READ, _ROBUSTNESS))
     progress(_ROBUSTNESS, "coefficients")
-    sections += _coefficients(found, zoo_folder, out)
-    progress(_COEFFICIENTS, "figures drawn before")
-    sections += _drawn(figures, dataset, _weights(found))
+    sections += [*_coefficients(found, checkpoints, out), *drawn]
     page = _render(
         title=title or f"Robustness report: {sources_named}",
         lead=_lead(board),
@@ -217,15 +218,23 @@ def _definitions(board: pd.DataFrame, found: FolderResults) -> list[dict]:
 # Figures
 
 
+def _baseline(found: FolderResults, asked: str | None) -> str | None:
+    """Return the name of the model that differences are shown to: the given one, or the usual one.
+
+    Raises:
+        UserError: if the results folders do not have it.
+    """
+    models = {score.classifier.model for score in found.scored}
+    if asked is not None and asked not in models:
+        raise unknown("baseline", asked, models)
+    return asked or curves.usual_baseline(score.classifier for score in found.scored)
+
+
 def _robustness(
     found: FolderResults, board: pd.DataFrame, baseline: str | None, out: Path, progress: ProgressCallback
 ) -> list[Section]:
     if not found.scored:
         return []
-    models = {score.classifier.model for score in found.scored}
-    if baseline is not None and baseline not in models:
-        raise unknown("baseline", baseline, models)
-    baseline = baseline or curves.usual_baseline(score.classifier for score in found.scored)
     chance = 100 / DATASETS[found.dataset].classes if found.dataset in DATASETS else None
     points = curves.points(found.runs)
     gains = curves.improvements(found.runs)
@@ -332,10 +341,10 @@ def _first_sentence(caption: str) -> str:
     return re.split(r"\.(?=\s|$)", caption, maxsplit=1)[0]
 
 
-def _coefficients(found: FolderResults, zoo_folder: str | None, out: Path) -> list[Section]:
+def _coefficients(found: FolderResults, checkpoints: list[zoo.Checkpoint], out: Path) -> list[Section]:
     if not found.scored:
         return []
-    table = provenance.coefficients(zoo.checkpoints(zoo_folder, found.dataset), _weights(found))
+    table = provenance.coefficients(checkpoints, _weights(found))
     if table.empty:
         return []
     caption = (

@@ -112,7 +112,10 @@ class Job:
 
     @property
     def identity(self) -> dict:
-        """All settings that determine the result, as JSON values; with the code of a plug-in architecture."""
+        """All settings that determine the result, as JSON values.
+
+        They include the code of a plug-in architecture. Built-in data sets always flip images or never do.
+        """
         facts = {
             "recipe": dataclasses.asdict(self.recipe),
             "seed": self.what.seed,
@@ -120,6 +123,8 @@ class Job:
             "data_fingerprint": self.training.fingerprint,
             "model_args": self.model_args,
         }
+        if data.DATASETS.code(self.training.name):
+            facts["flip"] = self.kind.flip
         return json.loads(json.dumps(facts | zoo.MODELS.code(self.what.architecture)))
 
     def model(self) -> nn.Module:
@@ -265,17 +270,18 @@ def work(
         UserError: if a network cannot be built or trained, or its checkpoint could not be written.
     """
     kind, images = data.DATASETS[training.name], len(training)
-    params_m: dict[str, float] = {}
+    params_m: dict[tuple, float] = {}  # by architecture and its arguments
     sizes = {}
     for what in trainings:
         recipe = what.recipe.filled(kind)
-        if what.architecture not in params_m:
+        network = what.architecture, *recipe.model_args().items()
+        if network not in params_m:
             with preserved_rng_state():
                 model = _network(what.architecture, kind, recipe.model_args())
                 if device is not None:
                     model = model.to(device).to(memory_format=torch.channels_last)
                     _check_step(model, what.architecture, training, recipe, device)
-            params_m[what.architecture] = sum(p.numel() for p in model.parameters()) / 1e6
-        size = params_m[what.architecture]
+            params_m[network] = sum(p.numel() for p in model.parameters()) / 1e6
+        size = params_m[network]
         sizes[what] = size, recipe.epochs * images * PASSES * size
     return sizes

@@ -221,7 +221,7 @@ def _values(path: Path, architecture: str, dataset: str) -> dict[str, Any]:
     base, rules = table.pop("extends", ""), table.pop("where", [])
     values = _values(_shipped(str(base)), architecture, dataset) if base else {}
     values |= _checked_fields(table)
-    if not isinstance(rules, list):
+    if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
         raise UserError("where must be written as tables [[where]]")
     for rule in rules:
         globs = [str(rule.pop(key, "*")) for key in ("architecture", "dataset")]

@@ -32,16 +32,11 @@ class Point:
 
     Attributes:
         architecture: Name of an architecture of this package.
-        lambda_init: Interval of the initial act(λ); None takes the architecture's.
+        lambda_init: Interval of the initial act(λ); None takes the recipe's, otherwise the architecture's.
     """
 
     architecture: str
     lambda_init: tuple[float, float] | None = None
-
-    @property
-    def interval(self) -> str:
-        """The interval as text, as in a leaderboard."""
-        return zoo.interval_text(self.lambda_init or default_lambda_init(self.architecture))
 
 
 def grid(models: Iterable[str], intervals: Sequence[tuple[float, float]]) -> list[Point]:
@@ -63,6 +58,11 @@ def grid(models: Iterable[str], intervals: Sequence[tuple[float, float]]) -> lis
         varied = intervals if default_lambda_init(model) else ()
         points += [Point(model, interval) for interval in varied] or [Point(model)]
     return list(dict.fromkeys(points))
+
+
+def interval(architecture: str, recipe: Recipe) -> str:
+    """Return the interval in which act(λ) of a network starts, as text, as in a leaderboard."""
+    return zoo.interval_text(recipe.lambda_init or default_lambda_init(architecture))
 
 
 def initialisation(depth: int) -> list[Point]:
@@ -122,7 +122,7 @@ def trained(
         outcomes: The checkpoint or the error of each training, in the same order.
 
     Raises:
-        UserError: if all trainings failed.
+        UserError: if there is no checkpoint.
     """
     checkpoints = [outcome for outcome in outcomes if not isinstance(outcome, TrainingError)]
     failed = Counter(
@@ -131,7 +131,7 @@ def trained(
         if isinstance(outcome, TrainingError) and not isinstance(outcome, DamagedError)
     )
     if not checkpoints:
-        raise UserError("every training of the grid failed")
+        raise UserError("no network of the grid is trained: every training failed, or its state is damaged")
     return Trained(checkpoints, failed, any(isinstance(outcome, DamagedError) for outcome in outcomes))
 
 
@@ -149,14 +149,10 @@ def tabulate(
     measured = [str(column) for column in board if column not in ENTRY_COLUMNS and column not in NAMES]
     lines = []
     for point in points:
-        recipe = recipe_of(point.architecture, point.lambda_init).name
-        found = board[
-            (board["model"] == point.architecture)
-            & (board["lambda_init"] == point.interval)
-            & (board["recipe"] == recipe)
-            & (board["members"] == 1)
-        ]
-        names = {"model": point.architecture, "lambda_init": point.interval, "recipe": recipe}
+        recipe = recipe_of(point.architecture, point.lambda_init)
+        starts = interval(point.architecture, recipe)
+        names = {"model": point.architecture, "lambda_init": starts, "recipe": recipe.name}
+        found = board[(board[list(names)] == pd.Series(names)).all(axis=1) & (board["members"] == 1)]
         numbers = found.iloc[0][measured].to_dict() if len(found) else {}
         seeds = int(found["seeds"].iloc[0]) if len(found) else 0
         lines.append(names | {"seeds": seeds, "failed": failed[point]} | numbers)

@@ -72,6 +72,7 @@ def train_together(
         stack.enter_context(by_default(torch.device("cpu")))  # another device draws other weights from a seed
         for folder in folders.values():
             stack.enter_context(resume.lock(folder))
+        check(trainings, dataset, out)  # again: another process may have finished one before it was locked
         if compiled:
             stack.enter_context(compilation_limit(MOST_COMPILATIONS))
         training = training or data.load(dataset, "train", data_dir)

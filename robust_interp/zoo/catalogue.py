@@ -73,7 +73,7 @@ def checkpoints_for(
 def checkpoints_that_fit(
     classes: int, channels: int, dataset: str, zoo: str | os.PathLike | None, only: bool
 ) -> list[Checkpoint]:
-    """Return the checkpoints that fit a user's own images, in the order of `checkpoints`.
+    """Return the checkpoints that fit a user's own images, in the order of `checkpoints`; no broken ones.
 
     Args:
         classes: Number of classes of the images.
@@ -86,20 +86,26 @@ def checkpoints_that_fit(
         UserError: if no checkpoint fits, or in the cases of `checkpoints`.
     """
     of_all = checkpoints(zoo, None, only)
-    cfgs = [checkpoint.config["pretrained_cfg"] for checkpoint in of_all]
-    made_for = [(cfg["num_classes"], cfg["input_size"][0]) for cfg in cfgs]
-    found = [
-        checkpoint for checkpoint, one in zip(of_all, made_for, strict=True) if one == (classes, channels)
-    ]
-    if found:
+    made_for = [(checkpoint, _made_for(checkpoint)) for checkpoint in of_all]
+    if found := [checkpoint for checkpoint, images in made_for if images == (classes, channels)]:
         return found
-    there = " or ".join(f"{one[0]} classes and {one[1]} channels" for one in dict.fromkeys(made_for))
+    kinds = dict.fromkeys(images for _, images in made_for if images)
+    there = " or ".join(f"{one[0]} classes and {one[1]} channels" for one in kinds)
     have = f" (they are for {there})" if there else ""
     raise UserError(
         f"no checkpoint in {zoo if only else 'the zoo'} is for {classes} classes and {channels} channels, as "
         f"{dataset} has{have}: name a folder with --zoo, or other models, such as timm:NAME with "
         "--checkpoint FILE"
     )
+
+
+def _made_for(checkpoint: Checkpoint) -> tuple[int, int] | None:
+    """Return the numbers of classes and channels of a checkpoint; None if it is broken."""
+    try:
+        cfg = checkpoint.config["pretrained_cfg"]
+    except UserError:
+        return None
+    return cfg["num_classes"], cfg["input_size"][0]
 
 
 _FULL_NAME = re.compile(r"[\w-]+\.([a-z0-9]+)_\w+_seed[0-9]+", re.ASCII)

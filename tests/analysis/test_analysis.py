@@ -182,6 +182,8 @@ def test_choosing_checkpoints(save):
     assert inputs.checkpoints([], folder, "digits") == []
     with pytest.raises(UserError, match="train seed 7"):
         inputs.checkpoints(["in_resnet14"], folder, "digits", seeds=[7])
+    with pytest.raises(UserError, match="preact_resnet14 has no checkpoint with train seed 1"):
+        inputs.checkpoints(["in_resnet14", "preact_resnet14"], folder, "digits", seeds=[1])
     with pytest.raises(UserError, match="did you mean"):
         inputs.checkpoints(["in_resnet15"], folder, "digits")
 

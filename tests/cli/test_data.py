@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from support.messages import one_line
 
 from robust_interp.corruptions.cache import Cache
 
@@ -23,6 +24,15 @@ def test_without_a_cache_there_is_nothing_to_clear(command):
     status, _, err = command("data", "--clear-cache", "--cache", "off")
     assert status != 0
     assert "there is nothing to clear" in err
+
+
+@pytest.mark.parametrize("more", ["digits", "--download"])
+def test_clearing_the_cache_leaves_no_other_wish_unheard(command, tmp_path, more):
+    Cache(tmp_path / "kept").put(KEY, np.zeros((1, 1, 32, 32), np.uint8))
+    status, out, err = command("data", more, "--clear-cache", "--cache", tmp_path / "kept")
+    assert (status, out) == (1, "")
+    one_line(err, "without names and --download")
+    assert list((tmp_path / "kept").rglob("*.images"))
 
 
 @pytest.mark.slow

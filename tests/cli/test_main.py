@@ -509,6 +509,25 @@ def test_weights_of_another_architecture_or_number_of_classes_are_refused(small,
     assert believed(tmp_path / "results") == []
 
 
+@pytest.mark.parametrize(
+    ("argv", "remedies"),
+    [
+        (["bench"], "a smaller --batch-size or another --device"),
+        (["train", "--models", "in_resnet14"], "--at-once 1 or another --device"),
+        (["stability", "--models", "in_resnet14"], "another --device"),
+    ],
+    ids=lambda argv: argv[0] if isinstance(argv, list) else "",
+)
+def test_a_lack_of_memory_is_met_by_options_that_the_command_has(command, monkeypatch, argv, remedies):
+    def runs_out(arguments):
+        raise MemoryError
+
+    monkeypatch.setattr(f"robust_interp.cli.{argv[0]}.run", runs_out)
+    status, _, err = command(*argv)
+    assert status == 1
+    assert err.endswith(f"finished work is saved: try {remedies}\n")
+
+
 def test_missing_cifar10_is_explained_without_a_network(small, command, tmp_path, monkeypatch):
     import socket
 

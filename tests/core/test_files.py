@@ -215,6 +215,18 @@ def test_of_two_that_lock_a_file_one_has_it(tmp_path):
     assert names(tmp_path) == []
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no flock")
+def test_a_lock_that_another_process_only_looks_at_can_be_had(tmp_path, monkeypatch):
+    import fcntl
+
+    path = tmp_path / "x.lock"
+    looking = os.open(path, os.O_RDONLY | os.O_CREAT)
+    fcntl.flock(looking, fcntl.LOCK_EX)
+    monkeypatch.setattr("time.sleep", lambda seconds: os.close(looking))
+    with lock_file(path) as is_ours:
+        assert is_ours
+
+
 def test_a_lock_that_is_waited_for_is_had_once_it_is_released(tmp_path):
     path, order = tmp_path / "a.lock", []
 

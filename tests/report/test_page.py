@@ -1003,6 +1003,32 @@ def test_a_users_mistakes_are_one_line(command, tmp_path):
     assert "cannot write" in err
 
 
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--baseline", "nett"), "unknown baseline 'nett'; did you mean net?"),
+        (("--zoo", "nowhere"), "there is no zoo folder nowhere"),
+        (("--figures", "nowhere"), "there are no SVG figures in nowhere"),
+    ],
+    ids=["baseline", "zoo", "figures"],
+)
+def test_a_refused_report_leaves_an_older_one_as_it_was(command, tmp_path, monkeypatch, options, complaint):
+    monkeypatch.chdir(tmp_path)
+    results = measure(tmp_path / "results")
+    (tmp_path / "report").mkdir()
+    (tmp_path / "report" / "leaderboard.csv").write_text("older")
+    status, _, err = command("report", results, "-o", "report", *options)
+    assert status == 1
+    one_line(err, complaint)
+    assert [path.read_text() for path in (tmp_path / "report").iterdir()] == ["older"]
+
+
+def test_a_baseline_that_only_a_file_has_is_refused(command, tmp_path):
+    status, _, err = command("report", "digits", "-o", tmp_path / "report", "--baseline", "in_resnet20")
+    assert status == 1
+    one_line(err, "unknown baseline 'in_resnet20'")
+
+
 # In a real browser
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

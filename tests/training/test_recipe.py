@@ -156,6 +156,7 @@ def test_ones_own_file_extends_a_shipped_recipe(tmp_path):
         ("lr = 0.1", "must set epochs"),
         ("epochs = 3\nrate = 0.1", "unknown recipe field 'rate'"),
         ('epochs = "3"', "epochs must be a whole number of at least 1, not 3"),
+        ("epochs = 3\nwhere = ['*resnet*']", r"where must be written as tables \[\[where\]\]"),
         ("epochs = 3\nwhere = 4", r"where must be written as tables \[\[where\]\]"),
         ('extends = "papr"', "unknown recipe 'papr'; did you mean paper"),
         ("epochs = 3\nmean = [0.5, 0.5]", "mean must have 1 values for digits"),

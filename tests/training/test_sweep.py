@@ -33,8 +33,8 @@ def test_the_papers_grids():
         *["in_resnet110"] * 5,
         *["lambda_in_resnet110"] * 5,
     ]
-    assert [point.interval for point in starts[:6]] == [
-        *("", "0.00-0.10", "0.10-0.20", "0.20-0.25", "0.25-0.30", "0.30-0.40")
+    assert [point.lambda_init for point in starts[:6]] == [
+        *(None, (0, 0.1), (0.1, 0.2), (0.2, 0.25), (0.25, 0.3), (0.3, 0.4))
     ]
     published = paper.reference("cifar10")
     for name in ("initialisation", "variants"):
@@ -52,7 +52,6 @@ def test_a_network_without_lambda_is_trained_once():
     ]
     assert sweep.grid(["plain_net14", "in_resnet14"] * 2, [(0, 0.1), (0.1, 0.2), (0, 0.1)]) == points
     assert sweep.grid(["in_resnet14"] * 2, []) == [Point("in_resnet14")]
-    assert Point("in_resnet14").interval == "0.20-0.25"
     with pytest.raises(UserError, match="in_resnet14"):
         sweep.grid(["in_resnet15"], [])
 
@@ -74,7 +73,7 @@ def test_failed_seeds_are_counted_and_the_others_go_on():
     ]
     assert done.failed == Counter({points[0]: 2})
     assert {what.recipe.name for _, what in grid} == {"digits_1epochs_lambda_init_0p3_0p4", "digits_1epochs"}
-    with pytest.raises(UserError, match="every training of the grid failed"):
+    with pytest.raises(UserError, match="no network of the grid is trained"):
         sweep.trained(grid[:1], [outcome(grid[0][1])])
 
 
@@ -90,6 +89,24 @@ def test_the_table_has_a_line_for_each_point_even_if_all_its_seeds_failed():
     ]
     assert pd.isna(table["clean"][0])
     assert table["clean"][1] == 91.0
+
+
+def test_the_table_finds_networks_whose_interval_is_the_recipes():
+    def starting_at(architecture, lambda_init):
+        return recipes.overridden(recipe_of(architecture, lambda_init), {"lambda_init": (0.3, 0.4)})
+
+    line = {"model": "in_resnet14", "lambda_init": "0.30-0.40", "seeds": 2, "clean": 91.0, "clean_std": 0.5}
+    line |= {"recipe": "digits_1epochs_lambda_init_0p3_0p4", "members": 1}
+    table = sweep.tabulate([Point("in_resnet14")], pd.DataFrame([line]), Counter(), starting_at)
+    assert table[["lambda_init", "seeds", "clean"]].to_numpy().tolist() == [["0.30-0.40", 2, 91.0]]
+
+
+def test_every_network_of_a_grid_is_built_before_the_first_is_trained():
+    grid = sweep.grid(["in_resnet14_sig"], [(0.2, 0.25), (0.0, 0.1)])  # the second is not for a sigmoid
+    asked = [what for _, what in sweep.trainings(grid, recipe_of, (0,))]
+    assert len(job.work(asked[:1], data.load("digits", "train"))) == 1
+    with pytest.raises(UserError, match="strictly between 0 and 1"):
+        job.work(asked, data.load("digits", "train"))
 
 
 @pytest.mark.slow
@@ -176,10 +193,11 @@ def test_a_grid_that_could_not_be_trained_is_refused_in_a_dry_run_too(
     ("options", "complaint"),
     [
         (("--n", "451"), "n must be 1 to 450"),
+        (("--attacks", "pgd(nosuch=1)"), "nosuch"),
         (("--device", "cuda:99"), "cannot use device 'cuda:99'"),
         (("--dataset", "cifar10", "--data-dir", "nowhere"), "nowhere"),
     ],
-    ids=["n", "device", "data"],
+    ids=["n", "attack", "device", "data"],
 )
 def test_a_grid_that_could_not_be_measured_is_refused_before_it_is_trained(
     command, tmp_path, monkeypatch, options, complaint, dry_run

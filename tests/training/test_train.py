@@ -231,6 +231,19 @@ def test_images_that_a_plug_in_has_as_a_tensor_in_bfloat16_are_trained_on(tmp_pa
     assert same(*trained)
 
 
+def test_a_changed_flip_of_a_plug_in_data_set_is_another_training(monkeypatch, tmp_path):
+    def identity(name):
+        recipe, split = SHORT.filled(data.DATASETS[name]), data.load(name, "train")
+        return Job(Training("in_resnet14", SHORT, 0), recipe, {}, split, tmp_path, "cpu", False).identity
+
+    with data.DATASETS.registered("mine", replace(DIGITS, name="mine", flip=True)):
+        built_in = identity("digits")
+        monkeypatch.setattr(data.DATASETS, "code", lambda name: {"plugin": "sha256:1"} if name == "mine" else {})
+        assert identity("digits") == built_in  # saved states of these stay valid
+        assert identity("mine")["flip"] is True
+    assert "flip" not in built_in
+
+
 # The batches.
 
 

@@ -138,6 +138,16 @@ def test_a_broken_neighbour_is_left_out_with_a_note(own_zoo, fault):
             from_zoo(named, candidates, None, data.load("digits"))
 
 
+def test_a_broken_neighbour_is_left_out_for_ones_own_images_too(own_zoo):
+    (own_zoo / "in_resnet14.cifar100_quick_seed0").mkdir()  # as of a copy that was interrupted
+    found = zoo.checkpoints_that_fit(10, 1, "mine", own_zoo, only=True)
+    assert [(c.architecture, c.seed) for c in found] == [
+        *(("in_resnet14", 0), ("in_resnet14", 1), ("preact_resnet14", 0))
+    ]
+    with pytest.raises(UserError, match=r"\(they are for 10 classes and 1 channels\)"):
+        zoo.checkpoints_that_fit(3, 1, "mine", own_zoo, only=True)
+
+
 def others_weights(folder):
     """The weights of another network, with the hash that is theirs."""
     weights = (folder.parent / "preact_resnet14.digits_none_seed0" / zoo.WEIGHTS).read_bytes()
