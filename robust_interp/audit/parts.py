@@ -29,14 +29,19 @@ def parts_of(
         seed: The attack seed.
 
     Raises:
-        UserError: if the audited attack has no alpha or steps, or if an attack is not a single Linf attack.
+        UserError: if the audited attack has no alpha or steps, or if an attack is not a single Linf attack
+            without eps.
     """
     row = _row(options.attack)
-    usual = attacks.parse_attacks(str(_once(row)), eps, defaults, seed)
+    for text in (options.strongest, options.black_box):
+        if any("eps" in parse_spec(one).params for one in split_specs(text)):
+            raise UserError(
+                f"the radii of an audit are those of --eps: give one Linf attack without eps, not {text!r}"
+            )
+    usual = attacks.parse_attacks(str(row), eps, defaults, seed)
     for perturbation in usual:
         step_of(perturbation)
-    more_steps = {"steps": options.thresholds.more * usual[0].integer("steps")}
-    texts = _texts(options, row, more_steps)
+    texts = _texts(options, row, usual[0])
     return {
         part: _by_radius(text, attacks.parse_attacks(text, eps, defaults, seed))
         for part, text in texts.items()
@@ -57,16 +62,24 @@ def _once(row: Spec) -> Spec:
 _MANY_RUNS = ("restarts", "stop")  # with these, the number of steps differs between images
 
 
-def _texts(options: Options, row: Spec, more_steps: dict[str, int]) -> dict[str, str]:
-    """Return the attack spec of each part; ``none`` for a part that is omitted."""
+def _texts(options: Options, row: Spec, usual: Perturbation) -> dict[str, str]:
+    """Return the attack spec of each part; ``none`` for a part that is omitted.
+
+    Args:
+        options: Settings with the attacks that can be chosen.
+        row: The audited attack.
+        usual: The same with all of its parameters.
+    """
     kind, once, more = type_of(row.name), _once(row), options.thresholds.more
-    restarted = Spec(row.name, row.params | {"restarts": more})
+    to_the_end = {key: value for key, value in row.params.items() if key != "stop"}
+    longer = Spec(row.name, to_the_end | {"steps": more * usual.integer("steps")})
+    restarted = Spec(row.name, row.params | {"restarts": more * usual.integer("restarts")})
     return {
         "one_step": "fgsm",
         "iterative": "ifgsm",
         "row": str(row),
         "trace": str(once),
-        "more_steps": str(Spec(row.name, once.params | more_steps)),
+        "more_steps": str(longer),
         "restarts": str(restarted) if kind.random and kind.restarts else "none",
         "strongest": options.strongest,
         "black_box": options.black_box,

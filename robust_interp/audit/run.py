@@ -36,7 +36,7 @@ from robust_interp.benchmark.settings import checked_seed, load_dataset, resolve
 from robust_interp.benchmark.watch import UNWATCHED, Watch
 from robust_interp.benchmark.workers import Asked, MeasurementPool, measurement_pool
 from robust_interp.classifiers.isolation import measurement_mode
-from robust_interp.classifiers.resolve import load_all, resolve, without_failed
+from robust_interp.classifiers.resolve import is_of_the_zoo, load_all, resolve, without_failed
 from robust_interp.classifiers.target import Target
 from robust_interp.classifiers.validation import LEAST_LOSS, REPEATED_ON, REPEATS, as_probabilities
 from robust_interp.core import threads
@@ -95,7 +95,10 @@ class Audit:
         known = [target for target in self.targets if name in (target.card.model, target.card.label)]
         if known:
             return known[0]
-        options = replace(resolve_options(request), mean=None, std=None, checkpoint=None, check_each=True)
+        asked = resolve_options(request)
+        seeds = asked.seeds if is_of_the_zoo(name) else None
+        no_file = {"mean": None, "std": None, "weights_key": None, "checkpoint": None}
+        options = replace(asked, **no_file, seeds=seeds, check_each=True)
         self._asked.append(((name,), options))
         return resolve((name,), options, self.dataset)[0]
 

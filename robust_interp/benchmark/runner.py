@@ -193,10 +193,10 @@ class Runner:
         return self.corruptor.prefetch(wanted, spare_cpus(busy))
 
     def check(self, cells: Iterable[Cell]) -> None:
-        """Check that the device supports the precision of all cells. This may run a short test.
+        """Check that the device supports the precision of all cells.
 
         Raises:
-            UserError: if it does not, or is slower in it than in float32.
+            UserError: if it does not.
         """
         for precision in dict.fromkeys(cell.perturbation.precision for cell in cells):
             check_precision(precision, self.device)

@@ -143,7 +143,9 @@ class Scheduler:
         """Mark a task as failed, and drop its cell and all cells that depend on it.
 
         They may be of other targets: an ensemble that is attacked in several ways shares its clean images.
+        Other processes may measure it.
         """
+        self._store.release(task.cell.key, task.start)
         failed = self._jobs[self._at_hand.pop(task)]
         self.failures.append(why)
         lost = {failed.cell.key}

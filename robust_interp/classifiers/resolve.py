@@ -232,14 +232,14 @@ def _named(
 ) -> list[Target]:
     names = models or tuple(name for named in _listed(options.ensemble) for name in member_names(named))
     names = _for_checkpoint(names) if options.checkpoint else names or ("all",)
-    of_the_zoo = [name for name in names if _is_of_the_zoo(name)]
+    of_the_zoo = [name for name in names if is_of_the_zoo(name)]
     others = [name for name in names if name not in of_the_zoo]
     if not of_the_zoo:
         _refuse_idle(options, ("seeds",), "models that are not from the zoo")
     elif not others:
         _refuse_idle(options, ("mean", "std", "weights_key"), "models from the zoo")
     found = _of_the_zoo(of_the_zoo, options, averaging, dataset, progress, tried) if of_the_zoo else []
-    return _once([*found, *_others(others, options, dataset, on_random)])
+    return _of_one_weights_each(_once([*found, *_others(others, options, dataset, on_random)]))
 
 
 def _prefixed(name: str) -> re.Match | None:
@@ -249,8 +249,8 @@ def _prefixed(name: str) -> re.Match | None:
     return None if is_there else found
 
 
-def _is_of_the_zoo(name: str) -> bool:
-    """Whether a name refers to the zoo: an architecture, a checkpoint's name, a glob or 'all'."""
+def is_of_the_zoo(name: str) -> bool:
+    """Return whether a name refers to the zoo: an architecture, a checkpoint's name, a glob or 'all'."""
     return not _prefixed(name) and not is_path(name)
 
 
@@ -346,9 +346,28 @@ def _once(found: Iterable[Target]) -> list[Target]:
     return list(once.values())
 
 
+def _of_one_weights_each(found: list[Target]) -> list[Target]:
+    """Return the targets unchanged.
+
+    Raises:
+        UserError: if two have the same model, recipe, interval of λ and train seed. Their row would average
+            them like two train seeds.
+    """
+    seen: set[tuple] = set()
+    for card in (target.card for target in found if target.card.train_seed is not None):
+        place = card.model, card.recipe, card.lambda_init, card.train_seed
+        if place in seen:
+            raise UserError(
+                f"{card.model} {card.recipe} seed {card.train_seed} is named with two sets of weights: "
+                "measure each in a run of its own"
+            )
+        seen.add(place)
+    return found
+
+
 def _for_checkpoint(names: Sequence[str]) -> Sequence[str]:
     """Return the names for ``--checkpoint``: a single registered name stands for ``timm:NAME``."""
-    if len(names) != 1 or names[0] == "all" or is_glob(names[0]) or not _is_of_the_zoo(names[0]):
+    if len(names) != 1 or names[0] == "all" or is_glob(names[0]) or not is_of_the_zoo(names[0]):
         return names
     return [f"timm:{names[0]}"]
 
@@ -371,8 +390,9 @@ def _is_factory(name: str) -> bool:
 
 def _refuse_idle(options: ResolveOptions, names: Iterable[str], what: str) -> None:
     """Refuse an option that would be ignored."""
-    if given := [name for name in names if getattr(options, name) not in (None, False)]:
-        raise UserError(f"{given[0]} cannot be used with {what}")
+    for name in names:
+        if (value := getattr(options, name)) is not None and value is not False:  # it may be an array
+            raise UserError(f"{name} cannot be used with {what}")
 
 
 def _averaging(options: ResolveOptions) -> EnsembleOptions:

@@ -69,8 +69,9 @@ def from_zoo(
     found = list(groups.values())
     for group in found:
         if absent := sorted(set(seeds or ()) - {target.card.train_seed for target in group}):
-            note = f"{group[0].card.model} {group[0].card.recipe} has no train seed {absent[0]}"
-            group[0] = replace(group[0], notes=(f"{note}: its row averages fewer seeds than the others",))
+            lacking = f"{group[0].card.model} {group[0].card.recipe} has no train seed {absent[0]}"
+            note = f"{lacking}: its row averages fewer seeds than the others"
+            group[0] = replace(group[0], notes=(*group[0].notes, note))
     first = found[0][0]
     found[0][0] = replace(first, notes=(*first.notes, *seedless), left_out=tuple(broken.values()))
     return found
@@ -93,8 +94,8 @@ def _without_seeds(
     for name in sorted(without & named):
         raise UserError(f"{name} has no checkpoint with train seed {wanted}")
     rows = {(c.architecture, c.recipe) for c in kept}
-    lacking = dict.fromkeys((c.architecture, c.recipe) for c in lost if (c.architecture, c.recipe) not in rows)
-    return [f"{' '.join(names)} has no train seed {wanted}: it is left out" for names in lacking]
+    lacking = {(c.architecture, c.recipe): None for c in lost}.keys() - rows
+    return [f"{' '.join(row)} has no train seed {wanted}: it is left out" for row in sorted(lacking)]
 
 
 def _as_tried(target: Target, tried: LoadAttempts) -> Target:

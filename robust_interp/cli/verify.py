@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from robust_interp.benchmark.forms import name_list, named_path
 from robust_interp.benchmark.request import DEFAULTS
@@ -73,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     from robust_interp.cli.console import console
     from robust_interp.cli.progress import track
     from robust_interp.core.work import with_progress
+    from robust_interp.data.subset import FIRST
     from robust_interp.results import export
 
     use_threads(arguments)
@@ -82,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         ),
         **select_options(arguments, "zoo only_zoo data_dir mean std"),
     )
+    request = replace(request, subset=request.subset or FIRST)  # indices count in the data set's own order
     dataset = load_dataset(request)
     with track(console(stderr=True), "verify", arguments.quiet) as progress:
         asked = request.models, resolve_options(request), dataset

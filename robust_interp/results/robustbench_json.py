@@ -166,7 +166,8 @@ def _entry(
     line: pd.Series, dataset: str, eps: str | None, paper: Paper, accuracy: dict, remarks: list[str]
 ) -> dict:
     averaged = f"ensemble of {line['members']}" if line["members"] > 1 else f"mean over {line['seeds']} seeds"
-    remarks = [f"n = {line['n_examples']}", *([averaged] if line["seeds"] > 1 else []), *remarks]
+    is_averaged = line["seeds"] > 1 or line["members"] > 1
+    remarks = [f"n = {line['n_examples']}", *([averaged] if is_averaged else []), *remarks]
     return {
         "link": paper.link,
         "name": paper.name or line["model"],

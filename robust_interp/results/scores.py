@@ -108,7 +108,8 @@ def scores(plan: Plan, store: Store, unfinished: bool = False) -> list[Score]:
     """
     scored: list[Score] = []
     for cells in _by_classifier(plan.cells):
-        verdict = store.verdict(digest(cells[0].classifier.identity), cells[0].fingerprint)
+        card = cells[0].classifier  # an audit attacks the classifier itself, not another one in its place
+        verdict = "" if card.attacked_as else store.verdict(digest(card.identity), cells[0].fingerprint)
         of_classifier = _scores_of_classifier(plan, cells, store, unfinished)
         _add_success_rates(of_classifier)
         scored += [replace(score, audit=verdict) for score in of_classifier]

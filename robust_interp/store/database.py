@@ -210,8 +210,8 @@ class Store:
     def claim(self, cell: str, n: int, part_end: Callable[[int], int]) -> Part | None:
         """Claim a part of a cell that is neither finished nor claimed by another process.
 
-        The claim ends when the part is appended, the store is closed, or this process ends. If this process
-        is suspended for long, other processes no longer see its claims; its results are still stored.
+        The claim ends when the part is appended or released, the store is closed, or this process ends. If
+        it is suspended for long, other processes no longer see its claims; its results are still stored.
 
         Args:
             cell: Key of the cell.
@@ -229,6 +229,15 @@ class Store:
         with self._write(durably=False) as db:
             waiting = self._connected(db, cell)
             return self._leases.acquire(cell, self.covered(cell), n, waiting, part_end)
+
+    def release(self, cell: str, start: int) -> None:
+        """Give up the claim to the part of a cell that begins at `start`. Others may then measure it.
+
+        Raises:
+            UserError: if the store cannot be written.
+        """
+        with self._write(durably=False):
+            self._leases.release(cell, start)
 
     def append(self, cell: str, start: int, outcome: Outcome) -> None:
         """Add the outcome of images from `start` on; images that are stored already are not changed.

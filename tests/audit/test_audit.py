@@ -23,6 +23,7 @@ from robust_interp.attacks import parse_attacks
 from robust_interp.audit import checks
 from robust_interp.audit.checks import AuditedModel, Finding, MeasuredAttack
 from robust_interp.audit.options import Options
+from robust_interp.audit.parts import parts_of
 from robust_interp.audit.run import Audit
 from robust_interp.audit.table import lines
 from robust_interp.audit.thresholds import Thresholds
@@ -399,6 +400,16 @@ def test_the_column_is_written_read_and_merged(tmp_path, command):
     assert "audit" in shown
 
 
+def test_a_verdict_is_not_that_of_attacks_on_another_classifier(tmp_path):
+    own = card("net")
+    transferred = replace(own, model="net(member:0)", attacked_as="member:0")
+    with Store(tmp_path) as store:
+        plan = run(store, [(one, CLEAN, first(8)) for one in (own, transferred)])
+        store.put_audit(digest(own.identity), plan.cells[0].fingerprint, "pass(n=10 eps=8)", "[]")
+        found = {score.classifier.model: score.audit for score in scores(plan, store)}
+    assert found == {"net": "pass(n=10 eps=8)", "net(member:0)": ""}
+
+
 def test_a_store_from_before_there_were_audits_can_be_read(tmp_path):
     with Store(tmp_path) as store:
         run(store, [(card(), CLEAN, first(8))])
@@ -630,6 +641,22 @@ def test_a_transfer_that_is_not_run_says_why_and_what_to_do(tmp_path, beside, so
         net = next(one for one in audit.run(store) if one.card.model == "net")
     (transfer,) = [found for found in net.findings if found.check == "transfer"]
     assert (transfer.detail if transfer.verdict == NOT_RUN else None) == why
+
+
+def test_more_steps_and_restarts_are_more_than_those_of_the_audited_attack():
+    def parts(attack):
+        found = parts_of(Options(attack=attack), [8 / 255], {}, 0)
+        more = [attack for part in ("more_steps", "restarts") for attack in found[part].values()]
+        return [(one.integer("steps"), one.integer("restarts")) for one in more]
+
+    assert parts("pgd(steps=20)") == [(100, 1), (20, 5)]
+    assert parts("pgd(steps=20,restarts=10)") == [(100, 10), (20, 50)]
+
+
+def test_options_of_the_audited_models_are_not_those_of_the_source(tiny_zoo):
+    request = Request(models=("in_resnet14",), seeds=(0,), n=4, zoo=str(tiny_zoo), ensembles=False)
+    audit = Audit(request, Options(source=str(tiny_zoo / "in_resnet14.digits_none_seed1")))
+    assert audit.targets[0].card.train_seed == 0
 
 
 class Constant(nn.Module):
@@ -884,6 +911,8 @@ def test_thresholds_are_options_and_printed_and_decide_the_exit_status(tmp_path,
         (["--black-box", "sqare"], ["unknown attack 'sqare'", "square"]),
         (["--strongest", "apgd_ce,square"], ["give one Linf attack", "apgd_ce,square"]),
         (["--strongest", "apgd_ce(norm=L2,eps=1)"], ["Linf"]),
+        (["--strongest", "apgd_ce(eps=8/255)"], ["without eps", "apgd_ce(eps=8/255)"]),
+        (["--black-box", "square(eps=8/255)"], ["without eps", "square(eps=8/255)"]),
         (["--source", "in_resnet1"], ["in_resnet14"]),
         (["--max-gain", "-1"], ["not a percentage"]),
         (["--large-eps", "500"], ["eps must be above 0"]),

@@ -1,5 +1,7 @@
 """The benchmark from Python: numbers worked out by hand for a linear model, and checks on real networks."""
 
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -147,6 +149,18 @@ def test_a_model_without_any_of_the_seeds_is_not_left_out_in_silence(tiny_zoo):
     with pytest.warns(UserWarning, match="preact_resnet14 none has no train seed 1: it is left out"):
         found = robust_interp.evaluate(["*_resnet14"], **options)
     assert set(found["model"]) == {"in_resnet14"}
+
+
+@pytest.mark.slow
+def test_two_sets_of_weights_are_not_averaged_as_two_train_seeds(tiny_zoo, tmp_path):
+    again = tmp_path / "in_resnet14.digits_none_seed0"
+    shutil.copytree(tiny_zoo / "in_resnet14.digits_none_seed1", again)
+    options = {"n": 4, "attacks": "none", "corruptions": "none", "zoo": str(tiny_zoo), "ensembles": False}
+    with pytest.raises(UserError, match="in_resnet14 none seed 0 is named with two sets of weights"):
+        robust_interp.evaluate(["in_resnet14", str(again)], **options)
+    shutil.copytree(tiny_zoo / again.name, again, dirs_exist_ok=True)  # the same weights count once
+    found = robust_interp.evaluate(["in_resnet14", str(again)], **options)
+    assert found["train_seed"].tolist() == [0, 1]
 
 
 @pytest.mark.slow

@@ -167,6 +167,19 @@ def test_a_model_is_judged_on_the_images_of_the_file(command, tmp_path, digits_c
     assert len(rows(tmp_path)) == 2
 
 
+@pytest.mark.slow
+def test_indices_of_ones_own_images_count_in_their_own_order(command, tmp_path, digits_classifier):
+    test = data.load("digits", "test")
+    by_class = np.argsort(test.labels, kind="stable")
+    own, adversarial = test.images[by_class], tmp_path / "adv.npz"
+    saved(tmp_path / "own.npz", images=own, labels=test.labels[by_class])
+    saved(adversarial, images=own[[40, 3]], indices=np.array([40, 3]))
+    asked = ("--models", digits_classifier.name, "--dataset", f"npz:{tmp_path / 'own.npz'}", "--quiet")
+    status, _, err = command("verify", adversarial, *asked, "--eps", "1", "--out", tmp_path / "r")
+    assert status == 0, err
+    assert rows(tmp_path)[0]["max_delta_255"] == "0"
+
+
 def rows(folder):
     with (folder / "r" / "external.csv").open() as file:
         return list(csv.DictReader(file))

@@ -121,6 +121,7 @@ def test_what_follows_a_lost_cell_is_given_up_whichever_targets_share_it(targets
         assert scheduler.next() is None
         assert scheduler.is_done  # else a run waits for ever
         assert scheduler.failures == ["it was lost"]
+        assert store.claim(task.cell.key, N, lambda at: N) == (0, N)  # by another process, say
 
 
 def test_two_processes_on_one_store_do_half_of_the_tasks_each(tmp_path, monkeypatch):

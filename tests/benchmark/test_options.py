@@ -36,6 +36,7 @@ LAMBDA = lambda images: images  # noqa: E731
         (None, {"seeds": 3}, ["seeds cannot be used with model objects"]),
         (None, {"zoo": "model_zoo"}, ["zoo cannot be used with model objects"]),
         ("in_resnet14", {"mean": (0.5,), "std": (0.5,)}, ["mean cannot be used with models from the zoo"]),
+        ("in_resnet14", {"mean": np.full(3, 0.5)}, ["mean cannot be used with models from the zoo"]),
         ("in_resnet14", {"std": (0.5,)}, ["std cannot be used with models from the zoo"]),
     ],
 )

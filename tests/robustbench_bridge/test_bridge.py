@@ -341,6 +341,14 @@ def test_pgd_never_passes_for_autoattack(tmp_path):
     assert not list(place.rglob("in_resnet110*")), "only what was measured here"
 
 
+def test_an_ensemble_of_one_train_seed_is_called_one(tmp_path):
+    mixed = board().iloc[[3]].assign(model="in_resnet20+preact_resnet20", seeds=1, members=2)
+    paper = robustbench_json.Paper("A title", "A and B", "https://example.org", "ICML 2020", True)
+    robustbench_json.write(mixed, "cifar10", tmp_path, 8.0, paper)
+    (path,) = (tmp_path / "cifar10" / "Linf").iterdir()
+    assert json.loads(path.read_text())["footnote"] == "n = 200; ensemble of 2"
+
+
 def test_two_lines_of_one_name_are_refused(tmp_path):
     twice = pd.concat([board(), board()], ignore_index=True).assign(protocol="final")
     told = r"two rows would be written to .* \(n = 200, final and n = 200, final\): run robust-interp bench"

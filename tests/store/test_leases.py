@@ -76,6 +76,14 @@ def test_a_gap_before_what_was_not_taken_is_refused(two):
         other.append("a", 10, outcome(10, 20))
 
 
+def test_a_part_that_is_given_up_is_anothers_to_measure(two):
+    one, other = two
+    assert one.claim("a", 10, by(10)) == (0, 10)
+    assert other.claim("a", 10, by(10)) is None
+    one.release("a", 0)
+    assert other.claim("a", 10, by(10)) == (0, 10)
+
+
 def test_a_damaged_part_that_waits_is_measured_again(tmp_path):
     with Store(tmp_path) as store:
         assert [store.claim("a", 20, by(10)) for _ in range(2)] == [(0, 10), (10, 20)]

@@ -148,6 +148,15 @@ def test_a_broken_neighbour_is_left_out_for_ones_own_images_too(own_zoo):
         zoo.checkpoints_that_fit(3, 1, "mine", own_zoo, only=True)
 
 
+def test_a_note_of_a_missing_seed_leaves_the_others(tiny_zoo):
+    split = data.load("digits")
+    mine = data.from_arrays(split.images[:20], split.labels[:20], 10)
+    found = from_zoo(["*_resnet14"], zoo.checkpoints(tiny_zoo, "digits", only=True), (0, 1), mine)
+    first, *others = next(group for group in found if group[0].card.model == "preact_resnet14")[0].notes
+    assert "was trained on digits, not on" in first
+    assert "has no train seed 1" in "".join(others)
+
+
 def others_weights(folder):
     """The weights of another network, with the hash that is theirs."""
     weights = (folder.parent / "preact_resnet14.digits_none_seed0" / zoo.WEIGHTS).read_bytes()
