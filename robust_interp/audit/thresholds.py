@@ -23,7 +23,7 @@ class Thresholds:
 
     Attributes:
         large_eps_255: Radius of the check `large_eps`, in units of 1/255.
-        more: Factor of the steps in `more_steps`, and number of restarts in `restarts`.
+        more: Factor of the steps in `more_steps`, and of the random starts in `restarts`.
         standing: Largest accuracy at that radius, in %.
         gain: Largest loss of accuracy under more steps, restarts or a stronger attack, compared with the
             audited attack, in percentage points.
@@ -41,9 +41,7 @@ class Thresholds:
     )
     more: int = field(
         default=5,
-        metadata=declared(
-            forms.FACTOR, "factor for the number of steps, and number of restarts, of the longer attacks"
-        ),
+        metadata=declared(forms.FACTOR, "factor for the steps and random starts of the longer attacks"),
     )
     standing: float = _limit(1.0, "largest % of images that may be correct at the large eps")
     gain: float = _limit(2.0, "largest gain in points from more steps, restarts or a stronger attack")

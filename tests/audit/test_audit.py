@@ -405,9 +405,9 @@ def test_a_verdict_is_not_that_of_attacks_on_another_classifier(tmp_path):
     transferred = replace(own, model="net(member:0)", attacked_as="member:0")
     with Store(tmp_path) as store:
         plan = run(store, [(one, CLEAN, first(8)) for one in (own, transferred)])
-        store.put_audit(digest(own.identity), plan.cells[0].fingerprint, "pass(n=10 eps=8)", "[]")
+        store.put_audit(digest(own.identity), plan.cells[0].fingerprint, "pass(n=10)", "[]")
         found = {score.classifier.model: score.audit for score in scores(plan, store)}
-    assert found == {"net": "pass(n=10 eps=8)", "net(member:0)": ""}
+    assert found == {"net": "pass(n=10)", "net(member:0)": ""}
 
 
 def test_a_store_from_before_there_were_audits_can_be_read(tmp_path):

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.messages import one_line
 from support.one_pixel import IMAGES, LABELS, Net, evaluate

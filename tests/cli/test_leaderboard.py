@@ -125,9 +125,9 @@ def test_a_comparison_of_one_seed_has_its_p_values_on_80_columns(monkeypatch, ca
     made = Console(width=80, force_terminal=True, color_system=None, markup=False)
     monkeypatch.setattr(console, "console", lambda: made)
     console.print_comparison(compare.from_folders([tmp_path], "a", "b"))
-    heads, values = (line.split() for line in capsys.readouterr().out.splitlines()[1:3])
-    assert heads == "column A B A - B only A only B p Holm p verdict".split()  # nothing over seeds
-    assert values[-4:] == ["1", "1", "not", "significant"]
+    heads, values = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines()[1:3])
+    assert heads == "column A B A - B only A only B p Holm p verdict"  # nothing over seeds
+    assert values.endswith(" 1 1 not significant")
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 from matplotlib.colors import to_rgba
 from support.hand_made import attack, card, corruption, ensemble, first, run
+from support.messages import one_line
 
 from robust_interp import zoo
 from robust_interp.core.errors import UserError

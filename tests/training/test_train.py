@@ -238,7 +238,8 @@ def test_a_changed_flip_of_a_plug_in_data_set_is_another_training(monkeypatch, t
 
     with data.DATASETS.registered("mine", replace(DIGITS, name="mine", flip=True)):
         built_in = identity("digits")
-        monkeypatch.setattr(data.DATASETS, "code", lambda name: {"plugin": "sha256:1"} if name == "mine" else {})
+        code = {"mine": {"plugin": "sha256:1"}}
+        monkeypatch.setattr(data.DATASETS, "code", lambda name: code.get(name, {}))
         assert identity("digits") == built_in  # saved states of these stay valid
         assert identity("mine")["flip"] is True
     assert "flip" not in built_in
