@@ -71,8 +71,7 @@ def _texts(options: Options, row: Spec, usual: Perturbation) -> dict[str, str]:
         usual: The same with all of its parameters.
     """
     kind, once, more = type_of(row.name), _once(row), options.thresholds.more
-    to_the_end = {key: value for key, value in row.params.items() if key != "stop"}
-    longer = Spec(row.name, to_the_end | {"steps": more * usual.integer("steps")})
+    longer = Spec(row.name, row.params | {"steps": more * usual.integer("steps")})
     restarted = Spec(row.name, row.params | {"restarts": more * usual.integer("restarts")})
     return {
         "one_step": "fgsm",

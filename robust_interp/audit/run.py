@@ -97,8 +97,9 @@ class Audit:
             return known[0]
         asked = resolve_options(request)
         seeds = asked.seeds if is_of_the_zoo(name) else None
-        unnamed = replace(asked, mean=None, std=None, weights_key=None, checkpoint=None)
-        options = replace(unnamed, seeds=seeds, check_each=True)
+        options = replace(
+            asked, mean=None, std=None, weights_key=None, checkpoint=None, seeds=seeds, check_each=True
+        )
         self._asked.append(((name,), options))
         return resolve((name,), options, self.dataset)[0]
 

@@ -56,6 +56,7 @@ class Benchmark:
         self.runner = Runner.for_request(request, self.dataset)
         self._named = request.modules or request.models, resolve_options(request)
         self.targets = resolve(*self._named, self.dataset, progress)
+        _refuse_two_weights(target.card for target in self.targets)
         self.plan = self._planned(request)
         self._is_loaded = False
         self._failed: dict[str, UserError] = {}  # of checkpoints that were left out, by their keys
@@ -251,3 +252,20 @@ class Benchmark:
 
     def _cells_missing(self, store: Store) -> list[Cell]:
         return [cell for part in self.plan.parts for cell in missing(part, store)]
+
+
+def _refuse_two_weights(cards: Iterable[ModelCard]) -> None:
+    """Refuse two sets of weights of the same model, recipe and train seed, which a row would average.
+
+    Raises:
+        UserError: naming the first such model.
+    """
+    seen: set[tuple] = set()
+    for card in cards:
+        place = card.model, card.recipe, card.lambda_init, card.train_seed
+        if card.train_seed is not None and place in seen:
+            raise UserError(
+                f"{card.model} {card.recipe} seed {card.train_seed} is named with two sets of weights: "
+                "measure each in a run of its own"
+            )
+        seen.add(place)

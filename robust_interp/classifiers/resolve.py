@@ -239,7 +239,7 @@ def _named(
     elif not others:
         _refuse_idle(options, ("mean", "std", "weights_key"), "models from the zoo")
     found = _of_the_zoo(of_the_zoo, options, averaging, dataset, progress, tried) if of_the_zoo else []
-    return _of_one_weights_each(_once([*found, *_others(others, options, dataset, on_random)]))
+    return _once([*found, *_others(others, options, dataset, on_random)])
 
 
 def _prefixed(name: str) -> re.Match | None:
@@ -344,25 +344,6 @@ def _once(found: Iterable[Target]) -> list[Target]:
     for target in found:
         once.setdefault(target.key, target)
     return list(once.values())
-
-
-def _of_one_weights_each(found: list[Target]) -> list[Target]:
-    """Return the targets unchanged.
-
-    Raises:
-        UserError: if two have the same model, recipe, interval of λ and train seed. Their row would average
-            them like two train seeds.
-    """
-    seen: set[tuple] = set()
-    for card in (target.card for target in found if target.card.train_seed is not None):
-        place = card.model, card.recipe, card.lambda_init, card.train_seed
-        if place in seen:
-            raise UserError(
-                f"{card.model} {card.recipe} seed {card.train_seed} is named with two sets of weights: "
-                "measure each in a run of its own"
-            )
-        seen.add(place)
-    return found
 
 
 def _for_checkpoint(names: Sequence[str]) -> Sequence[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 
 from robust_interp import data, zoo
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.target import LoadAttempts, Target, TargetLoader, to_channels_last
 from robust_interp.core.errors import UserError
+from robust_interp.core.registry import is_glob
 from robust_interp.core.work import ProgressCallback, no_progress, with_progress
 from robust_interp.store.cells import ModelCard, digest
 
@@ -51,7 +52,7 @@ def from_zoo(
         raise UserError(f"no checkpoint with train seed {absent[0]} among the given models")
     groups: dict[tuple, list[Target]] = {}
     named = {pattern.partition("@")[0] for pattern in patterns}
-    seedless = _without_seeds(chosen, seeds, named)
+    seedless = _without_seeds(patterns, chosen, seeds)
     broken = _broken_plugins(chosen, named)
     for checkpoint in with_progress(chosen, progress, lambda checkpoint: checkpoint.name):
         if checkpoint.architecture not in broken and (seeds is None or checkpoint.seed in seeds):
@@ -78,24 +79,24 @@ def from_zoo(
 
 
 def _without_seeds(
-    chosen: Sequence[zoo.Checkpoint], seeds: Sequence[int] | None, named: Set[str]
+    patterns: Iterable[str], chosen: list[zoo.Checkpoint], seeds: Sequence[int] | None
 ) -> list[str]:
     """Return a note for each architecture and recipe that has none of the train seeds.
 
     Raises:
-        UserError: if such an architecture, or a checkpoint with another seed, is in `named`.
+        UserError: if no checkpoint of a pattern that is no glob has one.
     """
     if seeds is None:
         return []
     wanted = ", ".join(map(str, seeds))
-    kept = [c for c in chosen if c.seed in seeds]
-    lost = [c for c in chosen if c.seed not in seeds]
-    without = {c.architecture for c in lost} - {c.architecture for c in kept} | {c.name for c in lost}
-    for name in sorted(without & named):
-        raise UserError(f"{name} has no checkpoint with train seed {wanted}")
-    rows = {(c.architecture, c.recipe) for c in kept}
-    lacking = {(c.architecture, c.recipe): None for c in lost}.keys() - rows
-    return [f"{' '.join(row)} has no train seed {wanted}: it is left out" for row in sorted(lacking)]
+    for pattern in patterns:
+        name = pattern.partition("@")[0]
+        is_name = name != "all" and not is_glob(name)
+        if is_name and not any(c.seed in seeds for c in zoo.select([pattern], chosen)):
+            raise UserError(f"{pattern} has no checkpoint with train seed {wanted}")
+    kept = {(c.architecture, c.recipe) for c in chosen if c.seed in seeds}
+    lost = {(c.architecture, c.recipe) for c in chosen} - kept
+    return [f"{' '.join(row)} has no train seed {wanted}: it is left out" for row in sorted(lost)]
 
 
 def _as_tried(target: Target, tried: LoadAttempts) -> Target:

@@ -141,6 +141,7 @@ def _ready(arguments: argparse.Namespace, points: Sequence[Point], recipe_of: Re
     from robust_interp import data
     from robust_interp.benchmark.plan import make_plan
     from robust_interp.benchmark.settings import corruptor_of, device_of, load_dataset
+    from robust_interp.store.cells import ModelCard
     from robust_interp.training import sweep
     from robust_interp.training.job import destinations
 
@@ -150,7 +151,7 @@ def _ready(arguments: argparse.Namespace, points: Sequence[Point], recipe_of: Re
     done = train_command.finished(arguments, trainings, _zoo(arguments))
     device_of(request)
     test = load_dataset(request)
-    make_plan(request, test, corruptor_of(request, test), ())
+    make_plan(request, test, corruptor_of(request, test), [ModelCard("", {})])  # checks each measurement
     all_done = len(done) == len(trainings)
     training = None if all_done else data.load(arguments.dataset, "train", arguments.data_dir)
     return _Ready(asked, done, training, test)

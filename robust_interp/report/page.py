@@ -117,7 +117,7 @@ def write(
     found = _measured([path for path in sources if path.is_dir()], dataset)
     audited = provenance.audits(found.folders, found.dataset)
     baseline = _baseline(found, baseline)
-    checkpoints = zoo.checkpoints(zoo_folder, found.dataset or None)
+    checkpoints = zoo.checkpoints(zoo_folder, found.dataset)
     drawn = _drawn(figures, dataset, _weights(found))
     _write_tables(out, board, found, audited)  # not before, so that a refusal leaves an older report whole
     sections = _robustness(found, board, baseline, out, part_of_progress(progress, _READ, _ROBUSTNESS))

@@ -647,16 +647,22 @@ def test_more_steps_and_restarts_are_more_than_those_of_the_audited_attack():
     def parts(attack):
         found = parts_of(Options(attack=attack), [8 / 255], {}, 0)
         more = [attack for part in ("more_steps", "restarts") for attack in found[part].values()]
-        return [(one.integer("steps"), one.integer("restarts")) for one in more]
+        return [(one.integer("steps"), one.integer("restarts"), one.params.get("stop")) for one in more]
 
-    assert parts("pgd(steps=20)") == [(100, 1), (20, 5)]
-    assert parts("pgd(steps=20,restarts=10)") == [(100, 10), (20, 50)]
+    assert parts("pgd(steps=20)") == [(100, 1, None), (20, 5, None)]
+    assert parts("pgd(steps=20,restarts=10)") == [(100, 10, None), (20, 50, None)]
+    assert parts("pgd(steps=20,stop=broken)") == [(100, 1, "broken"), (20, 5, "broken")]
 
 
-def test_options_of_the_audited_models_are_not_those_of_the_source(tiny_zoo):
+def test_options_of_the_audited_models_are_not_those_of_the_source(tiny_zoo, tmp_path):
     request = Request(models=("in_resnet14",), seeds=(0,), n=4, zoo=str(tiny_zoo), ensembles=False)
     audit = Audit(request, Options(source=str(tiny_zoo / "in_resnet14.digits_none_seed1")))
     assert audit.targets[0].card.train_seed == 0
+    weights = tmp_path / "weights.pth"
+    torch.save({"ema": zoo.Checkpoint.at(tiny_zoo / "in_resnet14.digits_none_seed0").load().state_dict()}, weights)
+    of_file = {"models": ("in_resnet14",), "checkpoint": str(weights), "weights_key": "ema", "seeds": None}
+    normalised = {"mean": (0.5,), "std": (0.5,)}
+    Audit(replace(request, **of_file, **normalised), Options(source="preact_resnet14"))
 
 
 class Constant(nn.Module):

@@ -141,9 +141,10 @@ def test_a_model_that_lacks_a_seed_that_others_have_is_remarked_on(tiny_zoo):
 
 
 @pytest.mark.slow
-def test_a_model_without_any_of_the_seeds_is_not_left_out_in_silence(tiny_zoo):
-    options = {"n": 4, "attacks": "none", "corruptions": "none", "zoo": str(tiny_zoo), "seeds": (1,)}
-    for named in ("preact_resnet14", "preact_resnet14.digits_none_seed0"):
+def test_a_model_without_any_of_the_seeds_is_not_left_out_in_silence(own_zoo):
+    shutil.copytree(own_zoo / "in_resnet14.digits_none_seed0", own_zoo / "in_resnet14.digits_other_seed0")
+    options = {"n": 4, "attacks": "none", "corruptions": "none", "zoo": str(own_zoo), "seeds": (1,)}
+    for named in ("preact_resnet14", "preact_resnet14.digits_none_seed0", "in_resnet14@other"):
         with pytest.raises(UserError, match=f"{named} has no checkpoint with train seed 1"):
             robust_interp.evaluate(["in_resnet14", named], **options)
     with pytest.warns(UserWarning, match="preact_resnet14 none has no train seed 1: it is left out"):

@@ -194,15 +194,17 @@ def test_a_grid_that_could_not_be_trained_is_refused_in_a_dry_run_too(
     [
         (("--n", "451"), "n must be 1 to 450"),
         (("--attacks", "pgd(nosuch=1)"), "nosuch"),
+        (("--attacks", "autoattack"), "autoattack needs an extra package"),
         (("--device", "cuda:99"), "cannot use device 'cuda:99'"),
         (("--dataset", "cifar10", "--data-dir", "nowhere"), "nowhere"),
     ],
-    ids=["n", "attack", "device", "data"],
+    ids=["n", "attack", "package", "device", "data"],
 )
 def test_a_grid_that_could_not_be_measured_is_refused_before_it_is_trained(
     command, tmp_path, monkeypatch, options, complaint, dry_run
 ):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("robust_interp.attacks.properties.AUTOATTACK_PACKAGES", ())
     status, shown, errors = command("sweep", "--models", "in_resnet14", "--quiet", *options, *dry_run)
     assert (status, shown) == (1, "")
     one_line(errors, complaint)

@@ -6,7 +6,7 @@ import random
 import sys
 import types
 import warnings
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from torchvision.transforms import functional as TF
 from robust_interp import data, zoo
 from robust_interp.cli.main import main
 from robust_interp.core.errors import UserError
-from robust_interp.training import files, recipe, train
+from robust_interp.training import files, recipe, resume, train
 from robust_interp.training.job import Job, Training, work
 from robust_interp.training.loader import Loader
 from robust_interp.training.recipe import Recipe
@@ -424,6 +424,18 @@ def test_a_checkpoint_that_is_there_is_skipped_and_never_overwritten(tmp_path, c
     assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(UserError, match="exists already"):
         train_one("in_resnet14", "digits", Recipe("digits_1epochs", epochs=1), 0, tmp_path)
+
+
+def test_what_another_process_finished_before_the_lock_is_not_trained_again(tmp_path, monkeypatch):
+    @contextmanager
+    def lock(folder):
+        folder.mkdir()  # by the process that had the lock
+        yield
+
+    monkeypatch.setattr(resume, "lock", lock)
+    monkeypatch.setattr(Trainer, "steps", property(lambda trainer: pytest.fail("the training has begun")))
+    with pytest.raises(UserError, match="exists already"):
+        train_one("in_resnet14", "digits", SHORT, 0, tmp_path)
 
 
 @pytest.mark.slow
