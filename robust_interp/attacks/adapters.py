@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from robust_interp.attacks.runner import GradientProbe
 
 AUTOATTACK_TARGETS = 9  # target classes of AutoAttack's targeted APGD and FAB
+MASKED_BELOW = 1e4  # distance of excluded classes below the others; from 104 on, a probability is 0 in float32
 BEYOND_ROUNDING = 1e-5  # share of the range of the logits that float32 rounding does not reach
 
 
@@ -92,7 +93,21 @@ def rounds(perturbation: Perturbation, kind: AttackType, model: nn.Module, image
 
 
 def _plain(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> list[Round]:
-    return [Round(_made(perturbation, kind, model, images), kind.alone)] * restarts_of(perturbation)
+    attack = _made(perturbation, kind, model, images)
+
+    def run(x: Tensor, y: Tensor) -> Tensor:
+        attack.seed = int(torch.randint(2**31, ()))  # of a generator that was seeded for this image
+        return attack(x, y)
+
+    return [Round(run if kind.own_seed else attack, kind.alone)] * restarts_of(perturbation)
+
+
+def _pgd_l2(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> list[Round]:
+    attack = _made(perturbation, kind, model, images)
+    # By default 1e-10 is added to the norm of each image's gradient of the mean loss. For a confident model
+    # that makes steps shorter than alpha, the more so the larger the batch is.
+    attack.eps_for_division = 1e-30
+    return [Round(attack, kind.alone)] * restarts_of(perturbation)
 
 
 def _made(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> Any:
@@ -122,18 +137,22 @@ def _aim(model: nn.Module, target: str | int, known: int | None) -> Callable[[Te
 
     Args:
         model: Maps images to logits.
-        target: ``next``, ``least_likely`` or a class.
+        target: ``next``, ``least_likely`` or a class. The first two leave out classes that are excluded by a
+            logit of -inf.
         known: Number of classes to choose from, the first ones of the logits; None means all.
     """
 
     @torch.no_grad()
     def classes(images: Tensor, labels: Tensor) -> Tensor:
         logits = model(images)[:, :known]
-        following = (labels + 1) % logits.shape[1]
+        excluded = logits <= logits.amax(1, keepdim=True) - MASKED_BELOW  # no attack can reach these
+        if target == "least_likely":
+            return logits.masked_fill(excluded, torch.inf).scatter(1, labels[:, None], torch.inf).argmin(1)
+        others = (labels[:, None] + torch.arange(1, logits.shape[1], device=labels.device)) % logits.shape[1]
+        first = excluded.gather(1, others).long().argmin(1, keepdim=True)
+        following = others.gather(1, first)[:, 0]
         if target == "next":
             return following
-        if target == "least_likely":
-            return logits.scatter(1, labels[:, None], torch.inf).argmin(1)
         aimed = torch.full_like(labels, int(target))
         return torch.where(labels == aimed, following, aimed)
 
@@ -375,6 +394,7 @@ def _within(images: Tensor, found: Tensor, perturbation: Perturbation) -> Tensor
 
 
 _ENGINES: dict[str, Callable[[Perturbation, AttackType, nn.Module, Tensor], list[Round]]] = {
+    "pgd_l2": _pgd_l2,
     "apgd_ce": _apgd,
     "apgd_dlr": _apgd,
     "apgd_t": _apgd_targeted,

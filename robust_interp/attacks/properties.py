@@ -156,10 +156,15 @@ def environment(perturbation: Perturbation) -> dict[str, str]:
         UserError: if the attack is AutoAttack and no package of it is installed.
     """
     if perturbation.name != "autoattack":
-        kind, of_torchattacks = type_of(perturbation.name), {"torchattacks": torchattacks_version()}
-        # Results without the second entry took Pixle's own restarts for runs of the whole attack.
-        is_own = not kind.restarts and "restarts" in kind.defaults
-        return of_torchattacks | ({"restarts": "of the attack"} if is_own else {})
+        kind = type_of(perturbation.name)
+        # Results without a mark had, in this order: Pixle's own restarts taken for runs of the whole attack;
+        # the same draws for every image and seed; steps shorter than alpha where the loss nearly vanishes.
+        marks = {
+            "restarts": "of the attack" if not kind.restarts and "restarts" in kind.defaults else "",
+            "seed": "of the image" if kind.own_seed else "",
+            "step": "alpha" if perturbation.name == "pgd_l2" else "",
+        }
+        return {"torchattacks": torchattacks_version()} | {key: mark for key, mark in marks.items() if mark}
     for package in AUTOATTACK_PACKAGES:
         try:
             return {"autoattack": f"{package} {importlib.metadata.version(package)}"}

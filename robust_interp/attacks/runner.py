@@ -40,8 +40,6 @@ def slack(eps: float, norm: str) -> float:
     return (eps and BALL_TOLERANCE) + (0 if norm == "Linf" else RELATIVE_TOLERANCE * eps)
 
 
-MASKED_BELOW = 1e4  # distance below the smallest finite logit; from 104 on, a probability is 0 in float32
-
 # Attacked images (N, C, H, W); zero gradients, (N,) bool; values that are not finite, (N,) bool
 Found = tuple[Tensor, np.ndarray, np.ndarray]
 
@@ -389,7 +387,7 @@ def _finite(logits: Tensor) -> Tensor:
     Losses subtract logits, and -inf - (-inf) is NaN.
     """
     masked = logits == -torch.inf
-    floor = torch.where(masked, torch.inf, logits.detach()).amin(1, keepdim=True) - MASKED_BELOW
+    floor = torch.where(masked, torch.inf, logits.detach()).amin(1, keepdim=True) - adapters.MASKED_BELOW
     return torch.where(masked, floor, logits)
 
 

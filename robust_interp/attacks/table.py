@@ -54,6 +54,7 @@ class AttackType:
             additional class.
         alone: Whether it must run on one image at a time, because images of a batch influence each other.
         alone_in: Norms in which it must run so, if not in all.
+        own_seed: Whether its class seeds torch's generator itself, by its attribute `seed`.
         targeted: Whether it can aim at a class.
         classes: Smallest number of classes for which its loss is defined.
         work: Function that maps the parameters to the cost per image in forward passes, without restarts.
@@ -75,6 +76,7 @@ class AttackType:
     by_order: bool = False
     alone: bool = False
     alone_in: tuple[str, ...] = ()
+    own_seed: bool = False
     targeted: bool = False
     classes: int = 2
     work: Callable[[Mapping], int] = field(default=_steps, compare=False)
@@ -430,6 +432,7 @@ def _of_class(name: str) -> AttackType:
         gradient=name not in _WITHOUT_GRADIENT,
         by_order=name in _BY_ORDER,
         alone=name not in _IN_BATCHES,
+        own_seed="seed" in parameters,
         targeted="targeted" in modes,
         classes=10 if name in _OF_TEN_CLASSES else 2,
         work=_tries_of_pixle if name == "Pixle" else _steps,

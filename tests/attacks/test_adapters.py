@@ -418,12 +418,54 @@ def generators():
     return torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate()
 
 
-@pytest.mark.parametrize("spec", ["pgd(steps=2)", "apgd_ce(steps=3)", "square(queries=3)", "DIFGSM(steps=3)"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *("pgd(steps=2)", "apgd_ce(steps=3)", "square(queries=3)", "DIFGSM(steps=3)"),
+        *("APGD(steps=3)", "APGDT(steps=2)", "Square(n_queries=3)"),  # these seed torch's generator themselves
+    ],
+)
 def test_another_seed_draws_otherwise(spec):
     classifier, (images, labels) = Rowwise().requires_grad_(False), rowwise_batch(6)
     one, same, other = (attack(classifier, spec, images, labels, seed=seed).images for seed in (0, 0, 1))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("spec", ["pgd(steps=1)", "APGD(steps=1)", "Square(n_queries=2)"])
+def test_another_image_draws_otherwise(spec):
+    twice = rowwise_batch(1)[0].repeat(2, 1, 1, 1)
+    labels = Rowwise()(twice).argmax(1)
+    one, other = attack(Rowwise().requires_grad_(False), spec, twice, labels).images
+    assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("margin", [1.0, 30.0])
+def test_a_step_of_pgd_l2_has_the_length_alpha_however_confident_the_model_is(margin):
+    """The gradient of an image's loss has the norm 0.1 p, where p is about exp(-margin)."""
+    weight = torch.zeros(2, 12)
+    weight[1] = 0.1 / 12**0.5
+    model = Linear(weight, torch.tensor([margin, 0.0])).requires_grad_(False)
+    images, labels = torch.full((250, 3, 2, 2), 0.5), torch.zeros(250, dtype=torch.long)
+    start, stepped = (
+        attack(model, f"pgd_l2(eps=0.4,steps=1,alpha={alpha})", images, labels).images for alpha in (1e-9, 0.05)
+    )
+    lengths = (stepped - start).flatten(1).norm(dim=1)
+    assert lengths.max() == pytest.approx(0.05, rel=1e-4)
+    assert lengths.median() == pytest.approx(0.05, rel=1e-4)  # those at the boundary are projected
+    alone = attack(model, "pgd_l2(eps=0.4,steps=1,alpha=0.05)", images[:1], labels[:1]).images
+    torch.testing.assert_close(alone, stepped[:1], rtol=0, atol=1e-6)
+
+
+def test_a_target_is_no_class_that_is_left_out():
+    """Of the classes 0 to 3, the classes 1 and 3 have a logit of -inf; class 0 is the label."""
+    model = Linear(torch.zeros(4, 12), torch.tensor([3.0, -torch.inf, 1.0, -torch.inf]))
+    model.weight.data[2] = 0.1
+    model.requires_grad_(False)
+    images, labels = torch.full((2, 3, 2, 2), 0.5), torch.zeros(2, dtype=torch.long)
+    for target in ("next", "least_likely"):
+        found = attack(model, f"ifgsm(steps=1,target={target})", images, labels).images
+        assert (found > images).all()  # towards class 2
 
 
 def test_of_restarts_the_one_that_breaks_a_sample_is_kept():
