@@ -8,7 +8,6 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -26,6 +25,7 @@ from robust_interp.classifiers.objects import name_of
 from robust_interp.core import environment, precision
 from robust_interp.core.devices import by_default
 from robust_interp.core.errors import UserError
+from robust_interp.core.paths import expanded
 from robust_interp.core.random_state import preserved_rng_state
 from robust_interp.core.registry import nearest
 from robust_interp.core.units import eps_in_pixels
@@ -202,7 +202,7 @@ def evaluate(
         corruptions=_specs("corruptions", corruptions),
         **asked,
     )
-    folder = Path(out) if out is not None else None
+    folder = expanded(out) if out is not None else None
     with ExitStack() as stack:
         # Building a model draws random numbers. A model object that another thread measures may be on
         # another device for the moment.

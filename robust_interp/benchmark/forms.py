@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.paths import expanded
 from robust_interp.core.specs import parts_of
 from robust_interp.core.texts import quoted
 from robust_interp.core.units import LEAST_255, read_eps
@@ -84,7 +85,11 @@ def path_text(text: str) -> str:
 
 
 def named_path(text: str) -> Path:
-    return Path(path_text(text))
+    """Read the path of a folder or file. A ``~`` at its beginning is the home folder."""
+    try:
+        return expanded(path_text(text))
+    except UserError as error:
+        raise ArgumentTypeError(str(error)) from None
 
 
 def per_channel(text: str) -> tuple[float, ...]:

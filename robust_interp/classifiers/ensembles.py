@@ -39,16 +39,13 @@ def member_names(named: str) -> list[str]:
     return [part.strip() for part in named.split("+")]
 
 
-def named_ensembles(
-    named: str, found: Sequence[Target], averaging: EnsembleOptions, dataset: str
-) -> list[Target]:
+def named_ensembles(named: str, found: Sequence[Target], averaging: EnsembleOptions) -> list[Target]:
     """Return the ensembles of the single models named by `named`, without those already in `found`.
 
     Args:
         named: Names, full names of checkpoints, globs or 'all', joined by ``+``.
         found: The targets of the run, including its ensembles.
         averaging: How the members form an ensemble.
-        dataset: Name of the data set, a part of the full name of a checkpoint.
 
     Raises:
         UserError: if a part matches no model, or all parts together match fewer than two.
@@ -56,7 +53,7 @@ def named_ensembles(
     singles = [target for target in found if target.card.members == 1]
     members: dict[int, Target] = {}
     for part in member_names(named):
-        hits = [at for at, target in enumerate(singles) if _answers(target.card, part, dataset)]
+        hits = [at for at, target in enumerate(singles) if _answers(target, part)]
         if not hits:
             raise unknown("member of an ensemble", part, {target.card.model for target in singles})
         members |= {at: singles[at] for at in hits}
@@ -80,8 +77,8 @@ def from_ensemble(name: str, ensemble: Ensemble, context: Context) -> Target:
     return replace(target, notes=(*(note for member in members for note in member.notes), *target.notes))
 
 
-def _answers(card: ModelCard, part: str, dataset: str) -> bool:
-    names = [card.model, f"{card.model}.{dataset}_{card.recipe}_seed{card.train_seed}"]
+def _answers(target: Target, part: str) -> bool:
+    names = [target.card.model, target.checkpoint]
     return part == "all" or (bool(matching(part, names)) if is_glob(part) else part in names)
 
 

@@ -136,7 +136,7 @@ def resolve(
         else _named(models, options, averaging, dataset, progress, on_random, tried)
     )
     for named in _listed(options.ensemble):
-        found += named_ensembles(named, found, averaging, dataset.name)
+        found += named_ensembles(named, found, averaging)
     for target in found:
         _check_name(target.card.model)
     own = are_objects and not options.ensemble  # Ensemble objects have their own settings

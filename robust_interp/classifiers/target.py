@@ -54,6 +54,7 @@ class Target:
         notes: Notes for a reader of its results.
         dataset: The data set, preprocessed for this model; None uses the data set of the run.
         left_out: Notes on broken models that were left out when this one was selected.
+        checkpoint: Full name of its checkpoint in the zoo's format; empty for other models.
     """
 
     card: ModelCard
@@ -61,6 +62,7 @@ class Target:
     notes: tuple[str, ...] = ()
     dataset: data.Dataset | None = None
     left_out: tuple[str, ...] = ()
+    checkpoint: str = ""
 
     @property
     def remarks(self) -> tuple[str, ...]:

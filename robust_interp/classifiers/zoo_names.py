@@ -148,7 +148,7 @@ def from_checkpoint(
         card = replace(card, recorded_clean=None)
         notes = (f"{checkpoint.name} was trained on {checkpoint.dataset}, not on {dataset.name}",)
     load = TargetLoader(lambda: to_channels_last(classifier_of(checkpoint)), dataset, alike_passed_on=alike)
-    return Target(card, load, dataset=dataset, notes=notes)
+    return Target(card, load, notes, dataset, checkpoint=checkpoint.name)
 
 
 def classifier_of(checkpoint: zoo.Checkpoint) -> Classifier:

@@ -93,6 +93,8 @@ def _imports_of(file: Path, source: bytes, beside: LocalModules) -> Iterator[Pat
         elif isinstance(node, ast.ImportFrom):
             base = [node.module] if node.module else []
             root = file.parents[node.level - 1] if 0 < node.level <= len(file.parents) else beside.root
+            if node.level:
+                yield root / "__init__.py"  # what is imported may be a name in it
             for alias in node.names:
                 yield from _files(".".join([*base, alias.name]), root, absolute=not node.level)
 

@@ -292,11 +292,14 @@ def _filled(ray: Any, workers: Workers) -> Workers:
             raise UserError("there is no GPU in the cluster to count workers by: say how many with --workers")
         share = share or 1.0
         count = int(gpus / share)
+        if not count:
+            raise UserError(f"--gpus-per-worker {share:g} needs more GPUs than the cluster's {gpus:g}")
     if share is None:
         share = min(1.0, gpus / count)
     number = workers.threads or (1 if workers.address else max(1, threads.available_cpus() // count))
-    if count > cpus or count * share > gpus + 1e-6:
-        needed = f"{count} CPUs" + (f" and {count * share:g} GPUs" if share else "")
+    at_least = count * number if workers.address else count
+    if at_least > cpus or count * share > gpus + 1e-6:
+        needed = f"{at_least} CPUs" + (f" and {count * share:g} GPUs" if share else "")
         raise UserError(f"{count} workers need {needed}; the cluster has {cpus} and {gpus:g}")
     return replace(workers, count=count, gpus=share, threads=number)
 

@@ -228,6 +228,8 @@ def _set_range(axes: Axes, kind: str) -> None:
         axes.set_ylim(0, 103)
         return
     low, high = axes.dataLim.intervaly
+    if low > high:  # models of this kind were not measured under this corruption
+        return
     axes.set_ylim(max(0, min(low, high - 10) - 1), min(103, high + 1.5))
 
 

@@ -48,6 +48,7 @@ def jacobian_figure(table: pd.DataFrame) -> Figure:
         for panel in row:
             panel.legend()
     axes[0][1].set_ylim(0, 1.05 * table["norm"].max())
+    axes[0][0].set_xlim(0.5, table["blocks"].max() + 0.5)  # shared by all rows
     for panel in axes[-1]:
         panel.set_xlabel("residual block, from the input")
     style.key(figure, [_BARS])

@@ -23,6 +23,7 @@ from robust_interp.attacks import ATTACKS, AttackType
 from robust_interp.attacks.table import NORM_AT_END, NORMS, is_torchattacks_class
 from robust_interp.core.errors import UserError
 from robust_interp.core.json_values import is_count
+from robust_interp.core.memory import is_out_of_memory
 from robust_interp.core.parameters import RESERVED, check_default, plain
 from robust_interp.core.registry import Registry, cause, first_line
 from robust_interp.core.specs import OfEps
@@ -282,7 +283,7 @@ def _defaults(function: Callable) -> dict:
 
 
 def _named(kind: str, call: Callable, function: Callable) -> Callable:
-    """Wrap `call` so that exceptions from the plug-in become a UserError of one line."""
+    """Wrap `call` so that its exceptions, but for a lack of memory, become a UserError of one line."""
     file = function.__code__.co_filename
 
     def named(*arguments: Any) -> Any:
@@ -291,6 +292,8 @@ def _named(kind: str, call: Callable, function: Callable) -> Callable:
         except UserError:
             raise
         except Exception as error:
+            if is_out_of_memory(error):  # the caller tries a smaller batch
+                raise
             where = f" in {Path(file).name}"
             raise UserError(f"{kind} {function.__name__!r}{where}: {cause(error, file)}") from error
 

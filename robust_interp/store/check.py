@@ -145,7 +145,8 @@ def _build(path: Path, copy: Path, new: Path) -> dict[str, int]:
     for end in ("", "-wal"):
         if Path(f"{path}{end}").exists():
             shutil.copyfile(f"{path}{end}", f"{copy}{end}")
-    with closing(connection.open_for_writing(new)) as db:
+    journal = "delete" if connection.chose_rollback(path) else "auto"
+    with closing(connection.open_for_writing(new, journal)) as db:
         with transaction(db):
             is_sealed = _copy_by_query(copy, db)
             if is_sealed:

@@ -73,6 +73,12 @@ BESIDE = (
 )
 
 
+def chose_rollback(path: Path) -> bool:
+    """Return whether the user asked for a rollback journal, by the header of a file that may be damaged."""
+    with path.open("rb") as file:
+        return file.read(72)[68:] == _CHOSEN.to_bytes(4, "big")
+
+
 def open_for_writing(path: Path | str, journal: str = "auto") -> sqlite3.Connection:
     """Open a database for writing; create it or upgrade it to the newest format if needed.
 

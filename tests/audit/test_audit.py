@@ -17,7 +17,7 @@ from support.own_images import write_folder
 from support.stored import chunks
 from torch import nn
 
-from robust_interp import data, plugins
+from robust_interp import data, plugins, zoo
 from robust_interp.attacks import ATTACKS as KNOWN
 from robust_interp.attacks import parse_attacks
 from robust_interp.audit import checks

@@ -78,3 +78,11 @@ def test_commas_in_the_path_of_what_is_there_separate_no_names():
     assert forms.name_list("f:g,h/net") == ("f:g,h/net",)
     assert forms.name_list("a,b/no,,") == ("a", "b/no")  # not there
     assert forms.NAMES.from_file(["a,b/net", "in_resnet20"]) == ("a,b/net", "in_resnet20")
+
+
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    assert forms.named_path("~/results") == tmp_path / "home" / "results"
+    evaluate(out="~/results")
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]

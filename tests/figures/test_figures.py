@@ -360,6 +360,7 @@ def test_class_colours():
     assert landscape.class_colours([3, 9, 3]) == {3: style.AREAS[3], 9: style.AREAS[9]}
     assert landscape.class_colours([13, 3, 99]) == {3: style.AREAS[0], 13: style.AREAS[1], 99: style.AREAS[2]}
     assert len(set(style.AREAS)) == 10
+    assert len(set(landscape.class_colours(range(0, 90, 3)).values())) == 30
 
 
 @pytest.mark.slow
@@ -422,6 +423,24 @@ def test_a_plane_that_was_written_without_its_ball_shows_none():
     figure = landscape.plane_figure(arrays)
     assert not any(panel.patches for panel in figure.axes[:4])
     assert not any("ball" in text.get_text() for text in figure.legends[0].get_texts())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("depths", [(6, 54), (54, 6)])
+def test_every_block_of_models_of_several_depths_is_seen(depths):
+    tables = [jacobian_table().assign(model=f"of {blocks}", blocks=blocks) for blocks in depths]
+    figure = stability.jacobian_figure(pd.concat(tables))
+    assert all(panel.get_xlim() == (0.5, 54.5) for panel in figure.axes[:4])
+
+
+@pytest.mark.slow
+def test_a_corruption_that_only_some_kinds_of_models_met_leaves_a_panel_empty():
+    both = points([("net", 1), ("net ×3", 3)])
+    partly = both.assign(series=both["series"].where(both["series"] != "fog", "snow"))
+    found = pd.concat([both[both["members"] == 1], partly])
+    found = found[(found["series"] != "snow") | (found["members"] == 3)]
+    titles = {panel.get_title() for panel in robustness.severity_figure(found).axes}
+    assert {"fog", "snow"} <= titles
 
 
 @pytest.mark.slow

@@ -811,6 +811,10 @@ IMPORTING = {
         "from parts import FACTOR",
         {"parts/__init__.py": "from .helper import FACTOR", "parts/helper.py": FACTOR},
     ),
+    "from a package that it is in": (
+        "from parts.helper import FACTOR",
+        {"parts/__init__.py": f"OWN = {{factor}}", "parts/helper.py": "from . import OWN as FACTOR"},
+    ),
     "later": ("import importlib\ndef late():\n    import helper\nFACTOR = 0", {"helper.py": FACTOR}),
 }
 
@@ -864,6 +868,27 @@ def test_what_an_installed_plug_in_imports_of_its_package_is_its_code(install, m
         (package / "helper.py").write_text(f"FACTOR = {factor}")
         found.append(attacks_registry().code("idle")["plugin"])
     assert found[0] == found[2] != found[1]
+
+
+@pytest.mark.slow
+def test_an_attack_that_lacks_memory_is_run_in_smaller_batches(fresh, write, command, tmp_path):
+    path = write(
+        """
+        import torch
+
+        from robust_interp.plugins import attack
+
+        @attack()
+        def greedy(model, images, labels, *, eps):
+            if len(images) > 2:
+                raise torch.OutOfMemoryError("no room")
+            return images
+        """
+    )
+    asked = ("bench", "--plugin", path, "--attacks", "greedy", "--out", tmp_path / "out", *SMALL.split())
+    status, _, err = command(*asked)
+    assert status == 0, err
+    assert "ran out of memory with batches of 4: at most 2 images" in err
 
 
 @pytest.mark.slow

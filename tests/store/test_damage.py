@@ -431,6 +431,15 @@ def test_the_command_says_what_is_damaged_and_repairs_it(folder, command):
     assert (status, out, err.count("\n")) == (1, "", 1)
 
 
+def test_a_repair_keeps_the_journal_that_was_chosen(folder):
+    Store(folder, journal="delete").close()
+    change(folder, "UPDATE chunks SET seconds = 3 WHERE cell = (SELECT MIN(cell) FROM chunks)")
+    assert repair(folder).kept
+    Store(folder).close()  # a command without the option
+    with closing(sqlite3.connect(folder / FILE_NAME)) as db:
+        assert db.execute("PRAGMA journal_mode").fetchone()[0] == "delete"
+
+
 def killed(folder, place):
     """A copy of a store whose process was killed, with what lies in its log, as beside another that reads."""
     with closing(sqlite3.connect(folder / FILE_NAME, isolation_level=None)) as reader, Store(folder) as store:
