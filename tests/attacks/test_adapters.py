@@ -422,7 +422,11 @@ def generators():
     "spec",
     [
         *("pgd(steps=2)", "apgd_ce(steps=3)", "square(queries=3)", "DIFGSM(steps=3)"),
-        *("APGD(steps=3)", "APGDT(steps=2)", "Square(n_queries=3)"),  # these seed torch's generator themselves
+        *(
+            "APGD(steps=3)",
+            "APGDT(steps=2)",
+            "Square(n_queries=3)",
+        ),  # these seed torch's generator themselves
     ],
 )
 def test_another_seed_draws_otherwise(spec):
@@ -448,7 +452,8 @@ def test_a_step_of_pgd_l2_has_the_length_alpha_however_confident_the_model_is(ma
     model = Linear(weight, torch.tensor([margin, 0.0])).requires_grad_(False)
     images, labels = torch.full((250, 3, 2, 2), 0.5), torch.zeros(250, dtype=torch.long)
     start, stepped = (
-        attack(model, f"pgd_l2(eps=0.4,steps=1,alpha={alpha})", images, labels).images for alpha in (1e-9, 0.05)
+        attack(model, f"pgd_l2(eps=0.4,steps=1,alpha={alpha})", images, labels).images
+        for alpha in (1e-9, 0.05)
     )
     lengths = (stepped - start).flatten(1).norm(dim=1)
     assert lengths.max() == pytest.approx(0.05, rel=1e-4)

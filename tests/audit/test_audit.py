@@ -659,7 +659,9 @@ def test_options_of_the_audited_models_are_not_those_of_the_source(tiny_zoo, tmp
     audit = Audit(request, Options(source=str(tiny_zoo / "in_resnet14.digits_none_seed1")))
     assert audit.targets[0].card.train_seed == 0
     weights = tmp_path / "weights.pth"
-    torch.save({"ema": zoo.Checkpoint.at(tiny_zoo / "in_resnet14.digits_none_seed0").load().state_dict()}, weights)
+    torch.save(
+        {"ema": zoo.Checkpoint.at(tiny_zoo / "in_resnet14.digits_none_seed0").load().state_dict()}, weights
+    )
     of_file = {"models": ("in_resnet14",), "checkpoint": str(weights), "weights_key": "ema", "seeds": None}
     normalised = {"mean": (0.5,), "std": (0.5,)}
     Audit(replace(request, **of_file, **normalised), Options(source="preact_resnet14"))

@@ -84,5 +84,5 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     assert forms.named_path("~/results") == tmp_path / "home" / "results"
-    evaluate(out="~/results")
+    evaluate(Net(), out="~/results")
     assert [path.name for path in tmp_path.iterdir()] == ["home"]

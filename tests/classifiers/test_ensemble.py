@@ -620,7 +620,7 @@ def test_single_checkpoints_globs_and_all_name_members(tiny_zoo):
     full = "in_resnet14.digits_none_seed1"
     assert members_of(f"{full}+preact_resnet14") == ["in_resnet14+preact_resnet14 x2"]
     split = data.load("digits")
-    own = data.from_arrays(split.images[:20], split.labels[:20], 10)
+    own = data.from_arrays(split.images[:30], split.labels[:30], 10)
     assert members_of(f"{full}+preact_resnet14", dataset=own) == ["in_resnet14+preact_resnet14 x2"]
     assert members_of("*.digits_*seed0", dataset=own) == ["in_resnet14+preact_resnet14 x2"]
     assert members_of("in_*14") == ["in_resnet14 x2"]

@@ -167,7 +167,12 @@ def test_workers_take_gpus_unless_the_cpu_is_asked_for(device, gpus, expected):
             )
             for gpus in (0, 2)
         ),
-        (Workers(address="auto", gpus=3), None, 2, "--gpus-per-worker 3 needs more GPUs than the cluster's 2"),
+        (
+            Workers(address="auto", gpus=3),
+            None,
+            2,
+            "--gpus-per-worker 3 needs more GPUs than the cluster's 2",
+        ),
         (Workers(2, "auto", gpus=0, threads=8), None, 0, "2 workers need 16 CPUs; the cluster has 8 and 0"),
         (
             Workers(address="auto"),

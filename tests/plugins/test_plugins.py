@@ -813,7 +813,7 @@ IMPORTING = {
     ),
     "from a package that it is in": (
         "from parts.helper import FACTOR",
-        {"parts/__init__.py": f"OWN = {{factor}}", "parts/helper.py": "from . import OWN as FACTOR"},
+        {"parts/__init__.py": "OWN = {factor}", "parts/helper.py": "from . import OWN as FACTOR"},
     ),
     "later": ("import importlib\ndef late():\n    import helper\nFACTOR = 0", {"helper.py": FACTOR}),
 }
@@ -888,7 +888,8 @@ def test_an_attack_that_lacks_memory_is_run_in_smaller_batches(fresh, write, com
     asked = ("bench", "--plugin", path, "--attacks", "greedy", "--out", tmp_path / "out", *SMALL.split())
     status, _, err = command(*asked)
     assert status == 0, err
-    assert "ran out of memory with batches of 4: at most 2 images" in err
+    assert "ran out of memory with batches of " in err
+    assert "at most 2 images" in err
 
 
 @pytest.mark.slow
