@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     from robust_interp.attacks.runner import GradientProbe
 
 AUTOATTACK_TARGETS = 9  # target classes of AutoAttack's targeted APGD and FAB
-MASKED_BELOW = (
-    1e4  # distance of excluded classes below the others; from 104 on, a probability is 0 in float32
-)
+MASKED_BELOW = 1e4  # distance of excluded classes below others; from 104 on, a probability is 0 in float32
 BEYOND_ROUNDING = 1e-5  # share of the range of the logits that float32 rounding does not reach
 
 
