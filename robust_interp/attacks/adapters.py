@@ -104,10 +104,23 @@ def _plain(perturbation: Perturbation, kind: AttackType, model: nn.Module, image
 
 def _pgd_l2(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> list[Round]:
     attack = _made(perturbation, kind, model, images)
-    # By default 1e-10 is added to the norm of each image's gradient of the mean loss. For a confident model
-    # that makes steps shorter than alpha, the more so the larger the batch is.
-    attack.eps_for_division = 1e-30
+    # torchattacks adds 1e-10 to the norm of each gradient, which is that of a mean loss. For confident models
+    # and large batches that makes steps shorter than alpha, and the squares of the gradient vanish.
+    attack.get_logits = lambda x: model(_with_scaled_gradient(x))
     return [Round(attack, kind.alone)] * restarts_of(perturbation)
+
+
+def _with_scaled_gradient(images: Tensor) -> Tensor:
+    """Return the images; each one's gradient arrives divided by its largest absolute value."""
+    seen = images.view_as(images)
+    if seen.requires_grad:
+        seen.register_hook(_scaled)
+    return seen
+
+
+def _scaled(gradient: Tensor) -> Tensor:
+    largest = gradient.abs().amax((1, 2, 3), keepdim=True)
+    return torch.where(largest > 0, gradient / largest, gradient)
 
 
 def _made(perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor) -> Any:
@@ -144,8 +157,11 @@ def _aim(model: nn.Module, target: str | int, known: int | None) -> Callable[[Te
 
     @torch.no_grad()
     def classes(images: Tensor, labels: Tensor) -> Tensor:
-        logits = model(images)[:, :known]
-        excluded = logits <= logits.amax(1, keepdim=True) - MASKED_BELOW  # no attack can reach these
+        logits = model(images)
+        lowest = logits.amin(1, keepdim=True)
+        floor = logits.masked_fill(logits == lowest, torch.inf).amin(1, keepdim=True) - MASKED_BELOW
+        excluded = (logits == floor)[:, :known]  # as the probe writes -inf
+        logits = logits[:, :known]
         if target == "least_likely":
             return logits.masked_fill(excluded, torch.inf).scatter(1, labels[:, None], torch.inf).argmin(1)
         others = (labels[:, None] + torch.arange(1, logits.shape[1], device=labels.device)) % logits.shape[1]

@@ -108,8 +108,7 @@ class Audit:
             self.refused.append(AuditedModel(ModelCard(name, {}), [_random(error)]))
 
     def _sorted(self, targets: Iterable[Target]) -> list[Target]:
-        request, dataset = self._request, self.dataset.name
-        return sorted(targets, key=lambda target: _place(target.card, request, dataset))
+        return sorted(targets, key=lambda target: _place(target, self._request))
 
     def load(self, progress: ProgressCallback = no_progress) -> None:
         """Load every model. Checkpoints that cannot be measured and are not named are left out.
@@ -377,12 +376,12 @@ class Audit:
         return found
 
 
-def _place(card: ModelCard, request: Request, dataset: str) -> int:
+def _place(target: Target, request: Request) -> int:
     """Return the index of the first requested name that matches a model.
 
     Models that match no requested name come last.
     """
-    called = [card.model, f"{card.model}.{dataset}_{card.recipe}_seed{card.train_seed}"]
+    called = [name for name in (target.card.model, target.checkpoint) if name]
     names = [name.partition("@")[0] for name in request.models or ()]
     return next((at for at, name in enumerate(names) if matching(name, called)), len(names))
 

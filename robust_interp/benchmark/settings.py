@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from numbers import Integral
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from robust_interp.benchmark.request import COMPILE, DEFAULT_SEEDS, Request
 from robust_interp.classifiers.resolve import ResolveOptions
 from robust_interp.core.devices import resolve_device
 from robust_interp.core.errors import UserError
+from robust_interp.core.paths import expanded
 from robust_interp.corruptions import Corruptor
 from robust_interp.corruptions.cache import Cache, cache_folder
 from robust_interp.data.preprocessing import Preprocessing, fixed
@@ -108,7 +108,7 @@ def corruptor_of(request: Request, dataset: data.Dataset) -> Corruptor:
     Raises:
         UserError: if the seed is invalid, or the cache is in a home folder that does not exist.
     """
-    folder = Path(request.corruptions_dir) if request.corruptions_dir else None
+    folder = expanded(request.corruptions_dir) if request.corruptions_dir else None
     kept = cache_folder(request.cache)
     return Corruptor(dataset, checked_seed(request.seed), folder, Cache(kept) if kept else None)
 

@@ -78,7 +78,7 @@ def from_ensemble(name: str, ensemble: Ensemble, context: Context) -> Target:
 
 
 def _answers(target: Target, part: str) -> bool:
-    names = [target.card.model, target.checkpoint]
+    names = [name for name in (target.card.model, target.checkpoint) if name]
     return part == "all" or (bool(matching(part, names)) if is_glob(part) else part in names)
 
 

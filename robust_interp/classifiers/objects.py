@@ -49,7 +49,7 @@ def with_training(target: Target, model: nn.Module) -> Target:
         train_seed=checkpoint.seed,
         seeds=(checkpoint.seed,),
     )
-    return replace(target, card=card)
+    return replace(target, card=card, checkpoint=checkpoint.name)
 
 
 def _is_of(checkpoint: zoo.Checkpoint, model: nn.Module) -> bool:

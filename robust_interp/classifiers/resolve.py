@@ -314,7 +314,7 @@ def _others(
     taker = _takes_checkpoint(list(once.values())) if options.checkpoint else None
     found = {}
     for name in once.values():
-        checkpoint = Path(options.checkpoint) if options.checkpoint and name == taker else None
+        checkpoint = expanded(options.checkpoint) if options.checkpoint and name == taker else None
         with _random_ones(name, on_random):
             found[name] = _other(name, replace(context, checkpoint=checkpoint))
     labels = Counter(target.card.label for target in found.values())

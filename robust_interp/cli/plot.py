@@ -29,6 +29,7 @@ from robust_interp.cli.options import (
 )
 from robust_interp.cli.terminal import say
 from robust_interp.core.errors import UserError
+from robust_interp.core.paths import expanded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -192,7 +193,7 @@ def _around_images(
     classifiers = {name: inputs.classifier(checkpoint, device) for name, checkpoint in checkpoints.items()}
     test = data.load(arguments.dataset, "test", arguments.data_dir)
     corruption = arguments.corruption and (arguments.corruption, arguments.severity or 5)
-    released = Path(arguments.corruptions_dir) if arguments.corruptions_dir else None
+    released = expanded(arguments.corruptions_dir) if arguments.corruptions_dir else None
     images, labels = inputs.images(test, arguments.sample, corruption, arguments.seed, released)
     radii_255, many = _radii(arguments), range(min(arguments.n, len(test)))
     in_planes = len(arguments.sample) * arguments.points**2  # points in planes; points on lines are extra

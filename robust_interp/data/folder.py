@@ -75,7 +75,7 @@ def from_folder(text: str, options: SourceOptions) -> FileDataset:
     notes = _order_note(list(names))
     classes = len(names)
     if options.class_map:
-        mapped, classes = read_class_map(Path(options.class_map))
+        mapped, classes = read_class_map(expanded(options.class_map))
         if unknown := [name for name in names if name not in mapped]:
             raise UserError(f"{options.class_map} has no line for the folder {unknown[0]}")
         labels, notes = mapped, ()

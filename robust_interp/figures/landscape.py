@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize, to_hex, to_rgb
@@ -197,10 +196,13 @@ def draw_regions(
 
 
 def class_colours(present: Iterable[int]) -> dict[int, str]:
-    """Return a colour for each class that occurs. Classes 0 to 9 have fixed colours, if no others occur."""
+    """Return a colour for each class that occurs, all different for up to 256 classes.
+
+    Classes 0 to 9 have fixed colours, if no others occur.
+    """
     present = sorted(set(present))
     if len(present) > len(style.AREAS):
-        shades = colormaps["turbo"](np.linspace(0, 1, len(present)))
+        shades = style.MANY_AREAS(np.linspace(0, 1, len(present)))
         return {k: to_hex(shade) for k, shade in zip(present, shades, strict=True)}
     fixed = present[-1] < len(style.AREAS)
     return {k: style.AREAS[k if fixed else i] for i, k in enumerate(present)}

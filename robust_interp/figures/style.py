@@ -41,6 +41,7 @@ AREAS = (
     "#882255",
     "#DDDDDD",
 )
+MANY_AREAS = matplotlib.colormaps["turbo"]  # for more areas than that; 256 shades
 SEQUENTIAL = matplotlib.colormaps["cividis"]  # lightness rises evenly, also when printed in grey
 ON_WHITE = ListedColormap(
     SEQUENTIAL(np.linspace(0, 0.85, 256))

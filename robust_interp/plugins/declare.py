@@ -283,7 +283,10 @@ def _defaults(function: Callable) -> dict:
 
 
 def _named(kind: str, call: Callable, function: Callable) -> Callable:
-    """Wrap `call` so that its exceptions, but for a lack of memory, become a UserError of one line."""
+    """Wrap `call` so that exceptions from the plug-in become a UserError of one line.
+
+    A lack of memory in an attack is passed on, since its caller tries a smaller batch.
+    """
     file = function.__code__.co_filename
 
     def named(*arguments: Any) -> Any:
@@ -292,7 +295,7 @@ def _named(kind: str, call: Callable, function: Callable) -> Callable:
         except UserError:
             raise
         except Exception as error:
-            if is_out_of_memory(error):  # the caller tries a smaller batch
+            if kind == "attack" and is_out_of_memory(error):
                 raise
             where = f" in {Path(file).name}"
             raise UserError(f"{kind} {function.__name__!r}{where}: {cause(error, file)}") from error

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import robust_interp
 from robust_interp.core.errors import UserError
+from robust_interp.core.paths import expanded
 from robust_interp.core.registry import is_glob, matching, unknown
 from robust_interp.zoo.checkpoint import Checkpoint
 from robust_interp.zoo.registered import is_model, may_be_registered
@@ -36,9 +37,9 @@ def checkpoints(
     """
     if only and not zoo:
         raise UserError("--only-zoo needs a zoo folder: name it with --zoo")
-    if zoo and not Path(zoo).is_dir():
+    places = [expanded(zoo)] if zoo else []
+    if places and not places[0].is_dir():
         raise UserError(f"there is no zoo folder {zoo}")
-    places = [Path(zoo)] if zoo else []
     found: dict[str, Checkpoint] = {}
     for place in places if only else [*places, Path("model_zoo"), bundled()]:
         for folder in sorted(place.iterdir()) if place.is_dir() else ():

@@ -444,7 +444,7 @@ def test_another_image_draws_otherwise(spec):
     assert not torch.equal(one, other)
 
 
-@pytest.mark.parametrize("margin", [1.0, 30.0])
+@pytest.mark.parametrize("margin", [1.0, 30.0, 50.0, 70.0])
 def test_a_step_of_pgd_l2_has_the_length_alpha_however_confident_the_model_is(margin):
     """The gradient of an image's loss has the norm 0.1 p, where p is about exp(-margin)."""
     weight = torch.zeros(2, 12)
@@ -471,6 +471,15 @@ def test_a_target_is_no_class_that_is_left_out():
     for target in ("next", "least_likely"):
         found = attack(model, f"ifgsm(steps=1,target={target})", images, labels).images
         assert (found > images).all()  # towards class 2
+
+
+def test_a_logit_far_below_the_others_is_no_class_that_is_left_out():
+    """Of the logits 3e4, 0 and 1e4 the second is the next, and one step makes it larger."""
+    model = Linear(torch.zeros(3, 12), torch.tensor([3e4, 0.0, 1e4]))
+    model.weight.data[1] = 0.1
+    images, labels = torch.full((2, 3, 2, 2), 0.5), torch.zeros(2, dtype=torch.long)
+    found = attack(model.requires_grad_(False), "ifgsm(steps=1,target=next)", images, labels).images
+    assert (found > images).all()
 
 
 def test_of_restarts_the_one_that_breaks_a_sample_is_kept():

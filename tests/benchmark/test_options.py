@@ -86,3 +86,5 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
     assert forms.named_path("~/results") == tmp_path / "home" / "results"
     evaluate(Net(), out="~/results")
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
+    (tmp_path / "home" / "zoo").mkdir()
+    evaluate(Net(), zoo="~/zoo")  # is there

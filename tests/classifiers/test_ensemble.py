@@ -665,6 +665,9 @@ def custom():
 def test_an_ensemble_that_is_an_object_is_the_one_of_its_members_by_name():
     one, two = (model.float() for model in members(2))
     options = {"attacks": "fgsm", "eps": (EPS,), "corruptions": "none"}
+    for empty in ("a+", ""):
+        with pytest.raises(UserError, match="unknown member of an ensemble ''"):
+            robust_interp.evaluate({"a": one, "b": two}, custom(), ensemble=empty, **options)
     named = robust_interp.evaluate({"a": one, "b": two}, custom(), ensemble="a+b", **options)
     given = robust_interp.evaluate({"a": one, "b": two, "both": Ensemble([one, two])}, custom(), **options)
     assert named["model"].tolist() == ["a", "a", "b", "b", "a+b", "a+b"]

@@ -892,6 +892,21 @@ def test_an_attack_that_lacks_memory_is_run_in_smaller_batches(fresh, write, com
     assert "at most 2 images" in err
 
 
+def test_a_data_set_that_lacks_memory_is_named(fresh, write):
+    path = write(
+        """
+        from robust_interp.plugins import dataset
+
+        @dataset(classes=2, shape=(1, 4, 4), mean=(0.5,), std=(0.5,), eps_255=(8,), default_n=10)
+        def large(split, root):
+            raise MemoryError
+        """
+    )
+    plugins.load(path)
+    with pytest.raises(UserError, match=r"large.* in mine\.py: line 6: MemoryError"):
+        data.load("large")
+
+
 @pytest.mark.slow
 def test_an_error_in_an_attack_names_it_and_its_line(fresh, write, command, tmp_path):
     path = write(
