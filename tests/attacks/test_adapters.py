@@ -418,6 +418,23 @@ def generators():
     return torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate()
 
 
+OWN_SEED = ["APGD(steps=2)", "APGDT(steps=2)", "FAB(steps=2)", "Square(n_queries=2)"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "mark"),
+    [
+        ("pgd_l2(eps=0.5)", {"step": "alpha"}),
+        *((spec, {"seed": "of the image"}) for spec in OWN_SEED),
+        *((spec, {}) for spec in ("fgsm", "pgd", "apgd_ce", "square", "cw")),
+    ],
+)
+def test_results_from_before_a_mend_are_not_found(spec, mark):
+    dataset = data.from_arrays(*rowwise_batch(2), 5)
+    found = dict(make_cell(ModelCard("net", {}), dataset, perturbation(spec)).environment)
+    assert {key: found[key] for key in found.keys() - {"precision", "torch", "torchattacks"}} == mark
+
+
 @pytest.mark.parametrize(
     "spec",
     [
@@ -777,6 +794,18 @@ def sizes_of_passes(spec):
     return classifier.sizes
 
 
+@pytest.mark.parametrize(
+    ("few", "many", "more"),
+    [
+        ("square(queries=5,eps=0.0001)", "square(queries=20,eps=0.0001)", 15),
+        ("apgd_ce(steps=4,eps=0.0001)", "apgd_ce(steps=7,eps=0.0001)", 3),
+        ("apgd_t(steps=4,targets=2,eps=0.0001)", "apgd_t(steps=7,targets=2,eps=0.0001)", 2 * 3),
+    ],
+)
+def test_as_many_steps_and_queries_are_made_as_are_asked_for(few, many, more):
+    assert sum(sizes_of_passes(many)) - sum(sizes_of_passes(few)) == 4 * more  # four images
+
+
 @pytest.mark.parametrize("norm", ["Linf", "L2"])
 @pytest.mark.parametrize(
     "spec", ["pgd", "pgd_l2", "apgd_ce", "apgd_dlr", "apgd_t", "square(queries=5)", "cw", "deepfool"]
@@ -988,3 +1017,11 @@ def test_a_class_of_torchattacks_made_for_other_images_is_refused_before_the_run
     with pytest.raises(UserError, match=why):
         attacks.check_fits(perturbation(name), classes, shape)
     attacks.check_fits(perturbation(name), 10, (3, 32, 32))
+
+
+def test_the_largest_change_in_l2_is_in_255ths_in_the_table():
+    """A step of twice the radius ends on the sphere; no pixel of these images is near 0 or 1."""
+    model, images, labels = linear()
+    options = {"attacks": "pgd_l2(eps=0.5,alpha=1,steps=1)", "corruptions": "none"}
+    table = robust_interp.evaluate(model, (images, labels, 4), **options)
+    assert table["max_delta_255"][1] == pytest.approx(127.5, rel=1e-3)

@@ -1,6 +1,7 @@
 """Randomised models as K draws of them: the mean for attacks, the majority for verdicts."""
 
 import warnings
+import zlib
 
 import numpy as np
 import pandas as pd
@@ -177,3 +178,18 @@ def test_what_cannot_be_drawn_again_or_is_not_random_is_refused(noisy):
     refused({"both": both}, "is random: an ensemble of random models cannot be measured")
     for wrong in (0, -1, 2.5, True, "3"):
         refused({"noisy": noisy}, "eot must be a whole number of at least 1", eot=wrong)
+
+
+def test_the_draws_are_those_of_stored_results():
+    model, ones = Scaled(), torch.ones(1, 1, 2, 2)
+    randomised = EOTClassifier(model, 2, seed=5)
+    with randomised.attack_round(sample=7, number=1):
+        randomised(ones)
+        randomised(ones)
+    randomised.votes(ones, np.array([7]))
+    attacked, judged = map(zlib.crc32, (b"pass of a random model", b"verdict of a random model"))
+    keys = [(5, attacked, 7, 1, at, draw) for at in (0, 1) for draw in (0, 1)]
+    keys += [(5, judged, 7, draw) for draw in (0, 1)]
+    states = [map(int, np.random.SeedSequence(key).generate_state(2)) for key in keys]
+    numbers = [torch.Generator().manual_seed(high << 32 | low) for high, low in states]
+    assert model.drawn == pytest.approx([1 + torch.randn((), generator=one).item() for one in numbers])

@@ -2,6 +2,7 @@
 
 import math
 import random
+import zlib
 
 import numpy as np
 import pytest
@@ -356,3 +357,17 @@ def test_a_generator_of_the_plug_in_is_its_own():
         found = attack(FirstInput(), "own", GREY, ZEROS).images
     fixed = torch.randint(2, (1, 3, 6, 6), generator=torch.Generator().manual_seed(4))
     torch.testing.assert_close(found, GREY + EPS * fixed, rtol=0, atol=1e-7)
+
+
+def test_draws_for_one_image_are_those_of_stored_results():
+    @declared(random=True)
+    def alone(model, images, labels, *, eps):
+        return images + eps * torch.rand(len(images)).view(-1, 1, 1, 1)
+
+    with ATTACKS.registered("alone", alone):
+        found = attack(FirstInput(), "alone", GREY, ZEROS, seed=3).images
+    for at in range(7):
+        key = (3, zlib.crc32(b"attack one sample"), at, 0)
+        high, low = map(int, np.random.SeedSequence(key).generate_state(2))
+        number = torch.rand(1, generator=torch.Generator().manual_seed(high << 32 | low))
+        torch.testing.assert_close(found[at], GREY[at] + EPS * number, rtol=0, atol=1e-7)

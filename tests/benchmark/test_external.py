@@ -7,9 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from support import one_pixel
 
 from robust_interp import data
 from robust_interp.benchmark import external
+from robust_interp.benchmark.benchmark import Benchmark
+from robust_interp.benchmark.request import Request
 from robust_interp.core.errors import UserError
 from robust_interp.results.columns import EXTERNAL_COLUMNS
 
@@ -165,6 +168,20 @@ def test_a_model_is_judged_on_the_images_of_the_file(command, tmp_path, digits_c
     assert (status, err.count("\n")) == (1, 1)
     assert "8 of 8 images are farther than 59/255" in err
     assert len(rows(tmp_path)) == 2
+
+
+def test_the_clean_accuracy_and_the_success_rate_are_worked_out_by_hand(tmp_path):
+    """Samples 9, 7, 8, 0, 1: the third is wrong when clean; of the other four two are broken."""
+    labels = one_pixel.LABELS.copy()
+    labels[8] = 1  # 0.45 is called 0
+    dataset = data.from_arrays(one_pixel.IMAGES, labels)
+    request = Request(modules={"net": one_pixel.Net()}, dataset=dataset, attacks="none", corruptions="none")
+    benchmark = Benchmark(request)
+    adversarial = np.array([0.45, 0.45, 0.55, 0.05, 0.95], np.float32).reshape(-1, 1, 1, 1)
+    path = saved(tmp_path / "adv.npz", images=adversarial, indices=np.array([9, 7, 8, 0, 1]))
+    read = external.read(path, dataset, "Linf", 0.25)
+    row = external.judge(read, benchmark.targets[0], benchmark.runner)
+    assert (row["clean"], row["accuracy"], row["asr"]) == (80, 60, 50)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import pytest
 from support.messages import one_line
 from support.one_pixel import IMAGES, LABELS, Net, evaluate
 
+from robust_interp import zoo
 from robust_interp.benchmark import forms
 from robust_interp.core.errors import UserError
 
@@ -87,4 +88,4 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch):
     evaluate(Net(), out="~/results")
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
     (tmp_path / "home" / "zoo").mkdir()
-    evaluate(Net(), zoo="~/zoo")  # is there
+    assert zoo.checkpoints("~/zoo", only=True) == []  # it is there

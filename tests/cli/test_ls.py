@@ -57,6 +57,10 @@ def test_attacks_are_listed_with_norm_source_and_parameters(listed):
         "L2, gradient steps from a random start (Madry et al. 2018, arXiv 1706.06083)",
         "eps (needed in the spec), alpha=eps/5 (digits: eps/4), steps=20, restarts=1, target (optional)",
     ]
+    assert found["mifgsm"][1] == (  # Dong et al.: mu = 1
+        "eps (by --eps), alpha=2/255 (digits: eps/4), steps=20, decay=1.0, target (optional)"
+    )
+    assert found["deepfool"][1] == "eps (optional), steps=50, overshoot=0.02"
     assert found["square"] == [
         "Linf or L2, random search, without gradients (Andriushchenko et al. 2020, arXiv 1912.00049)",
         "eps (by --eps), norm=Linf, queries=1000, restarts=1",

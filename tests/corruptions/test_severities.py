@@ -12,7 +12,7 @@ from PIL import Image
 from support.cifar_c import ALL19, SEVERITIES, all_of, some_images
 
 from robust_interp import data
-from robust_interp.corruptions import CORRUPTIONS, Corruptor, corrupt, parse_corruptions
+from robust_interp.corruptions import CORRUPTIONS, Corruptor, corrupt, digital, parse_corruptions
 from robust_interp.corruptions.severities import LEVELS, constants_of, level
 
 SMALL, TINY, LARGE = (3, 32, 32), (3, 64, 64), (3, 224, 224)
@@ -175,3 +175,13 @@ def test_what_is_drawn_for_small_images_is_as_it_ever_was(name):
     images = some_images(6)
     found = b"".join(corrupt(images, name, severity, range(6), 7).tobytes() for severity in SEVERITIES)
     assert hashlib.sha256(found).hexdigest()[:16] == AS_BEFORE[name]
+
+
+def test_elastic_of_imagenet_counts_244_pixels_where_there_are_224(monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        digital, "displaced", lambda image, alpha, sigma, rng: seen.append((alpha, sigma)) or image
+    )
+    for shape in (TINY, LARGE):
+        corrupt(some_images(1, shape), "elastic_transform", 5, [0], seed=0)
+    assert seen == [pytest.approx((0.16 * 64, 0.03 * 64)), pytest.approx((0.12 * 244, 0.01 * 244))]

@@ -187,3 +187,18 @@ def test_the_histogram_is_flattened_as_opencv_does():
     for image in (rng.integers(0, 256, (32, 32)), rng.integers(3, 20, (32, 32)), np.full((4, 4), 7)):
         image = image.astype(np.uint8)
         assert np.array_equal(weather.equalised(image), cv2.equalizeHist(image))
+
+
+def test_frost_is_a_part_of_a_picture_at_a_fifth_of_its_size(frost_pictures):
+    """Red says the row and green the column: pixel i of a small picture is 5 i + 2, of which a fifth is i."""
+    rows, columns = np.meshgrid(np.arange(200), np.arange(250), indexing="ij")
+    picture = np.stack([rows, columns, 0 * rows], axis=2).astype(np.uint8)
+    for name in weather.FROST_PICTURES:
+        Image.fromarray(picture).save(frost_pictures / name)
+    found = corrupt(all_of(0, 100), "frost", 1, range(100), seed=0).astype(int)  # weight 0.2
+    assert (np.diff(found[:, 0], axis=1) == 1).all()
+    assert (np.diff(found[:, 1], axis=2) == 1).all()
+    tops, lefts = found[:, 0, 0, 0], found[:, 1, 0, 0]  # 32 x 32 of 40 x 50 pixels: 0 to 7 and 0 to 17
+    assert set(tops) == set(range(8))
+    assert lefts.min() < 3
+    assert 14 < lefts.max() < 18

@@ -104,6 +104,7 @@ def test_digits_are_attacked_at_larger_radii_with_steps_of_a_quarter():
     assert kind.attack_defaults["alpha"].factor == 0.25
     assert data.DATASETS["cifar10"].eps_255 == (1, 2, 4)
     assert data.DATASETS["cifar10"].attack_defaults == {}
+    assert [data.DATASETS[name].default_n for name in ("cifar10", "cifar100", "digits")] == [1000, 1000, 200]
 
 
 # --- scaling -----------------------------------------------------------------------------------------

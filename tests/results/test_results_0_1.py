@@ -6,6 +6,7 @@ columns; one under protocol ``worst`` with an ensemble that is attacked on one o
 
 import re
 import shutil
+from io import StringIO
 from pathlib import Path
 
 import pandas as pd
@@ -51,12 +52,44 @@ def test_the_leaderboard_of_all_its_runs(command, folder):
     assert out == (FOLDER / "all_runs.csv").read_text()
 
 
+@pytest.fixture
+def appended(monkeypatch):
+    """The keys of the cells that are computed."""
+    from robust_interp.store import Store
+
+    found = []
+    append = Store.append
+    monkeypatch.setattr(
+        Store, "append", lambda store, key, *rest: found.append(key) or append(store, key, *rest)
+    )
+    return found
+
+
+def computed(folder, appended):
+    """The classifiers' attacked parts and the attacks of these cells."""
+    from robust_interp.store import Store
+
+    with Store(folder, read_only=True) as store:
+        plans = [part for plan in store.plans() for part in plan.parts]
+    cells = {cell.key: cell for plan in plans for cell in plan.cells}
+    return {(cells[key].classifier.attacked_as, cells[key].perturbation.name) for key in appended}
+
+
+def without_l2(text):
+    """A file without pgd_l2, whose steps were too short in 0.1, and without times."""
+    table = pd.read_csv(StringIO(text), dtype=str, keep_default_na=False)
+    rows = table[table["perturbation"] != "pgd_l2"] if "perturbation" in table else table
+    left_out = [name for name in table if name.startswith(("pgd_l2", "seconds"))]
+    return rows.drop(columns=left_out).to_csv(index=False)
+
+
 @pytest.mark.slow
-def test_the_same_run_computes_nothing_and_writes_the_same_bytes(command, folder, computes_nothing):
+def test_the_same_run_computes_an_l2_attack_alone_and_writes_the_same_numbers(command, folder, appended):
     status, _, err = command("bench", *RUN, "--out", folder, "--quiet")
     assert status == 0, err
+    assert computed(folder, appended) == {("", "pgd_l2")}
     for file in ("leaderboard.csv", "results.csv"):
-        assert (folder / file).read_bytes() == (FOLDER / file).read_bytes()
+        assert without_l2((folder / file).read_text()) == without_l2((FOLDER / file).read_text())
 
 
 @pytest.mark.slow
@@ -67,22 +100,11 @@ def test_so_does_a_run_under_worst(command, folder, computes_nothing):
 
 
 @pytest.mark.slow
-def test_what_a_member_judged_is_measured_again(command, folder, monkeypatch):
+def test_what_a_member_judged_is_measured_again(command, folder, appended):
     """0.1 asked the attacked member which images were broken, for restarts and for attacks that skip them."""
-    from robust_interp.store import Store
-
-    appended = []
-    append = Store.append
-    monkeypatch.setattr(
-        Store, "append", lambda store, key, *rest: appended.append(key) or append(store, key, *rest)
-    )
     status, _, err = command("bench", *WORST, "white-box,member:0", "--out", folder, "--quiet")
     assert status == 0, err
-    with Store(folder, read_only=True) as store:
-        plans = [plan for plan in store.plans() if plan.protocol == "worst"]
-    cells = {cell.key: cell for plan in plans for cell in plan.cells}
-    found = {(cells[key].classifier.attacked_as, cells[key].perturbation.name) for key in appended}
-    assert found == {("member:0", "pgd"), ("member:0", "square")}
+    assert computed(folder, appended) == {("member:0", "pgd"), ("member:0", "square")}
 
 
 def numbers_in(text):

@@ -1,5 +1,6 @@
 """The loop by hand: the learning rate, what weight decay does to λ, and when a training has failed."""
 
+import itertools
 import math
 from dataclasses import replace
 from types import SimpleNamespace
@@ -139,3 +140,22 @@ def test_a_slow_training_is_not_a_failure():
     check(curve([0.70] * 5, accuracy=56.0), classes=2)  # a few errors with much confidence: ln(2) is 0.693
     with pytest.raises(TrainingError, match=r"chance: 0\.693"):
         check(curve([0.70] * 5, accuracy=54.0), classes=2)
+
+
+def test_a_line_of_the_curve_is_the_mean_over_images_and_the_rate_that_its_epoch_began_with(monkeypatch):
+    """Losses of 1 and 4 on batches of 4 and 2 images: (4 x 1 + 2 x 4) / 6 = 2."""
+    losses = itertools.cycle([1.0, 4.0])
+    monkeypatch.setattr(trainer.F, "cross_entropy", lambda logits, labels: (logits * 0).sum() + next(losses))
+    recipe = Recipe("hand", 2, lr=0.1, steps=(0.5,), batch_size=4).filled(DIGITS)
+    model = zoo.create("preact_resnet14", num_classes=10, in_chans=1)
+    images = np.random.default_rng(0).random((6, 1, 8, 8), dtype=np.float32)
+    training = Trainer(model, Loader(images, np.zeros(6, np.int64), recipe, False, 0, "cpu"), recipe)
+    lines = [line for _, line in TrainerGroup([training]).epochs(lambda *_: None, lambda: False)]
+    assert [line["loss"] for line in lines] == [2, 2]
+    assert [line["lr"] for line in lines] == pytest.approx([0.1, 0.01])
+
+
+def test_a_drop_between_two_steps_comes_at_the_nearest_even_one():
+    """Three quarters of 22 epochs of 391 steps are 6451.5 steps."""
+    rates = [learning_rate(Recipe("any", 22), step, 391) for step in (6451, 6452)]
+    assert rates == pytest.approx([0.01, 0.001])
