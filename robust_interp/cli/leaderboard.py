@@ -292,7 +292,7 @@ def _classes(arguments: argparse.Namespace) -> int:
     from robust_interp.cli.console import print_classes
     from robust_interp.results import classes
     from robust_interp.results.export import FORMATS
-    from robust_interp.results.folders import class_names_in, of_models, runs_in
+    from robust_interp.results.folders import of_models, runs_in
 
     runs, dataset = runs_in(arguments.folders, arguments.dataset)
     runs = of_models(runs, arguments.models)
@@ -300,8 +300,7 @@ def _classes(arguments: argparse.Namespace) -> int:
         kind = data.DATASETS[dataset]
         table = classes.by_class(runs, arguments.column, kind.classes, kind.class_names)
     else:
-        names = class_names_in(arguments.folders, dataset)
-        table = classes.by_class(runs, arguments.column, len(names) or None, names)
+        table = classes.by_class(runs, arguments.column)
     if arguments.format == "table":
         print_classes(table)
     else:

@@ -131,7 +131,7 @@ class Cache:
             self.trouble = f"generated images are not kept on disk: {error}"
 
     def _path(self, key: Mapping[str, object]) -> Path:
-        text = _text(key)
+        text = json.dumps(key, sort_keys=True)
         name = f"{key['corruption']}_{key['severity']}_{key['start']:06}_{_digest(text)[:20]}{ENDING}"
         return self.folder / str(key["dataset"])[:16] / name
 
@@ -154,12 +154,8 @@ class Cache:
 
 
 def _head(key: Mapping[str, object], body: bytes) -> bytes:
-    text = _text(key)
+    text = json.dumps(key, sort_keys=True)
     return json.dumps({"robust-interp": "images", "key": text, "digest": _digest(text, body)}).encode()
-
-
-def _text(key: Mapping[str, object]) -> str:
-    return json.dumps(key, sort_keys=True)
 
 
 def _digest(text: str, body: bytes = b"") -> str:

@@ -275,9 +275,15 @@ class Dataset(ABC):
 
     @property
     def is_by_class(self) -> bool:
-        """Whether the images are sorted by class, so that the first ones cover few classes."""
-        changes, classes = np.count_nonzero(np.diff(self.labels)), len(np.unique(self.labels))
-        return 1 < classes < len(self) and changes == classes - 1
+        """Whether the images are in order of class, or in long runs of one class, as folders are.
+
+        The first ones then cover few classes or folders. In random order, the label changes more than ten
+        times as often as in such runs.
+        """
+        sizes = np.unique(self.labels, return_counts=True)[1]
+        changes, classes = np.count_nonzero(np.diff(self.labels)), len(sizes)
+        at_random = (len(self) - 1) * (1 - ((sizes / len(self)) ** 2).sum())
+        return 1 < classes < len(self) and (changes == classes - 1 or 10 * changes < at_random)
 
     def coverage(self, n: int) -> str:
         """Return a line that says how many classes the first n images cover."""

@@ -138,7 +138,7 @@ def _likeness(alike: list[Score], rival: list[Score]) -> tuple[bool, bool, int]:
 
 def _comparable(score: Score) -> str:
     row, card = score.row, score.classifier
-    made = [perturbation.describe() for perturbation in score.perturbations]
+    made = [perturbation.describe_images() for perturbation in score.perturbations]
     samples = row["protocol"], row["subset_hash"], row["n"], row.get("corruption_source")
     return digest([score.column, made, card.members, *samples, card.attacked_as if score.is_attack else ""])
 
@@ -357,7 +357,7 @@ def improvements(runs: Iterable[Sequence[Score]]) -> pd.DataFrame:
 
 
 def _comparable_alone(score: Score) -> tuple:
-    made = digest([perturbation.describe() for perturbation in score.perturbations])
+    made = digest([perturbation.describe_images() for perturbation in score.perturbations])
     return score.column, made, score.row["protocol"], score.row["subset_hash"], score.row["n"]
 
 

@@ -163,15 +163,8 @@ def _render(**content: Any) -> str:
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
     sections = [("leaderboard", "Leaderboard")]
     sections += [(section.id, section.heading) for section in content["figure_sections"]]
-    sections += [
-        (name, heading)
-        for name, heading in (
-            ("audit", "Audit"),
-            ("claims", "The paper’s claims"),
-            ("made", "How it was made"),
-        )
-        if content[name]
-    ]
+    optional = (("audit", "Audit"), ("claims", "The paper’s claims"), ("made", "How it was made"))
+    sections += [(name, heading) for name, heading in optional if content[name]]
     sections.append(("definitions", "Definitions"))
     texts = {
         name: Markup(loader.get_source(environment, f"{name}.{ending}")[0])  # contains no user data
@@ -472,10 +465,7 @@ def _claims(board: pd.DataFrame, dataset: str | None, out: Path) -> list[dict]:
     write_text(out / "claims.csv", export.to_csv(comparison.claims))
     write_text(out / "paper.csv", export.to_csv(comparison.cells))
     return [
-        {
-            "text": text[0].upper() + text[1:],
-            "rows": [_claim(line) for _, line in lines.iterrows()],
-        }
+        {"text": text[0].upper() + text[1:], "rows": [_claim(line) for _, line in lines.iterrows()]}
         for text, lines in (
             (str(claim), lines) for claim, lines in comparison.claims.groupby("claim", sort=False)
         )

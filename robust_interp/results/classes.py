@@ -40,8 +40,9 @@ def by_class(
     Args:
         runs: Scores of each run, oldest run first. Runs are merged as in the leaderboard.
         column: Name of a measured column of the leaderboard.
-        classes: Number of classes of the data set; None takes it from the labels and predictions.
-        names: Names of the classes, if they have any.
+        classes: Number of classes of the data set; None takes it for each entry from its own class names,
+            labels and predictions.
+        names: Names of the classes; if empty, each entry has its own, which may differ for own images.
 
     Returns:
         A table with the columns of `columns.CLASSES`, one row per entry and class. The columns
@@ -52,12 +53,12 @@ def by_class(
         UserError: If no entry has the column for all its train seeds.
     """
     measured = _measured(runs, column)
-    count = classes or 1 + max(_largest(score) for _, scores in measured for score in scores)
+    counts = [classes or _classes(scores) for _, scores in measured]
     called = entry_names([entry for entry, _ in measured])
     lines = [
         {"entry": name} | line | {"column": column}
-        for name, one in zip(called, measured, strict=True)
-        for line in _lines(*one, count, names)
+        for name, one, count in zip(called, measured, counts, strict=True)
+        for line in _lines(*one, count, max(counts), names)
     ]
     frame = pd.DataFrame(lines)
     return frame[[*CLASS_COLUMNS, *(name for name in map(str, frame) if name.startswith(PREDICTED))]]
@@ -98,12 +99,21 @@ def _scores(entry: Entry, column: MeasuredColumn) -> list[Score]:
     return present if len(present) == len(found) else []
 
 
+def _classes(scores: list[Score]) -> int:
+    """Return the number of classes of own images: those with a name, a label or a prediction."""
+    return max(len(scores[0].class_names), 1 + max(map(_largest, scores)))
+
+
 def _largest(score: Score) -> int:
     predicted = score.labels if score.predictions is None else score.predictions
     return int(max(score.labels.max(), predicted.max()))
 
 
-def _lines(entry: Entry, scores: list[Score], count: int, names: Sequence[str]) -> Iterable[dict]:
+def _lines(
+    entry: Entry, scores: list[Score], count: int, predictable: int, names: Sequence[str]
+) -> Iterable[dict]:
+    """Yield a line for each of the entry's `count` classes; `predictable` is the largest count of all."""
+    names = names or scores[0].class_names
     card, row, labels = entry.card, scores[0].row, scores[0].labels
     head = {
         "model": card.model,
@@ -116,7 +126,7 @@ def _lines(entry: Entry, scores: list[Score], count: int, names: Sequence[str]) 
         "measurements": len(scores),
     }
     share = np.mean([score.right for score in scores], axis=0)  # (n,), share of correct measurements
-    matrix = _confusion(scores, count)
+    matrix = _confusion(scores, predictable)
     for label in range(count):
         of_class = share[labels == label]
         n, right = len(of_class), math.fsum(of_class)

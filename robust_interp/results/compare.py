@@ -271,7 +271,7 @@ def _paired(a: dict, b: dict) -> tuple[list[list[Score]], list[list[Score]]]:
 def _alike(measurements: list[list[Score]]) -> bool:
     """Return whether all perturbations are equal in every parameter, and were computed on the same models."""
     described = {
-        digest([[_made_on(score), *(p.describe() for p in score.perturbations)] for score in parts])
+        digest([[_made_on(score), *(p.describe_images() for p in score.perturbations)] for score in parts])
         for parts in measurements
     }
     return len(described) == 1

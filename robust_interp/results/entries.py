@@ -131,7 +131,7 @@ class Entry:
         self.seeds |= other.seeds
         self.improvements |= other.improvements
         self.agreement = self.agreement if math.isnan(other.agreement) else other.agreement
-        self.audits |= other.audits
+        self.audits |= {classifier: verdict for classifier, verdict in other.audits.items() if verdict}
         self.strong |= other.strong
         self.precisions |= other.precisions
         self.worst |= other.worst

@@ -81,12 +81,6 @@ def _unfinished(plan: Plan, store: Store) -> list[Score]:
     return [replace(score, incomplete=told[entry_key(score.classifier)]) for score in found]
 
 
-def class_names_in(folders: Sequence[Path], dataset: str) -> tuple[str, ...]:
-    """Return the class names that the last finished run on a data set stored; empty if no run has any."""
-    named = [plan.class_names for folder in folders for plan in _plans(folder) if plan.dataset == dataset]
-    return next((names for names in reversed(named) if names), ())
-
-
 def dataset_in(folders: Sequence[Path], dataset: str | None = None, partial: bool = False) -> str:
     """Return the data set of the finished runs in results folders.
 

@@ -49,6 +49,7 @@ class Score:
         precision_check: Comparison with the same attack in float32; None if there is none.
         rounded_accuracy: Accuracy in percent with images rounded to multiples of 1/255; None if not measured.
         engine: Engine that ran the model in the attack, if not only the model's own code; else empty.
+        class_names: Name of each class of own images, if known.
         incomplete: Cells of the entry that are finished, of those that its unfinished run planned, such as
             ``12/33``; empty if all are.
     """
@@ -67,6 +68,7 @@ class Score:
     precision_check: PrecisionCheck | None = None
     rounded_accuracy: float | None = None
     engine: str = ""
+    class_names: tuple[str, ...] = ()
     incomplete: str = ""
 
     @property
@@ -114,7 +116,8 @@ def scores(plan: Plan, store: Store, unfinished: bool = False) -> list[Score]:
         _add_success_rates(of_classifier)
         scored += [replace(score, audit=verdict) for score in of_classifier]
     _add_improvements(scored)
-    return scored + (_strong(plan.strong, store, unfinished) if plan.strong else [])
+    scored += _strong(plan.strong, store, unfinished) if plan.strong else []
+    return [replace(score, class_names=plan.class_names) for score in scored]
 
 
 def _by_classifier(cells: Iterable[Cell]) -> list[list[Cell]]:

@@ -95,6 +95,10 @@ class Perturbation:
             if value != usual
         }
 
+    def describe_images(self) -> dict:
+        """Return what decides the perturbed images and the accuracy; `rounded` only adds another accuracy."""
+        return replace(self, rounded=False).describe()
+
 
 CLEAN = Perturbation("clean", "clean", "clean")
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support import keyed_draws
-from support.attacked import FirstPixel
+from support.attacked import EPS, FirstPixel, attack, perturbation
 from support.prerequisites import needed
 from torch import nn
 
@@ -27,18 +27,7 @@ from robust_interp.core.errors import UserError
 from robust_interp.store import INHERITED, Store
 from robust_interp.store.cells import Cell, ModelCard, Plan
 
-EPS = 16 / 255
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
-
-
-def perturbation(spec, eps=EPS, seed=0):
-    (found,) = attacks.parse_attacks(spec, [eps], {}, seed)
-    return found
-
-
-def attack(classifier, spec, images, labels, ids=None, **kwargs):
-    bound = AttackRunner(perturbation(spec, **kwargs), classifier)
-    return bound(images, labels, range(len(images)) if ids is None else ids)
 
 
 class Rowwise(nn.Module):

@@ -400,6 +400,17 @@ def test_the_column_is_written_read_and_merged(tmp_path, command):
     assert "audit" in shown
 
 
+def test_a_folder_without_an_audit_takes_none_away(tmp_path):
+    for name, perturbation in (("a", CLEAN), ("b", attack("pgd", 2))):
+        with Store(tmp_path / name) as store:
+            run(store, [(card(), perturbation, first(8))])
+            if name == "a":
+                audited(store, card(), FAIL)
+    for folders in ("ab", "ba"):
+        board, _, _ = combine.gather([tmp_path / name for name in folders])
+        assert board["audit"].tolist() == ["fail(n=200)"]
+
+
 def test_a_verdict_is_not_that_of_attacks_on_another_classifier(tmp_path):
     own = card("net")
     transferred = replace(own, model="net(member:0)", attacked_as="member:0")

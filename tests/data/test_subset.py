@@ -63,7 +63,12 @@ def test_the_order_is_part_of_the_fingerprint():
 
 @pytest.mark.parametrize(
     ("labels", "lie_so"),
-    [([0, 0, 1, 1], True), ([1, 1, 0, 0], True), ([0, 1, 0, 1], False), ([0, 1, 2], False), ([0, 0], False)],
+    [
+        *(([0, 0, 1, 1], True), ([1, 1, 0, 0], True), ([0, 1, 0, 1], False), ([0, 1, 2], False)),
+        ([0, 0], False),
+        (4 * (50 * [0] + 50 * [1]), True),  # eight folders in two classes
+        (100 * [0, 0, 1, 1], False),
+    ],
 )
 def test_images_that_lie_class_by_class(labels, lie_so):
     assert labelled(labels).is_by_class == lie_so

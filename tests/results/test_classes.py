@@ -11,6 +11,7 @@ from robust_interp.core.statistics import wilson
 from robust_interp.data import DATASETS
 from robust_interp.results import classes, leaderboard
 from robust_interp.results.folders import of_models, runs_in
+from robust_interp.results.scores import scores
 from robust_interp.store import NOT_FINITE, ZERO_GRADIENT, Store
 from robust_interp.store.cells import CLEAN
 
@@ -126,3 +127,16 @@ def test_the_names_are_those_of_the_official_files(cifar_root):
 
     files = CIFAR10(cifar_root, train=False)
     assert tuple(files.classes) == DATASETS["cifar10"].class_names
+
+
+def test_each_entry_has_the_class_names_of_its_own_run(tmp_path):
+    """Of labels 0 to 9 in one run, and of a class map with two classes in the other."""
+    ten, two = tuple("abcdefghij"), ("even", "odd")
+    with Store(tmp_path) as store:
+        plans = [run(store, [(card(model), CLEAN, first(20, 20))]) for model in ("one", "two")]
+        named = [replace(plan, class_names=names) for plan, names in zip(plans, (ten, two), strict=True)]
+        (one,), (other,) = (scores(plan, store) for plan in named)
+    other = replace(other, labels=other.labels % 2, predictions=other.predictions % 2)
+    found = classes.by_entry(classes.by_class([[one], [other]], "clean")).values()
+    assert [tuple(part["name"]) for part in found] == [ten, two]
+    assert [part["n"].tolist() for part in found] == [10 * [2], [10, 10]]

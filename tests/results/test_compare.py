@@ -600,3 +600,9 @@ def test_the_folder_and_the_dataset_are_chosen_as_for_the_leaderboard(store, com
     assert "cifar10, n = 10" in command("a,b", "--dataset", "cifar10")[1]
     with pytest.raises(UserError, match="there are no results in"):
         compare.from_folders([tmp_path / "nowhere"], "a", "b")
+
+
+def test_a_further_accuracy_of_rounded_images_is_no_difference_of_the_attack(store, versus):
+    whole, rounded = attack("pgd", 2), replace(attack("pgd", 2), rounded=True)
+    run(store, [(card("a"), whole, first(8)), (card("b"), rounded, first(5))])
+    assert versus()["pgd_2"]["difference"] == pytest.approx(30)
