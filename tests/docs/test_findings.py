@@ -19,6 +19,7 @@ RADII = ("1", "2", "4")
 FIRST = {
     ("In-ResNet-110", "22", "bf16"): ("in_resnet110", "quick_bf16"),
     ("In-ResNet-110", "22", "float32"): ("in_resnet110", "quick"),
+    ("λ-In-ResNet-110", "22", "bf16"): ("lambda_in_resnet110", "quick_bf16"),
     ("In-ResNet-110, warm-up", "22", "bf16"): ("in_resnet110", "quick_warmup_epochs_1_bf16"),
     ("ResNet-110", "22", "bf16"): ("preact_resnet110", "quick_bf16"),
     ("In-ResNet-110, warm-up, λ fixed at 0.20 to 0.25", "10", "bf16"): (
@@ -91,15 +92,16 @@ def test_the_leads_of_the_bursts(factor):
 
 
 @pytest.mark.parametrize(
-    ("named", "recipe"),
+    ("named", "entry"),
     [
-        ("lead of In-ResNet, seed 0", "quick_bf16"),
-        ("lead of In-ResNet, float32", "quick"),
-        ("lead of In-ResNet, warm-up", "quick_warmup_epochs_1_bf16"),
+        ("lead of In-ResNet, seed 0", "in_resnet110@quick_bf16"),
+        ("lead of In-ResNet, float32", "in_resnet110@quick"),
+        ("lead of In-ResNet, warm-up", "in_resnet110@quick_warmup_epochs_1_bf16"),
+        ("lead of λ-In-ResNet", "lambda_in_resnet110"),
     ],
 )
-def test_the_leads_at_depth_110(named, recipe):
-    lead = compared(f"in_resnet110@{recipe}", "preact_resnet110")["difference"]  # of the common train seed, 0
+def test_the_leads_at_depth_110(named, entry):
+    lead = compared(entry, "preact_resnet110")["difference"]  # of the common train seed, 0
     (told,) = [row for row in rows_of(NETWORKS) if row[0] == named]
     assert told[1:3] == [signed(lead["clean"]), signed(lead["noise"])]
     for text, attack in zip(told[3:], ("fgsm", "ifgsm", "pgd"), strict=True):
