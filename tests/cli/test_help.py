@@ -366,7 +366,7 @@ def completed(line, tmp_path):
         ("robust-interp lead", ["leaderboard"]),
         ("robust-interp bench --dat", ["--dataset", "--data-dir"]),
         ("robust-interp bench --attacks fgsm,if", ["fgsm,ifgsm"]),
-        ("robust-interp bench --models lambda_in", ["lambda_in_resnet20"]),
+        ("robust-interp bench --models lambda_in", ["lambda_in_resnet110", "lambda_in_resnet20"]),
         ("robust-interp bench --corruptions gaussian_n", ["gaussian_noise"]),
         ("robust-interp bench --dataset dig", ["digits"]),
         ("robust-interp train --models lambda_in_resnet16", ["lambda_in_resnet164"]),
