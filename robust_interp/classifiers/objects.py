@@ -1,4 +1,4 @@
-"""What is known for certain of a model that comes as an object: its timm name, and how it was trained."""
+"""What is known for certain of a model that comes as an object: its timm name, and its checkpoint."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 from torch import nn
 
 from robust_interp import zoo
-from robust_interp.classifiers.fingerprint import identity
-from robust_interp.classifiers.target import Target, timm_cfg
+from robust_interp.classifiers.target import Context, Target, from_module, timm_cfg
+from robust_interp.classifiers.zoo_names import from_checkpoint
 from robust_interp.core.errors import UserError
 from robust_interp.core.torch_internals import uncompiled
 
@@ -32,31 +32,42 @@ def name_of(model: nn.Module) -> str:
     return type(model).__name__
 
 
-def with_training(target: Target, model: nn.Module) -> Target:
-    """Add recipe, λ interval and train seed to the card of a model that equals a bundled checkpoint.
+def as_checkpoint(target: Target, model: nn.Module, context: Context) -> Target:
+    """Return the target of the bundled checkpoint that a model is, under the model's name.
 
-    It must have the code, the settings and all weights of the checkpoint that its cfg names, bit for bit.
+    The model must have the code, the settings, all weights and the outputs of the checkpoint that its cfg
+    names, bit for bit, and its normalisation. It is then measured as that checkpoint, so that it is one row
+    with it in every table.
+
+    Args:
+        target: The target of the model as an object; returned if the model is no bundled checkpoint.
+        model: The model.
+        context: What `target` was made for.
     """
     cfg = timm_cfg(model)
     folder = zoo.bundled() / f"{cfg.get('architecture')}.{cfg.get('tag')}"
-    checkpoint = zoo.Checkpoint.at(folder) if folder.is_dir() else None
-    if checkpoint is None or not _is_of(checkpoint, model):
+    if not folder.is_dir():
         return target
-    card = replace(
-        target.card,
-        recipe=checkpoint.recipe,
-        lambda_init=zoo.interval_text(checkpoint.record["lambda_init"]),
-        train_seed=checkpoint.seed,
-        seeds=(checkpoint.seed,),
-    )
-    return replace(target, card=card, checkpoint=checkpoint.name)
-
-
-def _is_of(checkpoint: zoo.Checkpoint, model: nn.Module) -> bool:
     try:
-        loaded = checkpoint.load()
+        checkpoint = zoo.Checkpoint.at(folder)
+        found = from_checkpoint(checkpoint, context.dataset)
+        twin = _twin(checkpoint, model, target.card.model, context)
     except UserError:
-        return False
-    for name in ("pretrained_cfg", "default_cfg"):  # where the weights came from
-        setattr(loaded, name, getattr(model, name, None))
-    return identity(loaded) == identity(model)
+        return target
+    known = target.card.identity
+    if known != twin.card.identity or _listed(known) != _listed(found.card.identity):
+        return target
+    return replace(found, card=replace(found.card, model=target.card.model))
+
+
+def _twin(checkpoint: zoo.Checkpoint, model: nn.Module, name: str, context: Context) -> Target:
+    """Return the target of the checkpoint's network as an object that is made in the way of `model`."""
+    loaded = checkpoint.load()
+    for cfg in ("pretrained_cfg", "default_cfg"):  # where the weights came from
+        setattr(loaded, cfg, getattr(model, cfg, None))
+    place = next((parameter.device for parameter in model.parameters()), "cpu")
+    return from_module(name, loaded.to(place), context)
+
+
+def _listed(identity: dict) -> list[list[float]]:
+    return [list(values) for values in identity["normalisation"] or ()]

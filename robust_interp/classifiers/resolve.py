@@ -31,7 +31,7 @@ from robust_interp.classifiers.ensembles import (
     named_ensembles,
 )
 from robust_interp.classifiers.files import from_path, is_path
-from robust_interp.classifiers.objects import with_training
+from robust_interp.classifiers.objects import as_checkpoint
 from robust_interp.classifiers.prefixes import PREFIXES
 from robust_interp.classifiers.python_modules import from_python
 from robust_interp.classifiers.target import Context, LoadAttempts, Target, from_module
@@ -217,7 +217,7 @@ def _objects(
             if type(model) is Ensemble:
                 found.append(from_ensemble(name, model, context))
             else:
-                found.append(with_training(from_module(name, model, context), model))
+                found.append(as_checkpoint(from_module(name, model, context), model, context))
     return found
 
 

@@ -340,7 +340,7 @@ def improvements(runs: Iterable[Sequence[Score]]) -> pd.DataFrame:
         for score in run
         if score.classifier.members == 1
     }
-    entries = entries_of(listed)
+    entries = entries_of(by_age(listed).newest)
     gains: dict[tuple[str, str, int], list[tuple[float, np.ndarray | None]]] = {}
     for entry, name in zip(entries, entry_names(entries), strict=True):
         for score in (score for scored in entry.by_seed.values() for score in scored.values()):

@@ -15,10 +15,10 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.registry import unknown
 from robust_interp.results.column_names import MeasuredColumn
 from robust_interp.results.columns import COMPARISON_COLUMNS, Kind
-from robust_interp.results.entries import entry_key
+from robust_interp.results.entries import entry_key, origin
 from robust_interp.results.folders import runs_in
 from robust_interp.results.leaderboard import measured_columns
-from robust_interp.results.newest import by_age
+from robust_interp.results.newest import by_age, lineage
 from robust_interp.results.scores import Score
 from robust_interp.store.cells import FLOAT32, ModelCard, digest
 
@@ -138,17 +138,17 @@ def from_folders(
 def _entries(runs: Iterable[Sequence[Score]]) -> list[ScoredEntry]:
     newest, older = by_age(runs)
     entries: dict[tuple, ScoredEntry] = {}
+    of_lineage: dict[tuple, ScoredEntry] = {}
     for score in (score for run in newest for score in run):
         card, samples = score.classifier, _samples(score)
-        entry = entries.setdefault(entry_key(card), ScoredEntry(card))
+        entry = of_lineage[lineage(card)] = entries.setdefault(entry_key(card), ScoredEntry(card))
         by_seed = entry.measured[samples] = entry.measured.pop(samples, {})  # the last run's are at the end
         known = by_seed.setdefault(card.train_seed, {})
         if not _is_coarser(score, known.get(score.column)):
             known[score.column] = score
     for score in older:
-        card = score.classifier
-        if card.train_seed is not None:  # always so: without one, other weights are another entry
-            entries[entry_key(card)].retrained.setdefault(_samples(score), set()).add(card.train_seed)
+        entry = of_lineage[lineage(score.classifier)]
+        entry.retrained.setdefault(_samples(score), set()).update(score.classifier.seeds)
     return list(entries.values())
 
 
@@ -241,6 +241,8 @@ def _lines(a: dict, b: dict) -> tuple[list[dict], list[str]]:
             left_out.append(f"{column.name} is left out: the entries have no common train seed for it")
         elif not _alike([*parts_a, *parts_b]):
             left_out.append(f"{column.name} is left out: it was measured with different settings")
+        elif len(origins := _origins(parts_a[0])) > 1:
+            left_out.append(f"{column.name} is left out: its images are {' and '.join(sorted(origins))}")
         else:
             lines.append({"column": column.name} | _tested(parts_a, parts_b))
     return lines, left_out
@@ -275,6 +277,12 @@ def _alike(measurements: list[list[Score]]) -> bool:
         for parts in measurements
     }
     return len(described) == 1
+
+
+def _origins(parts: list[Score]) -> set[str]:
+    """Return where the corrupted images of a column are from; a mean over several is no measurement."""
+    sources = [score.row.get("corruption_source") for score in parts]
+    return {origin(source) for source in sources if source}
 
 
 def _made_on(score: Score) -> str:

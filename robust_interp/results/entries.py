@@ -72,7 +72,7 @@ class Entry:
 
     @property
     def origins(self) -> set[str]:
-        return {source.partition(LIBRARY)[0] for source in self.sources}
+        return set(map(origin, self.sources))
 
     @property
     def libraries(self) -> set[str]:
@@ -138,6 +138,11 @@ class Entry:
         self.incomplete = other.incomplete or self.incomplete
         for classifier, scored in other.by_seed.items():
             self.by_seed[classifier] |= scored
+
+
+def origin(source: str) -> str:
+    """Return the source of corrupted images without the name of a JPEG library."""
+    return source.partition(LIBRARY)[0]
 
 
 def entry_key(card: ModelCard) -> tuple:

@@ -129,6 +129,8 @@ def _references(baseline: str, complete: pd.DataFrame) -> dict[tuple, int]:
     alike = _circumstances(found).assign(recipe=found["recipe"])
     most = found["seeds"].groupby([alike[name] for name in alike]).transform("max")
     found = found[found["seeds"] == most]
+    # Rows that differ only in their attacks have the same corrupted images.
+    found = found.loc[~_circumstances(found).join(found[[*COMMON, "recipe"]]).duplicated()]
     circumstances = _circumstances(found)
     if circumstances.duplicated().any():
         recipes = sorted({f"{name}@{recipe}" for recipe in found["recipe"]})

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from robust_interp.results.entries import entry_key
 from robust_interp.results.scores import Score
-from robust_interp.store.cells import digest
+from robust_interp.store.cells import ModelCard, digest
 
 
 class ByAge(NamedTuple):
@@ -26,21 +26,26 @@ def by_age(runs: Iterable[Sequence[Score]]) -> ByAge:
     """Separate the scores of older weights, so that a train seed that was trained again counts once.
 
     The newest weights of a train seed are those measured last by the same protocol and on the same images.
-    All their scores count, also those of runs before other weights were measured.
+    All their scores count, also those of runs before other weights were measured. So it is for an ensemble
+    over train seeds of one network.
 
     Args:
         runs: Scores of each run, oldest run first.
     """
-    known = [
-        [(_train_seed(score), digest(score.classifier.identity), score) for score in run] for run in runs
-    ]
+    known = [[(_measured(score), digest(score.classifier.identity), score) for score in run] for run in runs]
     last = {seed: weights for run in known for seed, weights, _ in run}
     newest = [[score for seed, weights, score in run if weights == last[seed]] for run in known]
     older = [score for run in known for seed, weights, score in run if weights != last[seed]]
     return ByAge(newest, older)
 
 
-def _train_seed(score: Score) -> tuple:
+def lineage(card: ModelCard) -> tuple:
+    """Return what a classifier shares with those of other weights that it replaces, or that replace it."""
+    is_over_seeds = card.members > 1 and len(card.seeds) == card.members
+    key = (card.model, card.recipe, card.lambda_init, card.members) if is_over_seeds else entry_key(card)
+    return *key, card.train_seed, card.seeds
+
+
+def _measured(score: Score) -> tuple:
     row = score.row
-    where = row["protocol"], row["subset_hash"], row["n"]
-    return *entry_key(score.classifier), *where, score.classifier.train_seed
+    return *lineage(score.classifier), row["protocol"], row["subset_hash"], row["n"]

@@ -22,8 +22,8 @@ from robust_interp.zoo import is_model
 CHECKPOINT = "in_resnet20.digits_digits_seed0"
 
 
-def card(model):
-    (target,) = resolve({"name": model}, ResolveOptions(), data.load("digits"))
+def card(model, name="name", **options):
+    (target,) = resolve({name: model}, ResolveOptions(**options), data.load("digits"))
     return target.card
 
 
@@ -160,6 +160,23 @@ def test_recipe_and_seed_are_those_of_the_checkpoint_whose_weights_it_has():
     changed = card(model)
     assert (changed.recipe, changed.lambda_init, changed.train_seed) == ("", "", None)
     assert changed.identity != known.identity
+
+
+@pytest.mark.slow
+def test_a_checkpoint_as_an_object_is_the_checkpoint():
+    architecture = CHECKPOINT.partition(".")[0]
+    (named,) = resolve([architecture], ResolveOptions(seeds=(0,)), data.load("digits"))
+    assert card(timm.create_model(CHECKPOINT, pretrained=True), architecture) == named.card
+
+
+@pytest.mark.slow
+def test_a_checkpoint_with_other_outputs_or_normalisation_is_another_model():
+    model = timm.create_model(CHECKPOINT, pretrained=True)
+    assert card(model, mean=[0.25], std=[0.5]).train_seed is None
+    handle = model.register_forward_hook(lambda module, images, logits: logits.round(decimals=2))
+    assert card(model).train_seed is None
+    handle.remove()
+    assert card(model).train_seed == 0
 
 
 @pytest.mark.slow

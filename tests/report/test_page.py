@@ -410,8 +410,8 @@ def test_radii_that_were_attacked_with_other_parameters_are_not_joined(tmp_path)
 
 
 def test_ensembles_of_other_weights_have_names_of_their_own(tmp_path):
-    old = ensemble(card("a", 0), card("a", 1))
-    new = replace(old, identity={"ensemble": ["trained again"]})
+    old = replace(ensemble(card("a", 0), card("a", 1)), seeds=())  # of members without a train seed
+    new = replace(old, identity={"ensemble": ["others"]})
     with Store(tmp_path) as store:
         for together, right in ((old, 8), (new, 2)):
             run(store, [(together, CLEAN, first(10)), (together, pgd(), first(right))])

@@ -460,6 +460,17 @@ def test_what_was_not_measured_in_the_same_way_is_left_out(store, command, one, 
     assert err == f"warning: {one.column} is left out: it was measured with different settings\n"
 
 
+def test_a_mean_over_corruptions_of_several_sources_is_left_out(store, command):
+    for at, name in enumerate(GROUPS["noise"]):
+        source = ("released", "generated@0")[at % 2]
+        noise = [corruption(name, severity, source) for severity in range(1, 6)]
+        run(store, [(card(model), made, first(8)) for model in "ab" for made in noise])
+    status, out, err = command("a,b", "--format", "csv")
+    assert status == 0
+    assert [line["column"] for line in csv.DictReader(io.StringIO(out))] == list(GROUPS["noise"])
+    assert err == "warning: noise is left out: its images are generated@0 and released\n"
+
+
 def test_the_worst_of_other_attacks_is_another_measurement(store, command):
     run(store, worst("a", first(8), first(6), first(5)), "worst")
     run(store, worst("b", first(8), first(6)), "worst")

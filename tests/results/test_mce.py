@@ -196,11 +196,19 @@ def test_of_several_rows_of_a_baseline_that_with_the_most_train_seeds_counts(sto
     expected = 100 / 15 * sum((100 - net[name].item()) / (errors[name] + 10) for name in COMMON15)
     assert mce["all"] == mce["turned"] == pytest.approx(expected)
     assert mce["one"] != pytest.approx(expected)
-    for twice in ([frame, base], [unknown, unknown, frame[frame["model"] == "net"]]):
+    other, others = base.assign(fog=base["fog"] - 10), unknown.assign(fog=unknown["fog"] - 10)
+    for twice in ([frame, other], [unknown, others, frame[frame["model"] == "net"]]):
         with pytest.raises(
             UserError, match="'base' matches several rows: only one may have the most train seeds"
         ):
             with_mce(pd.concat(twice, ignore_index=True), "base")
+
+
+def test_rows_of_a_baseline_that_differ_in_their_attacks_only_are_one_baseline(store):
+    frame = two_models(store).reset_index(drop=True)
+    twice = pd.concat([frame.assign(pgd_2=40.0), frame.assign(pgd_2=30.0)], ignore_index=True)
+    found = with_mce(twice, "base")
+    assert found["mce(base)"].tolist() == pytest.approx(2 * with_mce(frame, "base")["mce(base)"].tolist())
 
 
 def test_an_ensemble_can_be_the_baseline(store):

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from support.hand_made import attack, card, first, run
+from support.hand_made import attack, card, ensemble, first, run
 
 from robust_interp.report import curves
 from robust_interp.results import compare
@@ -22,6 +22,23 @@ def measured(folder, *runs):
             lines = [(one, perturbation, first({"A": 9, "B": 5}[weights])) for perturbation in perturbations]
             run(store, [*lines, *[(card("b"), perturbation, first(2)) for perturbation in perturbations]])
     return runs_in([folder])[0]
+
+
+def twice_trained(folder):
+    """Networks a and b of seeds 0 and 1 with their ensembles; those of a were trained again."""
+
+    def lines(name, weights, alone, joint):
+        members = [
+            replace(card(name, seed), identity={"weights": f"{name}{weights}{seed}"}) for seed in (0, 1)
+        ]
+        return [
+            *[(one, CLEAN, first(alone)) for one in members],
+            (ensemble(*members), CLEAN, first(joint)),
+        ]
+
+    with Store(folder) as store:
+        run(store, [*lines("a", "A", 2, 9), *lines("b", "B", 3, 5)])
+        run(store, lines("a", "C", 4, 6))
 
 
 def told(scores):
@@ -54,3 +71,16 @@ def test_a_comparison_and_the_curves_show_the_same_weights(tmp_path):
     assert compared.left_out == [
         "a: train seed 0 measured with several weights; only those measured last are compared"
     ]
+
+
+def test_an_ensemble_of_older_weights_is_older_too(tmp_path):
+    twice_trained(tmp_path)
+    compared = compare.from_folders([tmp_path], "ax2", "bx2")
+    assert compared.frame["accuracy_a"].tolist() == [60]
+    assert compared.left_out == [
+        "ax2: train seeds 0, 1 measured with several weights; only those measured last are compared"
+    ]
+    runs = runs_in([tmp_path])[0]
+    assert curves.trained_again(runs) == ["a seed 0", "a seed 1", "a x2"]
+    gains = curves.improvements(runs).set_index("entry")["improvement"].to_dict()
+    assert gains == {"a ×2": 20, "b ×2": 20}
