@@ -39,10 +39,7 @@ def checkpoints(
     candidates = zoo.checkpoints_for(dataset, folder, only)
     found: dict[str, zoo.Checkpoint] = {}
     for name in names:
-        chosen = [c for c in zoo.select([name], candidates) if seeds is None or c.seed in seeds]
-        if seeds is not None and not chosen:
-            raise UserError(f"{name} has no checkpoint with train seed {', '.join(map(str, seeds))}")
-        found |= {checkpoint.name: checkpoint for checkpoint in chosen}
+        found |= {c.name: c for c in zoo.select_seeds(name, candidates, seeds)}
     return list(found.values())
 
 

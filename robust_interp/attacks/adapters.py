@@ -22,6 +22,7 @@ import torch
 import torchattacks
 from torch import Tensor, nn
 
+from robust_interp.attacks.excluded_classes import excluded
 from robust_interp.attacks.properties import passes_alone, restarts_of
 from robust_interp.attacks.table import AUTOATTACK_PACKAGES, AttackType
 from robust_interp.attacks.until_broken import pgd_until_broken
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from robust_interp.attacks.runner import GradientProbe
 
 AUTOATTACK_TARGETS = 9  # target classes of AutoAttack's targeted APGD and FAB
-MASKED_BELOW = 1e4  # distance of excluded classes below others; from 104 on, a probability is 0 in float32
 BEYOND_ROUNDING = 1e-5  # share of the range of the logits that float32 rounding does not reach
 
 
@@ -158,14 +158,11 @@ def _aim(model: nn.Module, target: str | int, known: int | None) -> Callable[[Te
     @torch.no_grad()
     def classes(images: Tensor, labels: Tensor) -> Tensor:
         logits = model(images)
-        lowest = logits.amin(1, keepdim=True)
-        floor = logits.masked_fill(logits == lowest, torch.inf).amin(1, keepdim=True) - MASKED_BELOW
-        excluded = (logits == floor)[:, :known]  # as the probe writes -inf
-        logits = logits[:, :known]
+        left_out, logits = excluded(logits)[:, :known], logits[:, :known]
         if target == "least_likely":
-            return logits.masked_fill(excluded, torch.inf).scatter(1, labels[:, None], torch.inf).argmin(1)
+            return logits.masked_fill(left_out, torch.inf).scatter(1, labels[:, None], torch.inf).argmin(1)
         others = (labels[:, None] + torch.arange(1, logits.shape[1], device=labels.device)) % logits.shape[1]
-        first = excluded.gather(1, others).long().argmin(1, keepdim=True)
+        first = left_out.gather(1, others).long().argmin(1, keepdim=True)
         following = others.gather(1, first)[:, 0]
         if target == "next":
             return following

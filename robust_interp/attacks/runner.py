@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from robust_interp.attacks import adapters, precision
+from robust_interp.attacks.excluded_classes import finite
 from robust_interp.attacks.expectation import EOTClassifier
 from robust_interp.attacks.random_draws import (
     KeyedDraws,
@@ -340,7 +341,7 @@ class GradientProbe(torch.nn.Module):
             logits = self._logits(images, follows)
         if follows and not logits.requires_grad:
             raise self._impenetrable()
-        return _finite(logits)
+        return finite(logits)
 
     def _logits(self, images: Tensor, follows: bool) -> Tensor:
         if follows:
@@ -379,16 +380,6 @@ class GradientProbe(torch.nn.Module):
 def _as_images_are(gradient: Tensor | None) -> Tensor | None:
     """Return the gradient as a contiguous tensor; None if it does not reach the images."""
     return None if gradient is None else gradient.contiguous()
-
-
-def _finite(logits: Tensor) -> Tensor:
-    """Replace logits of -inf (excluded classes) by a value far below the others.
-
-    Losses subtract logits, and -inf - (-inf) is NaN.
-    """
-    masked = logits == -torch.inf
-    floor = torch.where(masked, torch.inf, logits.detach()).amin(1, keepdim=True) - adapters.MASKED_BELOW
-    return torch.where(masked, floor, logits)
 
 
 def _largest(gradient: Tensor, count: int) -> Tensor:

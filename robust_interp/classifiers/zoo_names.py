@@ -88,14 +88,12 @@ def _without_seeds(
     """
     if seeds is None:
         return []
-    wanted = ", ".join(map(str, seeds))
-    for pattern in patterns:
-        name = pattern.partition("@")[0]
-        is_name = name != "all" and not is_glob(name)
-        if is_name and not any(c.seed in seeds for c in zoo.select([pattern], chosen)):
-            raise UserError(f"{pattern} has no checkpoint with train seed {wanted}")
+    for name, pattern in ((pattern.partition("@")[0], pattern) for pattern in patterns):
+        if name != "all" and not is_glob(name):
+            zoo.select_seeds(pattern, chosen, seeds)
     kept = {(c.architecture, c.recipe) for c in chosen if c.seed in seeds}
     lost = {(c.architecture, c.recipe) for c in chosen} - kept
+    wanted = ", ".join(map(str, seeds))
     return [f"{' '.join(row)} has no train seed {wanted}: it is left out" for row in sorted(lost)]
 
 

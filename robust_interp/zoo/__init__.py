@@ -14,6 +14,7 @@ from robust_interp.zoo.catalogue import (
     checkpoints_that_fit,
     implied_dataset,
     select,
+    select_seeds,
 )
 from robust_interp.zoo.checkpoint import (
     CONFIG,
@@ -63,4 +64,5 @@ __all__ = [
     "may_be_registered",
     "save",
     "select",
+    "select_seeds",
 ]

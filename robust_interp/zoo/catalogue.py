@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import robust_interp
@@ -155,6 +155,18 @@ def select(patterns: Iterable[str], candidates: list[Checkpoint]) -> list[Checkp
             hits = _of_recipe(recipe, hits)
         chosen |= {c.name: c for c in hits}
     return [c for c in candidates if c.name in chosen]
+
+
+def select_seeds(pattern: str, candidates: list[Checkpoint], seeds: Sequence[int] | None) -> list[Checkpoint]:
+    """Return the candidates that match a pattern, as in `select`, and have one of the seeds; None takes all.
+
+    Raises:
+        UserError: if nothing matches, or no match has one of the seeds.
+    """
+    found = [c for c in select([pattern], candidates) if seeds is None or c.seed in seeds]
+    if seeds is not None and not found:
+        raise UserError(f"{pattern} has no checkpoint with train seed {', '.join(map(str, seeds))}")
+    return found
 
 
 def check_known(pattern: str, candidates: list[Checkpoint]) -> None:
