@@ -46,10 +46,10 @@ def as_checkpoint(target: Target, model: nn.Module, context: Context) -> Target:
     """
     cfg = timm_cfg(model)
     folder = zoo.bundled() / f"{cfg.get('architecture')}.{cfg.get('tag')}"
-    if not folder.is_dir():
+    checkpoint = zoo.Checkpoint.at(folder) if folder.is_dir() else None
+    if checkpoint is None:
         return target
     try:
-        checkpoint = zoo.Checkpoint.at(folder)
         found = from_checkpoint(checkpoint, context.dataset)
         twin = _twin(checkpoint, model, target.card.model, context)
     except UserError:

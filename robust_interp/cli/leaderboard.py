@@ -253,7 +253,7 @@ def _paper(arguments: argparse.Namespace) -> int:
         raise UserError(
             "the data set of a leaderboard file is known only if its name contains it: set it with --dataset"
         )
-    board, _, _ = combine.gather(arguments.sources, dataset)
+    board, _, _ = combine.gather(arguments.sources, dataset, newest=True)
     comparison = paper.compare(board, dataset)
     if arguments.format != "table":
         frame = comparison.claims if arguments.claims else comparison.cells

@@ -318,6 +318,7 @@ def _curve(arguments: argparse.Namespace) -> int:
     from robust_interp.report import curves, provenance
     from robust_interp.results import export
     from robust_interp.results.folders import of_models, runs_in
+    from robust_interp.results.newest import trained_again
 
     runs, dataset = runs_in(arguments.folders, arguments.dataset)
     runs = of_models(runs, arguments.models)
@@ -329,7 +330,7 @@ def _curve(arguments: argparse.Namespace) -> int:
     written = files.with_table(figure, table, files.stem(arguments.out, "curve"), origin)
     shown = ["entry", "series", "x", "norm", "n", "seeds", "accuracy", "band_low", "band_high"]
     say(export.to_markdown(table[shown]), end="")
-    if old := curves.trained_again(runs):
+    if old := trained_again(runs):
         say(f"of models that were trained again, only the newest weights are drawn: {', '.join(old)}")
     say(f"wrote {', '.join(map(str, written))}")
     return 0

@@ -166,8 +166,7 @@ def _by_series(
             _name(panel, of, len(kinds) > 1, beside, is_first=i == 0)
     for panels in of_differences.values():
         _share_range(panels)
-    drawn = {_without_members(entry) for entry in shown["entry"]}
-    handles = [Line2D([], [], label=model, **looks[model]) for model in looks if model in drawn]
+    handles = [Line2D([], [], label=label, **look) for label, look in _key(shown["entry"], looks)]
     style.key(figure, [*handles, *behind.handles()])
     return style.make_room(figure)
 
@@ -272,7 +271,7 @@ def draw_curves(axes: Axes, points: pd.DataFrame, looks: dict[str, dict]) -> Non
     }
     apart = 0.015 * points["x"].max()
     for i, (entry, one) in enumerate(curves.items()):
-        look = looks[_without_members(str(entry))]
+        look = looks[str(entry)]
         if (one["seeds"] > 1).any():
             ends = one["band_low"], one["band_high"]
             axes.fill_between(one["x"], *ends, color=look["color"], alpha=0.15, linewidth=0)
@@ -300,20 +299,46 @@ def draw_differences(axes: Axes, table: pd.DataFrame, looks: dict[str, dict]) ->
         at = one["x"] + apart * (i - (len(curves) - 1) / 2)
         bars = one["difference"] - one["low"], one["high"] - one["difference"]
         errors = [bar.clip(lower=0) for bar in bars]
-        axes.errorbar(at, one["difference"], errors, elinewidth=0.7, **looks[_without_members(str(entry))])
+        axes.errorbar(at, one["difference"], errors, elinewidth=0.7, **looks[str(entry)])
 
 
 def _looks(entries: Iterable[str]) -> dict[str, dict]:
-    """Return colour, line style and marker by model; an ensemble has those of its model."""
+    """Return colour, line style and marker by entry; a model's smallest ensemble has those of the model."""
+    entries = sorted(set(entries), key=_size)
     models = sorted({_without_members(entry) for entry in entries})
+    first = {_without_members(entry): entry for entry in reversed(entries) if _size(entry) > 1}
+    others = [e for e in entries if _size(e) > 1 and e != first[_without_members(e)]]
+    places = {name: i for i, name in enumerate([*models, *others])}
+    at = {entry: places[entry if entry in others else _without_members(entry)] for entry in entries}
     return {
-        model: {"color": style.colour(i), "linestyle": style.dash(i), "marker": style.marker(i)}
-        for i, model in enumerate(models)
+        entry: {"color": style.colour(i), "linestyle": style.dash(i), "marker": style.marker(i)}
+        for entry, i in at.items()
     }
 
 
+def _key(entries: Iterable[str], looks: dict[str, dict]) -> list[tuple[str, dict]]:
+    """Return label and look of each line of the key; a model and its only ensemble are one line."""
+    models: dict[str, list[str]] = {}
+    for entry in sorted(set(entries), key=_size):
+        models.setdefault(_without_members(entry), []).append(entry)
+    lines = []
+    for model, alike in sorted(models.items()):
+        several = sum(_size(entry) > 1 for entry in alike) > 1
+        by_look: dict[str, list[str]] = {}
+        for entry in alike:
+            by_look.setdefault(str(looks[entry]), []).append(entry)
+        lines += [(", ".join(same) if several else model, looks[same[0]]) for same in by_look.values()]
+    return lines
+
+
+def _size(entry: str) -> int:
+    """Return the number of members in the name of an entry; 1 for a single model."""
+    number = entry.rpartition(" ×")[2]
+    return int(number) if number != entry and number.isdigit() else 1
+
+
 def _without_members(entry: str) -> str:
-    return entry.rpartition(" ×")[0] or entry
+    return entry.rpartition(" ×")[0] if _size(entry) > 1 else entry
 
 
 @style.styled
@@ -337,9 +362,7 @@ def draw_improvements(axes: Axes, table: pd.DataFrame) -> None:
     for i, entry in enumerate(entries):
         gains = table[table["entry"] == entry].drop_duplicates("column").set_index("column")
         at = [columns.index(column) + (i - (len(entries) - 1) / 2) * width for column in gains.index]
-        axes.bar(
-            at, gains["improvement"], width * 0.92, color=looks[_without_members(entry)]["color"], label=entry
-        )
+        axes.bar(at, gains["improvement"], width * 0.92, color=looks[entry]["color"], label=entry)
         if {"low", "high"} <= set(gains):
             known = gains[["low", "high"]].notna().all(axis=1)
             axes.vlines(

@@ -20,7 +20,7 @@ from robust_interp.results.entry_names import entry_names
 from robust_interp.results.intervals import over_seeds
 from robust_interp.results.newest import by_age
 from robust_interp.results.scores import Score
-from robust_interp.store.cells import ModelCard, digest, in_255, labels
+from robust_interp.store.cells import ModelCard, digest, in_255
 
 POINT_COLUMNS = [
     "entry",
@@ -37,7 +37,7 @@ POINT_COLUMNS = [
     "band_high",
     "corruption_source",
 ]
-DIFFERENCE_COLUMNS = [*POINT_COLUMNS[:3], "series", "x", "norm", "n", "difference", "low", "high"]
+DIFFERENCE_COLUMNS = [*POINT_COLUMNS[:3], "series", "x", "norm", "n", "difference", "low", "high", "baseline"]
 _PUBLISHED = 4  # largest number of published models in a figure
 _CURVES = (Kind.CLEAN, Kind.ATTACK, Kind.WORST)
 CLEAN, ATTACK, CORRUPTION = "clean", "attack", "corruption"
@@ -103,37 +103,47 @@ def differences(runs: Iterable[Sequence[Score]], baseline: str) -> pd.DataFrame:
     """Return the accuracy of each entry minus that of the baseline, in percentage points.
 
     Single models are compared with single models, ensembles with ensembles of the same number of members.
-    Images, protocol and perturbation are always the same, and so are the recipe and then the train seeds if
-    the baseline has them; else its row with the most train seeds counts.
-    Accuracies without a counterpart have no row.
+    Images, protocol and perturbation are always the same. Each entry is compared with one entry of the
+    baseline: one with its recipe if there is one, of these one with its train seeds, then that with the most
+    points in common, then that with the most train seeds. Accuracies without a counterpart have no row.
 
     Args:
         runs: Scores of each run, oldest run first.
         baseline: Name of the model to compare with.
 
     Returns:
-        One row per entry and perturbation: entry, members, kind, series, x, norm, n, difference, and its 95 %
-        interval, `low` to `high`. It is Welch's over train seeds if both have several, and that of paired
-        images between two single runs; otherwise it is NaN.
+        One row per entry and perturbation: entry, members, kind, series, x, norm, n, difference, its 95 %
+        interval, `low` to `high`, and the name of the baseline's entry. The interval is Welch's over train
+        seeds if both have several, and that of paired images between two single runs; otherwise it is NaN.
     """
-    measured = _measured(runs)
-    rivals: dict[str, list[list[Score]]] = {}
-    for _, alike in measured:
-        if alike[0].classifier.model == baseline:
-            rivals.setdefault(_comparable(alike[0]), []).append(alike)
+    curves: dict[str, dict[str, list[Score]]] = {}
+    for name, alike in _measured(runs):
+        curves.setdefault(name, {})[_comparable(alike[0])] = alike
+    rivals = {name: curve for name, curve in curves.items() if _card(curve).model == baseline}
     lines = []
-    for name, alike in measured:
-        found = rivals.get(_comparable(alike[0]), [])
-        if found and alike[0].classifier.model != baseline:
-            other = max(found, key=lambda rival: _likeness(alike, rival))
-            lines.append({"entry": name} | _difference(alike, other))
+    for name, curve in curves.items():
+        found = [rival for rival in rivals if curve.keys() & rivals[rival].keys()]
+        if found and name not in rivals:
+            best = max(found, key=lambda rival: _likeness(curve, rivals[rival]))
+            lines += [
+                {"entry": name, "baseline": best} | _difference(alike, rivals[best][made])
+                for made, alike in curve.items()
+                if made in rivals[best]
+            ]
     return pd.DataFrame(lines, columns=DIFFERENCE_COLUMNS)
 
 
-def _likeness(alike: list[Score], rival: list[Score]) -> tuple[bool, bool, int]:
-    """Return how well a rival suits a comparison: by its recipe, by its train seeds, by their number."""
-    seeds, theirs = ({score.classifier.train_seed for score in scores} for scores in (alike, rival))
-    return alike[0].classifier.recipe == rival[0].classifier.recipe, seeds == theirs, len(rival)
+def _card(curve: dict[str, list[Score]]) -> ModelCard:
+    return next(iter(curve.values()))[0].classifier
+
+
+def _likeness(curve: dict[str, list[Score]], rival: dict[str, list[Score]]) -> tuple[bool, bool, int, int]:
+    """Return how well a rival suits: recipe, train seeds, number of common points, number of train seeds."""
+    common = curve.keys() & rival.keys()
+    seeds, theirs = (
+        {score.classifier.train_seed for made in common for score in one[made]} for one in (curve, rival)
+    )
+    return _card(curve).recipe == _card(rival).recipe, seeds == theirs, len(common), len(theirs)
 
 
 def _comparable(score: Score) -> str:
@@ -168,14 +178,6 @@ def _measured(runs: Iterable[Sequence[Score]]) -> list[tuple[str, list[Score]]]:
         for entry, name in zip(entries, entry_names(entries), strict=True)
         for point in _curves(name, _by_series(entry))
     ]
-
-
-def trained_again(runs: Sequence[Sequence[Score]]) -> list[str]:
-    """Return the labels of models that were measured with older weights, too; the curves leave these out."""
-    older = {id(score) for score in by_age(runs).older}
-    scores = [score for run in runs for score in run]
-    named = zip(labels([score.classifier for score in scores]), scores, strict=True)
-    return list(dict.fromkeys(name for name, score in named if id(score) in older))
 
 
 def _by_series(entry: Entry) -> dict[tuple[str, str], list[list[Score]]]:

@@ -284,6 +284,8 @@ def _by_eps(
         caption += (
             " Grey lines are published numbers for other images or training; they were not measured here."
         )
+    if set(differences.get("baseline", ())) - {baseline}:
+        caption += f" The differences are from {', '.join(dict.fromkeys(differences['baseline']))}."
     if chance is not None:
         caption += " The dotted line is the accuracy of guessing."
     figure = robustness.eps_figure(
@@ -505,8 +507,9 @@ def _made(found: FolderResults) -> list[dict]:
             "Attacks",
             provenance.attacks(found.scored).dropna(axis="columns", how="all"),
             "Radii and step sizes in Linf are in units of 1/255. max_delta_255 is the largest actual change "
-            "of a pixel, zero_grad the largest share (0 to 1) of images whose gradient was exactly zero: "
-            "they were not attacked and are not counted as robust.",
+            "in the norm of the attack: of one pixel for Linf, of a whole image for L2. zero_grad is the "
+            "largest share (0 to 1) of images whose gradient was exactly zero: they were not attacked and "
+            "are not counted as robust.",
         ),
         _part("Corruptions", provenance.corruptions(results)),
         _part(

@@ -75,9 +75,9 @@ def scores_of(runs: Iterable[list[Score]], column: str) -> list[Score]:
 
 def _measured(runs: Iterable[list[Score]], column: str) -> list[tuple[Entry, list[Score]]]:
     """Return the entries that have a column for all their train seeds, each with the scores it averages."""
-    runs = list(runs)
-    known = {found.name: found for found in measured_columns(score for run in runs for score in run)}
     entries = entries_of(runs)
+    rows = (scored.values() for entry in entries for scored in entry.by_seed.values())
+    known = {found.name: found for found in measured_columns(rows)}
     found = [(entry, _scores(entry, known[column])) for entry in entries] if column in known else []
     measured = [(entry, scores) for entry, scores in found if scores]
     if not measured:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -27,6 +28,7 @@ from robust_interp.results.columns import (
 )
 from robust_interp.results.folders import dataset_in, runs_in
 from robust_interp.results.leaderboard import board_columns
+from robust_interp.results.newest import by_age, trained_again
 from robust_interp.results.ranks import ranked_by, ranked_by_in_file
 
 _DTYPES: dict[Type, Literal["Int64", "float64"]] = {Type.INTEGER: "Int64", Type.NUMBER: "float64"}
@@ -46,7 +48,9 @@ class Gathered(NamedTuple):
     ranked_by: dict[str, str]
 
 
-def gather(sources: Sequence[Path], dataset: str | None = None, partial: bool = False) -> Gathered:
+def gather(
+    sources: Sequence[Path], dataset: str | None = None, partial: bool = False, newest: bool = False
+) -> Gathered:
     """Combine several sources into one leaderboard.
 
     The runs of all results folders are merged and ranked. The rows of the CSV files follow. A file contains
@@ -58,6 +62,7 @@ def gather(sources: Sequence[Path], dataset: str | None = None, partial: bool = 
             ``robustbench``. An existing path is preferred.
         dataset: Name of the data set to choose, if the folders or files have several.
         partial: Whether to add what is complete of unfinished runs.
+        newest: Whether to leave out the older weights of networks of the folders that were trained again.
 
     Raises:
         UserError: If a source is missing or invalid, or if the sources are for several data sets.
@@ -67,6 +72,9 @@ def gather(sources: Sequence[Path], dataset: str | None = None, partial: bool = 
     frames, titles = [], []
     if folders:
         runs, dataset = runs_in(folders, dataset, partial)
+        if newest and (again := trained_again(runs)):
+            runs = by_age(runs).newest
+            warnings.warn(f"trained again, only the newest weights count: {', '.join(again)}", stacklevel=2)
         frames.append(leaderboard.entries_frame(*runs))
         titles.append(dataset)
     for path in files:

@@ -129,6 +129,7 @@ def from_folders(
     if not lines:
         raise UserError("; ".join([f"{first.name} and {second.name} have no common column", *left_out]))
     left_out += _other_seeds(first, second, samples) + _other_images(first, second, samples)
+    left_out += _strong_elsewhere(first, second, samples)
     left_out += [_of_last_weights(entry, samples) for entry in (first, second) if samples in entry.retrained]
     frame = _judged(pd.DataFrame(lines))
     frame = frame.assign(a=a, b=b, dataset=dataset, **samples._asdict())
@@ -216,6 +217,19 @@ def _other_images(a: ScoredEntry, b: ScoredEntry, chosen: EvaluationSet) -> list
     return [f"both entries also have {_listed(others)}; {last}"] if others else []
 
 
+def _strong_elsewhere(a: ScoredEntry, b: ScoredEntry, chosen: EvaluationSet) -> list[str]:
+    """Return a message for other images on which both entries have strong attacks alone."""
+    others = {(s.protocol, s.n) for s in a.measured if s in b.measured and _has_only_strong(a, b, s)}
+    return [
+        f"the strong attacks are left out, which are on other images: --protocol {protocol} --n {n}"
+        for protocol, n in sorted(others - {chosen[:2]})
+    ]
+
+
+def _has_only_strong(a: ScoredEntry, b: ScoredEntry, samples: EvaluationSet) -> bool:
+    return all(_only_strong(entry.measured[samples]) for entry in (a, b))
+
+
 def _of_last_weights(entry: ScoredEntry, samples: EvaluationSet) -> str:
     seeds = sorted(entry.retrained[samples])
     which = f"train seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
@@ -232,10 +246,10 @@ def _listed(choices: Iterable[EvaluationSet]) -> str:
 
 def _lines(a: dict, b: dict) -> tuple[list[dict], list[str]]:
     """Return one row per comparable column, and one message per common column that is left out."""
-    first, second = ([score for scores in entry.values() for score in scores.values()] for entry in (a, b))
-    columns = {score.column for score in first} & {score.column for score in second}
+    columns = set.intersection(*(set().union(*entry.values()) for entry in (a, b)))
+    common = ([s for name, s in scores.items() if name in columns] for scores in a.values())
     lines, left_out = [], []
-    for column in measured_columns(score for score in first if score.column in columns):
+    for column in measured_columns(common):
         parts_a, parts_b = _paired(_parts(column, a), _parts(column, b))
         if not parts_a:
             left_out.append(f"{column.name} is left out: the entries have no common train seed for it")

@@ -145,6 +145,16 @@ def origin(source: str) -> str:
     return source.partition(LIBRARY)[0]
 
 
+def are_alike(a: str, b: str) -> bool:
+    """Return whether the corruptions that two rows have in common are of one source, given all their sources.
+
+    Each released file without an official hash is a source of its own, and a row may have more corruptions.
+    """
+    one, other = ({origin(source) for source in text.split("+")} for text in (a, b))
+    are_files = all(source.startswith("released(") for source in one | other)
+    return one == other or (are_files and (one <= other or other <= one))
+
+
 def entry_key(card: ModelCard) -> tuple:
     """Return the key of the entry of a classifier. Classifiers that differ only in train seed share it."""
     alone = (digest(card.identity),) if card.train_seed is None else ()

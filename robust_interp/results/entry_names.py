@@ -8,20 +8,24 @@ from robust_interp.results.entries import Entry
 from robust_interp.results.scores import Score
 from robust_interp.store.cells import FLOAT32, digest
 
+_PROTOCOL, _N, _SOURCES, _PRECISION = 2, 3, 5, 7  # places in `_tags`
+
 
 def entry_names(entries: Sequence[Entry]) -> list[str]:
     """Return a name for each entry: the model, followed by the settings that distinguish entries.
 
-    The name of an ensemble ends with ` ×members`.
+    Settings of the measurement that differ between any two entries are in all names, others only where
+    entries of a model differ in them. The name of an ensemble ends with ` ×members`.
     """
     described = [_tags(entry) for entry in entries]
+    everywhere = _differing(entries)
     rivals: dict[tuple, list[int]] = {}
     for at, entry in enumerate(entries):
         rivals.setdefault((entry.card.model, entry.card.members), []).append(at)
     told = [entry.card.model for entry in entries]
     for alike in rivals.values():
-        for tags in zip(*(described[at] for at in alike), strict=True):
-            if len(set(tags)) > 1:
+        for place, tags in enumerate(zip(*(described[at] for at in alike), strict=True)):
+            if place in everywhere or len(set(tags)) > 1:
                 for at, tag in zip(alike, tags, strict=True):
                     told[at] += f" {tag}" if tag else ""
         for last in (_attacks, _hash):
@@ -31,6 +35,17 @@ def entry_names(entries: Sequence[Entry]) -> list[str]:
         name + (f" ×{entry.card.members}" if entry.card.members > 1 else "")
         for name, entry in zip(told, entries, strict=True)
     ]
+
+
+def _differing(entries: Sequence[Entry]) -> set[int]:
+    """Return the places in `_tags` of the protocol, n, source and precision that differ between entries."""
+    settings: dict[int, set] = {
+        _PROTOCOL: {entry.protocol for entry in entries},
+        _N: {entry.n for entry in entries},
+        _SOURCES: {frozenset(entry.origins) for entry in entries if entry.origins},
+        _PRECISION: {entry.attack_precision or FLOAT32 for entry in entries},
+    }
+    return {place for place, values in settings.items() if len(values) > 1}
 
 
 def _clashing(alike: list[int], told: list[str]) -> list[int]:

@@ -7,6 +7,7 @@ import math
 import pandas as pd
 
 from robust_interp.core import statistics
+from robust_interp.corruptions import CORRUPTIONS
 from robust_interp.results.column_names import parse, std_of
 from robust_interp.results.columns import Kind
 
@@ -29,7 +30,9 @@ def interval(line: pd.Series, column: str) -> tuple[float, float] | None:
     named = parse(column)
     n = line.get("strong_n") if named.kind is Kind.STRONG else line["n_examples"]
     is_over_seeds = pd.notna(std) or (line["members"] == 1 and pd.notna(seeds) and seeds > 1)
-    is_share = named.kind in (Kind.CLEAN, Kind.ATTACK) or named.strength > 0
+    # Nothing in the name of a plug-in's corruption tells that it is none of an attack without a radius.
+    is_mean = column in CORRUPTIONS
+    is_share = not is_mean and (named.kind in (Kind.CLEAN, Kind.ATTACK) or named.strength > 0)
     if pd.isna(n) or is_over_seeds or not is_share:
         return None
     return statistics.wilson(round(mean * int(n) / 100), int(n))

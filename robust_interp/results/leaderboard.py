@@ -24,7 +24,6 @@ from robust_interp.results.columns import (
 from robust_interp.results.entries import Entry, entries_of
 from robust_interp.results.ranks import ranked_by
 from robust_interp.results.scores import Score
-from robust_interp.store.cells import digest
 
 
 def entries_frame(*runs: list[Score]) -> pd.DataFrame:
@@ -39,8 +38,8 @@ def entries_frame(*runs: list[Score]) -> pd.DataFrame:
     Args:
         *runs: Scores of each run, oldest run first.
     """
-    measured = measured_columns([score for run in runs for score in run])
     entries = entries_of(runs)
+    measured = measured_columns(scored.values() for entry in entries for scored in entry.by_seed.values())
     lines = [_line(entry, measured) for entry in entries]
     extra = [column for column in TAIL_COLUMNS if any(line[column] for line in lines)]
     frame = pd.DataFrame(lines).reindex(columns=board_columns([column.name for column in measured], extra))
@@ -63,19 +62,24 @@ def board_columns(measured: Iterable[str], extra: Iterable[str]) -> list[str]:
     return [*ENTRY_COLUMNS, *both, *extra, *SOURCE_COLUMNS]
 
 
-def measured_columns(scored: Iterable[Score]) -> list[MeasuredColumn]:
+def measured_columns(rows: Iterable[Iterable[Score]]) -> list[MeasuredColumn]:
     """Return the measured columns of scores: clean, means, corruptions, severities, attacks, worst, strong.
 
-    A corruption has one column if a classifier has all its severities. It has one column per severity if a
-    classifier has only some of them. It has both if both occur.
+    A corruption has one column if a classifier has all its severities in one row. Where one has only some of
+    them, each of these has a column. There are both if both occur.
+
+    Args:
+        rows: The scores of each classifier of each row.
     """
-    scored = list(scored)
-    seen = list({score.column: score.measured for score in scored}.values())
-    found, complete = _severities(scored), set(SEVERITIES)
-    whole = [name for name, by_classifier in found.items() if complete in by_classifier]
-    in_part = [name for name, by_classifier in found.items() if any(s != complete for s in by_classifier)]
+    rows = [list(row) for row in rows]
+    seen = list({score.column: score.measured for row in rows for score in row}.values())
+    found, complete = _severities(rows), set(SEVERITIES)
+    whole = [name for name, of_rows in found.items() if complete in of_rows]
+    in_part = {
+        (name, s) for name, of_rows in found.items() for some in of_rows if some != complete for s in some
+    }
     means = [mean for mean, names in MEANS.items() if set(names) <= set(whole)]
-    shown = [column for column in seen if column.kind is not Kind.SEVERITY or column.series in in_part]
+    shown = [c for c in seen if c.kind is not Kind.SEVERITY or (c.series, c.severity) in in_part]
     series = list(dict.fromkeys(column.series for column in seen))
 
     def place(column: MeasuredColumn) -> tuple:
@@ -86,15 +90,17 @@ def measured_columns(scored: Iterable[Score]) -> list[MeasuredColumn]:
     return sorted([*map(parse, means), *(parse(name, whole) for name in whole), *shown], key=place)
 
 
-def _severities(scored: Iterable[Score]) -> dict[str, list[set[int]]]:
-    """Return the severities at which each classifier was measured, by corruption."""
-    found: dict[str, dict[str, set[int]]] = {}
-    for score in scored:
-        column = score.measured
-        if column.kind is Kind.SEVERITY and column.severity is not None:
-            by_classifier = found.setdefault(column.series, {})
-            by_classifier.setdefault(digest(score.classifier.identity), set()).add(column.severity)
-    return {name: list(by_classifier.values()) for name, by_classifier in found.items()}
+def _severities(rows: Iterable[Iterable[Score]]) -> dict[str, list[set[int]]]:
+    """Return the severities at which each classifier of a row was measured, by corruption."""
+    found: dict[str, list[set[int]]] = {}
+    for row in rows:
+        of_row: dict[str, set[int]] = {}
+        for column in (score.measured for score in row):
+            if column.kind is Kind.SEVERITY and column.severity is not None:
+                of_row.setdefault(column.series, set()).add(column.severity)
+        for name, severities in of_row.items():
+            found.setdefault(name, []).append(severities)
+    return found
 
 
 def _line(entry: Entry, measured: Iterable[MeasuredColumn]) -> dict:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from robust_interp.results.entries import entry_key
 from robust_interp.results.scores import Score
-from robust_interp.store.cells import ModelCard, digest
+from robust_interp.store.cells import ModelCard, digest, labels
 
 
 class ByAge(NamedTuple):
@@ -37,6 +37,14 @@ def by_age(runs: Iterable[Sequence[Score]]) -> ByAge:
     newest = [[score for seed, weights, score in run if weights == last[seed]] for run in known]
     older = [score for run in known for seed, weights, score in run if weights != last[seed]]
     return ByAge(newest, older)
+
+
+def trained_again(runs: Sequence[Sequence[Score]]) -> list[str]:
+    """Return the labels of classifiers that were measured with older weights, too."""
+    older = {id(score) for score in by_age(runs).older}
+    scores = [score for run in runs for score in run]
+    named = zip(labels([score.classifier for score in scores]), scores, strict=True)
+    return list(dict.fromkeys(name for name, score in named if id(score) in older))
 
 
 def lineage(card: ModelCard) -> tuple:

@@ -22,6 +22,7 @@ from robust_interp.core.errors import UserError
 from robust_interp.results import combine
 from robust_interp.results.column_names import measured_in, std_of
 from robust_interp.results.columns import OF_IMAGES_COLUMNS
+from robust_interp.results.entries import are_alike
 from robust_interp.results.intervals import interval
 from robust_interp.results.precision import in_float32
 from robust_interp.store.cells import attack_column
@@ -185,7 +186,7 @@ def _answers(line: pd.Series, ours: pd.DataFrame) -> dict[str, list[pd.Series]]:
     usual = ours[_of_images(ours)].isna().all(axis=1)
     found = ours.assign(exact=ours["model"] == line["model"], usual=usual)[same]
     order = ["exact", "usual", "seeds", "n_examples"]
-    found = found.sort_values(order, kind="stable", na_position="first")[::-1]
+    found = found.sort_values(order, ascending=False, kind="stable", na_position="last")
     of_one_depth = found[found["model"] == found["model"].iloc[0]] if len(found) else found
     by_recipe: dict[str, list[pd.Series]] = {}
     for _, row in of_one_depth.iterrows():
@@ -339,8 +340,8 @@ def _measured(pairs: Iterable[tuple[pd.Series, pd.Series]], columns: Iterable[st
 
 def _is_same_noise(a: pd.Series, b: pd.Series, column: str) -> bool:
     """Return whether both were measured on the same corrupted images. Always true for other columns."""
-    sources = {str(line.get(f"{column}_source", line["corruption_source"])) for line in (a, b)}
-    return column not in NOISES or len(sources) == 1
+    one, other = (str(line.get(f"{column}_source", line["corruption_source"])) for line in (a, b))
+    return column not in NOISES or are_alike(one, other)
 
 
 def _variants(board: pd.DataFrame) -> Scoped:
@@ -438,7 +439,8 @@ def _one_a_network(board: pd.DataFrame) -> pd.DataFrame:
     lines, columns = [], measured_in(board)
     alike = ["model", "recipe", "lambda_init", "members", "n_examples", *_of_images(board)]
     for _, group in board.groupby(alike, sort=False, dropna=False):
-        runs = group.sort_values("seeds", kind="stable", na_position="first").to_dict("records")[::-1]
+        ordered = group.sort_values("seeds", ascending=False, kind="stable", na_position="last")
+        runs = ordered.to_dict("records")
         line = dict(runs[0])
         for column in columns:
             best = next((run for run in runs if pd.notna(run[column])), runs[0])

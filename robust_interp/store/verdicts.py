@@ -86,7 +86,8 @@ def with_radii(conclusion: str, text: str) -> str:
 def join_conclusions(texts: Iterable[str]) -> str:
     """Join the conclusions of several models: the worst verdict, the smallest n, the fewest checks.
 
-    The radii are those that all models have in common.
+    The radii of a pass are those that all models have in common. Those of another verdict are all at which
+    the models with that verdict were audited.
 
     Args:
         texts: The conclusion of each model, at least one; empty for a model without an audit.
@@ -105,4 +106,6 @@ def join_conclusions(texts: Iterable[str]) -> str:
     incomplete = [one.checks for one in found if one.checks]
     fewest = min(incomplete, key=lambda checks: int(checks.partition("/")[0]), default="")
     verdict = max((one.verdict for one in found), key=CONCLUSIONS.index)
+    if verdict not in (PASS, PARTIAL):
+        common = set().union(*(one.eps for one in found if one.verdict == verdict))
     return str(Conclusion(verdict, min(one.n for one in found), fewest, tuple(sorted(common))))

@@ -298,7 +298,9 @@ def test_a_conclusion_names_the_radii_of_the_audited_attack():
         (["pass(n=200)", ""], ""),  # one was not audited
         (["pass(n=200)", "pass"], ""),  # or it is not known on how many samples
         (["open(n=50 eps=2)", "open(n=64 eps=2)"], "open(n=50 eps=2)"),
-        (["warn(n=100 eps=1,2)", "pass(n=100 eps=2,4.5)"], "warn(n=100 eps=2)"),
+        (["pass(n=100 eps=1,2)", "pass(n=100 eps=2,4.5)"], "pass(n=100 eps=2)"),
+        (["warn(n=100 eps=1,2)", "pass(n=100 eps=2,4.5)"], "warn(n=100 eps=1,2)"),  # perhaps at 1 only
+        (["warn(n=9 eps=1,2)", "warn(n=9 eps=2,4)", "pass(n=9 eps=2,8)"], "warn(n=9 eps=1,2,4)"),
         (["warn(n=100 eps=1,2)", "partial(n=90 eps=1,2 checks=9/14)"], "warn(n=90 eps=1,2 checks=9/14)"),
         (["fail(n=8,checks=1/14)", "pass(n=200 eps=2)"], "fail(n=8,checks=1/14)"),  # random: no attack
         (["pass(n=200 eps=1)", "fail(n=200 eps=2)"], ""),  # audited at no common radius
@@ -357,7 +359,7 @@ def test_the_column_names_the_audited_radii_also_of_audits_stored_without_them(t
         audited(store, card("other"), PASS, eps=(0.5,))
         assert store.verdict(digest(one.identity), "digits-images") == "open(n=200 eps=1,2,4)"
     assert dict(zip(boards(tmp_path)["model"], boards(tmp_path)["audit"], strict=True)) == {
-        "net": "open(n=200 eps=1,2)",
+        "net": "open(n=200 eps=1,2,4)",
         "other": "pass(n=200 eps=0.5)",
     }
 

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 from scipy.stats import binomtest, permutation_test, ttest_ind
-from support.hand_made import LABELS, attack, card, corruption, ensemble, first, run
+from support.hand_made import LABELS, attack, card, corruption, ensemble, first, measured, run
 
 from robust_interp.cli import console, main
 from robust_interp.core.errors import UserError
@@ -469,6 +469,19 @@ def test_a_mean_over_corruptions_of_several_sources_is_left_out(store, command):
     assert status == 0
     assert [line["column"] for line in csv.DictReader(io.StringIO(out))] == list(GROUPS["noise"])
     assert err == "warning: noise is left out: its images are generated@0 and released\n"
+
+
+def test_strong_attacks_are_named_with_the_options_that_compare_them(store, command):
+    lines = [(card(name), made, first(8)) for name in "ab" for made in (CLEAN, PGD)]
+    plan = measured(store, lines)
+    fewer = measured(store, [(c, made, first(3, 5)) for c, made, _ in lines], "worst")
+    store.put_plan(replace(plan, strong=fewer))
+    status, _, err = command("a,b")
+    assert status == 0
+    said = "the strong attacks are left out, which are on other images: --protocol worst --n 5"
+    assert err == f"warning: {said}\n"
+    status, out, err = command("a,b", "--protocol", "worst", "--n", "5", "--format", "csv")
+    assert [line["column"] for line in csv.DictReader(io.StringIO(out))] == ["strong_2"]
 
 
 def test_the_worst_of_other_attacks_is_another_measurement(store, command):

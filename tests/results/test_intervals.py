@@ -3,8 +3,9 @@
 import math
 
 import pytest
-from support.hand_made import attack, card, first, run
+from support.hand_made import attack, card, corruption, first, run
 
+from robust_interp.corruptions import CORRUPTIONS
 from robust_interp.report import curves
 from robust_interp.results.combine import gather
 from robust_interp.results.folders import runs_in
@@ -46,3 +47,12 @@ def test_the_table_and_the_curves_have_the_same_interval(tmp_path, rights, ends)
     told = interval(board.iloc[0], "fgsm_2") or UNKNOWN
     assert told == pytest.approx(ends, abs=1e-3, nan_ok=True)
     assert (point["band_low"], point["band_high"]) == pytest.approx(told, abs=1e-9, nan_ok=True)
+
+
+def test_a_plugins_corruption_over_its_severities_has_no_interval_over_images(tmp_path):
+    with Store(tmp_path) as store:
+        run(store, [(card("a"), corruption("rain", severity), first(5)) for severity in range(1, 6)])
+    line = gather([tmp_path])[0].iloc[0]
+    assert line["rain"] == 50
+    with CORRUPTIONS.registered("rain", CORRUPTIONS["fog"]):
+        assert interval(line, "rain") is None

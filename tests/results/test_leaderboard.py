@@ -230,6 +230,19 @@ def test_the_worst_of_other_attacks_is_neither_ranked_with_it_nor_put_in_its_pla
     assert found == {("c", 40): 1, ("a", 30): 2, ("a", 60): 1, ("b", 50): 2}
 
 
+def test_severities_of_a_row_are_shown_whatever_other_rows_of_the_model_have(tmp_path):
+    """Of ten images severity 3 of fog and 1 and 2 of snow; of twenty all of fog, and 3 to 5 of snow."""
+    with Store(tmp_path) as store:
+        few = [corruption("fog", 3), corruption("snow", 1), corruption("snow", 2)]
+        many = [*(corruption("fog", s) for s in range(1, 6)), *(corruption("snow", s) for s in (3, 4, 5))]
+        run(store, [(card(), made, first(5)) for made in few])
+        run(store, [(card(), made, first(5, 20)) for made in many])
+    board = gather([tmp_path])[0].set_index("n_examples")
+    assert board.loc[10, ["fog_3", "snow_1", "snow_2"]].tolist() == [50, 50, 50]
+    assert board.loc[20, ["fog", "snow_3", "snow_4", "snow_5"]].tolist() == [25, 25, 25, 25]
+    assert not {"fog_1", "snow"} & set(board)
+
+
 def test_noise_is_empty_where_a_severity_is_missing_for_one_seed(store):
     (line,) = board(store, *noisy(but=(1, "shot_noise", 3)))
     assert math.isnan(line["noise"])
@@ -526,7 +539,8 @@ def test_of_a_stopped_run_complete_cells_are_shown_on_request(store, tmp_path, c
     assert err == ""  # nothing is damaged
     a, b = csv.DictReader(io.StringIO(out))
     assert (a["model"], a["seeds"], a["clean"], a["clean_std"]) == ("a", "2", "75.00", "7.07")
-    assert [a[f"fog_{severity}"] for severity in range(1, 6)] == ["65.00"] * 4 + [""]
+    assert [a[f"fog_{severity}"] for severity in range(1, 5)] == ["65.00"] * 4
+    assert "fog_5" not in a
     assert (a["fog"], a["pgd_2"], a["rank"]) == ("", "", "")  # one seed has them: no mean, and no rank
     assert a["incomplete"] == "12/14"
     assert (b["model"], b["clean"], b["pgd_2"], b["rank"], b["incomplete"]) == ("b", "90.00", "", "", "1/2")

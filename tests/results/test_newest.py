@@ -7,7 +7,7 @@ from support.hand_made import attack, card, ensemble, first, run
 from robust_interp.report import curves
 from robust_interp.results import compare
 from robust_interp.results.folders import runs_in
-from robust_interp.results.newest import by_age
+from robust_interp.results.newest import by_age, trained_again
 from robust_interp.store import Store
 from robust_interp.store.cells import CLEAN
 
@@ -67,7 +67,7 @@ def test_a_comparison_and_the_curves_show_the_same_weights(tmp_path):
     compared = compare.from_folders([tmp_path], "a", "b")
     assert curve == {"clean": 90, "pgd": 90}
     assert compared.frame.set_index("column")["accuracy_a"].to_dict() == {"clean": 90, "pgd_2": 90}
-    assert curves.trained_again(runs) == ["a seed 0"]
+    assert trained_again(runs) == ["a seed 0"]
     assert compared.left_out == [
         "a: train seed 0 measured with several weights; only those measured last are compared"
     ]
@@ -81,6 +81,6 @@ def test_an_ensemble_of_older_weights_is_older_too(tmp_path):
         "ax2: train seeds 0, 1 measured with several weights; only those measured last are compared"
     ]
     runs = runs_in([tmp_path])[0]
-    assert curves.trained_again(runs) == ["a seed 0", "a seed 1", "a x2"]
+    assert trained_again(runs) == ["a seed 0", "a seed 1", "a x2"]
     gains = curves.improvements(runs).set_index("entry")["improvement"].to_dict()
     assert gains == {"a ×2": 20, "b ×2": 20}

@@ -1,17 +1,20 @@
 """Our rows beside the paper's: hand-made leaderboards, values worked out by hand or by SciPy."""
 
 import itertools
+import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from support.hand_made import card, first, run
+from support.hand_made import attack, card, corruption, first, run
 
 from robust_interp import zoo
 from robust_interp.core import statistics
 from robust_interp.core.errors import UserError
+from robust_interp.corruptions import GROUPS
 from robust_interp.results import paper
 from robust_interp.results.columns import ENTRY_COLUMNS, SOURCE_COLUMNS
 from robust_interp.results.export import to_csv
@@ -262,6 +265,40 @@ def test_noise_of_two_sources_is_not_compared():
     claims = paper.compare(ours, "cifar10").claims
     assert verdicts(claims, "more than 15 points") == {np.nan: "not measured"}
     assert verdicts(claims, "lose less than 4") == {"depth 20, quick, n = 500": "holds for these weights"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("generated@0", "generated@0+generated@0(libjpeg-turbo)"),
+        ("released(unverified, MD5 a)", "released(unverified, MD5 a)+released(unverified, MD5 b)"),
+    ],
+)
+def test_more_corruptions_of_the_same_source_change_nothing_about_noise(one, other):
+    ours = board(
+        ("in_resnet20", 1, 3, {"noise": (60.0, 0.1)}, MANY | {"corruption_source": one}),
+        ("preact_resnet20", 1, 3, {"noise": (40.0, 0.1)}, MANY | {"corruption_source": other}),
+    )
+    claims = paper.compare(ours, "cifar10").claims
+    assert verdicts(claims, "more than 15 points") == {f"depth 20, quick, {OF_MANY}": "holds"}
+
+
+@pytest.mark.slow
+def test_a_claim_is_not_made_of_two_trainings_of_a_network(command, tmp_path):
+    """The first weights of a have noise and PGD, those trained later PGD alone."""
+    with Store(tmp_path / "results") as store:
+        net = card("preact_resnet20")
+        noise = [corruption(name, s) for name in GROUPS["noise"] for s in range(1, 6)]
+        older, newer = (replace(card("in_resnet20"), identity={"weights": text}) for text in "ab")
+        lines = [(one, made, first(5)) for one in (older, net) for made in (attack("pgd", 2), *noise)]
+        run(store, lines, dataset="cifar10")
+        run(store, [(newer, attack("pgd", 2), first(8))], dataset="cifar10")
+    said = "trained again, only the newest weights count: in_resnet20 seed 0"
+    with pytest.warns(UserWarning, match=said):
+        _, out, _ = command("leaderboard", "paper", tmp_path / "results", "--claims", "--format", "json")
+    found = {line["claim"]: line["verdict"] for line in json.loads(out) if line["source"] == "measured"}
+    assert found[paper.CLAIMS[0].text] == "not measured"
 
 
 def draws(mean, spread):
