@@ -132,8 +132,11 @@ def _made(perturbation: Perturbation, kind: AttackType, model: nn.Module, images
     make = kind.torchattacks_class
     if isinstance(make, str):
         make = getattr(torchattacks, make)
-    if "n_classes" in inspect.signature(make).parameters:
+    parameters = inspect.signature(make).parameters
+    if "n_classes" in parameters:
         arguments["n_classes"] = _classes(model, images)
+    if "max_epsilon" in parameters:  # as PIFGSM calls its radius
+        arguments["max_epsilon"] = arguments.pop("eps")
     attack = make(model, **arguments)
     if hasattr(attack, "set_device"):
         attack.set_device(images.device)
@@ -407,12 +410,12 @@ def _within(images: Tensor, found: Tensor, perturbation: Perturbation) -> Tensor
 
 
 _ENGINES: dict[str, Callable[[Perturbation, AttackType, nn.Module, Tensor], list[Round]]] = {
-    "pgd_l2": _pgd_l2,
+    **dict.fromkeys(("pgd_l2", "PGDL2"), _pgd_l2),  # a class by its name is mended as well
     "apgd_ce": _apgd,
     "apgd_dlr": _apgd,
     "apgd_t": _apgd_targeted,
     "square": _square,
-    "cw": _cw,
-    **dict.fromkeys(("deepfool", "DeepFool"), _deepfool),  # both names need the overshoot
+    **dict.fromkeys(("cw", "CW"), _cw),
+    **dict.fromkeys(("deepfool", "DeepFool"), _deepfool),
     "autoattack": _autoattack,
 }

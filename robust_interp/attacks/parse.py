@@ -15,7 +15,7 @@ from robust_interp.store.cells import FLOAT32, Perturbation, attack_column, in_2
 
 TARGETS = ("next", "least_likely")  # other values of `target` than the number of a class
 
-_NORMS = {"linf": "Linf", "l2": "L2", "l1": "L1"}
+_NORMS = {"linf": "Linf", "l2": "L2"}  # torchattacks' FAB lists L1, too, and fails there
 
 
 def parse_attacks(
@@ -66,11 +66,15 @@ def _is_close(one: Scalar, other: Scalar) -> bool:
     return one == other or (_is_number(one) and _is_number(other) and math.isclose(one, other))
 
 
+def _is_equal(one: object, other: object) -> bool:
+    return _is_number(one) and _is_number(other) and one == other
+
+
 def _norm(spec: Spec, kind: AttackType) -> str:
     if "norm" not in kind.defaults or "norm" not in spec.params:
         return str(kind.defaults.get("norm", kind.norm))
     norm = _NORMS.get(str(spec.params["norm"]).lower())
-    if norm is None or (norm == "L1" and spec.name in ATTACKS):
+    if norm is None:
         raise UserError(f"{spec.name}: norm must be Linf or L2, not {spec.params['norm']}")
     return norm
 
@@ -103,6 +107,8 @@ def _perturbation(
     if "norm" in kind.defaults:
         params["norm"] = norm
     _check_params(spec.name, kind, params, norm, is_control=eps == 0)
+    # 1 and 1.0 are one value, but two texts in the key of a cell.
+    params = {key: usual[key] if _is_equal(value, usual.get(key)) else value for key, value in params.items()}
     if kind.restarts and params.get("restarts") == 1:
         del params["restarts"]
     changed = {key: value for key, value in params.items() if key != "norm" and value != usual.get(key)}

@@ -158,11 +158,13 @@ def environment(perturbation: Perturbation) -> dict[str, str]:
     if perturbation.name != "autoattack":
         kind = type_of(perturbation.name)
         # Results without a mark had, in this order: Pixle's own restarts taken for runs of the whole attack;
-        # the same draws for every image and seed; steps shorter than alpha where the loss nearly vanishes.
+        # the same draws for every image and seed; steps shorter than alpha where the loss nearly vanishes;
+        # negative logits masked by 0, and pixels of 0 and 1 that could not move.
         marks = {
             "restarts": "of the attack" if not kind.restarts and "restarts" in kind.defaults else "",
             "seed": "of the image" if kind.own_seed else "",
-            "step": "alpha" if perturbation.name == "pgd_l2" else "",
+            "step": "alpha" if perturbation.name in ("pgd_l2", "PGDL2") else "",
+            "logits": "from 0" if perturbation.name == "CW" else "",
         }
         return {"torchattacks": torchattacks_version()} | {key: mark for key, mark in marks.items() if mark}
     for package in AUTOATTACK_PACKAGES:

@@ -27,7 +27,7 @@ from robust_interp.attacks.table import ATTACKS, type_of
 from robust_interp.core.errors import UserError
 from robust_interp.core.memory import is_out_of_memory
 from robust_interp.core.precision import preserved_settings
-from robust_interp.core.random_state import preserved_rng_state
+from robust_interp.core.random_state import generator_states, preserved_rng_state
 from robust_interp.core.texts import first_line_of
 from robust_interp.core.torch_internals import without_function_modes
 from robust_interp.store.cells import Perturbation
@@ -223,8 +223,13 @@ class AttackRunner:
             ) from error
 
     def _found(self, one: adapters.Round, images: Tensor, labels: Tensor) -> Found:
+        is_random = self.perturbation.seed is not None or isinstance(self._probe.classifier, EOTClassifier)
+        draws_nothing = self._of_plugin and not is_random
+        before = generator_states() if draws_nothing else ()
         with precision.arithmetic(self.perturbation.precision), preserved_settings():
             found = one.run(images, labels)
+        if draws_nothing and generator_states() != before:
+            raise self._error("draws random numbers: declare it with random=True")
         if not isinstance(found, Tensor):
             raise self._error(f"returns a {type(found).__name__}, not a tensor of images")
         if found.shape != images.shape:

@@ -364,7 +364,9 @@ _OF_TEN_CLASSES = {"JSMA"}
 
 _NOT_BY_CLASS = {"MultiAttack", "LGV", "AutoAttack"}
 
-_OURS_TO_SET = {"self", "model", "eps", "seed", "verbose", "n_classes"}
+_OURS_TO_SET = {"self", "model", "eps", "max_epsilon", "seed", "verbose", "n_classes"}
+
+_AIMS_AT_NOTHING = {"SPSA", "PIFGSMPP"}  # their targeted mode takes the label itself for the target
 
 
 def type_of(name: str) -> AttackType:
@@ -433,9 +435,9 @@ def _of_class(name: str) -> AttackType:
         by_order=name in _BY_ORDER,
         alone=name not in _IN_BATCHES,
         own_seed="seed" in parameters,
-        targeted="targeted" in modes,
+        targeted="targeted" in modes and name not in _AIMS_AT_NOTHING,
         classes=10 if name in _OF_TEN_CLASSES else 2,
         work=_tries_of_pixle if name == "Pixle" else _steps,
-        takes_eps="eps" in parameters,
+        takes_eps=bool({"eps", "max_epsilon"} & parameters.keys()),
         restarts=False,
     )

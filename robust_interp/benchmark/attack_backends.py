@@ -20,13 +20,16 @@ from robust_interp.classifiers.engine import COMPILED, CannotCompile, Pass, comp
 from robust_interp.core.compiler import record_compile_time
 from robust_interp.store.cells import CLEAN
 
-WORTH_A_COPY = 5e3  # image passes in one task from which on folding BatchNorm pays
+WORTH_A_COPY = 5e3  # image passes in a full batch from which on folding BatchNorm pays
 COMPARED_ON = 16  # images on which the copy must agree with the model
 NEW = 1.0  # seconds: a faster compilation was cached in this process, and its time is not recorded
 
 
 class AttackBackends:
-    """The forms of one classifier for attacks. Each form is created when a task is large enough for it.
+    """The forms of one classifier for attacks. Each form is created when an attack needs it.
+
+    Which form an attack gets depends on the attack and the batch size, not on what was measured before or on
+    how many images are left: a run that was stopped goes on with the same rounding.
 
     Args:
         attacked: The attacked classifier, in eval mode with frozen parameters, on the runner's device.
@@ -51,8 +54,8 @@ class AttackBackends:
                 self._compiled[passes] = self._compile(task, passes)
             if found := self._compiled[passes]:
                 return found, COMPILED
-        worth = attacks.passes(cell.perturbation) * (task.stop - task.start) >= WORTH_A_COPY
-        return (self._plain() if worth else self._folded or self._attacked), ""
+        is_worth_it = attacks.passes(cell.perturbation) * self._runner.batch_size >= WORTH_A_COPY
+        return (self._plain() if is_worth_it else self._attacked), ""
 
     def _is_chosen(self, task: Task) -> bool:
         return architecture(task.cell.classifier) in self._runner.compiles

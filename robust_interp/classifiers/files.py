@@ -23,6 +23,7 @@ from robust_interp.core.json_values import (
     or_null,
     read_object,
 )
+from robust_interp.core.paths import expanded
 from robust_interp.zoo import weights_files
 
 WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".tar", ".th")
@@ -36,6 +37,15 @@ def is_path(name: str) -> bool:
     """Whether a name is the path of a folder or file."""
     written_as_one = os.sep in name or _OF_WINDOWS.match(name) or name.endswith(WEIGHTS_SUFFIXES)
     return bool(written_as_one) or (Path(name) / zoo.CONFIG).is_file()
+
+
+def is_own_folder(name: str) -> bool:
+    """Whether a name is the path of a checkpoint folder of this package."""
+    return _own(expanded(name)) is not None
+
+
+def _own(folder: Path) -> zoo.Checkpoint | None:
+    return zoo.Checkpoint.at(folder.resolve()) if (folder / zoo.RECORD).is_file() else None
 
 
 def from_path(path: Path, context: Context) -> Target:
@@ -58,8 +68,7 @@ def from_path(path: Path, context: Context) -> Target:
 
 
 def _folder(folder: Path, context: Context) -> Target:
-    own = zoo.Checkpoint.at(folder.resolve())
-    if own and (folder / zoo.RECORD).is_file():
+    if own := _own(folder):
         return _of_ours(own, context)
     found = [folder / name for name in WEIGHTS_IN_FOLDER if (folder / name).is_file()]
     if (folder / zoo.CONFIG).is_file() and found:

@@ -24,6 +24,7 @@ from robust_interp.core.errors import UserError
 from robust_interp.core.paths import expanded
 from robust_interp.core.specs import OfEps, parse_spec
 from robust_interp.core.texts import first_line_of
+from robust_interp.zoo.pretrained import default_tag
 
 NOT_ARGUMENTS = {  # arguments of timm.create_model that the data set, the prefix or --checkpoint set
     *("pretrained", "checkpoint_path", "num_classes", "in_chans", "features_only"),
@@ -59,7 +60,8 @@ def from_timm(text: str, context: Context) -> Target:
     except UserError as error:
         raise UserError(f"{error}; to load weights from a file, use --checkpoint FILE") from error
     context = context.preprocessed_for(timm_cfg(model))
-    notes = size_note(text, timm_cfg(model)["input_size"], context) + replaced_note(text, model, context)
+    size = timm_cfg(model).get("input_size", context.dataset.shape)  # a wrapper has no cfg of its own
+    notes = size_note(text, size, context) + replaced_note(text, model, context)
     return from_module(text, to_channels_last(model), context, notes=notes)
 
 
@@ -78,6 +80,7 @@ def from_robustbench(text: str, context: Context) -> Target:
         )
     chosen = name, context.dataset.name, arguments.get("threat", "Linf")
     model = robustbench_bridge.load(*chosen)
+    context = replace(context, mean=None, std=None, takes_pixels=True)  # as RobustBench calls its models
     target = from_module(text, model, context, robustbench_bridge.sha256(*chosen))
     recorded = robustbench_bridge.published_clean(*chosen)
     return replace(target, card=replace(target.card, recorded_clean=recorded))
@@ -138,6 +141,8 @@ def _check_pretrained(name: str, context: Context) -> None:
     import timm  # also registers our models
 
     zoo.check_registered(name)
+    if "." not in name and (tag := default_tag(name)):  # whose weights pretrained=True means
+        name = f"{name}.{tag}"
     try:
         cfg = timm.get_pretrained_cfg(name)
     except RuntimeError as error:

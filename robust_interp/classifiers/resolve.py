@@ -30,7 +30,7 @@ from robust_interp.classifiers.ensembles import (
     member_names,
     named_ensembles,
 )
-from robust_interp.classifiers.files import from_path, is_path
+from robust_interp.classifiers.files import from_path, is_own_folder, is_path
 from robust_interp.classifiers.objects import as_checkpoint
 from robust_interp.classifiers.prefixes import PREFIXES
 from robust_interp.classifiers.python_modules import from_python
@@ -236,8 +236,12 @@ def _named(
     others = [name for name in names if name not in of_the_zoo]
     if not of_the_zoo:
         _refuse_idle(options, ("seeds",), "models that are not from the zoo")
-    elif not others:
+    if all(name in of_the_zoo or is_own_folder(name) for name in names):
         _refuse_idle(options, ("mean", "std", "weights_key"), "models from the zoo")
+    if not options.checkpoint and all(map(_prefixed, others)):
+        _refuse_idle(options, ("weights_key",), "models without a weights file of yours")
+    if others and all(name.startswith("robustbench:") for name in names):
+        _refuse_idle(options, ("mean", "std"), "RobustBench's models, which normalise their input")
     found = _of_the_zoo(of_the_zoo, options, averaging, dataset, progress, tried) if of_the_zoo else []
     return _once([*found, *_others(others, options, dataset, on_random)])
 

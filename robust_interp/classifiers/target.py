@@ -90,6 +90,7 @@ class Context:
         is_preprocessed: Whether the data set is already preprocessed for the model.
         eot: Number of draws over which a random model is attacked and classified; 0 refuses it.
         seed: Seed of these draws.
+        takes_pixels: Whether the model is known to normalise its input itself.
     """
 
     dataset: data.Dataset
@@ -100,6 +101,7 @@ class Context:
     is_preprocessed: bool = False
     eot: int = 0
     seed: int = 0
+    takes_pixels: bool = False
 
     @property
     def channels(self) -> int:
@@ -179,8 +181,9 @@ def from_module(
     notes += changed
     context = context.preprocessed_for(timm_cfg(model))
     mean, std = context.mean, context.std
-    if mean is None and std is None:
-        mean, std = _own_normalisation(model, context.dataset)
+    if mean is None and std is None and not context.takes_pixels:
+        mean, std, replaced = _own_normalisation(name, model, context.dataset)
+        notes += replaced
         if mean is None and (inner := _normalised_inside(model)):
             notes += (
                 f"{name} holds a timm model trained with mean {inner[0]} and std {inner[1]}; they are not "
@@ -359,24 +362,28 @@ def _known_randomised(
 
 
 def _own_normalisation(
-    model: nn.Module, dataset: data.Dataset
-) -> tuple[Sequence[float], Sequence[float]] | tuple[None, None]:
-    """Return the mean and std of a model's ``pretrained_cfg``; (None, None) if it has none.
+    name: str, model: nn.Module, dataset: data.Dataset
+) -> tuple[Sequence[float] | None, Sequence[float] | None, tuple[str, ...]]:
+    """Return the mean and std of a model's ``pretrained_cfg``, None if it has none; and notes.
 
-    If they have another number of channels, return those of the registered data set.
+    If they have another number of channels, return those of the registered data set, with a note.
     """
     cfg = timm_cfg(model)
     if not cfg:
-        return None, None
+        return None, None, ()
     mean, std = (_per_channel(cfg, key, dataset.channels) for key in ("mean", "std"))
     if len(mean) == dataset.channels:
-        return mean, std
+        return mean, std, ()
     if dataset.name not in data.DATASETS:
         raise UserError(
             f"{type(model).__name__} is normalised for another number of channels: pass mean and std"
         )
     kind = data.DATASETS[dataset.name]
-    return kind.mean, kind.std
+    note = (
+        f"{name} is normalised for {len(mean)} channels by its configuration: mean {list(kind.mean)} and std "
+        f"{list(kind.std)} of {dataset.name} are applied instead"
+    )
+    return kind.mean, kind.std, (note,)
 
 
 def _normalised_inside(model: nn.Module) -> tuple[Sequence[float], Sequence[float]] | None:

@@ -34,7 +34,7 @@ from robust_interp.cli import (
 from robust_interp.cli.options import load_plugins
 from robust_interp.cli.terminal import warn
 from robust_interp.core import threads
-from robust_interp.core.errors import DamageWarning, Stopped, UserError
+from robust_interp.core.errors import IgnoredWarning, Stopped, UserError
 from robust_interp.core.memory import is_out_of_memory
 from robust_interp.core.texts import first_line_of, one_line
 
@@ -68,7 +68,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = argparse.Namespace()
     try:
         arguments = parsed(commands, argv)
-        with _damage_in_lines(), _stopped_by_signals():
+        with _ignored_in_lines(), _stopped_by_signals():
             load_plugins(arguments)
             status = arguments.run(arguments)
             sys.stdout.flush()  # raise write errors here, where they are handled
@@ -168,14 +168,14 @@ def _stopped_by_signals() -> Iterator[None]:
 
 
 @contextmanager
-def _damage_in_lines() -> Iterator[None]:
-    """Print each distinct DamageWarning once, as one line."""
+def _ignored_in_lines() -> Iterator[None]:
+    """Print each distinct IgnoredWarning once, as one line."""
     with warnings.catch_warnings():
-        warnings.simplefilter("always", DamageWarning)
+        warnings.simplefilter("always", IgnoredWarning)
         plain, told = warnings.showwarning, set()
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-            if not issubclass(category, DamageWarning):
+            if not issubclass(category, IgnoredWarning):
                 plain(message, category, *where, **more)
             elif str(message) not in told:
                 told.add(str(message))

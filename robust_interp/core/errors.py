@@ -30,5 +30,9 @@ class Stopped(KeyboardInterrupt):
         self.signum = signum
 
 
-class DamageWarning(UserWarning):
-    """Stored data is damaged and was ignored. The command line prints the warning as one line."""
+class IgnoredWarning(UserWarning):
+    """Stored data was ignored. The command line prints the warning as one line."""
+
+
+class DamageWarning(IgnoredWarning):
+    """Stored data is damaged and was ignored."""

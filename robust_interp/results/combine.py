@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import pandas as pd
 
 from robust_interp import zoo
-from robust_interp.core.errors import UserError
+from robust_interp.core.errors import IgnoredWarning, UserError
 from robust_interp.core.registry import BUILT_IN, all_matching, unknown
 from robust_interp.core.texts import reason_of
 from robust_interp.corruptions import CORRUPTIONS, MEANS
@@ -74,7 +74,8 @@ def gather(
         runs, dataset = runs_in(folders, dataset, partial)
         if newest and (again := trained_again(runs)):
             runs = by_age(runs).newest
-            warnings.warn(f"trained again, only the newest weights count: {', '.join(again)}", stacklevel=2)
+            said = f"trained again, only the newest weights count: {', '.join(again)}"
+            warnings.warn(said, IgnoredWarning, stacklevel=2)
         frames.append(leaderboard.entries_frame(*runs))
         titles.append(dataset)
     for path in files:

@@ -10,9 +10,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import torchattacks
 import torch.nn.functional as F
 from support import keyed_draws
-from support.attacked import EPS, FirstPixel, attack, perturbation
+from support.attacked import EPS, FirstPixel, attack, perturbation, tiny, tiny_batch
 from support.prerequisites import needed
 from torch import nn
 
@@ -138,6 +139,13 @@ def test_an_l2_spec_is_measured_at_its_own_radius_only():
         ("pgd_l2", r"pgd_l2 needs an L2 radius in its spec, e.g. pgd_l2\(eps=0.5\)"),
         ("square(norm=L2)", r"square needs an L2 radius in its spec, e.g. square\(norm=L2, eps=0.5\)"),
         ("square(norm=L1, eps=1)", "square: norm must be Linf or L2, not L1"),
+        *(
+            (f"{name}(norm=L1, eps=1)", "norm must be Linf or L2")
+            for name in ("FAB", "APGD", "APGDT", "Square")
+        ),
+        ("SPSA(target=next)", "SPSA has no parameter 'target'"),
+        ("PIFGSMPP(target=1)", "PIFGSMPP has no parameter 'target'"),
+        ("PIFGSM(max_epsilon=0.1)", "PIFGSM has no parameter 'max_epsilon'; it takes eps, num_iter_set"),
         ("pgd_l2(eps=-1)", "an L2 eps must be a number above 0"),
         ("pgd_l2(eps=nan)", "an L2 eps must be a number above 0"),
         ("square(queries=0)", "square: queries must be a whole number of at least 1, not 0"),
@@ -162,6 +170,14 @@ def test_what_cannot_be_asked_of_an_attack_is_refused_in_one_line(spec, message)
     with pytest.raises(UserError, match=message) as caught:
         perturbation(spec)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("mifgsm(decay=1)", "mifgsm"), ("cw(c=1.0,kappa=0.0)", "cw"), ("pgd(steps=20,restarts=1)", "pgd")],
+)
+def test_a_default_that_is_written_out_is_the_same_measurement(one, other):
+    assert perturbation(one).describe() == perturbation(other).describe()
 
 
 def test_old_plans_without_norms_and_skips_are_read():
@@ -603,7 +619,6 @@ def test_restarts_and_norm_stand_in_the_table():
         ("square(norm=L2,eps={},queries=2)", "L2", 108**0.5),
         ("deepfool(eps={},steps=1)", "L2", 108**0.5),
         ("PGDRSL2(eps={},steps=1)", "L2", 108**0.5),
-        ("FAB(norm=L1,eps={},steps=1)", "L1", 108),
     ],
 )
 def test_a_radius_beyond_the_diameter_of_the_pixels_is_refused_in_one_line(spec, norm, diameter):
@@ -957,7 +972,7 @@ class Oblong(nn.Module):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", ["square(queries=40)", "square(norm=L2,eps=0.5,queries=40)"])
+@pytest.mark.parametrize("spec", ["square(eps=0.5,queries=40)", "square(norm=L2,eps=20,queries=100)"])
 def test_square_runs_on_oblong_images_either_way(spec):
     images = torch.rand(12, 3, 16, 64, generator=torch.Generator().manual_seed(0))
     broken = []
@@ -968,6 +983,7 @@ def test_square_runs_on_oblong_images_either_way(spec):
         found = attack(model, spec, turned, labels).images
         broken.append(int((model(found).argmax(1) != labels).sum()))
     assert abs(broken[0] - broken[1]) <= 4  # of 12, by luck
+    assert min(broken) > 0
 
 
 @pytest.mark.parametrize("name", ["square", "autoattack"])
@@ -984,12 +1000,42 @@ def test_square_is_refused_in_l2_on_sizes_that_its_start_does_not_fit(name, shap
 
 
 def test_a_default_device_of_the_user_moves_no_index_of_an_attack():
+    """The second restart runs on the images that the first has not broken, by their indices."""
     images, labels = rowwise_batch(4)
-    wanted = attack(Rowwise(), "pgd(steps=2)", images, labels).images
+    model = Rowwise()
+    wanted = attack(model, "pgd(steps=2,restarts=2)", images, labels).images
     with torch.device("meta"):
-        found = attack(Rowwise().to_empty(device="cpu"), "fgsm", images, labels)
-    assert found.images.device.type == "cpu"
-    assert wanted.shape == found.images.shape
+        found = attack(model, "pgd(steps=2,restarts=2)", images, labels).images
+    assert torch.equal(found, wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["PIFGSM", "PIFGSMPP"])
+def test_the_radius_is_that_of_the_benchmark_under_whatever_name(name):
+    images, labels = tiny_batch(4)
+    found = perturbation(name, eps=2 / 255)
+    assert (found.column, found.eps_255) == (f"{name}_2", 2)
+    change = attack(tiny().requires_grad_(False), name, images, labels, eps=2 / 255).images - images
+    assert 1.9 / 255 < float(change.abs().max()) <= 2 / 255 + 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ours", "theirs", "parameters"),
+    [("cw", "CW", "c=9,kappa=0,steps=50,lr=0.05"), ("pgd_l2", "PGDL2", "eps=1,alpha=0.2,steps=3")],
+)
+def test_an_attack_by_its_class_name_is_mended_as_well(ours, theirs, parameters):
+    images, labels = tiny_batch(4)
+    images[:, :, 0] = 0  # pixels that torchattacks' CW cannot move
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(108, 5)).requires_grad_(False)
+    labels = model(images).argmax(1)
+    one, other = (attack(model, f"{name}({parameters})", images, labels).images for name in (ours, theirs))
+    assert torch.equal(one, other)
+    arguments = {key: float(value) for key, value in (pair.split("=") for pair in parameters.split(","))}
+    plain = getattr(torchattacks, theirs)(model, **arguments | {"steps": int(arguments["steps"])})
+    assert (plain(images, labels) != images).any()
+    assert not torch.equal(one, plain(images, labels))
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from torch import nn
 import robust_interp
 from robust_interp.attacks import ATTACKS, AttackRunner, start_noise
 from robust_interp.attacks.random_draws import KeyedDraws
+from robust_interp.core.errors import UserError
 from robust_interp.plugins import attack as declared
 
 # The networks here are untrained or built to mislead, which evaluate remarks on.
@@ -254,10 +255,29 @@ OTHERS = {
 DRAWS = WHOLE | OTHERS
 
 
-@declared(random=True)
-def drawn(model, images, labels, *, eps, kind=0):
+def shifted(model, images, eps, kind):
     model(images)
     return (images + eps * DRAWS[list(DRAWS)[int(kind)]](images)).clamp(0, 1)
+
+
+@declared(random=True)
+def drawn(model, images, labels, *, eps, kind=0):
+    return shifted(model, images, eps, kind)
+
+
+@declared()
+def undeclared(model, images, labels, *, eps, kind=0):
+    return shifted(model, images, eps, kind)
+
+
+@pytest.mark.parametrize("kind", ["randint", "NumPy", "Python"])
+def test_an_attack_that_draws_without_saying_so_is_refused(kind):
+    with ATTACKS.registered("undeclared", undeclared):
+        attack = AttackRunner(perturbation(f"undeclared(kind={list(DRAWS).index(kind)})"), FirstInput())
+        with pytest.raises(
+            UserError, match=r"undeclared.* draws random numbers: declare it with random=True"
+        ):
+            attack(torch.rand(2, 3, 6, 6), torch.zeros(2, dtype=torch.long), range(2))
 
 
 def drawn_by(kind, model=None, seed=0):

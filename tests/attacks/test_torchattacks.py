@@ -14,6 +14,8 @@ import torch
 import torchattacks
 from torch import nn
 
+from robust_interp.attacks.table import torchattacks_classes, type_of
+
 IMAGES = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
@@ -51,9 +53,17 @@ def test_a_class_takes_what_it_is_given(name):
 @pytest.mark.parametrize("name", ["APGD", "APGDT", "Square", "PGD"])
 def test_a_class_is_told_its_device_and_modes(model, name):
     attack = getattr(torchattacks, name)(model)
-    attack.set_device(torch.device("cpu"))
-    assert attack.device == torch.device("cpu"), "set_device no longer says where it computes"
-    assert set(attack.supported_mode) <= {"default", "targeted"}, "supported_mode has other words"
+    attack.set_device(torch.device("meta"))
+    assert attack.device == torch.device("meta"), "set_device no longer says where it computes"
+    assert {"default"} <= set(attack.supported_mode) <= {"default", "targeted"}, "supported_mode: other words"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in torchattacks_classes() if type_of(name).targeted])
+def test_a_class_that_can_be_aimed_asks_for_its_target(name):
+    """Those that do not take the label for the target, and lead away from every other class."""
+    source = "".join(inspect.getsource(kind) for kind in getattr(torchattacks, name).__mro__[:-2])
+    assert "get_target_label(" in source.replace("def get_target_label(", "")
 
 
 @pytest.mark.parametrize("replaced", ["get_logits", "inverse_tanh_space"])

@@ -34,6 +34,7 @@ from robust_interp.classifiers.resolve import ResolveOptions, resolve
 from robust_interp.classifiers.target import from_module
 from robust_interp.classifiers.validation import measurable
 from robust_interp.core.errors import UserError
+from robust_interp.zoo.pretrained import default_tag
 
 N = 40
 QUICK = {"attacks": "fgsm", "corruptions": "none", "eps": (16 / 255,), "n": N}
@@ -290,9 +291,42 @@ def test_options_that_would_be_ignored_are_refused(here, tiny_zoo):
     refused(
         "in_resnet14", "mean cannot be used with models from the zoo", zoo=tiny_zoo, mean=(0.1,), std=(1,)
     )
-    mixed = ["in_resnet14", "their_package.nets:linear"]
+    folder = str(tiny_zoo / "in_resnet14.digits_none_seed0")
+    refused(folder, "mean cannot be used with models from the zoo", mean=(0.1,), std=(1,))
+    refused(folder, "weights_key cannot be used with models from the zoo", weights_key="ema")
+    refused("their_package.nets:linear", "weights_key cannot be used with models without", weights_key="ema")
+    refused("robustbench:Standard", "mean cannot be used with RobustBench's", mean=(0.1,), std=(1,))
+    mixed = ["in_resnet14", folder, "their_package.nets:linear"]
     found = robust_interp.evaluate(mixed, zoo=tiny_zoo, seeds=1, mean=(0.1,), std=(1,), **QUICK)
-    assert set(found["model"]) == set(mixed)
+    assert set(found["model"]) == {"in_resnet14", "their_package.nets:linear"}
+
+
+def test_a_model_that_normalises_its_input_is_not_normalised_again():
+    """RobustBench's XCiT models hold a timm model, whose mean and std they apply themselves."""
+    inner = timm.create_model("in_resnet14", num_classes=10, in_chans=1)
+    dataset = data.load("digits")
+    for model in (inner, nn.Sequential(nn.Identity(), inner)):
+        made = from_module("net", model.eval(), target.Context(dataset, takes_pixels=True))
+        assert made.card.identity["normalisation"] is None
+        assert not made.notes
+
+
+def test_the_mean_and_std_of_the_data_are_named_where_they_stand_in():
+    inner = timm.create_model("in_resnet14", num_classes=10, in_chans=1)  # its cfg is for three channels
+    (note,) = from_module("net", inner.eval(), target.Context(data.load("digits"))).notes
+    assert "is normalised for 3 channels" in note
+    assert "mean [0.3054] and std [0.3763] of digits are applied" in note
+
+
+def test_timms_name_of_our_network_without_a_tag_means_its_default_weights():
+    options = ResolveOptions()
+    (named,) = resolve(["timm:in_resnet20"], options, data.load("cifar10"))
+    tag = default_tag("in_resnet20")
+    assert tag
+    (tagged,) = resolve([f"timm:in_resnet20.{tag}"], options, data.load("cifar10"))
+    assert named.card.identity == tagged.card.identity
+    with pytest.raises(UserError, match="timm has no weights for in_resnet56"):
+        resolve(["timm:in_resnet56"], options, data.load("cifar10"))
 
 
 # --- what resolve promises ------------------------------------------------------------------------------
