@@ -237,7 +237,8 @@ class Benchmark:
     def machine(self, store: Store) -> dict[str, str | None]:
         """Return the device, the GPU and the threads of this run, for `environment.json`."""
         threads_used = str(self.choose_threads(store))
-        return {"device": str(self.runner.device), "gpu": environment.gpu(), "threads": threads_used}
+        device = str(self.runner.device)
+        return {"device": device, "gpu": environment.gpu(device), "threads": threads_used}
 
     def choose_threads(self, store: Store) -> Threads:
         """Return the number of CPU threads for this run, from a short test on the largest model to measure.

@@ -118,7 +118,9 @@ def _version(name: str) -> str | None:
         return None
 
 
-def gpu() -> str | None:
-    """Return the name of the first CUDA device; None without one, or if torch is not imported."""
+def gpu(device: str) -> str | None:
+    """Return the name of a CUDA device; None for another device, or if torch is not imported."""
     torch = sys.modules.get("torch")
-    return torch.cuda.get_device_name(0) if torch is not None and torch.cuda.is_available() else None
+    if torch is None or not device.startswith("cuda") or not torch.cuda.is_available():
+        return None
+    return torch.cuda.get_device_name(device)

@@ -525,11 +525,14 @@ class WorkerPool(Generic[T, R]):
 
 
 def log_in(folder: Path | None) -> Callable[[str], None]:
-    """Return a function that appends a line with the time to the log in a folder; None writes no log."""
+    """Return a function that appends a line with the time to the log in a folder; None writes no log.
+
+    A line that cannot be written, because the disk is full, is lost: it is worth less than the results.
+    """
 
     def log(line: str) -> None:
         if folder:
-            with (folder / FILE_NAME).open("a", encoding="utf-8") as file:
+            with suppress(OSError), (folder / FILE_NAME).open("a", encoding="utf-8") as file:
                 file.write(f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}\n")
 
     return log

@@ -256,7 +256,6 @@ class _Spool:
 
     def images(self) -> np.ndarray:
         """Memory-map all images. The mapping stays valid after `close`."""
-        self._file.flush()
         assert self._shape
         kind = np.uint8 if self._is_whole else np.float32
         return np.memmap(self._file, kind, "r", 0, (self._count, *self._shape))
@@ -266,6 +265,7 @@ class _Spool:
 
     def _write(self, images: np.ndarray) -> None:
         self._file.write(np.ascontiguousarray(images).data)
+        self._file.flush()  # now, where a full disk can be told
 
     def _widen(self) -> None:
         """Rewrite the file as float32."""

@@ -84,14 +84,17 @@ def repair(folder: Path) -> Repaired:
     Other processes that have the store open get an error at their next write.
 
     Raises:
-        UserError: as in `check`; or if another process is writing, or the folder cannot be written.
+        UserError: as in `check`; or if another process is writing, or the folder is read-only or full.
     """
     path, damage = _there(folder), check(folder)
     if not damage.beyond(*NOT_IN_THE_FILE):
         return Repaired(damage, {}, None, damage)
     with _locked(path), scratch_folder(path) as place:
         new = place / "new.sqlite"
-        kept = _build(path, place / FILE_NAME, new)
+        try:
+            kept = _build(path, place / FILE_NAME, new)
+        except sqlite3.OperationalError as error:  # such as no room on the disk
+            raise UserError(f"{folder} cannot be repaired: {error}; it is unchanged") from error
         old = _put_aside(path)
         new.replace(path)
     return Repaired(damage, kept, old, check(folder))

@@ -12,12 +12,13 @@ import sqlite3
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from operator import methodcaller
 from pathlib import Path
 
-from robust_interp.core.errors import UserError
+from robust_interp.core.errors import IgnoredWarning, UserError
 from robust_interp.core.paths import resolved
 from robust_interp.store.seal import COLUMNS, COUNTED, KEYS, has_form, seal
 
@@ -117,16 +118,29 @@ def open_for_writing(path: Path | str, journal: str = "auto") -> sqlite3.Connect
 def open_for_reading(path: Path) -> sqlite3.Connection:
     """Open an existing database for reading. In a read-only folder it is opened as immutable.
 
+    SQLite then ignores its log and its rollback journal, which a warning says if they are not empty.
+
     Raises:
         UserError: if a newer version wrote it, or it is not a store.
-        sqlite3.Error: if it cannot be used.
+        sqlite3.Error: if it cannot be used, or another process has kept it locked.
     """
     where = resolved(path).as_uri()
     try:
         # Not mode=ro: it would leave the shared-memory file of WAL mode behind.
         return _probed(f"{where}?mode=rw", path)
-    except sqlite3.OperationalError:
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+            raise
+        _warn_of_the_rest(path)
         return _probed(f"{where}?immutable=1", path)
+
+
+def _warn_of_the_rest(path: Path) -> None:
+    for end, what in (("-wal", "the last results"), ("-journal", "what undoes an interrupted write")):
+        beside = Path(f"{path}{end}")
+        if beside.exists() and beside.stat().st_size:
+            said = f"{beside} is ignored, which has {what}: it is read only where {path} can be written"
+            warnings.warn(said, IgnoredWarning, stacklevel=2)
 
 
 def _probed(uri: str, path: Path) -> sqlite3.Connection:

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import torchattacks
 import torch.nn.functional as F
+import torchattacks
 from support import keyed_draws
 from support.attacked import EPS, FirstPixel, attack, perturbation, tiny, tiny_batch
 from support.prerequisites import needed

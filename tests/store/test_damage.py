@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.hand_made import LABELS, attack, card, first, run
+from support.stored import killed
 
 from robust_interp.core.errors import DamageWarning, UserError
 from robust_interp.results.folders import runs_in
@@ -438,15 +439,6 @@ def test_a_repair_keeps_the_journal_that_was_chosen(folder):
     Store(folder).close()  # a command without the option
     with closing(sqlite3.connect(folder / FILE_NAME)) as db:
         assert db.execute("PRAGMA journal_mode").fetchone()[0] == "delete"
-
-
-def killed(folder, place):
-    """A copy of a store whose process was killed, with what lies in its log, as beside another that reads."""
-    with closing(sqlite3.connect(folder / FILE_NAME, isolation_level=None)) as reader, Store(folder) as store:
-        reader.execute("BEGIN")
-        reader.execute("SELECT * FROM runs").fetchall()
-        run(store, [(card("late"), CLEAN, first(6))])
-        return Path(shutil.copytree(folder, place, ignore=shutil.ignore_patterns("*-shm")))
 
 
 @pytest.mark.slow

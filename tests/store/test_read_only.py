@@ -3,14 +3,16 @@
 import contextlib
 import os
 import shutil
+import sqlite3
 import stat
 import tempfile
 from pathlib import Path
 
 import pytest
 from support.hand_made import card, first, results_beyond_ascii, run
+from support.stored import killed
 
-from robust_interp.store import Store
+from robust_interp.store import FILE_NAME, Store, connection
 from robust_interp.store.cells import CLEAN
 
 
@@ -58,10 +60,34 @@ def read_only():
         yield make
 
 
+def test_a_log_that_cannot_be_merged_is_named(command, results, read_only, tmp_path):
+    """SQLite needs a file beside the database to read the log, and cannot make it here."""
+    place = tmp_path / "copy"
+    copy = read_only(killed(results, place))
+    assert (copy / f"{FILE_NAME}-wal").stat().st_size
+    with without_privileges():
+        status, out, err = command("leaderboard", copy, "--format", "csv")
+    assert status == 0
+    assert "late" not in out
+    assert err.startswith("warning: ")
+    assert "-wal is ignored, which has the last results" in err
+    assert err.count("\n") == 1
+    assert "late" in command("leaderboard", place, "--format", "csv")[1]
+
+
+def test_a_locked_store_is_not_read_behind_the_back_of_its_writer(results, monkeypatch):
+    monkeypatch.setattr(connection, "PATIENCE", 0.1)
+    with contextlib.closing(sqlite3.connect(results / FILE_NAME, isolation_level=None)) as other:
+        other.execute("PRAGMA journal_mode=DELETE")
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            connection.open_for_reading(results / FILE_NAME)
+
+
 @pytest.mark.parametrize("end", ["closed", "killed"])
 def test_results_that_cannot_be_written_can_be_shown_and_compared(command, results, read_only, end):
     with Store(results) as store:
-        if end == "killed":  # what was finished last then lies in SQLite's own log beside the database
+        if end == "killed":
             run(store, [(card("late"), CLEAN, first(6))])
             copy = read_only(results)
     if end == "closed":
