@@ -16,20 +16,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 import torchattacks
 from torch import Tensor, nn
 
 from robust_interp.attacks.excluded_classes import excluded
+from robust_interp.attacks.probe import GradientProbe
 from robust_interp.attacks.properties import passes_alone, restarts_of
 from robust_interp.attacks.table import AUTOATTACK_PACKAGES, AttackType
 from robust_interp.attacks.until_broken import pgd_until_broken
 from robust_interp.store.cells import Perturbation
-
-if TYPE_CHECKING:
-    from robust_interp.attacks.runner import GradientProbe
 
 AUTOATTACK_TARGETS = 9  # target classes of AutoAttack's targeted APGD and FAB
 BEYOND_ROUNDING = 1e-5  # share of the range of the logits that float32 rounding does not reach
@@ -197,7 +195,7 @@ def _has_more_classes(model: nn.Module, images: Tensor) -> bool:
 def _until_broken(
     perturbation: Perturbation, kind: AttackType, model: nn.Module, images: Tensor
 ) -> list[Round]:
-    params, row_aware = perturbation.params, cast("GradientProbe", model)
+    params, row_aware = perturbation.params, cast(GradientProbe, model)
     known = _judged_classes(model, images) if "target" in params else None
 
     def run(x: Tensor, y: Tensor) -> Tensor:

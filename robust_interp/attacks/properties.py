@@ -17,6 +17,7 @@ from robust_interp.attacks.table import (
     type_of,
 )
 from robust_interp.core.errors import UserError
+from robust_interp.core.extras import install
 from robust_interp.store.cells import Perturbation
 
 _SHARE_OF_DIMENSION = {"Linf": 0, "L2": 0.5, "L1": 1}  # the cube [0, 1]^d has diameter d ** share
@@ -172,7 +173,7 @@ def environment(perturbation: Perturbation) -> dict[str, str]:
             return {"autoattack": f"{package} {importlib.metadata.version(package)}"}
         except importlib.metadata.PackageNotFoundError:
             continue
-    raise UserError("autoattack needs an extra package: pip install pyautoattack==0.2.0")
+    raise UserError(f"autoattack needs an extra package: {install('autoattack')}")
 
 
 @functools.cache  # called for every cell of a plan, possibly thousands

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from robust_interp.attacks.runner import GradientProbe
+from robust_interp.attacks.probe import GradientProbe
 
 LOOKED_EVERY = 5  # steps between checks of which images are done on a GPU; a check waits for the GPU
 

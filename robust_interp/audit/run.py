@@ -216,7 +216,6 @@ class Audit:
         if not self._is_loaded:
             self.load()
         targets = [*self.targets, *([self._source] if self._source else [])]
-        workers = replace(workers, threads=self._asked_threads)
         with measurement_pool(
             workers,
             self._request,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -88,7 +87,6 @@ class Benchmark:
             return
         if not self._request.modules:  # objects were checked when they were resolved
             self._load_here(store, progress, torch.device("cpu"))  # leaves the GPUs to the workers
-        workers = replace(workers, threads=self._asked_threads)
         with measurement_pool(
             workers,
             self._request,

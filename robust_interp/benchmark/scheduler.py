@@ -103,9 +103,7 @@ class Scheduler:
         self.failures: list[str] = []
         self.elsewhere: list[tuple[Cell, int]] = []
         for job in self._jobs:
-            job.elsewhere = job.n - max(
-                store.covered(key) for key in {job.cell.key, job.cell.without_skips.key}
-            )
+            job.elsewhere = job.n - store.covered_by(job.cell)
 
     @property
     def is_done(self) -> bool:

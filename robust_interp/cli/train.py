@@ -266,7 +266,7 @@ def finished(
 
     found = {}
     for what in trainings:
-        folder = destination(what.architecture, arguments.dataset, what.recipe, what.seed, out)
+        folder = destination(what, arguments.dataset, out)
         if done := zoo.made_with(folder, what.recipe.model_args()):
             if changed := recipes.changed(what.recipe, done.record.get("recipe", {})):
                 raise UserError(
@@ -403,5 +403,5 @@ def _curve_writer(
         return nullcontext(lambda status: None)
     from robust_interp.training.tensorboard import curve_writer
 
-    name = destination(what.architecture, arguments.dataset, what.recipe, what.seed, out).name
+    name = destination(what, arguments.dataset, out).name
     return curve_writer(arguments.tensorboard / name)

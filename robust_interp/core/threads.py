@@ -152,7 +152,7 @@ def checked(count: object) -> int:
         UserError: if it is not a whole number from 1 to 4096.
     """
     if isinstance(count, bool) or not isinstance(count, Integral) or not 1 <= int(count) <= 4096:
-        raise UserError(f"threads must be a whole number of at least 1, not {count!r}")
+        raise UserError(f"threads must be a whole number from 1 to 4096, not {count!r}")
     return int(count)
 
 

@@ -463,8 +463,8 @@ TAIL = (  # after the measured columns, each only if a row has a value
         "Outcome of the audits of all train seeds: `pass`, `partial` (all checks passed that were run, and "
         "some were left out), `open` (too few images to decide), `warn` or `fail`, with the number of "
         "images, the audited Linf radii in units of 1/255, and the number of checks if some were left out. "
-        "Other radii were not audited. In rows of RobustBench, `unreliable` is its own flag: AutoAttack's "
-        "evaluation is potentially unreliable.",
+        "Other radii were not audited. The last audit counts, whatever its attack and limits. In rows of "
+        "RobustBench, `unreliable` is its own flag: AutoAttack's evaluation is potentially unreliable.",
         of=lambda entry: entry.audit,
         see="audit",
         shown=Shown.IF_FILLED,

@@ -43,7 +43,7 @@ def check(cell: Cell, store: Store, n: int) -> PrecisionCheck | None:
         The comparison; None if no images were attacked in both.
     """
     reference = cell.in_float32
-    n = min(n, max(store.covered(reference.key), store.covered(reference.without_skips.key)))
+    n = min(n, store.covered_by(reference))
     ours, theirs = find_outcome(cell, store, n)[1], find_outcome(reference, store, n)[1]
     if not n or ours is None or theirs is None:
         return None

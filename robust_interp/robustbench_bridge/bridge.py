@@ -147,7 +147,7 @@ def _autoattack() -> tuple[type, type]:
     try:
         import pyautoattack.autoattack as original
     except ImportError as error:
-        raise UserError("RobustBench's AutoAttack is missing: pip install pyautoattack") from error
+        raise UserError(f"RobustBench's AutoAttack is missing: {install('autoattack')}") from error
 
     class Attack(original.AutoAttack):
         def __init__(

@@ -38,7 +38,8 @@ class Perturbation:
         name: Registered name, e.g. ``pgd`` or ``shot_noise``.
         column: Name of its accuracy in tables, e.g. ``pgd_2``.
         params: All parameters of the attack (eps and alpha in [0, 1] pixels) or the corruption's severity.
-        source: Corruptions only: ``released``, or ``generated@<seed>``.
+        source: Where the images come from: for a corruption ``released``, or ``generated@<seed>``; for an
+            attack that is transferred ``transfer@`` and a hash of the attacked model.
         seed: Random attacks only: the attack seed.
         norm: Attacks only: norm of eps and of the change of an image. It is not part of the key, since name
             and params determine it.

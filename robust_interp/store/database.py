@@ -207,6 +207,10 @@ class Store:
         self._sound[cell] = more[-1][1] + more[-1][2] if more else known
         return self._sound[cell]
 
+    def covered_by(self, cell: Cell) -> int:
+        """Return how many of the first images are finished for a cell, or for the same cell without skips."""
+        return max(map(self.covered, {cell.key, cell.without_skips.key}))
+
     def claim(self, cell: str, n: int, part_end: Callable[[int], int]) -> Part | None:
         """Claim a part of a cell that is neither finished nor claimed by another process.
 
@@ -520,7 +524,7 @@ class Store:
             pass
         for plan in (part for whole in self.plans() for part in whole.parts):
             for cell in plan.cells:
-                if max(self.covered(cell.without_skips.key), self.covered(cell.key)) < plan.n:
+                if self.covered_by(cell) < plan.n:
                     self.note_missing(cell, plan.n)
 
 

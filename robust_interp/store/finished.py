@@ -20,7 +20,7 @@ def find_outcome(cell: Cell, store: Store, n: int) -> tuple[Cell, Outcome | None
 
 def is_finished(cell: Cell, store: Store, n: int) -> bool:
     """Return whether the first `n` images of a cell are stored, or those of the same cell without skips."""
-    return max(store.covered(cell.key), store.covered(cell.without_skips.key)) >= n
+    return store.covered_by(cell) >= n
 
 
 def require_outcome(cell: Cell, store: Store, n: int) -> Outcome:

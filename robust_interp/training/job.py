@@ -28,21 +28,34 @@ PASSES = 3  # cost of a training step in forward passes: a backward pass costs t
 LONGEST_NAME = 255 - 40  # bytes of a checkpoint's name; file names have 255, and that of a state is longer
 
 
-def destination(architecture: str, dataset: str, recipe: Recipe, seed: int, out: Path) -> Path:
+@dataclass(frozen=True, eq=False)
+class Training:
+    """A network to train.
+
+    Attributes:
+        architecture: Name of a registered architecture.
+        recipe: The recipe.
+        seed: Train seed.
+    """
+
+    architecture: str
+    recipe: Recipe
+    seed: int
+
+
+def destination(what: Training, dataset: str, out: Path) -> Path:
     """Return the path of the checkpoint folder of a training.
 
     Args:
-        architecture: A timm name without a tag.
+        what: The training; the name of its recipe is a part of the folder's name.
         dataset: Name of the data set.
-        recipe: The recipe; its name is a part of the folder's name.
-        seed: Train seed.
         out: The folder that contains the checkpoint folders.
 
     Raises:
         UserError: if the name is not a checkpoint's, as for an architecture with a tag, or is too long for a
             file system.
     """
-    folder = Path(out) / f"{architecture}.{dataset}_{recipe.name}_seed{seed}"
+    folder = Path(out) / f"{what.architecture}.{dataset}_{what.recipe.name}_seed{what.seed}"
     if (size := len(os.fsencode(folder.name))) > LONGEST_NAME:
         raise UserError(
             f"{folder.name[:40]}...: the name of this checkpoint would have {size} bytes, and may have "
@@ -60,21 +73,6 @@ def destination(architecture: str, dataset: str, recipe: Recipe, seed: int, out:
 def failure_file(folder: Path) -> Path:
     """Return the path of the record of a failed training. It does not look like a checkpoint."""
     return folder.with_name(f"{folder.name}.failed.json")
-
-
-@dataclass(frozen=True, eq=False)
-class Training:
-    """A network to train.
-
-    Attributes:
-        architecture: Name of a registered architecture.
-        recipe: The recipe.
-        seed: Train seed.
-    """
-
-    architecture: str
-    recipe: Recipe
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -224,9 +222,7 @@ def destinations(trainings: Sequence[Training], dataset: str, out: Path) -> dict
     """
     for what in trainings:
         what.recipe.filled(data.DATASETS[dataset])
-    folders = {
-        what: destination(what.architecture, dataset, what.recipe, what.seed, out) for what in trainings
-    }
+    folders = {what: destination(what, dataset, out) for what in trainings}
     if len(set(folders.values())) < len(trainings):
         raise UserError("two trainings would write the same checkpoint")
     return folders

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from robust_interp.core.errors import UserError
+from robust_interp.core.extras import install
 from robust_interp.training.trainer import Status
 
 
@@ -24,7 +25,7 @@ def curve_writer(folder: Path) -> Iterator[Callable[[Status], None]]:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise UserError(
-            f"--tensorboard needs the tensorboard package: pip install tensorboard ({error})"
+            f"--tensorboard needs an extra package: {install('tensorboard')} ({error})"
         ) from error
     try:
         writer = SummaryWriter(str(folder))

@@ -51,7 +51,7 @@ class Setting:
 
     def folder(self, what: Training) -> Path:
         """Return the checkpoint folder of a training."""
-        return destination(what.architecture, self.dataset, what.recipe, what.seed, self.out)
+        return destination(what, self.dataset, self.out)
 
 
 class GroupTraining:

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 import robust_interp
 from robust_interp import attacks
 from robust_interp.attacks import AttackRunner
-from robust_interp.attacks.runner import GradientProbe
+from robust_interp.attacks.probe import GradientProbe
 from robust_interp.classifiers.classifier import Classifier
 from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.core.errors import UserError

@@ -598,13 +598,16 @@ def test_all_differences_of_an_entry_are_to_one_row_of_the_baseline(tmp_path):
     assert sorted(found) == [["far", 4, 20, "base @long"], ["net", 2, 30, "base @quick"]]
 
 
-def test_ensembles_of_two_sizes_look_different():
-    names = ["a", "a ×2", "a ×3", "b", "b ×3"]
-    looks = robustness._looks(names)
-    assert looks["a"] == looks["a ×2"]
-    assert looks["b"] == looks["b ×3"]
-    assert len({str(look) for look in looks.values()}) == 3
-    assert [label for label, _ in robustness._key(names, looks)] == ["a, a ×2", "a ×3", "b"]
+def test_ensembles_of_two_sizes_look_different(tmp_path):
+    members = [card("a", seed) for seed in range(3)]
+    with Store(tmp_path) as store:
+        run(store, [(one, pgd(), first(5)) for one in (*members, ensemble(*members[:2]), ensemble(*members))])
+    single, together = (figure := robustness.eps_figure(curves.points(runs_in([tmp_path])[0]))).axes
+    two, three = (bars.lines[0] for bars in together.containers)
+    assert two.get_color() != three.get_color()
+    assert two.get_marker() != three.get_marker()
+    assert single.lines[0].get_color() == two.get_color()
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a, a ×2", "a ×3"]
 
 
 def test_seeds_that_agree_exactly_have_no_band(tmp_path):

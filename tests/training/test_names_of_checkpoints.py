@@ -36,14 +36,14 @@ def test_a_name_that_no_folder_could_have_is_refused_before_the_training(
 def test_changes_of_a_recipe_may_fill_the_name_of_a_checkpoint(tmp_path):
     digits = recipe.load("digits", "in_resnet14", "digits")
     long = recipe.overridden(replace(digits, name="n" * 170), {"lr": 0.05})
-    assert len(job.destination("in_resnet14", "digits", long, 0, tmp_path).name) == 203
+    assert len(job.destination(job.Training("in_resnet14", long, 0), "digits", tmp_path).name) == 203
 
 
 def test_a_name_too_long_for_a_file_system_is_refused_before_the_training(command, tmp_path, monkeypatch):
     monkeypatch.setattr(data, "load", None)
     digits = recipe.load("digits", "in_resnet14", "digits")
     with pytest.raises(UserError) as refusal:
-        job.destination("net" * 70, "digits", digits, 0, tmp_path)
+        job.destination(job.Training("net" * 70, digits, 0), "digits", tmp_path)
     one_line(refusal.value, "the name of this checkpoint would have 230 bytes, and may have 215")
     status, _, err = command("train", "in_resnet14", "--out", tmp_path / ("z" * 300))
     assert status == 1

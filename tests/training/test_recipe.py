@@ -115,7 +115,7 @@ def test_every_field_can_be_overridden_and_the_name_says_so(text, name, values):
     found = digits(text)
     assert found.name == name
     assert {field: getattr(found, field) for field in values} == values
-    folder = job.destination("in_resnet14", "digits", found, 3, "zoo")
+    folder = job.destination(job.Training("in_resnet14", found, 3), "digits", "zoo")
     assert zoo.Checkpoint.at(folder).recipe == name
 
 

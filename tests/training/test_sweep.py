@@ -115,7 +115,7 @@ def test_a_sweep_from_the_command_line_goes_on_where_it_was(command, tmp_path, m
     monkeypatch.setattr(data, "load", lambda *given: read.append(given[1]) or load(*given))
     recipe = recipe_of("in_resnet14", (0.3, 0.4))
     failure = job.failure_file(
-        job.destination("in_resnet14", "digits", recipe, 1, tmp_path / "sweep" / "zoo")
+        job.destination(job.Training("in_resnet14", recipe, 1), "digits", tmp_path / "sweep" / "zoo")
     )
     failure.parent.mkdir(parents=True)
     settings = {"recipe": asdict(recipe.filled(data.DATASETS["digits"])), "seed": 1, "dataset": "digits"}
