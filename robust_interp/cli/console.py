@@ -112,17 +112,21 @@ def print_leaderboard(
     if (columns is None or "rank" in texts) and (about := ranks.about_ranks(board, ranked_by)):
         shown.print(f"* {about}" if marks else about)
     if left_out:
-        shown.print(
-            f"not shown for lack of space: {', '.join(left_out)}; choose columns with "
-            f"{shlex.join(['robust-interp', 'leaderboard', *arguments, '--columns'])} model,NAMES"
-        )
+        mend = "--format csv has all columns"
+        if columns is None:
+            choose = ["robust-interp", "leaderboard", *arguments, "--columns"]
+            mend = f"choose columns with {shlex.join(choose)} model,NAMES"
+        shown.print(f"not shown for lack of space: {', '.join(left_out)}; {mend}")
 
 
-def _print_one(shown: Console, columns: dict[str, list[str]], order: list[str]) -> list[str]:
+def _print_one(
+    shown: Console, columns: dict[str, list[str]], order: list[str], left: Collection[str] = ()
+) -> list[str]:
     """Print one table that fits the terminal, and return the columns that were left out.
 
     Args:
         order: The columns by priority; the last ones are left out first.
+        left: Columns that are aligned to the left beside the descriptive ones of leaderboards.
     """
     need = {name: _width(name, texts) for name, texts in columns.items()}
     if not shown.is_terminal:
@@ -132,12 +136,12 @@ def _print_one(shown: Console, columns: dict[str, list[str]], order: list[str]) 
         most = shown.width // NAMES_SHARE
         widest = {name: max(most, len(name)) for name in columns if is_text(name) and need[name] - GAP > most}
         need |= {name: width + GAP for name, width in widest.items()}
-    kept, left = set(), shown.width + GAP
+    kept, room = set(), shown.width + GAP
     for name in order:
-        if need[name] <= left:
+        if need[name] <= room:
             kept.add(name)
-            left -= need[name]
-    shown.print(_table({name: texts for name, texts in columns.items() if name in kept}, widest))
+            room -= need[name]
+    shown.print(_table({name: texts for name, texts in columns.items() if name in kept}, widest, left))
     return [name for name in columns if name not in kept]
 
 
@@ -301,13 +305,6 @@ def _print_fitting(shown: Console, head: dict[str, list[str]], rest: dict[str, l
         shown.print(_table(head | part, widest))
 
 
-def _print_whole(shown: Console, columns: dict[str, list[str]]) -> None:
-    """Print one table of texts with all its columns. On a narrow terminal, the checkpoints are wrapped."""
-    wrapped, lacking = "checkpoint", sum(_width(*column) for column in columns.items()) - shown.width
-    width = _width(wrapped, columns[wrapped]) - GAP - lacking if columns else 0
-    shown.print(_table(columns, {wrapped: max(width, len(wrapped))} if lacking > 0 else {}, left=columns))
-
-
 def _table(
     columns: dict[str, list[str]],
     widest: Mapping[str, int] = MappingProxyType({}),
@@ -414,29 +411,33 @@ def _in_groups(columns: Iterable[MeasuredColumn]) -> list[str]:
 
 def print_models(checkpoints: list[Checkpoint]) -> None:
     """Print the checkpoints of the zoo and the names of the models that can be trained."""
-    lines, broken = [], []
+    places: dict[str, list[dict[str, str]]] = {}
+    broken = []
     for checkpoint in checkpoints:
         try:
             record = checkpoint.record
         except UserError as error:
             broken.append(str(error))
             continue
-        lines.append(
-            {
-                "checkpoint": checkpoint.name,
-                "params": f"{record['parameters']:,}",
-                "clean": f"{record['clean_accuracy']:.2f} % of {record['clean_n']}",
-                "lambda_init": zoo.interval_text(record["lambda_init"]),
-                "from": str(checkpoint.folder.parent),
-            }
-        )
+        line = {
+            "checkpoint": checkpoint.name,
+            "clean": f"{record['clean_accuracy']:.2f} % of {record['clean_n']}",
+            "lambda_init": zoo.interval_text(record["lambda_init"]),
+            "params": f"{record['parameters']:,}",
+        }
+        places.setdefault(str(checkpoint.folder.parent), []).append(line)
     shown = console()
     shown.print(
         f"robust-interp {__version__}; inputs are pixels in [0, 1]; the mean and std in each config.json "
         "are applied"
     )
-    columns = {name: [line[name] for line in lines] for name in lines[0]} if lines else {}
-    _print_whole(shown, columns)
+    left_out: dict[str, None] = {}
+    for place, lines in places.items():
+        shown.print(f"in {place}:")
+        columns = {name: [line[name] for line in lines] for name in lines[0]}
+        left_out |= dict.fromkeys(_print_one(shown, columns, list(columns), left=columns))
+    if left_out:
+        shown.print(f"not shown for lack of space: {', '.join(left_out)}")
     shown.print(f"registered: {', '.join(sorted(zoo.OURS))}")
     for name in MODELS:
         origins = " and ".join(origin.name for origin in MODELS.origins(name))

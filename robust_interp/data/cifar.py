@@ -73,7 +73,8 @@ def download(name: str, data_dir: str | os.PathLike | None = None) -> None:
         root.mkdir(parents=True, exist_ok=True)
         _torchvision_class(class_name)(root, download=True)
     except (OSError, RuntimeError) as error:
-        raise UserError(f"cannot download {name} into {root}: {error}") from error
+        mend = "where there is no network, unpack its official archive there"
+        raise UserError(f"cannot download {name} into {root}: {error}; {mend}") from error
 
 
 # Class names of the official archives, in the order of the labels.

@@ -1,6 +1,7 @@
 """The command line: what it prints, what it refuses in one line, and what it leaves behind."""
 
 import errno
+import io
 import json
 import re
 import shutil
@@ -15,10 +16,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from rich.console import Console
 from safetensors.torch import load_file, save_file
 
 from robust_interp import __version__, zoo
-from robust_interp.cli.console import console, print_leaderboard
+from robust_interp.cli.console import console, print_leaderboard, print_models
 from robust_interp.cli.main import main
 from robust_interp.core.extras import install
 from robust_interp.store import FILE_NAME, Store
@@ -325,9 +327,20 @@ def test_the_zoo_is_listed(command, tiny_zoo):
     status, out, _ = command("models", "--zoo", tiny_zoo, "--dataset", "digits")
     assert status == 0
     assert __version__ in out
-    (line,) = [line for line in out.splitlines() if line.startswith("in_resnet14.digits_none_seed1")]
-    assert str(tiny_zoo) in line
+    lines = out.splitlines()
+    (at,) = [at for at, line in enumerate(lines) if line.startswith("in_resnet14.digits_none_seed1")]
+    assert f"in {tiny_zoo}:" in lines[:at]
     assert "lambda_in_resnext29_8x64d" in out
+
+
+def test_names_of_checkpoints_are_whole_on_a_narrow_terminal(monkeypatch, tiny_zoo):
+    shown = Console(file=io.StringIO(), width=60, force_terminal=True, no_color=True)
+    monkeypatch.setattr("robust_interp.cli.console.console", lambda **options: shown)
+    print_models(zoo.checkpoints(tiny_zoo, "cifar10"))
+    lines = shown.file.getvalue().splitlines()
+    names = {line.split()[0] for line in lines if "_seed" in line}
+    assert "in_resnet110.cifar10_quick_warmup_epochs_1_bf16_seed0" in names
+    assert lines.count("not shown for lack of space: clean, lambda_init, params")
 
 
 def test_one_folder_can_be_listed_alone(command, tiny_zoo):
