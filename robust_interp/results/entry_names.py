@@ -8,8 +8,6 @@ from robust_interp.results.entries import Entry
 from robust_interp.results.scores import Score
 from robust_interp.store.cells import FLOAT32, digest
 
-_PROTOCOL, _N, _SOURCES, _PRECISION = 2, 3, 5, 7  # places in `_tags`
-
 
 def entry_names(entries: Sequence[Entry]) -> list[str]:
     """Return a name for each entry: the model, followed by the settings that distinguish entries.
@@ -24,8 +22,9 @@ def entry_names(entries: Sequence[Entry]) -> list[str]:
         rivals.setdefault((entry.card.model, entry.card.members), []).append(at)
     told = [entry.card.model for entry in entries]
     for alike in rivals.values():
-        for place, tags in enumerate(zip(*(described[at] for at in alike), strict=True)):
-            if place in everywhere or len(set(tags)) > 1:
+        for setting in described[alike[0]]:
+            tags = [described[at][setting] for at in alike]
+            if setting in everywhere or len(set(tags)) > 1:
                 for at, tag in zip(alike, tags, strict=True):
                     told[at] += f" {tag}" if tag else ""
         for last in (_attacks, _hash):
@@ -37,15 +36,15 @@ def entry_names(entries: Sequence[Entry]) -> list[str]:
     ]
 
 
-def _differing(entries: Sequence[Entry]) -> set[int]:
-    """Return the places in `_tags` of the protocol, n, source and precision that differ between entries."""
-    settings: dict[int, set] = {
-        _PROTOCOL: {entry.protocol for entry in entries},
-        _N: {entry.n for entry in entries},
-        _SOURCES: {frozenset(entry.origins) for entry in entries if entry.origins},
-        _PRECISION: {entry.attack_precision or FLOAT32 for entry in entries},
+def _differing(entries: Sequence[Entry]) -> set[str]:
+    """Return the settings of the measurement in `_tags` that differ between entries."""
+    settings: dict[str, set] = {
+        "protocol": {entry.protocol for entry in entries},
+        "n": {entry.n for entry in entries},
+        "sources": {frozenset(entry.origins) for entry in entries if entry.origins},
+        "precision": {entry.attack_precision or FLOAT32 for entry in entries},
     }
-    return {place for place, values in settings.items() if len(values) > 1}
+    return {name for name, values in settings.items() if len(values) > 1}
 
 
 def _clashing(alike: list[int], told: list[str]) -> list[int]:
@@ -53,19 +52,21 @@ def _clashing(alike: list[int], told: list[str]) -> list[int]:
     return [at for at in alike if names.count(told[at]) > 1]
 
 
-def _tags(entry: Entry) -> tuple[str, ...]:
+def _tags(entry: Entry) -> dict[str, str]:
     card = entry.card
     single_seeds = sorted({seed for scored in entry.by_seed.values() for seed in _train_seeds(scored)})
-    return (
-        f"@{card.recipe}" if card.recipe else "",
-        f"λ {card.lambda_init}" if card.lambda_init else "",
-        entry.protocol,
-        f"n={entry.n}",
-        _listed("seed", single_seeds),
-        f"({', '.join(sorted(entry.sources))})" if entry.sources else "",
-        _listed("attack seed", sorted(entry.seeds)),
-        "" if entry.attack_precision in ("", FLOAT32) else f"attacks in {entry.attack_precision}",
-    )
+    return {
+        "recipe": f"@{card.recipe}" if card.recipe else "",
+        "lambda_init": f"λ {card.lambda_init}" if card.lambda_init else "",
+        "protocol": entry.protocol,
+        "n": f"n={entry.n}",
+        "train_seeds": _listed("seed", single_seeds),
+        "sources": f"({', '.join(sorted(entry.sources))})" if entry.sources else "",
+        "attack_seeds": _listed("attack seed", sorted(entry.seeds)),
+        "precision": ""
+        if entry.attack_precision in ("", FLOAT32)
+        else f"attacks in {entry.attack_precision}",
+    }
 
 
 def _attacks(entry: Entry) -> str:
