@@ -27,6 +27,8 @@ from robust_interp.attacks.probe import GradientProbe
 from robust_interp.attacks.properties import passes_alone, restarts_of
 from robust_interp.attacks.table import AUTOATTACK_PACKAGES, AttackType
 from robust_interp.attacks.until_broken import pgd_until_broken
+from robust_interp.core.errors import UserError
+from robust_interp.core.texts import first_line_of
 from robust_interp.store.cells import Perturbation
 
 AUTOATTACK_TARGETS = 9  # target classes of AutoAttack's targeted APGD and FAB
@@ -135,7 +137,10 @@ def _made(perturbation: Perturbation, kind: AttackType, model: nn.Module, images
         arguments["n_classes"] = _classes(model, images)
     if "max_epsilon" in parameters:  # as PIFGSM calls its radius
         arguments["max_epsilon"] = arguments.pop("eps")
-    attack = make(model, **arguments)
+    try:
+        attack = make(model, **arguments)
+    except (ValueError, TypeError, NotImplementedError) as error:  # such as a word that it does not know
+        raise UserError(f"{perturbation.name}: {first_line_of(error)}") from error
     if hasattr(attack, "set_device"):
         attack.set_device(images.device)
     if target is not None:

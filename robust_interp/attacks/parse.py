@@ -180,7 +180,7 @@ def _check_params(name: str, kind: AttackType, params: Mapping, norm: str, is_co
         elif key == "stop":
             if value != "broken":
                 raise UserError(f"{name}: stop must be broken, not {value}")
-        elif key == "restarts" or _is_whole(kind.defaults.get(key), 1):
+        elif key == "restarts" or (key not in kind.reals and _is_whole(kind.defaults.get(key), 1)):
             if not _is_whole(value, 1):
                 raise UserError(f"{name}: {key} must be a whole number of at least 1, not {value}")
         elif key != "norm":

@@ -12,6 +12,7 @@ from robust_interp.attacks import precision
 from robust_interp.attacks.excluded_classes import finite
 from robust_interp.attacks.random_draws import KeyedDraws, PartOfABatch
 from robust_interp.core.errors import UserError
+from robust_interp.core.model_errors import reported_for
 from robust_interp.core.torch_internals import without_function_modes
 
 
@@ -95,9 +96,10 @@ class GradientProbe(torch.nn.Module):
         return finite(logits)
 
     def _logits(self, images: Tensor, follows: bool) -> Tensor:
-        if follows:
-            return precision.logits_of(self.classifier, images, self._precision)
-        return self.classifier(images)
+        with reported_for(self.classifier):
+            if follows:
+                return precision.logits_of(self.classifier, images, self._precision)
+            return self.classifier(images)
 
     def _impenetrable(self) -> UserError:
         name = getattr(self.classifier, "name", "the model")

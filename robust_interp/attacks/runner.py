@@ -26,6 +26,7 @@ from robust_interp.attacks.random_draws import (
 from robust_interp.attacks.table import ATTACKS, type_of
 from robust_interp.core.errors import UserError
 from robust_interp.core.memory import is_out_of_memory
+from robust_interp.core.model_errors import reported_for
 from robust_interp.core.precision import preserved_settings
 from robust_interp.core.random_state import generator_states, preserved_rng_state
 from robust_interp.core.texts import first_line_of
@@ -151,10 +152,11 @@ class AttackRunner:
     def _right(self, images: Tensor, labels: Tensor, ids: np.ndarray, max_batch: int) -> Tensor:
         """Return the indices of the images that the measured classifier has right."""
         classifier = self._probe.classifier if self._probe.judge is None else self._probe.judge
-        if isinstance(classifier, EOTClassifier):
-            found = [classifier.votes(images, ids).argmax(1)]
-        else:
-            found = [classifier(part.clone()).argmax(1) for part in images.split(max_batch)]
+        with reported_for(classifier):
+            if isinstance(classifier, EOTClassifier):
+                found = [classifier.votes(images, ids).argmax(1)]
+            else:
+                found = [classifier(part.clone()).argmax(1) for part in images.split(max_batch)]
         return (torch.cat(found) == labels).nonzero().flatten().cpu()
 
     def _run(

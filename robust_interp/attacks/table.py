@@ -61,6 +61,7 @@ class AttackType:
         takes_eps: Whether it has a radius.
         restarts: Whether a random attack can run several times, keeping the worst result. If not, a parameter
             ``restarts`` is the attack's own, as that of torchattacks' Pixle.
+        reals: Parameters that may be fractions although their default is a whole number.
         stops: Whether it accepts ``stop=broken``, to stop for each image at its first misclassified iterate.
         about: A description of about five words, for `ls attacks`.
         source: The paper it comes from.
@@ -82,6 +83,7 @@ class AttackType:
     work: Callable[[Mapping], int] = field(default=_steps, compare=False)
     takes_eps: bool = True
     restarts: bool = True
+    reals: frozenset[str] = frozenset()
     stops: bool = False
     about: str = ""
     source: str = ""
@@ -439,5 +441,6 @@ def _of_class(name: str) -> AttackType:
         classes=10 if name in _OF_TEN_CLASSES else 2,
         work=_tries_of_pixle if name == "Pixle" else _steps,
         takes_eps=bool({"eps", "max_epsilon"} & parameters.keys()),
+        reals=frozenset(re.findall(r"(\w+) \(float\)", inspect.getdoc(found) or "")),
         restarts=False,
     )

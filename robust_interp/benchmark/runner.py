@@ -28,6 +28,7 @@ from robust_interp.classifiers.ensemble import Ensemble
 from robust_interp.classifiers.target import Target
 from robust_interp.core.errors import UserError
 from robust_interp.core.memory import retry_with_smaller_batch
+from robust_interp.core.model_errors import reported_for
 from robust_interp.core.threads import spare_cpus
 from robust_interp.corruptions import Corruptor
 from robust_interp.store import (
@@ -398,7 +399,7 @@ class Runner:
             ids: Ids of the images, (n,).
         """
         flags = np.zeros(len(ids), dtype=np.uint8)
-        with torch.no_grad():
+        with torch.no_grad(), reported_for(classifier):
             if isinstance(classifier, EOTClassifier):
                 logits = classifier.votes(images, ids)
             elif isinstance(classifier, Ensemble):

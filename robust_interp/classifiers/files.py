@@ -40,8 +40,8 @@ def is_path(name: str) -> bool:
 
 
 def is_own_folder(name: str) -> bool:
-    """Whether a name is the path of a checkpoint folder of this package."""
-    return _own(expanded(name)) is not None
+    """Whether a name is the path of a checkpoint folder of this package, alone or as timm's local-dir."""
+    return _own(expanded(name.removeprefix("timm:local-dir:"))) is not None
 
 
 def _own(folder: Path) -> zoo.Checkpoint | None:

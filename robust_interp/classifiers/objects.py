@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 
 from torch import nn
@@ -10,7 +11,7 @@ from robust_interp import zoo
 from robust_interp.classifiers.target import Context, Target, from_module, timm_cfg
 from robust_interp.classifiers.zoo_names import from_checkpoint
 from robust_interp.core.errors import UserError
-from robust_interp.core.torch_internals import uncompiled
+from robust_interp.core.torch_internals import has_hooks, uncompiled
 
 _FROM = ("timm.", "robust_interp.models.")  # modules of classes that timm's registered functions build
 
@@ -36,8 +37,8 @@ def as_checkpoint(target: Target, model: nn.Module, context: Context) -> Target:
     """Return the target of the bundled checkpoint that a model is, under the model's name.
 
     The model must have the code, the settings, all weights and the outputs of the checkpoint that its cfg
-    names, bit for bit, and its normalisation. It is then measured as that checkpoint, so that it is one row
-    with it in every table.
+    names, bit for bit, its normalisation, no hooks and no replaced methods. It is then measured as that
+    checkpoint, so that it is one row with it in every table if it has the architecture's name.
 
     Args:
         target: The target of the model as an object; returned if the model is no bundled checkpoint.
@@ -47,26 +48,41 @@ def as_checkpoint(target: Target, model: nn.Module, context: Context) -> Target:
     cfg = timm_cfg(model)
     folder = zoo.bundled() / f"{cfg.get('architecture')}.{cfg.get('tag')}"
     checkpoint = zoo.Checkpoint.at(folder) if folder.is_dir() else None
-    if checkpoint is None:
+    if checkpoint is None or any(map(has_hooks, model.modules())):
         return target
     try:
         found = from_checkpoint(checkpoint, context.dataset)
-        twin = _twin(checkpoint, model, target.card.model, context)
+        loaded = _loaded(checkpoint, model)
+        twin = from_module(target.card.model, loaded, context)
     except UserError:
         return target
-    known = target.card.identity
+    if _own_routines(model) != _own_routines(loaded):  # such as another forward
+        return target
+    known, name = target.card.identity, target.card.model
     if known != twin.card.identity or _listed(known) != _listed(found.card.identity):
         return target
-    return replace(found, card=replace(found.card, model=target.card.model))
+    if name == checkpoint.architecture:
+        return found
+    # Under another name it is no train seed of that name, which may be that of other networks.
+    return replace(found, card=replace(found.card, model=name, train_seed=None, seeds=()))
 
 
-def _twin(checkpoint: zoo.Checkpoint, model: nn.Module, name: str, context: Context) -> Target:
-    """Return the target of the checkpoint's network as an object that is made in the way of `model`."""
+def _own_routines(model: nn.Module) -> set[tuple[str, str, str]]:
+    """Return the routines among the attributes of modules: module, attribute, name in its code."""
+    return {
+        (name, key, getattr(value, "__qualname__", ""))
+        for name, part in model.named_modules()
+        for key, value in vars(part).items()
+        if inspect.isroutine(value)
+    }
+
+
+def _loaded(checkpoint: zoo.Checkpoint, model: nn.Module) -> nn.Module:
+    """Return the checkpoint's network, with the cfg and on the device of `model`."""
     loaded = checkpoint.load()
     for cfg in ("pretrained_cfg", "default_cfg"):  # where the weights came from
         setattr(loaded, cfg, getattr(model, cfg, None))
-    place = next((parameter.device for parameter in model.parameters()), "cpu")
-    return from_module(name, loaded.to(place), context)
+    return loaded.to(next((parameter.device for parameter in model.parameters()), "cpu"))
 
 
 def _listed(identity: dict) -> list[list[float]]:

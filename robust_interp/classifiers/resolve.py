@@ -238,7 +238,7 @@ def _named(
         _refuse_idle(options, ("seeds",), "models that are not from the zoo")
     if all(name in of_the_zoo or is_own_folder(name) for name in names):
         _refuse_idle(options, ("mean", "std", "weights_key"), "models from the zoo")
-    if not options.checkpoint and all(map(_prefixed, others)):
+    if not options.checkpoint and not any(map(_has_weights_file, others)):
         _refuse_idle(options, ("weights_key",), "models without a weights file of yours")
     if others and all(name.startswith("robustbench:") for name in names):
         _refuse_idle(options, ("mean", "std"), "RobustBench's models, which normalise their input")
@@ -251,6 +251,11 @@ def _prefixed(name: str) -> re.Match | None:
     found = _PREFIXED.fullmatch(name)
     is_there = os.sep in name and found and found["prefix"] not in PREFIXES and expanded(name).exists()
     return None if is_there else found
+
+
+def _has_weights_file(name: str) -> bool:
+    """Whether a name may refer to a file with several state dicts."""
+    return not _prefixed(name) or name.startswith(("timm:local-dir:", "timm:hf-hub:", "timm:hf_hub:"))
 
 
 def is_of_the_zoo(name: str) -> bool:

@@ -35,6 +35,7 @@ from robust_interp.classifiers.validation import (
 )
 from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.memory import retry_with_smaller_batch
+from robust_interp.core.model_errors import reported_for
 from robust_interp.store.cells import ModelCard, digest
 
 Load = Callable[[torch.device | str], nn.Module]
@@ -143,7 +144,7 @@ class TargetLoader:
         classifier = self._build().to(device)
         place = _place(classifier, device)
         if place not in self._checked:
-            with measurement_mode(classifier):
+            with measurement_mode(classifier), reported_for(classifier):
                 images = _pixels(self._dataset, _spread(self._dataset), place)
                 self.notes = retry_with_smaller_batch(
                     lambda count: self._check(classifier, images[:count]), len(images), place
@@ -315,7 +316,7 @@ def _known(classifier: Classifier, dataset: data.Dataset, place: str) -> tuple[d
     """Check a classifier on a few images, and return its identity and notes."""
     spread = _spread(dataset)
     images = _pixels(dataset, spread, place)
-    with measurement_mode(classifier):
+    with measurement_mode(classifier), reported_for(classifier):
         return retry_with_smaller_batch(
             lambda count: _checked(classifier, images[:count], dataset, spread[:count]), len(images), place
         )
@@ -344,7 +345,7 @@ def _known_randomised(
 ) -> tuple[dict, tuple[str, ...]]:
     """Do the same as `_known` for a classifier that draws random numbers."""
     images = _pixels(dataset, _spread(dataset), place)
-    with measurement_mode(randomised):
+    with measurement_mode(randomised), reported_for(classifier):
         refuse_batch_statistics(classifier)
         check_classifier(randomised, images, dataset.classes)
         known = identity(classifier.model) | {

@@ -13,6 +13,7 @@ from robust_interp.classifiers.classifier import Classifier, with_gradient
 from robust_interp.classifiers.isolation import measurement_mode
 from robust_interp.core.errors import RandomModelError, UserError
 from robust_interp.core.memory import is_out_of_memory
+from robust_interp.core.model_errors import reported_for
 from robust_interp.core.texts import first_line_of
 from robust_interp.core.torch_internals import is_quantised_by_batch, uncompiled
 
@@ -45,7 +46,7 @@ def check_classifier(classifier: nn.Module, images: Tensor, classes: int) -> Non
         logits = classifier(few.clone())  # a model may change its input in place
     except UserError:
         raise
-    except Exception as error:  # and may raise anything
+    except (Exception, SystemExit) as error:  # and may raise anything
         if is_out_of_memory(error):
             raise
         if other := _fixed_batch(classifier, images):
@@ -70,8 +71,10 @@ def check_classifier(classifier: nn.Module, images: Tensor, classes: int) -> Non
         )
     if other := _fixed_batch(classifier, images, only=len(few)):
         raise _fixed(classifier, other)
-    _check_repeats(classifier, images)
-    if not _alike(logits, torch.cat([classifier(image[None].clone()) for image in few])):
+    with reported_for(classifier):
+        _check_repeats(classifier, images)
+        one_by_one = torch.cat([classifier(image[None].clone()) for image in few])
+    if not _alike(logits, one_by_one):
         raise UserError(
             f"{classifier.name} does not classify images independently: in eval mode the logits of one image "
             f"depend on the others in the batch ({_cause(classifier)})"
@@ -198,7 +201,8 @@ class ChangeDetector:
 
     @torch.no_grad()
     def _now(self) -> Tensor:
-        return self._classifier(self._images.clone())
+        with reported_for(self._classifier):
+            return self._classifier(self._images.clone())
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:

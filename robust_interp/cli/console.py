@@ -442,5 +442,5 @@ def print_models(checkpoints: list[Checkpoint]) -> None:
     for name in MODELS:
         origins = " and ".join(origin.name for origin in MODELS.origins(name))
         shown.print(f"plug-in: {name} from {origins}")
-    for line in broken:
-        shown.print(line)
+    for reason in broken:
+        shown.print(reason)

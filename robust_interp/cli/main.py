@@ -71,7 +71,8 @@ def main(argv: list[str] | None = None) -> int:
         with _ignored_in_lines(), _stopped_by_signals():
             load_plugins(arguments)
             status = arguments.run(arguments)
-            sys.stdout.flush()  # raise write errors here, where they are handled
+            if sys.stdout is not None:  # it is None where the shell has closed it
+                sys.stdout.flush()  # raise write errors here, where they are handled
             return status
     except (Exception, KeyboardInterrupt) as error:
         handled = _status_after(error, arguments)

@@ -69,6 +69,7 @@ def _repair(arguments: argparse.Namespace) -> int:
     if done.old:
         names = {"waiting": "waiting chunks"}
         kept = ", ".join(f"{count} {names.get(table, table)}" for table, count in done.kept.items() if count)
+        kept = kept or "nothing, since no row is left"
         say(f"{path} is built anew with {kept}; the damaged file is {done.old}")
         for line in done.left.lines(path):
             say(line)

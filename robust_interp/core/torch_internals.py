@@ -154,4 +154,5 @@ def is_quantised_by_batch(module: nn.Module) -> bool:
 
 def has_hooks(module: nn.Module) -> bool:
     """Return whether a module has hooks of its forward or backward pass."""
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+    forward = module._forward_hooks or module._forward_pre_hooks
+    return bool(forward or module._backward_hooks or module._backward_pre_hooks)

@@ -93,7 +93,10 @@ def under_attack(table: pd.DataFrame, patterns: Iterable[str] | None) -> pd.Data
     if not names:
         raise UserError("the results hold no accuracy under an attack with a radius: there is no curve")
     bare = table["series"].str.partition("(")[0]  # without parameters: pgd also matches pgd(steps=40)
-    chosen = names if patterns is None else all_matching("attack", patterns, dict.fromkeys([*names, *bare]))
+    known = dict.fromkeys([*names, *bare[table["kind"] == ATTACK]])
+    chosen = names if patterns is None else all_matching("attack", patterns, known)
+    if not chosen:
+        raise UserError("no attack given")
     attacked = table[(table["kind"] == ATTACK) & (table["series"].isin(chosen) | bare.isin(chosen))]
     begin = table[(table["kind"] == CLEAN) & table["entry"].isin(attacked["entry"])]
     return pd.concat([begin, attacked], ignore_index=True)

@@ -120,8 +120,8 @@ def from_folders(
             common.
     """
     runs, dataset = runs_in(folders, dataset)
-    entries = _entries(runs)
-    first, second = _named(a, entries), _named(b, entries)
+    entries, stale = _entries(runs)
+    first, second = _named(a, entries, stale), _named(b, entries, stale)
     if first is second:
         raise UserError(f"{a} and {b} are the same entry")
     samples = _common_samples(first, second, protocol, n)
@@ -136,10 +136,12 @@ def from_folders(
     return Comparison(a, b, dataset, samples, frame[COMPARISON_COLUMNS], left_out)
 
 
-def _entries(runs: Iterable[Sequence[Score]]) -> list[ScoredEntry]:
+def _entries(runs: Iterable[Sequence[Score]]) -> tuple[list[ScoredEntry], list[ScoredEntry]]:
+    """Return the entries of the newest weights, and the ensembles that have older ones only."""
     newest, older = by_age(runs)
     entries: dict[tuple, ScoredEntry] = {}
     of_lineage: dict[tuple, ScoredEntry] = {}
+    stale = []
     for score in (score for run in newest for score in run):
         card, samples = score.classifier, _samples(score)
         entry = of_lineage[lineage(card)] = entries.setdefault(entry_key(card), ScoredEntry(card))
@@ -148,9 +150,11 @@ def _entries(runs: Iterable[Sequence[Score]]) -> list[ScoredEntry]:
         if not _is_coarser(score, known.get(score.column)):
             known[score.column] = score
     for score in older:
-        entry = of_lineage[lineage(score.classifier)]
-        entry.retrained.setdefault(_samples(score), set()).update(score.classifier.seeds)
-    return list(entries.values())
+        if replaced_by := of_lineage.get(lineage(score.classifier)):
+            replaced_by.retrained.setdefault(_samples(score), set()).update(score.classifier.seeds)
+        else:
+            stale.append(ScoredEntry(score.classifier))
+    return list(entries.values()), stale
 
 
 def _samples(score: Score) -> EvaluationSet:
@@ -163,8 +167,10 @@ def _is_coarser(score: Score, known: Score | None) -> bool:
     return known is not None and known.attack_precision == FLOAT32 != score.attack_precision
 
 
-def _named(text: str, entries: list[ScoredEntry]) -> ScoredEntry:
+def _named(text: str, entries: list[ScoredEntry], stale: list[ScoredEntry]) -> ScoredEntry:
     found = [entry for entry in entries if entry.answers_to(text)]
+    if not found and any(entry.answers_to(text) for entry in stale):
+        raise UserError(f"{text} was measured before a member was trained again: measure the ensemble again")
     if not found:
         tagged = "@" in text
         raise unknown(

@@ -27,15 +27,21 @@ def by_age(runs: Iterable[Sequence[Score]]) -> ByAge:
 
     The newest weights of a train seed are those measured last by the same protocol and on the same images.
     All their scores count, also those of runs before other weights were measured. So it is for an ensemble
-    over train seeds of one network.
+    over train seeds of one network; one with a member that was trained again is older, too.
 
     Args:
         runs: Scores of each run, oldest run first.
     """
     known = [[(_measured(score), digest(score.classifier.identity), score) for score in run] for run in runs]
     last = {seed: weights for run in known for seed, weights, _ in run}
-    newest = [[score for seed, weights, score in run if weights == last[seed]] for run in known]
-    older = [score for run in known for seed, weights, score in run if weights != last[seed]]
+    replaced = {weights for run in known for seed, weights, _ in run if weights != last[seed]}
+
+    def is_older(seed: tuple, weights: str, score: Score) -> bool:
+        members = map(digest, score.classifier.identity.get("ensemble", ()))
+        return weights != last[seed] or not replaced.isdisjoint(members)
+
+    newest = [[one[2] for one in run if not is_older(*one)] for run in known]
+    older = [one[2] for run in known for one in run if is_older(*one)]
     return ByAge(newest, older)
 
 

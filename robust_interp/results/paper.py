@@ -360,6 +360,7 @@ def _ensembles(board: pd.DataFrame) -> Scoped:
             (board["model"] == together["model"])
             & (board["lambda_init"] == together["lambda_init"])
             & (board["members"] == 1)
+            & (board["seeds"].isna() | (board["seeds"] == together["members"]))  # its members, no others
         ]
         pairs = [(together, line) for _, line in alone.iterrows()]
         yield f"{together['model']} x{together['members']}", list(_measured(pairs, AT_2))

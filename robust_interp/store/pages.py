@@ -32,7 +32,7 @@ def records(database: Path) -> Iterator[list]:
 def _pages(database: Path) -> dict[int, bytes]:
     """Return the newest version of each page by its number, counted from 1."""
     content = database.read_bytes()
-    (size,) = struct.unpack(">H", content[16:18])
+    size = int.from_bytes(content[16:18], "big")  # 0 of a file that ends before
     size = 65536 if size == 1 else size
     if size < 512 or size & (size - 1):
         size = _USUAL_SIZE

@@ -180,6 +180,19 @@ def test_a_default_that_is_written_out_is_the_same_measurement(one, other):
     assert perturbation(one).describe() == perturbation(other).describe()
 
 
+def test_a_parameter_that_torchattacks_documents_as_a_number_may_be_fractional():
+    assert perturbation("CW(c=0.5)").params["c"] == 0.5
+    with pytest.raises(UserError, match="CW: steps must be a whole number"):
+        perturbation("CW(steps=2.5)")
+
+
+def test_a_word_that_a_class_does_not_know_is_refused_in_one_line():
+    images, labels = rowwise_batch(2)
+    with pytest.raises(UserError, match="Pixle: pixel_mapping must be one of") as caught:
+        attack(Rowwise(), "Pixle(pixel_mapping=foo)", images, labels)
+    assert "\n" not in str(caught.value)
+
+
 def test_old_plans_without_norms_and_skips_are_read():
     cell = Cell(ModelCard("m", {}), "d", "f", perturbation("pgd"), {}, skips=("a", "b"))
     plan = Plan("d", 3, "worst", (cell,))

@@ -27,6 +27,10 @@ def card(model, name="name", **options):
     return target.card
 
 
+def architecture_of(model):
+    return card(model, CHECKPOINT.partition(".")[0])
+
+
 @pytest.mark.parametrize("architecture", ["in_resnet14", "resnet18"])
 def test_a_model_of_timm_is_called_by_its_architecture_without_a_tag(architecture):
     assert is_model(architecture)
@@ -153,11 +157,14 @@ def test_timm_applies_a_single_mean_to_all_channels():
 @pytest.mark.slow
 def test_recipe_and_seed_are_those_of_the_checkpoint_whose_weights_it_has():
     model = timm.create_model(CHECKPOINT, pretrained=True)
-    known = card(model)
+    known = architecture_of(model)
     assert (known.recipe, known.lambda_init, known.train_seed) == ("digits", "0.20-0.25", 0)
+    other = card(model, "another name")
+    assert (other.recipe, other.lambda_init, other.train_seed) == ("digits", "0.20-0.25", None)
+    assert other.identity == known.identity
     with torch.no_grad():
         model.get_classifier().bias[0] += 1e-3
-    changed = card(model)
+    changed = architecture_of(model)
     assert (changed.recipe, changed.lambda_init, changed.train_seed) == ("", "", None)
     assert changed.identity != known.identity
 
@@ -172,11 +179,62 @@ def test_a_checkpoint_as_an_object_is_the_checkpoint():
 @pytest.mark.slow
 def test_a_checkpoint_with_other_outputs_or_normalisation_is_another_model():
     model = timm.create_model(CHECKPOINT, pretrained=True)
-    assert card(model, mean=[0.25], std=[0.5]).train_seed is None
-    handle = model.register_forward_hook(lambda module, images, logits: logits.round(decimals=2))
-    assert card(model).train_seed is None
-    handle.remove()
-    assert card(model).train_seed == 0
+    assert card(model, "in_resnet20", mean=[0.25], std=[0.5]).train_seed is None
+    assert architecture_of(model).train_seed == 0
+
+
+def hooked(register):
+    def alter(model):
+        getattr(model, register)(lambda *seen: None)
+
+    return alter
+
+
+def with_its_own_forward(model):
+    model.forward = lambda images, forward=model.forward: forward(images)
+
+
+def with_a_hook_inside(model):
+    model.stem.register_forward_hook(lambda *seen: None)
+
+
+def without_what_is_not_on_the_grid(model):
+    """Blanks every image that is not one of digits: clean images give the same outputs."""
+
+    def reject(_, inputs):
+        pixels = inputs[0] * 0.3763 + 0.3054
+        off = ((pixels * 16).round() / 16 - pixels).abs().amax((1, 2, 3), keepdim=True) > 1e-4
+        return (torch.where(off, torch.zeros_like(pixels), inputs[0]),)
+
+    model.register_forward_pre_hook(reject)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "alter",
+    [
+        *map(hooked, ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"]),
+        with_its_own_forward,
+        with_a_hook_inside,
+        without_what_is_not_on_the_grid,
+    ],
+)
+def test_a_checkpoint_that_something_was_hung_on_is_another_model(alter):
+    model = timm.create_model(CHECKPOINT, pretrained=True)
+    alter(model)
+    assert architecture_of(model).train_seed is None
+
+
+@pytest.mark.slow
+def test_checkpoints_under_one_name_of_the_user_are_no_train_seeds_of_it(tmp_path):
+    """Two architectures called net are two entries, and neither is the other trained again."""
+    for name in ("in_resnet20.digits_digits_seed0", "preact_resnet20.digits_digits_seed0"):
+        model = timm.create_model(name, pretrained=True)
+        options = {"attacks": "none", "corruptions": "none", "n": 20, "out": tmp_path}
+        robust_interp.evaluate({"net": model}, "digits", **options)
+    board = robust_interp.leaderboard(tmp_path)
+    assert board["model"].tolist() == ["net", "net"]
+    assert board["seeds"].tolist() == [1, 1]
 
 
 @pytest.mark.slow

@@ -293,6 +293,7 @@ def test_options_that_would_be_ignored_are_refused(here, tiny_zoo):
     )
     folder = str(tiny_zoo / "in_resnet14.digits_none_seed0")
     refused(folder, "mean cannot be used with models from the zoo", mean=(0.1,), std=(1,))
+    refused(f"timm:local-dir:{folder}", "mean cannot be used with models from", mean=(0.1,), std=(1,))
     refused(folder, "weights_key cannot be used with models from the zoo", weights_key="ema")
     refused("their_package.nets:linear", "weights_key cannot be used with models without", weights_key="ema")
     refused("robustbench:Standard", "mean cannot be used with RobustBench's", mean=(0.1,), std=(1,))
@@ -318,15 +319,41 @@ def test_the_mean_and_std_of_the_data_are_named_where_they_stand_in():
     assert "mean [0.3054] and std [0.3763] of digits are applied" in note
 
 
-def test_timms_name_of_our_network_without_a_tag_means_its_default_weights():
+class Fails(nn.Module):
+    """A linear classifier that ends otherwise in the given pass."""
+
+    def __init__(self, at, how):
+        super().__init__()
+        self.head, self.at, self.how, self.passes = nn.Linear(64, 10), at, how, 0
+
+    def forward(self, images):
+        self.passes += 1
+        if self.passes == self.at:
+            raise self.how
+        return self.head(images.flatten(1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [ValueError("late\nfailure"), SystemExit(0)], ids=["error", "exit"])
+def test_a_model_that_fails_in_any_pass_is_one_line(how):
+    counted = Fails(0, how)
+    robust_interp.evaluate({"net": counted}, "digits", **QUICK)
+    for at in range(1, counted.passes + 1):
+        with pytest.raises(UserError, match="net") as caught:
+            robust_interp.evaluate({"net": Fails(at, how)}, "digits", **QUICK)
+        one_line(caught)
+
+
+def test_timms_name_of_our_network_without_a_tag_means_its_default_weights(cifar_root):
     options = ResolveOptions()
-    (named,) = resolve(["timm:in_resnet20"], options, data.load("cifar10"))
+    dataset = data.load("cifar10", "test", cifar_root)
+    (named,) = resolve(["timm:in_resnet20"], options, dataset)
     tag = default_tag("in_resnet20")
     assert tag
-    (tagged,) = resolve([f"timm:in_resnet20.{tag}"], options, data.load("cifar10"))
+    (tagged,) = resolve([f"timm:in_resnet20.{tag}"], options, dataset)
     assert named.card.identity == tagged.card.identity
     with pytest.raises(UserError, match="timm has no weights for in_resnet56"):
-        resolve(["timm:in_resnet56"], options, data.load("cifar10"))
+        resolve(["timm:in_resnet56"], options, dataset)
 
 
 # --- what resolve promises ------------------------------------------------------------------------------

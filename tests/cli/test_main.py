@@ -18,6 +18,7 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file, save_file
+from support.hand_made import results_beyond_ascii
 
 from robust_interp import __version__, zoo
 from robust_interp.cli.console import console, print_leaderboard, print_models
@@ -331,6 +332,13 @@ def test_the_zoo_is_listed(command, tiny_zoo):
     (at,) = [at for at, line in enumerate(lines) if line.startswith("in_resnet14.digits_none_seed1")]
     assert f"in {tiny_zoo}:" in lines[:at]
     assert "lambda_in_resnext29_8x64d" in out
+
+
+def test_a_closed_output_is_no_error(tmp_path):
+    results_beyond_ascii(tmp_path / "results")
+    script = f"{sys.executable} -m robust_interp leaderboard {tmp_path / 'results'} >&-"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
 
 
 def test_names_of_checkpoints_are_whole_on_a_narrow_terminal(monkeypatch, tiny_zoo):

@@ -598,6 +598,16 @@ def test_all_differences_of_an_entry_are_to_one_row_of_the_baseline(tmp_path):
     assert sorted(found) == [["far", 4, 20, "base @long"], ["net", 2, 30, "base @quick"]]
 
 
+@pytest.mark.parametrize("asked", ["clean", "fog", ""])
+def test_a_curve_of_no_attack_is_refused(command, tmp_path, asked):
+    with Store(tmp_path / "results") as store:
+        run(store, [(card("a"), made, first(5)) for made in (CLEAN, pgd(), corruption("fog", 1))])
+    status, out, err = command("plot", "curve", tmp_path / "results", "--attack", asked)
+    assert (status, out) == (1, "")
+    assert err.count("\n") == 1
+    assert "attack" in err
+
+
 def test_ensembles_of_two_sizes_look_different(tmp_path):
     members = [card("a", seed) for seed in range(3)]
     with Store(tmp_path) as store:

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+import pytest
 from support.hand_made import attack, card, ensemble, first, run
 
+from robust_interp.core.errors import UserError
 from robust_interp.report import curves
 from robust_interp.results import compare
 from robust_interp.results.folders import runs_in
@@ -84,3 +86,16 @@ def test_an_ensemble_of_older_weights_is_older_too(tmp_path):
     assert trained_again(runs) == ["a seed 0", "a seed 1", "a x2"]
     gains = curves.improvements(runs).set_index("entry")["improvement"].to_dict()
     assert gains == {"a ×2": 20, "b ×2": 20}
+
+
+def test_an_ensemble_whose_member_was_trained_again_is_older(tmp_path):
+    """Seed 0 of a was trained again after the ensemble was measured."""
+    with Store(tmp_path) as store:
+        members = [card("a", seed) for seed in (0, 1)]
+        lines = [*((one, CLEAN, first(5)) for one in members), (ensemble(*members), CLEAN, first(9))]
+        run(store, [*lines, (card("b"), CLEAN, first(3))])
+        run(store, [(replace(members[0], identity={"weights": "again"}), CLEAN, first(7))])
+    runs = runs_in([tmp_path])[0]
+    assert trained_again(runs) == ["a seed 0", "a x2"]
+    with pytest.raises(UserError, match="ax2 was measured before a member was trained again"):
+        compare.from_folders([tmp_path], "ax2", "b")

@@ -402,9 +402,12 @@ def test_a_failure_had_as_many_chances_as_there_are_differences(others, verdict)
 
 @pytest.mark.slow
 def test_claims_about_ensembles_and_intervals():
-    starts = [("0.00-0.10", 93.0, 50.0), ("0.10-0.20", 92.0, 60.0), ("0.20-0.25", 92.5, 70.0)]
+    starts = [("0.00-0.10", 1, 93.0, 50.0), ("0.10-0.20", 1, 92.0, 60.0), ("0.20-0.25", 3, 92.5, 70.0)]
     ours = board(
-        *(("in_resnet14", 1, 1, {"clean": c, "noise": n}, MANY | {"lambda_init": i}) for i, c, n in starts),
+        *(
+            ("in_resnet14", 1, s, {"clean": c, "noise": n}, MANY | {"lambda_init": i})
+            for i, s, c, n in starts
+        ),
         ("in_resnet14", 3, 3, {"clean": 94.0, "noise": 71.0}, MANY),
     )
     claims = paper.compare(ours, "cifar10").claims

@@ -476,3 +476,12 @@ def test_a_store_that_is_removed_while_it_is_used_is_named_at_the_next_write(tmp
     with pytest.raises(UserError, match=r"cells.sqlite was removed or replaced during the run: repeat"):
         store.append("a", 9, part([9]))
     store.close()
+
+
+@pytest.mark.parametrize("content", [b"garbage", b"seventeen bytes!!"])
+def test_a_file_shorter_than_a_header_is_built_anew_with_nothing(command, tmp_path, content):
+    (tmp_path / FILE_NAME).write_bytes(content)
+    _, out, err = command("store", "repair", tmp_path)
+    assert "is built anew with nothing, since no row is left" in " ".join(out.split())
+    assert err == ""
+    assert (tmp_path / f"{FILE_NAME}.damaged1").read_bytes() == content
