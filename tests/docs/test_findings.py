@@ -9,6 +9,7 @@ from support.markdown import ROOT, cells
 
 from robust_interp.core.percent import percent
 from robust_interp.results import combine, compare
+from robust_interp.results.folders import runs_in
 
 STORES = ROOT / "leaderboards" / "stores"
 DOCS = ROOT / "docs"
@@ -106,3 +107,39 @@ def test_the_leads_at_depth_110(named, entry):
     assert told[1:3] == [signed(lead["clean"]), signed(lead["noise"])]
     for text, attack in zip(told[3:], ("fgsm", "ifgsm", "pgd"), strict=True):
         assert text == " / ".join(signed(lead[f"{attack}_{eps}"]) for eps in RADII)
+
+
+TUNED = {  # rows of the table on 500 images: train seed, model and recipe
+    "In-ResNet, seed 0": (0, "in_resnet110", "quick_bf16"),
+    "In-ResNet, seed 1": (1, "in_resnet110", "quick_bf16"),
+    "In-ResNet, float32": (0, "in_resnet110", "quick"),
+    "λ-In-ResNet": (0, "lambda_in_resnet110", "quick_bf16"),
+    "In-ResNet, warm-up": (0, "in_resnet110", "quick_warmup_epochs_1_bf16"),
+    "ResNet": (0, "preact_resnet110", "quick_bf16"),
+}
+
+
+def test_what_a_tuned_attack_leaves_of_500_images():
+    runs, _ = runs_in([STORES / "depth110_strong"])
+    left = {
+        (score.classifier.train_seed, score.classifier.model, score.classifier.recipe, score.column): score
+        for run in runs
+        for score in run
+        if score.row["n"] == 500
+    }
+    rows = rows_of(NETWORKS)
+    begin = next(at for at, row in enumerate(rows) if row[0] == "n = 500")
+    table = {row[0]: row[1:] for row in rows[begin + 2 : begin + 2 + len(TUNED)]}
+    for name, network in TUNED.items():
+        one, two = (100 * left[*network, f"strong_{eps}"].right.mean() for eps in (1, 2))
+        assert table[name] == [percent(one), wilson(two, 500)]
+
+
+def test_the_ensemble_of_the_two_seeds():
+    rows, *_ = combine.gather([STORES / "depth110"])
+    rows = rows[rows["n_examples"] == 200].set_index("members")
+    for name, members in (("ensemble", 2), ("mean of the two", 1)):
+        row = rows.loc[members]
+        (shown,) = [row for row in rows_of(NETWORKS) if row[0] == name]
+        attacks = [" / ".join(percent(row[f"{a}_{eps}"]) for eps in RADII) for a in ("fgsm", "ifgsm", "pgd")]
+        assert shown[1:] == [percent(row["clean"]), percent(row["noise"]), *attacks]
