@@ -319,7 +319,8 @@ def all_matching(kind: str, patterns: Iterable[str], names: Iterable[str]) -> li
     """
     names, found = list(names), list[str]()
     for pattern in patterns:
-        if not (hits := matching(pattern, names)):
+        hits = [pattern] if pattern in names else matching(pattern, names)  # a name may look like a pattern
+        if not hits:
             raise unknown(kind, pattern, names)
         found += hits
     return list(dict.fromkeys(found))

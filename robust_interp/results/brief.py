@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import pandas as pd
 
+from robust_interp.core.errors import UserError
 from robust_interp.core.percent import percent
 from robust_interp.core.registry import matching, unknown
 from robust_interp.corruptions.names import MEANS
@@ -113,6 +114,8 @@ def _chosen(board: pd.DataFrame, patterns: Iterable[str]) -> list[str]:
         if not hits:
             raise unknown("column", pattern, names)
         chosen |= dict.fromkeys(hits)
+    if not chosen:
+        raise UserError("no column given")
     return list(chosen)
 
 

@@ -56,3 +56,13 @@ def test_a_file_has_the_intervals_that_follow_from_its_numbers():
     assert texts["strong_n"][0] == "200"
     without_n = brief.for_readers(board.drop(columns="strong_n"), intervals=True)
     assert without_n["strong_2"][0] == "3.0"
+
+
+def test_no_column_at_all_is_refused(command, tmp_path):
+    with Store(tmp_path) as store:
+        run(store, [(card("[a]"), CLEAN, first(5))])
+    status, out, err = command("leaderboard", tmp_path, "--columns", "")
+    assert (status, out, err) == (1, "", "robust-interp: no column given\n")
+    status, out, _ = command("leaderboard", tmp_path, "--models", "[a]", "--columns", "model,clean")
+    assert status == 0
+    assert "[a]" in out

@@ -318,7 +318,7 @@ def test_an_attack_is_checked_with_other_parameters_and_on_ones_own_model():
         (too_far, "exceeds its radius"),
         (too_far_euclidean, "exceeds its radius: the L2 size"),
         (unclamped, r"returns values outside \[0, 1\]"),
-        (undeclared_draw, "be declared with random=True"),
+        (undeclared_draw, "draws random numbers: declare it with random=True"),
         (own_draw, "must draw from the global generators of torch, NumPy or Python"),
         (own_seed, "must not depend on the others"),
         (of_the_batch, "must not depend on the others"),
