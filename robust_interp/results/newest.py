@@ -32,16 +32,17 @@ def by_age(runs: Iterable[Sequence[Score]]) -> ByAge:
     Args:
         runs: Scores of each run, oldest run first.
     """
-    known = [[(_measured(score), digest(score.classifier.identity), score) for score in run] for run in runs]
-    last = {seed: weights for run in known for seed, weights, _ in run}
-    replaced = {weights for run in known for seed, weights, _ in run if weights != last[seed]}
-
-    def is_older(seed: tuple, weights: str, score: Score) -> bool:
-        members = map(digest, score.classifier.identity.get("ensemble", ()))
-        return weights != last[seed] or not replaced.isdisjoint(members)
-
-    newest = [[one[2] for one in run if not is_older(*one)] for run in known]
-    older = [one[2] for run in known for one in run if is_older(*one)]
+    known = [[(_line(score), digest(score.classifier.identity), score) for score in run] for run in runs]
+    last = {line: weights for run in known for line, weights, _ in run}
+    replaced = {(line.images, weights) for run in known for line, weights, _ in run if weights != last[line]}
+    newest: list[list[Score]] = []
+    older: list[Score] = []
+    for run in known:
+        newest.append([])
+        for line, weights, score in run:
+            members = map(digest, score.classifier.identity.get("ensemble", ()))
+            is_older = weights != last[line] or any((line.images, member) in replaced for member in members)
+            (older if is_older else newest[-1]).append(score)
     return ByAge(newest, older)
 
 
@@ -60,6 +61,13 @@ def lineage(card: ModelCard) -> tuple:
     return *key, card.train_seed, card.seeds
 
 
-def _measured(score: Score) -> tuple:
+class _Line(NamedTuple):
+    """A classifier whatever its weights, and the protocol and images that it was measured by."""
+
+    classifier: tuple
+    images: tuple
+
+
+def _line(score: Score) -> _Line:
     row = score.row
-    return *lineage(score.classifier), row["protocol"], row["subset_hash"], row["n"]
+    return _Line(lineage(score.classifier), (row["protocol"], row["subset_hash"], row["n"]))

@@ -99,3 +99,19 @@ def test_an_ensemble_whose_member_was_trained_again_is_older(tmp_path):
     assert trained_again(runs) == ["a seed 0", "a x2"]
     with pytest.raises(UserError, match="ax2 was measured before a member was trained again"):
         compare.from_folders([tmp_path], "ax2", "b")
+
+
+def test_an_ensemble_is_not_older_on_images_on_which_its_members_are_the_newest(tmp_path):
+    """Seed 0 of a was trained again, and measured on ten images; all of twenty is of the first weights."""
+    with Store(tmp_path) as store:
+        members = [card("a", seed) for seed in (0, 1)]
+        on_twenty = [
+            *((one, CLEAN, first(5, 20)) for one in members),
+            (ensemble(*members), CLEAN, first(9, 20)),
+        ]
+        run(store, [(one, CLEAN, first(5)) for one in members])
+        run(store, on_twenty)
+        run(store, [(replace(members[0], identity={"weights": "again"}), CLEAN, first(7))])
+    newest, older = by_age(runs_in([tmp_path])[0])
+    assert [(score.classifier.label, score.row["n"]) for score in older] == [("a seed 0", 10)]
+    assert [score.row["n"] for score in newest[1]] == [20, 20, 20]
