@@ -66,10 +66,6 @@ def _is_close(one: Scalar, other: Scalar) -> bool:
     return one == other or (_is_number(one) and _is_number(other) and math.isclose(one, other))
 
 
-def _is_equal(one: object, other: object) -> bool:
-    return _is_number(one) and _is_number(other) and one == other
-
-
 def _norm(spec: Spec, kind: AttackType) -> str:
     if "norm" not in kind.defaults or "norm" not in spec.params:
         return str(kind.defaults.get("norm", kind.norm))
@@ -108,7 +104,7 @@ def _perturbation(
         params["norm"] = norm
     _check_params(spec.name, kind, params, norm, is_control=eps == 0)
     # 1 and 1.0 are one value, but two texts in the key of a cell.
-    params = {key: usual[key] if _is_equal(value, usual.get(key)) else value for key, value in params.items()}
+    params = {key: usual[key] if value == usual.get(key) else value for key, value in params.items()}
     if kind.restarts and params.get("restarts") == 1:
         del params["restarts"]
     changed = {key: value for key, value in params.items() if key != "norm" and value != usual.get(key)}

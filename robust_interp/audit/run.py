@@ -32,7 +32,13 @@ from robust_interp.benchmark.plan import make_cell, radii
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.scheduler import Job
-from robust_interp.benchmark.settings import checked_seed, load_dataset, resolve_options, sample_count
+from robust_interp.benchmark.settings import (
+    checked_seed,
+    load_dataset,
+    resolve_options,
+    sample_count,
+    threads_of,
+)
 from robust_interp.benchmark.watch import UNWATCHED, Watch
 from robust_interp.benchmark.workers import Asked, MeasurementPool, measurement_pool
 from robust_interp.classifiers.isolation import measurement_mode
@@ -70,7 +76,7 @@ class Audit:
     def __init__(self, request: Request, options: Options, progress: ProgressCallback = no_progress) -> None:
         request = replace(request, models=request.models or ("all",))
         self._request, self.thresholds = request, options.thresholds
-        self._asked_threads = None if request.threads is None else threads.checked(request.threads)
+        self._asked_threads = threads_of(request)
         self.dataset = load_dataset(request)
         self.n = sample_count(
             min(DEFAULT_N, len(self.dataset)) if request.n is None else request.n, self.dataset

@@ -15,7 +15,7 @@ from robust_interp.benchmark.plan import join_plans, make_plan
 from robust_interp.benchmark.report import Report, compose
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
-from robust_interp.benchmark.settings import checked_compile, load_dataset, resolve_options
+from robust_interp.benchmark.settings import checked_compile, load_dataset, resolve_options, threads_of
 from robust_interp.benchmark.watch import UNWATCHED, Watch
 from robust_interp.benchmark.workers import MeasurementPool, measurement_pool
 from robust_interp.classifiers.resolve import load_all, resolve, without_failed
@@ -49,7 +49,7 @@ class Benchmark:
     def __init__(self, request: Request, progress: ProgressCallback = no_progress) -> None:
         self._request = request
         self._pool: MeasurementPool | None = None
-        self._asked_threads = None if request.threads is None else threads.checked(request.threads)
+        self._asked_threads = threads_of(request)
         self._compile = checked_compile(request.compile)
         self.dataset = load_dataset(request)
         self.runner = Runner.for_request(request, self.dataset)

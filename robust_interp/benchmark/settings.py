@@ -13,6 +13,7 @@ from robust_interp import data, zoo
 from robust_interp.benchmark.forms import MOST_SEEDS
 from robust_interp.benchmark.request import COMPILE, DEFAULT_SEEDS, Request
 from robust_interp.classifiers.resolve import ResolveOptions
+from robust_interp.core import threads
 from robust_interp.core.devices import resolve_device
 from robust_interp.core.errors import UserError
 from robust_interp.core.paths import expanded
@@ -121,6 +122,15 @@ def device_of(request: Request) -> torch.device:
     """
     places = [_place(module) for module in request.modules.values()]
     return resolve_device(request.device or next((str(place) for place in places if place), None))
+
+
+def threads_of(request: Request) -> int | None:
+    """Return the requested number of CPU threads; None if a short test chooses it.
+
+    Raises:
+        UserError: if it is not a valid number.
+    """
+    return None if request.threads is None else threads.checked(request.threads)
 
 
 def checked_compile(value: object) -> str:

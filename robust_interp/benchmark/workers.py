@@ -21,10 +21,9 @@ from robust_interp.benchmark.measure import LocalWorker
 from robust_interp.benchmark.request import Request
 from robust_interp.benchmark.runner import Runner
 from robust_interp.benchmark.scheduler import Task
-from robust_interp.benchmark.settings import load_dataset
+from robust_interp.benchmark.settings import load_dataset, threads_of
 from robust_interp.classifiers.resolve import ResolveOptions, resolve
 from robust_interp.classifiers.target import Target
-from robust_interp.core import threads
 from robust_interp.core.errors import UserError
 from robust_interp.core.worker_pool import WorkerPool, Workers, cluster, log_in
 from robust_interp.plugins import load_same, loaded
@@ -190,8 +189,7 @@ def measurement_pool(
         UserError: if the workers cannot be started, or not on the requested device, or a model object cannot
             be sent to them.
     """
-    asked_threads = None if request.threads is None else threads.checked(request.threads)
-    workers = replace(workers, threads=asked_threads)
+    workers = replace(workers, threads=threads_of(request))
     are_objects = any(isinstance(models, Mapping) for models, _ in asked)
     keys = {name: target.key for name, target in marks(targets, are_objects).items()}
     known = ExpectedInputs(runner.dataset.fingerprint, keys)

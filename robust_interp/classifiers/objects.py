@@ -50,16 +50,17 @@ def as_checkpoint(target: Target, model: nn.Module, context: Context) -> Target:
     checkpoint = zoo.Checkpoint.at(folder) if folder.is_dir() else None
     if checkpoint is None or any(map(has_hooks, model.modules())):
         return target
+    known, name = target.card.identity, target.card.model
     try:
         found = from_checkpoint(checkpoint, context.dataset)
+        if _listed(known) != _listed(found.card.identity):
+            return target
         loaded = _loaded(checkpoint, model)
-        twin = from_module(target.card.model, loaded, context)
+        if _own_routines(model) != _own_routines(loaded):  # such as another forward
+            return target
+        if known != from_module(name, loaded, context).card.identity:
+            return target
     except UserError:
-        return target
-    if _own_routines(model) != _own_routines(loaded):  # such as another forward
-        return target
-    known, name = target.card.identity, target.card.model
-    if known != twin.card.identity or _listed(known) != _listed(found.card.identity):
         return target
     if name == checkpoint.architecture:
         return found

@@ -26,6 +26,8 @@ from robust_interp.core.specs import OfEps, parse_spec
 from robust_interp.core.texts import first_line_of
 from robust_interp.zoo.pretrained import default_tag
 
+TIMM_PLACES = ("local-dir", "hf-hub", "hf_hub")  # timm:PLACE:NAME, a folder of a config and weights
+
 NOT_ARGUMENTS = {  # arguments of timm.create_model that the data set, the prefix or --checkpoint set
     *("pretrained", "checkpoint_path", "num_classes", "in_chans", "features_only"),
     *("pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "scriptable", "exportable", "no_jit"),
@@ -44,7 +46,7 @@ def from_timm(text: str, context: Context) -> Target:
         UserError: if timm has no such model or weights, or they do not fit the data set.
     """
     where, colon, place = text.partition(":")
-    if colon and where in ("local-dir", "hf-hub", "hf_hub"):
+    if colon and where in TIMM_PLACES:
         if context.checkpoint:
             raise UserError(f"timm:{where}: has its own weights, which --checkpoint cannot replace")
         return from_path(expanded(place), context) if where == "local-dir" else _of_hub(place, context)

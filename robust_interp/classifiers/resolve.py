@@ -32,7 +32,7 @@ from robust_interp.classifiers.ensembles import (
 )
 from robust_interp.classifiers.files import from_path, is_own_folder, is_path
 from robust_interp.classifiers.objects import as_checkpoint
-from robust_interp.classifiers.prefixes import PREFIXES
+from robust_interp.classifiers.prefixes import PREFIXES, TIMM_PLACES
 from robust_interp.classifiers.python_modules import from_python
 from robust_interp.classifiers.target import Context, LoadAttempts, Target, from_module
 from robust_interp.classifiers.zoo_names import NO_ATTEMPTS, from_zoo
@@ -255,7 +255,7 @@ def _prefixed(name: str) -> re.Match | None:
 
 def _has_weights_file(name: str) -> bool:
     """Whether a name may refer to a file with several state dicts."""
-    return not _prefixed(name) or name.startswith(("timm:local-dir:", "timm:hf-hub:", "timm:hf_hub:"))
+    return not _prefixed(name) or name.startswith(tuple(f"timm:{place}:" for place in TIMM_PLACES))
 
 
 def is_of_the_zoo(name: str) -> bool:

@@ -88,7 +88,8 @@ def _without_seeds(
     """
     if seeds is None:
         return []
-    for name, pattern in ((pattern.partition("@")[0], pattern) for pattern in patterns):
+    for pattern in patterns:
+        name = pattern.partition("@")[0]
         if name != "all" and not is_glob(name):
             zoo.select_seeds(pattern, chosen, seeds)
     kept = {(c.architecture, c.recipe) for c in chosen if c.seed in seeds}
